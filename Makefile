@@ -1,0 +1,49 @@
+# Everything a developer types. `make test` on a fresh clone needs Python 3.11 or newer and nothing else.
+
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: help demo test lint format bench container-check lock clean
+
+help:  ## Print this help
+	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/\1|\2/p' Makefile | awk -F'|' '{ printf "make %-16s %s\n", $$1, $$2 }'
+
+demo: .venv/.ready  ## Run the weather composition (REDIS=redis://host:port/db to use a server of yours)
+	@$(BIN)/python -m compose.weather.demo
+
+test: lint  ## Run every check and every test
+	$(BIN)/pytest
+
+lint: .venv/.ready  ## Run ruff, mypy and import-linter
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache --no-logo
+
+format: .venv/.ready  ## Format the code and mend what ruff can mend
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+bench: .venv/.ready  ## Measure against the references and write the figures as JSON
+	$(BIN)/python -m bench
+
+container-check: .venv/.ready  ## Build the image and run the weather composition from it (needs buildah)
+	scripts/container-check
+
+lock:  ## Choose the newest versions of all dependencies anew and write constraints.txt
+	$(PYTHON) -m venv .lock
+	.lock/bin/pip install -qq uv
+	.lock/bin/uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --upgrade --strip-extras \
+	  --quiet --no-annotate --custom-compile-command "make lock" --output-file constraints.txt
+	rm -rf .lock
+
+clean:  ## Remove what the other targets made
+	rm -rf .venv .lock build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+
+.venv/.ready: pyproject.toml constraints.txt
+	@echo "Setting up .venv"
+	@for python in "$(PYTHON)" python3.14 python3.13 python3.12 python3.11; do \
+	  "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && exec "$$python" -m venv .venv; \
+	done; echo "Penstock needs Python 3.11 or newer: make PYTHON=/path/to/python" >&2; exit 1
+	@$(BIN)/pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
