@@ -1,0 +1,64 @@
+"""Connections to Redis or Valkey as our services need them, from a URL."""
+
+import re
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from redis.asyncio import BlockingConnectionPool, Redis, Sentinel
+from redis.asyncio.connection import ConnectCallbackT
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import MovedError
+
+SILENCE: Final = 10.0
+"""Seconds without a reply after which a connection counts as lost: a link that swallows packets."""
+
+
+def connect(
+    url: str, *, silence: float | None = SILENCE, name: str = "penstock", on_connect: ConnectCallbackT | None = None
+) -> "Redis":
+    """One connection, made when first used; after ``silence`` seconds without a reply it counts as lost.
+
+    ``redis://``, ``rediss://``, ``unix://`` as redis-py reads them, and ``redis+sentinel://host:port,host:port/service``
+    (with ``?db=``; user and password are the server's, not the sentinels'). A lost reply is never asked for again in
+    silence: a BLMOVE that is sent twice takes two messages. The error reaches the caller.
+    """
+    options: dict[str, Any] = {
+        "socket_timeout": silence,
+        "socket_connect_timeout": SILENCE,
+        "socket_keepalive": True,
+        "retry": Retry(NoBackoff(), 0),
+        "protocol": 2,
+        "client_name": name,
+        "redis_connect_func": on_connect,
+    }
+    if url.startswith("redis+sentinel://"):
+        return _through_sentinel(url, options)
+    if url.startswith("unix://"):
+        del options["socket_keepalive"]
+    return Redis.from_pool(BlockingConnectionPool.from_url(url, max_connections=1, timeout=None, **options))
+
+
+def _through_sentinel(url: str, options: dict[str, Any]) -> "Redis":
+    parts = urlsplit(url)
+    hosts = parts.netloc.rpartition("@")[2].split(",")
+    sentinels = [(host.rpartition(":")[0] or host, int(host.rpartition(":")[2] or 26379)) for host in hosts]
+    found = re.search(r"(?:^|&)db=(\d+)", parts.query)
+    sentinel = Sentinel(sentinels, sentinel_kwargs={"socket_timeout": SILENCE, "protocol": 2})
+    credentials: dict[str, Any] = {"username": parts.username, "password": parts.password, "db": int(found[1]) if found else 0}
+    client: Redis = sentinel.master_for(parts.path.strip("/"), **options, **credentials)
+    return client
+
+
+async def follow(moved: MovedError, *clients: "Redis") -> None:
+    """Turn ``clients`` to the node of a Redis Cluster that has the slot."""
+    for client in clients:
+        client.connection_pool.connection_kwargs.update(host=moved.host, port=moved.port)
+        await client.connection_pool.disconnect()
+        client.connection_pool.reset()
+
+
+def masked(url: str) -> str:
+    """``url`` with its password as ``***``: what a log may show."""
+    hidden = re.sub(r"(?<=://)([^/@:]*):[^/]*@", r"\1:***@", url)
+    return re.sub(r"(?i)\b(password=)[^&]*", r"\1***", hidden)

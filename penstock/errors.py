@@ -1,0 +1,45 @@
+"""Everything that Penstock itself raises."""
+
+from dataclasses import dataclass
+
+
+class PenstockError(Exception):
+    """The root of the tree."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing wrong with the settings, and where the operator wrote it."""
+
+    message: str
+    file: str | None = None
+    line: int | None = None
+    property: str | None = None
+
+    def __str__(self) -> str:
+        place = ":".join(str(part) for part in (self.file, self.line) if part is not None)
+        return ": ".join(part for part in (place, self.property, self.message) if part)
+
+
+class SettingsError(PenstockError):
+    """Settings that cannot be used; ``problems`` names all that is wrong with them, not the first thing only."""
+
+    def __init__(self, problems: list[Problem]) -> None:
+        super().__init__("\n".join(str(problem) for problem in problems))
+        self.problems = problems
+
+
+class WrongType(PenstockError):
+    """A key holds another type than the pattern needs; nothing was moved. The operator can mend it at any time."""
+
+
+class WrongCall(PenstockError):
+    """A script was called with other names than its header declares: a mistake in our own code."""
+
+
+class Fenced(PenstockError):
+    """Another instance holds the lease with a newer token; nothing was moved."""
+
+
+class Unsuitable(PenstockError):
+    """The server cannot do what the settings ask for, e.g. it is too old."""

@@ -1,0 +1,104 @@
+"""Lua scripts: one atomic move a file, whose header declares its keys and arguments by name.
+
+A header line ``-- KEYS name type what`` declares a key, ``name?`` one that may be left out (``nil`` in the script) and
+``name...`` a last one that takes several; ``-- ARGV name what`` declares an argument. The loader makes each name a
+local of the script, so no script counts positions, and a call that does not fit the header never reaches the server.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from hashlib import sha1
+from pathlib import Path
+from typing import Any, Final
+
+from redis.asyncio import Redis
+from redis.asyncio.client import Pipeline
+from redis.exceptions import NoScriptError
+
+from penstock.errors import WrongCall
+from penstock.wire import Command
+
+Value = bytes | str | int | float
+DECLARATION: Final = re.compile(r"^-- (KEYS|ARGV) (\w+)(\?|\.\.\.)?(?: |$)")
+
+
+class Script:
+    """One Lua script, called by name: ``await move(redis, source="in", subscribers=["a", "b"], batch=500)``."""
+
+    def __init__(self, name: str, text: str) -> None:
+        self.name = name
+        declared = [found.groups() for found in map(DECLARATION.match, text.splitlines()) if found]
+        self._keys = [(key, mark) for kind, key, mark in declared if kind == "KEYS"]
+        self._arguments = [argument for kind, argument, _ in declared if kind == "ARGV"]
+        if any(mark == "..." for _, mark in self._keys[:-1]):
+            raise WrongCall(f"{name}: only the last key may take several")
+        self._body = "\n".join(line.strip() for line in text.splitlines() if line and not line.startswith("--"))
+        self._sources: dict[tuple[str, ...], tuple[str, str]] = {}
+
+    @classmethod
+    def read(cls, path: Path) -> "Script":
+        return cls(path.name, path.read_text())
+
+    async def __call__(self, redis: "Redis", /, **named: Any) -> Any:
+        """Run it, by its digest; where the server does not know it (``SCRIPT FLUSH``, a restart), by its source."""
+        try:
+            return await redis.execute_command(*self.by_digest(**named))
+        except NoScriptError:
+            return await redis.execute_command(*self.by_source(**named))
+
+    def queue(self, transaction: "Pipeline", /, **named: Any) -> None:
+        """Add it to a MULTI, by its source.
+
+        EXEC runs the commands around one that fails with NOSCRIPT, so a digest there could tear a transaction apart,
+        and running it again would do its neighbours twice.
+        """
+        transaction.execute_command(*self.by_source(**named))
+
+    def by_digest(self, **named: Any) -> Command:
+        """The EVALSHA command; the server answers NOSCRIPT where it does not know the script, having done nothing."""
+        _, digest, call = self._prepare(named)
+        return "EVALSHA", digest, *call
+
+    def by_source(self, **named: Any) -> Command:
+        """The EVAL command, which every server can run."""
+        source, _, call = self._prepare(named)
+        return "EVAL", source, *call
+
+    def _prepare(self, named: dict[str, Any]) -> tuple[str, str, list[Value]]:
+        """The source for the keys at hand, its digest, and what follows either in EVAL and EVALSHA."""
+        self._check(named)
+        given = tuple(key for key, _ in self._keys if named.get(key) is not None)
+        if given not in self._sources:
+            source = self._prelude(given) + self._body
+            self._sources[given] = source, sha1(source.encode(), usedforsecurity=False).hexdigest()
+        keys = list(self._flat(named[key] for key in given))
+        arguments = [named[argument] for argument in self._arguments]
+        return *self._sources[given], [len(keys), *keys, *arguments]
+
+    def _check(self, named: dict[str, Any]) -> None:
+        several = {key for key, mark in self._keys if mark == "..."}
+        needed = {key for key, mark in self._keys if mark != "?"} | set(self._arguments)
+        problems = [f"{name} is missing" for name in sorted(needed) if named.get(name) is None]
+        known = {key for key, _ in self._keys} | set(self._arguments)
+        problems += [f"{name} is not declared in its header" for name in sorted(named.keys() - known)]
+        problems += [f"{name} takes a list" for name in several & named.keys() if isinstance(named[name], str | bytes)]
+        if problems:
+            raise WrongCall(f"{self.name}: {', '.join(problems)}")
+
+    def _prelude(self, given: tuple[str, ...]) -> str:
+        """Locals for what the header declares, on the script's first line so that the server's line numbers hold."""
+        absent = [key for key, _ in self._keys if key not in given]
+        locals_ = [f"local {','.join(absent)}"] if absent else []
+        for place, key in enumerate(given, start=1):
+            several = (key, "...") in self._keys
+            locals_.append(f"local {key}={{unpack(KEYS,{place})}}" if several else f"local {key}=KEYS[{place}]")
+        locals_ += [f"local {argument}=ARGV[{place}]" for place, argument in enumerate(self._arguments, start=1)]
+        return ";".join(locals_) + " "
+
+    @staticmethod
+    def _flat(keys: Iterable[Value | list[Value]]) -> Iterator[Value]:
+        for key in keys:
+            if isinstance(key, list | tuple):
+                yield from key
+            else:
+                yield key

@@ -1,0 +1,12 @@
+-- Count one measured value in a metric's hash.
+--
+-- KEYS metric    hash   count sum max and histo0 ... histo90 histo100
+-- ARGV value     what was measured (s)
+-- ARGV budget    the time it was allowed (s): histoN counts values from N% to N+10% of it, histo100 all that reached it
+-- Returns the new count. Run twice: the value is counted twice.
+value, budget = tonumber(value), tonumber(budget)
+local share = math.min(math.floor(value * 10 / budget) * 10, 100)
+redis.call('HINCRBYFLOAT', metric, 'sum', value)
+redis.call('HINCRBY', metric, 'histo' .. string.format('%d', share), 1)
+if value > (tonumber(redis.call('HGET', metric, 'max')) or -1) then redis.call('HSET', metric, 'max', value) end
+return redis.call('HINCRBY', metric, 'count', 1)

@@ -1,0 +1,19 @@
+-- Take the oldest messages of a list into a pending list, and return them.
+--
+-- KEYS source     list   what publishers push to (newest at the head)
+-- KEYS pending    list   what the caller has taken and not settled (oldest at the tail)
+-- KEYS takers     zset   who may hold a pending list of this source, by when they took last (microseconds)
+-- ARGV taker      the caller's name there
+-- ARGV batch      most messages to take
+-- ARGV bytes      no more are taken once they reach this size together
+-- Returns the messages, oldest first. Run twice: the second run takes the next batch.
+local time = redis.call('TIME')
+redis.call('ZADD', takers, string.format('%d', time[1] * 1000000 + time[2]), taker)
+local taken, size = {}, 0
+while #taken < tonumber(batch) and size < tonumber(bytes) do
+  local message = redis.call('LMOVE', source, pending, 'RIGHT', 'LEFT')
+  if not message then break end
+  taken[#taken + 1] = message
+  size = size + #message
+end
+return taken

@@ -1,0 +1,37 @@
+"""Metrics: hashes ``<ns>:metrics:<name>`` with ``count sum max histo0 ... histo100``, written in the caller's MULTI."""
+
+from pathlib import Path
+from typing import Final
+
+from redis.asyncio import Redis
+from redis.asyncio.client import Pipeline
+
+from penstock.keys import Keys, glob_escaped
+from penstock.lua import Script
+from penstock.wire import text
+
+_observe: Final = Script.read(Path(__file__).parent / "lua" / "observe.lua")
+
+
+def observe(transaction: "Pipeline", metric: str, value: float, budget: float) -> None:
+    """Count ``value`` (s) against ``budget`` (s, above 0) in the hash named ``metric`` (a ``Keys.metric``)."""
+    _observe.queue(transaction, metric=metric, value=value, budget=budget)
+
+
+def count(transaction: "Pipeline", metric: str, amount: int = 1) -> None:
+    """Add ``amount`` to the count of the hash named ``metric``."""
+    transaction.hincrby(metric, "count", amount)
+
+
+async def read_metrics(redis: "Redis", keys: Keys) -> dict[str, dict[str, str]]:
+    """All metrics of a namespace: name to fields as redis-cli shows them, sorted by name."""
+    prefix = keys.metric("")
+    found = sorted([key async for key in redis.scan_iter(f"{glob_escaped(prefix)}*", count=1000, _type="HASH")])
+    async with redis.pipeline(transaction=True) as transaction:
+        for key in found:
+            transaction.hgetall(key)
+        hashes = await transaction.execute()
+    return {
+        text(key).removeprefix(prefix): {text(field): text(value) for field, value in fields.items()}
+        for key, fields in zip(found, hashes, strict=True)
+    }
