@@ -1,0 +1,154 @@
+"""What a running service works with: its settings, its two connections, its name, and whether it shall go on."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from redis.asyncio import Redis
+from redis.exceptions import ResponseError
+from structlog.typing import FilteringBoundLogger
+
+from common.durability import Durability
+from common.settings import ServiceSettings
+from common.trouble import Trouble
+from penstock.errors import Fenced, WrongType
+from penstock.keys import Keys, pending_of
+from penstock.wire import Command, Wire, pack, text
+
+S = TypeVar("S", bound=ServiceSettings)
+
+
+@dataclass(frozen=True)
+class Transaction:
+    """A MULTI as bytes, and how many replies it brings."""
+
+    packed: bytes
+    replies: int
+
+
+@dataclass
+class Context(Generic[S]):
+    """One run of a service, from (re)connection or lease to the next.
+
+    ``wire`` is the service's own connection, for what waits and what settles; ``redis`` the other, for all the rest.
+    ``id`` and ``keys`` are None for a service without a namespace; ``token`` is the lease's where ``ordered`` is set.
+    """
+
+    settings: S
+    redis: "Redis"
+    wire: Wire
+    log: FilteringBoundLogger
+    trouble: Trouble
+    durability: Durability
+    keys: Keys | None = None
+    id: str | None = None
+    token: int | None = None
+    registration: str | None = None
+    """The key that a transaction can look at, i.e. the own registration if it lies on the same server."""
+    suspect: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the own registration was not there: the registry shall look at once."""
+    wire_id: Callable[[], int | None] = lambda: None
+    """What the server calls the connection of ``wire``."""
+    _stopped: asyncio.Event = field(default_factory=asyncio.Event)
+    _under_way: deque[int] = field(default_factory=deque)
+    _woken: bool = False
+    _waits: bool = False
+
+    @property
+    def running(self) -> bool:
+        """False once this run shall end: finish what is in hand and return."""
+        return not self._stopped.is_set()
+
+    def pending(self, name: str) -> str:
+        """This instance's pending list; ``name`` itself where a lease or the lack of a namespace makes it shared."""
+        return pending_of(name, None if self.settings.ordered else self.id)
+
+    async def take(self, source: str, pending: str, longest: int) -> bool:
+        """Wait for a message of ``source`` and move the oldest to ``pending``, at most ``longest`` seconds.
+
+        True when there is something to do: a message came, or ``wake`` asked to look. It is never cancelled, so what
+        the server moved is never lost sight of.
+        """
+        self._waits = self.running and not self._woken
+        try:
+            if self._waits:
+                await self.wire.send(pack([("BLMOVE", source, pending, "RIGHT", "LEFT", longest)]))
+                (reply,) = await self.wire.receive(1)
+                if isinstance(reply, ResponseError):
+                    raise await self._named(reply, source, pending)
+                if reply is not None:
+                    return True
+            return self._woken and self.running
+        finally:
+            self._waits = self._woken = False
+
+    def transaction(self, *commands: Command) -> Transaction:
+        """``commands`` as one MULTI that also looks for the order to stop, packed, to be sent any number of times.
+
+        A script in it goes by its source, unless it is the only command: NOSCRIPT then means that nothing was done.
+        """
+        looks: list[Command] = [("EXISTS", self.registration)] if self.registration else []
+        batch = [("MULTI",), *commands, *looks, ("EXEC",), *self.durability.commands]
+        return Transaction(pack(batch), len(batch))
+
+    async def send(self, transaction: Transaction) -> None:
+        """Send it; ``settled`` has the outcome. More than one may be under way."""
+        await self.wire.send(transaction.packed)
+        self._under_way.append(transaction.replies)
+
+    async def settled(self) -> list[Any]:
+        """The replies to the commands of the oldest ``send``, once they are as durable as the settings ask.
+
+        Raises the first error that one of them met.
+        """
+        replies = await self.wire.receive(self._under_way.popleft())
+        confirmations = replies[len(replies) - len(self.durability.commands) :]
+        executed = replies[len(replies) - len(confirmations) - 1]
+        for reply in [*replies, *(executed if isinstance(executed, list) else ())]:
+            if isinstance(reply, ResponseError):
+                raise _ours(reply)
+        self.durability.check(confirmations)
+        if self.registration and executed.pop() == 0:
+            self.suspect.set()
+        self.trouble.over()
+        return list(executed)
+
+    async def _named(self, error: ResponseError, *keys: str) -> Exception:
+        """A server's WRONGTYPE does not say which key; this one does."""
+        if str(error).startswith("WRONGTYPE"):
+            for key in keys:
+                kind = text(await self.redis.type(key))
+                if kind not in ("list", "none"):
+                    return WrongType(f"{key} holds a {kind}, expected a list")
+        return error
+
+    async def pause(self, seconds: float) -> None:
+        """Sleep, but no longer than the run lasts."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._stopped.wait(), seconds)
+
+    async def wake(self) -> None:
+        """End the wait in ``take``, or the next one before it begins."""
+        self._woken = True
+        while self._waits and self._woken and (client := self.wire_id()) is not None:
+            await self.redis.execute_command("CLIENT", "UNBLOCK", client)
+            await asyncio.sleep(0.02)
+
+    async def reset(self) -> None:
+        """After an error: forget what is under way, and cut the connection that it may still come from."""
+        self._under_way.clear()
+        await self.wire.close()
+
+    def stop(self) -> None:
+        """End this run; follow with ``wake``."""
+        self._stopped.set()
+
+
+def _ours(error: ResponseError) -> Exception:
+    """The errors that our scripts return, as exceptions of ours; any other as it is."""
+    word, _, text = str(error).partition(" ")
+    kinds: dict[str, type[Exception]] = {"WRONGTYPE": WrongType, "FENCED": Fenced}
+    return kinds[word](text) if word in kinds else error

@@ -1,0 +1,44 @@
+"""How safe a settled batch must be before the service goes on: in memory, on disk, or on replicas."""
+
+from typing import Any
+
+from redis.asyncio import Redis
+
+from penstock.errors import PenstockError, Unsuitable
+from penstock.wire import Command
+
+
+class NotDurable(PenstockError):
+    """The batch was settled, but the server did not confirm in time that it is on disk, or on enough replicas."""
+
+
+class Durability:
+    """``memory``, ``aof`` (the server's own disk) or ``replicas:N``; one wait for a batch, on its own connection."""
+
+    def __init__(self, level: str, longest: float) -> None:
+        self.level = level
+        self._replicas = int(level.partition(":")[2] or 0)
+        longest_ms = int(longest * 1000)
+        self.commands: list[Command] = []
+        """What to send behind a transaction, on its connection, for the server's confirmation."""
+        if level == "aof":
+            self.commands = [("WAITAOF", 1, 0, longest_ms)]
+        elif self._replicas:
+            self.commands = [("WAIT", self._replicas, longest_ms)]
+
+    async def check_server(self, redis: "Redis") -> None:
+        """Raise ``Unsuitable`` where the server cannot give what is asked."""
+        if self.level != "aof":
+            return
+        known = await redis.execute_command("COMMAND", "INFO", "WAITAOF")
+        if not any(known if isinstance(known, list) else known.values()):
+            raise Unsuitable("durability aof needs WAITAOF: Redis 7.2, Valkey 7.2 or newer")
+        if not (await redis.info("persistence")).get("aof_enabled"):
+            raise Unsuitable("durability aof needs a server that writes a log: set `appendonly yes`")
+
+    def check(self, confirmations: list[Any]) -> None:
+        """Raise ``NotDurable`` where the replies to ``commands`` do not confirm what is asked."""
+        if self.level == "aof" and confirmations[0][0] < 1:
+            raise NotDurable("settled, but not on the server's disk yet (WAITAOF)")
+        if self._replicas and confirmations[0] < self._replicas:
+            raise NotDurable(f"settled, but on {confirmations[0]} of {self._replicas} replicas (WAIT)")

@@ -1,0 +1,68 @@
+"""What a setting is made of: its type, its unit, its bounds, and how to say what was expected."""
+
+import re
+from typing import Annotated, Any, Final, get_args, get_origin
+
+from annotated_types import Ge, Le
+from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticKnownError
+
+from common.urls import server_url
+
+YEAR: Final = 31_536_000
+"""Seconds; the longest that any setting makes sense for."""
+
+
+def _no_bool(value: object) -> object:
+    if isinstance(value, bool):
+        raise PydanticKnownError("int_type")
+    return value
+
+
+def _no_url(name: str) -> str:
+    if re.match(r"(redis|rediss|unix|redis\+sentinel)://", name):
+        raise ValueError("expected a name, found the URL of a server")
+    return name
+
+
+Whole = Annotated[int, BeforeValidator(_no_bool)]
+Url = Annotated[str, StringConstraints(strict=True), AfterValidator(server_url)]
+Name = Annotated[str, StringConstraints(strict=True, min_length=1), AfterValidator(_no_url)]
+"""The name of a list or a namespace: any text but an empty one."""
+
+
+def setting(
+    kind: str, description: str, default: Any = ..., *, least: int | None = None, most: int | None = None
+) -> Any:
+    """A field. ``kind`` says of what it is, e.g. ``seconds``; ``description`` is one line and names the unit again."""
+    return Field(default, description=description, ge=least, le=most, json_schema_extra={"kind": kind})
+
+
+def kind_of(field: FieldInfo) -> str:
+    """What an operator may write there, for a table: ``seconds 5..30``."""
+    least, most = bounds_of(field)
+    return f"{_noun(field)} {least}..{most}" if least is not None else _noun(field)
+
+
+def expected_of(field: FieldInfo) -> str:
+    """What an operator may write there, for a sentence."""
+    least, most = bounds_of(field)
+    if least is not None:
+        return f"a whole number of {_noun(field)} from {least} to {most}"
+    return _noun(field) if "|" in _noun(field) else f"a {_noun(field)}"
+
+
+def bounds_of(field: FieldInfo) -> tuple[int | None, int | None]:
+    found: dict[type, Any] = {type(each): each for each in field.metadata}
+    return (found[Ge].ge, found[Le].le) if Ge in found and Le in found else (None, None)
+
+
+def is_list(field: FieldInfo) -> bool:
+    return get_origin(field.annotation) is list
+
+
+def _noun(field: FieldInfo) -> str:
+    extra = field.json_schema_extra
+    noun = str(extra["kind"]) if isinstance(extra, dict) else ""
+    return noun or " | ".join(map(str, get_args(field.annotation)))

@@ -1,0 +1,20 @@
+-- Enter a new instance in the registry; refused where its name is taken.
+--
+-- KEYS instance   hash   host pid started renewed service version of one live instance
+-- KEYS ids        list   ids of live instances, newest at the head
+-- ARGV id         the instance's id
+-- ARGV host       where it runs
+-- ARGV pid        its process
+-- ARGV service    what it is
+-- ARGV version    of which Penstock
+-- ARGV expire     the registration's life unless renewed (s)
+-- ARGV capacity   most ids to list
+-- Returns when it started (s since the epoch), or 0 where the name is taken. Run twice: the second run is refused.
+if redis.call('EXISTS', instance) == 1 then return 0 end
+local now = redis.call('TIME')[1]
+redis.call('HSET', instance, 'host', host, 'pid', pid, 'started', now, 'renewed', now, 'service', service, 'version',
+  version)
+redis.call('EXPIRE', instance, expire)
+redis.call('LPUSH', ids, id)
+redis.call('LTRIM', ids, 0, capacity - 1)
+return tonumber(now)

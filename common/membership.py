@@ -1,0 +1,122 @@
+"""Membership of a namespace: registered, renewed, heir to the dead, and active by lease where order is asked for."""
+
+import asyncio
+import time
+from typing import Generic, TypeVar
+
+from redis.asyncio import Redis
+from structlog.typing import FilteringBoundLogger
+
+from common.context import Context
+from common.lease import Lease
+from common.orphans import Orphans
+from common.registry import Presence, Registry
+from common.settings import ServiceSettings
+from penstock.keys import Keys
+from penstock.metrics import count
+
+S = TypeVar("S", bound=ServiceSettings)
+
+
+class Membership(Generic[S]):
+    """What one instance has to say in its namespace, and when; the times are those of its settings."""
+
+    def __init__(
+        self,
+        registry_redis: "Redis",
+        redis: "Redis",
+        keys: Keys,
+        service: str,
+        settings: S,
+        log: FilteringBoundLogger,
+    ) -> None:
+        self._redis, self._keys, self._settings, self._log = redis, keys, settings, log
+        self._registry = Registry(registry_redis, keys, service, settings, log)
+        self._orphans = Orphans(redis, keys, self._registry, settings)
+        self._in_reach = registry_redis is redis
+        self._lease: Lease | None = None
+        self._presence = Presence.LOST
+        self._renew_at = self._hold_at = 0.0
+        self._one_at_a_time = asyncio.Lock()
+
+    async def enter(self, context: Context[S]) -> None:
+        """Register, unless that is done; adopt what the dead left; wait for the lease where there is one."""
+        async with self._one_at_a_time:
+            if self._presence is Presence.HERE:
+                self._presence = await self._registry.renew()
+            if self._presence is Presence.LOST:
+                await self._register()
+            if self._presence is Presence.DELETED:
+                return
+            context.id, context.registration = self._registry.id, self._registry.key if self._in_reach else None
+            await self._orphans.adopt()
+        await self._lead(context)
+
+    async def attend(self, context: Context[S]) -> bool:
+        """Once a second: whether the run may go on. Renews registration and lease when they are due."""
+        async with self._one_at_a_time:
+            if time.monotonic() >= self._renew_at or context.suspect.is_set():
+                context.suspect.clear()
+                await self._renew(context)
+            else:
+                self._presence = await self._registry.look()
+        return self._presence is Presence.HERE and await self._keeps_lease(context)
+
+    async def _renew(self, context: Context[S]) -> None:
+        self._renew_at = 0.0  # until all of it is done
+        self._presence = await self._registry.renew()
+        if self._presence is Presence.HERE:
+            await self._orphans.own()
+            await self._expire_metrics()
+            if await self._orphans.adopt():
+                await context.wake()
+            self._renew_at = time.monotonic() + self._settings.service_renew
+
+    @property
+    def dismissed(self) -> bool:
+        """Whether somebody deleted the registration."""
+        return self._presence is Presence.DELETED
+
+    async def leave(self) -> None:
+        if self._lease:
+            await self._lease.release()
+        if self._registry.id:
+            await self._orphans.disown()
+            await self._registry.leave()
+
+    async def _register(self) -> None:
+        id = await self._registry.enter()
+        self._renew_at = time.monotonic() + self._settings.service_renew
+        await self._orphans.own()
+        async with self._redis.pipeline(transaction=True) as transaction:
+            transaction.delete(self._keys.lists)
+            transaction.hset(self._keys.lists, items=[word for pair in self._settings.lists().items() for word in pair])
+            count(transaction, self._keys.metric("start"))
+            await transaction.execute()
+        if self._settings.ordered:
+            self._lease = Lease(self._redis, self._keys.lease, id, self._settings.lease_expire)
+        self._presence = Presence.HERE
+
+    async def _lead(self, context: Context[S]) -> None:
+        """Stand by until the lease is ours."""
+        context.token = None
+        while self._lease and context.running:
+            context.token = await self._lease.hold()
+            if context.token is not None:
+                self._log.info("active", token=context.token)
+                return
+            await context.pause(min(1.0, self._settings.lease_expire / 3))
+
+    async def _keeps_lease(self, context: Context[S]) -> bool:
+        if self._lease is None or context.token is None or time.monotonic() < self._hold_at:
+            return True
+        held = await self._lease.hold()
+        self._hold_at = time.monotonic() + self._settings.lease_expire / 3
+        return held == context.token
+
+    async def _expire_metrics(self) -> None:
+        if self._settings.metrics_expire:
+            async with self._redis.pipeline(transaction=False) as wire:
+                for name in ("start", "error", *self._settings.metrics()):
+                    wire.expire(self._keys.metric(name), self._settings.metrics_expire)
+                await wire.execute()

@@ -1,0 +1,51 @@
+"""Pending lists of dead instances: nothing that an instance owns dies with it."""
+
+from pathlib import Path
+from typing import Final
+
+from redis.asyncio import Redis
+
+from common.registry import Registry
+from common.settings import ServiceSettings
+from penstock.keys import Keys, pending_of
+from penstock.lua import Script
+from penstock.wire import text
+
+_adopt: Final = Script.read(Path(__file__).parent / "lua" / "adopt.lua")
+GRACE: Final = 60
+"""How long (s) a dead instance's blocked command may still add to its list, beyond its registration's life."""
+
+
+class Orphans:
+    """What dead instances of a namespace left in their pending lists, taken over by a live one."""
+
+    def __init__(self, redis: "Redis", keys: Keys, registry: Registry, settings: ServiceSettings) -> None:
+        self._redis, self._keys, self._registry, self._settings = redis, keys, registry, settings
+
+    async def own(self) -> None:
+        """Say that this instance may hold a pending list: before it takes its first message, and on every renewal."""
+        seconds, _ = await self._redis.time()
+        await self._redis.zadd(self._keys.owners, {self._registry.id: seconds})
+
+    async def adopt(self) -> int:
+        """Take over every dead instance's pending list, the oldest instance last, so that its messages go first."""
+        if (base := self._settings.pending_list) is None:
+            return 0
+        owners = [text(id) for id in await self._redis.zrange(self._keys.owners, 0, -1)]
+        dead = await self._registry.dead([id for id in owners if id != self._registry.id])
+        own = pending_of(base, None if self._settings.ordered else self._registry.id)
+        orphans = {pending_of(base, id): id for id in sorted(dead, key=int, reverse=True)}
+        if not self._settings.ordered:
+            orphans[base] = ""
+        return sum([await self._take_over(orphan, own, id) for orphan, id in orphans.items()])
+
+    async def _take_over(self, orphan: str, own: str, id: str) -> int:
+        grace = GRACE + self._settings.service_expire
+        adopted: int = await _adopt(self._redis, orphan=orphan, own=own, owners=self._keys.owners, id=id, grace=grace)
+        return adopted
+
+    async def disown(self) -> None:
+        """Leave no trace where nothing is pending."""
+        base = self._settings.pending_list
+        if base is None or not await self._redis.exists(pending_of(base, self._registry.id)):
+            await self._redis.zrem(self._keys.owners, self._registry.id)

@@ -1,0 +1,199 @@
+"""The life of a service's process: connect, register, run under supervision, stop, leave."""
+
+import asyncio
+import signal
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any, Final, Generic, TypeVar
+
+import structlog
+from redis.backoff import EqualJitterBackoff
+from redis.exceptions import MovedError, RedisError
+
+from common.context import Context
+from common.durability import Durability
+from common.membership import Membership
+from common.server import check_server
+from common.settings import ServiceSettings
+from common.trouble import Trouble, first_of, passes, told
+from penstock.connection import SILENCE, connect, follow
+from penstock.errors import Fenced, PenstockError, WrongType
+from penstock.keys import Keys
+from penstock.metrics import count
+from penstock.wire import Wire
+
+S = TypeVar("S", bound=ServiceSettings)
+Run = Callable[[Context[S]], Awaitable[None]]
+FAILURES: Final = (PenstockError, RedisError, OSError, ExceptionGroup)
+BACKOFF: Final = EqualJitterBackoff(cap=1, base=0.02)
+LOOK: Final = 1.0
+"""Seconds between two looks for an order to stop while nothing moves."""
+
+
+class Process(Generic[S]):
+    """One service from its settings to its exit status; ``serve`` is its whole life."""
+
+    def __init__(self, service: str, settings: S, run: Run[S]) -> None:
+        self._settings, self._run = settings, run
+        self._log = structlog.get_logger(service)
+        self._trouble = Trouble(self._log)
+        self._durability = Durability(settings.durability, settings.durability_timeout)
+        self._stop = asyncio.Event()
+        self._wire_id: int | None = None
+        name = f"penstock-{service}"
+        self._redis = connect(settings.redis, name=name)
+        self._own = connect(settings.redis, silence=None, name=name, on_connect=self._note_id)
+        self._wire = Wire(self._own)
+        elsewhere = settings.service_redis not in (None, settings.redis)
+        self._registry_redis = connect(str(settings.service_redis), name=name) if elsewhere else self._redis
+        self._keys = Keys(settings.redis_namespace) if settings.redis_namespace else None
+        self._membership: Membership[S] | None = None
+        if self._keys:
+            self._membership = Membership(self._registry_redis, self._redis, self._keys, service, settings, self._log)
+
+    async def _note_id(self, connection: Any) -> None:
+        """On every connection of the wire: its id, by which the other connection ends a wait on it."""
+        await connection.on_connect()
+        await connection.send_command("CLIENT", "ID")
+        self._wire_id = await connection.read_response()
+
+    async def serve(self) -> int:
+        """Run until told to stop; the exit status: 0 as ordered, 1 for whatever must not be hidden."""
+        for each in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(each, self._stop.set)
+        self._log.info("settings", **self._settings.shown())
+        for warning in self._settings.warnings():
+            self._log.warning("settings", problem=warning)
+        try:
+            return await self._until_stopped(asyncio.create_task(self._live()))
+        except FAILURES as error:
+            cause = first_of(error)
+            await self._count_error(cause)
+            self._log.error("failed", reason=told(cause), exc_info=not isinstance(cause, PenstockError | RedisError))
+            return 1
+        finally:
+            await self._wire.close()
+            for redis in (self._redis, self._own, self._registry_redis):
+                await redis.aclose()
+
+    async def _until_stopped(self, life: "asyncio.Task[None]") -> int:
+        """``stopTimeout`` seconds after the order to stop, the process ends in any case."""
+        order = asyncio.create_task(self._stop.wait())
+        await asyncio.wait({life, order}, return_when=asyncio.FIRST_COMPLETED)
+        order.cancel()
+        await asyncio.wait({life}, timeout=self._settings.stop_timeout)
+        if life.done():
+            life.result()
+            return 0
+        self._log.error("did not stop in time", stop_timeout=self._settings.stop_timeout)
+        life.cancel()
+        await asyncio.wait({life}, timeout=1)
+        return 1
+
+    async def _live(self) -> None:
+        """Run, and run again under a new registration when only that was lost, until the order to stop."""
+        await self._wait_for_server()
+        try:
+            while not self._stop.is_set():
+                await self._run_once()
+        finally:
+            await self._leave()
+
+    async def _wait_for_server(self) -> None:
+        """Connect, as long as it takes; raise ``Unsuitable`` for a server that will not do."""
+        names = [*self._settings.lists(), *([self._keys.ids] if self._keys else [])]
+        while not self._stop.is_set():
+            try:
+                await self._redis.exists(names[0])
+                await check_server(self._redis, names, self._log)
+                await self._durability.check_server(self._redis)
+                self._trouble.over()
+                return
+            except FAILURES as error:
+                await self._bear(first_of(error))
+
+    async def _run_once(self) -> None:
+        """One run beside the watch over it."""
+        context = Context(
+            self._settings, self._redis, self._wire, self._log, self._trouble, self._durability, keys=self._keys
+        )
+        context.wire_id = lambda: self._wire_id
+        async with asyncio.TaskGroup() as tasks:
+            work = tasks.create_task(self._supervise(context))
+            tasks.create_task(self._watch(context, work))
+
+    async def _supervise(self, context: Context[S]) -> None:
+        """Run the service; when it meets trouble that passes, wait and run it again, so that it recovers again."""
+        while context.running:
+            try:
+                if self._membership:
+                    await self._membership.enter(context)
+                    if self._membership.dismissed:
+                        return
+                if context.running:
+                    await self._run(context)
+            except FAILURES as error:
+                await context.reset()
+                context.suspect.set()
+                await self._bear(first_of(error))
+
+    async def _watch(self, context: Context[S], work: "asyncio.Task[None]") -> None:
+        """End the run when it shall not go on: let what is in hand settle, but end its wait at once."""
+        while not work.done() and await self._may_go_on(context):
+            await self._wait_for_news(context, work)
+        context.stop()
+        while not work.done():
+            with suppress(RedisError):
+                await context.wake()
+            await asyncio.wait({work}, timeout=0.02)
+
+    async def _may_go_on(self, context: Context[S]) -> bool:
+        await self._wire.cut_if_silent(self._settings.longest_wait + SILENCE)
+        if self._membership is None or context.id is None or self._stop.is_set():
+            return not self._stop.is_set()
+        try:
+            goes_on = await self._membership.attend(context)
+        except FAILURES as error:
+            if not passes(error):
+                raise
+            return True
+        if self._membership.dismissed:
+            self._log.info("registration deleted: stopping")
+            self._stop.set()
+        return goes_on
+
+    async def _wait_for_news(self, context: Context[S], work: "asyncio.Task[None]") -> None:
+        """An order to stop, a missing registration, or the end of the run; ``LOOK`` seconds at most."""
+        news = [asyncio.create_task(self._stop.wait()), asyncio.create_task(context.suspect.wait())]
+        await asyncio.wait({work, *news}, timeout=LOOK, return_when=asyncio.FIRST_COMPLETED)
+        for each in news:
+            each.cancel()
+
+    async def _bear(self, error: Exception) -> None:
+        """Wait, ever longer up to a second, where waiting mends it; raise it where it does not."""
+        if isinstance(error, Fenced):
+            self._log.warning("lease lost", key=str(error))
+            return
+        if not passes(error):
+            raise error
+        if self._trouble.begins(error) and isinstance(error, WrongType):
+            await self._count_error(error)
+        if isinstance(error, MovedError):
+            await follow(error, self._redis, self._own)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._stop.wait(), BACKOFF.compute(self._trouble.failures))
+
+    async def _count_error(self, error: Exception) -> None:
+        if self._keys:
+            with suppress(RedisError):
+                async with self._redis.pipeline(transaction=True) as transaction:
+                    count(transaction, self._keys.metric("error"))
+                    transaction.hset(self._keys.metric("error"), "last", told(error))
+                    await transaction.execute()
+
+    async def _leave(self) -> None:
+        if self._membership:
+            try:
+                await self._membership.leave()
+            except RedisError as error:
+                self._log.warning("not deregistered; the registration ends by itself", reason=told(error))

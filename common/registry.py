@@ -1,0 +1,116 @@
+"""The registry of live instances: enter, renew, list, leave; and what the dead left behind."""
+
+import os
+import socket
+import time
+from enum import Enum
+from pathlib import Path
+from typing import Final
+
+from redis.asyncio import Redis
+from structlog.typing import FilteringBoundLogger
+
+from common.settings import ServiceSettings
+from penstock import __version__
+from penstock.keys import Keys
+from penstock.lua import Script
+from penstock.wire import text
+
+LUA: Final = Path(__file__).parent / "lua"
+_register, _renew, _compact, _deregister = (
+    Script.read(LUA / f"{verb}.lua") for verb in ("register", "renew", "compact", "deregister")
+)
+
+
+class Presence(Enum):
+    HERE = "here"
+    DELETED = "deleted"
+    """Somebody removed the registration: an order to stop."""
+    LOST = "lost"
+    """The server lost it, or it ran out while the server was out of reach: register anew."""
+
+
+class Registry:
+    """One instance's place in the registry of its namespace, on the server of ``serviceRedis``."""
+
+    def __init__(
+        self, redis: "Redis", keys: Keys, service: str, settings: ServiceSettings, log: FilteringBoundLogger
+    ) -> None:
+        self._redis, self._keys, self._service, self._settings, self._log = redis, keys, service, settings, log
+        self._host, self._pid = socket.gethostname(), str(os.getpid())
+        self.id = ""
+        self._renewed = 0.0
+        self._server = ""
+
+    @property
+    def key(self) -> str:
+        return self._keys.instance(self.id)
+
+    async def enter(self) -> str:
+        """Register under the next free id; returns it."""
+        started = 0
+        while not started:
+            self._server, self._renewed = await self._server_id(), time.monotonic()
+            self.id = str(await self._redis.incr(self._keys.counter))
+            started = await _register(
+                self._redis,
+                instance=self.key,
+                ids=self._keys.ids,
+                id=self.id,
+                host=self._host,
+                pid=self._pid,
+                service=self._service,
+                version=__version__,
+                expire=self._settings.service_expire,
+                capacity=self._settings.service_capacity,
+            )
+        self._log.info("registered", key=self.key, host=self._host, pid=int(self._pid), started=started)
+        await self._compact_ids()
+        return self.id
+
+    async def renew(self) -> Presence:
+        """Keep the registration for another ``serviceExpire`` and take the dead off the list."""
+        if not await _renew(
+            self._redis,
+            instance=self.key,
+            ids=self._keys.ids,
+            id=self.id,
+            host=self._host,
+            pid=self._pid,
+            expire=self._settings.service_expire,
+            capacity=self._settings.service_capacity,
+        ):
+            return await self._why_gone()
+        self._server, self._renewed = await self._server_id(), time.monotonic()
+        await self._compact_ids()
+        return Presence.HERE
+
+    async def look(self) -> Presence:
+        """Whether the registration is still there: one EXISTS."""
+        return Presence.HERE if await self._redis.exists(self.key) else await self._why_gone()
+
+    async def dead(self, ids: list[str]) -> list[str]:
+        """Those of ``ids`` that no live instance has."""
+        async with self._redis.pipeline(transaction=False) as wire:
+            for id in ids:
+                wire.exists(self._keys.instance(id))
+            return [id for id, alive in zip(ids, await wire.execute(), strict=True) if not alive]
+
+    async def leave(self) -> None:
+        removed, unlisted = await _deregister(self._redis, instance=self.key, ids=self._keys.ids, id=self.id)
+        await self._compact_ids()
+        self._log.info("ended", key=self.key, **{"del": removed, "lrem": unlisted})
+
+    async def _compact_ids(self) -> None:
+        listed = [text(id) for id in await self._redis.lrange(self._keys.ids, 0, -1)]
+        others = [self._keys.instance(id) for id in listed if id != self.id]
+        if others:
+            await _compact(self._redis, ids=self._keys.ids, instances=others)
+
+    async def _why_gone(self) -> Presence:
+        expired = time.monotonic() - self._renewed >= self._settings.service_expire
+        return Presence.LOST if expired or await self._server_id() != self._server else Presence.DELETED
+
+    async def _server_id(self) -> str:
+        """Another one after every restart of the server, and after a failover."""
+        return str((await self._redis.info("server"))["run_id"])

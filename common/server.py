@@ -1,0 +1,38 @@
+"""What a server must be and should be before a service trusts messages to it."""
+
+from contextlib import suppress
+from typing import Final
+
+from redis.asyncio import Redis
+from redis.crc import key_slot
+from redis.exceptions import ResponseError
+from structlog.typing import FilteringBoundLogger
+
+from penstock.errors import Unsuitable
+
+OLDEST: Final = (6, 2)
+
+
+async def check_server(redis: "Redis", names: list[str], log: FilteringBoundLogger) -> None:
+    """Raise ``Unsuitable`` for a server that cannot do the work on the keys ``names``; warn of one that may lose it."""
+    info = await redis.info("everything")
+    version = str(info["redis_version"])
+    if tuple(int(part) for part in version.split(".")[:2]) < OLDEST:
+        raise Unsuitable(f"the server is Redis {version}; 6.2 or newer is needed (BLMOVE, LMOVE)")
+    if info.get("cluster_enabled") and len({key_slot(name.encode()) for name in names}) > 1:
+        raise Unsuitable(
+            "on a Redis Cluster all names must lie in one slot: give them a common hash tag, "
+            f"as in {{{names[0]}}}: {', '.join(names)}"
+        )
+    policy = info.get("maxmemory_policy", "noeviction")
+    if policy != "noeviction":
+        log.warning("messages may be evicted", maxmemory_policy=policy, expected="noeviction")
+    if not info.get("aof_enabled") and not await _saves(redis):
+        log.warning("the server keeps nothing on disk", expected="appendonly yes")
+
+
+async def _saves(redis: "Redis") -> bool:
+    """Whether snapshots are on; taken as yes where the server does not let us ask."""
+    with suppress(ResponseError):
+        return bool((await redis.config_get("save")).get("save"))
+    return True

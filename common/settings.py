@@ -1,0 +1,153 @@
+"""What an operator may set of any service, and how it is read: environment over props file over default."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import BeforeValidator, PrivateAttr, StringConstraints
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
+
+from common.checks import Rule, checked
+from common.fields import YEAR, Name, Url, Whole, setting
+from common.sources import Found, Given, Names, property_of
+from penstock.connection import masked
+
+LEVELS = {"trace": "debug", "warn": "warning", "fatal": "critical"}
+"""What Node's loggers call them."""
+
+
+def _level(value: object) -> object:
+    return LEVELS.get(value.lower(), value.lower()) if isinstance(value, str) else value
+
+
+def renewal_is_in_time(service_renew: int, service_expire: int) -> str | None:
+    if service_renew > service_expire - 5:
+        return f"serviceRenew ({service_renew} s) must be at most serviceExpire - 5 ({service_expire - 5} s)"
+    return None
+
+
+def order_needs_a_namespace(ordered: bool, redis_namespace: str | None) -> str | None:
+    if ordered and redis_namespace is None:
+        return "needs redisNamespace, where the lease lies that makes one instance the active one"
+    return None
+
+
+class ServiceSettings(BaseSettings):
+    """The settings of the kernel. A service's own class names the ``service`` and adds its fields and rules.
+
+    ``load`` reads them as an operator gives them; the constructor takes Python names and reads no environment.
+    Both raise ``SettingsError`` with all problems at once.
+    """
+
+    service: ClassVar[str] = "service"
+    aliases: ClassVar[dict[str, str]] = {"service_namespace": "redis_namespace"}
+    ignored: ClassVar[frozenset[str]] = frozenset()
+    """Fields that are accepted for the sake of old props files and have no effect."""
+    rules: ClassVar[tuple[Rule, ...]] = (renewal_is_in_time, order_needs_a_namespace)
+
+    redis: Url = setting("URL", "The server of the lists.")
+    service_redis: Url | None = setting("URL", "The server of the registrations; the same as redis by default.", None)
+    redis_namespace: Name | None = setting(
+        "name", "Prefix of all keys of the service; without it there is no registration and no metrics.", None
+    )
+    service_expire: Whole = setting(
+        "seconds", "Seconds after which the registration of a dead instance is gone.", 60, least=30, most=86_400
+    )
+    service_renew: Whole = setting(
+        "seconds", "Seconds between two renewals, at most serviceExpire - 5.", 15, least=5, most=86_395
+    )
+    service_capacity: Whole = setting(
+        "instances", "Instances that the list of ids shows, the newest first.", 10, least=1, most=10_000
+    )
+    stop_timeout: Whole = setting(
+        "seconds", "Seconds a stop may take before the process ends with status 1.", 30, least=1, most=3_600
+    )
+    metrics_expire: Whole | None = setting(
+        "seconds", "Seconds that metrics outlive the last instance; for good by default.", None, least=1, most=YEAR
+    )
+    logger_level: Annotated[Literal["debug", "info", "warning", "error", "critical"], BeforeValidator(_level)] = (
+        setting("", "The least level that is logged; debug by default where NODE_ENV is development.", "info")
+    )
+    ordered: bool = setting("true | false", "One active instance, so that order holds; the others stand by.", False)
+    lease_expire: Whole = setting(
+        "seconds", "Seconds after which a standby takes over from a dead active instance.", 10, least=2, most=3_600
+    )
+    durability: Annotated[str, StringConstraints(strict=True, pattern=r"^(memory|aof|replicas:[1-9][0-9]{0,2})\z")] = (
+        setting("memory | aof | replicas:N", "Where a batch must be before the next one is taken.", "memory")
+    )
+    durability_timeout: Whole = setting(
+        "seconds", "Seconds to wait for the server's disk or its replicas.", 5, least=1, most=60
+    )
+    _given: dict[str, Given] = PrivateAttr(default_factory=dict)
+
+    def __init__(self, **values: object) -> None:
+        found = Found({name: Given(value, property_of(name), source="call") for name, value in values.items()})
+        super().__init__(**checked(type(self), self.rules, self.names(), found))
+        self._given = found.given
+
+    @classmethod
+    def load(cls, props_file: Path | None, environ: Mapping[str, str]) -> Self:
+        """The settings that ``environ`` and ``props_file`` give. Raises ``SettingsError`` with every problem."""
+        names = cls.names()
+        found = names.look(props_file, environ)
+        settings = cls(**checked(cls, cls.rules, names, found))
+        settings._given = found.given
+        return settings
+
+    @classmethod
+    def names(cls) -> Names:
+        return Names(cls.service, cls.model_fields, cls.aliases)
+
+    @property
+    def longest_wait(self) -> float:
+        """Seconds that one command may wait on the server."""
+        return 0 if self.durability == "memory" else self.durability_timeout
+
+    @property
+    def pending_list(self) -> str | None:
+        """The name from which an instance's pending list is made; None for a service that keeps none."""
+        return None
+
+    def lists(self) -> dict[str, str]:
+        """The lists that the service works on, with the role of each: ``in``, ``pending``, ``out``, ``dead``."""
+        return {}
+
+    def metrics(self) -> tuple[str, ...]:
+        """The names of the metrics that the service keeps besides ``start`` and ``error``."""
+        return ()
+
+    def shown(self) -> dict[str, Any]:
+        """The effective settings by property, in the order of the class, passwords masked: for a log or a table."""
+        return {property_of(name): _masked(getattr(self, name)) for name in type(self).model_fields}
+
+    def origins(self) -> dict[str, str]:
+        """Where each of ``shown`` comes from: ``environment MPUSH_REDIS``, ``mpush.yaml:3``, ``default``."""
+        given = {name: one.origin for name, one in self._given.items()}
+        return {property_of(name): given.get(name, "default") for name in type(self).model_fields}
+
+    def warnings(self) -> list[str]:
+        """What was set to no effect."""
+        return [
+            f"{one.origin}: {one.name} has no effect in {self.service}"
+            for name, one in self._given.items()
+            if name in self.ignored
+        ]
+
+    def __repr_args__(self) -> Iterable[tuple[str, Any]]:
+        """Passwords are masked in ``repr`` and ``str``, too."""
+        return self.shown().items()
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        *_: PydanticBaseSettingsSource,
+        **__: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Pydantic's own sources know neither the line of a value nor a variable that nobody reads: see ``load``."""
+        return (init_settings,)
+
+
+def _masked(value: object) -> object:
+    return masked(value) if isinstance(value, str) and "://" in value else value

@@ -1,0 +1,147 @@
+"""What the operator gave, and where: the environment over the props file, each by the names of one service."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from pydantic.fields import FieldInfo
+
+from common.fields import is_list
+from common.props import Props, read_props
+from common.words import nearest, plain
+from penstock.errors import Problem, SettingsError
+
+FALLBACKS: Final = {"REDIS": "redis", "loggerLevel": "logger_level"}
+"""Variables without the prefix of a service."""
+
+FOREIGN: Final = r"(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
+"""What Kubernetes adds, behind the prefix, for a Service that has the name of ours."""
+
+
+@dataclass(frozen=True)
+class Given:
+    """A value and the place it came from; ``name`` is how it was written there."""
+
+    value: object
+    name: str
+    file: str | None = None
+    line: int | None = None
+    source: str = "environment"
+    """What gave it where there is no file."""
+
+    def problem(self, message: str) -> Problem:
+        return Problem(message, self.file, self.line, plain(self.name))
+
+    @property
+    def origin(self) -> str:
+        """For a table: ``environment MPUSH_REDIS``, ``mpush.yaml:3``."""
+        return ":".join(
+            str(part) for part in (self.file or f"{self.source} {self.name}", self.line) if part is not None
+        )
+
+
+@dataclass
+class Found:
+    """All that was given, by field, and what was wrong with the giving."""
+
+    given: dict[str, Given] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+    file: str | None = None
+    readable: bool = True
+    """False where the props file could not be read: then nothing can be said about what is missing."""
+
+    def add(self, name: str, one: Given) -> None:
+        """Two names of one field may be given together only if they agree."""
+        other = self.given.setdefault(name, one)
+        if other is not one and other.value != one.value:
+            self.problems.append(one.problem(f"contradicts {other.name}, another name of the same setting"))
+
+
+class Names:
+    """What the fields of a service are called: ``popTimeout`` in files, ``MPUSH_POP_TIMEOUT`` in the environment."""
+
+    def __init__(self, service: str, fields: Mapping[str, FieldInfo], aliases: Mapping[str, str]) -> None:
+        self._fields = fields
+        self.prefix = f"{service.upper().replace('-', '_')}_"
+        written = {name: name for name in fields} | dict(aliases)
+        self._properties = {property_of(name): field for name, field in written.items()}
+        self._variables = {self.variable_of(name): field for name, field in written.items()}
+
+    def variable_of(self, name: str) -> str:
+        return self.prefix + name.rstrip("_").upper()
+
+    def variables_of(self, field: str) -> list[str]:
+        """All names that set ``field`` in the environment, the strongest first."""
+        return [name for name, owner in (*self._variables.items(), *FALLBACKS.items()) if owner == field]
+
+    def properties_of(self, field: str) -> list[str]:
+        return [name for name, owner in self._properties.items() if owner == field]
+
+    def look(self, props_file: Path | None, environ: Mapping[str, str]) -> Found:
+        """What the environment gives over what the props file gives."""
+        try:
+            found = self.in_file(read_props(props_file) if props_file else Props())
+        except SettingsError as error:
+            found = Found(problems=error.problems, readable=False)
+        stronger = self.in_environment(environ)
+        given = found.given | stronger.given
+        if environ.get("NODE_ENV") == "development" and "logger_level" in self._fields:
+            given.setdefault("logger_level", Given("debug", "NODE_ENV"))
+        return Found(given, found.problems + stronger.problems, str(props_file) if props_file else None, found.readable)
+
+    def in_file(self, props: Props) -> Found:
+        found = Found()
+        for name, value in props.values.items():
+            one = Given(value, name, props.file, props.lines.get(name))
+            if field := self._properties.get(name):
+                found.add(field, self._parsed(field, one) if props.textual else one)
+            else:
+                found.problems.append(one.problem(f"unknown property{_hint(nearest(name, self._properties))}"))
+        return found
+
+    def in_environment(self, environ: Mapping[str, str]) -> Found:
+        """An empty variable counts as absent: that is how a container's file passes on what is not set."""
+        found = Found()
+        for variable in self._prefixed(environ):
+            one = Given(environ[variable], variable)
+            if field := self._variables.get(variable):
+                found.add(field, self._parsed(field, one))
+            else:
+                found.problems.append(one.problem(f"unknown variable{_hint(nearest(variable, self._variables))}"))
+        for variable, field in FALLBACKS.items():
+            if environ.get(variable) and field in self._fields:
+                found.given.setdefault(field, Given(environ[variable], variable))
+        return found
+
+    def _prefixed(self, environ: Mapping[str, str]) -> Iterator[str]:
+        foreign = re.compile(self.prefix + FOREIGN)
+        return (
+            name
+            for name in sorted(environ)
+            if name.startswith(self.prefix) and environ[name] and not foreign.fullmatch(name)
+        )
+
+    def _parsed(self, field: str, one: Given) -> Given:
+        """Where there is nothing but text a list is written as JSON or with commas."""
+        if not is_list(self._fields[field]) or not isinstance(one.value, str):
+            return one
+        text = one.value.strip()
+        value: object = [part.strip() for part in text.split(",")]
+        if text.startswith("["):
+            try:
+                value = json.loads(text)
+            except (ValueError, RecursionError):
+                value = text
+        return Given(value, one.name, one.file, one.line)
+
+
+def property_of(name: str) -> str:
+    """The name of a field as files have it: ``pop_timeout`` is ``popTimeout``, ``in_`` is ``in``."""
+    return re.sub(r"_(\w)", lambda letter: letter[1].upper(), name.rstrip("_"))
+
+
+def _hint(near: str | None) -> str:
+    return f": did you mean {near}?" if near else ""

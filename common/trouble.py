@@ -1,0 +1,79 @@
+"""Trouble that passes by itself: told once when it begins and once, with its length, when it is over."""
+
+import time
+from typing import Final
+
+from redis.exceptions import (
+    AuthenticationError,
+    ClusterError,
+    ConnectionError,
+    MovedError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    ResponseError,
+    TimeoutError,
+    TryAgainError,
+)
+from structlog.typing import FilteringBoundLogger
+
+from common.durability import NotDurable
+from penstock.errors import WrongType
+
+PASSING: Final = (
+    ConnectionError,
+    TimeoutError,
+    ClusterError,
+    MovedError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    TryAgainError,
+    NotDurable,
+    WrongType,
+)
+PASSING_WORDS: Final = ("BUSY", "MISCONF", "NOREPLICAS", "UNBLOCKED", "OOM", "READONLY")
+
+
+def first_of(error: Exception) -> Exception:
+    """The error that ended a group of tasks; of tasks that share a server they all say the same."""
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def passes(error: Exception) -> bool:
+    """Whether waiting mends it: the server is away, full, failing over, or an operator has to mend a key."""
+    error = first_of(error)
+    if isinstance(error, AuthenticationError):
+        return False
+    return isinstance(error, PASSING) or (isinstance(error, ResponseError) and str(error).startswith(PASSING_WORDS))
+
+
+def told(error: Exception) -> str:
+    """One line of what is wrong."""
+    return str(error) or type(error).__name__
+
+
+class Trouble:
+    """At most one at a time; a new reason is told, the same one again is not."""
+
+    def __init__(self, log: FilteringBoundLogger) -> None:
+        self._log = log
+        self._since: float | None = None
+        self._reason = ""
+        self.failures = 0
+
+    def begins(self, error: Exception) -> bool:
+        """Note it; True where it had not been told yet."""
+        self.failures += 1
+        if self._since is None:
+            self._since = time.monotonic()
+        kind, self._reason = self._reason, type(error).__name__ if not isinstance(error, WrongType) else told(error)
+        if kind == self._reason:
+            return False
+        self._log.warning("waiting", reason=told(error))
+        return True
+
+    def over(self) -> None:
+        if self._since is not None:
+            self._log.info("resumed", after=round(time.monotonic() - self._since, 3))
+            self._since, self._reason, self.failures = None, "", 0

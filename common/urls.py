@@ -1,0 +1,66 @@
+"""The URL of a server, looked at before anything connects."""
+
+import re
+from typing import Final
+from urllib.parse import SplitResult, parse_qsl, urlsplit
+
+EXPECTED: Final = (
+    "redis://host:port/db, rediss://host:port/db, unix:///path?db=0 or redis+sentinel://host:port,host:port/service"
+)
+LOGIN: Final = frozenset({"db", "username", "password"})
+
+
+def server_url(text: str) -> str:
+    """``text`` if it is one of ``EXPECTED``; else ``ValueError`` with a reason that repeats nothing of ``text``.
+
+    Stricter than redis-py, which takes ``redis://host/one`` for database 0 and connects.
+    """
+    try:
+        reason = _fault(text)
+    except ValueError:  # from urllib: brackets that do not match, a port that is no number, an option without =
+        reason = "it cannot be taken apart"
+    if reason:
+        raise ValueError(f"not the URL of a server ({reason}): expected {EXPECTED}")
+    return text
+
+
+def _fault(text: str) -> str | None:
+    if re.search(r"[\s\x00-\x1f\x7f]", text):
+        return "it contains a space or a control character"
+    if "#" in text:
+        return "it contains #, which is %23 in a password"
+    scheme, mark, _ = text.partition("://")
+    if not mark or scheme not in ("redis", "rediss", "unix", "redis+sentinel"):
+        return "it does not begin with redis://, rediss://, unix:// or redis+sentinel://"
+    parts = urlsplit(text)
+    if "@" in parts.netloc and parts.password is None:
+        return "it has a user without a password; a password alone is written :password@"
+    options = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)))
+    if not re.fullmatch("[0-9]{1,9}", options.get("db", "0")):
+        return "its db is not a number"
+    special = {"unix": _unix_fault, "redis+sentinel": _sentinel_fault}.get(scheme, _tcp_fault)
+    return special(parts, frozenset(options))
+
+
+def _tcp_fault(parts: SplitResult, options: frozenset[str]) -> str | None:
+    if not parts.hostname or parts.port == 0:
+        return "it names no host" if parts.port != 0 else "its port is 0"
+    if parts.path not in ("", "/") and not re.fullmatch("/[0-9]{1,9}", parts.path):
+        return "what follows the host is not the number of a database"
+    encrypted = {name for name in options if name.startswith("ssl_")} if parts.scheme == "rediss" else set()
+    return None if options <= LOGIN | encrypted else "it has an option that we do not know"
+
+
+def _unix_fault(parts: SplitResult, options: frozenset[str]) -> str | None:
+    if parts.netloc.rpartition("@")[2] or len(parts.path) < 2:
+        return "the path of a socket begins with a third slash"
+    return None if options <= LOGIN else "it has an option that we do not know"
+
+
+def _sentinel_fault(parts: SplitResult, options: frozenset[str]) -> str | None:
+    hosts = parts.netloc.rpartition("@")[2].split(",")
+    if not all(re.fullmatch(r"[A-Za-z0-9_.-]+(:[0-9]{1,5})?", host) for host in hosts):
+        return "its sentinels are not host:port,host:port"
+    if not re.fullmatch(r"/[\w.:-]+", parts.path):
+        return "it names no service after the sentinels"
+    return None if options <= {"db"} else "it has an option that we do not know"
