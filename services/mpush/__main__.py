@@ -1,0 +1,7 @@
+"""Run mpush: ``python -m services.mpush --props FILE``."""
+
+from common.main import main
+from services.mpush.service import run
+from services.mpush.settings import Settings
+
+main("mpush", Settings, run)

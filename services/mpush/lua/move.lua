@@ -1,0 +1,104 @@
+-- Move the oldest messages to every subscriber list: first what is pending, then what waits behind it. All or none.
+--
+-- KEYS pending         list   what this instance has taken and not settled (oldest at the tail)
+-- KEYS source          list   what publishers push to (newest at the head)
+-- KEYS taken?          hash   metric: messages settled, and by subscriber the copies owed to it
+-- KEYS delivered?      hash   metric: copies delivered and kept
+-- KEYS lost?           hash   metric: copies given up, or sent to the dead letters
+-- KEYS letters?        list   dead letters, JSON
+-- KEYS lease?          hash   owner token expires of the one active replica
+-- KEYS subscribers...  list   one per subscriber
+-- ARGV batch           most messages to move
+-- ARGV bytes           most bytes to move; one message always goes
+-- ARGV largest         bytes of the largest message seen lately, so that reading ahead stays within `bytes`
+-- ARGV limit           most messages a subscriber list may hold; 0 for no limit
+-- ARGV overflow        what to do at the limit: `block`, `drop-oldest` or `dead`
+-- ARGV token           the lease's fencing token that the caller holds
+-- Returns messages moved, messages that still wait, bytes of the largest message, and the list that blocks or false.
+-- Run twice: the second run moves the next batch.
+local READ_AHEAD = 128
+local call, pcall = redis.call, redis.pcall
+batch, bytes, largest, limit = tonumber(batch), tonumber(bytes), tonumber(largest), tonumber(limit)
+
+if lease and call('HGET', lease, 'token') ~= token then return redis.error_reply('FENCED ' .. lease) end
+
+local problem
+local function length(command, key)
+  local found = pcall(command, key)
+  if type(found) == 'number' then return found end
+  problem = redis.error_reply('WRONGTYPE ' .. key .. ' holds a ' .. call('TYPE', key).ok .. ', expected a '
+    .. (command == 'LLEN' and 'list' or 'hash'))
+  return 0
+end
+
+local here = length('LLEN', pending)
+local waiting = here + length('LLEN', source)
+local most, full, gone, room = math.min(batch, waiting), false, {}, {}
+for place, subscriber in ipairs(subscribers) do
+  local held = length('LLEN', subscriber)
+  gone[place], room[place] = 0, limit > 0 and math.max(limit - held, 0) or math.huge
+  if overflow == 'block' and room[place] < most then most, full = room[place], subscriber end
+end
+if taken then length('HLEN', taken) length('HLEN', delivered) end
+if lost then length('HLEN', lost) end
+if letters then length('LLEN', letters) end
+if problem then return problem end
+if most == 0 then return {0, waiting, largest, full} end
+
+local function bury(message, subscriber)
+  local time = call('TIME')
+  call('LPUSH', letters, cjson.encode({message = message, reason = 'maxLength', queue = subscriber, attempts = 1,
+    at = time[1] * 1000 + math.floor(time[2] / 1000)}))
+end
+
+local function deliver(messages)
+  for place, subscriber in ipairs(subscribers) do
+    local fits = #messages
+    if overflow == 'dead' and room[place] < fits then
+      fits = room[place]
+      for late = fits + 1, #messages do bury(messages[late], subscriber) end
+      gone[place] = gone[place] + #messages - fits
+    end
+    if fits > 0 then call('LPUSH', subscriber, unpack(messages, 1, fits)) end
+    room[place] = room[place] - fits
+  end
+end
+
+-- Rotating the oldest message in place changes nothing. It shows how large that message is, and the server refuses it
+-- when its memory is full, which it checks only before a script's first write.
+local oldest = pcall('LMOVE', here > 0 and pending or source, here > 0 and pending or source, 'RIGHT', 'RIGHT')
+if type(oldest) == 'table' then return oldest end
+largest = math.max(largest, #oldest, 1)
+
+local moved, size = 0, 0
+while moved < most and (moved == 0 or size < bytes) do
+  local ahead = math.min(READ_AHEAD, most - moved, math.max(math.floor((bytes - size) / largest), 1))
+  local messages = call('RPOP', moved < here and pending or source, moved < here and math.min(ahead, here - moved) or ahead)
+  for _, message in ipairs(messages) do
+    size = size + #message
+    if #message > largest then largest = #message end
+  end
+  deliver(messages)
+  moved = moved + #messages
+end
+
+if overflow == 'drop-oldest' and limit > 0 then
+  for place, subscriber in ipairs(subscribers) do
+    gone[place] = math.max(call('LLEN', subscriber) - limit, 0)
+    if gone[place] > 0 then call('LTRIM', subscriber, 0, limit - 1) end
+  end
+end
+
+if taken then
+  local total = 0
+  call('HINCRBY', taken, 'count', moved)
+  for place, subscriber in ipairs(subscribers) do
+    call('HINCRBY', taken, subscriber, moved)
+    call('HINCRBY', delivered, subscriber, moved - gone[place])
+    if gone[place] > 0 then call('HINCRBY', lost, subscriber, gone[place]) end
+    total = total + gone[place]
+  end
+  call('HINCRBY', delivered, 'count', moved * #subscribers - total)
+  if total > 0 then call('HINCRBY', lost, 'count', total) end
+end
+return {moved, waiting - moved, largest, full}
