@@ -1,0 +1,129 @@
+"""Runs the services of a compose.yaml with buildah, where there is no container engine: one container a process.
+
+Each shares the host's network and reaches the caller's server on loopback. What is kept of compose.yaml: command,
+environment, mounts, replicas, whether there is a health check, and the grace period.
+"""
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final, Self
+
+import psutil
+import yaml
+
+BUILDAH: Final = ("buildah", "--storage-driver", "vfs")
+RUN: Final = ("run", "--isolation", "chroot", "--network", "host")
+
+
+def buildah(*words: str) -> str:
+    """What it prints; raises ``CalledProcessError``, whose ``stderr`` says why."""
+    return subprocess.run([*BUILDAH, *words], check=True, capture_output=True, text=True).stdout.strip()
+
+
+@dataclass(frozen=True)
+class Image:
+    """What the Dockerfile says of how the image is to be run."""
+
+    name: str
+    entrypoint: list[str]
+    probe: list[str]
+
+    @classmethod
+    def inspect(cls, name: str) -> Self:
+        config = json.loads(buildah("inspect", "--type", "image", name))["Docker"]["config"]
+        return cls(name, config["Entrypoint"], config["Healthcheck"]["Test"][1:])
+
+
+@dataclass(frozen=True)
+class Service:
+    """One entry under ``services`` that runs from the image of this project."""
+
+    name: str
+    command: list[str]
+    environment: dict[str, str]
+    mounts: list[str]
+    replicas: int
+    grace: float
+    """Longest time from SIGTERM to the end (s)."""
+    probed: bool
+
+    @classmethod
+    def read(cls, file: Path, url: str) -> Iterator[Self]:
+        """The services of ``file``, with ``url`` for the server of its own."""
+        for name, entry in yaml.safe_load(file.read_text())["services"].items():
+            if "build" in entry:
+                yield cls(
+                    name,
+                    entry["command"],
+                    {key: value.replace("redis://redis:6379/0", url) for key, value in entry["environment"].items()},
+                    [str(file.parent.resolve() / mount) for mount in entry.get("volumes", [])],
+                    entry.get("deploy", {}).get("replicas", 1),
+                    float(entry["stop_grace_period"].removesuffix("s")),
+                    not entry.get("healthcheck", {}).get("disable", False),
+                )
+
+
+class Container:
+    """One running service process in a root file system of its own."""
+
+    def __init__(self, image: Image, service: Service, name: str, logs: Path) -> None:
+        self.name, self.service = name, service
+        self._image = image
+        self._id = buildah("from", "--name", f"penstock-check-{os.getpid()}-{name}", image.name)
+        self._log = logs / name
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                self._run(*image.entrypoint, *service.command), stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+
+    def _run(self, *words: str) -> list[str]:
+        options = [word for mount in self.service.mounts for word in ("--volume", mount)]
+        options += [word for key, value in self.service.environment.items() for word in ("--env", f"{key}={value}")]
+        return [*BUILDAH, *RUN, "--hostname", self.name, *options, self._id, "--", *words]
+
+    def healthy(self) -> bool:
+        """What the image's health check says; where it is disabled, whether the process runs."""
+        if not self.service.probed:
+            return self._process.poll() is None
+        return subprocess.run(self._run(*self._image.probe), capture_output=True, check=False).returncode == 0
+
+    def terminate(self) -> None:
+        """SIGTERM to the service itself: buildah would end at once and take it along."""
+        *_, innermost = psutil.Process(self._process.pid).children(recursive=True)
+        innermost.terminate()
+        self._terminated = time.monotonic()
+
+    def wait(self) -> int:
+        """Exit status, -9 if the grace period was not enough: then it is killed, as an engine would."""
+        with suppress(subprocess.TimeoutExpired):
+            return self._process.wait(max(self._terminated + self.service.grace - time.monotonic(), 0))
+        self._process.kill()
+        return self._process.wait()
+
+    def log(self) -> str:
+        return self._log.read_text(errors="replace")
+
+    def remove(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        buildah("rm", self._id)
+
+
+@contextmanager
+def containers(file: Path, image: str, url: str) -> Iterator[list[Container]]:
+    """All services of the compose.yaml ``file``, started; what is left of them at the end is killed and removed."""
+    with ExitStack() as stack:
+        logs = Path(stack.enter_context(TemporaryDirectory(prefix="penstock-logs-")))
+        inspected, started = Image.inspect(image), []
+        for service in Service.read(file, url):
+            for number in range(1, service.replicas + 1):
+                started.append(Container(inspected, service, f"{service.name}-{number}", logs))
+                stack.callback(started[-1].remove)
+        yield started

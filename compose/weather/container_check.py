@@ -1,0 +1,83 @@
+"""The weather composition in containers: ``python -m compose.weather.container_check IMAGE``.
+
+Rows go through while one replica of mpush is told to stop; then everything is. Exits 0 only if nothing was lost or
+doubled, the audit holds, and every SIGTERM was obeyed in the grace period, with status 0 and no registration left.
+"""
+
+import asyncio
+import signal
+import sys
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from redis.asyncio import Redis
+
+from compose.containers import Container, containers
+from compose.weather.keyspace import LEGS, SOURCE, left
+from compose.weather.outcome import Outcome, read_outcome
+from penstock.connection import connect
+from penstock.embedded import EmbeddedServer
+
+HERE: Final = Path(__file__).parent
+ROUNDS: Final = 40
+"""So many times every row is sent, so that a replica is stopped in the middle of it."""
+PATIENCE: Final = 120.0
+"""Longest wait for the containers to be up, and for the rows to be through (s)."""
+
+
+async def check(redis: "Redis", running: Sequence[Container], rows: Sequence[bytes]) -> list[str]:
+    """Send ``rows`` through and stop everything; the faults found, in words."""
+
+    async def healthy() -> bool:
+        return all(container.healthy() for container in running)
+
+    async def through() -> bool:
+        return not await left(redis) and all([await redis.llen(handled) >= len(rows) for handled in LEGS.values()])
+
+    if not await comes_true(healthy):
+        return [f"{container.name}: not healthy" for container in running if not container.healthy()]
+    stopped, *others = running
+    part = len(rows) // ROUNDS
+    for turn in range(ROUNDS):
+        await redis.lpush(SOURCE, *rows[turn * part : (turn + 1) * part])
+        if turn == ROUNDS // 2:
+            stopped.terminate()
+    await comes_true(through)
+    for container in others:
+        container.terminate()
+    return faults(await read_outcome(redis, rows, {container.name: container.wait() for container in running}))
+
+
+def faults(outcome: Outcome) -> list[str]:
+    """Replicas of mpush take turns, so another order is none."""
+    for passage in outcome.passages:
+        print(f"{passage.name}: {passage.sent} in, {passage.got} out")
+    return replace(outcome, passages=[replace(passage, in_order=True) for passage in outcome.passages]).differences
+
+
+async def comes_true(condition: Callable[[], Awaitable[bool]]) -> bool:
+    until = time.monotonic() + PATIENCE
+    while not await condition():
+        if time.monotonic() > until:
+            return False
+        await asyncio.sleep(0.1)
+    return True
+
+
+async def main(image: str) -> int:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the containers are removed
+    rows = (HERE / "seattle-weather.csv").read_bytes().splitlines()[1:] * ROUNDS
+    with EmbeddedServer(aof=True) as server, containers(HERE / "compose.yaml", image, server.url) as running:
+        async with connect(server.url) as redis:
+            found = await check(redis, running, rows)
+        for container in running if found else ():
+            print(f"--- {container.name}\n{container.log()}")
+    print("\n".join(found) or "Nothing lost, nothing doubled, every SIGTERM obeyed")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(main(*sys.argv[1:])))

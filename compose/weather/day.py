@@ -1,0 +1,33 @@
+"""One day of Seattle's weather as a CSV row, and what the alarm and the daily report say about it."""
+
+from typing import Final, NamedTuple, Self
+
+STORM: Final = 8.0
+"""A day is a storm from this wind on (m/s): the column is the mean of the day, and 8 is Beaufort 5."""
+
+
+class Day(NamedTuple):
+    """A row: rain in mm, temperatures in C, wind in m/s."""
+
+    date: str
+    rain: float
+    warmest: float
+    coldest: float
+    wind: float
+    sky: str
+
+    @classmethod
+    def read(cls, row: bytes) -> Self:
+        """Raises ``ValueError`` for what is not a row."""
+        date, rain, warmest, coldest, wind, sky = row.decode().split(",")
+        return cls(date, float(rain), float(warmest), float(coldest), float(wind), sky)
+
+    @property
+    def storm(self) -> bool:
+        return self.wind >= STORM
+
+    def alarm(self) -> str:
+        return f"{self.date} storm: wind {self.wind} m/s, {self.rain} mm of rain, {self.sky}"
+
+    def report(self) -> str:
+        return f"{self.date} {self.sky}, {self.coldest} to {self.warmest} C, {self.rain} mm, wind {self.wind} m/s"

@@ -1,0 +1,48 @@
+"""What went into a list against what came out of it, by content: two lists of equal length can still differ."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+
+@dataclass(frozen=True)
+class Passage:
+    """One way through the composition; a payload that was sent twice must come out twice."""
+
+    name: str
+    sent: int
+    got: int
+    lost: Counter[bytes]
+    doubled: Counter[bytes]
+    foreign: Counter[bytes]
+    """What came out and was never sent."""
+    in_order: bool
+
+    @classmethod
+    def compare(cls, name: str, sent: Sequence[bytes], got: Sequence[bytes]) -> Self:
+        """Both oldest first."""
+        owed, had = Counter(sent), Counter(got)
+        surplus = had - owed
+        doubled = Counter({payload: times for payload, times in surplus.items() if payload in owed})
+        return cls(name, len(sent), len(got), owed - had, doubled, surplus - doubled, list(sent) == list(got))
+
+    def differences(self) -> list[str]:
+        """In words; none if all that was sent came out once and in order."""
+        told = [
+            f"{self.name}: {kind} {payloads.total()}, e.g. {next(iter(payloads))!r}"
+            for kind, payloads in (("lost", self.lost), ("doubled", self.doubled), ("never sent", self.foreign))
+            if payloads
+        ]
+        return told or ([] if self.in_order else [f"{self.name}: all there, but in another order"])
+
+    def figures(self) -> dict[str, object]:
+        """For JSON."""
+        return {
+            "sent": self.sent,
+            "got": self.got,
+            "lost": self.lost.total(),
+            "doubled": self.doubled.total(),
+            "foreign": self.foreign.total(),
+            "inOrder": self.in_order,
+        }
