@@ -1,0 +1,82 @@
+"""``make bench``: the figures of mpush against their references in one run, as a table and as JSON."""
+
+import json
+import os
+import platform
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from bench import figures
+from bench.figures import KIB, MIB, Figure
+from bench.stage import Stage
+from penstock.embedded import EmbeddedServer
+
+
+def main(
+    json_file: Annotated[Path, typer.Option("--json", help="Where the figures go.")] = Path("bench.json"),
+    quick: Annotated[bool, typer.Option(help="A tenth of the messages, fewer rounds: to try the benchmark.")] = False,
+) -> None:
+    """Take all figures; exit 1 where one is not reached."""
+    rounds, messages = (3, 50_000) if quick else (7, 500_000)
+    plan: list[Callable[[Stage], Figure | list[Figure]]] = [
+        lambda stage: figures.backlog(stage, 32, 2, 1.0, rounds, messages),
+        lambda stage: figures.backlog(stage, KIB, 2, 0.95, rounds, messages),
+        lambda stage: figures.backlog(stage, 32, 10, 1.0, rounds, messages),
+        lambda stage: figures.one_at_a_time(stage, rounds),
+        lambda stage: figures.growth(stage, rounds),
+        lambda stage: figures.longest_move(stage, KIB, 50_000),
+        lambda stage: figures.longest_move(stage, MIB, 200),
+        lambda stage: figures.idle(stage, 10 if quick else 30),
+        lambda stage: figures.process(stage, rounds),
+    ]
+    taken: list[Figure] = []
+    with Progress(disable=not sys.stderr.isatty(), console=Console(stderr=True)) as progress:
+        for take in progress.track(plan, description="measuring"):
+            with EmbeddedServer() as server:
+                found = take(Stage(server))
+            taken += found if isinstance(found, list) else [found]
+    Console(width=None if sys.stdout.isatty() else 160).print(_table(taken))
+    json_file.write_text(json.dumps(_as_json(taken), indent=2) + "\n")
+    raise typer.Exit(0 if all(figure.reached for figure in taken) else 1)
+
+
+def _table(taken: Iterable[Figure]) -> Table:
+    table = Table("figure", "median", "min - max", "runs", "wanted", "", "beside")
+    for figure in taken:
+        wanted = f"{'at least' if figure.at_least else 'at most'} {figure.limit:g} {figure.unit}"
+        spread = f"{min(figure.samples):.3g} - {max(figure.samples):.3g}"
+        median = f"{figure.median:.3g} {figure.unit}"
+        reached = "[green]reached" if figure.reached else "[red]missed"
+        table.add_row(figure.name, median, spread, str(len(figure.samples)), wanted, reached, figure.note)
+    return table
+
+
+def _as_json(taken: Iterable[Figure]) -> dict[str, object]:
+    machine = {"cores": os.cpu_count(), "python": platform.python_version(), "system": platform.platform()}
+    rows = [
+        {
+            "figure": figure.name,
+            "unit": figure.unit,
+            "median": figure.median,
+            "min": min(figure.samples),
+            "max": max(figure.samples),
+            "samples": figure.samples,
+            "limit": figure.limit,
+            "limit_is": "least" if figure.at_least else "most",
+            "reached": figure.reached,
+            "note": figure.note,
+        }
+        for figure in taken
+    ]
+    return {"machine": machine, "figures": rows}
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,223 @@
+"""The figures of mpush, each against its reference in the same run."""
+
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+from hiredis import Reader, pack_command
+
+from bench import reference
+from bench.stage import NAMESPACE, PENDING, SOURCE, Stage, cpu_seconds, resident_bytes, subscribers
+from tests.harness import ROOT, until
+
+KIB: Final = 1024
+MIB: Final = 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One measured figure: the samples, what they must reach, and what the reader should know beside them."""
+
+    name: str
+    unit: str
+    samples: list[float]
+    limit: float
+    at_least: bool = False
+    note: str = ""
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.samples)
+
+    @property
+    def reached(self) -> bool:
+        return self.median >= self.limit if self.at_least else self.median <= self.limit
+
+
+def backlog(stage: Stage, size: int, lists: int, limit: float, rounds: int, messages: int) -> Figure:
+    """Messages a second through the running service, over those of the bare loop, pair by pair."""
+    stage.seed(messages, size)
+    ratios, ours, theirs = [], [], []
+    with stage.mpush(lists):
+        for turn in range(rounds + 1):
+            service = stage.service_seconds(messages, lists)
+            stage.clear(lists)
+            stage.backlog("bench:in:bare")
+            begin = time.perf_counter()
+            reference.drain(stage.redis, "bench:in:bare", subscribers(lists))
+            bare = time.perf_counter() - begin
+            if turn:  # the first pair warms up
+                ratios.append(bare / service)
+                ours.append(messages / service)
+                theirs.append(messages / bare)
+    stage.clear(lists)
+    name = f"backlog of {messages:,} x {size:,} B to {lists} lists, through the service / bare loop"
+    note = f"{statistics.median(ours) / 1000:,.0f} k/s against {statistics.median(theirs) / 1000:,.0f} k/s"
+    return Figure(name, "x", ratios, limit, at_least=True, note=note)
+
+
+class Probe:
+    """A publisher and a subscriber in one: pushes a message and waits until the last list has it."""
+
+    def __init__(self, stage: Stage, source: str, out: list[str]) -> None:
+        self._redis, self._out = stage.redis, out
+        self._socket = socket.create_connection(("127.0.0.1", stage.server.port))
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._reader = Reader()
+        self._packed = pack_command(("LPUSH", source, b"x" * 32)) + pack_command(("BLPOP", out[-1], 5))  # type: ignore[arg-type]
+
+    def seconds(self) -> float:
+        begin = time.perf_counter()
+        self._socket.sendall(self._packed)
+        replies: list[Any] = []
+        while len(replies) < 2:
+            self._reader.feed(self._socket.recv(4096))
+            while (reply := self._reader.gets()) is not False:
+                replies.append(reply)
+        taken = time.perf_counter() - begin
+        assert replies[1] is not None, "the message did not arrive within 5 s"
+        assert self._redis.lpop(self._out[0]) == b"x" * 32
+        return taken
+
+
+@contextmanager
+def bare_forwarder(stage: Stage, source: str, out: list[str]) -> Iterator[None]:
+    command = [sys.executable, "-m", "bench.reference", stage.url, source, f"{source}:pending", *out]
+    process = subprocess.Popen(command, cwd=ROOT)
+    try:
+        until(lambda: int(stage.redis.info("clients")["blocked_clients"]) == 2)
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+def one_at_a_time(stage: Stage, rounds: int, messages: int = 400) -> Figure:
+    """From an idle server to both lists: the p50 of the service over that of a bare client, in turns."""
+    ratios, ours, theirs = [], [], []
+    bare_out = ["bench:bare0", "bench:bare1"]
+    with stage.mpush(2), bare_forwarder(stage, "bench:in:bare", bare_out):
+        service, bare = Probe(stage, SOURCE, subscribers(2)), Probe(stage, "bench:in:bare", bare_out)
+        for turn in range(rounds + 1):
+            pair = [statistics.median(probe.seconds() for _ in range(messages)) for probe in (service, bare)]
+            if turn:
+                ratios.append(pair[0] / pair[1])
+                ours.append(pair[0])
+                theirs.append(pair[1])
+    note = f"p50 {statistics.median(ours) * 1e6:.0f} us against {statistics.median(theirs) * 1e6:.0f} us"
+    return Figure("one message, idle server to both lists, p50 / bare client's", "x", ratios, 1.3, note=note)
+
+
+def server_microseconds(stage: Stage, work: Callable[[], object]) -> float:
+    """What ``work`` makes the server spend on the service's transactions and waits."""
+    stage.redis.config_resetstat()
+    work()
+    spent: dict[str, dict[str, float]] = stage.redis.info("commandstats")
+    return sum(spent.get(f"cmdstat_{name}", {"usec": 0})["usec"] for name in ("exec", "blmove"))
+
+
+def growth(stage: Stage, rounds: int) -> list[Figure]:
+    """Cost of a message by the length of the backlog, and with 10,000 left in a dead run's pending list."""
+    costs: dict[int, list[float]] = {size: [] for size in (5_000, 50_000, 500_000)}
+    for size in costs:
+        stage.seed(size, 32)
+        with stage.mpush(2):
+            for turn in range(rounds + 1):
+                spent = server_microseconds(stage, lambda size=size: stage.service_seconds(size, 2))  # type: ignore[misc]
+                if turn:
+                    costs[size].append(spent / size)
+    left = [_with_orphans(stage) for _ in range(rounds)]
+    stage.clear(2)
+    base = [statistics.median(each) for each in zip(*costs.values(), strict=True)]
+    note = ", ".join(f"{size:,}: {statistics.median(each):.3f} us" for size, each in costs.items())
+    spread = [max(each) / min(each) - 1 for each in zip(*costs.values(), strict=True)]
+    orphans = [cost / statistics.median(base) - 1 for cost in left]
+    return [
+        Figure("server time a message, backlog of 5,000 to 500,000: spread", "x", spread, 0.2, note=note),
+        Figure(
+            "the same with 10,000 left by a dead run, over the median",
+            "x",
+            orphans,
+            0.2,
+            note=f"{statistics.median(left):.3f} us",
+        ),
+    ]
+
+
+def _with_orphans(stage: Stage) -> float:
+    """Server time a message where 10,000 of 50,000 lie in the pending list of an instance that is dead."""
+    stage.clear(2)
+    stage.seed(40_000, 32)
+    stage.backlog(SOURCE)
+    stage.seed(10_000, 32)
+    stage.backlog(f"{PENDING}:0")
+    stage.redis.zadd(f"{NAMESPACE}:owners", {"0": 1})
+    with stage.service(2) as service:
+        spent = server_microseconds(stage, lambda: until(lambda: stage.arrived(50_000, 2), every=0.001))
+        service.stop()
+    return spent / 50_000
+
+
+def longest_move(stage: Stage, size: int, messages: int) -> Figure:
+    """The slowest transaction that the server's slow log saw, in milliseconds."""
+    stage.seed(messages, size)
+    stage.redis.config_set("slowlog-max-len", 100_000)
+    stage.redis.config_set("slowlog-log-slower-than", 0)
+    slowest = []
+    with stage.mpush(2):
+        for _ in range(3):
+            stage.redis.slowlog_reset()
+            stage.service_seconds(messages, 2)
+            entries = stage.redis.slowlog_get(100_000)
+            slowest.append(max(entry["duration"] for entry in entries if entry["command"].startswith(b"EVAL")) / 1000)
+    stage.redis.config_set("slowlog-log-slower-than", 10_000)
+    stage.clear(2)
+    return Figure(f"longest move in the server, messages of {size:,} B", "ms", [max(slowest)], 10)
+
+
+def idle(stage: Stage, seconds: int) -> list[Figure]:
+    """Commands a second, by the server's own count, and processor time of a service that has nothing to do."""
+    with stage.mpush(2) as service:
+        time.sleep(1)
+        stage.redis.config_resetstat()
+        begin, spent = time.perf_counter(), cpu_seconds(service.pid)
+        time.sleep(seconds)
+        elapsed, spent = time.perf_counter() - begin, cpu_seconds(service.pid) - spent
+        stats: dict[str, dict[str, int]] = stage.redis.info("commandstats")
+        stats.pop("cmdstat_config|resetstat", None)
+        commands = sum(each["calls"] for each in stats.values())
+    return [
+        Figure("idle: commands a second, those inside scripts included", "/s", [commands / elapsed], 2),
+        Figure("idle: processor", "%", [100 * spent / elapsed], 0.5),
+    ]
+
+
+def process(stage: Stage, rounds: int) -> list[Figure]:
+    """Start, stop and memory of one service."""
+    start, stop, memory = [], [], []
+    stage.seed(100_000, 32)
+    for _ in range(rounds):
+        stage.clear(2)
+        stage.redis.lpush(SOURCE, "first")
+        begin = time.perf_counter()
+        with stage.service(2) as service:
+            until(lambda: stage.arrived(1, 2), every=0.001)
+            start.append(time.perf_counter() - begin)
+            stage.service_seconds(100_000, 2)
+            memory.append(resident_bytes(service.pid) / 1e6)
+            until(lambda: int(stage.redis.info("clients")["blocked_clients"]) == 1)
+            begin = time.perf_counter()
+            assert service.stop() == 0
+            stop.append(time.perf_counter() - begin)
+    stage.clear(2)
+    return [
+        Figure("resident memory after 100,000 messages", "MB", memory, 60),
+        Figure("start of the process to first delivery", "s", start, 1),
+        Figure("SIGTERM to exit, idle in a 10 s pop", "s", stop, 0.5),
+    ]

@@ -1,0 +1,88 @@
+"""Where the figures are taken: a server, a running mpush, backlogs that appear at once, and a clock."""
+
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from redis import Redis
+
+from penstock.embedded import EmbeddedServer
+from tests.harness import Service, until
+
+NAMESPACE: Final = "bench:mpush"
+SOURCE: Final = "bench:in"
+PENDING: Final = "bench:pending"
+SEED: Final = "bench:seed"
+
+
+def subscribers(lists: int) -> list[str]:
+    return [f"bench:out{place}" for place in range(lists)]
+
+
+class Stage:
+    """A server of the benchmark's own and whatever runs against it."""
+
+    def __init__(self, server: EmbeddedServer) -> None:
+        self.url = server.url
+        self.server = server
+        self.redis = Redis.from_url(server.url)
+        self._log = Path(tempfile.mkdtemp(prefix="penstock-bench-")) / "service.log"
+
+    @contextmanager
+    def mpush(self, lists: int, **settings: object) -> Iterator[Service]:
+        """A running mpush with its registration, from ``SOURCE`` to ``lists`` lists."""
+        with self.service(lists, **settings) as service:
+            until(lambda: self.redis.llen(f"{NAMESPACE}:ids"))
+            time.sleep(0.2)
+            yield service
+            service.stop()
+
+    def service(self, lists: int, **settings: object) -> Service:
+        own = {"in": SOURCE, "pending": PENDING, "out": subscribers(lists), "redis_namespace": NAMESPACE}
+        return Service("mpush", self._log, redis=self.url, **{**own, **settings})
+
+    def seed(self, messages: int, size: int) -> None:
+        """Keep ``messages`` distinct messages of ``size`` bytes to make backlogs from."""
+        self.redis.delete(SEED)
+        with self.redis.pipeline(transaction=False) as wire:
+            for start in range(0, messages, 1000):
+                batch = range(start, min(start + 1000, messages))
+                wire.lpush(SEED, *(b"%09d" % number + b"x" * (size - 9) for number in batch))
+                if size * len(wire) > 100_000:
+                    wire.execute()
+            wire.execute()
+
+    def backlog(self, name: str) -> None:
+        """Let the seed's messages appear in ``name`` at once."""
+        self.redis.copy(SEED, "bench:backlog")
+        self.redis.rename("bench:backlog", name)
+
+    def clear(self, lists: int) -> None:
+        self.redis.unlink(*subscribers(lists))
+
+    def arrived(self, messages: int, lists: int) -> bool:
+        return self.redis.llen(subscribers(lists)[-1]) >= messages
+
+    def service_seconds(self, messages: int, lists: int) -> float:
+        """How long the running service takes from a backlog's appearance to the last message's delivery."""
+        self.clear(lists)
+        self.redis.copy(SEED, "bench:backlog")
+        begin = time.perf_counter()
+        self.redis.rename("bench:backlog", SOURCE)
+        while not self.arrived(messages, lists):
+            time.sleep(0.0005)
+        return time.perf_counter() - begin
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time of a process so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def resident_bytes(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
