@@ -14,9 +14,11 @@ from structlog.typing import FilteringBoundLogger
 from common.durability import Durability
 from common.settings import ServiceSettings
 from common.trouble import Trouble
-from penstock.errors import Fenced, WrongType
+from penstock.errors import WrongType
 from penstock.keys import Keys, pending_of
-from penstock.wire import Command, Wire, pack, text
+from penstock.lua import ours
+from penstock.names import decoded
+from penstock.wire import Command, Wire, pack
 
 S = TypeVar("S", bound=ServiceSettings)
 
@@ -69,8 +71,9 @@ class Context(Generic[S]):
     async def take(self, source: str, pending: str, longest: int) -> bool:
         """Wait for a message of ``source`` and move the oldest to ``pending``, at most ``longest`` seconds.
 
-        True when there is something to do: a message came, or ``wake`` asked to look. It is never cancelled, so what
-        the server moved is never lost sight of.
+        True when there is something to do: a message came, or ``wake`` asked to look, or a message lies in ``pending``
+        that nobody was told of: a lost connection's wait goes on in a server that has not noticed. It is never
+        cancelled, so what the server moved is never lost sight of.
         """
         self._waits = self.running and not self._woken
         try:
@@ -79,7 +82,7 @@ class Context(Generic[S]):
                 (reply,) = await self.wire.receive(1)
                 if isinstance(reply, ResponseError):
                     raise await self._named(reply, source, pending)
-                if reply is not None:
+                if reply is not None or await self.redis.exists(pending):
                     return True
             return self._woken and self.running
         finally:
@@ -109,7 +112,7 @@ class Context(Generic[S]):
         executed = replies[len(replies) - len(confirmations) - 1]
         for reply in [*replies, *(executed if isinstance(executed, list) else ())]:
             if isinstance(reply, ResponseError):
-                raise _ours(reply)
+                raise ours(reply)
         self.durability.check(confirmations)
         if self.registration and executed.pop() == 0:
             self.suspect.set()
@@ -120,7 +123,7 @@ class Context(Generic[S]):
         """A server's WRONGTYPE does not say which key; this one does."""
         if str(error).startswith("WRONGTYPE"):
             for key in keys:
-                kind = text(await self.redis.type(key))
+                kind = decoded(await self.redis.type(key))
                 if kind not in ("list", "none"):
                     return WrongType(f"{key} holds a {kind}, expected a list")
         return error
@@ -145,10 +148,3 @@ class Context(Generic[S]):
     def stop(self) -> None:
         """End this run; follow with ``wake``."""
         self._stopped.set()
-
-
-def _ours(error: ResponseError) -> Exception:
-    """The errors that our scripts return, as exceptions of ours; any other as it is."""
-    word, _, text = str(error).partition(" ")
-    kinds: dict[str, type[Exception]] = {"WRONGTYPE": WrongType, "FENCED": Fenced}
-    return kinds[word](text) if word in kinds else error

@@ -68,7 +68,7 @@ class Membership(Generic[S]):
         if self._presence is Presence.HERE:
             await self._orphans.own()
             await self._expire_metrics()
-            if await self._orphans.adopt():
+            if await self._orphans.adopt(shared=False):
                 await context.wake()
             self._renew_at = time.monotonic() + self._settings.service_renew
 

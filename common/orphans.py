@@ -9,7 +9,7 @@ from common.registry import Registry
 from common.settings import ServiceSettings
 from penstock.keys import Keys, pending_of
 from penstock.lua import Script
-from penstock.wire import text
+from penstock.names import decoded
 
 _adopt: Final = Script.read(Path(__file__).parent / "lua" / "adopt.lua")
 GRACE: Final = 60
@@ -27,15 +27,18 @@ class Orphans:
         seconds, _ = await self._redis.time()
         await self._redis.zadd(self._keys.owners, {self._registry.id: seconds})
 
-    async def adopt(self) -> int:
-        """Take over every dead instance's pending list, the oldest instance last, so that its messages go first."""
+    async def adopt(self, *, shared: bool = True) -> int:
+        """Take over every dead instance's pending list, the oldest instance last, so that its messages go first.
+
+        ``shared`` looks into the list of services without a namespace, too: they leave what they leave before we start.
+        """
         if (base := self._settings.pending_list) is None:
             return 0
-        owners = [text(id) for id in await self._redis.zrange(self._keys.owners, 0, -1)]
+        owners = [decoded(id) for id in await self._redis.zrange(self._keys.owners, 0, -1)]
         dead = await self._registry.dead([id for id in owners if id != self._registry.id])
         own = pending_of(base, None if self._settings.ordered else self._registry.id)
         orphans = {pending_of(base, id): id for id in sorted(dead, key=int, reverse=True)}
-        if not self._settings.ordered:
+        if shared and not self._settings.ordered:
             orphans[base] = ""
         return sum([await self._take_over(orphan, own, id) for orphan, id in orphans.items()])
 

@@ -14,7 +14,7 @@ from common.settings import ServiceSettings
 from penstock import __version__
 from penstock.keys import Keys
 from penstock.lua import Script
-from penstock.wire import text
+from penstock.names import decoded
 
 LUA: Final = Path(__file__).parent / "lua"
 _register, _renew, _compact, _deregister = (
@@ -97,12 +97,14 @@ class Registry:
             return [id for id, alive in zip(ids, await wire.execute(), strict=True) if not alive]
 
     async def leave(self) -> None:
-        removed, unlisted = await _deregister(self._redis, instance=self.key, ids=self._keys.ids, id=self.id)
+        removed, unlisted = await _deregister(
+            self._redis, instance=self.key, ids=self._keys.ids, id=self.id, host=self._host, pid=self._pid
+        )
         await self._compact_ids()
         self._log.info("ended", key=self.key, **{"del": removed, "lrem": unlisted})
 
     async def _compact_ids(self) -> None:
-        listed = [text(id) for id in await self._redis.lrange(self._keys.ids, 0, -1)]
+        listed = [decoded(id) for id in await self._redis.lrange(self._keys.ids, 0, -1)]
         others = [self._keys.instance(id) for id in listed if id != self.id]
         if others:
             await _compact(self._redis, ids=self._keys.ids, instances=others)

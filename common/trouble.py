@@ -4,10 +4,10 @@ import time
 from typing import Final
 
 from redis.exceptions import (
+    AskError,
     AuthenticationError,
     ClusterError,
     ConnectionError,
-    MovedError,
     OutOfMemoryError,
     ReadOnlyError,
     ResponseError,
@@ -23,7 +23,7 @@ PASSING: Final = (
     ConnectionError,
     TimeoutError,
     ClusterError,
-    MovedError,
+    AskError,
     OutOfMemoryError,
     ReadOnlyError,
     TryAgainError,
@@ -50,6 +50,8 @@ def passes(error: Exception) -> bool:
 
 def told(error: Exception) -> str:
     """One line of what is wrong."""
+    if isinstance(error, AskError):
+        return f"slot {error.slot_id} of the cluster is at {error.host}:{error.port}"
     return str(error) or type(error).__name__
 
 

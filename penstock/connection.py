@@ -2,11 +2,12 @@
 
 import re
 from typing import Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from redis.asyncio import BlockingConnectionPool, Redis, Sentinel
 from redis.asyncio.connection import ConnectCallbackT
 from redis.asyncio.retry import Retry
+from redis.asyncio.sentinel import SentinelConnectionPool
 from redis.backoff import NoBackoff
 from redis.exceptions import MovedError
 
@@ -42,20 +43,38 @@ def connect(
 def _through_sentinel(url: str, options: dict[str, Any]) -> "Redis":
     parts = urlsplit(url)
     hosts = parts.netloc.rpartition("@")[2].split(",")
-    sentinels = [(host.rpartition(":")[0] or host, int(host.rpartition(":")[2] or 26379)) for host in hosts]
+    sentinels = [(host, int(port or 26379)) for host, _, port in (each.partition(":") for each in hosts)]
     found = re.search(r"(?:^|&)db=(\d+)", parts.query)
-    sentinel = Sentinel(sentinels, sentinel_kwargs={"socket_timeout": SILENCE, "protocol": 2})
-    credentials: dict[str, Any] = {"username": parts.username, "password": parts.password, "db": int(found[1]) if found else 0}
-    client: Redis = sentinel.master_for(parts.path.strip("/"), **options, **credentials)
+    never_again = {"socket_timeout": SILENCE, "protocol": 2, "retry": options["retry"]}
+    sentinel = Sentinel(sentinels, sentinel_kwargs=never_again)
+    user, password = (unquote(part) if part else None for part in (parts.username, parts.password))
+    credentials: dict[str, Any] = {"username": user, "password": password, "db": int(found[1]) if found else 0}
+    client: Redis = sentinel.master_for(
+        parts.path.strip("/"), connection_pool_class=_PoolOfOne, max_connections=1, timeout=None, **options, **credentials
+    )
     return client
 
 
+class _PoolOfOne(SentinelConnectionPool, BlockingConnectionPool):
+    """Where the sentinels say, but like every other pool here: one connection, for which others wait."""
+
+    async def get_master_address(self) -> Any:
+        """Nothing more is asked of the sentinels until the connection is lost: no need to keep theirs."""
+        try:
+            return await super().get_master_address()
+        finally:
+            await self.sentinel_manager.aclose()
+
+
 async def follow(moved: MovedError, *clients: "Redis") -> None:
-    """Turn ``clients`` to the node of a Redis Cluster that has the slot."""
+    """Turn ``clients`` to the node of a Redis Cluster that has the slot; a command under way ends where it is."""
     for client in clients:
-        client.connection_pool.connection_kwargs.update(host=moved.host, port=moved.port)
-        await client.connection_pool.disconnect()
-        client.connection_pool.reset()
+        pool: Any = client.connection_pool
+        pool.connection_kwargs.update(host=moved.host, port=moved.port)
+        for connection in (*pool._get_free_connections(), *pool._get_in_use_connections()):
+            connection.host, connection.port = moved.host, moved.port
+        await pool.update_active_connections_for_reconnect()
+        await pool.disconnect(inuse_connections=False)
 
 
 def masked(url: str) -> str:

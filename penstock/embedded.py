@@ -20,7 +20,7 @@ class EmbeddedServer:
     """
 
     def __init__(self, *, directory: Path | None = None, aof: bool = False, port: int = 0, **options: str) -> None:
-        self.port = port or _free_port()
+        self.port = port or free_port()
         self.url = f"redis://127.0.0.1:{self.port}/0"
         self._temporary = directory is None
         self.directory = directory or Path(tempfile.mkdtemp(prefix="penstock-"))
@@ -33,7 +33,7 @@ class EmbeddedServer:
         words = [word for name, value in named.items() for word in (f"--{name.replace('_', '-')}", value)]
         log = self.directory / "server.log"
         with log.open("ab") as output:
-            self._process = subprocess.Popen([_binary(), *words], stdout=output, stderr=output, cwd=self.directory)
+            self._process = subprocess.Popen([binary(), *words], stdout=output, stderr=output, cwd=self.directory)
         until = time.monotonic() + 10
         while not self._answers():
             if self._process.poll() is not None or time.monotonic() > until:
@@ -83,7 +83,7 @@ class EmbeddedServer:
             shutil.rmtree(self.directory, ignore_errors=True)
 
 
-def _binary() -> str:
+def binary() -> str:
     """The server's executable; PENSTOCK_SERVER wins, so that a test run can be had on any Redis."""
     chosen = os.environ.get("PENSTOCK_SERVER")
     if chosen:
@@ -97,7 +97,8 @@ def _binary() -> str:
     return str(get_binary_path())
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of 127.0.0.1 that nothing listened on just now."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port: int = taken.getsockname()[1]

@@ -13,13 +13,21 @@ from typing import Any, Final
 
 from redis.asyncio import Redis
 from redis.asyncio.client import Pipeline
-from redis.exceptions import NoScriptError
+from redis.exceptions import NoScriptError, ResponseError
 
-from penstock.errors import WrongCall
+from penstock.errors import Fenced, WrongCall, WrongType
 from penstock.wire import Command
 
 Value = bytes | str | int | float
 DECLARATION: Final = re.compile(r"^-- (KEYS|ARGV) (\w+)(\?|\.\.\.)?(?: |$)")
+
+
+
+def ours(error: ResponseError) -> Exception:
+    """The errors that our scripts return, as exceptions of ours; any other as it is."""
+    word, _, text = str(error).partition(" ")
+    kinds: dict[str, type[Exception]] = {"WRONGTYPE": WrongType, "FENCED": Fenced}
+    return kinds[word](text) if word in kinds else error
 
 
 class Script:
@@ -32,7 +40,7 @@ class Script:
         self._arguments = [argument for kind, argument, _ in declared if kind == "ARGV"]
         if any(mark == "..." for _, mark in self._keys[:-1]):
             raise WrongCall(f"{name}: only the last key may take several")
-        self._body = "\n".join(line.strip() for line in text.splitlines() if line and not line.startswith("--"))
+        self._body = "\n".join("" if line.startswith("--") else line.strip() for line in text.splitlines())
         self._sources: dict[tuple[str, ...], tuple[str, str]] = {}
 
     @classmethod
@@ -40,7 +48,16 @@ class Script:
         return cls(path.name, path.read_text())
 
     async def __call__(self, redis: "Redis", /, **named: Any) -> Any:
-        """Run it, by its digest; where the server does not know it (``SCRIPT FLUSH``, a restart), by its source."""
+        """Run it, by its digest; where the server does not know it (``SCRIPT FLUSH``, a restart), by its source.
+
+        Raises ``WrongType`` or ``Fenced`` where the script says so.
+        """
+        try:
+            return await self._run(redis, named)
+        except ResponseError as error:
+            raise ours(error) from None
+
+    async def _run(self, redis: "Redis", named: dict[str, Any]) -> Any:
         try:
             return await redis.execute_command(*self.by_digest(**named))
         except NoScriptError:
@@ -81,7 +98,9 @@ class Script:
         problems = [f"{name} is missing" for name in sorted(needed) if named.get(name) is None]
         known = {key for key, _ in self._keys} | set(self._arguments)
         problems += [f"{name} is not declared in its header" for name in sorted(named.keys() - known)]
-        problems += [f"{name} takes a list" for name in several & named.keys() if isinstance(named[name], str | bytes)]
+        listed = {name for name in named if isinstance(named[name], list | tuple)}
+        problems += [f"{name} takes a list" for name in sorted(several & named.keys() - listed)]
+        problems += [f"{name} takes one" for name in sorted(known & listed - several)]
         if problems:
             raise WrongCall(f"{self.name}: {', '.join(problems)}")
 

@@ -8,7 +8,7 @@ from redis.asyncio.client import Pipeline
 
 from penstock.keys import Keys, glob_escaped
 from penstock.lua import Script
-from penstock.wire import text
+from penstock.names import decoded
 
 _observe: Final = Script.read(Path(__file__).parent / "lua" / "observe.lua")
 
@@ -32,6 +32,6 @@ async def read_metrics(redis: "Redis", keys: Keys) -> dict[str, dict[str, str]]:
             transaction.hgetall(key)
         hashes = await transaction.execute()
     return {
-        text(key).removeprefix(prefix): {text(field): text(value) for field, value in fields.items()}
+        decoded(key).removeprefix(prefix): {decoded(field): decoded(value) for field, value in fields.items()}
         for key, fields in zip(found, hashes, strict=True)
     }

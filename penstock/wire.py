@@ -11,11 +11,6 @@ from redis.exceptions import ResponseError
 Command = tuple[bytes | str | int | float, ...]
 
 
-def text(reply: Any) -> str:
-    """A name, word or number that the server sent, as text that can be shown."""
-    return reply.decode(errors="backslashreplace") if isinstance(reply, bytes) else str(reply)
-
-
 def pack(commands: Sequence[Command]) -> bytes:
     """``commands`` as the bytes that the server reads."""
     return b"".join(pack_command(command) for command in commands)  # type: ignore[arg-type]  # its stub: one word

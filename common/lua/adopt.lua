@@ -6,9 +6,11 @@
 -- ARGV id       the dead instance's id; forgotten once nothing can arrive in its list any more
 -- ARGV grace    how long after its last sign of life a blocked command of it may still add to its list (s)
 -- Returns how many messages were adopted. Run twice: the second run finds nothing.
-local kind = redis.call('TYPE', orphan).ok
-if kind ~= 'list' and kind ~= 'none' then
-  return redis.error_reply('WRONGTYPE ' .. orphan .. ' holds a ' .. kind .. ', expected a list')
+for _, key in ipairs({orphan, own}) do
+  local kind = redis.call('TYPE', key).ok
+  if kind ~= 'list' and kind ~= 'none' then
+    return redis.error_reply('WRONGTYPE ' .. key .. ' holds a ' .. kind .. ', expected a list')
+  end
 end
 local adopted = redis.call('LLEN', orphan)
 if adopted > 0 and redis.call('EXISTS', own) == 0 then

@@ -3,5 +3,9 @@
 -- KEYS instance   hash   the registration
 -- KEYS ids        list   ids of live instances
 -- ARGV id         the instance's id
+-- ARGV host       where it runs
+-- ARGV pid        its process: the registration of another one under the same id stays
 -- Returns how many registrations and how many ids were removed. Run twice: the second run finds nothing.
+local owner = redis.call('HMGET', instance, 'host', 'pid')
+if owner[1] and (owner[1] ~= host or owner[2] ~= pid) then return {0, 0} end
 return {redis.call('DEL', instance), redis.call('LREM', ids, 0, id)}

@@ -11,6 +11,10 @@
 -- ARGV capacity   most ids to list
 -- Returns when it started (s since the epoch), or 0 where the name is taken. Run twice: the second run is refused.
 if redis.call('EXISTS', instance) == 1 then return 0 end
+local kind = redis.call('TYPE', ids).ok
+if kind ~= 'list' and kind ~= 'none' then
+  return redis.error_reply('WRONGTYPE ' .. ids .. ' holds a ' .. kind .. ', expected a list')
+end
 local now = redis.call('TIME')[1]
 redis.call('HSET', instance, 'host', host, 'pid', pid, 'started', now, 'renewed', now, 'service', service, 'version',
   version)

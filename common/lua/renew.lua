@@ -12,7 +12,7 @@ local owner = redis.call('HMGET', instance, 'host', 'pid')
 if owner[1] ~= host or owner[2] ~= pid then return 0 end
 redis.call('HSET', instance, 'renewed', redis.call('TIME')[1])
 redis.call('EXPIRE', instance, expire)
-if redis.call('LLEN', ids) < tonumber(capacity) and not redis.call('LPOS', ids, id) then
+if not redis.call('LPOS', ids, id) and redis.call('LLEN', ids) < tonumber(capacity) then
   redis.call('RPUSH', ids, id)
 end
 return 1

@@ -5,7 +5,8 @@
 -- ARGV budget    the time it was allowed (s): histoN counts values from N% to N+10% of it, histo100 all that reached it
 -- Returns the new count. Run twice: the value is counted twice.
 value, budget = tonumber(value), tonumber(budget)
-local share = math.min(math.floor(value * 10 / budget) * 10, 100)
+local hair = 1e-9 -- 0.03 of 0.1 is 30 %, in binary fractions a hair less
+local share = math.min(math.floor(value * 10 / budget + hair) * 10, 100)
 redis.call('HINCRBYFLOAT', metric, 'sum', value)
 redis.call('HINCRBY', metric, 'histo' .. string.format('%d', share), 1)
 if value > (tonumber(redis.call('HGET', metric, 'max')) or -1) then redis.call('HSET', metric, 'max', value) end

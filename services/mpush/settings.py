@@ -42,6 +42,11 @@ def out_does_not_repeat(out: list[str]) -> str | None:
     return f"{', '.join(map(quoted, twice))} more than once: each message would come more than once" if twice else None
 
 
+def out_is_no_total(out: list[str], redis_namespace: str | None) -> str | None:
+    taken = "count" in out and redis_namespace is not None
+    return "`count` is the field of the total in the metrics, where each list has its own" if taken else None
+
+
 def in_is_free(in_: str, pending: str, redis_namespace: str | None) -> str | None:
     return collision(in_, pending, redis_namespace)
 
@@ -88,6 +93,7 @@ class Settings(ServiceSettings):
         out_is_not_in,
         out_is_not_pending,
         out_does_not_repeat,
+        out_is_no_total,
         in_is_free,
         out_is_free,
         pending_is_free,
@@ -104,7 +110,7 @@ class Settings(ServiceSettings):
     )
     batch: Whole = setting("messages", "Most messages that one move takes.", 2000, least=1, most=100_000)
     batch_bytes: Whole = setting(
-        "bytes", "Most bytes that one move takes; one message always goes.", 1_048_576, least=1, most=536_870_912
+        "bytes", "Most bytes that one move writes; one message always goes.", 2_097_152, least=1, most=536_870_912
     )
     max_length: Whole | None = setting(
         "messages", "Most messages that a subscriber's list may hold; no limit by default.", None, least=1, most=10**9

@@ -74,9 +74,10 @@ local moved, size = 0, 0
 while moved < most and (moved == 0 or size < bytes) do
   local ahead = math.min(READ_AHEAD, most - moved, math.max(math.floor((bytes - size) / largest), 1))
   local messages = call('RPOP', moved < here and pending or source, moved < here and math.min(ahead, here - moved) or ahead)
-  for _, message in ipairs(messages) do
-    size = size + #message
-    if #message > largest then largest = #message end
+  for place = 1, #messages do
+    local bytes_here = #messages[place]
+    size = size + bytes_here
+    if bytes_here > largest then largest = bytes_here end
   end
   deliver(messages)
   moved = moved + #messages

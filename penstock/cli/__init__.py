@@ -1,0 +1,23 @@
+"""The command line, one command a file; what a command needs is imported when it runs, so that help comes at once."""
+
+import typer
+
+from penstock.cli import audit, lint, pull, push, redis, status, stop, up
+
+app = typer.Typer(
+    name="penstock",
+    help="See and steer Penstock: small Redis services that move messages without losing any.",
+    epilog="Exit status: 0 fine, 1 something was found or failed, 2 the call was wrong.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+app.command()(status.status)
+app.command()(push.push)
+app.command()(pull.pull)
+app.command()(stop.stop)
+app.command()(lint.lint)
+app.command()(audit.audit)
+app.command()(up.up)
+app.command(context_settings={"allow_interspersed_args": False})(redis.redis)

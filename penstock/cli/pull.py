@@ -1,0 +1,127 @@
+"""``penstock pull``: messages of a list become lines of standard output."""
+
+import asyncio
+import json
+import signal
+import sys
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from penstock.cli.frame import DEFAULT, Failed, Json, RedisUrl, complain, connected, require_list, run
+from penstock.cli.ready import Output
+from penstock.cli.text import shown
+from penstock.names import decoded, encoded
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+    from penstock.pull import Pull
+
+BATCH: Final = 1000
+SIZE: Final = 1 << 20
+"""Messages and bytes that are out of their list at a time, waiting to be written."""
+
+WAIT: Final = 5
+"""Seconds that ``--follow`` waits for a message in one go."""
+
+
+def pull(
+    name: Annotated[str, typer.Argument(metavar="LIST", help="The list to take from, the oldest message first.")],
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more when the list is empty.")] = False,
+    limit: Annotated[int | None, typer.Option(min=0, help="Take no more messages than that.")] = None,
+    null: Annotated[bool, typer.Option("--null", help="End messages with a NUL byte, not a newline.")] = False,
+    redis: RedisUrl = DEFAULT,
+    as_json: Json = False,
+) -> None:
+    """Take messages from a list and print them.
+
+    One a line, bytes unchanged, the oldest first. What is taken lies in LIST:pull:<id> until it is written; what was
+    not written goes back where it was. What a killed pull has left there goes back with the next pull of LIST; with
+    --limit 0 nothing else is done. A reader such as "head" may swallow more than it shows: use --limit.
+    """
+    run(_pull(encoded(name), follow, limit, b"\0" if null else b"\n", redis, as_json))
+
+
+async def _pull(key: bytes, follow: bool, limit: int | None, end: bytes, url: str, as_json: bool) -> int:
+    from penstock.pull import NAME, Pull, new_taker
+
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    taker = new_taker()
+    async with connected(url, silence=2 * WAIT, name=NAME + taker) as client:
+        await require_list(client, key)
+        source = Pull(client, key, taker)
+        await _adopt(source, key)
+        flow = Flow(source, Output(sys.stdout.fileno(), stop), stop, end, as_json)
+        async with connected(url) as second:
+            watch = asyncio.create_task(flow.watch(second, await client.client_id()))
+            try:
+                await flow.run(follow, limit)
+            finally:
+                watch.cancel()
+    if flow.back:
+        complain(f"{flow.back:,} messages that were not written are back in {shown(key)}", 0)
+    if flow.output.error and not isinstance(flow.output.error, BrokenPipeError):
+        raise Failed(f"cannot write to standard output: {flow.output.error.strerror}")
+    return 0
+
+
+async def _adopt(source: "Pull", key: bytes) -> None:
+    from redis.exceptions import NoPermissionError
+
+    try:
+        adopted = await source.adopt()
+    except NoPermissionError:
+        complain(f"earlier pulls may have left messages in {shown(key)}:pull:*, which takes a user with CLIENT LIST", 0)
+    else:
+        if adopted:
+            complain(f"{adopted:,} messages that a killed pull had left are back in {shown(key)}", 0)
+
+
+class Flow:
+    """From the list to the output: take, write, settle, until there is no more or somebody wants to stop."""
+
+    def __init__(self, source: "Pull", output: Output, stop: asyncio.Event, end: bytes, as_json: bool) -> None:
+        self.output, self.back = output, 0
+        self._source, self._stop, self._end, self._as_json = source, stop, end, as_json
+
+    async def run(self, follow: bool, limit: int | None) -> None:
+        from redis.exceptions import RedisError
+
+        written = 0
+        try:
+            while not self._stop.is_set() and limit != 0:
+                written = 0  # of what `take` is going to return; it settles what was written before
+                messages = await self._source.take(BATCH if limit is None else min(BATCH, limit), SIZE)
+                if not messages and follow:
+                    messages = await self._source.wait(WAIT)
+                elif not messages:
+                    break
+                written = await self.output.write([self._line(message) for message in messages])
+                if written < len(messages):
+                    break
+                limit = None if limit is None else limit - written
+        except RedisError:  # nobody knows what the server did last: the next pull sees
+            complain(f"if it was not written it is in {shown(self._source.pending)}; the next pull puts it back", 0)
+            raise
+        self.back = await self._source.end(written)
+
+    async def watch(self, redis: "Redis", client: int) -> None:
+        """See that the reader is gone though nothing is written, and end the wait for a message on any stop."""
+        from redis.exceptions import RedisError
+
+        while not self._stop.is_set():
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stop.wait(), 0.5)
+            if self.output.reader_is_gone():
+                self._stop.set()
+        with suppress(RedisError):  # then the wait ends by itself
+            while True:
+                await redis.client_unblock(client)
+                await asyncio.sleep(0.05)
+
+    def _line(self, message: bytes) -> bytes:
+        return (json.dumps({"message": decoded(message)}).encode() if self._as_json else message) + self._end

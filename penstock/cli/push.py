@@ -1,0 +1,141 @@
+"""``penstock push``: lines of a file or of standard input become messages of a list."""
+
+import os
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from penstock.cli.frame import DEFAULT, Json, RedisUrl, complain, connected, require_list, run
+from penstock.cli.ready import read
+from penstock.cli.text import print_json, shown
+from penstock.names import decoded, encoded
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+PIECE: Final = 256 * 1024
+"""Most bytes read, and so moved in one transaction; a larger message goes alone."""
+
+BATCH: Final = 1000
+"""Most messages of one LPUSH."""
+
+
+@dataclass
+class Pushed:
+    """What the server has confirmed so far."""
+
+    messages: int = 0
+    bytes: int = 0
+    length: int = 0
+    """Of the list, after the last transaction."""
+
+
+def push(
+    name: Annotated[str, typer.Argument(metavar="LIST", help="What is pushed first is taken first.")],
+    file: Annotated[Path | None, typer.Option(help="Read this file, not standard input.")] = None,
+    whole: Annotated[bool, typer.Option("--whole", help="One message: all that is read, newlines too.")] = False,
+    null: Annotated[bool, typer.Option("--null", help="Messages end with a NUL byte, not a newline.")] = False,
+    redis: RedisUrl = DEFAULT,
+    json: Json = False,
+) -> None:
+    """Push lines to a list, as messages.
+
+    Bytes are unchanged, the newline is taken off. What was pushed is said even where the rest fails.
+    """
+    if whole and null:
+        raise typer.BadParameter("--whole takes everything as one message: leave out --null")
+    run(_push(encoded(name), file, None if whole else b"\0" if null else b"\n", redis, json))
+
+
+async def _push(key: bytes, file: Path | None, end: bytes | None, url: str, as_json: bool) -> int:
+    with _opened(file) as fd:
+        started = time.monotonic()
+        async with connected(url) as client:
+            await require_list(client, key)
+            with _progress(fd, shown(key)) as advance:
+                pushed = await _push_all(client, key, messages_of(fd, end), advance)
+        _report(key, pushed, time.monotonic() - started, as_json)
+    return 0
+
+
+@contextmanager
+def _opened(file: Path | None) -> Iterator[int]:
+    if file is None:
+        yield sys.stdin.fileno()
+        return
+    with file.open("rb", buffering=0) as stream:
+        yield stream.fileno()
+
+
+async def _push_all(
+    client: "Redis", key: bytes, batches: AsyncIterator[list[bytes]], advance: Callable[[Pushed], None]
+) -> Pushed:
+    pushed = Pushed()
+    try:
+        async for messages in batches:
+            await _send(client, key, messages, pushed)
+            advance(pushed)
+    except BaseException:
+        complain(f"{pushed.messages:,} messages were pushed to {shown(key)} before this:", 1)
+        raise
+    return pushed
+
+
+async def messages_of(fd: int, end: bytes | None) -> AsyncIterator[list[bytes]]:
+    """The messages that end with ``end`` (the last one need not), as they come in; all in one where it is None."""
+    unfinished: list[bytes] = []
+    empty = True
+    while piece := await read(fd, PIECE):
+        empty = False
+        if end is None or end not in piece:
+            unfinished.append(piece)
+            continue
+        *messages, rest = b"".join([*unfinished, piece]).split(end)
+        unfinished = [rest] if rest else []
+        yield messages
+    if unfinished or (empty and end is None):
+        yield [b"".join(unfinished)]
+
+
+async def _send(client: "Redis", key: bytes, messages: list[bytes], pushed: Pushed) -> None:
+    """All of them or none, in one round trip."""
+    async with client.pipeline(transaction=True) as transaction:
+        for start in range(0, len(messages), BATCH):
+            transaction.lpush(key, *messages[start : start + BATCH])
+        pushed.length = (await transaction.execute())[-1]
+    pushed.messages += len(messages)
+    pushed.bytes += sum(map(len, messages))
+
+
+def _report(key: bytes, pushed: Pushed, seconds: float, as_json: bool) -> None:
+    rate = round(pushed.messages / max(seconds, 1e-6))
+    if as_json:
+        numbers = {"messages": pushed.messages, "bytes": pushed.bytes, "length": pushed.length}
+        print_json({"list": decoded(key), **numbers, "seconds": seconds, "rate": rate})
+    else:
+        typer.echo(f"pushed {pushed.messages:,} messages to {shown(key)} in {seconds:.2f} s ({rate:,}/s)")
+
+
+@contextmanager
+def _progress(fd: int, name: str) -> Iterator[Callable[[Pushed], None]]:
+    """A bar on a terminal, unless that is where the messages come from."""
+    if os.isatty(fd) or not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+
+    columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TextColumn("{task.fields[messages]:,}")
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        size = os.fstat(fd).st_size
+        task = bar.add_task(escape(name), total=size or None, messages=0)
+        yield lambda pushed: bar.update(
+            task, completed=min(size, pushed.bytes + pushed.messages) or pushed.bytes, messages=pushed.messages
+        )

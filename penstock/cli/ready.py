@@ -1,0 +1,100 @@
+"""Reading and writing pipes, terminals and files without holding up a signal."""
+
+import asyncio
+import os
+import select
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+GONE: Final = select.POLLERR | select.POLLNVAL
+
+PATIENCE: Final = 1.0
+"""Seconds that a reader has to read on, so that a line begun can be ended, once somebody wants to stop."""
+
+
+async def read(fd: int, most: int) -> bytes:
+    """What there is to read, at most so many bytes; nothing at the end of the input."""
+    loop = asyncio.get_running_loop()
+    await _ready(fd, loop.add_reader, loop.remove_reader)
+    return os.read(fd, most)
+
+
+class Output:
+    """A file descriptor that lines are written to until its reader goes away or ``stop`` is set."""
+
+    def __init__(self, fd: int, stop: asyncio.Event) -> None:
+        self._fd, self._stop = fd, stop
+        self._poll = select.poll()
+        self._poll.register(fd, select.POLLOUT)
+        self.error: OSError | None = None
+        """Why nothing more can be written, e.g. a full disk; a reader that went away is a ``BrokenPipeError``."""
+
+    async def write(self, lines: list[bytes]) -> int:
+        """How many lines went out whole."""
+        count = 0
+        for piece in _pieces(lines):
+            if not await self._write(b"".join(piece)):
+                break
+            count += len(piece)
+        return count
+
+    def reader_is_gone(self) -> bool:
+        """Whether a write would fail, seen without one."""
+        return any(event & GONE for _, event in self._poll.poll(0))
+
+    async def _write(self, data: bytes) -> bool:
+        """In parts so small that a pipe which says it is ready takes them without blocking."""
+        view, written = memoryview(data), 0
+        while written < len(data):
+            if not self._poll.poll(0) and not await self._room(begun=written > 0):
+                return False
+            try:
+                written += os.write(self._fd, view[written : written + select.PIPE_BUF])
+            except OSError as error:
+                self.error = error
+                return False
+        return True
+
+    async def _room(self, *, begun: bool) -> bool:
+        loop = asyncio.get_running_loop()
+        ready = asyncio.ensure_future(_ready(self._fd, loop.add_writer, loop.remove_writer))
+        stop = asyncio.ensure_future(self._stop.wait())
+        await asyncio.wait((ready, stop), return_when=asyncio.FIRST_COMPLETED)
+        if begun and not ready.done():
+            await asyncio.wait((ready,), timeout=PATIENCE)
+        there_is = ready.done()
+        for task in (ready, stop):
+            task.cancel()
+        await asyncio.gather(ready, stop, return_exceptions=True)
+        return there_is
+
+
+def _pieces(lines: list[bytes]) -> Iterator[list[bytes]]:
+    """As many whole lines as go out in one atomic write; a longer line goes alone."""
+    piece: list[bytes] = []
+    size = 0
+    for line in lines:
+        if piece and size + len(line) > select.PIPE_BUF:
+            yield piece
+            piece, size = [], 0
+        piece.append(line)
+        size += len(line)
+    if piece:
+        yield piece
+
+
+def _unless_done(waiting: "asyncio.Future[None]") -> None:
+    if not waiting.done():
+        waiting.set_result(None)
+
+
+async def _ready(fd: int, watch: Callable[..., Any], forget: Callable[[int], Any]) -> None:
+    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    try:
+        watch(fd, _unless_done, done)
+    except PermissionError:  # a regular file is always ready; epoll does not take it
+        return
+    try:
+        await done
+    finally:
+        forget(fd)

@@ -1,0 +1,73 @@
+"""``penstock redis``: redis-cli for machines that have none."""
+
+import os
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from penstock.cli.frame import DEFAULT, Json, RedisUrl, connected, run
+from penstock.cli.text import print_json
+from penstock.names import decoded, encoded
+
+if TYPE_CHECKING:
+    from penstock.rediscli import Reply
+
+
+def redis(
+    words: Annotated[list[str], typer.Argument(metavar="COMMAND [ARG]", help="A command of the server.")],
+    host: Annotated[str | None, typer.Option("-h", metavar="HOST", help="The server's host.")] = None,
+    port: Annotated[int | None, typer.Option("-p", metavar="PORT", help="The server's port.")] = None,
+    database: Annotated[int | None, typer.Option("-n", metavar="DB", help="The number of the database.")] = None,
+    uri: Annotated[str | None, typer.Option("-u", metavar="URL", help="The same as --redis.")] = None,
+    raw: Annotated[bool | None, typer.Option("--raw/--no-raw", help="Bare replies, or replies with types.")] = None,
+    redis: RedisUrl = DEFAULT,
+    json: Json = False,
+) -> None:
+    """Send one command, as redis-cli does.
+
+    The reply is printed as redis-cli prints it: with types on a terminal, bare elsewhere. Options stand before the
+    command. The exit status is 1 on an error reply, as with redis-cli -e.
+    """
+    url = _url(uri or redis, host, port, database)
+    run(_redis(url, [encoded(word) for word in words], raw, json))
+
+
+async def _redis(url: str, words: list[bytes], raw: bool | None, as_json: bool) -> int:
+    from penstock import rediscli
+
+    async with connected(url):
+        pass  # a server that is away is told in our words
+    reply = await rediscli.call(url, words)
+    if reply is None and words[0].lower() == b"shutdown":
+        return 0
+    if as_json:
+        print_json(_plain(reply))
+    else:
+        bare = not (sys.stdout.isatty() or "FAKETTY" in os.environ) if raw is None else raw
+        sys.stdout.buffer.write((rediscli.raw if bare else rediscli.terminal)(reply, words))
+        sys.stdout.buffer.flush()
+    return int(isinstance(reply, rediscli.Failure))
+
+
+def _plain(reply: "Reply") -> Any:
+    if isinstance(reply, list):
+        return [_plain(element) for element in reply]
+    if isinstance(reply, bytes):
+        return decoded(reply)
+    return {"error": str(reply.args[0])} if isinstance(reply, Exception) else reply
+
+
+def _url(url: str, host: str | None, port: int | None, database: int | None) -> str:
+    """``url`` with what redis-cli's options say instead."""
+    from urllib.parse import urlsplit
+
+    parts = urlsplit(url)
+    if host is not None or port is not None:
+        where = host or "127.0.0.1"
+        parts = urlsplit(f"redis://{f'[{where}]' if ':' in where else where}:{port or 6379}/0")
+    if database is not None and parts.scheme == "unix":
+        parts = parts._replace(query=f"db={database}")
+    elif database is not None:
+        parts = parts._replace(path=f"/{database}")
+    return parts.geturl()

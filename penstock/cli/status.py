@@ -1,0 +1,111 @@
+"""``penstock status``: who is alive, what waits where, what was counted."""
+
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from penstock.cli.frame import DEFAULT, Failed, Json, RedisUrl, ServiceRedisUrl, both, run
+from penstock.cli.text import age, print_json, print_table, shown
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+    from penstock.survey import Held, Instance, Lease
+
+
+def status(
+    namespace: Annotated[str | None, typer.Argument(metavar="NS", help="One namespace; all where left out.")] = None,
+    redis: RedisUrl = DEFAULT,
+    service_redis: ServiceRedisUrl = None,
+    json: Json = False,
+) -> None:
+    """Show instances, lists and metrics."""
+    run(_status(namespace, redis, service_redis, json))
+
+
+async def _status(namespace: str | None, url: str, service_url: str | None, as_json: bool) -> int:
+    async with both(url, service_url) as (redis, service_redis):
+        if namespace is None:
+            await _all(redis, service_redis, as_json)
+        else:
+            await _one(redis, service_redis, namespace, as_json)
+    return 0
+
+
+async def _all(redis: "Redis", service_redis: "Redis", as_json: bool) -> None:
+    from penstock.keys import Keys
+    from penstock.survey import held, instances, namespaces
+
+    rows: list[dict[str, Any]] = []
+    for name in await namespaces(redis, service_redis):
+        alive = await instances(redis, service_redis, Keys(name))
+        lists = await held(redis, Keys(name))
+        lengths = {role: sum(one.length for one in lists if one.role == role) for role in ("in", "pending", "dead")}
+        services = sorted({instance.service for instance in alive})
+        rows.append({"namespace": name, "services": services, "instances": len(alive), **lengths})
+    if as_json:
+        print_json({"namespaces": rows})
+    elif rows:
+        cells = [[shown(r["namespace"]), shown(", ".join(r["services"])) or "-", *list(r.values())[2:]] for r in rows]
+        print_table("Namespaces", ("namespace", "service", "alive", "waiting", "pending", "dead letters"), cells)
+    else:
+        typer.echo("no namespaces: no service with a redisNamespace has registered here")
+
+
+async def _one(redis: "Redis", service_redis: "Redis", namespace: str, as_json: bool) -> None:
+    from penstock.keys import Keys
+    from penstock.metrics import read_metrics
+    from penstock.survey import held, instances, lease
+
+    keys = Keys(namespace)
+    alive, lists = await instances(redis, service_redis, keys), await held(redis, keys)
+    metrics, leased = await read_metrics(redis, keys), await lease(redis, keys)
+    if not (alive or lists or metrics):
+        raise await unknown(redis, service_redis, namespace)
+    if as_json:
+        found = {"instances": [asdict(one) for one in alive], "lists": [asdict(one) for one in lists]}
+        print_json({"namespace": namespace, **found, "lease": leased and asdict(leased), "metrics": metrics})
+        return
+    print_table(f"{shown(namespace)}: instances alive", INSTANCE, map(_instance, alive))
+    print_table("Lists", ("list", "role", "length", "oldest"), map(_list, lists))
+    if leased:
+        typer.echo(_leased(leased))
+    if metrics:
+        print_table("Metrics", ("metric", "count", "sum", "max", "more"), [_metric(*item) for item in metrics.items()])
+
+
+INSTANCE = ("id", "service", "host", "pid", "started", "renewed", "ttl")
+
+
+def _instance(one: "Instance") -> list[object]:
+    started = "-" if one.started is None else f"{datetime.fromtimestamp(one.started, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    renewed = "-" if one.renewed_ago is None else f"{age(one.renewed_ago)} ago"
+    ttl = f"{one.ttl} s" if one.ttl >= 0 else "none: it never expires"
+    return [shown(one.id), shown(one.service), shown(one.host), shown(one.pid), started, renewed, ttl]
+
+
+def _list(one: "Held") -> list[object]:
+    wrong = one.type not in ("list", "none", "stream")
+    return [shown(one.name), shown(one.role), f"it is a {one.type}!" if wrong else one.length, age(one.oldest)]
+
+
+def _metric(name: str, fields: dict[str, str]) -> list[object]:
+    known = [fields.get(field, "-") for field in ("count", "sum", "max")]
+    more = [f"{shown(field)} {shown(value)}" for field, value in fields.items() if field not in ("count", "sum", "max")]
+    return [shown(name), *map(shown, known), "\n".join(more)]
+
+
+def _leased(lease: "Lease") -> str:
+    held = f"runs out in {lease.expires_in:.0f} s" if lease.expires_in > 0 else "has run out"
+    return f"The active instance is {shown(lease.owner)}: its lease, token {lease.token}, {held}."
+
+
+async def unknown(redis: "Redis", service_redis: "Redis", namespace: str) -> Failed:
+    """The error for a namespace that nobody has written to, with those that there are."""
+    from penstock.survey import namespaces
+
+    known = await namespaces(redis, service_redis)
+    there = f"there {'is' if len(known) == 1 else 'are'} {', '.join(map(shown, known[:10]))}" if known else "none is"
+    return Failed(f"no service has registered in the namespace {shown(namespace)}: {there} on this server")

@@ -1,0 +1,101 @@
+"""``penstock stop``: deletes registrations, which tells the instances to settle what they have in hand and end."""
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from penstock.cli.frame import DEFAULT, Failed, Json, RedisUrl, ServiceRedisUrl, both, run
+from penstock.cli.text import print_json, shown
+from penstock.names import decoded, encoded
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+    from penstock.keys import Keys
+    from penstock.survey import Instance
+
+
+def stop(
+    namespace: Annotated[str, typer.Argument(metavar="NS", help="The namespace of the instance.")],
+    id: Annotated[str | None, typer.Argument(metavar="ID", help="Which one, as status shows it.")] = None,
+    all: Annotated[bool, typer.Option("--all", help="Every instance that is alive.")] = False,
+    wait: Annotated[float, typer.Option(min=0, help="Seconds to wait until it is gone; 0: only give the order.")] = 30,
+    redis: RedisUrl = DEFAULT,
+    service_redis: ServiceRedisUrl = None,
+    json: Json = False,
+) -> None:
+    """Stop an instance of a service, wherever it runs.
+
+    Deletes its registration: it settles what it has in hand, deregisters and exits. The command waits for that.
+    """
+    if (id is None) != all:
+        raise typer.BadParameter("name one ID, or --all of them")
+    if id is not None and not (id.isascii() and id.isdigit()):
+        raise typer.BadParameter(f"an ID is a number, as `penstock status` shows it, not {id!r}")
+    run(_stop(namespace, id, wait, (redis, service_redis), json))
+
+
+async def _stop(namespace: str, id: str | None, wait: float, urls: tuple[str, str | None], as_json: bool) -> int:
+    from penstock.keys import Keys
+    from penstock.survey import instances
+
+    keys = Keys(namespace)
+    async with both(*urls) as (redis, service_redis):
+        alive = await instances(redis, service_redis, keys)
+        chosen = [instance for instance in alive if id in (None, instance.id)]
+        if not chosen:
+            there = ", ".join(f"{instance.id}" for instance in alive) or "none"
+            raise Failed(f"no instance {shown(f'{namespace}:{id}') if id else shown(namespace)} is alive: {there} is")
+        started = time.monotonic()
+        for instance in chosen:
+            await service_redis.delete(encoded(keys.instance(instance.id)))
+        left = await _wait(redis, service_redis, keys, {instance.id for instance in chosen}, started + wait)
+    seconds = time.monotonic() - started
+    results = [_result(instance, left, wait) for instance in chosen]
+    if as_json:
+        print_json({"namespace": namespace, "instances": results, "seconds": seconds})
+    else:
+        for result in results:
+            typer.echo(_told(namespace, result, seconds, wait))
+    return int(bool(left) and wait > 0)
+
+
+async def _wait(redis: "Redis", service_redis: "Redis", keys: "Keys", ids: set[str], until: float) -> set[str]:
+    """Those of ``ids`` that have not taken themselves off the registry by then."""
+    while True:
+        listed = {decoded(id) for id in await service_redis.lrange(encoded(keys.ids), 0, -1)}
+        left = ids & (listed | await _idle_owners(redis, keys))
+        if not left or time.monotonic() >= until:
+            return left
+        await asyncio.sleep(0.05)
+
+
+async def _idle_owners(redis: "Redis", keys: "Keys") -> set[str]:
+    """Owners with nothing pending. One that has something stays an owner when it ends, so its place there says nothing.
+
+    The list of ids alone is not enough: it is bounded, and another instance takes those off whose registration is gone.
+    """
+    from penstock.keys import pending_of
+
+    owners = [decoded(id) for id in await redis.zrange(encoded(keys.owners), 0, -1)]
+    roles = await redis.hgetall(encoded(keys.lists))
+    bases = [decoded(name) for name, role in roles.items() if role == b"pending"]
+    lists = {id: [encoded(pending_of(base, id)) for base in bases] for id in owners}
+    return {id for id, names in lists.items() if not (names and await redis.exists(*names))}
+
+
+def _result(instance: "Instance", left: set[str], wait: float) -> dict[str, Any]:
+    outcome = "stopped" if instance.id not in left else "listed" if wait else "ordered"
+    return {"id": instance.id, "host": instance.host, "pid": instance.pid, "outcome": outcome}
+
+
+def _told(namespace: str, result: dict[str, Any], seconds: float, wait: float) -> str:
+    who = shown(f"{namespace}:{result['id']} (pid {result['pid']} on {result['host']})")
+    return {
+        "stopped": f"{who} has deregistered after {seconds:.1f} s",
+        "ordered": f"{who} is told to stop",
+        "listed": f"{who} was told to stop, but is still listed after {wait:g} s: it hangs, or died without a word; "
+        "the next instance of its namespace takes over what it had pending",
+    }[result["outcome"]]

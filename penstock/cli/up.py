@@ -1,0 +1,84 @@
+"""``penstock up``: runs a composition on this machine until it ends or is told to."""
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from penstock.cli.frame import Json, complain, run
+from penstock.cli.text import print_json
+
+if TYPE_CHECKING:
+    from penstock.composition import Composition
+
+
+def up(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="The composition: a folder with a Procfile.")],
+    redis: Annotated[
+        str | None,
+        typer.Option("--redis", envvar="REDIS", metavar="URL", help="The server; an embedded one where none is given."),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Run a composition on this machine.
+
+    The processes of DIR/Procfile run in the current folder, with REDIS set, until ctrl-C or SIGTERM; a second ctrl-C
+    kills them. One that ends with status 0 is done; one that fails stops the others, and the exit status is 1.
+    """
+    run(_up(directory, redis, json))
+
+
+async def _up(directory: Path, url: str | None, as_json: bool) -> int:
+    from penstock.composition import Composition
+
+    composition = Composition(directory, write=_write_json if as_json else None)
+    orders: list[int] = []
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda number, _: orders.append(number))
+    with _server(url) as chosen, composition.start(os.environ | {"REDIS": chosen}):
+        while composition.running and not composition.failed and not orders:
+            composition.poll(0.1)
+        first = [*composition.failed]
+        for name in first:
+            complain(f"{name} failed with status {composition.statuses[name]}: stopping the others", 1)
+        orders.clear()
+        composition.stop(hurry=lambda: bool(orders))
+    return _end(composition, first, as_json)
+
+
+def _end(composition: "Composition", told: list[str], as_json: bool) -> int:
+    if as_json:
+        print_json({"statuses": composition.statuses, "failed": composition.failed})
+    for name in composition.failed:
+        if name not in told:
+            complain(f"{name} did not stop as asked: status {composition.statuses[name]}", 1)
+    for name in composition.running:
+        complain(f"{name} was killed, but something that it started holds its output open", 1)
+    return int(bool(composition.failed or composition.running))
+
+
+@contextmanager
+def _server(url: str | None) -> Iterator[str]:
+    if url:
+        yield url
+        return
+    from penstock.embedded import EmbeddedServer
+
+    with ExitStack() as stack:
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+        try:  # the server inherits the mask: a terminal's ctrl-C, which reaches it too, must not end it first
+            server = stack.enter_context(EmbeddedServer())
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        complain(f"an embedded server runs at {server.url}; what it holds goes with it", 0)
+        yield server.url
+
+
+def _write_json(event: Any) -> None:
+    text = event.data.decode(errors="replace") if isinstance(event.data, bytes) else event.data
+    for line in text.splitlines():
+        print_json({"at": event.time.isoformat(), "name": event.name, "line": line})

@@ -1,0 +1,143 @@
+"""What there is under a namespace: instances, lists, lease; for those who look, nothing is changed."""
+
+import json
+from dataclasses import dataclass
+from typing import Any, Final
+
+from redis.asyncio import Redis
+
+from penstock.keys import Keys, pending_of
+from penstock.names import decoded, encoded
+
+ROLES: Final = ("in", "pending", "out", "dead")
+LENGTHS: Final = {"list": "LLEN", "stream": "XLEN", "zset": "ZCARD", "set": "SCARD", "hash": "HLEN", "string": "STRLEN"}
+
+
+@dataclass(frozen=True)
+class Instance:
+    """One that is alive; times are seconds, ages by the server's clock."""
+
+    id: str
+    host: str
+    pid: str
+    service: str
+    version: str
+    started: float | None
+    """Since the epoch."""
+    renewed_ago: float | None
+    ttl: int
+    """Seconds until it counts as dead unless it renews; -1: never."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """A key that a service moves messages through."""
+
+    name: str
+    role: str
+    type: str
+    """``none`` where the key does not exist: an empty list."""
+    length: int
+    oldest: float | None
+    """Age of the oldest entry (s), where the entries say when they were made: dead letters and streams."""
+
+
+@dataclass(frozen=True)
+class Lease:
+    owner: str
+    token: int
+    expires_in: float
+    """Seconds; below 0 where it has run out."""
+
+
+async def namespaces(*servers: "Redis") -> list[str]:
+    """Every namespace in which a service has registered, on any of ``servers``."""
+    found = set()
+    for redis in servers:
+        async for key in redis.scan_iter(b"*:*s", count=1000):
+            name, _, kind = key.rpartition(b":")
+            if kind in (b"ids", b"owners", b"lists") and not (kind == b"ids" and name.endswith(b":message")):
+                found.add(decoded(name))
+    return sorted(found)
+
+
+async def instances(redis: "Redis", service_redis: "Redis", keys: Keys) -> list[Instance]:
+    """Those alive, the newest first; more than ``<ns>:ids`` lists, since that list is bounded."""
+    listed = await service_redis.lrange(encoded(keys.ids), 0, -1)
+    owners = await redis.zrange(encoded(keys.owners), 0, -1)
+    ids = sorted({decoded(id) for id in [*listed, *owners]}, key=lambda id: (len(id), id), reverse=True)
+    async with service_redis.pipeline(transaction=True) as transaction:
+        transaction.time()
+        for id in ids:
+            transaction.hgetall(encoded(keys.instance(id)))
+            transaction.ttl(encoded(keys.instance(id)))
+        now, *replies = await transaction.execute()
+    seconds = now[0] + now[1] / 1e6
+    pairs = zip(ids, replies[::2], replies[1::2], strict=True)
+    return [_instance(id, fields, ttl, seconds) for id, fields, ttl in pairs if fields]
+
+
+def _instance(id: str, fields: dict[bytes, bytes], ttl: int, now: float) -> Instance:
+    words = {decoded(name): decoded(value) for name, value in fields.items()}
+    renewed = _number(words.get("renewed")) or _number(words.get("started"))
+    host, pid, service, version = (words.get(name, "-") for name in ("host", "pid", "service", "version"))
+    renewed_ago = None if renewed is None else max(0.0, now - renewed)
+    return Instance(id, host, pid, service, version, _number(words.get("started")), renewed_ago, ttl)
+
+
+async def held(redis: "Redis", keys: Keys) -> list[Held]:
+    """The lists that the services of the namespace have named, with every pending list that somebody may own."""
+    roles = {decoded(name): decoded(role) for name, role in (await redis.hgetall(encoded(keys.lists))).items()}
+    owners = sorted(decoded(id) for id in await redis.zrange(encoded(keys.owners), 0, -1))
+    named = sorted(roles.items(), key=lambda pair: ROLES.index(pair[1]) if pair[1] in ROLES else len(ROLES))
+    keys_ = []
+    for name, role in named:
+        keys_ += [(pending_of(name, id), role) for id in ([None, *owners] if role == "pending" else [None])]
+    return [await _held(redis, name, role) for name, role in keys_]
+
+
+async def _held(redis: "Redis", name: str, role: str) -> Held:
+    key = encoded(name)
+    kind = decoded(await redis.type(key))
+    length = await redis.execute_command(LENGTHS[kind], key) if kind in LENGTHS else 0
+    return Held(name, role, kind, length, await _oldest(redis, key, kind, role))
+
+
+async def _oldest(redis: "Redis", key: bytes, kind: str, role: str) -> float | None:
+    made: float | None = None
+    if kind == "list" and role == "dead":
+        made = _made(await redis.lindex(key, -1))
+    elif kind == "stream":
+        entries: Any = await redis.xrange(key, count=1)
+        made = int(entries[0][0].partition(b"-")[0]) if entries else None
+    if made is None:
+        return None
+    seconds, micros = await redis.time()
+    return max(0.0, seconds + micros / 1e6 - made / 1000)
+
+
+def _made(letter: Any) -> float | None:
+    """When a dead letter was written (ms since the epoch); None where it does not say."""
+    try:
+        made: Any = json.loads(letter or b"null")["at"]
+    except (ValueError, TypeError, KeyError):
+        return None
+    return float(made) if isinstance(made, int | float) else None
+
+
+async def lease(redis: "Redis", keys: Keys) -> Lease | None:
+    """Which replica is the active one; None where no service of the namespace is ordered."""
+    fields = await redis.hgetall(encoded(keys.lease))
+    if not fields.get(b"owner"):
+        return None
+    seconds, micros = await redis.time()
+    expires = (_number(decoded(fields.get(b"expires", b"0"))) or 0) / 1000
+    token = int(_number(decoded(fields.get(b"token", b"0"))) or 0)
+    return Lease(decoded(fields[b"owner"]), token, expires - seconds - micros / 1e6)
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        return float(text or "")
+    except ValueError:
+        return None
