@@ -31,8 +31,8 @@ def main(
         lambda stage: figures.backlog(stage, 32, 10, 1.0, rounds, messages),
         lambda stage: figures.one_at_a_time(stage, rounds),
         lambda stage: figures.growth(stage, rounds),
-        lambda stage: figures.longest_move(stage, KIB, 50_000),
-        lambda stage: figures.longest_move(stage, MIB, 200),
+        lambda stage: figures.longest_move(stage, KIB, 50_000, rounds),
+        lambda stage: figures.longest_move(stage, MIB, 200, rounds),
         lambda stage: figures.idle(stage, 10 if quick else 30),
         lambda stage: figures.process(stage, rounds),
     ]

@@ -3,6 +3,7 @@
 from typing import Any
 
 from redis.asyncio import Redis
+from redis.exceptions import ResponseError
 
 from penstock.errors import PenstockError, Unsuitable
 from penstock.wire import Command
@@ -30,9 +31,12 @@ class Durability:
         """Raise ``Unsuitable`` where the server cannot give what is asked."""
         if self.level != "aof":
             return
-        known = await redis.execute_command("COMMAND", "INFO", "WAITAOF")
-        if not any(known if isinstance(known, list) else known.values()):
-            raise Unsuitable("durability aof needs WAITAOF: Redis 7.2, Valkey 7.2 or newer")
+        try:
+            await redis.execute_command("WAITAOF", 0, 0, 0)
+        except ResponseError as error:
+            if str(error).startswith("unknown command"):
+                raise Unsuitable("durability aof needs WAITAOF: Redis 7.2, Valkey 7.2 or newer") from None
+            raise
         if not (await redis.info("persistence")).get("aof_enabled"):
             raise Unsuitable("durability aof needs a server that writes a log: set `appendonly yes`")
 

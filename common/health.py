@@ -51,8 +51,9 @@ async def registered(pid: int, service: str, arguments: list[str], environment: 
 
 async def _listed(redis: "Redis", keys: Keys, pid: str) -> bool:
     newest = int(await redis.get(keys.counter) or 0)
-    for id in range(newest, max(newest - 100, 0), -1):
-        host, process = await redis.hmget(keys.instance(str(id)), ["host", "pid"])
+    listed = [decoded(id) for id in await redis.lrange(keys.ids, 0, -1)]
+    for id in (*listed, *map(str, range(newest, max(newest - 100, 0), -1))):
+        host, process = await redis.hmget(keys.instance(id), ["host", "pid"])
         if (host, process) == (socket.gethostname().encode(), pid.encode()):
             return True
     return False

@@ -36,6 +36,7 @@ class Membership(Generic[S]):
         self._in_reach = registry_redis is redis
         self._lease: Lease | None = None
         self._presence = Presence.LOST
+        self._introduced = False
         self._renew_at = self._hold_at = 0.0
         self._one_at_a_time = asyncio.Lock()
 
@@ -48,6 +49,8 @@ class Membership(Generic[S]):
                 await self._register()
             if self._presence is Presence.DELETED:
                 return
+            if not self._introduced:
+                await self._introduce()
             context.id, context.registration = self._registry.id, self._registry.key if self._in_reach else None
             await self._orphans.adopt()
         await self._lead(context)
@@ -87,15 +90,20 @@ class Membership(Generic[S]):
     async def _register(self) -> None:
         id = await self._registry.enter()
         self._renew_at = time.monotonic() + self._settings.service_renew
+        if self._settings.ordered:
+            self._lease = Lease(self._redis, self._keys.lease, id, self._settings.lease_expire)
+        self._introduced = False
+        self._presence = Presence.HERE
+
+    async def _introduce(self) -> None:
+        """Say once, on the server of the lists, who may hold a pending list now and which lists it works on."""
         await self._orphans.own()
         async with self._redis.pipeline(transaction=True) as transaction:
             transaction.delete(self._keys.lists)
             transaction.hset(self._keys.lists, items=[word for pair in self._settings.lists().items() for word in pair])
             count(transaction, self._keys.metric("start"))
             await transaction.execute()
-        if self._settings.ordered:
-            self._lease = Lease(self._redis, self._keys.lease, id, self._settings.lease_expire)
-        self._presence = Presence.HERE
+        self._introduced = True
 
     async def _lead(self, context: Context[S]) -> None:
         """Stand by until the lease is ours."""

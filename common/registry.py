@@ -5,7 +5,7 @@ import socket
 import time
 from enum import Enum
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from redis.asyncio import Redis
 from structlog.typing import FilteringBoundLogger
@@ -47,7 +47,9 @@ class Registry:
         return self._keys.instance(self.id)
 
     async def enter(self) -> str:
-        """Register under the next free id; returns it."""
+        """Register under the next free id; returns it. What an attempt before left, its reply lost, is taken back."""
+        if self.id:
+            await self._deregister()
         started = 0
         while not started:
             self._server, self._renewed = await self._server_id(), time.monotonic()
@@ -97,11 +99,14 @@ class Registry:
             return [id for id, alive in zip(ids, await wire.execute(), strict=True) if not alive]
 
     async def leave(self) -> None:
-        removed, unlisted = await _deregister(
-            self._redis, instance=self.key, ids=self._keys.ids, id=self.id, host=self._host, pid=self._pid
-        )
+        removed, unlisted = await self._deregister()
         await self._compact_ids()
         self._log.info("ended", key=self.key, **{"del": removed, "lrem": unlisted})
+
+    async def _deregister(self) -> Any:
+        return await _deregister(
+            self._redis, instance=self.key, ids=self._keys.ids, id=self.id, host=self._host, pid=self._pid
+        )
 
     async def _compact_ids(self) -> None:
         listed = [decoded(id) for id in await self._redis.lrange(self._keys.ids, 0, -1)]

@@ -1,5 +1,6 @@
 """Trouble that passes by itself: told once when it begins and once, with its length, when it is over."""
 
+import re
 import time
 from typing import Final
 
@@ -30,7 +31,10 @@ PASSING: Final = (
     NotDurable,
     WrongType,
 )
-PASSING_WORDS: Final = ("BUSY", "MISCONF", "NOREPLICAS", "UNBLOCKED", "OOM", "READONLY")
+PASSING_WORDS: Final = re.compile(
+    r"(?:^|caused error: \W*)(?:BUSY|MISCONF|NOREPLICAS|UNBLOCKED|OOM|READONLY|WRONGTYPE)"
+)
+"""How the server's errors begin that waiting mends; in a pipeline the client says before that which command it was."""
 
 
 def first_of(error: Exception) -> Exception:
@@ -45,7 +49,7 @@ def passes(error: Exception) -> bool:
     error = first_of(error)
     if isinstance(error, AuthenticationError):
         return False
-    return isinstance(error, PASSING) or (isinstance(error, ResponseError) and str(error).startswith(PASSING_WORDS))
+    return isinstance(error, PASSING) or (isinstance(error, ResponseError) and bool(PASSING_WORDS.search(str(error))))
 
 
 def told(error: Exception) -> str:

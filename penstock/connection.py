@@ -50,7 +50,12 @@ def _through_sentinel(url: str, options: dict[str, Any]) -> "Redis":
     user, password = (unquote(part) if part else None for part in (parts.username, parts.password))
     credentials: dict[str, Any] = {"username": user, "password": password, "db": int(found[1]) if found else 0}
     client: Redis = sentinel.master_for(
-        parts.path.strip("/"), connection_pool_class=_PoolOfOne, max_connections=1, timeout=None, **options, **credentials
+        parts.path.strip("/"),
+        connection_pool_class=_PoolOfOne,
+        max_connections=1,
+        timeout=None,
+        **options,
+        **credentials,
     )
     return client
 
@@ -61,7 +66,7 @@ class _PoolOfOne(SentinelConnectionPool, BlockingConnectionPool):
     async def get_master_address(self) -> Any:
         """Nothing more is asked of the sentinels until the connection is lost: no need to keep theirs."""
         try:
-            return await super().get_master_address()
+            return await super().get_master_address()  # type: ignore[no-untyped-call]
         finally:
             await self.sentinel_manager.aclose()
 

@@ -33,7 +33,9 @@ class EmbeddedServer:
         words = [word for name, value in named.items() for word in (f"--{name.replace('_', '-')}", value)]
         log = self.directory / "server.log"
         with log.open("ab") as output:
-            self._process = subprocess.Popen([binary(), *words], stdout=output, stderr=output, cwd=self.directory)
+            self._process = subprocess.Popen(  # in a session of its own: a terminal's ctrl-C must not end it first
+                [binary(), *words], stdout=output, stderr=output, cwd=self.directory, start_new_session=True
+            )
         until = time.monotonic() + 10
         while not self._answers():
             if self._process.poll() is not None or time.monotonic() > until:

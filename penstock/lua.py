@@ -22,7 +22,6 @@ Value = bytes | str | int | float
 DECLARATION: Final = re.compile(r"^-- (KEYS|ARGV) (\w+)(\?|\.\.\.)?(?: |$)")
 
 
-
 def ours(error: ResponseError) -> Exception:
     """The errors that our scripts return, as exceptions of ours; any other as it is."""
     word, _, text = str(error).partition(" ")

@@ -9,6 +9,9 @@ from redis.asyncio import Redis
 from penstock.keys import Keys, pending_of
 from penstock.names import decoded, encoded
 
+TRACES: Final = {":ids": "LIST", ":owners": "ZSET", ":lists": "HASH"}
+"""How the names of keys end that tell of a namespace, and their types; others may have such names too."""
+
 ROLES: Final = ("in", "pending", "out", "dead")
 LENGTHS: Final = {"list": "LLEN", "stream": "XLEN", "zset": "ZCARD", "set": "SCARD", "hash": "HLEN", "string": "STRLEN"}
 
@@ -54,10 +57,10 @@ async def namespaces(*servers: "Redis") -> list[str]:
     """Every namespace in which a service has registered, on any of ``servers``."""
     found = set()
     for redis in servers:
-        async for key in redis.scan_iter(b"*:*s", count=1000):
-            name, _, kind = key.rpartition(b":")
-            if kind in (b"ids", b"owners", b"lists") and not (kind == b"ids" and name.endswith(b":message")):
-                found.add(decoded(name))
+        for end, kind in TRACES.items():
+            async for key in redis.scan_iter(f"*{end}", count=1000, _type=kind):
+                if not key.endswith(b":message:ids"):  # those are messages in flight
+                    found.add(decoded(key).removesuffix(end))
     return sorted(found)
 
 

@@ -68,7 +68,10 @@ async def _one(redis: "Redis", service_redis: "Redis", namespace: str, as_json: 
         found = {"instances": [asdict(one) for one in alive], "lists": [asdict(one) for one in lists]}
         print_json({"namespace": namespace, **found, "lease": leased and asdict(leased), "metrics": metrics})
         return
-    print_table(f"{shown(namespace)}: instances alive", INSTANCE, map(_instance, alive))
+    if alive:
+        print_table(f"{shown(namespace)}: instances alive", INSTANCE, map(_instance, alive))
+    else:
+        typer.echo(f"{shown(namespace)}: no instance is alive")
     print_table("Lists", ("list", "role", "length", "oldest"), map(_list, lists))
     if leased:
         typer.echo(_leased(leased))

@@ -3,7 +3,7 @@
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -68,12 +68,7 @@ def _server(url: str | None) -> Iterator[str]:
         return
     from penstock.embedded import EmbeddedServer
 
-    with ExitStack() as stack:
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-        try:  # the server inherits the mask: a terminal's ctrl-C, which reaches it too, must not end it first
-            server = stack.enter_context(EmbeddedServer())
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    with EmbeddedServer() as server:
         complain(f"an embedded server runs at {server.url}; what it holds goes with it", 0)
         yield server.url
 

@@ -37,7 +37,7 @@ class Fanout:
         self._context = context
         settings, keys = context.settings, context.keys
         self._source, self._pending = settings.in_, context.pending(settings.pending)
-        self._largest = 1
+        self._largest = 0
         self._full: str | None = None
         self._known = False
         self._packed_for: tuple[bool, int] | None = None
@@ -93,7 +93,7 @@ class Fanout:
             self._known = False
             return Moved(messages=0, waiting=1, full=None)
         self._known = True
-        self._largest = max(int(largest * FORGET), 1)
+        self._largest = int(largest * FORGET)
         moved = Moved(messages, waiting, full.decode() if full else None)
         self._note_full(moved)
         return moved

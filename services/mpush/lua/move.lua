@@ -10,7 +10,7 @@
 -- KEYS subscribers...  list   one per subscriber
 -- ARGV batch           most messages to move
 -- ARGV bytes           most bytes to move; one message always goes
--- ARGV largest         bytes of the largest message seen lately, so that reading ahead stays within `bytes`
+-- ARGV largest         bytes of the largest message seen lately, so that reading ahead stays within `bytes`; 0: unknown
 -- ARGV limit           most messages a subscriber list may hold; 0 for no limit
 -- ARGV overflow        what to do at the limit: `block`, `drop-oldest` or `dead`
 -- ARGV token           the lease's fencing token that the caller holds
@@ -64,15 +64,15 @@ local function deliver(messages)
   end
 end
 
--- Rotating the oldest message in place changes nothing. It shows how large that message is, and the server refuses it
--- when its memory is full, which it checks only before a script's first write.
-local oldest = pcall('LMOVE', here > 0 and pending or source, here > 0 and pending or source, 'RIGHT', 'RIGHT')
-if type(oldest) == 'table' then return oldest end
-largest = math.max(largest, #oldest, 1)
+-- Rotating a list in place changes nothing, but the server refuses it when its memory is full, which it checks only
+-- before a script's first write: from here on nothing can fail.
+local refused = pcall('LMOVE', pending, pending, 'RIGHT', 'RIGHT')
+if type(refused) == 'table' then return refused end
 
 local moved, size = 0, 0
 while moved < most and (moved == 0 or size < bytes) do
-  local ahead = math.min(READ_AHEAD, most - moved, math.max(math.floor((bytes - size) / largest), 1))
+  local affordable = largest > 0 and math.floor((bytes - size) / largest) or 1
+  local ahead = math.min(READ_AHEAD, most - moved, math.max(affordable, 1))
   local messages = call('RPOP', moved < here and pending or source, moved < here and math.min(ahead, here - moved) or ahead)
   for place = 1, #messages do
     local bytes_here = #messages[place]
