@@ -1,0 +1,47 @@
+"""Settings of mpush as the tests give them."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.errors import SettingsError
+from services.mpush.settings import Settings
+
+LEAST: dict[str, Any] = {"redis": "redis://h", "in_": "in", "pending": "pending", "out": ["a", "b"]}
+ORIGINAL = """// of mpush-redis
+module.exports = {
+   redis: 'redis://localhost:6379/1',
+   serviceRedis: 'redis://localhost:6379/0',
+   serviceNamespace: 'demo:mpush',
+   in: 'demo:mpush:in',
+   pending: 'demo:mpush:pending',
+   done: 'demo:mpush:done',
+   out: ['demo:mpush:out0', 'demo:mpush:out1'],
+   popTimeout: 10, serviceExpire: 60, serviceRenew: 15, serviceCapacity: 10, messageExpire: 60, messageTimeout: 10,
+   messageCapacity: 1000, loggerLevel: 'debug'
+};
+"""
+ENVIRONMENT = {"REDIS": "redis://h", "MPUSH_IN": "in", "MPUSH_PENDING": "pending", "MPUSH_OUT": "a,b"}
+
+
+def made(**more: Any) -> Settings:
+    return Settings(**{**LEAST, **more})
+
+
+def problems(**more: Any) -> list[str]:
+    """What is wrong with the least settings and ``more``; ``...`` leaves one out."""
+    with pytest.raises(SettingsError) as refusal:
+        Settings(**{name: value for name, value in {**LEAST, **more}.items() if value is not ...})
+    return [str(problem) for problem in refusal.value.problems]
+
+
+def one(**more: Any) -> str:
+    (problem,) = problems(**more)
+    return problem
+
+
+def refused(props_file: Path | None, **environ: str) -> list[str]:
+    with pytest.raises(SettingsError) as refusal:
+        Settings.load(props_file, environ)
+    return [str(problem) for problem in refusal.value.problems]

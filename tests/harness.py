@@ -1,0 +1,79 @@
+"""Services as their users run them: processes, started and stopped, with their logs at hand."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+ROOT = Path(__file__).parent.parent
+
+
+class Service:
+    """``python -m services.<name>`` with ``settings`` (as in a props file) given by the environment."""
+
+    def __init__(self, name: str, log: Path, **settings: object) -> None:
+        self._name, self.log = name, log
+        self._environment = {
+            f"{name.upper()}_{setting.upper().strip('_')}": _as_text(value) for setting, value in settings.items()
+        }
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> Self:
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), **self._environment}
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", f"services.{self._name}"], cwd=ROOT, env=environment, stderr=log, stdout=log
+            )
+        return self
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    def signal(self, number: int) -> None:
+        assert self.process is not None
+        self.process.send_signal(number)
+
+    def wait(self, timeout: float = 20) -> int:
+        """Its exit status."""
+        assert self.process is not None
+        return self.process.wait(timeout)
+
+    def stop(self, timeout: float = 20) -> int:
+        """SIGTERM, and the exit status."""
+        self.signal(signal.SIGTERM)
+        return self.wait(timeout)
+
+    def kill(self) -> None:
+        self.signal(signal.SIGKILL)
+        self.wait()
+
+    def said(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.kill()
+        if error is not None:
+            print(self.said()[-4000:])
+
+
+def until(condition: Callable[[], object], timeout: float = 20, every: float = 0.01) -> None:
+    """Wait for ``condition``; fail with it named where it does not come true in ``timeout`` seconds."""
+    end = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < end, f"did not come true in {timeout} s: {condition}"
+        time.sleep(every)
+
+
+def _as_text(value: object) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

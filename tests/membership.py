@@ -1,0 +1,67 @@
+"""Instances of a namespace without their processes: registries and pending lists in the hands of a test."""
+
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+import structlog
+from redis.asyncio import Redis
+
+from common.orphans import Orphans
+from common.registry import Registry
+from penstock.keys import Keys
+from penstock.names import decoded
+from services.mpush.settings import Settings
+from tests.given import made
+
+KEYS = Keys("demo:mpush")
+
+
+def settings(**more: Any) -> Settings:
+    return made(redis_namespace=KEYS.namespace, **more)
+
+
+def registry(redis: "Redis", pid: object = "self", **more: Any) -> Registry:
+    """One that is not in yet; every ``pid`` is another process of this host."""
+    made = Registry(redis, KEYS, "mpush", settings(**more), structlog.get_logger())
+    if pid != "self":
+        made._pid = str(pid)
+    return made
+
+
+async def registered(redis: "Redis", pid: object = "self", **more: Any) -> Registry:
+    instance = registry(redis, pid, **more)
+    await instance.enter()
+    return instance
+
+
+@dataclass
+class Instance:
+    """A registered instance and its pending list."""
+
+    redis: "Redis"
+    registry: Registry
+    orphans: Orphans
+    messages: "count[int]" = field(default_factory=count)
+
+    @classmethod
+    async def enter(cls, redis: "Redis", **more: Any) -> "Instance":
+        there = await registered(redis, **more)
+        instance = cls(redis, there, Orphans(redis, KEYS, there, settings(**more)))
+        await instance.orphans.own()
+        return instance
+
+    @property
+    def pending(self) -> str:
+        return f"pending:{self.registry.id}"
+
+    async def take(self, *messages: str) -> None:
+        """Have taken ``messages``, the oldest first."""
+        await self.redis.lpush(self.pending, *messages)
+
+    async def die(self) -> None:
+        await self.redis.delete(self.registry.key)
+
+
+async def oldest_first(redis: "Redis", key: str) -> list[str]:
+    return [decoded(message) for message in reversed(await redis.lrange(key, 0, -1))]

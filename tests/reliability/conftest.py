@@ -1,0 +1,103 @@
+"""Servers, replicas and chance for the reliability suite."""
+
+import os
+import random
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.embedded import EmbeddedServer
+from tests.harness import until
+from tests.reliability.nursery import Nursery, Replica
+from tests.reliability.stage import QueueService, Stage
+
+SERVICES = [QueueService("mpush")]
+"""All that the suite is run against."""
+
+Staged = Callable[..., Stage]
+
+
+@pytest.fixture(scope="session")
+def nursery() -> Iterator[Nursery]:
+    modules = [f"services.{service.name}.service" for service in SERVICES]
+    with Nursery("common.main", *modules) as started:
+        yield started
+
+
+@pytest.fixture
+def rng() -> random.Random:
+    """Chance, the same again with RELIABILITY_SEED; the seed is among what a failed test printed."""
+    seed = int(os.environ.get("RELIABILITY_SEED") or random.SystemRandom().getrandbits(32))
+    print(f"RELIABILITY_SEED={seed}")
+    return random.Random(seed)
+
+
+@pytest.fixture(params=SERVICES, ids=lambda service: service.name)
+def service(request: pytest.FixtureRequest) -> QueueService:
+    given: QueueService = request.param
+    return given
+
+
+@pytest.fixture
+def staged(service: QueueService, nursery: Nursery, tmp_path: Path) -> Iterator[Staged]:
+    """``staged(server, **settings)``: the service on a server of the test's own."""
+    with ExitStack() as ends:
+
+        def staged(server: EmbeddedServer, service: QueueService = service, **settings: Any) -> Stage:
+            return ends.enter_context(Stage(service, server.url, nursery, tmp_path, settings))
+
+        yield staged
+
+
+@pytest.fixture
+def stage(staged: Staged, server: EmbeddedServer) -> Stage:
+    """The service on the server that no test breaks, with nothing in it."""
+    stage = staged(server)
+    stage.redis.flushall()
+    return stage
+
+
+@dataclass(frozen=True)
+class Suspended:
+    """A replica that SIGSTOP holds since the suite began, beside another one that works."""
+
+    stage: Stage
+    replica: Replica
+    other: Replica
+    id: str
+    messages: list[bytes]
+    """All that was pushed; the suspended one has taken the first of them."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def suspensions(
+    request: pytest.FixtureRequest, nursery: Nursery, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Suspended]]:
+    """One of each service, made early, since a registration lives 30 s: the other tests pass the time."""
+    wanted = any("suspended" in getattr(item, "fixturenames", ()) for item in request.session.items)
+    with ExitStack() as ends:
+        yield {service.name: suspend(ends, service, nursery, tmp_path_factory) for service in SERVICES if wanted}
+
+
+def suspend(ends: ExitStack, service: QueueService, nursery: Nursery, directories: pytest.TempPathFactory) -> Suspended:
+    server = ends.enter_context(EmbeddedServer())
+    stage = ends.enter_context(Stage(service, server.url, nursery, directories.mktemp("suspended"), {}))
+    replica = stage.up()
+    stage.waiting()
+    replica.signal(signal.SIGSTOP)
+    messages = [b"message %d" % number for number in range(1_000)]
+    stage.push(messages[:1])
+    until(stage.pending)
+    other = stage.up()
+    stage.push(messages[1:])
+    return Suspended(stage, replica, other, stage.ids()[-1], messages)
+
+
+@pytest.fixture
+def suspended(suspensions: dict[str, Suspended], service: QueueService) -> Suspended:
+    return suspensions[service.name]

@@ -1,0 +1,130 @@
+"""A link between a replica and its server that a test can break at the worst moment."""
+
+import socket
+import threading
+from types import TracebackType
+from typing import Final, Self
+
+from tests.harness import until
+
+CHUNK: Final = 65_536
+
+
+class Fault:
+    """What happens to the first connection that asks for something with all ``words`` in it.
+
+    With ``forward`` the server gets the request, and its reply is not passed on; without, nothing is. Either way the
+    connection then says nothing more until ``cut``.
+    """
+
+    def __init__(self, words: tuple[bytes, ...], *, forward: bool) -> None:
+        self.words, self.forward = words, forward
+        self.met, self.answered = threading.Event(), threading.Event()
+        """The request has come, and is at the server if it is to be; the server has answered."""
+        self.link: Link | None = None
+
+    def cut(self, *, server_too: bool = True) -> None:
+        """Close the connection; without ``server_too`` the server goes on as if nothing had happened."""
+        assert self.link is not None
+        self.link.cut(server_too=server_too)
+
+
+class Link:
+    """One connection of the replica and its other half, to the server."""
+
+    def __init__(self, proxy: "Proxy", client: socket.socket, server: socket.socket) -> None:
+        self._proxy, self._client, self._server = proxy, client, server
+        self._fault: Fault | None = None
+        for pump in (self._ask, self._answer):
+            threading.Thread(target=pump, daemon=True).start()
+
+    def _ask(self) -> None:
+        while request := _received(self._client):
+            if self._fault is None:
+                self._fault = self._proxy.met_by(request)
+                if self._fault:
+                    self._fault.link = self
+            if self._fault is None or self._fault.forward:
+                _send(self._server, request)
+            if self._fault:
+                self._fault.met.set()
+        if self._fault is None:
+            self.cut()
+
+    def _answer(self) -> None:
+        while reply := _received(self._server):
+            if self._fault:
+                self._fault.answered.set()
+            else:
+                _send(self._client, reply)
+        self.cut()
+
+    def cut(self, *, server_too: bool = True) -> None:
+        for end in (self._client, self._server) if server_too else (self._client,):
+            try:
+                end.shutdown(socket.SHUT_RDWR)
+            except OSError:  # closed by the other side
+                continue
+
+    def close(self) -> None:
+        self.cut()
+        self._client.close()
+        self._server.close()
+
+
+class Proxy:
+    """Forwards to the server at ``port``; ``url`` is what to give to a replica."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._links: list[Link] = []
+        self._fault: Fault | None = None
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"redis://127.0.0.1:{self._listener.getsockname()[1]}/0"
+
+    def fault(self, *words: str, forward: bool) -> Fault:
+        """The next request with all ``words`` in it meets this."""
+        self._fault = Fault(tuple(word.encode() for word in words), forward=forward)
+        return self._fault
+
+    def met_by(self, request: bytes) -> Fault | None:
+        fault = self._fault
+        if fault is None or not all(word in request for word in fault.words):
+            return None
+        self._fault = None
+        return fault
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:  # closed
+                return
+            self._links.append(Link(self, client, socket.create_connection(("127.0.0.1", self._port))))
+
+    def __enter__(self) -> Self:
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        until(lambda: not self._thread.is_alive())
+        for link in self._links:
+            link.close()
+
+
+def _received(connection: socket.socket) -> bytes:
+    """The next bytes; none at its end, however it ended."""
+    try:
+        return connection.recv(CHUNK)
+    except OSError:
+        return b""
+
+
+def _send(connection: socket.socket, data: bytes) -> None:
+    try:
+        connection.sendall(data)
+    except OSError:  # the other pump sees the end, too
+        return

@@ -1,0 +1,226 @@
+"""A service on a server as a test sets it up: its replicas, what was pushed, and what must have come of it."""
+
+import json
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from redis import Redis
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError, ResponseError
+from redis.retry import Retry
+
+from penstock.keys import Keys, pending_of
+from tests.harness import until
+from tests.reliability.nursery import Nursery, Replica
+
+NAMESPACE = "demo"
+
+
+@dataclass(frozen=True)
+class QueueService:
+    """What the suite has to know of a service: how a replica is set up, what to push to, and which lists get it all.
+
+    Subclass it where the names of the settings differ, or where an out list holds something else than the message.
+    """
+
+    name: str
+    source: str = "work:in"
+    pending: str = "work:pending"
+    outs: tuple[str, ...] = ("work:out0", "work:out1")
+    ends_in: tuple[str, ...] = ("taken", "delivered")
+    """The metrics whose field of each out list counts what came through."""
+
+    def settings(self) -> dict[str, object]:
+        return {"in_": self.source, "pending": self.pending, "out": json.dumps(self.outs), "pop_timeout": 5}
+
+    def copy(self, message: bytes) -> bytes:
+        """What every out list holds of ``message``."""
+        return message
+
+
+class Stage:
+    """One namespace of ``service`` on the server at ``url``; all replicas are gone when the block ends."""
+
+    def __init__(
+        self, service: QueueService, url: str, nursery: Nursery, directory: Path, settings: Mapping[str, object]
+    ) -> None:
+        self.service, self.url, self.keys = service, url, Keys(NAMESPACE)
+        self.redis: Any = Redis.from_url(url)
+        self.replicas: list[Replica] = []
+        """All that were ever started, in that order."""
+        self._nursery, self._directory, self._settings = nursery, directory, settings
+        self._ends = ExitStack()
+
+    def start(self, **settings: object) -> Replica:
+        """One more replica; it may not have registered yet."""
+        general = {"redis": self.url, "redis_namespace": self.keys.namespace, "service_expire": 30, "service_renew": 5}
+        log = self._directory / f"{self.service.name}-{len(self.replicas)}.log"
+        named = {**general, **self.service.settings(), **self._settings, **settings}
+        replica = Replica(self._nursery, self.service.name, log, **named)
+        self.replicas.append(replica)
+        return self._ends.enter_context(replica)
+
+    def listening(self, count: int = 1) -> list[Replica]:
+        """So many more replicas that obey signals; they may not have registered yet."""
+        started = [self.start() for _ in range(count)]
+        until(lambda: all(replica.listens for replica in started), every=0.001)
+        return started
+
+    def up(self, **settings: object) -> Replica:
+        """One more replica, registered."""
+        replica = self.start(**settings)
+        until(lambda: self.id_of(replica))
+        return replica
+
+    def waiting(self, replicas: int = 1) -> None:
+        """Return once so many replicas wait for a message in the server."""
+        until(lambda: self.redis.info("clients")["blocked_clients"] == replicas)
+
+    def id_of(self, replica: Replica) -> str | None:
+        """Under which id it is registered."""
+        for id in self.ids():
+            if self.redis.hget(self.keys.instance(id), "pid") == str(replica.pid).encode():
+                return id
+        return None
+
+    def ids(self) -> list[str]:
+        return [id.decode() for id in self.redis.lrange(self.keys.ids, 0, -1)]
+
+    def forget(self, *replicas: Replica) -> None:
+        """Let the registrations of dead replicas run out now."""
+        for replica in replicas:
+            if id := self.id_of(replica):
+                self.redis.delete(self.keys.instance(id))
+
+    def push(self, messages: Iterable[bytes]) -> None:
+        self.redis.lpush(self.service.source, *messages)
+
+    def held(self, out: str) -> list[bytes]:
+        """What ``out`` holds, the oldest first."""
+        found: list[bytes] = []
+        while chunk := self.redis.lrange(out, len(found), len(found) + 49_999):
+            found += chunk
+        return found[::-1]
+
+    def pending(self) -> dict[str, int]:
+        """The length of every pending list that somebody may hold."""
+        ids = [None, *(id.decode() for id in self.redis.zrange(self.keys.owners, 0, -1))]
+        names = [pending_of(self.service.pending, id) for id in ids]
+        return {name: length for name in names if (length := self.redis.llen(name))}
+
+    def is_settled(self) -> bool:
+        """Whether nothing waits and nothing is in hand."""
+        return self.redis.llen(self.service.source) == 0 and not self.pending()
+
+    def wait_until_settled(self, timeout: float = 30) -> None:
+        until(self.is_settled, timeout)
+
+    def taken(self) -> int:
+        """Messages settled since counting began."""
+        return self.metric(self.service.ends_in[0]).get("count", 0)
+
+    def until_more_is_taken(self, timeout: float = 20) -> float:
+        """Wait until another message is settled; how long it took (s)."""
+        begun, before = time.monotonic(), self.taken()
+        until(lambda: self.taken() > before, timeout)
+        return time.monotonic() - begun
+
+    def metric(self, name: str) -> dict[str, int]:
+        return {field.decode(): int(value) for field, value in self.redis.hgetall(self.keys.metric(name)).items()}
+
+    def stop(self) -> None:
+        """Stop all that run, once they listen to signals; every one obeys."""
+        running = [replica for replica in self.replicas if replica.running]
+        until(lambda: all(replica.listens for replica in running))
+        assert [replica.stop() for replica in running] == [0] * len(running)
+
+    def __enter__(self) -> Self:
+        self._ends.callback(self.redis.close)
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._ends.__exit__(*error)
+
+
+class Publisher:
+    """Pushes numbered messages in batches of all sizes, on and on until its block ends.
+
+    It holds back while more than ``most_waiting`` wait.
+    """
+
+    def __init__(self, stage: Stage, rng: random.Random, *, largest_batch: int = 50, most_waiting: int = 5_000) -> None:
+        self._redis: Any = Redis.from_url(stage.url, retry=Retry(NoBackoff(), 0))  # nothing is pushed twice
+        self._source = stage.service.source
+        self._rng = random.Random(rng.random())
+        self._largest_batch, self._most_waiting = largest_batch, most_waiting
+        self.accepted: list[bytes] = []
+        """Acknowledged by the server: each must come out once, in this order from an ordered service."""
+        self.unsure: list[bytes] = []
+        """Pushed, and the reply was lost: each may come out once."""
+        self.refused = 0
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._publish)
+
+    def _publish(self) -> None:
+        number = 0
+        while not self._ended.is_set():
+            numbers = range(number, number + self._rng.randint(1, self._largest_batch))
+            number = numbers.stop
+            batch = [b"message %d" % each for each in numbers]
+            self._ended.wait(0.05 if self._push(batch) > self._most_waiting else self._rng.random() * 0.004)
+
+    def _push(self, batch: list[bytes]) -> int:
+        """How many messages wait now; a guess where the server does not say."""
+        try:
+            waiting: int = self._redis.lpush(self._source, *batch)
+        except ResponseError:
+            self.refused += len(batch)
+            return 0
+        except RedisError:
+            self.unsure += batch
+            return 0
+        self.accepted += batch
+        return waiting
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join(30)
+        assert not self._thread.is_alive()
+        self._redis.close()
+
+
+def assert_accounted(stage: Stage, accepted: Iterable[bytes], unsure: Iterable[bytes] = ()) -> None:
+    """Every message by content, in every out list: none lost, none doubled, none from nowhere; counters agree."""
+    copy = stage.service.copy
+    owed, maybe = Counter(map(copy, accepted)), Counter(map(copy, unsure))
+    counters = {name: stage.metric(name) for name in stage.service.ends_in}
+    for out in stage.service.outs:
+        found = Counter(stage.held(out))
+        lost, surplus = owed - found, found - owed - maybe
+        assert (out, _few(lost), _few(surplus)) == (out, {}, {}), f"{lost.total()} lost, {surplus.total()} doubled"
+        assert {name: fields.get(out, 0) for name, fields in counters.items()} == dict.fromkeys(
+            counters, found.total()
+        ), out
+
+
+def assert_registry_clean(stage: Stage, killed: Iterable[str] = ()) -> None:
+    """Nobody is registered, and nobody holds anything; of ``killed`` ids the owners may still tell."""
+    last = int(stage.redis.get(stage.keys.counter) or 0)
+    registered = [id for id in range(1, last + 1) if stage.redis.exists(stage.keys.instance(str(id)))]
+    owners = {id.decode() for id in stage.redis.zrange(stage.keys.owners, 0, -1)} - set(killed)
+    assert (stage.ids(), registered, owners, stage.pending()) == ([], [], set(), {})
+
+
+def _few(messages: Counter[bytes]) -> dict[bytes, int]:
+    return {message[:50]: count for message, count in messages.most_common(5)}

@@ -1,0 +1,52 @@
+"""The server goes away and comes back."""
+
+import random
+import time
+
+from penstock.embedded import EmbeddedServer
+from tests.harness import until
+from tests.reliability.conftest import Staged
+from tests.reliability.stage import Publisher, assert_accounted, assert_registry_clean
+
+RESTARTS = 20
+RESUMES_WITHIN = 2.0
+"""Seconds; what we promise."""
+
+
+def test_consumption_resumes_within_2_s_each_time_a_server_with_aof_restarts_under_load(
+    staged: Staged, rng: random.Random
+) -> None:
+    took = []
+    with EmbeddedServer(aof=True) as server:
+        stage = staged(server)
+        replicas = [stage.up(), stage.up()]
+        with Publisher(stage, rng) as publisher:
+            for _ in range(RESTARTS):
+                time.sleep(rng.uniform(0, 0.2))  # not a wait for something: the time of the restart is chance
+                rng.choice([server.kill, server.stop])()
+                server.start()
+                took.append(stage.until_more_is_taken(RESUMES_WITHIN))
+        print(f"resumed after {', '.join(f'{seconds:.2f}' for seconds in took)} s")
+        stage.wait_until_settled()
+        until(lambda: all("resumed" in replica.said() for replica in replicas))
+        stage.stop()
+        assert_accounted(stage, publisher.accepted, publisher.unsure)
+        assert_registry_clean(stage)
+
+
+def test_a_server_that_forgot_everything_is_served_again(staged: Staged, rng: random.Random) -> None:
+    with EmbeddedServer() as server:
+        stage = staged(server)
+        stage.up()
+        for _ in range(3):
+            with Publisher(stage, rng):
+                stage.until_more_is_taken()
+                server.kill()
+            server.start()
+            messages = [b"message %d" % number for number in range(100)]
+            stage.push(messages)
+            until(lambda: stage.ids() == ["1"])
+            stage.wait_until_settled()
+            assert_accounted(stage, messages)
+        stage.stop()
+        assert_registry_clean(stage)

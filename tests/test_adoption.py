@@ -1,0 +1,160 @@
+"""Nothing that an instance has taken dies with it: another takes it over, in order."""
+
+from pathlib import Path
+
+import pytest
+from redis.asyncio import Redis
+
+from common.orphans import GRACE, Orphans
+from penstock.errors import WrongType
+from penstock.lua import Script
+from penstock.names import decoded
+from tests.harness import ROOT
+from tests.membership import KEYS, Instance, oldest_first, registered, settings
+
+ADOPT = Script.read(ROOT / Path("common/lua/adopt.lua"))
+
+
+async def owners(redis: Redis) -> list[str]:
+    return sorted(decoded(id) for id in await redis.zrange(KEYS.owners, 0, -1))
+
+
+async def test_the_messages_of_several_dead_go_before_ones_own_and_the_oldest_instance_first(redis: Redis) -> None:
+    """By number: 9 is older than 10."""
+    await redis.set(KEYS.counter, 8)
+    nine, ten, eleven, heir = [await Instance.enter(redis) for _ in range(4)]
+    await ten.take("c", "d", "e")
+    await nine.take("a", "b")
+    await eleven.take("f")
+    await heir.take("g", "h")
+    for dead in (nine, ten, eleven):
+        await dead.die()
+    assert await heir.orphans.adopt() == 6
+    assert await oldest_first(redis, heir.pending) == list("abcdefgh")
+    assert not await redis.exists(nine.pending, ten.pending, eleven.pending)
+    assert await heir.orphans.adopt() == 0
+
+
+async def test_a_list_of_any_length_is_taken_over_by_an_heir_who_has_nothing(redis: Redis) -> None:
+    dead, heir = [await Instance.enter(redis) for _ in range(2)]
+    messages = [f"message {number}" for number in range(10_000)]
+    await dead.take(*messages)
+    await dead.die()
+    assert await heir.orphans.adopt() == 10_000
+    assert await oldest_first(redis, heir.pending) == messages
+
+
+async def test_what_a_living_instance_has_taken_is_its_own(redis: Redis) -> None:
+    living, heir = [await Instance.enter(redis) for _ in range(2)]
+    await living.take("a")
+    assert await heir.orphans.adopt() == 0
+    assert await oldest_first(redis, living.pending) == ["a"]
+    assert await owners(redis) == ["1", "2"]
+
+
+async def test_an_instance_does_not_take_its_own_registration_for_dead(redis: Redis) -> None:
+    instance = await Instance.enter(redis)
+    await instance.take("a", "b")
+    await instance.die()
+    assert await instance.orphans.adopt() == 0
+    assert await oldest_first(redis, instance.pending) == ["a", "b"]
+
+
+async def test_the_pending_list_of_the_original_is_taken_over_first_of_all(redis: Redis) -> None:
+    """MP-D01: nothing of the original ever reads it again."""
+    dead, heir = [await Instance.enter(redis) for _ in range(2)]
+    await redis.lpush("pending", "a", "b")
+    await dead.take("c")
+    await dead.die()
+    assert await heir.orphans.adopt() == 3
+    assert await oldest_first(redis, heir.pending) == ["a", "b", "c"]
+
+
+async def test_where_order_is_asked_for_all_is_taken_over_into_the_shared_list(redis: Redis) -> None:
+    dead, heir = [await Instance.enter(redis, ordered=True) for _ in range(2)]
+    await dead.take("a", "b")
+    await redis.lpush("pending", "c")
+    await dead.die()
+    assert await heir.orphans.adopt() == 2
+    assert await oldest_first(redis, "pending") == ["a", "b", "c"]
+
+
+async def test_the_dead_are_forgotten_once_nothing_can_arrive_in_their_lists(redis: Redis) -> None:
+    late, gone, heir = [await Instance.enter(redis) for _ in range(3)]
+    now, _ = await redis.time()
+    expire = settings().service_expire
+    await redis.zadd(
+        KEYS.owners, {late.registry.id: now - GRACE - expire + 5, gone.registry.id: now - GRACE - expire - 1}
+    )
+    for each in (late, gone):
+        await each.take(each.registry.id)
+        await each.die()
+    assert await heir.orphans.adopt() == 2
+    assert await owners(redis) == ["1", "3"]
+    await late.take("came late")
+    assert await heir.orphans.adopt() == 1
+    assert await oldest_first(redis, heir.pending) == ["came late", "1", "2"]
+
+
+async def test_the_living_are_never_forgotten_however_late_they_renew(redis: Redis) -> None:
+    slow, heir = [await Instance.enter(redis) for _ in range(2)]
+    await redis.zadd(KEYS.owners, {slow.registry.id: 1})
+    await heir.orphans.adopt()
+    assert await owners(redis) == ["1", "2"]
+
+
+async def test_a_key_of_another_type_is_named_and_nothing_is_moved(redis: Redis) -> None:
+    first, wrong, heir = [await Instance.enter(redis) for _ in range(3)]
+    await first.take("a")
+    await redis.set(wrong.pending, "no list")
+    for each in (first, wrong):
+        await each.die()
+    with pytest.raises(WrongType, match=r"^pending:2 holds a string, expected a list$"):
+        await heir.orphans.adopt()
+    assert await oldest_first(redis, first.pending) == ["a"]
+    await redis.delete(wrong.pending)
+    assert await heir.orphans.adopt() == 1
+
+
+async def test_an_own_key_of_another_type_is_named_and_nothing_is_moved(redis: Redis) -> None:
+    await redis.lpush("orphan", "a")
+    await redis.hset("own", "field", "value")
+    with pytest.raises(WrongType, match=r"^own holds a hash, expected a list$"):
+        await ADOPT(redis, orphan="orphan", own="own", owners=KEYS.owners, id="1", grace=120)
+    assert await redis.llen("orphan") == 1
+
+
+async def test_an_instance_that_leaves_nothing_leaves_no_trace(redis: Redis) -> None:
+    clean, left = [await Instance.enter(redis) for _ in range(2)]
+    await left.take("a")
+    for each in (clean, left):
+        await each.orphans.disown()
+        await each.registry.leave()
+    assert await owners(redis) == ["2"]
+    heir = await Instance.enter(redis)
+    assert await heir.orphans.adopt() == 1
+
+
+async def test_registrations_on_another_server_decide_who_is_dead(redis: Redis, redis_url: str) -> None:
+    async with Redis.from_url(redis_url, db=1) as registry_redis:
+        await registry_redis.flushdb()
+        dead, living, heir = [await registered(registry_redis) for _ in range(3)]
+        all_orphans = [Orphans(redis, KEYS, each, settings()) for each in (dead, living, heir)]
+        for orphans in all_orphans:
+            await orphans.own()
+        await redis.lpush("pending:1", "a")
+        await redis.lpush("pending:2", "b")
+        await registry_redis.delete(dead.key)
+        assert await all_orphans[2].adopt() == 1
+        assert await oldest_first(redis, "pending:3") == ["a"]
+        assert await oldest_first(redis, "pending:2") == ["b"]
+
+
+async def test_a_service_that_keeps_no_pending_list_adopts_nothing(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    instance = await Instance.enter(redis)
+    await redis.lpush("pending", "a")
+    monkeypatch.setattr(type(settings()), "pending_list", None)
+    assert await instance.orphans.adopt() == 0
+    assert await oldest_first(redis, "pending") == ["a"]

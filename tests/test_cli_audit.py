@@ -1,0 +1,235 @@
+"""penstock audit: a hop's sum, and every way in which it may be wrong."""
+
+import asyncio
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+
+from penstock.audit import audit
+from penstock.keys import Keys
+from tests.commandline import AWKWARD, PATIENCE, Result, penstock, running
+from tests.harness import Service
+
+
+async def settle(redis: Redis, namespace: str = "demo", messages: int = 10, *, dead: int = 0, dropped: int = 0) -> None:
+    """What a hop to ``out0`` and ``out1`` writes when it settles; the second list loses some."""
+    keys = Keys(namespace)
+    roles: dict[Any, Any] = {"in": "in", "pending": "pending", "out0": "out", "out1": "out"}
+    kept = messages - dead - dropped
+    async with redis.pipeline(transaction=True) as transaction:
+        transaction.hset(keys.lists, mapping=roles)
+        for counter, parts, total in (
+            ("taken", (messages, messages), messages),
+            ("delivered", (messages, kept), messages + kept),
+            ("dead", (0, dead), dead),
+            ("dropped", (0, dropped), dropped),
+        ):
+            transaction.hincrby(keys.metric(counter), "count", total)
+            for name, part in zip(("out0", "out1"), parts, strict=True):
+                transaction.hincrby(keys.metric(counter), name, part)
+        await transaction.execute()
+
+
+async def test_a_hop_that_conserves_is_shown_list_by_list(redis: Redis, redis_url: str) -> None:
+    await settle(redis, messages=10, dead=2, dropped=3)
+    await redis.zadd("demo:owners", {"4": 1})
+    await redis.rpush("pending:4", "a", "b")
+    await redis.rpush("pending", "c")
+    result = await penstock("audit", "demo", redis=redis_url)
+    assert (result.status, result.error) == (0, "")
+    rows = [[cell.strip() for cell in line.strip("│").split("│")] for line in result.text.splitlines() if "out" in line]
+    assert rows == [["out0", "13", "10", "0", "0", "3", "0"], ["out1", "13", "5", "2", "3", "3", "0"]]
+    assert "conserved: 10 messages settled, 3 pending" in result.text
+
+
+async def test_json_says_the_same(redis: Redis, redis_url: str) -> None:
+    await settle(redis, messages=10, dead=2)
+    result = await penstock("audit", "demo", "--json", redis=redis_url)
+    assert result.status == 0
+    assert result.json == {
+        "namespace": "demo",
+        "messages": 10,
+        "pending": {"pending": 0},
+        "legs": [
+            {"list": "out0", "taken": 10, "delivered": 10, "dead": 0, "dropped": 0, "pending": 0, "missing": 0},
+            {"list": "out1", "taken": 10, "delivered": 8, "dead": 2, "dropped": 0, "pending": 0, "missing": 0},
+        ],
+        "problems": [],
+        "holds": True,
+    }
+
+
+async def found(redis_url: str) -> Result:
+    return await penstock("audit", "demo", redis=redis_url)
+
+
+async def test_one_message_taken_off_a_counter_is_found(redis: Redis, redis_url: str) -> None:
+    await settle(redis)
+    await redis.hincrby("demo:metrics:delivered", "out1", -1)
+    result = await found(redis_url)
+    assert result.status == 1
+    assert result.error.splitlines() == [
+        "penstock: out1: taken 10 is not delivered 9 + dead 0 + dropped 0 + pending 0: 1 missing",
+        "penstock: delivered: count is 20, its lists add up to 19",
+    ]
+
+
+async def test_a_message_too_many_is_found(redis: Redis, redis_url: str) -> None:
+    await settle(redis)
+    await redis.hincrby("demo:metrics:dead", "out0", 1)
+    await redis.hincrby("demo:metrics:dead", "count", 1)
+    result = await found(redis_url)
+    assert result.status == 1
+    assert "out0: taken 10 is not delivered 10 + dead 1 + dropped 0 + pending 0: 1 too many" in result.error
+
+
+@pytest.mark.parametrize("counter", ["taken", "delivered", "dead", "dropped"])
+@pytest.mark.parametrize("field", ["count", "out0"])
+@pytest.mark.parametrize("by", [1, -1])
+async def test_any_counter_that_was_tampered_with_is_found(
+    redis: Redis, redis_url: str, counter: str, field: str, by: int
+) -> None:
+    await settle(redis, dead=1, dropped=1)
+    await redis.hincrby(f"demo:metrics:{counter}", field, by)
+    result = await penstock("audit", "demo", "--json", redis=redis_url)
+    if (counter, field, by) == ("taken", "count", 1):
+        assert result.status == 0, "a list that was added later took less than the service"
+    else:
+        assert (result.status, result.json["holds"]) == (1, False)
+        assert result.json["problems"]
+
+
+async def test_a_counter_that_is_gone_is_found(redis: Redis, redis_url: str) -> None:
+    await settle(redis)
+    await redis.delete("demo:metrics:delivered")
+    result = await found(redis_url)
+    assert result.status == 1
+    assert "out0: taken 10 is not delivered 0 + dead 0 + dropped 0 + pending 0: 10 missing" in result.error
+
+
+async def test_a_counter_that_is_no_number_is_found(redis: Redis, redis_url: str) -> None:
+    await settle(redis)
+    await redis.hset("demo:metrics:delivered", "out0", "ten")
+    result = await found(redis_url)
+    assert result.status == 1
+    assert "delivered: out0 is 'ten', expected a whole number" in result.error
+
+
+async def test_a_pending_list_of_another_type_is_found(redis: Redis, redis_url: str) -> None:
+    await settle(redis)
+    await redis.set("pending", "text")
+    result = await found(redis_url)
+    assert result.status == 1
+    assert "pending: WRONGTYPE" in result.error
+
+
+async def test_a_counter_of_another_type_is_one_clear_line(redis: Redis, redis_url: str) -> None:
+    await settle(redis)
+    await redis.delete("demo:metrics:dead")
+    await redis.set("demo:metrics:dead", "text")
+    result = await found(redis_url)
+    assert (result.status, result.out) == (1, b"")
+    assert "WRONGTYPE" in result.error
+    assert "demo:metrics:dead" in result.error
+
+
+async def test_a_service_that_has_taken_nothing_yet_conserves(redis: Redis, redis_url: str) -> None:
+    roles: dict[Any, Any] = {"in": "in", "pending": "pending", "out0": "out"}
+    await redis.hset("demo:lists", mapping=roles)
+    result = await penstock("audit", "demo", "--json", redis=redis_url)
+    assert result.status == 0
+    assert [leg["list"] for leg in result.json["legs"]] == ["out0"]
+
+
+async def test_a_list_that_is_fed_no_more_is_still_audited(redis: Redis, redis_url: str) -> None:
+    await settle(redis)
+    await redis.hdel("demo:lists", "out1")
+    await redis.hincrby("demo:metrics:delivered", "out1", -1)
+    assert "out1: taken 10" in (await found(redis_url)).error
+
+
+async def test_a_namespace_that_nobody_knows_is_a_failure(redis: Redis, redis_url: str) -> None:
+    result = await penstock("audit", "demo", redis=redis_url)
+    assert (result.status, result.out) == (1, b"")
+    assert "no service has registered in the namespace demo: none is on this server" in result.error
+
+
+@pytest.mark.parametrize("namespace", AWKWARD)
+async def test_a_namespace_may_have_any_name(redis: Redis, redis_url: str, namespace: str) -> None:
+    await settle(redis, namespace)
+    result = await penstock("audit", namespace, "--json", redis=redis_url)
+    assert (result.status, result.json["messages"]) == (0, 10)
+
+
+async def test_everything_is_read_at_one_instant(redis: Redis) -> None:
+    """Instances come and go, messages go into pending and out to the lists; the sum holds whenever it is looked at."""
+    async with asyncio.TaskGroup() as tasks:
+        busy = tasks.create_task(keep_moving(redis))
+        results = [await audit(redis, Keys("demo")) for _ in range(200)]
+        busy.cancel()
+    audits = [result for result in results if result is not None]
+    assert all(result.holds for result in audits)
+    assert len({result.messages for result in audits}) > 10
+    assert {sum(result.pending.values()) for result in audits} == {3}, "never seen between two lists"
+
+
+async def keep_moving(redis: Redis) -> None:
+    number = 0
+    await redis.rpush("pending:0", "a", "b", "c")
+    await redis.zadd("demo:owners", {"0": 0})
+    roles: dict[Any, Any] = {"pending": "pending"}
+    await redis.hset("demo:lists", mapping=roles)
+    while True:
+        await settle(redis, messages=3)
+        async with redis.pipeline(transaction=True) as transaction:
+            transaction.rename(f"pending:{number}", f"pending:{number + 1}")
+            transaction.zrem("demo:owners", str(number))
+            transaction.zadd("demo:owners", {str(number + 1): 0})
+            await transaction.execute()
+        number += 1
+        await asyncio.sleep(0.005)
+
+
+async def test_watching_tells_every_second_until_it_is_stopped(redis: Redis, redis_url: str) -> None:
+    await settle(redis)
+    async with running("audit", "demo", "--watch", "--json", redis=redis_url) as process:
+        assert process.stdout is not None
+        assert json.loads(await asyncio.wait_for(process.stdout.readline(), 10))["holds"]
+        assert json.loads(await asyncio.wait_for(process.stdout.readline(), 10))["holds"]
+        process.send_signal(signal.SIGINT)
+        assert await asyncio.wait_for(process.wait(), 5) == 0
+
+
+async def test_watching_ends_with_1_if_the_sum_ever_failed(redis: Redis, redis_url: str) -> None:
+    await settle(redis)
+    await redis.hincrby("demo:metrics:taken", "out0", -1)
+    async with running("audit", "demo", "--watch", redis=redis_url) as process:
+        assert process.stdout is not None
+        line = await asyncio.wait_for(process.stdout.readline(), 10)
+        assert line == b"demo: 10 settled, 0 pending: NOT CONSERVED, 1 problem\n"
+        await redis.hincrby("demo:metrics:taken", "out0", 1)
+        assert b"conserved" in await asyncio.wait_for(process.stdout.readline(), 10)
+        process.send_signal(signal.SIGTERM)
+        assert await asyncio.wait_for(process.wait(), 5) == 1
+
+
+async def test_the_sum_of_a_running_service_holds_under_load(redis: Redis, redis_url: str, tmp_path: Path) -> None:
+    with Service("mpush", tmp_path / "log", redis=redis_url, redis_namespace="demo", **{"in": "in"}, pending="pending",
+                 out=["out0", "out1"]) as service:  # fmt: skip
+        audits = []
+        for _ in range(30):
+            await redis.lpush("in", *map(str, range(1000)))
+            audits.append(await audit(redis, Keys("demo")))
+        async with asyncio.timeout(PATIENCE):
+            while await redis.llen("out1") < 30_000:
+                audits.append(await audit(redis, Keys("demo")))
+        assert service.stop() == 0
+    last = await audit(redis, Keys("demo"))
+    assert all(result.holds for result in audits if result)
+    assert last is not None
+    assert (last.messages, last.holds) == (30_000, True)
+    assert [(leg.name, leg.delivered) for leg in last.legs] == [("out0", 30_000), ("out1", 30_000)]

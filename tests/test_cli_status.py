@@ -1,0 +1,182 @@
+"""penstock status."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+
+from penstock.embedded import EmbeddedServer
+from penstock.keys import Keys
+from tests.commandline import AWKWARD, Result, penstock
+
+
+async def register(redis: Redis, namespace: str, id: str, *, data: Redis | None = None, expire: int = 60) -> None:
+    """What a service writes when it registers; ``data`` is the server of its lists where that is another one."""
+    keys, now = Keys(namespace), (await redis.time())[0]
+    fields: dict[Any, Any] = {
+        "host": "oak",
+        "pid": "77",
+        "started": now - 100,
+        "renewed": now - 5,
+        "service": "mpush",
+        "version": "1",
+    }
+    await redis.hset(keys.instance(id), mapping=fields)
+    await redis.expire(keys.instance(id), expire)
+    await redis.lpush(keys.ids, id)
+    await (data or redis).zadd(keys.owners, {id: now})
+    roles: dict[Any, Any] = {
+        "work in": "in",
+        "work pending": "pending",
+        "out0": "out",
+        "out1": "out",
+        keys.dead: "dead",
+    }
+    await (data or redis).hset(keys.lists, mapping=roles)
+
+
+def cells(result: Result, word: str) -> list[str]:
+    """The cells of the one table row that holds ``word``."""
+    (row,) = [line for line in result.text.splitlines() if word in line and "│" in line]
+    return [cell.strip() for cell in row.strip("│").split("│")]
+
+
+async def test_an_instance_is_shown_with_all_that_is_known(redis: Redis, redis_url: str) -> None:
+    await register(redis, "demo:mpush", "9")
+    result = await penstock("status", "demo:mpush", redis=redis_url)
+    assert (result.status, result.error) == (0, "")
+    id, service, host, pid, started, renewed, ttl = cells(result, "oak")
+    assert (id, service, host, pid) == ("9", "mpush", "oak", "77")
+    assert started.endswith(" UTC")
+    assert renewed in ("5 s ago", "6 s ago")
+    assert ttl in ("60 s", "59 s")
+
+
+async def test_lists_are_shown_with_role_length_and_what_is_known_of_their_age(redis: Redis, redis_url: str) -> None:
+    await register(redis, "demo", "3")
+    await redis.rpush("work in", "a", "b")
+    await redis.rpush("work pending:3", "c")
+    made = (await redis.time())[0] * 1000 - 90_000
+    await redis.lpush("demo:dead", json.dumps({"message": "m", "at": made}), json.dumps({"message": "n", "at": 0}))
+    result = await penstock("status", "demo", redis=redis_url)
+    assert cells(result, "work in") == ["work in", "in", "2", "-"]
+    assert cells(result, "work pending:3") == ["work pending:3", "pending", "1", "-"]
+    assert cells(result, "out0") == ["out0", "out", "0", "-"]
+    assert cells(result, "demo:dead")[:3] == ["demo:dead", "dead", "2"]
+    assert cells(result, "demo:dead")[3].startswith("1 min 3")
+
+
+async def test_a_key_of_another_type_stands_out(redis: Redis, redis_url: str) -> None:
+    await register(redis, "demo", "3")
+    await redis.hset("out0", "field", "value")
+    assert cells(await penstock("status", "demo", redis=redis_url), "out0")[2] == "it is a hash!"
+
+
+async def test_metrics_are_a_table(redis: Redis, redis_url: str) -> None:
+    await register(redis, "demo", "3")
+    await redis.hset("demo:metrics:taken", mapping={"count": 7, "out0": 7})
+    await redis.hset("demo:metrics:wait", mapping={"count": 2, "sum": "1.5", "max": "1.25", "histo10": 2})
+    result = await penstock("status", "demo", redis=redis_url)
+    assert cells(result, "taken") == ["taken", "7", "-", "-", "out0 7"]
+    assert cells(result, "wait") == ["wait", "2", "1.5", "1.25", "histo10 2"]
+
+
+async def test_json_says_it_all(redis: Redis, redis_url: str) -> None:
+    await register(redis, "demo", "3")
+    await redis.hset("demo:metrics:start", "count", 1)
+    now = await redis.time()
+    lease: dict[Any, Any] = {"owner": "3", "token": 4, "expires": now[0] * 1000 + 9000}
+    await redis.hset("demo:lease", mapping=lease)
+    told = (await penstock("status", "demo", "--json", redis=redis_url)).json
+    assert told["namespace"] == "demo"
+    assert told["metrics"] == {"start": {"count": "1"}}
+    (instance,) = told["instances"]
+    assert instance | {"started": 0, "renewed_ago": 0, "ttl": 0} == {
+        "id": "3", "host": "oak", "pid": "77", "service": "mpush", "version": "1", "started": 0, "renewed_ago": 0,
+        "ttl": 0,
+    }  # fmt: skip
+    assert 5 <= instance["renewed_ago"] < 10
+    assert {"name": "out0", "role": "out", "type": "none", "length": 0, "oldest": None} in told["lists"]
+    assert (told["lease"]["owner"], told["lease"]["token"]) == ("3", 4)
+    assert 0 < told["lease"]["expires_in"] <= 10
+
+
+async def test_the_dead_are_not_shown_but_what_they_hold_is(redis: Redis, redis_url: str) -> None:
+    await register(redis, "demo", "3")
+    await redis.delete("demo:3")
+    await redis.rpush("work pending:3", "c")
+    told = (await penstock("status", "demo", "--json", redis=redis_url)).json
+    assert told["instances"] == []
+    assert "demo: no instance is alive" in (await penstock("status", "demo", redis=redis_url)).text
+    assert ("work pending:3", 1) in [(one["name"], one["length"]) for one in told["lists"]]
+
+
+async def test_an_instance_that_the_bounded_list_of_ids_lost_is_shown(redis: Redis, redis_url: str) -> None:
+    for id in ("8", "9", "10"):
+        await register(redis, "demo", id)
+    await redis.ltrim("demo:ids", 0, 0)
+    told = (await penstock("status", "demo", "--json", redis=redis_url)).json
+    assert [instance["id"] for instance in told["instances"]] == ["10", "9", "8"]
+
+
+async def test_a_registration_that_never_expires_stands_out(redis: Redis, redis_url: str) -> None:
+    await register(redis, "demo", "3")
+    await redis.persist("demo:3")
+    assert cells(await penstock("status", "demo", redis=redis_url), "oak")[-1] == "none: it never expires"
+
+
+async def test_without_a_namespace_all_are_listed(redis: Redis, redis_url: str) -> None:
+    for namespace in AWKWARD:
+        await register(redis, namespace, "1")
+    await redis.rpush("demo:message:ids", "1")
+    await redis.sadd("somebody's:ids", "1")
+    await redis.set("somebody's:lists", "1")
+    await redis.rpush("work in", "a", "b", "c")
+    told = (await penstock("status", "--json", redis=redis_url)).json["namespaces"]
+    assert [one["namespace"] for one in told] == sorted(AWKWARD)
+    assert {(one["instances"], one["in"], tuple(one["services"])) for one in told} == {(1, 3, ("mpush",))}
+    result = await penstock("status", redis=redis_url)
+    assert cells(result, "with space") == ["with space", "mpush", "1", "3", "0", "0"]
+
+
+@pytest.mark.parametrize("namespace", AWKWARD)
+async def test_a_namespace_may_have_any_name(redis: Redis, redis_url: str, namespace: str) -> None:
+    await register(redis, namespace, "1")
+    await redis.hset(f"{namespace}:metrics:start", "count", 1)
+    await redis.hset("in:metrics:other", "count", 1)
+    told = (await penstock("status", namespace, "--json", redis=redis_url)).json
+    assert len(told["instances"]) == 1
+    assert told["metrics"].get("start") == {"count": "1"}
+
+
+async def test_an_empty_server_has_no_namespaces(redis: Redis, redis_url: str) -> None:
+    assert (await penstock("status", "--json", redis=redis_url)).json == {"namespaces": []}
+    assert "no namespaces" in (await penstock("status", redis=redis_url)).text
+
+
+async def test_a_namespace_that_nobody_knows_is_a_failure_that_names_the_known(redis: Redis, redis_url: str) -> None:
+    await register(redis, "demo:mpush", "1")
+    result = await penstock("status", "demo:mpusch", redis=redis_url)
+    assert (result.status, result.out) == (1, b"")
+    assert "no service has registered in the namespace demo:mpusch: there is demo:mpush on this server" in result.error
+
+
+async def test_registrations_may_be_on_another_server(redis: Redis, redis_url: str, tmp_path: Path) -> None:
+    with EmbeddedServer(directory=tmp_path) as other:
+        async with Redis.from_url(other.url) as registry:
+            await register(registry, "demo", "3", data=redis)
+        told = (await penstock("status", "demo", "--json", "--service-redis", other.url, redis=redis_url)).json
+        assert [instance["id"] for instance in told["instances"]] == ["3"]
+        assert len(told["lists"]) > 3
+        known = (await penstock("status", "--json", "--service-redis", other.url, redis=redis_url)).json
+        assert [(one["namespace"], one["instances"]) for one in known["namespaces"]] == [("demo", 1)]
+
+
+async def test_names_play_no_tricks_on_a_terminal(redis: Redis, redis_url: str) -> None:
+    await register(redis, "demo", "3")
+    await redis.hset("demo:lists", "\x1b[31mred\n[bold]", "out")
+    result = await penstock("status", "demo", redis=redis_url)
+    assert "\\x1b[31mred\\n[bold]" in result.text
+    assert "\x1b" not in result.text

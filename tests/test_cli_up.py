@@ -1,0 +1,194 @@
+"""penstock up, and the composition that it runs."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import time
+from asyncio.subprocess import Process
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from penstock.composition import Composition
+from penstock.errors import PenstockError, SettingsError
+from tests.commandline import ended, penstock, running
+from tests.harness import until
+
+WAITS = "python -c 'import time; print(\"ready\", flush=True); time.sleep(60)'"
+"""Ends by SIGTERM, as a process without a handler does."""
+
+
+def procfile(directory: Path, **commands: str) -> Path:
+    (directory / "Procfile").write_text("# a comment\n\n" + "".join(f"{n}: {c}\n" for n, c in commands.items()))
+    return directory
+
+
+async def line_with(process: Process, word: str) -> str:
+    """The next line of its output that holds ``word``."""
+    assert process.stdout is not None
+    async with asyncio.timeout(20):
+        while line := await process.stdout.readline():
+            if word in line.decode():
+                return line.decode()
+    raise AssertionError(f"{word!r} was never said")
+
+
+def alive(pid: int) -> bool:
+    """Whether it runs; one that has ended and that nobody has asked for yet does not."""
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+
+
+async def test_processes_run_here_with_redis_set_and_our_python(redis_url: str, tmp_path: Path) -> None:
+    procfile(tmp_path, one="echo $REDIS", two="python -c 'import sys; print(sys.executable)'", three="pwd")
+    result = await penstock("up", tmp_path, redis=redis_url)
+    assert result.status == 0
+    said = {line.split("| ")[0].split()[1]: line.split("| ")[1] for line in result.text.splitlines()}
+    assert said == {"one": redis_url, "two": sys.executable, "three": str(Path.cwd())}
+
+
+async def test_one_that_is_done_lets_the_others_go_on_until_sigterm(redis_url: str, tmp_path: Path) -> None:
+    procfile(tmp_path, done="true", waits=WAITS, waits_too=WAITS)
+    async with running("up", tmp_path, redis=redis_url) as process:
+        await line_with(process, "ready")
+        await line_with(process, "ready")
+        process.terminate()
+        assert await ended(process) == (0, "")
+
+
+async def test_one_that_fails_stops_the_others(redis_url: str, tmp_path: Path) -> None:
+    procfile(tmp_path, waits=f"echo $$; exec {WAITS}", fails="sleep 0.5; exit 3")
+    async with running("up", tmp_path, redis=redis_url) as process:
+        pid = int((await line_with(process, "waits")).split("| ")[1])
+        status, err = await ended(process)
+    assert status == 1
+    assert err == "penstock: fails failed with status 3: stopping the others\n"
+    assert not alive(pid)
+
+
+async def test_one_that_does_not_stop_is_killed_by_a_second_ctrl_c(redis_url: str, tmp_path: Path) -> None:
+    procfile(tmp_path, stubborn="trap '' TERM; echo ready; while true; do sleep 0.1; done")
+    async with running("up", tmp_path, redis=redis_url) as process:
+        await line_with(process, "ready")
+        process.send_signal(signal.SIGINT)
+        await asyncio.sleep(0.5)
+        assert process.returncode is None
+        process.send_signal(signal.SIGINT)
+        status, err = await ended(process)
+    assert status == 1
+    assert err == "penstock: stubborn did not stop as asked: status -9\n"
+
+
+async def test_an_embedded_server_serves_to_the_end_and_goes_with_it(tmp_path: Path) -> None:
+    asks = "python -m penstock redis ping"
+    procfile(tmp_path, asks=f"trap '{asks}; exit 0' TERM; {asks}; while true; do sleep 0.1; done")
+    async with running("up", tmp_path, redis=None) as process:
+        assert process.stderr is not None
+        told = (await asyncio.wait_for(process.stderr.readline(), 20)).decode()
+        assert told.startswith("penstock: an embedded server runs at redis://127.0.0.1:")
+        url = told.split()[6].rstrip(";")
+        await line_with(process, "PONG")
+        assert (await penstock("redis", "ping", redis=url)).text == "PONG\n"
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does it: to all processes in the foreground
+        await line_with(process, "PONG")
+        assert await ended(process) == (0, "")
+    assert (await penstock("redis", "ping", redis=url)).status == 1
+
+
+async def test_a_composition_of_services_stops_without_a_word_lost(redis_url: str, redis: Any, tmp_path: Path) -> None:
+    settings = f"MPUSH_REDIS={redis_url} MPUSH_REDIS_NAMESPACE=demo MPUSH_IN=in MPUSH_PENDING=pending MPUSH_OUT=out0"
+    procfile(tmp_path, mpush=f"env {settings} python -m services.mpush", reader="python -m penstock pull out0 --follow")
+    async with running("up", tmp_path, redis=redis_url) as process:
+        await redis.lpush("in", "hello")
+        assert (await line_with(process, "hello")).split("| ")[1] == "hello\n"
+        process.terminate()
+        assert (await ended(process, 20))[0] == 0
+    assert await redis.llen("demo:ids") == 0
+
+
+async def test_json_is_a_line_a_line(redis_url: str, tmp_path: Path) -> None:
+    procfile(tmp_path, one="printf 'a\\nb \\377\\n'; exit 2")
+    result = await penstock("up", tmp_path, "--json", redis=redis_url)
+    *lines, last = [json.loads(line) for line in result.out.splitlines()]
+    assert [(line["name"], line["line"]) for line in lines] == [("one", "a"), ("one", "b �")]
+    assert last == {"statuses": {"one": 2}, "failed": ["one"]}
+    assert result.status == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("one: true\none: false\n", ":2: a second process is called 'one'"),
+        ("one: true\njust words\n", ":2: expected a process, NAME: COMMAND, not 'just words'"),
+        ("# nothing\n", ": no process in it"),
+    ],
+)
+async def test_a_procfile_that_is_none_is_told_with_its_line(tmp_path: Path, text: str, told: str) -> None:
+    await asyncio.to_thread((tmp_path / "Procfile").write_text, text)
+    result = await penstock("up", tmp_path)
+    assert (result.status, result.out) == (1, b"")
+    assert result.error.startswith(f"penstock: {tmp_path}/Procfile{told}")
+
+
+async def test_a_folder_without_a_procfile_is_one_clear_line(tmp_path: Path) -> None:
+    result = await penstock("up", tmp_path / "nowhere")
+    assert result.status == 1
+    assert result.error == (
+        f"penstock: {tmp_path}/nowhere/Procfile: cannot be read: No such file or directory; "
+        "a composition has a Procfile\n"
+    )
+
+
+def test_a_composition_is_for_programs_too(tmp_path: Path) -> None:
+    said: list[Any] = []
+    with Composition(procfile(tmp_path, waits=WAITS, done="true"), write=said.append) as composition:
+        composition.start({"PATH": os.environ["PATH"]})
+        while not said or "done" not in composition.statuses:
+            composition.poll(0.05)
+        assert composition.running == ["waits"]
+    assert (composition.running, composition.failed) == ([], [])
+    assert composition.statuses == {"done": 0, "waits": -signal.SIGTERM}
+    assert [(line.name, line.data) for line in said] == [("waits", b"ready\n")]
+
+
+def test_a_child_that_does_not_stop_is_killed_with_all_it_started(tmp_path: Path) -> None:
+    said: list[Any] = []
+    stubborn = "trap '' TERM; sleep 61 & echo $!; wait; sleep 61"
+    composition = Composition(procfile(tmp_path, stubborn=stubborn), write=said.append, stop=0.3).start()
+    while not said:
+        composition.poll(0.05)
+    started = time.monotonic()
+    composition.stop()
+    assert 0.2 < time.monotonic() - started < 5
+    assert (composition.statuses, composition.failed) == ({"stubborn": -9}, ["stubborn"])
+    until(lambda: not alive(int(said[0].data)), timeout=5)
+
+
+def test_one_that_fails_is_seen(tmp_path: Path) -> None:
+    with Composition(procfile(tmp_path, fails="exit 7")).start() as composition:
+        composition.poll(10)
+    assert (composition.failed, composition.statuses) == (["fails"], {"fails": 7})
+
+
+def test_a_second_stop_does_nothing(tmp_path: Path) -> None:
+    composition = Composition(procfile(tmp_path, one="true")).start()
+    composition.poll(10)
+    composition.stop()
+    composition.stop()
+    assert composition.statuses == {"one": 0}
+
+
+def test_a_composition_that_was_never_started_can_be_stopped(tmp_path: Path) -> None:
+    Composition(procfile(tmp_path, one="true")).stop()
+
+
+def test_what_is_wrong_with_a_procfile_is_told_at_once(tmp_path: Path) -> None:
+    (tmp_path / "Procfile").write_text("one: true\nwords\nmore words\none: true\n")
+    with pytest.raises(SettingsError) as error:
+        Composition(tmp_path)
+    assert [problem.line for problem in error.value.problems] == [2, 3, 4]
+    with pytest.raises(PenstockError, match="cannot be read"):
+        Composition(tmp_path / "nowhere")

@@ -1,0 +1,140 @@
+"""mpush on a Redis Cluster: names with a common hash tag, wherever their slot is and goes."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis import Redis
+from redis.crc import key_slot
+
+from penstock.embedded import EmbeddedServer, free_port
+from tests.harness import Service, until
+
+SLOT = key_slot(b"demo")
+NAMES = {"redis_namespace": "{demo}", "in_": "{demo}:in", "pending": "{demo}:pending", "out": ["{demo}:a", "{demo}:b"]}
+
+
+class Node:
+    """One of a cluster's servers, and a client of it."""
+
+    def __init__(self, server: EmbeddedServer) -> None:
+        self.server, self.client = server, Redis(port=server.port, protocol=2)
+        self.id = self.ask("MYID").decode()
+
+    def ask(self, *words: Any) -> Any:
+        return self.client.execute_command("CLUSTER", *words)
+
+    def ready(self) -> bool:
+        state = self.ask("INFO")
+        return b"cluster_state:ok" in state and b"cluster_known_nodes:2" in state
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[tuple[Node, Node]]:
+    """Two servers that share the slots; their clients are closed at the end."""
+    with ExitStack() as stack:
+        first, second = nodes = [Node(stack.enter_context(_server())) for _ in range(2)]
+        for node, slots in zip(nodes, ((0, 8191), (8192, 16383)), strict=True):
+            stack.callback(node.client.close)
+            node.ask("ADDSLOTSRANGE", *slots)
+        first.ask("MEET", "127.0.0.1", second.server.port)
+        until(lambda: all(node.ready() for node in nodes))
+        yield first, second
+
+
+def _server() -> EmbeddedServer:
+    """The servers talk to each other on their port + 10,000."""
+    port = next(port for port in iter(free_port, None) if port < 55_000)
+    return EmbeddedServer(port=port, cluster_enabled="yes")
+
+
+@pytest.fixture
+def nodes(cluster: tuple[Node, Node]) -> tuple[Node, Node]:
+    """The one that has the slot, with nothing in it, and the other one."""
+    first, second = cluster
+    here, there = (first, second) if _has_slot(first) else (second, first)
+    for node in cluster:
+        node.client.flushall()
+    return here, there
+
+
+def _has_slot(node: Node) -> bool:
+    return any(start <= SLOT <= end and servers[0][2].decode() == node.id for start, end, *servers in node.ask("SLOTS"))
+
+
+@contextmanager
+def mpush(node: Node, tmp_path: Path, **more: Any) -> Iterator[Service]:
+    with Service("mpush", tmp_path / "log", **{**NAMES, "redis": node.server.url, **more}) as service:
+        yield service
+
+
+def delivered(node: Node, *messages: bytes) -> None:
+    expected = list(reversed(messages))
+    for out in NAMES["out"]:
+        until(lambda out=out: node.client.llen(out) >= len(messages))  # type: ignore[misc]
+        assert node.client.lrange(out, 0, -1) == expected
+    assert not node.client.exists("{demo}:in", "{demo}:pending")
+
+
+@pytest.mark.parametrize("asked", ["the node that has the slot", "the other node"])
+def test_messages_are_delivered_whichever_node_is_named(nodes: tuple[Node, Node], tmp_path: Path, asked: str) -> None:
+    here, there = nodes
+    here.client.lpush("{demo}:in", "one", "two")
+    with mpush(there if "other" in asked else here, tmp_path) as service:
+        delivered(here, b"one", b"two")
+        assert here.client.lrange("{demo}:ids", 0, -1) == [b"1"]
+        assert service.stop() == 0
+        assert ("slot" in service.said()) == ("other" in asked)
+    assert not here.client.exists("{demo}:1", "{demo}:ids")
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        {"redis_namespace": "demo"},
+        {"out": ["{demo}:a", "b"]},
+    ],
+)
+def test_names_in_different_slots_are_refused_with_what_to_do(
+    nodes: tuple[Node, Node], tmp_path: Path, names: dict[str, Any]
+) -> None:
+    with mpush(nodes[0], tmp_path, **names) as service:
+        assert service.wait() == 1
+        assert "all names must lie in one slot: give them a common hash tag, as in {" in service.said()
+        assert "Traceback" not in service.said()
+    for node in nodes:
+        assert set(node.client.keys()) <= {f"{names.get('redis_namespace', '{demo}')}:metrics:error".encode()}
+
+
+def test_a_slot_that_is_moved_while_messages_flow_takes_the_service_with_it(
+    nodes: tuple[Node, Node], tmp_path: Path
+) -> None:
+    here, there = nodes
+    messages = [str(number).encode() for number in range(60)]
+    with mpush(here, tmp_path) as service:
+        here.client.lpush("{demo}:in", *messages[:20])
+        until(lambda: here.client.llen("{demo}:b") == 20)
+        there.ask("SETSLOT", SLOT, "IMPORTING", here.id)
+        here.ask("SETSLOT", SLOT, "MIGRATING", there.id)
+        while keys := here.ask("GETKEYSINSLOT", SLOT, 1):
+            here.client.migrate("127.0.0.1", there.server.port, keys, 0, 5000)
+        for node in (there, here):
+            node.ask("SETSLOT", SLOT, "NODE", there.id)
+        there.client.lpush("{demo}:in", *messages[20:])
+        delivered(there, *messages)
+        assert there.client.hmget("{demo}:metrics:taken", "count", "{demo}:a", "{demo}:b") == [b"60"] * 3
+        assert service.stop() == 0
+    assert not there.client.exists("{demo}:1", "{demo}:ids")
+
+
+def test_a_blocked_service_notices_that_its_slot_is_gone(nodes: tuple[Node, Node], tmp_path: Path) -> None:
+    here, there = nodes
+    with mpush(here, tmp_path, redis_namespace="", pop_timeout=30) as service:
+        until(lambda: here.client.info("clients")["blocked_clients"])
+        for node in (there, here):
+            node.ask("SETSLOT", SLOT, "NODE", there.id)
+        there.client.lpush("{demo}:in", "one")
+        delivered(there, b"one")
+        assert service.stop() == 0

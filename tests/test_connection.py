@@ -1,0 +1,137 @@
+"""Connections from URLs: every scheme, and no password ever shown."""
+
+import asyncio
+import shutil
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from subprocess import DEVNULL
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+from redis.exceptions import AuthenticationError, ConnectionError, TimeoutError
+
+from penstock.connection import connect, masked
+from penstock.embedded import EmbeddedServer
+from tests.harness import Service
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://host", "redis://host"),
+        ("redis://host:6379/1", "redis://host:6379/1"),
+        ("redis://:secret@host", "redis://:***@host"),
+        ("redis://user:secret@host:6379/1", "redis://user:***@host:6379/1"),
+        ("rediss://user:se:cr@et@host", "rediss://user:***@host"),
+        ("redis://user:sec%40ret@[::1]:6379", "redis://user:***@[::1]:6379"),
+        ("redis+sentinel://user:secret@a:1,b:2/service?db=1", "redis+sentinel://user:***@a:1,b:2/service?db=1"),
+        ("unix://user:secret@/run/redis.sock?db=1", "unix://user:***@/run/redis.sock?db=1"),
+        ("unix:///run/redis.sock?db=1&password=secret", "unix:///run/redis.sock?db=1&password=***"),
+        ("redis://host/0?password=secret&db=2", "redis://host/0?password=***&db=2"),
+        ("redis://host/0?PassWord=secret", "redis://host/0?PassWord=***"),
+        ("redis://user:@host", "redis://user:***@host"),
+    ],
+)
+def test_a_password_is_never_shown(url: str, shown: str) -> None:
+    assert masked(url) == shown
+    assert "secret" not in shown
+
+
+async def ping(url: str) -> Any:
+    async with connect(url) as redis:
+        await redis.set("key", "value")
+        return await redis.get("key")
+
+
+async def test_a_database_is_named_by_the_path(redis: Redis, server: EmbeddedServer) -> None:
+    assert await ping(f"redis://127.0.0.1:{server.port}/3") == b"value"
+    assert not await redis.exists("key")
+    async with connect(f"redis://127.0.0.1:{server.port}/3") as third:
+        assert await third.delete("key") == 1
+
+
+async def test_a_unix_socket_is_reached(tmp_path: Path) -> None:
+    with EmbeddedServer(unixsocket=str(tmp_path / "s")):
+        assert await ping(f"unix://{tmp_path}/s?db=2") == b"value"
+
+
+async def test_a_user_and_a_password_with_awkward_characters_are_accepted(tmp_path: Path) -> None:
+    with EmbeddedServer(unixsocket=str(tmp_path / "s"), requirepass="p@ss:/w#rd %") as server:
+        login = ":p%40ss%3A%2Fw%23rd%20%25@"
+        assert await ping(f"redis://{login}127.0.0.1:{server.port}") == b"value"
+        assert await ping(f"redis://default{login}127.0.0.1:{server.port}") == b"value"
+        assert await ping(f"unix://{login}{tmp_path}/s") == b"value"
+        with pytest.raises(AuthenticationError):
+            await ping(server.url)
+
+
+@asynccontextmanager
+async def encrypted(port: int, directory: Path) -> AsyncIterator[tuple[int, Path]]:
+    """A port where TLS leads to the plain ``port``, as in front of many a managed server; and its certificate."""
+    key, certificate = directory / "key.pem", directory / "certificate.pem"
+    made = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    made += ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-days", "1"]
+    making = await asyncio.create_subprocess_exec("openssl", *made, "-keyout", key, "-out", certificate, stderr=DEVNULL)
+    assert await making.wait() == 0
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate, key)
+
+    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65536):
+            writer.write(data)
+        writer.close()
+
+    async def bridge(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_connection("127.0.0.1", port)
+        await asyncio.gather(pump(reader, back), pump(there, writer))
+
+    front = await asyncio.start_server(bridge, "127.0.0.1", 0, ssl=context)
+    async with front:
+        yield front.sockets[0].getsockname()[1], certificate
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl to make a certificate with")
+async def test_tls_is_spoken_and_the_certificate_is_looked_at(server: EmbeddedServer, tmp_path: Path) -> None:
+    async with encrypted(server.port, tmp_path) as (port, certificate):
+        assert await ping(f"rediss://localhost:{port}/0?ssl_ca_certs={certificate}") == b"value"
+        with pytest.raises(ConnectionError, match="certificate verify failed"):
+            await ping(f"rediss://localhost:{port}/0")
+
+
+async def test_one_connection_serves_many_that_ask_at_once(redis: Redis, redis_url: str) -> None:
+    async with connect(redis_url, name="only") as client:
+        assert len(await asyncio.gather(*(client.incr("n") for _ in range(50)))) == 50
+        assert [each["name"] for each in await redis.client_list()].count("only") == 1
+
+
+async def test_a_lost_reply_is_never_asked_for_again(redis: Redis, redis_url: str) -> None:
+    """A BLMOVE that is sent twice takes two messages."""
+    async with connect(redis_url, name="taker") as client:
+        taking = asyncio.ensure_future(client.blmove("in", "pending", 0, "RIGHT", "LEFT"))
+        while not (await redis.info("clients"))["blocked_clients"]:
+            await asyncio.sleep(0.005)
+        (taker,) = [each["id"] for each in await redis.client_list() if each["name"] == "taker"]
+        await redis.client_kill_filter(_id=taker)
+        with pytest.raises(ConnectionError):
+            await taking
+    await redis.lpush("in", "one")
+    assert await redis.llen("pending") == 0
+
+
+async def test_a_server_that_says_nothing_counts_as_lost(redis: Redis, redis_url: str) -> None:
+    async with connect(redis_url, silence=0.1) as client:
+        with pytest.raises(TimeoutError):
+            await client.blpop(["nothing"], 0)
+
+
+async def test_a_service_works_through_a_unix_socket(tmp_path: Path) -> None:
+    with EmbeddedServer(unixsocket=str(tmp_path / "s")) as server:
+        names = {"in": "in", "pending": "pending", "out": ["a", "b"]}
+        with Service("mpush", tmp_path / "log", redis=f"unix://{tmp_path}/s?db=1", **names) as mpush:
+            async with connect(f"redis://127.0.0.1:{server.port}/1") as client:
+                await client.lpush("in", "one")
+                assert await client.blpop(["a"], 10) == (b"a", b"one")
+            assert mpush.stop() == 0

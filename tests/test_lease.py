@@ -1,0 +1,147 @@
+"""The lease: one active replica at a time, and a token that only grows."""
+
+import asyncio
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+from redis.asyncio import Redis
+
+from common.lease import Lease
+from penstock.names import decoded
+from tests.membership import KEYS
+
+OWNERS = ("1", "2", "3")
+
+
+def lease(redis: "Redis", owner: str, life: float = 1000) -> Lease:
+    return Lease(redis, KEYS.lease, owner, life)
+
+
+async def test_only_one_instance_holds_the_lease(redis: Redis) -> None:
+    first, second = lease(redis, "1"), lease(redis, "2")
+    assert await first.hold() == 1
+    assert await second.hold() is None
+    assert await first.hold() == 1
+    assert await redis.hget(KEYS.lease, "owner") == b"1"
+
+
+async def test_of_many_that_ask_at_once_one_gets_it(redis: Redis) -> None:
+    tokens = await asyncio.gather(*(lease(redis, str(owner)).hold() for owner in range(20)))
+    assert sorted(token for token in tokens if token) == [1]
+
+
+async def test_a_standby_takes_over_at_once_after_a_release(redis: Redis) -> None:
+    first, second = lease(redis, "1"), lease(redis, "2")
+    await first.hold()
+    await first.release()
+    assert await second.hold() == 2
+    assert await first.hold() is None
+
+
+async def test_nobody_can_release_what_another_holds(redis: Redis) -> None:
+    await lease(redis, "1").hold()
+    await lease(redis, "2").release()
+    assert await lease(redis, "2").hold() is None
+    assert await lease(redis, "1").hold() == 1
+
+
+async def test_a_release_of_what_nobody_holds_leaves_no_key(redis: Redis) -> None:
+    await lease(redis, "1").release()
+    assert not await redis.exists(KEYS.lease)
+
+
+async def test_the_lease_runs_out_by_the_servers_clock(redis: Redis) -> None:
+    first, second = lease(redis, "1", life=0.1), lease(redis, "2", life=0.1)
+    assert await first.hold() == 1
+    seconds, microseconds = await redis.time()
+    while (token := await second.hold()) is None:
+        await asyncio.sleep(0.005)
+    later, more = await redis.time()
+    assert token == 2
+    assert later - seconds + (more - microseconds) / 1e6 > 0.09
+    assert await first.hold() is None
+
+
+async def test_one_that_let_it_run_out_has_a_new_token(redis: Redis) -> None:
+    """Whatever it sent under the old one may have been overtaken."""
+    first = lease(redis, "1")
+    assert await first.hold() == 1
+    await redis.hset(KEYS.lease, "expires", 1)
+    assert await first.hold() == 2
+
+
+async def test_it_is_kept_for_as_long_as_is_set(redis: Redis) -> None:
+    await lease(redis, "1", life=12.5).hold()
+    seconds, _ = await redis.time()
+    expires = await redis.hget(KEYS.lease, "expires")
+    assert expires is not None
+    assert 11_000 < int(expires) - seconds * 1000 <= 13_500
+
+
+class Replicas(RuleBasedStateMachine):
+    """Replicas that ask, release and lose the lease in any order, beside a model of it."""
+
+    url = ""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.runner = asyncio.Runner()
+        self.redis = Redis.from_url(self.url)
+        self.leases = {owner: lease(self.redis, owner) for owner in OWNERS}
+        self.holder: str | None = None
+        self.last: str | None = None
+        self.seen: list[tuple[int, str]] = []
+        self.runner.run(self._forget())
+
+    @rule(owner=st.sampled_from(OWNERS))
+    def hold(self, owner: str) -> None:
+        token = self.runner.run(self.leases[owner].hold())
+        if self.holder not in (None, owner):
+            assert token is None
+            return
+        assert token is not None
+        if self.holder is None:
+            assert all(token > older for older, _ in self.seen)
+            self.seen.append((token, owner))
+        assert (token, owner) == self.seen[-1]
+        self.holder = self.last = owner
+
+    @rule(owner=st.sampled_from(OWNERS))
+    def release(self, owner: str) -> None:
+        self.runner.run(self.leases[owner].release())
+        if self.holder == owner:
+            self.holder = None
+
+    @rule()
+    def run_out(self) -> None:
+        """As if a thousand seconds went by."""
+        if self.last:
+            self.runner.run(self._set_expired())
+        self.holder = None
+
+    async def _forget(self) -> None:
+        await self.redis.delete(KEYS.lease)
+
+    async def _set_expired(self) -> None:
+        await self.redis.hset(KEYS.lease, "expires", 1)
+
+    @invariant()
+    def the_key_names_the_holder(self) -> None:
+        if self.holder:
+            assert self.runner.run(self._owner()) == self.holder
+
+    async def _owner(self) -> str:
+        return decoded(await self.redis.hget(KEYS.lease, "owner"))
+
+    def teardown(self) -> None:
+        self.runner.run(self.redis.aclose())
+        self.runner.close()
+
+
+def test_in_any_order_of_events_one_holds_it_and_tokens_grow(redis_url: str) -> None:
+    Replicas.url = redis_url
+    few = settings(
+        max_examples=40, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck), database=None
+    )
+    run_state_machine_as_test(Replicas, settings=few)

@@ -1,0 +1,167 @@
+"""The loader of Lua scripts: names instead of positions, and no wrong call ever reaches a server."""
+
+import re
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from fakeredis import FakeAsyncRedis
+from redis.asyncio import Redis
+from redis.exceptions import ResponseError
+
+from penstock.connection import connect
+from penstock.errors import Fenced, PenstockError, WrongCall, WrongType
+from penstock.lua import Script
+
+APPEND = Script(
+    "append.lua",
+    """-- Push a value, and its twin where there is a place for it.
+--
+-- KEYS first      list   gets the value
+-- KEYS second?    list   gets it too
+-- KEYS others...  list   get it as well
+-- ARGV value      what is pushed
+-- ARGV times      how often
+-- Returns how many lists got it, and whether `second` was given. Run twice: twice as many.
+redis.call('RPUSH', first, value)
+if second then redis.call('RPUSH', second, value) end
+for _, other in ipairs(others) do
+  for _ = 1, times do redis.call('RPUSH', other, value) end
+end
+return {1 + (second and 1 or 0) + #others, tostring(second)}
+""",
+)
+RIGHT: dict[str, Any] = {"first": "a", "others": ["b", "c"], "value": "x", "times": 2}
+
+
+@pytest.fixture
+async def fake() -> AsyncIterator["Redis"]:
+    async with FakeAsyncRedis(protocol=2) as client:
+        yield client
+
+
+async def test_keys_and_arguments_are_given_by_name(fake: Redis) -> None:
+    assert await APPEND(fake, second="s", **RIGHT) == [4, b"s"]
+    assert [await fake.lrange(key, 0, -1) for key in "asbc"] == [[b"x"], [b"x"], [b"x", b"x"], [b"x", b"x"]]
+
+
+async def test_an_optional_key_that_is_left_out_is_nil(fake: Redis) -> None:
+    assert await APPEND(fake, **RIGHT) == [3, b"nil"]
+    assert await APPEND(fake, second=None, **RIGHT) == [3, b"nil"]
+    assert sorted(await fake.keys()) == [b"a", b"b", b"c"]
+
+
+@pytest.mark.parametrize("others", [[], ["b"], [f"list {number}" for number in range(500)], ("b", "c")])
+async def test_a_last_key_takes_any_number(fake: Redis, others: list[str]) -> None:
+    assert (await APPEND(fake, **{**RIGHT, "others": others}))[0] == 1 + len(others)
+
+
+async def test_the_order_of_the_names_in_a_call_means_nothing(fake: Redis) -> None:
+    assert await APPEND(fake, times=1, value="x", others=["b"], second="s", first="a") == [3, b"s"]
+    assert await fake.lrange("s", 0, -1) == [b"x"]
+
+
+async def test_any_bytes_are_a_name_and_a_value(fake: Redis) -> None:
+    await APPEND(fake, **{**RIGHT, "first": b"\x00\xff", "value": bytes(range(256))})
+    assert await fake.lrange(b"\x00\xff", 0, -1) == [bytes(range(256))]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "problem"),
+    [
+        ({"value": ...}, "append.lua: value is missing"),
+        ({"first": ..., "times": ...}, "append.lua: first is missing, times is missing"),
+        ({"others": ...}, "append.lua: others is missing"),
+        ({"value": None}, "append.lua: value is missing"),
+        ({"frist": "a"}, "append.lua: frist is not declared in its header"),
+        ({"others": "bc"}, "append.lua: others takes a list"),
+        ({"others": b"bc"}, "append.lua: others takes a list"),
+        ({"first": ["a", "b"]}, "append.lua: first takes one"),
+        ({"value": ["x", "y"]}, "append.lua: value takes one"),
+        ({"second": ("s",)}, "append.lua: second takes one"),
+    ],
+)
+async def test_a_wrong_call_never_reaches_the_server(wrong: dict[str, Any], problem: str) -> None:
+    named = {name: value for name, value in {**RIGHT, **wrong}.items() if value is not ...}
+    async with connect("redis://127.0.0.1:1") as nowhere:
+        with pytest.raises(WrongCall, match=f"^{re.escape(problem)}$"):
+            await APPEND(nowhere, **named)
+        async with nowhere.pipeline() as transaction:
+            with pytest.raises(WrongCall):
+                APPEND.queue(transaction, **named)
+            assert len(transaction) == 0
+
+
+def test_only_the_last_key_may_take_several() -> None:
+    with pytest.raises(WrongCall, match="only the last key may take several"):
+        Script("wrong.lua", "-- KEYS many...  list  these\n-- KEYS one  list  and this\nreturn 1")
+
+
+def test_only_a_line_that_begins_with_the_word_declares() -> None:
+    script = Script("plain.lua", "-- Of KEYS and\n--   KEYS that  list  is indented\n--KEYS glued  list\nreturn 1")
+    command, source, keys = script.by_source()
+    assert (command, str(source).split(), keys) == ("EVAL", ["return", "1"], 0)
+
+
+@pytest.mark.parametrize("second", [None, "s"])
+async def test_the_line_in_an_error_is_the_line_in_the_file(redis: Redis, second: str | None) -> None:
+    lines = [
+        "-- Fails.",
+        "-- KEYS first  list  x",
+        "-- KEYS second?  list  y",
+        "",
+        "-- why",
+        "local one = 1",
+        "",
+        "-- ?",
+    ]
+    script = Script("fails.lua", "\n".join([*lines, "  -- here", "return redis.call('INCR', first) + nothing"]))
+    with pytest.raises(ResponseError, match=r"user_script:10:"):
+        await script(redis, first="a", second=second)
+
+
+async def test_a_script_that_the_server_forgot_is_sent_again(redis: Redis) -> None:
+    await APPEND(redis, **RIGHT)
+    await redis.script_flush()
+    await APPEND(redis, **RIGHT)
+    await APPEND(redis, **RIGHT)
+    assert await redis.llen("a") == 3
+
+
+async def test_once_known_only_the_digest_travels(redis: Redis) -> None:
+    await APPEND(redis, **RIGHT)
+    await redis.config_resetstat()
+    await APPEND(redis, **RIGHT)
+    used = await redis.info("commandstats")
+    assert used["cmdstat_evalsha"]["calls"] == 1
+    assert "cmdstat_eval" not in used
+
+
+async def test_in_a_transaction_a_script_cannot_be_unknown(redis: Redis) -> None:
+    await APPEND(redis, **RIGHT)
+    async with redis.pipeline(transaction=True) as transaction:
+        transaction.incr("before")
+        APPEND.queue(transaction, **RIGHT)
+        transaction.incr("after")
+        await redis.script_flush()
+        assert await transaction.execute() == [1, [3, b"nil"], 1]
+    assert await redis.llen("a") == 2
+
+
+async def test_an_error_of_the_script_itself_is_not_taken_for_a_missing_one(redis: Redis) -> None:
+    await redis.set("a", "no list")
+    await APPEND(redis, **{**RIGHT, "first": "other"})
+    with pytest.raises(WrongType):
+        await APPEND(redis, **RIGHT)
+    assert await redis.llen("b") == 2
+
+
+@pytest.mark.parametrize(("said", "error"), [("WRONGTYPE a holds a hash", WrongType), ("FENCED lease", Fenced)])
+async def test_an_error_that_a_script_returns_is_one_of_ours(
+    redis: Redis, said: str, error: type[PenstockError]
+) -> None:
+    script = Script("refuses.lua", "-- ARGV said  the error\nreturn redis.error_reply(said)")
+    with pytest.raises(error, match=f"^{said.partition(' ')[2]}$"):
+        await script(redis, said=said)
+    with pytest.raises(ResponseError, match="other"):
+        await script(redis, said="FINE other")

@@ -1,0 +1,120 @@
+"""The README does what it says: every shell block runs, every printed answer is the one that comes."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from typing import Final
+
+import pytest
+
+from penstock.embedded import free_port
+from tests.harness import ROOT
+
+END: Final = "--- end of command, status"
+READS: Final = ("lrange", "hkeys", "hgetall", "llen")
+"""What may be asked again until the answer is there: a reader takes longer to type than the service to deliver."""
+RECURSES: Final = re.compile(r"^make test$", re.MULTILINE)
+
+
+class Shell:
+    """A bash session in the repository, as a reader has it."""
+
+    def __init__(self, port: int) -> None:
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(("MPUSH_", "REDIS"))}
+        self._port = str(port)
+        self._process = subprocess.Popen(
+            ["bash"],
+            cwd=ROOT,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def run(self, command: str) -> tuple[str, int]:
+        """What ``command`` printed, and its status; the README's port is the test's."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        command = command.replace("6379", self._port)
+        self._process.stdin.write(f"{command}\necho '{END}' $?\n")
+        self._process.stdin.flush()
+        lines: list[str] = []
+        for line in self._process.stdout:
+            if END in line:
+                return "".join(lines), int(line.rpartition(" ")[2])
+            if not line.startswith('{"'):  # a service's log
+                lines.append(line)
+        raise AssertionError(f"the shell ended in {command!r}: {lines}")
+
+    def close(self) -> None:
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.communicate()
+
+
+@pytest.fixture
+def shell() -> Iterator[Shell]:
+    session = Shell(free_port())
+    yield session
+    session.close()
+
+
+def blocks(text: str) -> list[tuple[str, str]]:
+    return re.findall(r"^```(shell|console)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+def examples(block: str) -> list[tuple[str, str]]:
+    """Commands behind ``$`` with what they print."""
+    parts = re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]
+    return [(part.partition("\n")[0], part.partition("\n")[2]) for part in parts]
+
+
+def test_every_block_of_the_readme_works_as_printed(shell: Shell) -> None:
+    found = blocks((ROOT / "README.md").read_text())
+    assert [kind for kind, _ in found].count("console") >= 3
+    for kind, block in found:
+        if kind == "shell":
+            assert not RECURSES.search(block), "a test run inside a test run would never end"
+            printed, status = shell.run(block)
+            assert status == 0, f"{block}\n{printed}"
+            continue
+        for command, expected in examples(block):
+            assert answer(shell, command, expected) == expected, command
+
+
+def answer(shell: Shell, command: str, expected: str) -> str:
+    end = time.monotonic() + 20
+    while True:
+        printed, _ = shell.run(f"FAKETTY=1 {command}")
+        if printed == expected or not command.split()[1].startswith(READS) or time.monotonic() > end:
+            return printed
+
+
+def test_what_the_readme_links_to_is_there() -> None:
+    pages = [
+        ROOT / "README.md",
+        *ROOT.glob("docs/*.md"),
+        *ROOT.glob("services/*/README.md"),
+        *ROOT.glob("compose/*/*.md"),
+    ]
+    for page in pages:
+        for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.relative_to(ROOT)}: {target}"
+
+
+def test_the_checked_answers_can_be_wrong(shell: Shell) -> None:
+    assert answer(shell, "echo two", "one\n") == "two\n"
+
+
+def test_the_pages_name_every_setting_that_matters() -> None:
+    page = (ROOT / "services" / "mpush" / "README.md").read_text()
+    printed = subprocess.run(
+        [sys.executable, "-m", "services.mpush", "--help"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+    for name in re.findall(r"^\| `(\w+)`", page.partition("## Settings")[2].partition("## Keys")[0], re.MULTILINE):
+        assert f"\n  {name}" in printed, name

@@ -1,0 +1,272 @@
+"""The registry of live instances: what is written, how long it lives, and what is an order to stop."""
+
+import asyncio
+import os
+import socket
+import time
+from types import SimpleNamespace
+
+import pytest
+from redis.asyncio import Redis
+from structlog.testing import capture_logs
+
+from common.registry import LUA, Presence
+from penstock import __version__
+from penstock.connection import connect
+from penstock.embedded import EmbeddedServer
+from penstock.errors import WrongType
+from penstock.lua import Script
+from tests.membership import KEYS, registered, registry
+
+REGISTER, RENEW, COMPACT, DEREGISTER = (
+    Script.read(LUA / f"{verb}.lua") for verb in ("register", "renew", "compact", "deregister")
+)
+
+
+async def listed(redis: Redis) -> list[int]:
+    return [int(id) for id in await redis.lrange(KEYS.ids, 0, -1)]
+
+
+async def test_an_instance_is_registered_with_what_an_operator_asks_for(redis: Redis) -> None:
+    await redis.set(KEYS.counter, 8)
+    before, _ = await redis.time()
+    instance = await registered(redis)
+    assert instance.id == "9"
+    fields = await redis.hgetall("demo:mpush:9")
+    started = fields[b"started"]
+    assert list(fields.items()) == [
+        (b"host", socket.gethostname().encode()),
+        (b"pid", str(os.getpid()).encode()),
+        (b"started", started),
+        (b"renewed", started),
+        (b"service", b"mpush"),
+        (b"version", __version__.encode()),
+    ]
+    assert before <= int(started) <= (await redis.time())[0]
+    assert await listed(redis) == [9]
+
+
+@pytest.mark.parametrize("expire", [30, 60, 600])
+async def test_a_registration_lives_as_long_as_is_set(redis: Redis, expire: int) -> None:
+    instance = await registered(redis, service_expire=expire)
+    assert expire - 1 <= await redis.ttl(instance.key) <= expire
+
+
+async def test_the_newest_instance_is_at_the_head_and_the_list_has_its_capacity_exactly(redis: Redis) -> None:
+    for _ in range(12):
+        instance = await registered(redis)
+    assert await listed(redis) == [12, 11, 10, 9, 8, 7, 6, 5, 4, 3]
+    assert instance.id == "12"
+    assert await redis.exists(*(KEYS.instance(str(id)) for id in range(1, 13))) == 12
+
+
+@pytest.mark.parametrize("capacity", [1, 2])
+async def test_the_capacity_is_what_is_set(redis: Redis, capacity: int) -> None:
+    for _ in range(3):
+        await registered(redis, service_capacity=capacity)
+    assert await listed(redis) == [3, 2][:capacity]
+
+
+async def test_a_living_instance_that_was_pushed_off_the_list_comes_back_when_there_is_room(redis: Redis) -> None:
+    """MP-D07: the original drops the oldest live instances for good."""
+    first, second, third = [await registered(redis, service_capacity=2) for _ in range(3)]
+    assert await first.renew() is Presence.HERE
+    assert await listed(redis) == [3, 2]
+    await third.leave()
+    assert await first.renew() is Presence.HERE
+    assert await listed(redis) == [2, 1]
+    assert await second.renew() is Presence.HERE
+    assert await listed(redis) == [2, 1]
+
+
+async def test_renewal_restores_the_life_and_says_when(redis: Redis) -> None:
+    instance = await registered(redis)
+    await redis.expire(instance.key, 7)
+    await redis.hset(instance.key, mapping={"renewed": 1, "started": 5})
+    assert await instance.renew() is Presence.HERE
+    assert await redis.ttl(instance.key) >= 59
+    renewed, started = await redis.hmget(instance.key, "renewed", "started")
+    assert abs(int(renewed or 0) - (await redis.time())[0]) <= 1
+    assert started == b"5"
+
+
+async def test_renewal_never_brings_a_registration_back(redis: Redis) -> None:
+    """MP-D05: the original's HSET made one without a life, for good."""
+    instance = await registered(redis)
+    await redis.delete(instance.key)
+    assert await instance.renew() is Presence.DELETED
+    assert await instance.renew() is Presence.DELETED
+    assert not await redis.exists(instance.key)
+
+
+async def test_no_registration_is_ever_without_a_life_however_renewal_and_deletion_meet(
+    redis: Redis, redis_url: str
+) -> None:
+    instance = await registered(redis)
+    async with Redis.from_url(redis_url) as operator:
+        for _ in range(50):
+            await asyncio.gather(instance.renew(), operator.delete(instance.key), instance.renew())
+            assert not await redis.exists(instance.key)
+            await instance.enter()
+
+
+async def test_looking_finds_a_deleted_registration_at_once(redis: Redis) -> None:
+    instance = await registered(redis)
+    assert await instance.look() is Presence.HERE
+    await redis.delete(instance.key)
+    assert await instance.look() is Presence.DELETED
+
+
+async def test_a_name_that_is_taken_is_not_taken_again(redis: Redis) -> None:
+    """MP-37: the counter was set back, by a restore or by hand; two instances never share a registration."""
+    first = await registered(redis, pid=1)
+    await redis.set(KEYS.counter, 0)
+    await redis.set(KEYS.instance("2"), "somebody's")
+    second = await registered(redis, pid=2)
+    assert (first.id, second.id) == ("1", "3")
+    assert await redis.hget(first.key, "pid") == b"1"
+    assert await redis.get(KEYS.instance("2")) == b"somebody's"
+    assert await listed(redis) == [3, 1]
+
+
+async def test_the_script_refuses_a_name_that_is_taken_and_changes_nothing(redis: Redis) -> None:
+    named = {"id": "1", "host": "oak", "service": "mpush", "version": "1", "expire": 60, "capacity": 10}
+    keys = {"instance": KEYS.instance("1"), "ids": KEYS.ids}
+    started = await REGISTER(redis, pid=1, **keys, **named)
+    assert abs(started - (await redis.time())[0]) <= 1
+    assert await REGISTER(redis, pid=2, **keys, **named) == 0
+    assert await redis.hget(KEYS.instance("1"), "pid") == b"1"
+    assert await listed(redis) == [1]
+
+
+async def test_a_list_of_ids_of_another_type_is_named_and_nothing_is_registered(redis: Redis) -> None:
+    await redis.hset(KEYS.ids, "field", "value")
+    with pytest.raises(WrongType, match=r"^demo:mpush:ids holds a hash, expected a list$"):
+        await registered(redis)
+    assert not await redis.exists(KEYS.instance("1"))
+
+
+async def test_a_registration_that_another_process_has_counts_as_gone(redis: Redis) -> None:
+    mine = await registered(redis, pid=1)
+    await mine.leave()
+    await redis.set(KEYS.counter, 0)
+    theirs = await registered(redis, pid=2)
+    await redis.hset(theirs.key, "renewed", 1)
+    assert mine.key == theirs.key
+    assert await mine.renew() is Presence.DELETED
+    assert await redis.hmget(theirs.key, "pid", "renewed") == [b"2", b"1"]
+    assert await theirs.renew() is Presence.HERE
+    await mine.leave()
+    assert await theirs.look() is Presence.HERE
+    assert await listed(redis) == [1]
+
+
+async def test_the_dead_leave_the_list_and_the_living_stay(redis: Redis) -> None:
+    """MP-D02 and MP-D03: the original never compacted, and would have kept the dead and removed the living."""
+    instances = [await registered(redis) for _ in range(6)]
+    for dead in (0, 2, 5):
+        await redis.delete(instances[dead].key)
+    assert await listed(redis) == [6, 5, 4, 3, 2, 1]
+    await registered(redis)
+    assert await listed(redis) == [7, 5, 4, 2]
+
+
+@pytest.mark.parametrize("when", ["renew", "leave"])
+async def test_the_list_is_compacted_on_renewal_and_on_the_way_out(redis: Redis, when: str) -> None:
+    instance, other, third = [await registered(redis) for _ in range(3)]
+    await redis.delete(other.key)
+    await (instance.renew() if when == "renew" else instance.leave())
+    assert await listed(redis) == ([3, 1] if when == "renew" else [3])
+    assert third.id == "3"
+
+
+async def test_ids_that_were_listed_twice_or_never_lived_go_too(redis: Redis) -> None:
+    await redis.rpush(KEYS.ids, 1, 2, 1, 3)
+    await redis.set(KEYS.counter, 3)
+    await registered(redis)
+    assert await listed(redis) == [4]
+
+
+async def test_compaction_run_twice_finds_nothing(redis: Redis) -> None:
+    await redis.rpush(KEYS.ids, 3, 2, 1)
+    await redis.hset(KEYS.instance("2"), "host", "oak")
+    instances = [KEYS.instance(str(id)) for id in (3, 2, 1)]
+    assert await COMPACT(redis, ids=KEYS.ids, instances=instances) == 2
+    assert await COMPACT(redis, ids=KEYS.ids, instances=instances) == 0
+    assert await listed(redis) == [2]
+
+
+async def test_on_the_way_out_one_registration_and_one_id_are_removed(redis: Redis) -> None:
+    """MP-D04: the original's log always said ``lrem: 0``."""
+    with capture_logs() as logs:
+        instance = await registered(redis)
+        await instance.leave()
+    (ended,) = [line for line in logs if line["event"] == "ended"]
+    assert (ended["key"], ended["del"], ended["lrem"]) == (KEYS.instance("1"), 1, 1)
+    assert not await redis.exists(KEYS.ids, KEYS.instance("1"))
+    named = {"instance": instance.key, "ids": KEYS.ids, "id": "1", "host": socket.gethostname(), "pid": os.getpid()}
+    assert await DEREGISTER(redis, **named) == [0, 0]
+
+
+async def test_leaving_leaves_the_others_alone(redis: Redis) -> None:
+    first, second, third = [await registered(redis) for _ in range(3)]
+    await second.leave()
+    assert await listed(redis) == [3, 1]
+    assert [await each.look() for each in (first, third)] == [Presence.HERE, Presence.HERE]
+
+
+async def test_the_script_renews_nothing_that_is_not_its_own(redis: Redis) -> None:
+    await redis.hset(KEYS.instance("1"), mapping={"host": "oak", "pid": "1"})
+    named = {"instance": KEYS.instance("1"), "ids": KEYS.ids, "id": "1", "expire": 60, "capacity": 10}
+    assert await RENEW(redis, host="elm", pid="1", **named) == 0
+    assert await RENEW(redis, host="oak", pid="11", **named) == 0
+    assert await redis.ttl(KEYS.instance("1")) == -1
+    assert await RENEW(redis, host="oak", pid=1, **named) == 1
+    assert await listed(redis) == [1]
+
+
+async def test_a_registration_that_ran_out_while_the_server_was_out_of_reach_is_no_order_to_stop(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    instance = await registered(redis)
+    await redis.delete(instance.key)
+    assert await instance.look() is Presence.DELETED
+    now = time.monotonic()
+    monkeypatch.setattr("common.registry.time", SimpleNamespace(monotonic=lambda: now + 61))
+    assert await instance.look() is Presence.LOST
+    assert await instance.renew() is Presence.LOST
+    assert await instance.enter() == "2"
+    assert await listed(redis) == [2]
+
+
+async def test_a_server_that_lost_everything_is_no_order_to_stop() -> None:
+    with EmbeddedServer() as server:
+        async with connect(server.url) as redis:
+            instance = await registered(redis)
+            server.restart()
+            await redis.connection_pool.disconnect()
+            assert await instance.look() is Presence.LOST
+            assert await instance.renew() is Presence.LOST
+            assert await instance.enter() == "1"
+            await redis.delete(instance.key)
+            assert await instance.look() is Presence.DELETED
+
+
+async def test_a_registration_outlives_a_server_that_keeps_it() -> None:
+    with EmbeddedServer(aof=True) as server:
+        async with connect(server.url) as redis:
+            instance = await registered(redis)
+            server.restart()
+            await redis.connection_pool.disconnect()
+            assert await instance.renew() is Presence.HERE
+            await redis.delete(instance.key)
+            assert await instance.renew() is Presence.DELETED
+
+
+async def test_many_that_start_at_once_have_ids_of_their_own(redis: Redis, redis_url: str) -> None:
+    clients = [connect(redis_url) for _ in range(20)]
+    ids = await asyncio.gather(*(registry(client, pid).enter() for pid, client in enumerate(clients)))
+    assert sorted(map(int, ids)) == list(range(1, 21))
+    assert len(set(await listed(redis))) == 10
+    for client in clients:
+        await client.aclose()

@@ -1,0 +1,132 @@
+"""What mpush refuses beyond the rows of the original, and that everything is told at once."""
+
+from pathlib import Path
+
+import pytest
+
+from common.collisions import different_slots
+from penstock.errors import Problem, SettingsError
+from services.mpush.settings import Settings
+from tests.given import ENVIRONMENT, made, one, problems, refused
+
+
+@pytest.mark.parametrize(
+    "name", ["id", "ids", "7", "events", "dead", "done", "lease", "owners", "lists", "metrics:start", "message:ids"]
+)
+def test_the_services_own_keys_are_no_lists_of_the_operators(name: str) -> None:
+    key = f"demo:{name}"
+    assert "is a key of the service itself" in one(redis_namespace="demo", in_=key)
+    assert "is a key of the service itself" in one(redis_namespace="demo", pending=key)
+    assert "is a key of the service itself" in one(redis_namespace="demo", out=["a", key])
+    assert made(in_=key).in_ == key  # without a namespace nothing else lies there
+
+
+def test_lists_may_lie_below_the_namespace() -> None:
+    settings = made(redis_namespace="demo", in_="demo:in", pending="demo:pending", out=["demo:out0", "demo:7a"])
+    assert settings.lists() == {"demo:in": "in", "demo:pending": "pending", "demo:out0": "out", "demo:7a": "out"}
+
+
+def test_the_pending_list_of_an_instance_is_no_list_of_the_operators() -> None:
+    assert "is the pending list of an instance" in one(in_="pending:7")
+    assert "is the pending list of an instance" in one(out=["a", "pending:12"])
+    assert made(out=["pending:a", "pending:"]).out == ["pending:a", "pending:"]
+
+
+@pytest.mark.parametrize("pending", ["demo", "demo:metrics", "demo:message"])
+def test_no_pending_list_of_an_instance_may_be_a_key_of_the_service(pending: str) -> None:
+    assert "would give instances pending lists" in one(redis_namespace="demo", pending=pending)
+
+
+def test_an_out_on_another_server_is_sent_to_vpush() -> None:
+    assert one(out=["redis://u:secret@h/0"]).endswith("use vpush to deliver to another one")
+    assert "found the URL of a server" in one(in_="rediss://h")
+
+
+def test_ordered_and_dead_letters_need_a_namespace() -> None:
+    assert one(ordered=True).startswith("ordered: needs redisNamespace")
+    assert one(overflow="dead", max_length=5).startswith("overflow: dead needs redisNamespace")
+    settings = made(redis_namespace="demo", ordered=True, overflow="dead", max_length=5)
+    assert settings.lists()["demo:dead"] == "dead"
+
+
+def test_an_overflow_that_can_never_come_is_refused() -> None:
+    assert one(overflow="block") == "overflow: has no effect without maxLength"
+    assert made(overflow="block", max_length=1).max_length == 1
+
+
+@pytest.mark.parametrize("durability", ["memory", "aof", "replicas:1", "replicas:12"])
+def test_durability_has_three_forms(durability: str) -> None:
+    assert made(durability=durability).durability == durability
+
+
+@pytest.mark.parametrize("durability", ["", "disk", "replicas", "replicas:0", "replicas:-1", "replicas:1 ", "aof\n", 1])
+def test_durability_of_another_form_is_refused(durability: object) -> None:
+    assert "expected memory | aof | replicas:N" in one(durability=durability)
+
+
+def test_the_longest_wait_on_the_server_covers_the_pop_and_the_disk() -> None:
+    assert made(pop_timeout=7).longest_wait == 7
+    assert made(pop_timeout=7, durability="aof", durability_timeout=20).longest_wait == 20
+
+
+def test_all_problems_are_told_at_once_in_the_order_of_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "props.yaml"
+    file.write_text(
+        "in: a\npending: a\nout: []\nserviceRenew: 40\nserviceExpire: 44\npopTimeout: 4\npop_timeout: 5\nmaxLenght: 3\n"
+    )
+    environ = {"MPUSH_POP_TIMEOT": "5", "MPUSH_SERVICE_HOST": "10.0.0.1", "MPUSH_PORT_6379_TCP_ADDR": "x", "OTHER": "1"}
+    with pytest.raises(SettingsError) as refusal:
+        Settings.load(file, environ)
+    found = refusal.value.problems
+    assert [(problem.line, problem.property) for problem in found] == [
+        (None, "redis"),
+        (2, "pending"),
+        (3, "out"),
+        (4, "serviceRenew"),
+        (6, "popTimeout"),
+        (7, "pop_timeout"),
+        (8, "maxLenght"),
+        (None, "MPUSH_POP_TIMEOT"),
+    ]
+    assert found[5] == Problem("unknown property: did you mean popTimeout?", str(file), 7, "pop_timeout")
+    assert found[6].message == "unknown property: did you mean maxLength?"
+    assert found[7].message == "unknown variable: did you mean MPUSH_POP_TIMEOUT?"
+    assert str(refusal.value).count("\n") == len(found) - 1
+
+
+def test_a_contradiction_is_told_beside_a_fault_of_another_field() -> None:
+    assert [problem.partition(":")[0] for problem in problems(service_renew=57, batch=0, overflow="dead")] == [
+        "batch",
+        "serviceRenew",
+        "overflow",
+        "overflow",
+    ]
+
+
+def test_a_fault_of_the_environment_names_the_variable() -> None:
+    (problem,) = refused(None, **ENVIRONMENT, MPUSH_POP_TIMEOUT="4")
+    assert problem == 'MPUSH_POP_TIMEOUT: expected a whole number of seconds from 5 to 30, found "4"'
+    (problem,) = refused(None, **{**ENVIRONMENT, "MPUSH_OUT": '["a"'})
+    assert problem.startswith("MPUSH_OUT: expected a list of names")
+
+
+def test_a_file_that_cannot_be_read_hides_no_fault_of_the_environment(tmp_path: Path) -> None:
+    found = refused(tmp_path / "none.yaml", MPUSH_POP_TIMEOUT="4")
+    assert [problem.rpartition(":")[0].endswith(("cannot be read", "MPUSH_POP_TIMEOUT")) for problem in found] == [
+        True
+    ] * 2
+
+
+def test_two_names_of_one_setting_in_a_file_contradict_each_other_by_line(tmp_path: Path) -> None:
+    file = tmp_path / "props.json5"
+    file.write_text("{redisNamespace: 'a',\nserviceNamespace: 'b'}")
+    assert f"{file}:2: serviceNamespace: contradicts redisNamespace" in "\n".join(refused(file, **ENVIRONMENT))
+
+
+def test_names_in_different_slots_are_told_with_their_slots() -> None:
+    assert different_slots(["{demo}:in", "{demo}:out", "{demo}"]) == {}
+    assert different_slots(["in", "out", "é"]).keys() == {"in", "out", "é"}
+
+
+def test_python_takes_python_names_only() -> None:
+    assert one(popTimeout=5) == "popTimeout: unknown property: did you mean pop_timeout?"
