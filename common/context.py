@@ -102,6 +102,22 @@ class Context(Generic[S]):
         await self.wire.send(transaction.packed)
         self._under_way.append(transaction.replies)
 
+    async def confirm(self) -> None:
+        """Wait until all that earlier runs settled is as durable as the settings ask.
+
+        Raises ``NotDurable``: nothing more may be taken then.
+        """
+        base = self.settings.pending_list
+        if self.durability.commands and base is not None:
+            key = self.pending(base)
+            batch = self.durability.confirmation(key)
+            await self.wire.send(pack(batch))
+            replies = await self.wire.receive(len(batch))
+            for reply in replies:
+                if isinstance(reply, ResponseError):
+                    raise await self._named(reply, key)
+            self.durability.check(replies[-1:])
+
     async def settled(self) -> list[Any]:
         """The replies to the commands of the oldest ``send``, once they are as durable as the settings ask.
 

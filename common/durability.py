@@ -40,8 +40,18 @@ class Durability:
         if not (await redis.info("persistence")).get("aof_enabled"):
             raise Unsuitable("durability aof needs a server that writes a log: set `appendonly yes`")
 
+    def confirmation(self, key: str) -> list[Command]:
+        """A write that changes nothing, to a list, and the wait behind it: it confirms all that was written before.
+
+        A connection that has written nothing is not waited for: a wait alone would confirm nothing after a reconnect.
+        """
+        return [("MULTI",), ("LPUSH", key, ""), ("LPOP", key), ("EXEC",), *self.commands]
+
     def check(self, confirmations: list[Any]) -> None:
-        """Raise ``NotDurable`` where the replies to ``commands`` do not confirm what is asked."""
+        """Raise ``NotDurable`` where the replies to ``commands`` do not confirm what is asked, or their error."""
+        for reply in confirmations:
+            if isinstance(reply, ResponseError):
+                raise reply
         if self.level == "aof" and confirmations[0][0] < 1:
             raise NotDurable("settled, but not on the server's disk yet (WAITAOF)")
         if self._replicas and confirmations[0] < self._replicas:

@@ -131,6 +131,7 @@ class Process(Generic[S]):
                     if self._membership.dismissed:
                         return
                 if context.running:
+                    await context.confirm()
                     await self._run(context)
             except FAILURES as error:
                 await context.reset()

@@ -34,8 +34,8 @@ class QueueService:
     source: str = "work:in"
     pending: str = "work:pending"
     outs: tuple[str, ...] = ("work:out0", "work:out1")
-    ends_in: tuple[str, ...] = ("taken", "delivered")
-    """The metrics whose field of each out list counts what came through."""
+    ends_in: tuple[str, str] = ("taken", "delivered")
+    """The metrics of messages and of copies; the field of an out list counts what came through to it."""
 
     def settings(self) -> dict[str, object]:
         return {"in_": self.source, "pending": self.pending, "out": json.dumps(self.outs), "pop_timeout": 5}
@@ -204,14 +204,16 @@ def assert_accounted(stage: Stage, accepted: Iterable[bytes], unsure: Iterable[b
     """Every message by content, in every out list: none lost, none doubled, none from nowhere; counters agree."""
     copy = stage.service.copy
     owed, maybe = Counter(map(copy, accepted)), Counter(map(copy, unsure))
-    counters = {name: stage.metric(name) for name in stage.service.ends_in}
+    copies = 0
     for out in stage.service.outs:
         found = Counter(stage.held(out))
         lost, surplus = owed - found, found - owed - maybe
         assert (out, _few(lost), _few(surplus)) == (out, {}, {}), f"{lost.total()} lost, {surplus.total()} doubled"
-        assert {name: fields.get(out, 0) for name, fields in counters.items()} == dict.fromkeys(
-            counters, found.total()
-        ), out
+        counted = {name: stage.metric(name).get(out, 0) for name in stage.service.ends_in}
+        assert counted == dict.fromkeys(counted, found.total()), out
+        copies += found.total()
+    messages, delivered = (stage.metric(name).get("count", 0) for name in stage.service.ends_in)
+    assert (messages * len(stage.service.outs), delivered) == (copies, copies)
 
 
 def assert_registry_clean(stage: Stage, killed: Iterable[str] = ()) -> None:

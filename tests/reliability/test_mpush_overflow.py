@@ -124,7 +124,7 @@ def test_every_copy_is_accounted_for_when_replicas_are_killed_at_the_limit(
     first, second = stage.service.outs
     killed = []
     with subscriber(stage, first, rng) as some, subscriber(stage, second, rng) as others:
-        with Publisher(stage, rng) as publisher:
+        with Publisher(stage, rng, most_waiting=2 * LIMIT) as publisher:
             for _ in range(20):
                 replica = stage.up(**settings)
                 time.sleep(rng.uniform(0, 0.05))  # not a wait for something: the time of the kill is chance

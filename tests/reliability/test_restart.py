@@ -1,7 +1,10 @@
 """The server goes away and comes back."""
 
 import random
+import socket
 import time
+
+from redis import Redis
 
 from penstock.embedded import EmbeddedServer
 from tests.harness import until
@@ -50,3 +53,40 @@ def test_a_server_that_forgot_everything_is_served_again(staged: Staged, rng: ra
             assert_accounted(stage, messages)
         stage.stop()
         assert_registry_clean(stage)
+
+
+def test_consumption_resumes_within_2_s_after_an_outage_that_made_a_replica_patient(staged: Staged) -> None:
+    """It has asked so often in vain that its back-off is as long as it gets."""
+    messages = [b"message %d" % number for number in range(100)]
+    with EmbeddedServer(aof=True) as server:
+        stage = staged(server)
+        stage.up()
+        stage.waiting()
+        server.kill()
+        with socket.create_server(("127.0.0.1", server.port)) as nobody:
+            for _ in range(12):
+                nobody.accept()[0].close()
+        server.start()
+        stage.push(messages)
+        stage.wait_until_settled(RESUMES_WITHIN)
+        stage.stop()
+        assert_accounted(stage, messages)
+
+
+def test_a_server_of_the_registrations_that_goes_away_stops_no_message(staged: Staged) -> None:
+    messages = [b"message %d" % number for number in range(100)]
+    with EmbeddedServer() as server, EmbeddedServer() as registry, Redis.from_url(registry.url) as registered:
+        stage = staged(server, service_redis=registry.url)
+        replica = stage.start()
+        until(lambda: registered.lrange(stage.keys.ids, 0, -1) == [b"1"])
+        stage.waiting()
+        registry.kill()
+        stage.push(messages[:50])
+        stage.wait_until_settled()
+        registry.start()
+        until(lambda: replica.said().count('"registered"') == 2)
+        stage.push(messages[50:])
+        stage.wait_until_settled()
+        stage.stop()
+        assert registered.lrange(stage.keys.ids, 0, -1) == []
+        assert_accounted(stage, messages)
