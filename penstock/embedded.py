@@ -16,7 +16,8 @@ class EmbeddedServer:
     """A server on a free port of 127.0.0.1 that keeps port and data over ``restart``; nothing is left after ``stop``.
 
     ``aof`` makes it write every change to disk at once (``appendfsync always``). Further options are the server's own,
-    with underscores: ``maxmemory="64mb"``. Raises ``PenstockError`` where no server starts within 10 s.
+    with underscores: ``maxmemory="64mb"``, ``replicaof="127.0.0.1 6379"``. Raises ``PenstockError`` where no server
+    starts within 10 s.
     """
 
     def __init__(self, *, directory: Path | None = None, aof: bool = False, port: int = 0, **options: str) -> None:
@@ -29,8 +30,9 @@ class EmbeddedServer:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> Self:
-        named = {"bind": "127.0.0.1", "port": str(self.port), "dir": str(self.directory)} | self._options
-        words = [word for name, value in named.items() for word in (f"--{name.replace('_', '-')}", value)]
+        words = ["--bind", "127.0.0.1", "--port", str(self.port), "--dir", str(self.directory)]
+        for name, value in self._options.items():
+            words += [f"--{name.replace('_', '-')}", *(value.split() or [""])]
         log = self.directory / "server.log"
         with log.open("ab") as output:
             self._process = subprocess.Popen(  # in a session of its own: a terminal's ctrl-C must not end it first

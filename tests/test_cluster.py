@@ -36,9 +36,9 @@ def cluster() -> Iterator[tuple[Node, Node]]:
     """Two servers that share the slots; their clients are closed at the end."""
     with ExitStack() as stack:
         first, second = nodes = [Node(stack.enter_context(_server())) for _ in range(2)]
-        for node, slots in zip(nodes, ((0, 8191), (8192, 16383)), strict=True):
+        for node, slots in zip(nodes, ((0, 8192), (8192, 16384)), strict=True):
             stack.callback(node.client.close)
-            node.ask("ADDSLOTSRANGE", *slots)
+            node.ask("ADDSLOTS", *range(*slots))
         first.ask("MEET", "127.0.0.1", second.server.port)
         until(lambda: all(node.ready() for node in nodes))
         yield first, second

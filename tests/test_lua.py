@@ -151,7 +151,7 @@ async def test_in_a_transaction_a_script_cannot_be_unknown(redis: Redis) -> None
 async def test_an_error_of_the_script_itself_is_not_taken_for_a_missing_one(redis: Redis) -> None:
     await redis.set("a", "no list")
     await APPEND(redis, **{**RIGHT, "first": "other"})
-    with pytest.raises(WrongType):
+    with pytest.raises((WrongType, ResponseError), match=r"WRONGTYPE|wrong kind of value"):  # Redis 6.2 wraps it
         await APPEND(redis, **RIGHT)
     assert await redis.llen("b") == 2
 

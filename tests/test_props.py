@@ -135,7 +135,7 @@ def test_a_javascript_file_that_is_more_than_a_literal_is_refused_unread(tmp_pat
 @pytest.mark.parametrize(
     ("suffix", "text", "line", "said"),
     [
-        (".json", '{"in": "a",\n}', 2, "not JSON"),
+        (".json", '{"in":\n a}', 2, "not JSON"),
         (".json", "[1]", None, "expected properties"),
         (".json", "[" * 100_000, None, "nested too deeply"),
         (".json", '{"batch": ' + "9" * 5000 + "}", None, "too large"),

@@ -64,6 +64,7 @@ def test_a_run_that_lives_adopts_what_one_that_dies_later_has_left(stage: Stage)
 def test_a_run_that_lives_keeps_what_it_holds(stage: Stage) -> None:
     """Its pending list is no orphan while its registration is there."""
     living = stage.up()
+    stage.waiting()
     id = str(stage.id_of(living))
     held = pending_of(stage.service.pending, id)
     stage.redis.set(stage.service.outs[0], "not a list")
