@@ -114,6 +114,7 @@ from common.main import main
 from services.mpush.settings import Settings
 
 async def run(context):
+    await context.redis.set("it runs", 1)
     while True:
         await asyncio.sleep(60)
 
@@ -122,7 +123,7 @@ main("mpush", Settings, run)
     settings = {"REDIS": redis_url, "MPUSH_IN": "in", "MPUSH_PENDING": "pending", "MPUSH_OUT": "a,b"}
     settings |= {"MPUSH_REDIS_NAMESPACE": KEYS.namespace, "MPUSH_STOP_TIMEOUT": "1", "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen([sys.executable, "-c", never_ends], env=settings, stderr=subprocess.PIPE)
-    until(lambda: client.exists(KEYS.instance("1")))
+    until(lambda: client.exists("it runs"))
     asked = time.monotonic()
     process.send_signal(signal.SIGTERM)
     _, said = process.communicate(timeout=20)
