@@ -11,28 +11,32 @@ from typing import Self
 
 from penstock.errors import PenstockError
 
+Words = str | tuple[str, ...]
+"""The value of an option of the server: one word, or several."""
+
 
 class EmbeddedServer:
     """A server on a free port of 127.0.0.1 that keeps port and data over ``restart``; nothing is left after ``stop``.
 
     ``aof`` makes it write every change to disk at once (``appendfsync always``). Further options are the server's own,
-    with underscores: ``maxmemory="64mb"``, ``replicaof="127.0.0.1 6379"``. Raises ``PenstockError`` where no server
+    with underscores: ``maxmemory="64mb"``, ``save=("3600", "1")``. Raises ``PenstockError`` where no server
     starts within 10 s.
     """
 
-    def __init__(self, *, directory: Path | None = None, aof: bool = False, port: int = 0, **options: str) -> None:
+    def __init__(self, *, directory: Path | None = None, aof: bool = False, port: int = 0, **options: Words) -> None:
         self.port = port or free_port()
         self.url = f"redis://127.0.0.1:{self.port}/0"
         self._temporary = directory is None
         self.directory = directory or Path(tempfile.mkdtemp(prefix="penstock-"))
         persistence = {"appendonly": "yes", "appendfsync": "always"} if aof else {"appendonly": "no"}
-        self._options = {"save": "", "loglevel": "warning", "maxmemory_policy": "noeviction"} | persistence | options
+        defaults: dict[str, Words] = {"save": "", "loglevel": "warning", "maxmemory_policy": "noeviction"}
+        self._options = defaults | persistence | options
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> Self:
         words = ["--bind", "127.0.0.1", "--port", str(self.port), "--dir", str(self.directory)]
         for name, value in self._options.items():
-            words += [f"--{name.replace('_', '-')}", *(value.split() or [""])]
+            words += [f"--{name.replace('_', '-')}", *((value,) if isinstance(value, str) else value)]
         log = self.directory / "server.log"
         with log.open("ab") as output:
             self._process = subprocess.Popen(  # in a session of its own: a terminal's ctrl-C must not end it first

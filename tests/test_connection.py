@@ -59,7 +59,9 @@ async def test_a_unix_socket_is_reached(tmp_path: Path) -> None:
 
 
 async def test_a_user_and_a_password_with_awkward_characters_are_accepted(tmp_path: Path) -> None:
-    with EmbeddedServer(unixsocket=str(tmp_path / "s"), requirepass="p@ss:/w#rd %") as server:
+    with EmbeddedServer(unixsocket=str(tmp_path / "s")) as server:
+        async with connect(server.url) as client:
+            await client.config_set("requirepass", "p@ss:/w#rd %")
         login = ":p%40ss%3A%2Fw%23rd%20%25@"
         assert await ping(f"redis://{login}127.0.0.1:{server.port}") == b"value"
         assert await ping(f"redis://default{login}127.0.0.1:{server.port}") == b"value"

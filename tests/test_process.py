@@ -247,7 +247,7 @@ def test_a_server_that_may_lose_messages_is_told_of_once(mpush: Start) -> None:
     assert forgets["expected"] == "appendonly yes"
 
 
-@pytest.mark.parametrize("options", [{"aof": True}, {"save": "60 1"}])
+@pytest.mark.parametrize("options", [{"aof": True}, {"save": ("60", "1")}])
 def test_a_server_that_keeps_messages_is_not_told_of(mpush: Start, options: dict[str, Any]) -> None:
     with EmbeddedServer(**options) as server:
         service = mpush(server.url)

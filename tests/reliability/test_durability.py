@@ -107,7 +107,7 @@ def test_a_service_that_waits_for_a_replica_of_the_server_stops_when_told(staged
 
 
 def replica_of(server: EmbeddedServer) -> EmbeddedServer:
-    return EmbeddedServer(replicaof=f"127.0.0.1 {server.port}")
+    return EmbeddedServer(replicaof=("127.0.0.1", str(server.port)))
 
 
 def calls_of_wait(stage: Stage) -> int:

@@ -100,7 +100,7 @@ def test_a_server_that_is_read_only_for_a_while_under_load_loses_and_doubles_not
 def test_a_server_whose_disk_is_full_is_waited_for(staged: Staged) -> None:
     """It refuses writes with MISCONF, here from the registration on."""
     messages = [b"message %d" % number for number in range(100)]
-    with EmbeddedServer(save="3600 1000000") as server:
+    with EmbeddedServer(save=("3600", "1000000")) as server:
         stage = staged(server)
         stage.push(messages)
         (server.directory / "dump.rdb").mkdir()
