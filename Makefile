@@ -12,7 +12,7 @@ demo: .venv/.ready  ## Run the weather composition (REDIS=redis://host:port/db t
 	@$(BIN)/python -m compose.weather.demo
 
 test: lint  ## Run every check and every test
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses 2
 
 lint: .venv/.ready  ## Run ruff, mypy and import-linter
 	$(BIN)/ruff check

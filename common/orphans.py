@@ -37,7 +37,7 @@ class Orphans:
         owners = [decoded(id) for id in await self._redis.zrange(self._keys.owners, 0, -1)]
         dead = await self._registry.dead([id for id in owners if id != self._registry.id])
         own = pending_of(base, None if self._settings.ordered else self._registry.id)
-        orphans = {pending_of(base, id): id for id in sorted(dead, key=int, reverse=True)}
+        orphans = {pending_of(base, id): id for id in sorted(dead, key=lambda id: (len(id), id), reverse=True)}
         if shared and not self._settings.ordered:
             orphans[base] = ""
         return sum([await self._take_over(orphan, own, id) for orphan, id in orphans.items()])

@@ -8,7 +8,9 @@ from typing import Any, Final, Generic, TypeVar
 
 import structlog
 from redis.backoff import EqualJitterBackoff
+from redis.exceptions import ConnectionError as Disconnected
 from redis.exceptions import MovedError, RedisError
+from redis.exceptions import TimeoutError as Unanswered
 
 from common.context import Context
 from common.durability import Durability
@@ -16,7 +18,7 @@ from common.membership import Membership
 from common.server import check_server
 from common.settings import ServiceSettings
 from common.trouble import Trouble, first_of, passes, told
-from penstock.connection import SILENCE, connect, follow
+from penstock.connection import SILENCE, connect, follow, return_home
 from penstock.errors import Fenced, PenstockError, WrongType
 from penstock.keys import Keys
 from penstock.metrics import count
@@ -181,6 +183,8 @@ class Process(Generic[S]):
             await self._count_error(error)
         if isinstance(error, MovedError):
             await follow(error, self._redis, self._own)
+        elif isinstance(error, Disconnected | Unanswered):
+            await return_home(self._redis, self._own)
         with suppress(TimeoutError):
             await asyncio.wait_for(self._stop.wait(), BACKOFF.compute(self._trouble.failures))
 

@@ -75,11 +75,23 @@ async def follow(moved: MovedError, *clients: "Redis") -> None:
     """Turn ``clients`` to the node of a Redis Cluster that has the slot; a command under way ends where it is."""
     for client in clients:
         pool: Any = client.connection_pool
-        pool.connection_kwargs.update(host=moved.host, port=moved.port)
-        for connection in (*pool._get_free_connections(), *pool._get_in_use_connections()):
-            connection.host, connection.port = moved.host, moved.port
-        await pool.update_active_connections_for_reconnect()
-        await pool.disconnect(inuse_connections=False)
+        pool.home = getattr(pool, "home", (pool.connection_kwargs.get("host"), pool.connection_kwargs.get("port")))
+        await _turn(pool, moved.host, moved.port)
+
+
+async def return_home(*clients: "Redis") -> None:
+    """Turn ``clients`` that were told to ``follow`` back to the node of their URL: the other may be gone for good."""
+    for client in clients:
+        if home := getattr(client.connection_pool, "home", None):
+            await _turn(client.connection_pool, *home)
+
+
+async def _turn(pool: Any, host: str, port: int) -> None:
+    pool.connection_kwargs.update(host=host, port=port)
+    for connection in (*pool._get_free_connections(), *pool._get_in_use_connections()):
+        connection.host, connection.port = host, port
+    await pool.update_active_connections_for_reconnect()
+    await pool.disconnect(inuse_connections=False)
 
 
 def masked(url: str) -> str:

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 from redis.asyncio import Redis
-from redis.exceptions import AuthenticationError, ConnectionError, TimeoutError
+from redis.exceptions import AuthenticationError, ConnectionError, MovedError, TimeoutError
 
-from penstock.connection import connect, masked
-from penstock.embedded import EmbeddedServer
+from penstock.connection import connect, follow, masked, return_home
+from penstock.embedded import EmbeddedServer, free_port
 from tests.harness import Service
 
 
@@ -56,6 +56,15 @@ async def test_a_database_is_named_by_the_path(redis: Redis, server: EmbeddedSer
 async def test_a_unix_socket_is_reached(tmp_path: Path) -> None:
     with EmbeddedServer(unixsocket=str(tmp_path / "s")):
         assert await ping(f"unix://{tmp_path}/s?db=2") == b"value"
+
+
+async def test_a_node_that_was_followed_to_and_is_gone_is_given_up_for_the_one_of_the_url(redis_url: str) -> None:
+    async with connect(redis_url) as client:
+        await follow(MovedError(f"0 127.0.0.1:{free_port()}"), client)
+        with pytest.raises(ConnectionError):
+            await client.ping()
+        await return_home(client)
+        assert await client.ping()
 
 
 async def test_a_user_and_a_password_with_awkward_characters_are_accepted(tmp_path: Path) -> None:
