@@ -127,3 +127,16 @@ def test_a_key_of_the_kernel_of_the_wrong_type_is_told_and_mended(stage: Stage, 
     stage.stop()
     assert_accounted(stage, MESSAGES)
     assert_registry_clean(stage)
+
+
+def test_a_counter_that_is_no_number_holds_up_no_message(stage: Stage) -> None:
+    """It is for the audit to tell; a service that ended over it would move a batch at every start and count none."""
+    counted = stage.service.ends_in[0]
+    stage.up()
+    stage.waiting()
+    stage.redis.hset(stage.keys.metric(counted), "count", "many")
+    stage.push(MESSAGES)
+    stage.wait_until_settled()
+    assert all(sorted(stage.held(out)) == sorted(MESSAGES) for out in stage.service.outs)
+    stage.stop()
+    assert stage.redis.hget(stage.keys.metric(counted), "count") == b"many"

@@ -90,16 +90,17 @@ if overflow == 'drop-oldest' and limit > 0 then
   end
 end
 
+-- A counter that somebody has made no number stays as it is, for the audit to tell: messages come first.
 if taken then
   local total = 0
-  call('HINCRBY', taken, 'count', moved)
+  pcall('HINCRBY', taken, 'count', moved)
   for place, subscriber in ipairs(subscribers) do
-    call('HINCRBY', taken, subscriber, moved)
-    call('HINCRBY', delivered, subscriber, moved - gone[place])
-    if gone[place] > 0 then call('HINCRBY', lost, subscriber, gone[place]) end
+    pcall('HINCRBY', taken, subscriber, moved)
+    pcall('HINCRBY', delivered, subscriber, moved - gone[place])
+    if gone[place] > 0 then pcall('HINCRBY', lost, subscriber, gone[place]) end
     total = total + gone[place]
   end
-  call('HINCRBY', delivered, 'count', moved * #subscribers - total)
-  if total > 0 then call('HINCRBY', lost, 'count', total) end
+  pcall('HINCRBY', delivered, 'count', moved * #subscribers - total)
+  if total > 0 then pcall('HINCRBY', lost, 'count', total) end
 end
 return {moved, waiting - moved, largest, full}
