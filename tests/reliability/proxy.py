@@ -13,8 +13,8 @@ CHUNK: Final = 65_536
 class Fault:
     """What happens to the first connection that asks for something with all ``words`` in it.
 
-    With ``forward`` the server gets the request, and its reply is not passed on; without, nothing is. Either way the
-    connection then says nothing more until ``cut``.
+    With ``forward`` the server gets the request, and its reply is not passed on; without, nothing is, unless it is
+    sent ``late``. Either way the connection then says nothing more to the replica, until ``cut``.
     """
 
     def __init__(self, words: tuple[bytes, ...], *, forward: bool) -> None:
@@ -22,6 +22,11 @@ class Fault:
         self.met, self.answered = threading.Event(), threading.Event()
         """The request has come, and is at the server if it is to be; the server has answered."""
         self.link: Link | None = None
+
+    def late(self) -> None:
+        """Send on what was kept back."""
+        assert self.link is not None
+        self.link.send_kept()
 
     def cut(self, *, server_too: bool = True) -> None:
         """Close the connection; without ``server_too`` the server goes on as if nothing had happened."""
@@ -35,6 +40,7 @@ class Link:
     def __init__(self, proxy: "Proxy", client: socket.socket, server: socket.socket) -> None:
         self._proxy, self._client, self._server = proxy, client, server
         self._fault: Fault | None = None
+        self._kept = b""
         for pump in (self._ask, self._answer):
             threading.Thread(target=pump, daemon=True).start()
 
@@ -46,6 +52,8 @@ class Link:
                     self._fault.link = self
             if self._fault is None or self._fault.forward:
                 _send(self._server, request)
+            else:
+                self._kept += request
             if self._fault:
                 self._fault.met.set()
         if self._fault is None:
@@ -65,6 +73,9 @@ class Link:
                 end.shutdown(socket.SHUT_RDWR)
             except OSError:  # closed by the other side
                 continue
+
+    def send_kept(self) -> None:
+        _send(self._server, self._kept)
 
     def close(self) -> None:
         self.cut()

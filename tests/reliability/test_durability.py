@@ -1,7 +1,6 @@
 """``durability``: a batch is on disk or on replicas before the next one is taken."""
 
 import random
-from typing import Any
 
 import pytest
 from redis import Redis
@@ -37,10 +36,10 @@ def test_aof_is_refused_by_a_server_without_waitaof(staged: Staged) -> None:
 
 def old_server() -> EmbeddedServer:
     """One that has no WAITAOF, by its age (before 7.2) or because it was taken away."""
-    renamed: dict[str, Any] = {"rename-command WAITAOF": ""}
+    gone = ("WAITAOF", "")
     try:
-        with EmbeddedServer(**renamed):
-            return EmbeddedServer(aof=True, **renamed)
+        with EmbeddedServer(rename_command=gone):
+            return EmbeddedServer(aof=True, rename_command=gone)
     except PenstockError:
         return EmbeddedServer(aof=True)
 

@@ -5,8 +5,10 @@ import random
 import signal
 import time
 
+from penstock.embedded import EmbeddedServer
 from tests.harness import until
 from tests.reliability.nursery import Replica
+from tests.reliability.proxy import Proxy
 from tests.reliability.stage import Publisher, Stage, assert_accounted, assert_registry_clean
 
 
@@ -30,11 +32,12 @@ def assert_in_order(stage: Stage, messages: list[bytes]) -> None:
     assert_accounted(stage, messages)
 
 
-def assert_one_at_a_time(stage: Stage) -> None:
-    """Every time one became active it had a token of its own, larger than all before."""
+def turns(stage: Stage) -> int:
+    """How many times one became active, each time with a token of its own, larger than all before."""
     spoken = [json.loads(line) for replica in stage.replicas for line in replica.said().splitlines()]
     tokens = [(line["timestamp"], line["token"]) for line in spoken if line["event"] == "active"]
     assert [token for _, token in sorted(tokens)] == sorted({token for _, token in tokens})
+    return len(tokens)
 
 
 def test_order_holds_when_the_active_replica_is_killed_again_and_again(stage: Stage, rng: random.Random) -> None:
@@ -55,7 +58,7 @@ def test_order_holds_when_the_active_replica_is_killed_again_and_again(stage: St
     stage.wait_until_settled()
     stage.stop()
     assert_in_order(stage, publisher.accepted)
-    assert_one_at_a_time(stage)
+    assert turns(stage) >= 3
     assert_registry_clean(stage, killed=killed)
 
 
@@ -78,7 +81,7 @@ def test_an_active_replica_that_hangs_is_replaced_and_fenced_off_when_it_goes_on
     stage.wait_until_settled()
     stage.stop()
     assert_in_order(stage, publisher.accepted)
-    assert_one_at_a_time(stage)
+    assert turns(stage) >= 3
     assert_registry_clean(stage)
 
 
@@ -99,6 +102,34 @@ def test_what_a_hanging_replica_takes_is_delivered_by_the_one_that_replaced_it(s
     assert_registry_clean(stage)
 
 
+def test_a_move_that_comes_late_is_refused_once_another_replica_is_active(stage: Stage, server: EmbeddedServer) -> None:
+    """It was on its way when its sender hung; the token that goes with it is an old one."""
+    settings: dict[str, object] = {"ordered": True, "lease_expire": 2}
+    messages = [b"message %d" % number for number in range(20)]
+    with Proxy(server.port) as proxy:
+        first = stage.up(**settings, redis=proxy.url)
+        stage.waiting()
+        fault = proxy.fault("MULTI", "EXEC", stage.service.outs[0], forward=False)
+        stage.push(messages[:10])
+        until(fault.met.is_set)
+        first.signal(signal.SIGSTOP)
+        second = stage.up(**settings)
+        stage.wait_until_settled()
+        stage.waiting()
+        second.signal(signal.SIGSTOP)
+        stage.push(messages[10:])
+        fault.late()
+        until(fault.answered.is_set)
+        assert stage.held(stage.service.outs[0]) == messages[:10]
+        first.signal(signal.SIGCONT)
+        second.signal(signal.SIGCONT)
+        fault.cut()
+        stage.wait_until_settled()
+        stage.stop()
+    assert_in_order(stage, messages)
+    assert_registry_clean(stage)
+
+
 def test_a_standby_takes_over_at_once_when_the_active_one_is_stopped(stage: Stage, rng: random.Random) -> None:
     """Long before the lease would have run out."""
     settings: dict[str, object] = {"ordered": True, "lease_expire": 3_600}
@@ -114,7 +145,7 @@ def test_a_standby_takes_over_at_once_when_the_active_one_is_stopped(stage: Stag
     stage.wait_until_settled()
     stage.stop()
     assert_in_order(stage, publisher.accepted)
-    assert_one_at_a_time(stage)
+    assert turns(stage) == 4
     assert_registry_clean(stage)
 
 
