@@ -32,9 +32,9 @@ PASSING: Final = (
     WrongType,
 )
 PASSING_WORDS: Final = re.compile(
-    r"(?:^|caused error: \W*)(?:BUSY|MISCONF|NOREPLICAS|UNBLOCKED|OOM|READONLY|WRONGTYPE)"
+    r"(?:^|caused error: \W*|@user_script: ?\d+: \W*)(?:BUSY|MISCONF|NOREPLICAS|UNBLOCKED|OOM|READONLY|WRONGTYPE)"
 )
-"""How the server's errors begin that waiting mends; in a pipeline the client says before that which command it was."""
+"""How errors begin that waiting mends, behind what the client says of a pipeline, and Redis 6.2 of a script."""
 
 
 def first_of(error: Exception) -> Exception:
