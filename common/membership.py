@@ -37,6 +37,7 @@ class Membership(Generic[S]):
         self._lease: Lease | None = None
         self._presence = Presence.LOST
         self._introduced = False
+        self._former: set[str] = set()
         self._renew_at = self._hold_at = 0.0
         self._one_at_a_time = asyncio.Lock()
 
@@ -84,10 +85,11 @@ class Membership(Generic[S]):
         if self._lease:
             await self._lease.release()
         if self._registry.id:
-            await self._orphans.disown()
+            await self._orphans.disown(*self._former)
             await self._registry.leave()
 
     async def _register(self) -> None:
+        self._former |= {self._registry.id} - {""}
         id = await self._registry.enter()
         self._renew_at = time.monotonic() + self._settings.service_renew
         if self._settings.ordered:
@@ -97,7 +99,7 @@ class Membership(Generic[S]):
 
     async def _introduce(self) -> None:
         """Say once, on the server of the lists, who may hold a pending list now and which lists it works on."""
-        await self._orphans.own()
+        await self._orphans.own(*self._former)
         async with self._redis.pipeline(transaction=True) as transaction:
             transaction.delete(self._keys.lists)
             transaction.hset(self._keys.lists, items=[word for pair in self._settings.lists().items() for word in pair])

@@ -22,10 +22,13 @@ class Orphans:
     def __init__(self, redis: "Redis", keys: Keys, registry: Registry, settings: ServiceSettings) -> None:
         self._redis, self._keys, self._registry, self._settings = redis, keys, registry, settings
 
-    async def own(self) -> None:
-        """Say that this instance may hold a pending list: before it takes its first message, and on every renewal."""
+    async def own(self, *former: str) -> None:
+        """Say that this instance may hold a pending list: before it takes its first message, and on every renewal.
+
+        Under its ``former`` ids, too: one that slept so long that it was forgotten may have taken a message on waking.
+        """
         seconds, _ = await self._redis.time()
-        await self._redis.zadd(self._keys.owners, {self._registry.id: seconds})
+        await self._redis.zadd(self._keys.owners, dict.fromkeys((self._registry.id, *former), seconds))
 
     async def adopt(self, *, shared: bool = True) -> int:
         """Take over every dead instance's pending list, the oldest instance last, so that its messages go first.
@@ -47,8 +50,9 @@ class Orphans:
         adopted: int = await _adopt(self._redis, orphan=orphan, own=own, owners=self._keys.owners, id=id, grace=grace)
         return adopted
 
-    async def disown(self) -> None:
+    async def disown(self, *former: str) -> None:
         """Leave no trace where nothing is pending."""
         base = self._settings.pending_list
-        if base is None or not await self._redis.exists(pending_of(base, self._registry.id)):
-            await self._redis.zrem(self._keys.owners, self._registry.id)
+        for id in (self._registry.id, *former):
+            if base is None or not await self._redis.exists(pending_of(base, id)):
+                await self._redis.zrem(self._keys.owners, id)
