@@ -3,12 +3,18 @@
 from pathlib import Path
 
 import pytest
+import structlog
 from redis.asyncio import Redis
 
+from common.context import Context
+from common.durability import Durability
+from common.membership import Membership
 from common.orphans import GRACE, Orphans
+from common.trouble import Trouble
 from penstock.errors import WrongType
 from penstock.lua import Script
 from penstock.names import decoded
+from penstock.wire import Wire
 from tests.harness import ROOT
 from tests.membership import KEYS, Instance, oldest_first, registered, settings
 
@@ -158,3 +164,19 @@ async def test_a_service_that_keeps_no_pending_list_adopts_nothing(
     monkeypatch.setattr(type(settings()), "pending_list", None)
     assert await instance.orphans.adopt() == 0
     assert await oldest_first(redis, "pending") == ["a"]
+
+
+async def test_one_that_slept_until_it_was_forgotten_is_heir_to_what_it_took_on_waking(redis: Redis) -> None:
+    log = structlog.get_logger()
+    membership = Membership(redis, redis, KEYS, "mpush", settings(), log)
+    context = Context(settings(), redis, Wire(redis), log, Trouble(log), Durability("memory", 1), keys=KEYS)
+    await membership.enter(context)
+    await redis.delete(KEYS.instance("1"), KEYS.owners)
+    membership._registry._renewed = float("-inf")
+    await redis.lpush("pending:1", "taken on waking")
+    await membership.enter(context)
+    assert context.id == "2"
+    assert await oldest_first(redis, "pending:2") == ["taken on waking"]
+    await redis.delete("pending:2")
+    await membership.leave()
+    assert await owners(redis) == []
