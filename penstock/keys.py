@@ -14,10 +14,26 @@ class Keys:
         self.events = f"{namespace}:events"
         self.done = f"{namespace}:done"
         self.dead = f"{namespace}:dead"
+        self.policy = f"{namespace}:policy"
+        self.deaths = f"{namespace}:deaths"
+        self.message_counter = f"{namespace}:message:id"
+        self.message_ids = f"{namespace}:message:ids"
+        self.deadlines = f"{namespace}:message:deadlines"
+        self.delayed = f"{namespace}:message:delayed"
+        self.due = f"{namespace}:message:due"
+        """A channel, not a key: says that something falls due before all that was due so far."""
 
     def instance(self, id: str) -> str:
         """The registration of one live instance."""
         return f"{self.namespace}:{id}"
+
+    def message(self, id: str) -> str:
+        """The record of one tracked message."""
+        return f"{self.namespace}:message:{id}"
+
+    def xid(self, xid: str) -> str:
+        """Which ids the messages have that a worker calls ``xid``."""
+        return f"{self.namespace}:message:xid:{xid}"
 
     def metric(self, name: str) -> str:
         return f"{self.namespace}:metrics:{name}"

@@ -1,12 +1,13 @@
 """Lua scripts: one atomic move a file, whose header declares its keys and arguments by name.
 
 A header line ``-- KEYS name type what`` declares a key, ``name?`` one that may be left out (``nil`` in the script) and
-``name...`` a last one that takes several; ``-- ARGV name what`` declares an argument. The loader makes each name a
-local of the script, so no script counts positions, and a call that does not fit the header never reaches the server.
+``name...`` a last one that takes several (some thousand at most); ``-- ARGV name what`` declares an argument, of which
+the last may take several, too. The loader makes each name a local of the script, so no script counts positions, and a
+call that does not fit the header never reaches the server.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from hashlib import sha1
 from pathlib import Path
 from typing import Any, Final
@@ -36,9 +37,12 @@ class Script:
         self.name = name
         declared = [found.groups() for found in map(DECLARATION.match, text.splitlines()) if found]
         self._keys = [(key, mark) for kind, key, mark in declared if kind == "KEYS"]
-        self._arguments = [argument for kind, argument, _ in declared if kind == "ARGV"]
-        if any(mark == "..." for _, mark in self._keys[:-1]):
-            raise WrongCall(f"{name}: only the last key may take several")
+        self._arguments = [(argument, mark) for kind, argument, mark in declared if kind == "ARGV"]
+        if any(mark == "..." for _, mark in self._keys[:-1] + self._arguments[:-1]):
+            raise WrongCall(f"{name}: only the last key and the last argument may take several")
+        self._several = {word for word, mark in self._keys + self._arguments if mark == "..."}
+        self._known = {word for word, _ in self._keys + self._arguments}
+        self._needed = self._known - {key for key, mark in self._keys if mark == "?"}
         self._body = "\n".join("" if line.startswith("--") else line.strip() for line in text.splitlines())
         self._sources: dict[tuple[str, ...], tuple[str, str]] = {}
 
@@ -87,19 +91,15 @@ class Script:
         if given not in self._sources:
             source = self._prelude(given) + self._body
             self._sources[given] = source, sha1(source.encode(), usedforsecurity=False).hexdigest()
-        keys = list(self._flat(named[key] for key in given))
-        arguments = [named[argument] for argument in self._arguments]
-        return *self._sources[given], [len(keys), *keys, *arguments]
+        keys = _flat(named[key] for key in given)
+        return *self._sources[given], [len(keys), *keys, *_flat(named[argument] for argument, _ in self._arguments)]
 
     def _check(self, named: dict[str, Any]) -> None:
-        several = {key for key, mark in self._keys if mark == "..."}
-        needed = {key for key, mark in self._keys if mark != "?"} | set(self._arguments)
-        problems = [f"{name} is missing" for name in sorted(needed) if named.get(name) is None]
-        known = {key for key, _ in self._keys} | set(self._arguments)
-        problems += [f"{name} is not declared in its header" for name in sorted(named.keys() - known)]
+        problems = [f"{name} is missing" for name in sorted(self._needed) if named.get(name) is None]
+        problems += [f"{name} is not declared in its header" for name in sorted(named.keys() - self._known)]
         listed = {name for name in named if isinstance(named[name], list | tuple)}
-        problems += [f"{name} takes a list" for name in sorted(several & named.keys() - listed)]
-        problems += [f"{name} takes one" for name in sorted(known & listed - several)]
+        problems += [f"{name} takes a list" for name in sorted(self._several & named.keys() - listed)]
+        problems += [f"{name} takes one" for name in sorted(self._known & listed - self._several)]
         if problems:
             raise WrongCall(f"{self.name}: {', '.join(problems)}")
 
@@ -107,16 +107,18 @@ class Script:
         """Locals for what the header declares, on the script's first line so that the server's line numbers hold."""
         absent = [key for key, _ in self._keys if key not in given]
         locals_ = [f"local {','.join(absent)}"] if absent else []
-        for place, key in enumerate(given, start=1):
-            several = (key, "...") in self._keys
-            locals_.append(f"local {key}={{unpack(KEYS,{place})}}" if several else f"local {key}=KEYS[{place}]")
-        locals_ += [f"local {argument}=ARGV[{place}]" for place, argument in enumerate(self._arguments, start=1)]
+        for table, words in (("KEYS", given), ("ARGV", [argument for argument, _ in self._arguments])):
+            for place, word in enumerate(words, start=1):
+                value = f"{{unpack({table},{place})}}" if word in self._several else f"{table}[{place}]"
+                locals_.append(f"local {word}={value}")
         return ";".join(locals_) + " "
 
-    @staticmethod
-    def _flat(keys: Iterable[Value | list[Value]]) -> Iterator[Value]:
-        for key in keys:
-            if isinstance(key, list | tuple):
-                yield from key
-            else:
-                yield key
+
+def _flat(values: Iterable[Value | list[Value]]) -> list[Value]:
+    flat: list[Value] = []
+    for value in values:
+        if isinstance(value, list | tuple):
+            flat += value
+        else:
+            flat.append(value)
+    return flat

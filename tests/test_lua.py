@@ -93,8 +93,20 @@ async def test_a_wrong_call_never_reaches_the_server(wrong: dict[str, Any], prob
 
 
 def test_only_the_last_key_may_take_several() -> None:
-    with pytest.raises(WrongCall, match="only the last key may take several"):
+    with pytest.raises(WrongCall, match="only the last key and the last argument may take several"):
         Script("wrong.lua", "-- KEYS many...  list  these\n-- KEYS one  list  and this\nreturn 1")
+    with pytest.raises(WrongCall, match="only the last key and the last argument may take several"):
+        Script("wrong.lua", "-- KEYS one  list  this\n-- ARGV many...  these\n-- ARGV one  and this\nreturn 1")
+
+
+async def test_the_last_argument_may_take_several(redis: Redis) -> None:
+    script = Script(
+        "several.lua", "-- KEYS one  list  this\n-- ARGV first  a\n-- ARGV rest...  b\nreturn {first, #rest, rest[2]}"
+    )
+    assert await script(redis, one="k", first="a", rest=["b", "c"]) == [b"a", 2, b"c"]
+    assert await script(redis, one="k", first="a", rest=[]) == [b"a", 0]
+    with pytest.raises(WrongCall, match="rest takes a list"):
+        await script(redis, one="k", first="a", rest="b")
 
 
 def test_only_a_line_that_begins_with_the_word_declares() -> None:
