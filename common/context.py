@@ -1,14 +1,14 @@
 """What a running service works with: its settings, its two connections, its name, and whether it shall go on."""
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 from redis.asyncio import Redis
-from redis.exceptions import ResponseError
+from redis.exceptions import NoScriptError, ResponseError
 from structlog.typing import FilteringBoundLogger
 
 from common.durability import Durability
@@ -16,7 +16,7 @@ from common.settings import ServiceSettings
 from common.trouble import Trouble
 from penstock.errors import WrongType
 from penstock.keys import Keys, pending_of
-from penstock.lua import ours
+from penstock.lua import Script, ours
 from penstock.names import decoded
 from penstock.wire import Command, Wire, pack
 
@@ -31,6 +31,13 @@ class Transaction:
     replies: int
 
 
+class Taken(NamedTuple):
+    """How a wait ended: whether there is something to do, and the message that came, if it is known."""
+
+    anything: bool
+    message: bytes | None = None
+
+
 @dataclass
 class Context(Generic[S]):
     """One run of a service, from (re)connection or lease to the next.
@@ -41,7 +48,7 @@ class Context(Generic[S]):
 
     settings: S
     redis: "Redis"
-    wire: Wire
+    new_wire: Callable[[], Wire]
     log: FilteringBoundLogger
     trouble: Trouble
     durability: Durability
@@ -52,12 +59,26 @@ class Context(Generic[S]):
     """The key that a transaction can look at, i.e. the own registration if it lies on the same server."""
     suspect: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the own registration was not there: the registry shall look at once."""
-    wire_id: Callable[[], int | None] = lambda: None
-    """What the server calls the connection of ``wire``."""
+    adopted: Counter[str] = field(default_factory=Counter)
+    """How many of the oldest messages of a pending list, by its name without the id, came from dead instances."""
     _stopped: asyncio.Event = field(default_factory=asyncio.Event)
+    _beside: "dict[str, Self]" = field(default_factory=dict)
     _under_way: deque[int] = field(default_factory=deque)
     _woken: bool = False
     _waits: bool = False
+    _known: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.wire = self.new_wire()
+
+    def beside(self, name: str) -> "Self":
+        """The same run on a wire of its own, for a second wait beside the first; the same again under that name."""
+        if name not in self._beside:
+            own: dict[str, Any] = {"_beside": {}, "_under_way": deque(), "_known": set()}
+            self._beside[name] = replace(self, _woken=False, _waits=False, **own)
+        other = self._beside[name]
+        other.id, other.token, other.registration = self.id, self.token, self.registration
+        return other
 
     @property
     def running(self) -> bool:
@@ -68,12 +89,12 @@ class Context(Generic[S]):
         """This instance's pending list; ``name`` itself where a lease or the lack of a namespace makes it shared."""
         return pending_of(name, None if self.settings.ordered else self.id)
 
-    async def take(self, source: str, pending: str, longest: int) -> bool:
+    async def take(self, source: str, pending: str, longest: float) -> Taken:
         """Wait for a message of ``source`` and move the oldest to ``pending``, at most ``longest`` seconds.
 
-        True when there is something to do: a message came, or ``wake`` asked to look, or a message lies in ``pending``
-        that nobody was told of: a lost connection's wait goes on in a server that has not noticed. It is never
-        cancelled, so what the server moved is never lost sight of.
+        There is something to do when a message came, or ``wake`` asked to look, or a message lies in ``pending`` that
+        nobody was told of: a lost connection's wait goes on in a server that has not noticed. Cancelled, the wire is
+        cut, and what the server moved is in ``pending`` for the next run.
         """
         self._waits = self.running and not self._woken
         try:
@@ -82,9 +103,11 @@ class Context(Generic[S]):
                 (reply,) = await self.wire.receive(1)
                 if isinstance(reply, ResponseError):
                     raise await self._named(reply, source, pending)
-                if reply is not None or await self.redis.exists(pending):
-                    return True
-            return self._woken and self.running
+                if reply is not None:
+                    return Taken(anything=True, message=reply)
+                if await self.redis.exists(pending):
+                    return Taken(anything=True)
+            return Taken(self._woken and self.running)
         finally:
             self._waits = self._woken = False
 
@@ -107,9 +130,8 @@ class Context(Generic[S]):
 
         Raises ``NotDurable``: nothing more may be taken then.
         """
-        base = self.settings.pending_list
-        if self.durability.commands and base is not None:
-            key = self.pending(base)
+        if self.durability.commands and self.settings.pending_lists:
+            key = self.pending(self.settings.pending_lists[0])
             batch = self.durability.confirmation(key)
             await self.wire.send(pack(batch))
             replies = await self.wire.receive(len(batch))
@@ -135,6 +157,24 @@ class Context(Generic[S]):
         self.trouble.over()
         return list(executed)
 
+    async def run(self, script: Script, meanwhile: Callable[[], object] = lambda: None, **named: Any) -> Any:
+        """The result of ``script``, alone in its transaction, so that NOSCRIPT undoes all of it, and alone under way.
+
+        By its digest once the server has it. ``meanwhile`` is done while the server works. Raises as ``settled`` does.
+        """
+        if script.name in self._known:
+            await self.send(self.transaction(script.by_digest(**named)))
+            meanwhile()
+            try:
+                return (await self.settled())[0]
+            except NoScriptError:
+                self._known.clear()
+        await self.send(self.transaction(script.by_source(**named)))
+        meanwhile()
+        (result,) = await self.settled()
+        self._known.add(script.name)
+        return result
+
     async def _named(self, error: ResponseError, *keys: str) -> Exception:
         """A server's WRONGTYPE does not say which key; this one does."""
         if str(error).startswith("WRONGTYPE"):
@@ -152,14 +192,18 @@ class Context(Generic[S]):
     async def wake(self) -> None:
         """End the wait in ``take``, or the next one before it begins."""
         self._woken = True
-        while self._waits and self._woken and (client := self.wire_id()) is not None:
-            await self.redis.execute_command("CLIENT", "UNBLOCK", client)
+        while self._waits and self._woken and self.wire.id is not None:
+            await self.redis.execute_command("CLIENT", "UNBLOCK", self.wire.id)
             await asyncio.sleep(0.02)
+        for other in self._beside.values():
+            await other.wake()
 
     async def reset(self) -> None:
-        """After an error: forget what is under way, and cut the connection that it may still come from."""
+        """After an error: forget what is under way, and cut the connections that it may still come from."""
         self._under_way.clear()
         await self.wire.close()
+        for other in self._beside.values():
+            await other.reset()
 
     def stop(self) -> None:
         """End this run; follow with ``wake``."""

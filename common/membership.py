@@ -53,7 +53,7 @@ class Membership(Generic[S]):
             if not self._introduced:
                 await self._introduce()
             context.id, context.registration = self._registry.id, self._registry.key if self._in_reach else None
-            await self._orphans.adopt()
+            context.adopted += await self._orphans.adopt()
         await self._lead(context)
 
     async def attend(self, context: Context[S]) -> bool:
@@ -72,7 +72,9 @@ class Membership(Generic[S]):
         if self._presence is Presence.HERE:
             await self._orphans.own()
             await self._expire_metrics()
-            if await self._orphans.adopt(shared=False):
+            adopted = await self._orphans.adopt(shared=False)
+            if adopted.total():
+                context.adopted += adopted
                 await context.wake()
             self._renew_at = time.monotonic() + self._settings.service_renew
 

@@ -1,5 +1,6 @@
 """Pending lists of dead instances: nothing that an instance owns dies with it."""
 
+from collections import Counter
 from pathlib import Path
 from typing import Final
 
@@ -30,29 +31,40 @@ class Orphans:
         seconds, _ = await self._redis.time()
         await self._redis.zadd(self._keys.owners, dict.fromkeys((self._registry.id, *former), seconds))
 
-    async def adopt(self, *, shared: bool = True) -> int:
-        """Take over every dead instance's pending list, the oldest instance last, so that its messages go first.
+    async def adopt(self, *, shared: bool = True) -> Counter[str]:
+        """Take over every dead instance's pending lists, the oldest instance last, so that its messages go first.
 
         ``shared`` looks into the list of services without a namespace, too: they leave what they leave before we start.
+        Returns how many messages were adopted, by the name of the pending list without an id.
         """
-        if (base := self._settings.pending_list) is None:
-            return 0
+        adopted: Counter[str] = Counter()
+        if not self._settings.pending_lists:
+            return adopted
         owners = [decoded(id) for id in await self._redis.zrange(self._keys.owners, 0, -1)]
         dead = await self._registry.dead([id for id in owners if id != self._registry.id])
-        own = pending_of(base, None if self._settings.ordered else self._registry.id)
-        orphans = {pending_of(base, id): id for id in sorted(dead, key=lambda id: (len(id), id), reverse=True)}
+        for id in sorted(dead, key=lambda id: (len(id), id), reverse=True):
+            adopted += await self._take_over(id)
         if shared and not self._settings.ordered:
-            orphans[base] = ""
-        return sum([await self._take_over(orphan, own, id) for orphan, id in orphans.items()])
+            adopted += await self._take_over(None)
+        return adopted
 
-    async def _take_over(self, orphan: str, own: str, id: str) -> int:
+    async def _take_over(self, id: str | None) -> Counter[str]:
         grace = GRACE + self._settings.service_expire
-        adopted: int = await _adopt(self._redis, orphan=orphan, own=own, owners=self._keys.owners, id=id, grace=grace)
+        adopted: Counter[str] = Counter()
+        for base in (names := self._settings.pending_lists):
+            adopted[base] = await _adopt(
+                self._redis,
+                orphan=pending_of(base, id),
+                own=pending_of(base, None if self._settings.ordered else self._registry.id),
+                owners=self._keys.owners if base == names[-1] else None,
+                id=id or "",
+                grace=grace,
+            )
         return adopted
 
     async def disown(self, *former: str) -> None:
         """Leave no trace where nothing is pending."""
-        base = self._settings.pending_list
         for id in (self._registry.id, *former):
-            if base is None or not await self._redis.exists(pending_of(base, id)):
+            lists = [pending_of(base, id) for base in self._settings.pending_lists]
+            if not lists or not await self._redis.exists(*lists):
                 await self._redis.zrem(self._keys.owners, id)

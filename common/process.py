@@ -4,9 +4,10 @@ import asyncio
 import signal
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any, Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 import structlog
+from redis.asyncio import Redis
 from redis.backoff import EqualJitterBackoff
 from redis.exceptions import ConnectionError as Disconnected
 from redis.exceptions import MovedError, RedisError
@@ -41,11 +42,9 @@ class Process(Generic[S]):
         self._trouble = Trouble(self._log)
         self._durability = Durability(settings.durability, settings.durability_timeout)
         self._stop = asyncio.Event()
-        self._wire_id: int | None = None
-        name = f"penstock-{service}"
+        self._name = name = f"penstock-{service}"
         self._redis = connect(settings.redis, name=name)
-        self._own = connect(settings.redis, silence=None, name=name, on_connect=self._note_id)
-        self._wire = Wire(self._own)
+        self._wires: list[Wire] = []
         elsewhere = settings.service_redis not in (None, settings.redis)
         self._registry_redis = connect(str(settings.service_redis), name=name) if elsewhere else self._redis
         self._keys = Keys(settings.redis_namespace) if settings.redis_namespace else None
@@ -53,11 +52,14 @@ class Process(Generic[S]):
         if self._keys:
             self._membership = Membership(self._registry_redis, self._redis, self._keys, service, settings, self._log)
 
-    async def _note_id(self, connection: Any) -> None:
-        """On every connection of the wire: its id, by which the other connection ends a wait on it."""
-        await connection.on_connect()
-        await connection.send_command("CLIENT", "ID")
-        self._wire_id = await connection.read_response()
+    def _new_wire(self) -> Wire:
+        self._wires.append(Wire.to(self._settings.redis, self._name))
+        return self._wires[-1]
+
+    @property
+    def _clients(self) -> "list[Redis]":
+        """Those that are connected to the server of the lists."""
+        return [self._redis, *(wire.redis for wire in self._wires)]
 
     async def serve(self) -> int:
         """Run until told to stop; the exit status: 0 as ordered, 1 for whatever must not be hidden."""
@@ -74,8 +76,9 @@ class Process(Generic[S]):
             self._log.error("failed", reason=told(cause), exc_info=not isinstance(cause, PenstockError | RedisError))
             return 1
         finally:
-            await self._wire.close()
-            for redis in (self._redis, self._own, self._registry_redis):
+            for wire in self._wires:
+                await wire.close()
+            for redis in (*self._clients, self._registry_redis):
                 await redis.aclose()
 
     async def _until_stopped(self, life: "asyncio.Task[None]") -> int:
@@ -116,10 +119,16 @@ class Process(Generic[S]):
 
     async def _run_once(self) -> None:
         """One run beside the watch over it."""
+        wires = iter(self._wires.copy())
         context = Context(
-            self._settings, self._redis, self._wire, self._log, self._trouble, self._durability, keys=self._keys
+            self._settings,
+            self._redis,
+            lambda: next(wires, None) or self._new_wire(),
+            self._log,
+            self._trouble,
+            self._durability,
+            keys=self._keys,
         )
-        context.wire_id = lambda: self._wire_id
         async with asyncio.TaskGroup() as tasks:
             work = tasks.create_task(self._supervise(context))
             tasks.create_task(self._watch(context, work))
@@ -151,7 +160,8 @@ class Process(Generic[S]):
             await asyncio.wait({work}, timeout=0.02)
 
     async def _may_go_on(self, context: Context[S]) -> bool:
-        await self._wire.cut_if_silent(self._settings.longest_wait + SILENCE)
+        for wire in self._wires:
+            await wire.cut_if_silent(self._settings.longest_wait + SILENCE)
         if self._membership is None or context.id is None or self._stop.is_set():
             return not self._stop.is_set()
         try:
@@ -182,9 +192,9 @@ class Process(Generic[S]):
         if self._trouble.begins(error) and isinstance(error, WrongType):
             await self._count_error(error)
         if isinstance(error, MovedError):
-            await follow(error, self._redis, self._own)
+            await follow(error, *self._clients)
         elif isinstance(error, Disconnected | Unanswered):
-            await return_home(self._redis, self._own)
+            await return_home(*self._clients)
         with suppress(TimeoutError):
             await asyncio.wait_for(self._stop.wait(), BACKOFF.compute(self._trouble.failures))
 

@@ -104,9 +104,9 @@ class ServiceSettings(BaseSettings):
         return 0 if self.durability == "memory" else self.durability_timeout
 
     @property
-    def pending_list(self) -> str | None:
-        """The name from which an instance's pending list is made; None for a service that keeps none."""
-        return None
+    def pending_lists(self) -> tuple[str, ...]:
+        """The names from which an instance's pending lists are made; none for a service that keeps none."""
+        return ()
 
     def lists(self) -> dict[str, str]:
         """The lists that the service works on, with the role of each: ``in``, ``pending``, ``out``, ``dead``."""

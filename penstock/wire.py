@@ -8,6 +8,8 @@ from hiredis import pack_command
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
+from penstock.connection import connect
+
 Command = tuple[bytes | str | int | float, ...]
 
 
@@ -24,9 +26,24 @@ class Wire:
     """
 
     def __init__(self, redis: "Redis") -> None:
-        self._redis = redis
+        self.redis = redis
+        self.id: int | None = None
+        """What the server calls the connection, by which another one can end a wait on it; see ``to``."""
         self._connection: Any = None
         self._asked: float | None = None
+
+    @classmethod
+    def to(cls, url: str, name: str) -> "Wire":
+        """With a client of its own, that waits as long as it takes and shows as ``name`` in CLIENT LIST."""
+        wire: Wire
+
+        async def note_id(connection: Any) -> None:
+            await connection.on_connect()
+            await connection.send_command("CLIENT", "ID")
+            wire.id = await connection.read_response()
+
+        wire = cls(connect(url, silence=None, name=name, on_connect=note_id))
+        return wire
 
     async def send(self, packed: bytes) -> None:
         """Send, without waiting for replies. Nothing is ever sent twice: a lost connection is the caller's to judge.
@@ -34,7 +51,7 @@ class Wire:
         Raises ``ConnectionError`` or ``TimeoutError`` of redis-py.
         """
         if self._connection is None:
-            self._connection = await self._redis.connection_pool.get_connection()
+            self._connection = await self.redis.connection_pool.get_connection()
         self._asked = time.monotonic()
         try:
             await self._connection.send_packed_command([packed])
@@ -68,4 +85,4 @@ class Wire:
         if self._connection is not None:
             connection, self._connection = self._connection, None
             await connection.disconnect(nowait=True)
-            await self._redis.connection_pool.release(connection)
+            await self.redis.connection_pool.release(connection)

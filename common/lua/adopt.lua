@@ -2,7 +2,8 @@
 --
 -- KEYS orphan   list   the dead instance's pending list
 -- KEYS own      list   the caller's pending list (oldest at the tail)
--- KEYS owners   zset   ids that may hold a pending list, by the time they were last seen alive (s since the epoch)
+-- KEYS owners?  zset   ids that may hold a pending list, by the time they were last seen alive (s since the epoch); with
+--                      the last of an instance's lists
 -- ARGV id       the dead instance's id; forgotten once nothing can arrive in its list any more
 -- ARGV grace    how long after its last sign of life a blocked command of it may still add to its list (s)
 -- Returns how many messages were adopted. Run twice: the second run finds nothing.
@@ -18,6 +19,6 @@ if adopted > 0 and redis.call('EXISTS', own) == 0 then
 else
   for _ = 1, adopted do redis.call('LMOVE', orphan, own, 'LEFT', 'RIGHT') end
 end
-local seen = redis.call('ZSCORE', owners, id)
+local seen = owners and redis.call('ZSCORE', owners, id)
 if seen and seen + grace < tonumber(redis.call('TIME')[1]) then redis.call('ZREM', owners, id) end
 return adopted

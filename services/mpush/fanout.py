@@ -60,7 +60,8 @@ class Fanout:
 
     async def take(self) -> bool:
         """Wait for a message, at most ``popTimeout``; whether there may be something to deliver."""
-        return await self._context.take(self._source, self._pending, self._context.settings.pop_timeout)
+        taken = await self._context.take(self._source, self._pending, self._context.settings.pop_timeout)
+        return taken.anything
 
     async def deliver(self) -> None:
         """Deliver what is pending and then what waits behind it, until nothing does or the run shall end.

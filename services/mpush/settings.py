@@ -134,8 +134,8 @@ class Settings(ServiceSettings):
         return max(super().longest_wait, self.pop_timeout)
 
     @property
-    def pending_list(self) -> str | None:
-        return self.pending
+    def pending_lists(self) -> tuple[str, ...]:
+        return (self.pending,)
 
     def lists(self) -> dict[str, str]:
         roles = {self.in_: "in", self.pending: "pending"} | dict.fromkeys(self.out, "out")
