@@ -3,7 +3,6 @@
 import asyncio
 from collections import Counter, deque
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, NamedTuple, Self, TypeVar
 
@@ -157,7 +156,7 @@ class Context(Generic[S]):
         self.trouble.over()
         return list(executed)
 
-    async def run(self, script: Script, meanwhile: Callable[[], object] = lambda: None, **named: Any) -> Any:
+    async def run(self, script: Script, meanwhile: Callable[[], object] = lambda: None, /, **named: Any) -> Any:
         """The result of ``script``, alone in its transaction, so that NOSCRIPT undoes all of it, and alone under way.
 
         By its digest once the server has it. ``meanwhile`` is done while the server works. Raises as ``settled`` does.
@@ -184,10 +183,12 @@ class Context(Generic[S]):
                     return WrongType(f"{key} holds a {kind}, expected a list")
         return error
 
-    async def pause(self, seconds: float) -> None:
-        """Sleep, but no longer than the run lasts."""
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._stopped.wait(), seconds)
+    async def pause(self, seconds: float, news: asyncio.Event | None = None) -> None:
+        """Sleep, but no longer than the run lasts, or until there is ``news``."""
+        events = [asyncio.ensure_future(event.wait()) for event in (self._stopped, news) if event]
+        await asyncio.wait(events, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        for event in events:
+            event.cancel()
 
     async def wake(self) -> None:
         """End the wait in ``take``, or the next one before it begins."""

@@ -4,7 +4,7 @@ import re
 from typing import Annotated, Any, Final, get_args, get_origin
 
 from annotated_types import Ge, Le
-from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints
+from pydantic import AfterValidator, AllowInfNan, BeforeValidator, Field, StringConstraints
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticKnownError
 
@@ -27,6 +27,7 @@ def _no_url(name: str) -> str:
 
 
 Whole = Annotated[int, BeforeValidator(_no_bool)]
+Seconds = Annotated[float, BeforeValidator(_no_bool), AllowInfNan(False)]
 Url = Annotated[str, StringConstraints(strict=True), AfterValidator(server_url)]
 Name = Annotated[str, StringConstraints(strict=True, min_length=1), AfterValidator(_no_url)]
 """The name of a list or a namespace: any text but an empty one."""
@@ -49,7 +50,8 @@ def expected_of(field: FieldInfo) -> str:
     """What an operator may write there, for a sentence."""
     least, most = bounds_of(field)
     if least is not None:
-        return f"a whole number of {_noun(field)} from {least} to {most}"
+        number = "a whole number" if field.annotation is int else "a number"
+        return f"{number} of {_noun(field)} from {least} to {most}"
     return _noun(field) if "|" in _noun(field) else f"a {_noun(field)}"
 
 

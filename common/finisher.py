@@ -1,0 +1,147 @@
+"""What workers say of messages, carried out: done, answered, failed, for a little longer."""
+
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from common.context import Context
+from penstock.keys import Keys
+from penstock.lua import Script
+from penstock.names import encoded
+
+_finish, _identify = (Script.read(Path(__file__).parent / "lua" / f"{verb}.lua") for verb in ("finish", "identify"))
+
+
+Word = bytes | str
+
+
+class Said(NamedTuple):
+    """One entry, understood. ``id`` and ``xid``: the names it uses for the message, at least one unless it is bad."""
+
+    verdict: str
+    """As in ``finish.lua``; ``touch`` for a message that takes ``seconds`` longer."""
+    id: bytes = b""
+    xid: bytes = b""
+    attempt: str = ""
+    words: str = ""
+    seconds: float = 0
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the entries of one namespace come from, and what holds there."""
+
+    keys: Keys
+    source: str
+    pending: str
+    """This instance's pending list of ``source``."""
+    batch: int
+    batch_bytes: int
+    history: int
+    """Most events to keep."""
+    reply_expire: int = 0
+    reply_to: str = ""
+    """Where answers go whose request does not say; none if empty."""
+
+
+class Finisher:
+    """From a list of what workers said through this instance's pending list: each entry has its effect once."""
+
+    def __init__(
+        self,
+        context: Context[Any],
+        place: Place,
+        understand: Callable[[bytes], Said],
+        touch: Callable[[bytes, float], Awaitable[object]] | None = None,
+    ) -> None:
+        self._context, self._place, self._understand, self._touch = context, place, understand, touch
+        self._entries: deque[bytes] = deque()
+        self._known = self._more = False
+        keys = place.keys
+        self._named: dict[str, Any] = {
+            "pending": place.pending,
+            "source": place.source,
+            "ids": keys.message_ids,
+            "deadlines": keys.deadlines,
+            "delayed": keys.delayed,
+            "events": keys.events,
+            "letters": keys.dead,
+            "done": keys.metric("done"),
+            "late": keys.metric("done:late"),
+            "unknown": keys.metric("done:unknown"),
+            "failed": keys.metric("failed"),
+            "dead": keys.metric("dead"),
+            "bytes": place.batch_bytes,
+            "life": place.reply_expire,
+            "lasting": place.reply_to,
+            "history": place.history,
+            "due": keys.due,
+        }
+
+    async def take(self, longest: float) -> bool:
+        """Wait for an entry, at most ``longest`` seconds; whether there may be something to do."""
+        taken = await self._context.take(self._place.source, self._place.pending, longest)
+        if taken.message is not None and self._known:
+            self._entries.append(taken.message)
+        else:
+            self._known = False
+        return taken.anything
+
+    async def deliver(self) -> None:
+        """Carry out what is pending and what waits behind it, until nothing does or the run shall end."""
+        while True:
+            if not self._known:
+                pending: Any = await self._context.redis.lrange(self._place.pending, 0, -1)
+                self._entries = deque(reversed(pending))
+                self._known = self._more = True
+            if not self._entries and not (self._more and self._context.running):
+                return
+            await self._settle(list(islice(self._entries, self._place.batch)))
+
+    async def _settle(self, batch: list[bytes]) -> None:
+        said = [self._understand(entry) for entry in batch]
+        subjects, entries = await self._identified(said)
+        held, self._known = len(self._entries), False
+        wanted = self._place.batch if self._context.running and held <= len(batch) else 0
+        reply = await self._context.run(
+            _finish, held=held, batch=wanted, subjects=subjects, entries=entries, **self._named
+        )
+        if reply is None:
+            return
+        again, taken = reply
+        for _ in batch:
+            self._entries.popleft()
+        self._entries.extendleft(batch[place - 1] for place in reversed(again))
+        self._entries.extend(taken)
+        self._known, self._more = True, bool(taken) if wanted else self._more
+
+    async def _identified(self, said: list[Said]) -> tuple[list[Word], list[Word]]:
+        """What the script takes: the keys of each entry's message, and what is to be done with it."""
+        record, xid_key = encoded(self._place.keys.message("")), encoded(self._place.keys.xid(""))
+        names: list[Word] = []
+        nths: list[int] = []
+        seen: Counter[bytes] = Counter()
+        for one in said:
+            if one.id or one.xid:
+                by_id, by_xid = record + one.id, xid_key + one.xid
+                names += (by_id if one.id else by_xid, by_xid if one.xid else by_id)
+                nths.append(seen[one.xid])
+                seen[one.xid] += bool(one.xid)
+        found = iter(await self._context.run(_identify, names=names, nths=nths) if names else ())
+        subjects: list[Word] = []
+        entries: list[Word] = []
+        nobody = self._place.pending
+        for one in said:
+            id, xid, answer = (next(found), next(found), next(found)) if one.id or one.xid else (None, None, None)
+            verdict = one.verdict if id is not None or one.verdict.startswith("bad") else "unknown"
+            id, xid = id or one.id, xid or one.xid
+            if verdict == "touch":
+                verdict = "touched"
+                if self._touch:
+                    await self._touch(id, one.seconds)
+            subjects += (record + id, xid_key + xid, answer or self._place.reply_to or nobody)
+            entries += (id, verdict, one.attempt, one.words)
+        return subjects, entries

@@ -1,0 +1,180 @@
+-- Do what workers said of messages: the oldest entries of `pending`, which hold it or are answers to pass on.
+--
+-- KEYS pending     list    entries that this instance has taken and not settled (oldest at the tail)
+-- KEYS source      list    where they came from
+-- KEYS ids         list    ids in flight, newest at the head
+-- KEYS deadlines   zset    ids in flight by deadline (s since the epoch)
+-- KEYS delayed     zset    ids to be delivered later, by when
+-- KEYS events      stream  the life of messages
+-- KEYS letters     list    dead letters, JSON
+-- KEYS done        hash    metric: time from delivery to the end, of messages that were finished in time
+-- KEYS late        hash    metric: finished after the time-out
+-- KEYS unknown     hash    metric: finished already, or never known
+-- KEYS failed      hash    metric: attempts that a worker gave up
+-- KEYS dead        hash    metric: dead letters, by reason
+-- KEYS subjects... hash    three an entry: the message's record, that of its xid, the list for the answer (or `pending`)
+-- ARGV held        how many entries `pending` holds as the caller knows it; nothing is done where it holds others
+-- ARGV batch       most entries to take
+-- ARGV bytes       no more are taken once they reach this size together
+-- ARGV life        how long the list of an answer lives (s)
+-- ARGV lasting     the one list for answers that lives for good, or empty
+-- ARGV history     most events to keep; 0 for none
+-- ARGV due         channel that is told when something falls due before all else
+-- ARGV entries...  four an entry: id; `done`, `answer`, `failed`, `final` (failed, and no more attempts), `touched` (done
+--                  already), `unknown`, or `badDone` and `badAnswer` for a dead letter; the attempt it speaks of, or
+--                  empty; words
+-- Returns false where `pending` holds others; the places of entries whose message was gone since it was looked up, which
+-- are in `pending` again; and what was taken. Run twice: nothing is done, since `pending` holds others.
+local call, pcall = redis.call, redis.pcall
+for kind, keys in pairs({list = {pending, source, ids, letters}, zset = {deadlines, delayed}, stream = {events},
+    hash = {done, late, unknown, failed, dead}}) do
+  for _, key in ipairs(keys) do
+    local found = call('TYPE', key).ok
+    if found ~= kind and found ~= 'none' then
+      return redis.error_reply('WRONGTYPE ' .. key .. ' holds a ' .. found .. ', expected a ' .. kind)
+    end
+  end
+end
+if call('LLEN', pending) ~= tonumber(held) then return false end
+
+local time = call('TIME')
+local now, at = time[1] + time[2] / 1e6, string.format('%d%03d', time[1], time[2] / 1000)
+history = tonumber(history)
+local again, urgent = {}, false
+local counts = {[late] = {}, [unknown] = {}, [failed] = {}, [dead] = {}}
+local spent = {count = 0, sum = 0, max = -1, histo = {}}
+
+local function tally(metric, field) counts[metric][field] = (counts[metric][field] or 0) + 1 end
+
+local function bury(message, reason, words)
+  call('LPUSH', letters, cjson.encode({message = message, reason = reason, error = words, source = source,
+    attempts = 0, at = tonumber(at)}))
+  tally(dead, 'count')
+  tally(dead, reason)
+end
+
+-- Take a message out of the chain of those that have the same xid.
+local function unlink(key, id)
+  local chain = pcall('HMGET', key, 'id', 'last', 'next:' .. id, 'before:' .. id)
+  if chain.err then return end
+  local after, before = chain[3], chain[4]
+  if chain[1] == id and not after then
+    call('DEL', key)
+  elseif chain[1] == id or before then
+    if chain[1] == id then call('HSET', key, 'id', after) end
+    if chain[2] == id then call('HSET', key, 'last', before) end
+    if before and after then call('HSET', key, 'next:' .. before, after, 'before:' .. after, before)
+    elseif before then call('HDEL', key, 'next:' .. before)
+    elseif after then call('HDEL', key, 'before:' .. after) end
+    call('HDEL', key, 'next:' .. id, 'before:' .. id, 'replyTo:' .. id)
+  end
+end
+
+local function observe(seconds, budget)
+  spent.count, spent.sum, spent.max = spent.count + 1, spent.sum + seconds, math.max(spent.max, seconds)
+  local bucket = 'histo' .. math.min(math.floor(seconds * 10 / budget + 1e-9) * 10, 100)
+  spent.histo[bucket] = (spent.histo[bucket] or 0) + 1
+end
+
+-- The end of a message that was delivered; false where it is not to be ended by this entry.
+local function finish(record, xid_key, id, attempt, known)
+  local current = tonumber(known[5])
+  local overdue = call('ZREM', deadlines, id) == 0
+  if overdue and (current == 0 or call('ZREM', delayed, id) == 0) then return false end
+  overdue = overdue or (tonumber(attempt) or current) < current
+  local begun = tonumber(known[4] or known[2])
+  local seconds = math.max(now - begun, 0)
+  unlink(xid_key, id)
+  call('DEL', record)
+  if overdue then
+    tally(late, 'count')
+    tally(late, 'completed')
+  else
+    observe(seconds, math.max(tonumber(known[3]) - begun, 0.001))
+  end
+  if history > 0 then
+    call('XADD', events, '*', 'event', overdue and 'late' or 'done', 'id', id, 'xid', known[1], 'at', at, 'queue', known[6],
+      'service', known[7], 'attempt', current, 'seconds', string.format('%.6f', seconds))
+  end
+  return true
+end
+
+-- A worker gives up: the attempt is over now, and the monitor sees what comes next.
+local function fail(record, id, attempt, final, words, known)
+  local current = tonumber(known[5])
+  if not call('ZSCORE', deadlines, id) or (tonumber(attempt) or current) < current then return false end
+  call('HSET', record, 'error', words)
+  if final then call('HSET', record, 'final', 1) end
+  call('ZADD', deadlines, string.format('%.6f', now), id)
+  urgent = true
+  tally(failed, 'count')
+  if history > 0 then
+    call('XADD', events, '*', 'event', 'failed', 'id', id, 'xid', known[1], 'at', at, 'queue', known[6], 'service', known[7],
+      'attempt', current, 'seconds', string.format('%.6f', now - (known[4] or known[2])))
+  end
+  return true
+end
+
+local function pass_on(message, answer)
+  if answer == pending then return bury(message, 'badAnswer', 'nobody is waiting: the request had no replyTo') end
+  local pushed = pcall('LPUSH', answer, message)
+  if type(pushed) == 'table' then return bury(message, 'badAnswer', answer .. ': ' .. pushed.err) end
+  if answer ~= lasting then call('EXPIRE', answer, life) end
+end
+
+local count = #entries / 4
+local said = count > 0 and call('RPOP', pending, count) or {}
+for place = 1, count do
+  local record, xid_key, answer = subjects[3 * place - 2], subjects[3 * place - 1], subjects[3 * place]
+  local id, verdict, attempt, words = unpack(entries, 4 * place - 3, 4 * place)
+  if verdict == 'badDone' or verdict == 'badAnswer' then
+    bury(said[place], verdict, words)
+  elseif verdict == 'unknown' then
+    tally(unknown, 'count')
+  elseif verdict ~= 'touched' then
+    local known = pcall('HMGET', record, 'xid', 'timestamp', 'deadline', 'delivered', 'attempt', 'queue', 'service', 'state')
+    if known.err or not known[1] then
+      unlink(xid_key, id)
+      again[#again + 1] = place
+    elseif known[8] then
+      tally(late, 'count')
+    else
+      local fails = verdict == 'failed' or verdict == 'final'
+      if fails and fail(record, id, attempt, verdict == 'final', words, known)
+          or not fails and finish(record, xid_key, id, attempt, known) then
+        if verdict == 'answer' then pass_on(said[place], answer) end
+      else
+        tally(unknown, 'count')
+      end
+    end
+  end
+end
+for place = #again, 1, -1 do call('RPUSH', pending, said[again[place]]) end
+if urgent then call('PUBLISH', due, string.format('%.6f', now)) end
+
+-- Ids that are finished leave the list once they are its oldest.
+for _ = 1, 2 * count do
+  local oldest = call('LINDEX', ids, -1)
+  if not oldest or call('ZSCORE', deadlines, oldest) then break end
+  call('RPOP', ids)
+end
+if count > 0 and history > 0 then call('XTRIM', events, 'MAXLEN', '~', history) end
+
+for key, fields in pairs(counts) do
+  for field, number in pairs(fields) do pcall('HINCRBY', key, field, number) end
+end
+if spent.count > 0 then
+  pcall('HINCRBY', done, 'count', spent.count)
+  pcall('HINCRBYFLOAT', done, 'sum', string.format('%.6f', spent.sum))
+  if spent.max > (tonumber(call('HGET', done, 'max')) or -1) then call('HSET', done, 'max', string.format('%.6f', spent.max)) end
+  for bucket, number in pairs(spent.histo) do pcall('HINCRBY', done, bucket, number) end
+end
+
+local found, size = {}, 0
+while #found < tonumber(batch) and size < tonumber(bytes) do
+  local entry = call('LMOVE', source, pending, 'RIGHT', 'LEFT')
+  if not entry then break end
+  found[#found + 1] = entry
+  size = size + #entry
+end
+return {again, found}

@@ -1,0 +1,41 @@
+"""How long to wait before a message is tried again."""
+
+import json
+import random
+from collections.abc import Sequence
+from typing import Self
+
+
+class Backoff:
+    """Either ``steps`` (s), of which the last repeats, or from ``base`` (s) on twice as long each time, up to ``cap`` (s).
+
+    The latter has jitter, from half of it to all, so that what failed together does not come back together.
+    """
+
+    def __init__(self, steps: Sequence[float], base: float, cap: float) -> None:
+        self._steps, self._base, self._cap = steps, base, cap
+
+    @property
+    def written(self) -> str:
+        """As ``Backoff.read`` takes it: ``[1, 5]`` or ``{"base": 1, "cap": 5}``."""
+        return json.dumps(self._steps or {"base": self._base, "cap": self._cap})
+
+    @classmethod
+    def read(cls, written: str | bytes) -> Self:
+        """Raises ``ValueError``, ``KeyError`` or ``TypeError`` for what is neither of the two."""
+        found = json.loads(written)
+        return cls(found, 0, 0) if isinstance(found, list) else cls((), float(found["base"]), float(found["cap"]))
+
+    def longest(self, attempts: int) -> float:
+        """The longest wait (s) that so many attempts can bring."""
+        return max((self._whole(failed) for failed in range(1, attempts)), default=0.0)
+
+    def after(self, failed: int) -> float:
+        """The wait (s) once so many attempts have failed, from 1."""
+        whole = self._whole(failed)
+        return whole if self._steps else whole * random.uniform(0.5, 1)
+
+    def _whole(self, failed: int) -> float:
+        if self._steps:
+            return float(self._steps[min(failed, len(self._steps)) - 1])
+        return float(min(self._cap, self._base * 2.0 ** min(failed - 1, 60)))

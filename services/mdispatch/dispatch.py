@@ -1,0 +1,173 @@
+"""The moves of mdispatch: requests registered and delivered, in batches, without leaving the server twice."""
+
+from collections import deque
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from common.collisions import collision
+from common.context import Context
+from penstock.lua import Script
+from penstock.names import encoded
+from services.mdispatch.request import Request, Unreadable, read
+from services.mdispatch.settings import Settings
+from services.mdispatch.suspects import POISON, Suspects
+
+_dispatch: Final = Script.read(Path(__file__).parent / "lua" / "dispatch.lua")
+
+
+@dataclass
+class Batch:
+    """Requests in ``pending`` and the first of the ids that are theirs, ready for the script once they are read."""
+
+    messages: list[bytes]
+    first_id: int
+    suspect: bool = False
+    """Came from a dead instance: one at a time, and on record, since it may be what that one died of."""
+    subjects: list[bytes | str] = field(default_factory=list)
+    requests: list[bytes | str] = field(default_factory=list)
+
+
+class Dispatch:
+    """From ``in`` through this instance's pending list to ``out``, leaving a record of each request.
+
+    While there is a backlog two batches are in hand: one is read while the server registers the other.
+    """
+
+    def __init__(self, context: Context[Settings]) -> None:
+        settings, keys = context.settings, context.keys
+        assert keys
+        assert context.id
+        self._context, self._keys = context, keys
+        self._pending = context.pending(settings.pending)
+        self._batches: deque[Batch] = deque()
+        self._spare: int | None = None
+        self._known = False
+        """Whether the batches are what ``pending`` holds."""
+        self._more = self._backlog = False
+        """Whether ``in`` may hold more, and whether it held much more when it was last seen."""
+        self._suspects = Suspects(context)
+        self._refusal = partial(collision, pending=settings.pending, namespace=settings.redis_namespace)
+        self._named: dict[str, Any] = {
+            "pending": self._pending,
+            "source": settings.in_,
+            "out": settings.out,
+            "counter": keys.message_counter,
+            "ids": keys.message_ids,
+            "deadlines": keys.deadlines,
+            "delayed": keys.delayed,
+            "events": keys.events,
+            "letters": keys.dead,
+            "deaths": keys.deaths,
+            "lease": keys.lease if settings.ordered else None,
+            **{name: keys.metric(name) for name in ("taken", "delivered", "registered", "untracked", "dead")},
+            "token": context.token or 0,
+            "bytes": settings.batch_bytes,
+            "service": context.id,
+            "timeout": settings.message_timeout,
+            "expire": settings.message_expire,
+            "capacity": settings.message_capacity,
+            "history": settings.event_capacity,
+            "due": keys.due,
+        }
+
+    async def recover(self) -> None:
+        """Publish what monitors must know, and deliver what an earlier run or a dead instance has left."""
+        policy = self._context.settings.policy()
+        async with self._context.redis.pipeline(transaction=True) as transaction:
+            transaction.delete(self._keys.policy)
+            transaction.hset(self._keys.policy, items=[word for pair in policy.items() for word in pair])
+            await transaction.execute()
+        await self.deliver()
+
+    async def take(self) -> bool:
+        """Wait for a request, at most ``popTimeout``; whether there may be something to deliver."""
+        settings = self._context.settings
+        taken = await self._context.take(settings.in_, self._pending, settings.pop_timeout)
+        if taken.message is not None and self._known and self._spare is not None:
+            self._batches.append(Batch([taken.message], self._spare))
+            self._spare, self._more = None, False
+        else:
+            self._known = False
+        return taken.anything
+
+    async def deliver(self) -> None:
+        """Deliver what is pending and then what waits behind it, until nothing does or the run shall end."""
+        while True:
+            if not self._known:
+                await self._look()
+            if not self._batches and not (self._more and self._context.running):
+                return
+            one_ahead = len(self._batches) > 1 or not self._backlog
+            await self._move(self._batches[0] if self._batches and one_ahead else Batch([], 0))
+
+    async def _look(self) -> None:
+        """See what ``pending`` holds, and give it ids."""
+        pending: Any = await self._context.redis.lrange(self._pending, 0, -1)
+        messages: list[bytes] = pending[::-1]
+        needed = max(len(messages), 1)
+        first_id = await self._context.redis.incrby(self._keys.message_counter, needed) - needed + 1
+        self._batches.clear()
+        suspects = self._suspects.among(messages)
+        for place in range(suspects):
+            self._batches.append(Batch(messages[place : place + 1], first_id + place, suspect=True))
+        step = self._context.settings.batch
+        for place in range(suspects, len(messages), step):
+            self._batches.append(Batch(messages[place : place + step], first_id + place))
+        self._spare = None if messages else first_id
+        self._known = self._more = True
+        self._backlog = False
+
+    async def _move(self, batch: Batch) -> None:
+        """Have ``batch`` registered and delivered, and as many more taken; meanwhile read the batch after it."""
+        survived = await self._suspects.enter(batch.messages[0]) if batch.suspect else None
+        self._read(batch, buried=survived is not None and survived.is_poison)
+        room = self._context.running and len(self._batches) <= 2
+        wanted = self._context.settings.batch if room else 0
+        self._known = False  # until the outcome is known
+        reply = await self._context.run(
+            _dispatch,
+            lambda: self._read_next(batch),
+            held=sum(len(each.messages) for each in self._batches),
+            batch=wanted,
+            spare=int(self._spare is not None),
+            survived=survived.digest if survived else "",
+            subjects=batch.subjects,
+            requests=batch.requests,
+            **self._named,
+        )
+        if reply is None:
+            return
+        self._known = True
+        if batch.messages:
+            self._batches.popleft()
+        if survived:
+            self._suspects.survived()
+        first_id, taken = reply
+        if taken:
+            self._batches.append(Batch(taken, first_id))
+        elif first_id:
+            self._spare = first_id
+        if wanted:
+            self._more, self._backlog = bool(taken), 2 * len(taken) >= wanted
+
+    def _read_next(self, batch: Batch) -> None:
+        following = next((each for each in self._batches if each is not batch), None)
+        if following and not following.suspect:
+            self._read(following)
+
+    def _read(self, batch: Batch, *, buried: bool = False) -> None:
+        """Make of the messages what the script takes."""
+        if batch.requests or not batch.messages:
+            return
+        record, xid_key = encoded(self._keys.message("")), encoded(self._keys.xid(""))
+        subjects, requests = batch.subjects, batch.requests
+        for id, message in enumerate(batch.messages, start=batch.first_id):
+            try:
+                xid, kind, reply_to, when = POISON if buried else read(message, self._refusal)
+            except Unreadable as error:
+                xid, kind, reply_to, when = Request(b"", "reject", b"badRequest", str(error))
+            name = b"%d" % id
+            subjects += (record + name, xid_key + xid)
+            requests += (name, xid, kind, reply_to, when)

@@ -1,0 +1,169 @@
+"""What an operator may set of mdispatch."""
+
+from typing import Annotated, ClassVar
+
+from annotated_types import MaxLen
+from pydantic import BeforeValidator
+
+from common.checks import Rule
+from common.collisions import collision
+from common.fields import YEAR, Name, Seconds, Whole, setting
+from common.settings import ServiceSettings
+from common.words import quoted
+from penstock.backoff import Backoff
+from penstock.keys import Keys
+
+
+def _one_of_one(out: object) -> object:
+    return out[0] if isinstance(out, list) and len(out) == 1 else out
+
+
+def tracking_needs_a_namespace(redis_namespace: str | None) -> str | None:
+    return (
+        "missing: expected a name, under which records, deadlines and metrics lie" if redis_namespace is None else None
+    )
+
+
+def lists_are_apart(out: str, in_: str, pending: str, res: str | None, reply_to: str | None) -> str | None:
+    """No message goes round for ever, and none is taken for another kind."""
+    names = {"in": in_, "pending": pending, "out": out, "res": res, "replyTo": reply_to}
+    for role, name in names.items():
+        others = [other for other, another in names.items() if other != role and another == name and name is not None]
+        if others:
+            return f"{quoted(str(name))} is both {role} and {others[0]}: expected another list"
+    return None
+
+
+def lists_are_free(
+    in_: str, pending: str, out: str, res: str | None, reply_to: str | None, redis_namespace: str | None
+) -> str | None:
+    names = {in_: pending, pending: None, out: pending, res: pending, reply_to: pending}
+    return next(filter(None, (collision(name, base, redis_namespace) for name, base in names.items() if name)), None)
+
+
+def replies_need_a_list_of_answers(reply_to: str | None, res: str | None) -> str | None:
+    return "has no effect without res, where workers push answers" if reply_to and not res else None
+
+
+def records_outlive_all_attempts(
+    message_expire: int,
+    message_timeout: int,
+    attempts: int,
+    backoff: list[float],
+    backoff_base: float,
+    backoff_cap: float,
+) -> str | None:
+    """A record that expired earlier would take its message's last attempts with it."""
+    longest = Backoff(backoff, backoff_base, backoff_cap).longest(attempts)
+    needed = attempts * (message_timeout + longest)
+    if message_expire > needed:
+        return None
+    return (
+        f"messageExpire ({message_expire} s) must be longer than attempts x (messageTimeout + longest back-off) = "
+        f"{attempts} x ({message_timeout} s + {longest:g} s) = {needed:g} s"
+    )
+
+
+class Settings(ServiceSettings):
+    """From ``in`` to ``out`` with a record of every message; answers from ``res`` to whoever asked."""
+
+    service: ClassVar[str] = "mdispatch"
+    rules: ClassVar[tuple[Rule, ...]] = (
+        *ServiceSettings.rules,
+        tracking_needs_a_namespace,
+        lists_are_apart,
+        lists_are_free,
+        replies_need_a_list_of_answers,
+        records_outlive_all_attempts,
+    )
+
+    in_: Name = setting("name", "The list that clients push requests to.")
+    pending: Name = setting("name", "The list of requests taken and not settled; each instance adds its id.")
+    out: Annotated[Name, BeforeValidator(_one_of_one)] = setting("name", "The list that workers take requests from.")
+    done: Name | None = setting(
+        "name", "The list that workers push ids or xids to, for the monitor; <redisNamespace>:done by default.", None
+    )
+    res: Name | None = setting("name", "The list that workers push answers to; none by default.", None)
+    reply_to: Name | None = setting("name", "Where answers go whose request has no meta.replyTo.", None)
+    reply_expire: Whole = setting(
+        "seconds", "Seconds that a list of answers named by meta.replyTo lives after the last.", 60, least=1, most=YEAR
+    )
+    pop_timeout: Whole = setting(
+        "seconds", "Longest wait for a message, in seconds; a stop does not wait for it.", 10, least=5, most=30
+    )
+    batch: Whole = setting("messages", "Most messages that are taken at a time.", 500, least=1, most=1_000)
+    batch_bytes: Whole = setting(
+        "bytes",
+        "No more messages are taken at a time once they have so many bytes.",
+        2_097_152,
+        least=1,
+        most=536_870_912,
+    )
+    message_timeout: Whole = setting("seconds", "Seconds that a worker has for an attempt.", 10, least=1, most=3_600)
+    message_expire: Whole = setting("seconds", "Seconds that a message is known.", 60, least=2, most=YEAR)
+    message_capacity: Whole = setting(
+        "messages",
+        "Most messages tracked at a time; what is beyond is delivered untracked.",
+        100_000,
+        least=1,
+        most=10**9,
+    )
+    attempts: Whole = setting("attempts", "Deliveries before a message goes to the dead letters.", 3, least=1, most=100)
+    backoff: Annotated[list[Seconds], MaxLen(100)] = setting(
+        "list of seconds",
+        "Seconds before each retry, the last one again and again; by default ever longer: see backoffBase.",
+        [],
+    )
+    backoff_base: Seconds = setting(
+        "seconds",
+        "Seconds before the first retry, doubled for each further one, with jitter.",
+        1.0,
+        least=0,
+        most=3_600,
+    )
+    backoff_cap: Seconds = setting("seconds", "Longest wait in seconds before a retry.", 5.0, least=0, most=86_400)
+    event_capacity: Whole = setting(
+        "events", "Most events kept in <redisNamespace>:events, roughly; 0 for none.", 100_000, least=0, most=10**9
+    )
+
+    @property
+    def longest_wait(self) -> float:
+        return max(super().longest_wait, self.pop_timeout)
+
+    @property
+    def answers_pending(self) -> str:
+        """Answers taken and not settled; each instance adds its id."""
+        return f"{self.pending}:answers"
+
+    @property
+    def pending_lists(self) -> tuple[str, ...]:
+        return (self.pending, self.answers_pending) if self.res else (self.pending,)
+
+    def lists(self) -> dict[str, str]:
+        keys = Keys(str(self.redis_namespace))
+        named = {self.reply_to: "replies", self.res: "answers", self.done or keys.done: "done", keys.dead: "dead"}
+        roles = {self.in_: "in", self.pending: "pending", self.out: "out"}
+        return roles | {name: role for name, role in named.items() if name}
+
+    def metrics(self) -> tuple[str, ...]:
+        tracked = ("registered", "untracked", "done", "done:late", "done:unknown", "timeout", "failed", "retry")
+        return ("taken", "delivered", *tracked, "dead", "expired", "touched", "revived", "buried")
+
+    def policy(self) -> dict[str, str | int]:
+        """What monitors and the command line have to know of this namespace: see docs/keys.md."""
+        backoff = Backoff(self.backoff, self.backoff_base, self.backoff_cap)
+        optional = {"res": self.res, "replyTo": self.reply_to}
+        return {
+            "messageTimeout": self.message_timeout,
+            "messageExpire": self.message_expire,
+            "messageCapacity": self.message_capacity,
+            "attempts": self.attempts,
+            "backoff": backoff.written,
+            "replyExpire": self.reply_expire,
+            "eventCapacity": self.event_capacity,
+            "source": self.in_,
+            "pending": self.pending,
+            "out": self.out,
+            "done": self.done or Keys(str(self.redis_namespace)).done,
+            **{name: value for name, value in optional.items() if value},
+        }

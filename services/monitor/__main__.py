@@ -1,0 +1,7 @@
+"""Run monitor: ``python -m services.monitor --props FILE``."""
+
+from common.main import main
+from services.monitor.service import run
+from services.monitor.settings import Settings
+
+main("monitor", Settings, run)

@@ -1,0 +1,211 @@
+-- Do what is due with messages: deliver what was delayed; of those past their deadline try again, or bury.
+--
+-- KEYS deadlines   zset    ids in flight by deadline (s since the epoch)
+-- KEYS delayed     zset    ids to be delivered later, by when
+-- KEYS ids         list    ids in flight, newest at the head
+-- KEYS events      stream  the life of messages
+-- KEYS letters     list    dead letters, JSON
+-- KEYS delivered   hash    metric: messages pushed to a list for the first time
+-- KEYS timeout     hash    metric: time from delivery to here, of attempts that nobody finished in time
+-- KEYS retry       hash    metric: messages delivered again
+-- KEYS dead        hash    metric: dead letters, by reason
+-- KEYS expired     hash    metric: messages whose record was gone when they were due
+-- KEYS subjects... hash    four a message: its record, that of its xid, its queue, the list for an answer (or its record)
+-- ARGV timespan    how long a worker has (s)
+-- ARGV expire      how long a record lives (s)
+-- ARGV life        how long the list of an answer lives (s)
+-- ARGV history     most events to keep; 0 for none
+-- ARGV lasting     the one list for answers that lives for good, or empty
+-- ARGV origin      the list that clients push to, for dead letters
+-- ARGV due         channel that is told when something falls due before all else
+-- ARGV messages... four a message: id; the attempt as its record had it; `deliver`, `retry`, `timeout` or `failed` (both
+--                  bury, with that reason), `expired`; back-off (s)
+-- Returns how many were acted on; what is not due any more, or in another attempt, is left. Run twice: nothing is due.
+local call, pcall = redis.call, redis.pcall
+local time = call('TIME')
+local now, stamp = time[1] + time[2] / 1e6, string.format('%d.%06d', time[1], time[2])
+local at, deadline = string.format('%d%03d', time[1], time[2] / 1000), string.format('%.6f', now + timespan)
+history, expire = tonumber(history), tonumber(expire)
+
+local kinds = {}
+local function check(kind, key)
+  kinds[key] = kinds[key] or call('TYPE', key).ok
+  if kinds[key] ~= kind and kinds[key] ~= 'none' then
+    return redis.error_reply('WRONGTYPE ' .. key .. ' holds a ' .. kinds[key] .. ', expected a ' .. kind)
+  end
+end
+for kind, keys in pairs({list = {ids, letters}, zset = {deadlines, delayed}, stream = {events},
+    hash = {delivered, timeout, retry, dead, expired}}) do
+  for _, key in ipairs(keys) do
+    local wrong = check(kind, key)
+    if wrong then return wrong end
+  end
+end
+for place = 1, #messages / 4 do
+  local action = messages[4 * place - 1]
+  local wrong = (action == 'deliver' or action == 'retry') and check('list', subjects[4 * place - 1])
+  if wrong then return wrong end
+end
+
+local counts = {[delivered] = {}, [retry] = {}, [dead] = {}, [expired] = {}}
+local spent = {count = 0, sum = 0, max = -1}
+local earliest = math.huge
+
+local function tally(metric, field) counts[metric][field] = (counts[metric][field] or 0) + 1 end
+
+local function report(event, id, known, attempt, seconds)
+  if history > 0 then
+    call('XADD', events, '*', 'event', event, 'id', id, 'xid', known.xid or '', 'at', at, 'queue', known.queue or '',
+      'service', known.service or '', 'attempt', attempt, 'seconds', seconds and string.format('%.6f', seconds) or '')
+  end
+end
+
+-- Take a message out of the chain of those that have the same xid; returns the xid's type.
+local function unlink(key, id)
+  local chain = pcall('HMGET', key, 'id', 'last', 'next:' .. id, 'before:' .. id, 'type')
+  if chain.err then return end
+  local after, before = chain[3], chain[4]
+  if chain[1] == id and not after then
+    call('DEL', key)
+  elseif chain[1] == id or before then
+    if chain[1] == id then call('HSET', key, 'id', after) end
+    if chain[2] == id then call('HSET', key, 'last', before) end
+    if before and after then call('HSET', key, 'next:' .. before, after, 'before:' .. after, before)
+    elseif before then call('HDEL', key, 'next:' .. before)
+    elseif after then call('HDEL', key, 'before:' .. after) end
+    call('HDEL', key, 'next:' .. id, 'before:' .. id, 'replyTo:' .. id)
+  end
+  return chain[5]
+end
+
+-- Put a message into the chain of its xid, as its newest.
+local function link(key, id, known)
+  if pcall('HSETNX', key, 'id', id) == 1 then
+    call('HSET', key, 'type', known.type)
+  else
+    local chain = pcall('HMGET', key, 'id', 'last', 'dead')
+    if chain.err then return end
+    local last = chain[2] or chain[1]
+    if chain[3] then
+      call('DEL', key)
+      call('HSET', key, 'id', id, 'type', known.type)
+    else
+      call('HSET', key, 'last', id, 'next:' .. last, id, 'before:' .. id, last)
+    end
+  end
+  if known.replyTo then call('HSET', key, 'replyTo:' .. id, known.replyTo) end
+  call('EXPIRE', key, expire)
+end
+
+local function deliver(record, xid_key, queue, id, known)
+  local attempt = known.attempt + 1
+  call('LPUSH', queue, known.message)
+  call('HSET', record, 'delivered', stamp, 'deadline', deadline, 'attempt', attempt)
+  call('HDEL', record, 'error', 'final')
+  call('ZADD', deadlines, deadline, id)
+  earliest = math.min(earliest, deadline)
+  if attempt == 1 then
+    link(xid_key, id, known)
+    call('EXPIRE', record, expire)
+    call('LPUSH', ids, id)
+    tally(delivered, 'count')
+    tally(delivered, queue)
+    report('delivered', id, known, attempt, now - known.timestamp)
+  else
+    tally(retry, 'count')
+    report('retry', id, known, attempt, now - known.timestamp)
+  end
+end
+
+-- For good: a dead letter, an error for whoever waits for an answer, and a tombstone by which a late `done` is known.
+local function bury(record, xid_key, answer, id, known, reason)
+  local kind = unlink(xid_key, id)
+  local first, last = math.floor(known.timestamp * 1000), math.floor((known.delivered or known.timestamp) * 1000)
+  call('LPUSH', letters, cjson.encode({message = known.message, reason = reason, error = known.error, queue = known.queue,
+    source = origin, attempts = tonumber(known.attempt), first = first, last = last, at = tonumber(at), id = id,
+    xid = known.xid, service = known.service, replyTo = known.replyTo}))
+  call('DEL', record)
+  call('HSET', record, 'state', 'dead', 'reason', reason, 'xid', known.xid, 'attempt', known.attempt, 'timestamp',
+    known.timestamp, 'died', stamp)
+  call('EXPIRE', record, expire)
+  if kind and call('EXISTS', xid_key) == 0 then
+    call('HSET', xid_key, 'id', id, 'type', kind, 'dead', 1)
+    call('EXPIRE', xid_key, expire)
+  end
+  if answer ~= record then
+    local words = {reason = reason, attempts = tonumber(known.attempt), words = known.error}
+    local pushed = pcall('LPUSH', answer, cjson.encode({meta = {id = known.xid}, error = words}))
+    if type(pushed) == 'number' and answer ~= lasting then call('EXPIRE', answer, life) end
+  end
+  tally(dead, 'count')
+  tally(dead, reason)
+  report('dead', id, known, known.attempt, now - known.timestamp)
+end
+
+local FIELDS = {'xid', 'timestamp', 'delivered', 'attempt', 'queue', 'service', 'message', 'error', 'final', 'replyTo', 'type'}
+local function read(record)
+  local values = pcall('HMGET', record, unpack(FIELDS, 1, #FIELDS))
+  local known = {}
+  for place, field in ipairs(FIELDS) do known[field] = not values.err and values[place] or nil end
+  return known
+end
+
+local acted = 0
+for place = 1, #messages / 4 do
+  local record, xid_key = subjects[4 * place - 3], subjects[4 * place - 2]
+  local queue, answer = subjects[4 * place - 1], subjects[4 * place]
+  local id, attempt, action, wait = unpack(messages, 4 * place - 3, 4 * place)
+  local known = read(record)
+  local until_ = action ~= 'deliver' and call('ZSCORE', deadlines, id) or action ~= 'retry' and call('ZSCORE', delayed, id)
+  local is = (known.attempt or '') .. (known.error and 'e' or '') .. (known.final and 'f' or '')
+  if until_ and tonumber(until_) <= now and is == attempt and (known.message or action == 'expired') then
+    acted = acted + 1
+    call('ZREM', deadlines, id)
+    call('ZREM', delayed, id)
+    if action == 'expired' then
+      tally(expired, 'count')
+      report('expired', id, known, '')
+    elseif action == 'deliver' then
+      deliver(record, xid_key, queue, id, known)
+    else
+      local seconds = now - (known.delivered or known.timestamp)
+      if not known.error then
+        spent.count, spent.sum, spent.max = spent.count + 1, spent.sum + seconds, math.max(spent.max, seconds)
+        report('timeout', id, known, known.attempt, seconds)
+      end
+      if action ~= 'retry' then
+        bury(record, xid_key, answer, id, known, action)
+      elseif tonumber(wait) > 0 then
+        local later = string.format('%.6f', now + wait)
+        call('ZADD', delayed, later, id)
+        earliest = math.min(earliest, later)
+      else
+        deliver(record, xid_key, queue, id, known)
+      end
+    end
+  end
+end
+
+for _, key in ipairs({deadlines, delayed}) do
+  local first = call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]
+  if first and tonumber(first) == earliest then call('PUBLISH', due, first) end
+end
+-- Ids that are finished leave the list once they are its oldest.
+for _ = 1, 2 * acted do
+  local oldest = call('LINDEX', ids, -1)
+  if not oldest or call('ZSCORE', deadlines, oldest) then break end
+  call('RPOP', ids)
+end
+if acted > 0 and history > 0 then call('XTRIM', events, 'MAXLEN', '~', history) end
+
+for key, fields in pairs(counts) do
+  for field, number in pairs(fields) do pcall('HINCRBY', key, field, number) end
+end
+if spent.count > 0 then
+  pcall('HINCRBY', timeout, 'count', spent.count)
+  pcall('HINCRBY', timeout, 'histo100', spent.count)
+  pcall('HINCRBYFLOAT', timeout, 'sum', string.format('%.6f', spent.sum))
+  local max = tonumber(call('HGET', timeout, 'max')) or -1
+  if spent.max > max then call('HSET', timeout, 'max', string.format('%.6f', spent.max)) end
+end
+return acted

@@ -1,0 +1,36 @@
+"""monitor: what is due is done, what is done is counted, and all of it can be seen."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+from common.context import Context
+from services.monitor.alarm import Alarm
+from services.monitor.pulse import pulse
+from services.monitor.settings import Settings
+from services.monitor.watch import Watch
+
+LOOK: Final = 10.0
+"""Longest time between two looks at what is due (s), in case that an alarm was lost."""
+
+
+async def run(context: Context[Settings]) -> None:
+    """For all namespaces one loop does what is due; for each another one takes what workers have finished."""
+    watches = [Watch(context, namespace) for namespace in context.settings.watch]
+    alarm = Alarm(context.beside("alarm"))
+    async with asyncio.TaskGroup() as tasks:
+        listening = tasks.create_task(alarm.listen())
+        async with asyncio.TaskGroup() as work:
+            work.create_task(sweep(context, watches, alarm))
+            for watch in watches:
+                work.create_task(watch.finish())
+        listening.cancel()
+
+
+async def sweep(context: Context[Settings], watches: Sequence[Watch], alarm: Alarm) -> None:
+    """Do what is due, and sleep until more is."""
+    while context.running:
+        wait = min([await watch.sweep() for watch in watches])
+        pulse.beat()
+        if wait > 0:
+            await alarm.wait(min(wait + 0.001, LOOK))

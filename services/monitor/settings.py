@@ -1,0 +1,66 @@
+"""What an operator may set of monitor."""
+
+from typing import Annotated, ClassVar
+
+from annotated_types import MinLen
+from pydantic import Strict
+
+from common.checks import Rule
+from common.fields import Name, Whole, setting
+from common.settings import ServiceSettings
+from common.words import quoted
+
+
+def monitors_register(redis_namespace: str | None) -> str | None:
+    return "missing: expected a name of the monitor's own" if redis_namespace is None else None
+
+
+def watched_are_others(watch: list[str], redis_namespace: str | None) -> str | None:
+    """A monitor's registration and lists lie apart from those of the services it watches."""
+    if redis_namespace in watch:
+        return f"{quoted(str(redis_namespace))} is redisNamespace as well: a monitor needs a namespace of its own"
+    twice = sorted({name for name in watch if watch.count(name) > 1})
+    return f"{', '.join(map(quoted, twice))} more than once" if twice else None
+
+
+class Settings(ServiceSettings):
+    """What is due is done: time-outs, retries, dead letters, delayed messages, finished ones; and all of it shown."""
+
+    service: ClassVar[str] = "monitor"
+    rules: ClassVar[tuple[Rule, ...]] = (*ServiceSettings.rules, monitors_register, watched_are_others)
+
+    watch: Annotated[list[Name], Strict(), MinLen(1)] = setting(
+        "list of names", "The namespaces (redisNamespace) to watch; those of mdispatch are acted on."
+    )
+    pop_timeout: Whole = setting(
+        "seconds", "Longest wait for a finished message, in seconds; a stop does not wait for it.", 10, least=5, most=30
+    )
+    batch: Whole = setting("messages", "Most messages that are dealt with at a time.", 500, least=1, most=1_000)
+    batch_bytes: Whole = setting(
+        "bytes",
+        "No more entries are taken at a time once they have so many bytes.",
+        2_097_152,
+        least=1,
+        most=536_870_912,
+    )
+    metrics_port: Whole = setting(
+        "port", "Where /metrics, /live and /ready are served; 0 for nowhere.", 9464, least=0, most=65_535
+    )
+    metrics_host: Name = setting(
+        "address", "Which of the machine's addresses to serve them on; all by default.", "0.0.0.0"
+    )
+
+    @property
+    def longest_wait(self) -> float:
+        return max(super().longest_wait, self.pop_timeout)
+
+    def pending_of(self, namespace: str) -> str:
+        """What was taken from the ``done`` list of a watched namespace and not settled; each instance adds its id."""
+        return f"{self.redis_namespace}:pending:{namespace}"
+
+    @property
+    def pending_lists(self) -> tuple[str, ...]:
+        return tuple(map(self.pending_of, self.watch))
+
+    def lists(self) -> dict[str, str]:
+        return dict.fromkeys(self.pending_lists, "pending")

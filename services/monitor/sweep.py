@@ -1,0 +1,83 @@
+"""What is due in one namespace: time-outs, retries, dead letters, delayed messages, records that are gone."""
+
+from math import inf
+from pathlib import Path
+from typing import Any, Final
+
+from redis.exceptions import ResponseError
+
+from common.context import Context
+from penstock.keys import Keys
+from penstock.lua import Script
+from penstock.names import encoded
+from penstock.policy import Policy
+from penstock.wire import pack
+from services.monitor.settings import Settings
+
+_due, _sweep = (Script.read(Path(__file__).parent / "lua" / f"{verb}.lua") for verb in ("due", "sweep"))
+FIELDS: Final = ("xid", "attempt", "queue", "replyTo", "error", "final")
+
+
+class Sweep:
+    """Any number of monitors may sweep: the script acts on what is still due, in the attempt that was looked at."""
+
+    def __init__(self, context: Context[Settings], keys: Keys) -> None:
+        self._context, self._keys = context, keys
+        self._record, self._xid = encoded(keys.message("")), encoded(keys.xid(""))
+
+    async def act(self, policy: Policy) -> float:
+        """Do what is due, a batch of it; seconds until more is, infinite where nothing is to come."""
+        keys = self._keys
+        wait, overdue, ready = await self._context.run(
+            _due, deadlines=keys.deadlines, delayed=keys.delayed, batch=self._context.settings.batch
+        )
+        if ids := [*overdue, *ready]:
+            subjects, messages = self._planned(ids, await self._read(ids), len(overdue), policy)
+            await self._context.run(
+                _sweep,
+                subjects=subjects,
+                messages=messages,
+                **{name: keys.metric(name) for name in ("delivered", "timeout", "retry", "dead", "expired")},
+                deadlines=keys.deadlines,
+                delayed=keys.delayed,
+                ids=keys.message_ids,
+                events=keys.events,
+                letters=keys.dead,
+                timespan=policy.timeout,
+                expire=policy.expire,
+                life=policy.reply_expire,
+                lasting=policy.reply_to,
+                history=policy.history,
+                origin=policy.source,
+                due=keys.due,
+            )
+            return 0
+        return float(wait) if wait else inf
+
+    async def _read(self, ids: list[bytes]) -> list[Any]:
+        await self._context.wire.send(pack([("HMGET", self._record + id, *FIELDS) for id in ids]))
+        return await self._context.wire.receive(len(ids))
+
+    def _planned(
+        self, ids: list[bytes], records: list[Any], overdue: int, policy: Policy
+    ) -> tuple[list[bytes | str], list[bytes | str]]:
+        """What the script takes: the keys of each message, and what is to be done with it."""
+        subjects: list[bytes | str] = []
+        messages: list[bytes | str] = []
+        for place, (id, record) in enumerate(zip(ids, records, strict=True)):
+            xid, attempt, queue, reply_to, error, final = (
+                [None] * len(FIELDS) if isinstance(record, ResponseError) else record
+            )
+            action, wait = "deliver", 0.0
+            if attempt is None:
+                action = "expired"
+            elif place < overdue:
+                if final or int(attempt) >= policy.attempts:
+                    action = "failed" if error is not None else "timeout"
+                else:
+                    action, wait = "retry", policy.backoff.after(int(attempt))
+            key = self._record + id
+            seen = (attempt or b"") + (b"" if error is None else b"e") + (b"" if final is None else b"f")
+            subjects += (key, self._xid + (xid or b""), queue or policy.out, reply_to or policy.reply_to or key)
+            messages += (id, seen, action, f"{wait:.3f}")
+        return subjects, messages

@@ -1,0 +1,47 @@
+"""One watched namespace: its policy, its finished messages, what is due in it."""
+
+from math import inf
+
+from common.context import Context
+from common.finisher import Finisher, Place
+from penstock.keys import Keys
+from penstock.policy import Policy
+from services.monitor.done import understood
+from services.monitor.settings import Settings
+from services.monitor.sweep import Sweep
+
+
+class Watch:
+    """Does nothing while the namespace has no policy: nobody has tracked a message there yet."""
+
+    def __init__(self, context: Context[Settings], namespace: str) -> None:
+        self._context, self._keys = context, Keys(namespace)
+        self._pending = context.pending(context.settings.pending_of(namespace))
+        self._done = context.beside(f"done {namespace}")
+        self._sweep = Sweep(context, self._keys)
+        self._policy: Policy | None = None
+
+    async def sweep(self) -> float:
+        """Do what is due; seconds until more is."""
+        self._policy = await Policy.read(self._context.redis, self._keys)
+        return await self._sweep.act(self._policy) if self._policy else inf
+
+    async def finish(self) -> None:
+        """Carry out what workers say, until the run ends, from the list that the policy names."""
+        place, finisher = None, None
+        while self._context.running:
+            if self._policy is None:
+                await self._context.pause(0.1)
+                continue
+            if finisher is None or place != self._place(self._policy):
+                place = self._place(self._policy)
+                finisher = Finisher(self._done, place, understood, self._touch)
+                await finisher.deliver()
+            elif await finisher.take(self._context.settings.pop_timeout):
+                await finisher.deliver()
+
+    def _place(self, policy: Policy) -> Place:
+        settings = self._context.settings
+        return Place(self._keys, policy.done, self._pending, settings.batch, settings.batch_bytes, policy.history)
+
+    async def _touch(self, id: bytes, seconds: float) -> None: ...
