@@ -10,7 +10,7 @@ from common.collisions import collision
 from common.context import Context
 from penstock.lua import Script
 from penstock.names import encoded
-from services.mdispatch.request import Request, Unreadable, read
+from services.mdispatch.request import Unreadable, read, rejected
 from services.mdispatch.settings import Settings
 from services.mdispatch.suspects import POISON, Suspects
 
@@ -26,7 +26,7 @@ class Batch:
     suspect: bool = False
     """Came from a dead instance: one at a time, and on record, since it may be what that one died of."""
     subjects: list[bytes | str] = field(default_factory=list)
-    requests: list[bytes | str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
 
 
 class Dispatch:
@@ -70,6 +70,7 @@ class Dispatch:
             "capacity": settings.message_capacity,
             "history": settings.event_capacity,
             "due": keys.due,
+            "prefix": len(encoded(keys.xid(""))),
         }
 
     async def recover(self) -> None:
@@ -133,6 +134,7 @@ class Dispatch:
             batch=wanted,
             spare=int(self._spare is not None),
             survived=survived.digest if survived else "",
+            first=batch.first_id,
             subjects=batch.subjects,
             requests=batch.requests,
             **self._named,
@@ -165,9 +167,8 @@ class Dispatch:
         subjects, requests = batch.subjects, batch.requests
         for id, message in enumerate(batch.messages, start=batch.first_id):
             try:
-                xid, kind, reply_to, when = POISON if buried else read(message, self._refusal)
+                request = POISON if buried else read(message, self._refusal)
             except Unreadable as error:
-                xid, kind, reply_to, when = Request(b"", "reject", b"badRequest", str(error))
-            name = b"%d" % id
-            subjects += (record + name, xid_key + xid)
-            requests += (name, xid, kind, reply_to, when)
+                request = rejected("badRequest", str(error))
+            subjects += (b"%b%d" % (record, id), xid_key + request.xid)
+            requests.append(request.words)

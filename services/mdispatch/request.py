@@ -19,26 +19,35 @@ class Unreadable(ValueError):
 
 
 class Request(NamedTuple):
-    """``when``: seconds since the epoch, ``+`` seconds from now, or empty for at once."""
+    """By which xid the request is known, and what ``dispatch.lua`` is told of it."""
 
     xid: bytes
-    type: str
-    reply_to: bytes = b""
-    when: str = ""
+    words: str
 
 
-def read(message: bytes, may_reply_to: Callable[[str], str | None]) -> Request:
-    """``may_reply_to`` says why a list cannot be one for answers. Raises ``Unreadable``."""
+def read(message: bytes, refusal: Callable[[str], str | None]) -> Request:
+    """``refusal`` says why a list cannot be one for answers. Raises ``Unreadable``."""
     if message.isdigit() and len(message) <= LONGEST_XID:
         return Request(message.lstrip(b"0") or b"0", "number")
     meta = _meta(message) if OBJECT.match(message) else {}
     name = xid_of(meta.get("id"))
-    request = (
-        Request(name, "meta") if name else Request(sha1(message, usedforsecurity=False).hexdigest().encode(), "sha1")
-    )
+    request = Request(name, "meta") if name else Request(sha1(message).hexdigest().encode(), "sha1")
+    if meta.keys() <= {"id"}:
+        return request
+    more = {"replyTo": _reply_to(meta, refusal), "when": _when(meta)}
+    wanted = {word: value for word, value in more.items() if value is not None}
     return (
-        request if meta.keys() <= {"id"} else request._replace(reply_to=_reply_to(meta, may_reply_to), when=_when(meta))
+        Request(request.xid, json.dumps({"type": request.words, **wanted}, ensure_ascii=False)) if wanted else request
     )
+
+
+def rejected(reason: str, error: str) -> Request:
+    """A request that goes to the dead letters."""
+    return Request(b"", _json(reject=reason, error=error))
+
+
+def _json(**words: str) -> str:
+    return json.dumps(words, ensure_ascii=False)
 
 
 def xid_of(id: object) -> bytes:
@@ -57,29 +66,35 @@ def _meta(message: bytes) -> dict[str, Any]:
     return meta if isinstance(meta, dict) else {}
 
 
-def _reply_to(meta: dict[str, Any], may_reply_to: Callable[[str], str | None]) -> bytes:
-    if (name := meta.get("replyTo")) is None:
-        return b""
-    if not isinstance(name, str) or not name:
+def _reply_to(meta: dict[str, Any], refusal: Callable[[str], str | None]) -> str | None:
+    name = meta.get("replyTo")
+    if name is None:
+        return None
+    if not isinstance(name, str) or not name or not name.isprintable():
         raise Unreadable("meta.replyTo: expected the name of a list")
-    if reason := may_reply_to(name):
+    if reason := refusal(name):
         raise Unreadable(f"meta.replyTo: {reason}")
-    return name.encode(errors="surrogatepass")
+    return name
 
 
-def _when(meta: dict[str, Any]) -> str:
+def _when(meta: dict[str, Any]) -> str | None:
     if (delay := meta.get("delay")) is not None:
         if isinstance(delay, bool) or not isinstance(delay, int | float) or not 0 <= delay <= LONGEST_DELAY:
             raise Unreadable(f"meta.delay: expected a number of seconds from 0 to {LONGEST_DELAY}")
-        return f"+{delay:.3f}" if delay else ""
-    if (at := meta.get("deliverAt")) is None:
-        return ""
+        return f"+{delay:.6f}"
+    at = meta.get("deliverAt")
     if isinstance(at, str):
-        try:
-            at = datetime.fromisoformat(at)
-        except ValueError:
-            at = None
-        at = at.timestamp() if at and at.tzinfo else None
+        at = _seconds(at)
+    elif at is None:
+        return None
     if isinstance(at, bool) or not isinstance(at, int | float) or not 0 <= at < 1e11:
         raise Unreadable("meta.deliverAt: expected seconds since the epoch, or a time as 2026-01-31T12:00:00Z")
-    return f"{at:.3f}"
+    return f"{at:.6f}"
+
+
+def _seconds(time: str) -> float | None:
+    try:
+        moment = datetime.fromisoformat(time)
+    except ValueError:
+        return None
+    return moment.timestamp() if moment.tzinfo else None

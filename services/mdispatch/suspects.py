@@ -5,13 +5,13 @@ from typing import Final, NamedTuple
 
 from common.context import Context
 from penstock.names import decoded
-from services.mdispatch.request import Request
+from services.mdispatch.request import rejected
 from services.mdispatch.settings import Settings
 
 MOST_DEATHS: Final = 3
 MEMORY: Final = 259_200
 """Seconds that a death is held against a message."""
-POISON: Final = Request(b"", "reject", b"poison", f"{MOST_DEATHS} instances died with it in hand")
+POISON: Final = rejected("poison", f"{MOST_DEATHS} instances died with it in hand")
 
 
 class Suspect(NamedTuple):

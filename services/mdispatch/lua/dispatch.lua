@@ -29,11 +29,15 @@
 -- ARGV history     most events to keep; 0 for none
 -- ARGV due         channel that is told when something falls due before all else
 -- ARGV survived    SHA-1 of a message that an instance died with, which is now out of hand; or empty
--- ARGV requests... five a request: id; xid; type, or `reject`; list for the answer, or the reason; when to deliver it
---                  (s since the epoch, `+` s from now, or empty), or what is wrong with it
+-- ARGV first       the id of the oldest; the others follow
+-- ARGV prefix      how many bytes of the name of an xid's record come before the xid
+-- ARGV requests... one a request: the type of its xid (`number`, `meta`, `sha1`), or JSON with `type` and `replyTo` (the list
+--                  for its answer), `when` (to deliver it: s since the epoch, or `+` s from now), `reject` (a reason for
+--                  a dead letter) and `error`
 -- Returns false where `pending` holds others; the first of the ids that are given to what was taken (or kept in
 -- reserve), and what was taken. Run twice: nothing is done, since `pending` holds
 -- others.
+local READ_AHEAD = 128
 local call, pcall = redis.call, redis.pcall
 if lease and call('HGET', lease, 'token') ~= token then return redis.error_reply('FENCED ' .. lease) end
 for kind, keys in pairs({list = {pending, source, out, ids, letters}, zset = {deadlines, delayed}, stream = {events},
@@ -58,6 +62,7 @@ local at, deadline = string.format('%d%03d', time[1], time[2] / 1000), string.fo
 history = tonumber(history)
 local room = capacity - call('ZCARD', deadlines) - call('ZCARD', delayed)
 local push, tracked, deadlines_of, later, rejected = {}, {}, {}, {}, {}
+local ours = 0
 
 local function report(event, id, xid, attempt)
   if history > 0 then
@@ -66,62 +71,70 @@ local function report(event, id, xid, attempt)
   end
 end
 
--- A key that somebody else has put where a record belongs costs that message its record, not the batch its place.
-local function record(place, id, xid, kind, answer, message, attempt, life)
-  local key, xid_key = subjects[2 * place - 1], subjects[2 * place]
-  local made
-  if attempt == 1 then
-    made = pcall('HSET', key, 'timestamp', stamp, 'xid', xid, 'deadline', deadline, 'service', service, 'attempt', 1,
-      'queue', out, 'message', message)
+-- Make its xid lead to a message; behind the others where several have the same.
+local function link(key, id, kind)
+  if pcall('HSETNX', key, 'id', id) == 1 then
+    call('HSET', key, 'type', kind)
   else
-    made = pcall('HSET', key, 'timestamp', stamp, 'xid', xid, 'service', service, 'attempt', 0, 'queue', out, 'message',
-      message, 'type', kind)
-  end
-  if type(made) == 'table' then return end
-  if answer ~= '' then call('HSET', key, 'replyTo', answer) end
-  call('EXPIRE', key, life)
-  if attempt == 0 then return end
-  if pcall('HSETNX', xid_key, 'id', id) == 1 then
-    call('HSET', xid_key, 'type', kind)
-  else
-    local chain = pcall('HMGET', xid_key, 'id', 'last', 'dead')
+    local chain = pcall('HMGET', key, 'id', 'last', 'dead')
     if chain.err then return end
     local last = chain[2] or chain[1]
     if chain[3] then
-      call('DEL', xid_key)
-      call('HSET', xid_key, 'id', id, 'type', kind)
+      call('DEL', key)
+      call('HSET', key, 'id', id, 'type', kind)
     else
-      call('HSET', xid_key, 'last', id, 'next:' .. last, id, 'before:' .. id, last)
+      call('HSET', key, 'last', id, 'next:' .. last, id, 'before:' .. id, last)
     end
   end
-  if answer ~= '' then call('HSET', xid_key, 'replyTo:' .. id, answer) end
-  call('EXPIRE', xid_key, expire)
+  call('EXPIRE', key, expire)
 end
 
-local count = #requests / 5
+-- A key that somebody else has put where a record belongs costs that message its record, not the batch its place.
+local function delay(record, id, xid, kind, answer, message, wait)
+  local made = pcall('HSET', record, 'timestamp', stamp, 'xid', xid, 'service', service, 'attempt', 0, 'queue', out,
+    'message', message, 'type', kind)
+  if type(made) == 'number' then
+    if answer then call('HSET', record, 'replyTo', answer) end
+    call('EXPIRE', record, math.ceil(wait) + expire)
+  end
+  later[#later + 1] = string.format('%.6f', now + wait)
+  later[#later + 1] = id
+  report('registered', id, xid, 0)
+  report('delayed', id, xid, 0)
+end
+
+local count = #requests
 local messages = count > 0 and call('RPOP', pending, count) or {}
 for place = 1, count do
-  local message, first = messages[place], 5 * place - 4
-  local id, xid, kind, answer, when = unpack(requests, first, first + 4)
-  local wait = when == '' and 0 or string.sub(when, 1, 1) == '+' and tonumber(when) or tonumber(when) and when - now or 0
-  if kind == 'reject' then
-    rejected[answer] = (rejected[answer] or 0) + 1
-    call('LPUSH', letters, cjson.encode({message = message, reason = answer, error = when, source = source, queue = out,
-      attempts = 0, at = tonumber(at), service = service}))
+  local record, key = subjects[2 * place - 1], subjects[2 * place]
+  local message, kind, answer, wait = messages[place], requests[place], nil, 0
+  local id, xid = string.format('%d', first + place - 1), string.sub(key, prefix + 1)
+  local more = string.byte(kind) == 123 and cjson.decode(kind)
+  if more then
+    kind, answer = more.type, more.replyTo
+    wait = not more.when and 0 or string.sub(more.when, 1, 1) == '+' and tonumber(more.when) or more.when - now
+  end
+  if more and more.reject then
+    rejected[more.reject] = (rejected[more.reject] or 0) + 1
+    call('LPUSH', letters, cjson.encode({message = message, reason = more.reject, error = more.error, source = source,
+      queue = out, attempts = 0, at = tonumber(at), service = service}))
   elseif wait > 0 then
-    record(place, id, xid, kind, answer, message, 0, math.ceil(wait) + expire)
-    report('registered', id, xid, 0)
-    report('delayed', id, xid, 0)
-    later[#later + 1] = string.format('%.6f', now + wait)
-    later[#later + 1] = id
+    delay(record, id, xid, kind, answer, message, wait)
   else
     push[#push + 1] = message
-    if #tracked < room then
-      record(place, id, xid, kind, answer, message, 1, expire)
+    if ours < room then
+      ours = ours + 1
+      local made = pcall('HSET', record, 'timestamp', stamp, 'xid', xid, 'deadline', deadline, 'service', service,
+        'attempt', 1, 'queue', out, 'message', message)
+      if type(made) == 'number' then
+        call('EXPIRE', record, expire)
+        if answer then call('HSET', record, 'replyTo', answer) end
+      end
+      link(key, id, kind)
+      if answer then call('HSET', key, 'replyTo:' .. id, answer) end
       report('registered', id, xid, 1)
-      tracked[#tracked + 1] = id
-      deadlines_of[#deadlines_of + 1] = deadline
-      deadlines_of[#deadlines_of + 1] = id
+      tracked[ours] = id
+      deadlines_of[2 * ours - 1], deadlines_of[2 * ours] = deadline, id
     end
   end
 end
@@ -154,12 +167,16 @@ if count > 0 then
 end
 if survived ~= '' then call('HDEL', deaths, survived) end
 
-local found, size = {}, 0
+local found, size, largest = {}, 0, tonumber(bytes)
 while #found < tonumber(batch) and size < tonumber(bytes) do
-  local message = call('LMOVE', source, pending, 'RIGHT', 'LEFT')
-  if not message then break end
-  found[#found + 1] = message
-  size = size + #message
+  local affordable = math.max(math.floor((bytes - size) / largest), 1)
+  local next_ones = call('RPOP', source, math.min(READ_AHEAD, affordable, batch - #found))
+  if not next_ones or #next_ones == 0 then break end
+  call('LPUSH', pending, unpack(next_ones, 1, #next_ones))
+  largest = 1
+  for _, message in ipairs(next_ones) do
+    found[#found + 1], size, largest = message, size + #message, math.max(largest, #message)
+  end
 end
 local needed = #found > 0 and #found or 1 - spare
 return {needed > 0 and call('INCRBY', counter, needed) - needed + 1 or 0, found}

@@ -1,0 +1,150 @@
+"""What Prometheus scrapes and an orchestrator probes: /metrics, /live and /ready, over HTTP in a thread of its own."""
+
+import asyncio
+import errno
+import socket
+import sys
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from concurrent.futures import CancelledError
+from socketserver import TCPServer, ThreadingMixIn
+from threading import Thread
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+
+from prometheus_client import PLATFORM_COLLECTOR, PROCESS_COLLECTOR, CollectorRegistry, make_wsgi_app
+from redis.exceptions import RedisError
+
+from common.trouble import told
+from penstock.errors import PenstockError
+from services.monitor.readings import Readings
+from services.monitor.series import Series
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIEnvironment
+
+T = TypeVar("T")
+SCRAPE: Final = 5.0
+"""Seconds that a reading may take: half of what Prometheus waits by default."""
+LIVE: Final = 2.0
+"""Seconds within which a live event loop answers."""
+CLIENT: Final = 10.0
+"""Seconds that a client may be silent in the middle of its request."""
+UNREAD: Final = (RedisError, OSError, CancelledError)
+"""What a reading ends with where Redis or the event loop does not answer, or the service is about to end."""
+
+
+class CannotListen(PenstockError):
+    """The port is taken, or not ours to have."""
+
+
+class Exporter:
+    """Serves from ``__aenter__`` to ``__aexit__``, on ``port``; 0 gives a free one.
+
+    ``read`` and ``ready`` are called in the event loop that entered, ``ready`` for whether the service does its work.
+    """
+
+    def __init__(
+        self,
+        port: int,
+        host: str,
+        namespaces: Sequence[str],
+        read: Callable[[Sequence[str]], Coroutine[Any, Any, Readings]],
+        ready: Callable[[], bool],
+    ) -> None:
+        self.port = port
+        self._host, self._namespaces, self._read, self._ready = host, namespaces, read, ready
+        registry = CollectorRegistry()
+        for collector in (Series(namespaces, self._readings), PROCESS_COLLECTOR, PLATFORM_COLLECTOR):
+            registry.register(collector)
+        self._metrics = make_wsgi_app(registry)
+
+    async def __aenter__(self) -> Self:
+        """Raises ``CannotListen``."""
+        self._loop = asyncio.get_running_loop()
+        try:
+            self._server = _Server((self._host, self.port), _Handler)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise CannotListen(f"port {self.port} is taken: set metricsPort") from None
+            reason = f"cannot listen on {self._host} port {self.port}: {error.strerror}"
+            raise CannotListen(f"{reason}: set metricsHost or metricsPort") from None
+        self.port = self._server.server_port
+        self._server.set_app(self._answer)
+        Thread(target=self._server.serve_forever, args=(0.1,), name="exporter", daemon=True).start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await asyncio.to_thread(self._server.shutdown)
+        self._server.server_close()
+
+    def _answer(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+        match environ["PATH_INFO"]:
+            case "/metrics":
+                answer: Iterable[bytes] = self._metrics(environ, start_response)
+                return answer
+            case "/live":
+                problem = self._problem(asyncio.sleep(0), LIVE)
+            case "/ready":
+                problem = self._problem(self._look(), SCRAPE)
+            case _:
+                return _plain(start_response, "404 Not Found", "there are /metrics, /live and /ready")
+        return _plain(start_response, "503 Service Unavailable" if problem else "200 OK", problem or "ok")
+
+    def _readings(self) -> Readings | None:
+        try:
+            return self._in_loop(self._read(self._namespaces), SCRAPE)
+        except UNREAD:
+            return None
+
+    async def _look(self) -> str | None:
+        if not self._ready():
+            return "the service does not run"
+        await self._read(self._namespaces)
+        return None
+
+    def _problem(self, question: Coroutine[Any, Any, str | None], seconds: float) -> str | None:
+        """What ``question`` answers, or why it has no answer."""
+        try:
+            return self._in_loop(question, seconds)
+        except TimeoutError:
+            return f"no answer within {seconds:g} s"
+        except UNREAD as error:
+            return f"cannot read from Redis: {told(error)}"
+
+    def _in_loop(self, coroutine: Coroutine[Any, Any, T], seconds: float) -> T:
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        try:
+            return future.result(seconds)
+        finally:
+            future.cancel()
+
+
+def _plain(start_response: "StartResponse", status: str, text: str) -> list[bytes]:
+    start_response(status, [("Content-Type", "text/plain; charset=utf-8")])
+    return [f"{text}\n".encode(errors="backslashreplace")]
+
+
+class _Handler(WSGIRequestHandler):
+    timeout = CLIENT
+
+    def log_message(self, format: str, *args: object) -> None:
+        """A scrape is normal operation: nothing is logged."""
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+
+    def __init__(self, address: tuple[str, int], handler: type[WSGIRequestHandler]) -> None:
+        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        super().__init__(address, handler)
+
+    def server_bind(self) -> None:
+        """Without the search for the host's name, which may take as long as a resolver's time-out."""
+        TCPServer.server_bind(self)
+        self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
+        self.setup_environ()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that went away is no error of ours."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)

@@ -1,0 +1,152 @@
+"""What a scrape reads of the watched namespaces: as many commands for a million messages in flight as for none."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import inf
+from typing import Any, Final
+
+from redis.asyncio import Redis
+from redis.asyncio.client import Pipeline
+from redis.exceptions import ResponseError
+
+from penstock.keys import Keys, pending_of
+from penstock.names import decoded, encoded
+from penstock.survey import Instance, instances
+
+METRICS: Final = (
+    *("taken", "delivered", "dropped", "registered", "untracked", "done", "done:late", "done:unknown"),
+    *("timeout", "failed", "retry", "dead", "expired", "touched"),
+)
+TAIL: Final = 100
+"""How many of the oldest ids are looked at for one that is in flight."""
+
+
+@dataclass(frozen=True)
+class Length:
+    list: str
+    role: str
+    messages: int
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One namespace at one instant; ages are seconds by the server's clock."""
+
+    namespace: str
+    tracked: bool
+    """Whether mdispatch works in it; else the five fields about messages in flight say nothing."""
+    timeout: float | None
+    """The policy's messageTimeout (s)."""
+    in_flight: int
+    delayed: int
+    oldest: float | None
+    """Age of the oldest message in flight; 0 where none is, None where its record is gone."""
+    lists: list[Length]
+    instances: list[Instance]
+    metrics: dict[str, dict[str, float]]
+    """The fields of every hash of ``METRICS`` that are numbers."""
+
+
+Readings = list[Reading]
+
+
+async def read(redis: "Redis", service_redis: "Redis", namespaces: Iterable[str]) -> Readings:
+    """All of ``namespaces``; a key of another type than it should have counts as empty. Raises ``RedisError``."""
+    return [await _reading(redis, service_redis, Keys(namespace)) for namespace in namespaces]
+
+
+async def _reading(redis: "Redis", service_redis: "Redis", keys: Keys) -> Reading:
+    async with redis.pipeline(transaction=True) as transaction:
+        transaction.time()
+        transaction.hgetall(encoded(keys.policy))
+        transaction.hgetall(encoded(keys.lists))
+        transaction.zrange(encoded(keys.owners), 0, -1)
+        transaction.zcard(encoded(keys.deadlines))
+        transaction.zcard(encoded(keys.delayed))
+        transaction.lrange(encoded(keys.message_ids), -TAIL, -1)
+        transaction.zrange(encoded(keys.deadlines), 0, 0)
+        for name in METRICS:
+            transaction.hgetall(encoded(keys.metric(name)))
+        time, policy, named, owners, in_flight, delayed, tail, first_due, *metrics = await _replies(transaction)
+    return Reading(
+        keys.namespace,
+        tracked=bool(policy),
+        timeout=_numbers(policy).get("messageTimeout"),
+        in_flight=in_flight or 0,
+        delayed=delayed or 0,
+        oldest=await _oldest(redis, keys, tail or [], first_due or [], time[0] + time[1] / 1e6),
+        lists=await _lengths(redis, _roles(keys, policy or {}, named or {}, owners or [])),
+        instances=await instances(redis, service_redis, keys),
+        metrics={name: _numbers(fields) for name, fields in zip(METRICS, metrics, strict=True)},
+    )
+
+
+def _roles(keys: Keys, policy: dict[bytes, bytes], named: dict[bytes, bytes], owners: list[bytes]) -> dict[str, str]:
+    """Every list of the namespace, with the pending lists of all who may own one."""
+    roles = {decoded(policy.get(b"done", keys.done)): "done", keys.dead: "dead"} if policy else {}
+    for name, role in ((decoded(name), decoded(role)) for name, role in named.items()):
+        roles[name] = role
+        if role == "pending":
+            roles |= {pending_of(name, decoded(id)): role for id in owners}
+    return roles
+
+
+async def _lengths(redis: "Redis", roles: dict[str, str]) -> list[Length]:
+    async with redis.pipeline(transaction=False) as wire:
+        for name in roles:
+            wire.llen(encoded(name))
+        lengths = await _replies(wire)
+    return [
+        Length(name, role, length)
+        for (name, role), length in zip(roles.items(), lengths, strict=True)
+        if length is not None
+    ]
+
+
+async def _oldest(redis: "Redis", keys: Keys, tail: list[bytes], first_due: list[bytes], now: float) -> float | None:
+    """Of the message that was delivered first, as far as ``tail`` says, and of the one that is due first."""
+    if not first_due:
+        return 0.0
+    async with redis.pipeline(transaction=False) as wire:
+        wire.execute_command("ZMSCORE", encoded(keys.deadlines), *tail, *first_due)
+        (scores,) = await _replies(wire)
+    in_flight = [id for id, score in zip(tail, scores or [], strict=False) if score is not None]
+    async with redis.pipeline(transaction=False) as wire:
+        for id in [*in_flight[-1:], *first_due]:
+            wire.hmget(encoded(keys.message(decoded(id))), "timestamp", "delivered", "attempt")
+        records = await _replies(wire)
+    since = [made for record in records if (made := _delivered_first(record or [])) is not None]
+    return max(0.0, now - min(since)) if since else None
+
+
+def _delivered_first(record: list[bytes | None]) -> float | None:
+    """When a message was first delivered, as near as its record tells: it has the first delivery or the last one."""
+    timestamp, delivered, attempt = (_number(value) for value in record or [None] * 3)
+    return delivered if delivered is not None and attempt == 1 else timestamp
+
+
+async def _replies(pipeline: "Pipeline") -> list[Any]:
+    """None stands for the reply of a key of the wrong type: the rest is worth reading all the same."""
+    replies = await pipeline.execute(raise_on_error=False)
+    for reply in replies:
+        if isinstance(reply, Exception) and not _wrong_type(reply):
+            raise reply
+    return [None if isinstance(reply, Exception) else reply for reply in replies]
+
+
+def _wrong_type(error: Exception) -> bool:
+    return isinstance(error, ResponseError) and str(error).startswith("WRONGTYPE")
+
+
+def _numbers(fields: dict[bytes, bytes] | None) -> dict[str, float]:
+    numbers = {decoded(name): _number(value) for name, value in (fields or {}).items()}
+    return {name: number for name, number in numbers.items() if number is not None}
+
+
+def _number(value: bytes | None) -> float | None:
+    """None for what no counter, sum or time can be."""
+    try:
+        number = float(value or b"")
+    except ValueError:
+        return None
+    return number if 0 <= number < inf else None

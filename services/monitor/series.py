@@ -1,0 +1,140 @@
+"""The readings as Prometheus wants them: names, helps, labels, and nothing kept from one scrape to the next."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from penstock.names import encoded
+from services.monitor.readings import Reading, Readings
+
+GAUGES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
+    "list_length": ("Messages in a list of the namespace.", ("list", "role")),
+    "in_flight": ("Messages delivered and not finished.", ()),
+    "delayed": ("Messages that wait for their first delivery or for the next one.", ()),
+    "oldest_in_flight_seconds": ("Seconds since the oldest message in flight was first delivered.", ()),
+    "instances": ("Instances that are alive.", ("service",)),
+    "instance_renewed_seconds": (
+        "Seconds since a live instance last renewed its registration.",
+        ("id", "service", "host"),
+    ),
+}
+COUNTERS: Final = {
+    "taken": ("taken", "Messages taken and settled."),
+    "delivered": ("delivered", "First deliveries; in mpush, copies that the lists got and kept."),
+    "dropped": ("dropped", "Copies that mpush gave up because a list was full."),
+    "registered": ("registered", "Messages that are tracked from then on."),
+    "untracked": ("untracked", "Messages delivered without being tracked, for want of capacity."),
+    "done": ("done", "Messages that a worker said were done, in time."),
+    "done_late": ("done:late", "Messages said to be done after they had timed out."),
+    "done_unknown": ("done:unknown", "Messages said to be done that nothing is known of."),
+    "timeouts": ("timeout", "Deliveries that were not done by their deadline."),
+    "failed_attempts": ("failed", "Deliveries that a worker gave up."),
+    "retries": ("retry", "Deliveries after the first one."),
+    "expired": ("expired", "Messages whose record was gone when they were due."),
+    "touched": ("touched", "Times that a worker extended a deadline."),
+}
+REASONS: Final = ("timeout", "failed", "poison", "badRequest", "badAnswer", "badDone")
+TENTHS: Final = range(0, 100, 10)
+
+
+class Series(Collector):
+    """Everything under ``penstock_``; ``read`` answers None where there was nothing to be had."""
+
+    def __init__(self, namespaces: Sequence[str], read: Callable[[], Readings | None]) -> None:
+        self._namespaces, self._read = namespaces, read
+
+    def describe(self) -> Iterable[Metric]:
+        """For the registry to know the names, since a scrape may want some of them only."""
+        return self._families(None)
+
+    def collect(self) -> Iterable[Metric]:
+        return self._families(self._read())
+
+    def _families(self, readings: Readings | None) -> list[Metric]:
+        up = GaugeMetricFamily("penstock_up", "1 where Redis answered this scrape, else 0.", labels=["namespace"])
+        for namespace in self._namespaces:
+            up.add_metric([shown(namespace)], readings is not None)
+        return [up, *families(readings or [])]
+
+
+def families(readings: Readings) -> list[Metric]:
+    """All of them, also those that have no samples."""
+    gauges = {name: _gauge(name, help, labels) for name, (help, labels) in GAUGES.items()}
+    counters = {
+        name: CounterMetricFamily(f"penstock_{name}", help, labels=["namespace"])
+        for name, (_, help) in COUNTERS.items()
+    }
+    dead = CounterMetricFamily("penstock_dead", "Dead letters, by reason.", labels=["namespace", "reason"])
+    response = HistogramMetricFamily(
+        "penstock_response_seconds",
+        "Seconds from the delivery of a message until it was done, in tenths of messageTimeout.",
+        labels=["namespace"],
+        unit="seconds",
+    )
+    for reading in readings:
+        _add_gauges(gauges, reading)
+        _add_counters(counters, dead, reading)
+        if reading.timeout:
+            response.add_metric([shown(reading.namespace)], *_histogram(reading.metrics["done"], reading.timeout))
+    return [*gauges.values(), *counters.values(), dead, response]
+
+
+def _gauge(name: str, help: str, labels: Sequence[str]) -> GaugeMetricFamily:
+    unit = "seconds" if name.endswith("_seconds") else ""
+    return GaugeMetricFamily(f"penstock_{name}", help, labels=["namespace", *labels], unit=unit)
+
+
+def _add_gauges(gauges: dict[str, GaugeMetricFamily], reading: Reading) -> None:
+    def add(name: str, value: float | None, *labels: str) -> None:
+        if value is not None:
+            gauges[name].add_metric([shown(each) for each in (reading.namespace, *labels)], value)
+
+    for each in reading.lists:
+        add("list_length", each.messages, each.list, each.role)
+    if reading.tracked:
+        add("in_flight", reading.in_flight)
+        add("delayed", reading.delayed)
+        add("oldest_in_flight_seconds", reading.oldest)
+    alive = Counter({"mdispatch": 0} if reading.tracked else {})
+    for instance in reading.instances:
+        alive[instance.service] += 1
+        add("instance_renewed_seconds", instance.renewed_ago, instance.id, instance.service, instance.host)
+    for service, count in alive.items():
+        add("instances", count, service)
+
+
+def _add_counters(counters: dict[str, CounterMetricFamily], dead: CounterMetricFamily, reading: Reading) -> None:
+    """Those that Redis has, and in a tracked namespace all: a rate needs the 0 before the first 1."""
+    namespace = shown(reading.namespace)
+    for name, (metric, _) in COUNTERS.items():
+        fields = reading.metrics[metric]
+        if True:
+            counters[name].add_metric([namespace], fields.get("count", 0))
+    for reason, count in _dead(reading).items():
+        dead.add_metric([namespace, shown(reason)], count)
+
+
+def _dead(reading: Reading) -> dict[str, float]:
+    """In mpush the fields are lists, and there is one reason."""
+    fields = dict(reading.metrics["dead"])
+    count = fields.pop("count", None)
+    if reading.tracked:
+        return dict.fromkeys(REASONS, 0.0) | fields
+    return {} if count is None else {"maxLength": count}
+
+
+def _histogram(done: dict[str, float], timeout: float) -> tuple[list[tuple[str, float]], float]:
+    """Buckets, which in Prometheus hold all that took no longer, and the sum; as if no deadline had been touched."""
+    buckets, so_far = [], 0.0
+    for tenth in TENTHS:
+        so_far += done.get(f"histo{tenth}", 0)
+        buckets.append((str(round((tenth + 10) * timeout / 100, 9)), so_far))
+    return [*buckets, ("+Inf", so_far + done.get("histo100", 0))], done.get("sum", 0)
+
+
+def shown(name: str) -> str:
+    """``name`` as UTF-8 has it: a byte that is not becomes ``\\xff``."""
+    return encoded(name).decode(errors="backslashreplace")
