@@ -3,7 +3,7 @@
 import asyncio
 import signal
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from typing import Final, Generic, TypeVar
 
 import structlog
@@ -27,6 +27,8 @@ from penstock.wire import Wire
 
 S = TypeVar("S", bound=ServiceSettings)
 Run = Callable[[Context[S]], Awaitable[None]]
+Lifespan = Callable[[S], AbstractAsyncContextManager[object]]
+"""What a service needs around all its runs, while the server is away, too."""
 FAILURES: Final = (PenstockError, RedisError, OSError, ExceptionGroup)
 BACKOFF: Final = EqualJitterBackoff(cap=1, base=0.02)
 LOOK: Final = 1.0
@@ -36,8 +38,8 @@ LOOK: Final = 1.0
 class Process(Generic[S]):
     """One service from its settings to its exit status; ``serve`` is its whole life."""
 
-    def __init__(self, service: str, settings: S, run: Run[S]) -> None:
-        self._settings, self._run = settings, run
+    def __init__(self, service: str, settings: S, run: Run[S], lifespan: Lifespan[S] = nullcontext) -> None:
+        self._settings, self._run, self._lifespan = settings, run, lifespan
         self._log = structlog.get_logger(service)
         self._trouble = Trouble(self._log)
         self._durability = Durability(settings.durability, settings.durability_timeout)
@@ -97,12 +99,13 @@ class Process(Generic[S]):
 
     async def _live(self) -> None:
         """Run, and run again under a new registration when only that was lost, until the order to stop."""
-        await self._wait_for_server()
-        try:
-            while not self._stop.is_set():
-                await self._run_once()
-        finally:
-            await self._leave()
+        async with self._lifespan(self._settings):
+            await self._wait_for_server()
+            try:
+                while not self._stop.is_set():
+                    await self._run_once()
+            finally:
+                await self._leave()
 
     async def _wait_for_server(self) -> None:
         """Connect, as long as it takes; raise ``Unsuitable`` for a server that will not do."""

@@ -1,7 +1,7 @@
 """Run monitor: ``python -m services.monitor --props FILE``."""
 
 from common.main import main
-from services.monitor.service import run
+from services.monitor.service import run, seen
 from services.monitor.settings import Settings
 
-main("monitor", Settings, run)
+main("monitor", Settings, run, seen)

@@ -111,7 +111,7 @@ def _add_counters(counters: dict[str, CounterMetricFamily], dead: CounterMetricF
     namespace = shown(reading.namespace)
     for name, (metric, _) in COUNTERS.items():
         fields = reading.metrics[metric]
-        if True:
+        if reading.tracked or "count" in fields:
             counters[name].add_metric([namespace], fields.get("count", 0))
     for reason, count in _dead(reading).items():
         dead.add_metric([namespace, shown(reason)], count)

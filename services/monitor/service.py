@@ -1,10 +1,13 @@
 """monitor: what is due is done, what is done is counted, and all of it can be seen."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
 from typing import Final
 
 from common.context import Context
+from penstock.connection import connect
 from services.monitor.alarm import Alarm
 from services.monitor.pulse import pulse
 from services.monitor.settings import Settings
@@ -12,6 +15,25 @@ from services.monitor.watch import Watch
 
 LOOK: Final = 10.0
 """Longest time between two looks at what is due (s), in case that an alarm was lost."""
+
+
+@asynccontextmanager
+async def seen(settings: Settings) -> AsyncIterator[None]:
+    """While the process lives, show what it watches at ``metricsPort``."""
+    if not settings.metrics_port:
+        yield
+        return
+    from services.monitor.exporter import Exporter
+    from services.monitor.readings import read
+
+    async with connect(settings.redis, name="penstock-monitor-metrics") as redis:
+        elsewhere = connect(settings.service_redis) if settings.service_redis else redis
+        reading = partial(read, redis, elsewhere)
+        async with (
+            elsewhere,
+            Exporter(settings.metrics_port, settings.metrics_host, settings.watch, reading, lambda: pulse.is_felt),
+        ):
+            yield
 
 
 async def run(context: Context[Settings]) -> None:
