@@ -53,11 +53,11 @@ class Membership(Generic[S]):
             if not self._introduced:
                 await self._introduce()
             context.id, context.registration = self._registry.id, self._registry.key if self._in_reach else None
-            context.adopted += await self._orphans.adopt()
+            context.adopted += await self._orphans.adopt(self._registry.alive)
         await self._lead(context)
 
     async def attend(self, context: Context[S]) -> bool:
-        """Once a second: whether the run may go on. Renews registration and lease when they are due."""
+        """Every second or so: whether the run may go on. Renews registration and lease when they are due."""
         async with self._one_at_a_time:
             if time.monotonic() >= self._renew_at or context.suspect.is_set():
                 context.suspect.clear()
@@ -72,7 +72,7 @@ class Membership(Generic[S]):
         if self._presence is Presence.HERE:
             await self._orphans.own()
             await self._expire_metrics()
-            adopted = await self._orphans.adopt(shared=False)
+            adopted = await self._orphans.adopt(self._registry.alive, shared=False)
             if adopted.total():
                 context.adopted += adopted
                 await context.wake()

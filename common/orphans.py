@@ -1,6 +1,7 @@
 """Pending lists of dead instances: nothing that an instance owns dies with it."""
 
 from collections import Counter
+from collections.abc import Set
 from pathlib import Path
 from typing import Final
 
@@ -31,17 +32,19 @@ class Orphans:
         seconds, _ = await self._redis.time()
         await self._redis.zadd(self._keys.owners, dict.fromkeys((self._registry.id, *former), seconds))
 
-    async def adopt(self, *, shared: bool = True) -> Counter[str]:
+    async def adopt(self, alive: Set[str] = frozenset(), *, shared: bool = True) -> Counter[str]:
         """Take over every dead instance's pending lists, the oldest instance last, so that its messages go first.
 
-        ``shared`` looks into the list of services without a namespace, too: they leave what they leave before we start.
-        Returns how many messages were adopted, by the name of the pending list without an id.
+        Those that were just seen ``alive`` are not looked at. ``shared`` looks into the list of services without a
+        namespace, too: they leave what they leave before we start. Returns how many messages were adopted, by the name
+        of the pending list without an id.
         """
         adopted: Counter[str] = Counter()
         if not self._settings.pending_lists:
             return adopted
         owners = [decoded(id) for id in await self._redis.zrange(self._keys.owners, 0, -1)]
-        dead = await self._registry.dead([id for id in owners if id != self._registry.id])
+        doubtful = [id for id in owners if id not in (self._registry.id, *alive)]
+        dead = await self._registry.dead(doubtful) if doubtful else []
         for id in sorted(dead, key=lambda id: (len(id), id), reverse=True):
             adopted += await self._take_over(id)
         if shared and not self._settings.ordered:

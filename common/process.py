@@ -31,7 +31,7 @@ Lifespan = Callable[[S], AbstractAsyncContextManager[object]]
 """What a service needs around all its runs, while the server is away, too."""
 FAILURES: Final = (PenstockError, RedisError, OSError, ExceptionGroup)
 BACKOFF: Final = EqualJitterBackoff(cap=1, base=0.02)
-LOOK: Final = 1.0
+LOOK: Final = 1.5
 """Seconds between two looks for an order to stop while nothing moves."""
 
 

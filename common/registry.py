@@ -39,6 +39,8 @@ class Registry:
         self._redis, self._keys, self._service, self._settings, self._log = redis, keys, service, settings, log
         self._host, self._pid = socket.gethostname(), str(os.getpid())
         self.id = ""
+        self.alive: set[str] = set()
+        """The other listed instances that were alive when this one last entered or renewed."""
         self._renewed = 0.0
         self._server = ""
 
@@ -110,9 +112,11 @@ class Registry:
 
     async def _compact_ids(self) -> None:
         listed = [decoded(id) for id in await self._redis.lrange(self._keys.ids, 0, -1)]
-        others = [self._keys.instance(id) for id in listed if id != self.id]
-        if others:
-            await _compact(self._redis, ids=self._keys.ids, instances=others)
+        others = {id for id in listed if id != self.id}
+        dead = await self.dead(sorted(others)) if others else []
+        if dead:
+            await _compact(self._redis, ids=self._keys.ids, instances=[self._keys.instance(id) for id in dead])
+        self.alive = others - set(dead)
 
     async def _why_gone(self) -> Presence:
         expired = time.monotonic() - self._renewed >= self._settings.service_expire

@@ -79,6 +79,7 @@ class Dispatch:
         async with self._context.redis.pipeline(transaction=True) as transaction:
             transaction.delete(self._keys.policy)
             transaction.hset(self._keys.policy, items=[word for pair in policy.items() for word in pair])
+            transaction.publish(self._keys.due, "policy")
             await transaction.execute()
         await self.deliver()
 

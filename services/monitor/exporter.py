@@ -131,7 +131,7 @@ class _Handler(WSGIRequestHandler):
         """A scrape is normal operation: nothing is logged."""
 
 
-class _Server(ThreadingMixIn, WSGIServer):
+class _Server(WSGIServer):
     daemon_threads = True
 
     def __init__(self, address: tuple[str, int], handler: type[WSGIRequestHandler]) -> None:

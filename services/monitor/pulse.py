@@ -3,7 +3,7 @@
 import time
 from typing import Final
 
-LONGEST: Final = 30.0
+LONGEST: Final = 60.0
 """Seconds without a look at what is due, after which the monitor counts as not ready."""
 
 

@@ -13,7 +13,7 @@ from services.monitor.pulse import pulse
 from services.monitor.settings import Settings
 from services.monitor.watch import Watch
 
-LOOK: Final = 10.0
+LOOK: Final = 30.0
 """Longest time between two looks at what is due (s), in case that an alarm was lost."""
 
 

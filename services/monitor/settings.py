@@ -33,7 +33,7 @@ class Settings(ServiceSettings):
         "list of names", "The namespaces (redisNamespace) to watch; those of mdispatch are acted on."
     )
     pop_timeout: Whole = setting(
-        "seconds", "Longest wait for a finished message, in seconds; a stop does not wait for it.", 10, least=5, most=30
+        "seconds", "Longest wait for a finished message, in seconds; a stop does not wait for it.", 30, least=5, most=30
     )
     batch: Whole = setting("messages", "Most messages that are dealt with at a time.", 500, least=1, most=1_000)
     batch_bytes: Whole = setting(

@@ -5,7 +5,9 @@ from math import inf
 from common.context import Context
 from common.finisher import Finisher, Place
 from penstock.keys import Keys
+from penstock.names import decoded
 from penstock.policy import Policy
+from penstock.tracking import touch
 from services.monitor.done import understood
 from services.monitor.settings import Settings
 from services.monitor.sweep import Sweep
@@ -23,7 +25,9 @@ class Watch:
 
     async def sweep(self) -> float:
         """Do what is due; seconds until more is."""
-        self._policy = await Policy.read(self._context.redis, self._keys)
+        known, self._policy = self._policy, await Policy.read(self._context.redis, self._keys)
+        if known and self._policy and self._policy.done != known.done:
+            await self._done.wake()
         return await self._sweep.act(self._policy) if self._policy else inf
 
     async def finish(self) -> None:
@@ -44,4 +48,5 @@ class Watch:
         settings = self._context.settings
         return Place(self._keys, policy.done, self._pending, settings.batch, settings.batch_bytes, policy.history)
 
-    async def _touch(self, id: bytes, seconds: float) -> None: ...
+    async def _touch(self, id: bytes, seconds: float) -> None:
+        await touch(self._context.redis, self._keys, decoded(id), seconds)
