@@ -86,7 +86,7 @@ class Finisher:
         taken = await self._context.take(self._place.source, self._place.pending, longest)
         if taken.message is not None and self._known:
             self._entries.append(taken.message)
-        else:
+        elif taken.anything:
             self._known = False
         return taken.anything
 

@@ -2,12 +2,12 @@
 
 from collections import deque
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from common.collisions import collision
+from common.collisions import collision, different_slots
 from common.context import Context
+from common.words import quoted
 from penstock.lua import Script
 from penstock.names import encoded
 from services.mdispatch.request import Unreadable, read, rejected
@@ -48,7 +48,7 @@ class Dispatch:
         self._more = self._backlog = False
         """Whether ``in`` may hold more, and whether it held much more when it was last seen."""
         self._suspects = Suspects(context)
-        self._refusal = partial(collision, pending=settings.pending, namespace=settings.redis_namespace)
+        self._cluster = False
         self._named: dict[str, Any] = {
             "pending": self._pending,
             "source": settings.in_,
@@ -81,6 +81,7 @@ class Dispatch:
             transaction.hset(self._keys.policy, items=[word for pair in policy.items() for word in pair])
             transaction.publish(self._keys.due, "policy")
             await transaction.execute()
+        self._cluster = bool((await self._context.redis.info("cluster")).get("cluster_enabled"))
         await self.deliver()
 
     async def take(self) -> bool:
@@ -90,7 +91,7 @@ class Dispatch:
         if taken.message is not None and self._known and self._spare is not None:
             self._batches.append(Batch([taken.message], self._spare))
             self._spare, self._more = None, False
-        else:
+        elif taken.anything:
             self._known = False
         return taken.anything
 
@@ -101,7 +102,7 @@ class Dispatch:
                 await self._look()
             if not self._batches and not (self._more and self._context.running):
                 return
-            one_ahead = len(self._batches) > 1 or not self._backlog
+            one_ahead = len(self._batches) > 1 or not self._backlog or not self._context.running
             await self._move(self._batches[0] if self._batches and one_ahead else Batch([], 0))
 
     async def _look(self) -> None:
@@ -109,7 +110,9 @@ class Dispatch:
         pending: Any = await self._context.redis.lrange(self._pending, 0, -1)
         messages: list[bytes] = pending[::-1]
         needed = max(len(messages), 1)
-        first_id = await self._context.redis.incrby(self._keys.message_counter, needed) - needed + 1
+        if needed > 1 or self._spare is None:
+            self._spare = await self._context.redis.incrby(self._keys.message_counter, needed) - needed + 1
+        first_id = self._spare
         self._batches.clear()
         suspects = self._suspects.among(messages)
         for place in range(suspects):
@@ -155,6 +158,15 @@ class Dispatch:
         if wanted:
             self._more, self._backlog = bool(taken), 2 * len(taken) >= wanted
 
+    def _why_not(self, name: str) -> str | None:
+        """Why a list cannot be one for answers; None if it can."""
+        settings = self._context.settings
+        if name in settings.lists() and name != settings.reply_to:
+            return f"{quoted(name)} is a list of the service itself"
+        if self._cluster and (moved := different_slots([settings.in_, name])):
+            return f"slot {moved[name]} of the cluster is not that of {quoted(settings.in_)}: use the same hash tag"
+        return collision(name, settings.pending, settings.redis_namespace)
+
     def _read_next(self, batch: Batch) -> None:
         following = next((each for each in self._batches if each is not batch), None)
         if following and not following.suspect:
@@ -168,7 +180,7 @@ class Dispatch:
         subjects, requests = batch.subjects, batch.requests
         for id, message in enumerate(batch.messages, start=batch.first_id):
             try:
-                request = POISON if buried else read(message, self._refusal)
+                request = POISON if buried else read(message, self._why_not)
             except Unreadable as error:
                 request = rejected("badRequest", str(error))
             subjects += (b"%b%d" % (record, id), xid_key + request.xid)
