@@ -98,7 +98,7 @@ class Exporter:
 
     async def _look(self) -> str | None:
         if not self._ready():
-            return "the service does not run"
+            return "the service does not do its work"
         await self._read(self._namespaces)
         return None
 
@@ -131,7 +131,7 @@ class _Handler(WSGIRequestHandler):
         """A scrape is normal operation: nothing is logged."""
 
 
-class _Server(WSGIServer):
+class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
 
     def __init__(self, address: tuple[str, int], handler: type[WSGIRequestHandler]) -> None:

@@ -34,7 +34,7 @@ class Reading:
 
     namespace: str
     tracked: bool
-    """Whether mdispatch works in it; else the five fields about messages in flight say nothing."""
+    """Whether mdispatch works in it; else ``timeout``, ``in_flight``, ``delayed`` and ``oldest`` say nothing."""
     timeout: float | None
     """The policy's messageTimeout (s)."""
     in_flight: int

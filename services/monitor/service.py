@@ -29,9 +29,10 @@ async def seen(settings: Settings) -> AsyncIterator[None]:
     async with connect(settings.redis, name="penstock-monitor-metrics") as redis:
         elsewhere = connect(settings.service_redis) if settings.service_redis else redis
         reading = partial(read, redis, elsewhere)
+        shown = [*settings.watch, str(settings.redis_namespace)]
         async with (
             elsewhere,
-            Exporter(settings.metrics_port, settings.metrics_host, settings.watch, reading, lambda: pulse.is_felt),
+            Exporter(settings.metrics_port, settings.metrics_host, shown, reading, lambda: pulse.is_felt),
         ):
             yield
 

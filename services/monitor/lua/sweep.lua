@@ -193,7 +193,7 @@ end
 -- Ids that are finished leave the list once they are its oldest.
 for _ = 1, 2 * acted do
   local oldest = call('LINDEX', ids, -1)
-  if not oldest or call('ZSCORE', deadlines, oldest) then break end
+  if not oldest or call('ZSCORE', deadlines, oldest) or call('ZSCORE', delayed, oldest) then break end
   call('RPOP', ids)
 end
 if acted > 0 and history > 0 then call('XTRIM', events, 'MAXLEN', '~', history) end

@@ -1,0 +1,119 @@
+"""A scrape as Prometheus makes it, read by the client library's own parsers."""
+
+import asyncio
+import gzip
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from http.client import HTTPConnection
+from typing import Any
+
+from prometheus_client.core import Metric
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
+from prometheus_client.parser import text_string_to_metric_families as plain
+from redis.asyncio import Redis
+
+from services.monitor.exporter import Exporter
+from services.monitor.readings import read
+
+OPENMETRICS = "application/openmetrics-text; version=1.0.0"
+
+
+@dataclass(frozen=True)
+class Answer:
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def text(self) -> str:
+        compressed = self.headers.get("content-encoding") == "gzip"
+        return (gzip.decompress(self.body) if compressed else self.body).decode()
+
+    @property
+    def families(self) -> dict[str, Metric]:
+        parser = openmetrics if "openmetrics" in self.headers["content-type"] else plain
+        return {family.name: family for family in parser(self.text)}
+
+
+class Scrape:
+    """The samples of one answer of ``/metrics``."""
+
+    def __init__(self, answer: Answer) -> None:
+        assert answer.status == 200, answer
+        self.families = answer.families
+        samples = [sample for family in self.families.values() for sample in family.samples]
+        self._samples = {(each.name, frozenset(each.labels.items())): each.value for each in samples}
+        assert len(self._samples) == len(samples), "a series more than once"
+
+    def __call__(self, name: str, **labels: str) -> float | None:
+        """The value of a series of the namespace ``demo`` unless the labels say another; None where there is none."""
+        return self._samples.get((f"penstock_{name}", frozenset(({"namespace": "demo"} | labels).items())))
+
+    def labels(self, name: str, label: str) -> set[str]:
+        return {dict(labels)[label] for each, labels in self._samples if each == f"penstock_{name}"}
+
+    @property
+    def names(self) -> set[str]:
+        return {name for name, _ in self._samples}
+
+
+@asynccontextmanager
+async def exporting(
+    redis: "Redis", *namespaces: str, service_redis: "Redis | None" = None, **more: Any
+) -> AsyncIterator[Exporter]:
+    settings: dict[str, Any] = {"port": 0, "host": "127.0.0.1", "ready": lambda: True} | more
+    watched = namespaces or ("demo",)
+    async with Exporter(namespaces=watched, read=partial(read, redis, service_redis or redis), **settings) as exporter:
+        yield exporter
+
+
+async def get(exporter: Exporter, path: str, host: str = "127.0.0.1", **headers: str) -> Answer:
+    return await asyncio.to_thread(_get, host, exporter.port, path, headers)
+
+
+async def scrape(exporter: Exporter, **headers: str) -> Scrape:
+    return Scrape(await get(exporter, "/metrics", **headers))
+
+
+async def scraped(redis: "Redis", *namespaces: str, **more: Any) -> Scrape:
+    """What one scrape of a new exporter gives."""
+    async with exporting(redis, *namespaces, **more) as exporter:
+        return await scrape(exporter)
+
+
+def _get(host: str, port: int, path: str, headers: dict[str, str]) -> Answer:
+    connection = HTTPConnection(host, port, timeout=20)
+    try:
+        connection.request("GET", path, headers={name.replace("_", "-"): value for name, value in headers.items()})
+        answer = connection.getresponse()
+        return Answer(answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read())
+    finally:
+        connection.close()
+
+
+async def policy(redis: "Redis", namespace: str = "demo", **more: Any) -> None:
+    fields: dict[Any, Any] = {"messageTimeout": 10, "out": "out", "source": "in"}
+    await redis.hset(f"{namespace}:policy", mapping=fields | more)
+
+
+async def message(redis: "Redis", id: int, *, age: float, due_in: float = 5, **more: Any) -> None:
+    """One in flight, registered ``age`` seconds ago, as the newest of the list."""
+    now = time.time()
+    record: dict[Any, Any] = {"timestamp": f"{now - age:.3f}", "deadline": f"{now + due_in:.3f}"}
+    record |= {"attempt": 1, "message": "hello"} | more
+    await redis.hset(f"demo:message:{id}", mapping=record)
+    await redis.lpush("demo:message:ids", id)
+    await redis.zadd("demo:message:deadlines", {str(id): now + due_in})
+
+
+async def instance(
+    redis: "Redis", id: int, service: str = "mdispatch", *, renewed: float = 3, ns: str = "demo"
+) -> None:
+    now = int(time.time())
+    fields: dict[Any, Any] = {"host": f"host{id}", "pid": 7, "service": service, "version": "1"}
+    fields |= {"started": now - 100, "renewed": now - renewed}
+    await redis.hset(f"demo:{id}", mapping=fields)
+    await redis.lpush("demo:ids", id)
