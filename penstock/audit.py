@@ -70,7 +70,7 @@ async def audit(redis: "Redis", keys: Keys) -> Audit | None:
     if not instant.roles and not any(instant.counters.values()):
         return None
     problems = list(instant.problems)
-    numbers = {name: _numbers(name, fields, problems) for name, fields in instant.counters.items()}
+    numbers = {name: numbers_of(name, fields, problems) for name, fields in instant.counters.items()}
     counts = {name: fields.pop("count", 0) for name, fields in numbers.items()}
     held = sum(instant.lengths.values())
     names = [name for name, role in instant.roles.items() if role == "out"]
@@ -117,7 +117,8 @@ async def _replies(redis: "Redis", keys: Keys, lists: list[str]) -> list[Any]:
     return [roles, replies[len(hashes)], *counters, replies[len(hashes) + 1 :]]
 
 
-def _numbers(counter: str, fields: Mapping[str, str], problems: list[str]) -> dict[str, int]:
+def numbers_of(counter: str, fields: Mapping[str, str], problems: list[str]) -> dict[str, int]:
+    """The fields of a counter; one that is no whole number is left out, and told among ``problems``."""
     numbers = {}
     for name, value in fields.items():
         try:

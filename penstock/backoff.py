@@ -7,7 +7,7 @@ from typing import Self
 
 
 class Backoff:
-    """Either ``steps`` (s), of which the last repeats, or from ``base`` (s) on twice as long each time, up to ``cap`` (s).
+    """Either ``steps`` (s), the last again and again, or from ``base`` (s) on twice as long each time, up to ``cap``.
 
     The latter has jitter, from half of it to all, so that what failed together does not come back together.
     """
@@ -32,8 +32,12 @@ class Backoff:
 
     def after(self, failed: int) -> float:
         """The wait (s) once so many attempts have failed, from 1."""
+        return random.uniform(*self.span(failed))
+
+    def span(self, failed: int) -> tuple[float, float]:
+        """The shortest and the longest wait (s) once so many attempts have failed, from 1."""
         whole = self._whole(failed)
-        return whole if self._steps else whole * random.uniform(0.5, 1)
+        return (whole, whole) if self._steps else (whole / 2, whole)
 
     def _whole(self, failed: int) -> float:
         if self._steps:

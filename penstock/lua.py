@@ -44,7 +44,8 @@ class Script:
         self._known = {word for word, _ in self._keys + self._arguments}
         self._needed = self._known - {key for key, mark in self._keys if mark == "?"}
         self._body = "\n".join("" if line.startswith("--") else line.strip() for line in text.splitlines())
-        self._sources: dict[tuple[str, ...], tuple[str, str]] = {}
+        self._fitting: dict[tuple[tuple[str, ...], tuple[type, ...]], tuple[str, str, tuple[str, ...]]] = {}
+        """By the names and types of a call that fits the header: the source for it, its digest, and the keys given."""
 
     @classmethod
     def read(cls, path: Path) -> "Script":
@@ -86,13 +87,15 @@ class Script:
 
     def _prepare(self, named: dict[str, Any]) -> tuple[str, str, list[Value]]:
         """The source for the keys at hand, its digest, and what follows either in EVAL and EVALSHA."""
-        self._check(named)
-        given = tuple(key for key, _ in self._keys if named.get(key) is not None)
-        if given not in self._sources:
+        shape = tuple(named), tuple(map(type, named.values()))
+        if shape not in self._fitting:
+            self._check(named)
+            given = tuple(key for key, _ in self._keys if named.get(key) is not None)
             source = self._prelude(given) + self._body
-            self._sources[given] = source, sha1(source.encode(), usedforsecurity=False).hexdigest()
-        keys = _flat(named[key] for key in given)
-        return *self._sources[given], [len(keys), *keys, *_flat(named[argument] for argument, _ in self._arguments)]
+            self._fitting[shape] = source, sha1(source.encode(), usedforsecurity=False).hexdigest(), given
+        source, digest, given = self._fitting[shape]
+        keys = _flat([named[key] for key in given])
+        return source, digest, [len(keys), *keys, *_flat([named[argument] for argument, _ in self._arguments])]
 
     def _check(self, named: dict[str, Any]) -> None:
         problems = [f"{name} is missing" for name in sorted(self._needed) if named.get(name) is None]

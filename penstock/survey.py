@@ -12,7 +12,7 @@ from penstock.names import decoded, encoded
 TRACES: Final = {":ids": "LIST", ":owners": "ZSET", ":lists": "HASH"}
 """How the names of keys end that tell of a namespace, and their types; others may have such names too."""
 
-ROLES: Final = ("in", "pending", "out", "dead")
+ROLES: Final = ("in", "pending", "out", "in flight", "delayed", "done", "answers", "replies", "dead")
 LENGTHS: Final = {"list": "LLEN", "stream": "XLEN", "zset": "ZCARD", "set": "SCARD", "hash": "HLEN", "string": "STRLEN"}
 
 
@@ -59,7 +59,7 @@ async def namespaces(*servers: "Redis") -> list[str]:
     for redis in servers:
         for end, kind in TRACES.items():
             async for key in redis.scan_iter(f"*{end}", count=1000, _type=kind):
-                if not key.endswith(b":message:ids"):  # those are messages in flight
+                if not (key.endswith(b":message:ids") or b":message:xid:" in key):  # those are about messages
                     found.add(decoded(key).removesuffix(end))
     return sorted(found)
 
@@ -80,6 +80,13 @@ async def instances(redis: "Redis", service_redis: "Redis", keys: Keys) -> list[
     return [_instance(id, fields, ttl, seconds) for id, fields, ttl in pairs if fields]
 
 
+async def serving(redis: "Redis", service_redis: "Redis", service: str) -> list[tuple[str, Instance]]:
+    """The live instances of a service, each with its namespace; looks through all keys."""
+    names = await namespaces(redis, service_redis)
+    alive = [(name, one) for name in names for one in await instances(redis, service_redis, Keys(name))]
+    return [(name, one) for name, one in alive if one.service == service]
+
+
 def _instance(id: str, fields: dict[bytes, bytes], ttl: int, now: float) -> Instance:
     words = {decoded(name): decoded(value) for name, value in fields.items()}
     renewed = _number(words.get("renewed")) or _number(words.get("started"))
@@ -89,8 +96,13 @@ def _instance(id: str, fields: dict[bytes, bytes], ttl: int, now: float) -> Inst
 
 
 async def held(redis: "Redis", keys: Keys) -> list[Held]:
-    """The lists that the services of the namespace have named, with every pending list that somebody may own."""
+    """The lists that the services of the namespace have named, with every pending list that somebody may own.
+
+    Where messages are tracked, also those in flight and those delayed.
+    """
     roles = {decoded(name): decoded(role) for name, role in (await redis.hgetall(encoded(keys.lists))).items()}
+    if await redis.exists(encoded(keys.policy)):
+        roles |= {keys.deadlines: "in flight", keys.delayed: "delayed"}
     owners = sorted(decoded(id) for id in await redis.zrange(encoded(keys.owners), 0, -1))
     named = sorted(roles.items(), key=lambda pair: ROLES.index(pair[1]) if pair[1] in ROLES else len(ROLES))
     keys_ = []

@@ -21,6 +21,12 @@ AWKWARD = ["in", "with space", 'it\'s "quoted"', "ünï¢ødé ✓", "glob*?[a-z
 """Names that a list or a namespace may have."""
 
 
+WITHIN = {
+    *("--help", "status", "stop", "audit", "lint", "redis"),
+    *("dead", "revive", "bury", "touch", "explain", "trace"),
+}
+"""Commands that neither read their input nor mind being run within the tests' own process."""
+
 PATIENCE = 20
 """Seconds until something that was expected counts as not coming."""
 
@@ -88,7 +94,7 @@ async def _end(process: Process) -> None:
 
 async def penstock(*words: str | bytes | Path, redis: str | None = None, stdin: bytes = b"") -> Result:
     """``penstock WORDS < stdin``, to its end; what reads and writes pipes itself as a process, all else within this."""
-    if words[0] in ("status", "stop", "audit", "lint", "redis", "--help") or "--help" in words:
+    if words[0] in WITHIN or "--help" in words:
         return await asyncio.to_thread(_within, [os.fsdecode(word) for word in words], redis)
     async with running(*words, redis=redis) as process:
         out, err = await asyncio.wait_for(process.communicate(stdin), 60)

@@ -8,8 +8,13 @@ import pytest
 from penstock.embedded import EmbeddedServer
 from tests.commandline import penstock
 
+COMMANDS = [
+    *(["status"], ["push", "in"], ["pull", "in"], ["audit", "ns"], ["stop", "ns", "1"], ["dead", "ns"]),
+    *(["revive", "ns", "1"], ["bury", "ns", "1"], ["touch", "ns", "1"], ["explain", "ns", "1"], ["trace", "ns", "1"]),
+]
 
-@pytest.mark.parametrize("command", [["status"], ["push", "in"], ["pull", "in"], ["audit", "ns"], ["stop", "ns", "1"]])
+
+@pytest.mark.parametrize("command", COMMANDS)
 async def test_a_refused_connection_is_one_clear_line(command: list[str]) -> None:
     started = time.monotonic()
     result = await penstock(*command, redis="redis://user:secret@127.0.0.1:1/0")
@@ -44,7 +49,7 @@ async def test_a_url_that_is_none_is_a_wrong_call(url: str) -> None:
 async def test_help_and_wrong_calls() -> None:
     helped = await penstock("--help")
     assert helped.status == 0
-    for command in ("status", "push", "pull", "stop", "lint", "audit", "up", "redis"):
+    for command in ("lint", "up", "redis", *(words[0] for words in COMMANDS)):
         assert f"  {command} " in helped.text
         if command != "lint":
             assert "--redis" in (await penstock(command, "--help")).text

@@ -10,6 +10,7 @@ from redis.asyncio import Redis
 from penstock.embedded import EmbeddedServer
 from penstock.keys import Keys
 from tests.commandline import AWKWARD, Result, penstock
+from tests.tracked import in_flight, policy
 
 
 async def register(redis: Redis, namespace: str, id: str, *, data: Redis | None = None, expire: int = 60) -> None:
@@ -66,6 +67,21 @@ async def test_lists_are_shown_with_role_length_and_what_is_known_of_their_age(r
     assert cells(result, "out0") == ["out0", "out", "0", "-"]
     assert cells(result, "demo:dead")[:3] == ["demo:dead", "dead", "2"]
     assert cells(result, "demo:dead")[3].startswith("1 min 3")
+
+
+async def test_messages_in_flight_and_delayed_are_counted_where_they_are_tracked(redis: Redis, redis_url: str) -> None:
+    await register(redis, "demo", "3")
+    await policy(redis)
+    for id in ("1", "2"):
+        await in_flight(redis, id)
+    result = await penstock("status", "demo", redis=redis_url)
+    assert cells(result, "demo:message:deadlines") == ["demo:message:deadlines", "in flight", "2", "-"]
+    assert cells(result, "demo:message:delayed") == ["demo:message:delayed", "delayed", "0", "-"]
+    await redis.set("demo:message:delayed", "text")
+    result = await penstock("status", "demo", redis=redis_url)
+    assert cells(result, "demo:message:delayed")[2] == "it is a string!"
+    await redis.delete("demo:policy")
+    assert "in flight" not in (await penstock("status", "demo", redis=redis_url)).text
 
 
 async def test_a_key_of_another_type_stands_out(redis: Redis, redis_url: str) -> None:
@@ -131,6 +147,7 @@ async def test_without_a_namespace_all_are_listed(redis: Redis, redis_url: str) 
     for namespace in AWKWARD:
         await register(redis, namespace, "1")
     await redis.rpush("demo:message:ids", "1")
+    await in_flight(redis, "1", "an xid:lists")
     await redis.sadd("somebody's:ids", "1")
     await redis.set("somebody's:lists", "1")
     await redis.rpush("work in", "a", "b", "c")

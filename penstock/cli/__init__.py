@@ -2,7 +2,7 @@
 
 import typer
 
-from penstock.cli import audit, lint, pull, push, redis, status, stop, up
+from penstock.cli import audit, bury, dead, explain, lint, pull, push, redis, revive, status, stop, touch, trace, up
 
 app = typer.Typer(
     name="penstock",
@@ -19,5 +19,11 @@ app.command()(pull.pull)
 app.command()(stop.stop)
 app.command()(lint.lint)
 app.command()(audit.audit)
+app.command()(explain.explain)
+app.command()(trace.trace)
+app.command()(touch.touch)
+app.command()(dead.dead)
+app.command()(revive.revive)
+app.command()(bury.bury)
 app.command()(up.up)
 app.command(context_settings={"allow_interspersed_args": False})(redis.redis)

@@ -90,7 +90,8 @@ def _instance(one: "Instance") -> list[object]:
 
 
 def _list(one: "Held") -> list[object]:
-    wrong = one.type not in ("list", "none", "stream")
+    fitting = ("zset",) if one.role in ("in flight", "delayed") else ("list", "stream")
+    wrong = one.type not in ("none", *fitting)
     return [shown(one.name), shown(one.role), f"it is a {one.type}!" if wrong else one.length, age(one.oldest)]
 
 

@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from penstock.names import decoded, encoded
@@ -24,6 +25,14 @@ def age(seconds: float | None) -> str:
             parts = {"h": 3600, "min": 60, "s": 1}[below]
             return f"{whole // unit} {name} {whole % unit // parts} {below}"
     return f"{whole} s"
+
+
+def clock(at: float | None, timespec: str = "seconds") -> str:
+    """A time in seconds since the epoch; ``timespec`` as in ``datetime.isoformat``."""
+    try:
+        return "-" if at is None else datetime.fromtimestamp(at, UTC).replace(tzinfo=None).isoformat(" ", timespec)
+    except (ValueError, OverflowError, OSError):
+        return f"{at:g}"
 
 
 def print_json(value: Any) -> None:

@@ -109,10 +109,10 @@ class Dispatch:
         """See what ``pending`` holds, and give it ids."""
         pending: Any = await self._context.redis.lrange(self._pending, 0, -1)
         messages: list[bytes] = pending[::-1]
-        needed = max(len(messages), 1)
-        if needed > 1 or self._spare is None:
-            self._spare = await self._context.redis.incrby(self._keys.message_counter, needed) - needed + 1
-        first_id = self._spare
+        first_id = 0
+        if messages:
+            last_id = await self._context.redis.incrby(self._keys.message_counter, len(messages))
+            first_id = last_id - len(messages) + 1
         self._batches.clear()
         suspects = self._suspects.among(messages)
         for place in range(suspects):
@@ -120,7 +120,6 @@ class Dispatch:
         step = self._context.settings.batch
         for place in range(suspects, len(messages), step):
             self._batches.append(Batch(messages[place : place + step], first_id + place))
-        self._spare = None if messages else first_id
         self._known = self._more = True
         self._backlog = False
 

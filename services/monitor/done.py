@@ -19,7 +19,7 @@ def understood(entry: bytes) -> Said:
         said = json.loads(entry)
     except (ValueError, RecursionError):
         return Said("badDone", words=UNREADABLE)
-    id, xid = _name(said.get("id")), _name(said.get("xid"))
+    id, xid = _id(said.get("id")), _name(said.get("xid"))
     if not id and not xid:
         return Said("badDone", words=UNREADABLE)
     attempt = said.get("attempt")
@@ -28,13 +28,19 @@ def understood(entry: bytes) -> Said:
         return _touch(named, said["touch"])
     if said.get("error") is None:
         return named
-    return named._replace(verdict="final" if said.get("retry") is False else "failed", words=str(said["error"]))
+    words = str(said["error"]).encode(errors="surrogatepass")
+    return named._replace(verdict="final" if said.get("retry") is False else "failed", words=words)
 
 
 def _touch(named: Said, seconds: Any) -> Said:
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds <= 86_400:
         return Said("badDone", words="touch: expected a number of seconds up to 86400")
     return named._replace(verdict="touch", seconds=float(seconds))
+
+
+def _id(value: object) -> bytes:
+    name = _name(value)
+    return (name.lstrip(b"0") or b"0") if name.isdigit() else b""
 
 
 def _name(value: object) -> bytes:

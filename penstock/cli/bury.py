@@ -1,0 +1,70 @@
+"""``penstock bury``: removes dead letters for good."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.cli.bar import progress
+from penstock.cli.choice import All, Ids, Reason, Since, chosen, require_ids_or_all, require_letters
+from penstock.cli.frame import DEFAULT, Json, Misused, RedisUrl, complain, connected, run
+from penstock.cli.revive import missing
+from penstock.cli.text import print_json, shown
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+    from penstock.keys import Keys
+    from penstock.letters import Choice
+
+
+def bury(
+    namespace: Annotated[str, typer.Argument(metavar="NS", help="The namespace of the service.")],
+    ids: Ids = None,
+    all: All = False,
+    reason: Reason = None,
+    since: Since = None,
+    yes: Annotated[bool, typer.Option("--yes", help="With --all: they shall be gone for good.")] = False,
+    redis: RedisUrl = DEFAULT,
+    json: Json = False,
+) -> None:
+    """Remove dead letters for good.
+
+    --all says how many it would be, and does nothing without --yes. Exit status 1 if an ID was not found.
+    """
+    require_ids_or_all(ids, all)
+    run(_bury(namespace, ids, (reason, since), yes, redis, json))
+
+
+async def _bury(
+    namespace: str, ids: list[str] | None, conditions: tuple[str | None, str | None], yes: bool, url: str, as_json: bool
+) -> int:
+    from penstock.keys import Keys
+    from penstock.revival import Outcome, bury
+
+    keys, outcome = Keys(namespace), Outcome()
+    async with connected(url) as redis:
+        choice, _ = await chosen(redis, ids, *conditions)
+        length = await require_letters(redis, keys)
+        if not (ids or yes):
+            count = await _count(redis, keys, choice)
+            raise Misused(f"{count:,} of {length:,} letters would be gone for good: say --yes as well")
+        try:
+            with progress(f"burying letters of {shown(namespace)}", length) as advance:
+                await bury(redis, keys, choice, outcome, advance)
+        except BaseException:
+            complain(f"{outcome.moved.total():,} letters were buried before this:", 1)
+            raise
+    problems, total = missing(choice, outcome), outcome.moved.total()
+    if as_json:
+        print_json({"namespace": namespace, "buried": total, "problems": problems})
+    else:
+        typer.echo(f"buried {total:,} letter{'' if total == 1 else 's'}")
+        for problem in problems:
+            complain(problem, 1)
+    return int(bool(problems))
+
+
+async def _count(redis: "Redis", keys: "Keys", choice: "Choice") -> int:
+    from penstock.letters import newest_first
+
+    return sum([sum(map(choice, chunk)) async for chunk in newest_first(redis, keys)])

@@ -1,0 +1,84 @@
+"""``penstock revive``: dead letters back to the lists that they came from."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from penstock.cli.bar import progress
+from penstock.cli.choice import All, Ids, Reason, Since, chosen, require_ids_or_all, require_letters
+from penstock.cli.frame import DEFAULT, Json, RedisUrl, complain, connected, run
+from penstock.cli.text import print_json, shown
+from penstock.names import decoded, encoded
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+    from penstock.keys import Keys
+    from penstock.letters import Choice
+    from penstock.revival import Outcome
+
+
+def revive(
+    namespace: Annotated[str, typer.Argument(metavar="NS", help="The namespace of the service.")],
+    ids: Ids = None,
+    all: All = False,
+    reason: Reason = None,
+    since: Since = None,
+    redis: RedisUrl = DEFAULT,
+    json: Json = False,
+) -> None:
+    """Put dead messages back where they came from.
+
+    Each goes to the list that it was taken from, byte for byte, the oldest first, as if it were pushed anew: its
+    attempts begin at 1. A letter goes back once, however many operators revive it at the same time. Exit status 1 if an
+    ID was not found or a letter could not go back.
+    """
+    require_ids_or_all(ids, all)
+    run(_revive(namespace, ids, reason, since, redis, json))
+
+
+async def _revive(
+    namespace: str, ids: list[str] | None, reason: str | None, since: str | None, url: str, as_json: bool
+) -> int:
+    from penstock.keys import Keys
+    from penstock.revival import Outcome, revive
+
+    keys, outcome = Keys(namespace), Outcome()
+    async with connected(url) as redis:
+        choice, _ = await chosen(redis, ids, reason, since)
+        length = await require_letters(redis, keys)
+        try:
+            with progress(f"reviving letters of {shown(namespace)}", length) as advance:
+                await revive(redis, keys, choice, outcome, advance)
+        except BaseException:
+            complain(f"{outcome.moved.total():,} messages went back before this:", 1)
+            raise
+        problems = [*missing(choice, outcome), *[await _why(redis, name, n) for name, n in outcome.left.items()]]
+    _report(keys, outcome, problems, as_json)
+    return int(bool(problems))
+
+
+def missing(choice: "Choice", outcome: "Outcome") -> list[str]:
+    """A line about IDs that are in no letter, if there are any."""
+    absent = sorted((choice.ids or set()) - outcome.ids)
+    return [f"no such dead letter: {', '.join(map(shown, absent))}"] if absent else []
+
+
+async def _why(redis: "Redis", destination: str, count: int) -> str:
+    letters = f"{count:,} letter{'s' if count > 1 else ''}"
+    if not destination:
+        return f"{letters} stayed: they are not ours, or do not say where they came from; see `penstock dead --json`"
+    kind = decoded(await redis.type(encoded(destination)))
+    return f"{letters} stayed: {shown(destination)} is a {kind}, expected a list"
+
+
+def _report(keys: "Keys", outcome: "Outcome", problems: list[str], as_json: bool) -> None:
+    total = outcome.moved.total()
+    if as_json:
+        told: dict[str, Any] = {"namespace": keys.namespace, "revived": dict(outcome.moved), "total": total}
+        print_json(told | {"left": dict(outcome.left), "problems": problems})
+        return
+    where = ", ".join(f"{count:,} to {shown(name)}" for name, count in outcome.moved.items())
+    typer.echo(f"revived {total:,} message{'' if total == 1 else 's'}{f': {where}' if where else ''}")
+    for problem in problems:
+        complain(problem, 1)

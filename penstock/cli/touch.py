@@ -1,0 +1,88 @@
+"""``penstock touch``: more time for a message that a worker still has in hand."""
+
+from shlex import quote
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.cli.choice import require_tracked
+from penstock.cli.frame import DEFAULT, Failed, Json, Misused, RedisUrl, connected, run
+from penstock.cli.text import age, clock, print_json, shown
+from penstock.names import decoded
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+    from penstock.keys import Keys
+
+
+def touch(
+    namespace: Annotated[str | None, typer.Argument(metavar="NS", help="The namespace of mdispatch.")] = None,
+    word: Annotated[str | None, typer.Argument(metavar="ID", help="The message, by its id or its xid.")] = None,
+    seconds: Annotated[
+        float | None, typer.Argument(metavar="[SECONDS]", help="How long from now; messageTimeout where left out.")
+    ] = None,
+    script: Annotated[bool, typer.Option("--script", help="Print it as Lua, for EVAL from any client.")] = False,
+    redis: RedisUrl = DEFAULT,
+    json: Json = False,
+) -> None:
+    """Give a message in flight more time.
+
+    Its deadline becomes SECONDS from now, by the server's clock, unless it is later already. A worker does the same
+    with redis-cli lpush NS:done '{"id": 3, "touch": 30}'.
+    """
+    if script:
+        typer.echo(source(namespace or "demo", word or "3", seconds or 30))
+    elif namespace is None or word is None:
+        raise typer.BadParameter("name a namespace and the ID of a message, or say --script")
+    else:
+        run(_touch(namespace, word, seconds, redis, json))
+
+
+async def _touch(namespace: str, word: str, seconds: float | None, url: str, as_json: bool) -> int:
+    from penstock.keys import Keys
+    from penstock.tracking import find, touch
+
+    keys = Keys(namespace)
+    async with connected(url) as redis:
+        await require_tracked(redis, keys)
+        found = await find(redis, keys, word)
+        try:
+            deadline = await touch(redis, keys, found.id, seconds) if found else None
+        except ValueError as error:
+            raise Misused(str(error)) from None
+        if found is None or deadline is None:
+            raise await _not_in_flight(redis, keys, word)
+        now = await redis.time()
+    left = deadline - now[0] - now[1] / 1e6
+    if as_json:
+        print_json({"namespace": namespace, "id": found.id, "deadline": deadline, "seconds": left})
+    else:
+        which = f"message {shown(found.id)} of {shown(namespace)}"
+        typer.echo(f"{which} has until {clock(deadline)} UTC, {age(left + 0.5)} from now")
+    return 0
+
+
+async def _not_in_flight(redis: "Redis", keys: "Keys", word: str) -> Failed:
+    which = f"message {shown(word)} of {shown(keys.namespace)}"
+    see = f"penstock explain {_word(keys.namespace)} {_word(word)}"
+    return Failed(f"{which} is not in flight, so it has no deadline to move: `{see}` says where it is")
+
+
+def source(namespace: str, id: str, seconds: float) -> str:
+    """The script as EVAL takes it, with the line that calls it."""
+    from penstock.keys import Keys
+    from penstock.tracking import touch_script
+
+    keys = Keys(namespace)
+    record, xid = keys.message(id), keys.xid("XID")
+    names = [record, keys.deadlines, keys.policy, keys.events, keys.metric("touched"), xid]
+    words = ("record", "deadlines", "policy", "events", "touched", "xid")
+    _, text, *_ = touch_script.by_source(**dict(zip(words, names, strict=True)), id=id, seconds=seconds)
+    body = "\n".join(line for line in decoded(text).splitlines() if line.strip())
+    call = f"redis-cli --eval touch.lua {' '.join(map(_word, names))} , {_word(id)} {seconds:g}"
+    return f"-- {call}\n-- XID is what this prints: redis-cli hget {_word(record)} xid\n{body}"
+
+
+def _word(name: str) -> str:
+    return quote(shown(name))

@@ -1,0 +1,98 @@
+"""``penstock trace``: the life of a message, from the event stream."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from penstock.cli.bar import progress
+from penstock.cli.choice import require_tracked
+from penstock.cli.frame import DEFAULT, Failed, Json, RedisUrl, connected, run
+from penstock.cli.text import clock, print_json, print_table, shown
+from penstock.names import decoded, encoded
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+    from penstock.events import Event
+    from penstock.keys import Keys
+
+COLUMNS = ("time (UTC)", "+s", "event", "attempt", "queue", "service", "seconds")
+EARLY = 1.0
+"""Seconds before its record's timestamp from which on events are read: the two are not the same instant."""
+
+
+def trace(
+    namespace: Annotated[str, typer.Argument(metavar="NS", help="The namespace of mdispatch.")],
+    word: Annotated[str, typer.Argument(metavar="ID|XID", help="The message, by its id or its xid.")],
+    redis: RedisUrl = DEFAULT,
+    json: Json = False,
+) -> None:
+    """Show the life of a message.
+
+    What the event stream says of it, the oldest first: NS:events, which keeps the newest eventCapacity.
+    """
+    run(_trace(namespace, word, redis, json))
+
+
+async def _trace(namespace: str, word: str, url: str, as_json: bool) -> int:
+    from penstock.events import reach
+    from penstock.keys import Keys
+
+    keys = Keys(namespace)
+    async with connected(url) as redis:
+        await require_tracked(redis, keys)
+        found = await _events(redis, keys, word)
+        if not found:
+            length, oldest = await reach(redis, keys)
+            events = f"{length:,} event{'s' if length > 1 else ''}"
+            there = "there are none" if oldest is None else f"{events} since {clock(oldest)} UTC"
+            raise Failed(f"no event in {shown(keys.events)} tells of a message {shown(word)}: {there}")
+    if as_json:
+        print_json({"namespace": namespace, "asked": word, "events": [_plain(event, found[0].at) for event in found]})
+    else:
+        _print(keys, word, found)
+    return 0
+
+
+async def _events(redis: "Redis", keys: "Keys", word: str) -> list["Event"]:
+    """Those of the message with that id, else those of all that have that xid."""
+    from penstock.events import events
+    from penstock.tracking import canonical, find, number
+
+    id, since = canonical(word), None
+    message = await find(redis, keys, word)
+    if message:
+        since = number(decoded(await redis.hget(encoded(keys.message(message.id)), "timestamp")))
+    by_id: list[Event] = []
+    by_xid: list[Event] = []
+    with progress(f"events of {shown(keys.namespace)}", await redis.xlen(encoded(keys.events))) as advance:
+        async for chunk in events(redis, keys, None if since is None else since - EARLY):
+            by_id += [event for event in chunk if event.id == id]
+            by_xid += [event for event in chunk if event.xid in (word, id)]
+            advance(len(chunk))
+    if message and message.id != id:
+        return by_xid
+    return by_id or by_xid
+
+
+def _print(keys: "Keys", word: str, found: list["Event"]) -> None:
+    ids = list(dict.fromkeys(event.id for event in found))
+    columns = COLUMNS if len(ids) == 1 else ("id", *COLUMNS)
+    rows = [([] if len(ids) == 1 else [shown(event.id)]) + _row(event, found[0].at) for event in found]
+    which = f"message {shown(ids[0])}" if len(ids) == 1 else f"{len(ids)} messages {shown(word)}"
+    xids = {event.xid for event in found} - {""}
+    known = f" (xid {shown(min(xids))})" if len(ids) == 1 and xids else ""
+    print_table(f"{shown(keys.namespace)}: the life of {which}{known}", columns, rows)
+
+
+def _row(event: "Event", first: float) -> list[object]:
+    attempt = "-" if event.attempt is None else event.attempt
+    seconds = "-" if event.seconds is None else f"{event.seconds:.3f}"
+    names = [shown(event.queue) or "-", shown(event.service) or "-"]
+    return [clock(event.at, "milliseconds"), f"{event.at - first:.3f}", shown(event.event), attempt, *names, seconds]
+
+
+def _plain(event: "Event", first: float) -> dict[str, Any]:
+    named = {"id": event.id, "xid": event.xid, "event": event.event, "at": event.at, "since": event.at - first}
+    known = {"attempt": event.attempt, "queue": event.queue, "service": event.service, "seconds": event.seconds}
+    return named | known

@@ -1,0 +1,182 @@
+"""Finding out where a message is: from its record, the sets that it is in, the events, and the dead letters."""
+
+from dataclasses import replace
+from typing import Any
+
+from redis.asyncio import Redis
+
+from penstock.events import Event, last_event, reach
+from penstock.keys import Keys
+from penstock.letters import Letter, newest_first
+from penstock.names import decoded, encoded
+from penstock.policy import Policy
+from penstock.survey import instances, serving
+from penstock.tracking import find, number, texts
+from penstock.whereabouts import BOUND, Whereabouts
+
+
+async def whereabouts(redis: "Redis", service_redis: "Redis", keys: Keys, policy: Policy, word: str) -> Whereabouts:
+    """Of the message whose id is ``word``, or else of the oldest whose xid it is."""
+    found = await find(redis, keys, word)
+    id = found.id if found else ""
+    async with redis.pipeline(transaction=True) as transaction:
+        transaction.time()
+        transaction.hgetall(encoded(keys.message(id)))
+        transaction.zscore(encoded(keys.deadlines), id)
+        transaction.zscore(encoded(keys.delayed), id)
+        (seconds, micros), fields, deadline, delivery = await transaction.execute()
+    record = texts(fields)
+    known = Whereabouts(keys.namespace, word, now=seconds + micros / 1e6, attempts=policy.attempts)
+    if found is None or (not record and deadline is None and delivery is None):
+        return await _past(redis, keys, policy, known)
+    known = replace(
+        known,
+        id=id,
+        xid=record.get("xid", ""),
+        others=found.others,
+        attempt=_whole(record.get("attempt")),
+        queue=record.get("queue", ""),
+        service=record.get("service", ""),
+        error=record.get("error", ""),
+    )
+    if record.get("state") == "dead":
+        died = replace(known, since=number(record.get("died")), reason=record.get("reason", ""))
+        return await _dead(redis, keys, died, await last_event(redis, keys, id))
+    if delivery is not None:
+        here = _delayed(known, record, delivery)
+    elif deadline is not None:
+        here = await _in_flight(redis, service_redis, keys, policy, known, record, deadline)
+    else:
+        return replace(known, state="stray", since=number(record.get("timestamp")))
+    return replace(here, monitors=await _monitors(redis, service_redis, keys)) if here.overdue else here
+
+
+def _delayed(known: Whereabouts, record: dict[str, str], delivery: float) -> Whereabouts:
+    since = number(record.get("delivered")) or number(record.get("timestamp"))
+    next = "expired" if not record else "retry" if known.attempt else "delivery"
+    return replace(known, state="delayed", since=since, until=delivery, next=next)
+
+
+async def _in_flight(
+    redis: "Redis",
+    service_redis: "Redis",
+    keys: Keys,
+    policy: Policy,
+    known: Whereabouts,
+    record: dict[str, str],
+    deadline: float,
+) -> Whereabouts:
+    attempt = known.attempt or 1
+    last = "final" in record or attempt >= policy.attempts
+    next = "expired" if not record else "dead" if last else "retry"
+    alive = [each for each in await instances(redis, service_redis, keys) if each.id == known.service]
+    held, before, length = await _in_queue(redis, known.queue, record)
+    return replace(
+        known,
+        state="in flight",
+        since=number(record.get("delivered")) or number(record.get("timestamp")),
+        until=deadline,
+        next=next,
+        backoff=policy.backoff.span(attempt) if next == "retry" else None,
+        held=held,
+        before=before,
+        length=length,
+        instance=alive[0] if alive else None,
+    )
+
+
+async def _in_queue(redis: "Redis", queue: str, record: dict[str, str]) -> tuple[str, int | None, int]:
+    """Who holds the message, how many are taken before it, and how long the queue is."""
+    if not queue or "message" not in record:
+        return "", None, 0
+    async with redis.pipeline(transaction=True) as transaction:
+        transaction.llen(encoded(queue))
+        transaction.lpos(encoded(queue), encoded(record["message"]), rank=-1, maxlen=BOUND)  # type: ignore[arg-type]  # its stub: text
+        replies: Any = await transaction.execute(raise_on_error=False)
+    length, place = replies
+    if not isinstance(length, int):  # the queue is no list any more
+        return "", None, 0
+    if isinstance(place, int):
+        return "queue", length - place - 1, length
+    return ("unsure" if length > BOUND else "worker"), None, length
+
+
+async def _past(redis: "Redis", keys: Keys, policy: Policy, known: Whereabouts) -> Whereabouts:
+    """A message that is not tracked, or not any more."""
+    event = await last_event(redis, keys, known.asked)
+    if event is None:
+        return await _unheard(redis, keys, policy, known)
+    known = replace(
+        known,
+        id=event.id,
+        xid=event.xid,
+        since=event.at,
+        attempt=event.attempt,
+        queue=event.queue,
+        service=event.service,
+        seconds=event.seconds,
+        late=event.event == "late",
+    )
+    match event.event:
+        case "done" | "late":
+            return replace(known, state="done")
+        case "expired":
+            return replace(known, state="expired")
+        case "dead" | "revived" | "buried":
+            return await _dead(redis, keys, known, event)
+    return replace(known, state="stray")
+
+
+async def _dead(redis: "Redis", keys: Keys, known: Whereabouts, event: Event | None) -> Whereabouts:
+    """A message that died: with its letter, or with what became of that."""
+    if letter := await _letter(redis, keys, known.id):
+        return _of_letter(known, letter)
+    if event is not None and event.id == known.id and event.event in ("revived", "buried"):
+        return replace(known, state=event.event, since=event.at, queue=event.queue)
+    return replace(known, state="removed")
+
+
+async def _unheard(redis: "Redis", keys: Keys, policy: Policy, known: Whereabouts) -> Whereabouts:
+    """Of which no event tells: a letter may, of a message that was never tracked or died long ago."""
+    if letter := await _letter(redis, keys, known.asked, xid=known.asked):
+        return _of_letter(replace(known, id=letter.id), letter)
+    length, oldest = await reach(redis, keys)
+    waiting = await redis.llen(encoded(policy.source))
+    return replace(known, queue=policy.source, length=waiting, reach=oldest if length else None)
+
+
+def _of_letter(known: Whereabouts, letter: Letter) -> Whereabouts:
+    return replace(
+        known,
+        state="dead",
+        xid=letter.text("xid") or known.xid,
+        since=letter.at or known.since,
+        reason=letter.text("reason"),
+        error=letter.text("error"),
+        attempt=_whole(letter.text("attempts")),
+        queue=letter.destination or "",
+        service=letter.text("service"),
+    )
+
+
+async def _letter(redis: "Redis", keys: Keys, id: str, xid: str | None = None) -> Letter | None:
+    async for chunk in newest_first(redis, keys):
+        for letter in chunk:
+            if letter.id == id or (xid is not None and letter.text("xid") == xid):
+                return letter
+    return None
+
+
+async def _monitors(redis: "Redis", service_redis: "Redis", keys: Keys) -> tuple[str, ...]:
+    """Those alive that watch the namespace: each has a pending list of its own for it."""
+    watching = []
+    for namespace, one in await serving(redis, service_redis, "monitor"):
+        lists = await redis.hkeys(encoded(Keys(namespace).lists))
+        if any(decoded(name).endswith(f":pending:{keys.namespace}") for name in lists):
+            watching.append(f"{namespace}:{one.id} (pid {one.pid} on {one.host})")
+    return tuple(watching)
+
+
+def _whole(text: str | None) -> int | None:
+    value = number(text)
+    return None if value is None else int(value)

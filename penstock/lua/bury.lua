@@ -1,0 +1,52 @@
+-- Remove dead letters for good.
+--
+-- KEYS dead         list    dead letters (newest at the head)
+-- KEYS buried       hash    metric: letters removed
+-- KEYS events       stream  the life of messages
+-- ARGV offset       how many letters at the tail are left alone
+-- ARGV window       among how many behind them the letters are looked for
+-- ARGV mark         a word that is no letter
+-- ARGV history      most events to keep; 0 for none
+-- ARGV letters...   four words a letter, oldest first: its exact bytes, id (empty: it was never tracked, so there is no
+--                   event), xid, attempts
+-- Returns a number for each letter: 1 it was removed, 0 it is not there. Run twice: the second run finds none of those
+-- that were removed.
+local call = redis.call
+for kind, key in pairs({list = dead, hash = buried, stream = events}) do
+  local found = call('TYPE', key).ok
+  if found ~= kind and found ~= 'none' then
+    return redis.error_reply('WRONGTYPE ' .. key .. ' holds a ' .. found .. ', expected a ' .. kind)
+  end
+end
+
+local seen, places = call('LRANGE', dead, -(offset + window), -(offset + 1)), {}
+for place, letter in ipairs(seen) do
+  places[letter] = places[letter] or {}
+  table.insert(places[letter], place)
+end
+
+-- It changes nothing, but a server whose memory is full takes it, and then what follows: burying makes room.
+call('LTRIM', dead, 0, -1)
+
+local time, outcomes, gone, history = call('TIME'), {}, 0, tonumber(history)
+local at = string.format('%d%03d', time[1], time[2] / 1000)
+for number = 1, #letters / 4 do
+  local letter, id, xid, attempts = unpack(letters, 4 * number - 3, 4 * number)
+  if not places[letter] or #places[letter] == 0 then
+    outcomes[number] = 0
+  else
+    outcomes[number], gone = 1, gone + 1
+    call('LSET', dead, table.remove(places[letter]) - #seen - offset - 1, mark)
+    if id ~= '' and history > 0 then
+      call('XADD', events, 'MAXLEN', '~', history, '*', 'event', 'buried', 'id', id, 'xid', xid, 'at', at, 'queue', '',
+        'service', '', 'attempt', attempts, 'seconds', '')
+    end
+  end
+end
+if gone > 0 then
+  -- Those marked lie within the window: from the nearer end no letter beyond it is looked at.
+  local near = offset + #seen <= call('LLEN', dead) / 2 and -1 or 1
+  call('LREM', dead, near * gone, mark)
+  redis.pcall('HINCRBY', buried, 'count', gone)
+end
+return outcomes

@@ -1,0 +1,57 @@
+-- Put messages of dead letters back into the lists they came from, as publishers push them; each letter at most once.
+--
+-- KEYS dead              list    dead letters (newest at the head)
+-- KEYS revived           hash    metric: messages put back
+-- KEYS events            stream  the life of messages
+-- KEYS destinations...   list    where messages go
+-- ARGV offset            how many letters at the tail are left alone
+-- ARGV window            among how many behind them the letters are looked for
+-- ARGV mark              a word that is no letter
+-- ARGV history           most events to keep; 0 for none
+-- ARGV letters...        six words a letter, oldest first: its exact bytes, the message, the place of its destination,
+--                        id (empty: it was never tracked, so there is no event), xid, attempts
+-- Returns a number for each letter: 1 its message went back, 0 the letter is not there, -1 its destination is no list.
+-- Run twice: the second run finds none of those that went back.
+local call = redis.call
+local problem
+local function is(kind, key)
+  local found = call('TYPE', key).ok
+  if found == kind or found == 'none' then return true end
+  problem = redis.error_reply('WRONGTYPE ' .. key .. ' holds a ' .. found .. ', expected a ' .. kind)
+end
+if not (is('list', dead) and is('hash', revived) and is('stream', events)) then return problem end
+local open = {}
+for place, destination in ipairs(destinations) do open[place] = is('list', destination) end
+
+local seen, places = call('LRANGE', dead, -(offset + window), -(offset + 1)), {}
+for place, letter in ipairs(seen) do
+  places[letter] = places[letter] or {}
+  table.insert(places[letter], place)
+end
+
+local time, outcomes, back, history = call('TIME'), {}, 0, tonumber(history)
+local at = string.format('%d%03d', time[1], time[2] / 1000)
+for number = 1, #letters / 6 do
+  local letter, message, place, id, xid, attempts = unpack(letters, 6 * number - 5, 6 * number)
+  local destination = destinations[tonumber(place)]
+  if not places[letter] or #places[letter] == 0 then
+    outcomes[number] = 0
+  elseif not open[tonumber(place)] then
+    outcomes[number] = -1
+  else
+    outcomes[number], back = 1, back + 1
+    call('LSET', dead, table.remove(places[letter]) - #seen - offset - 1, mark)
+    call('LPUSH', destination, message)
+    if id ~= '' and history > 0 then
+      call('XADD', events, 'MAXLEN', '~', history, '*', 'event', 'revived', 'id', id, 'xid', xid, 'at', at,
+        'queue', destination, 'service', '', 'attempt', attempts, 'seconds', '')
+    end
+  end
+end
+if back > 0 then
+  -- Those marked lie within the window: from the nearer end no letter beyond it is looked at.
+  local near = offset + #seen <= call('LLEN', dead) / 2 and -1 or 1
+  call('LREM', dead, near * back, mark)
+  redis.pcall('HINCRBY', revived, 'count', back)
+end
+return outcomes

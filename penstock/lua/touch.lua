@@ -1,0 +1,45 @@
+-- Give a message in flight more time: its deadline becomes `seconds` from now, unless it is later already.
+--
+-- KEYS record      hash    the message's record
+-- KEYS deadlines   zset    ids in flight by deadline (s since the epoch)
+-- KEYS policy      hash    what mdispatch wrote at start; without it nothing is tracked
+-- KEYS events      stream  the life of messages
+-- KEYS touched     hash    metric: messages that were given more time
+-- KEYS xid?        hash    the record of the message's xid, which lives as long
+-- ARGV id          the message's id
+-- ARGV seconds     how long from now, above 0 (s); empty: the policy's messageTimeout
+-- Returns the deadline (s since the epoch, as text), or false where no such message is in flight. Run twice: the
+-- deadline is `seconds` from the second run, and two are counted.
+local call = redis.call
+for kind, keys in pairs({hash = {record, policy, touched, xid}, zset = {deadlines}, stream = {events}}) do
+  for _, key in pairs(keys) do
+    local found = call('TYPE', key).ok
+    if found ~= kind and found ~= 'none' then
+      return redis.error_reply('WRONGTYPE ' .. key .. ' holds a ' .. found .. ', expected a ' .. kind)
+    end
+  end
+end
+local rules = call('HMGET', policy, 'messageTimeout', 'messageExpire', 'eventCapacity')
+local known = call('HMGET', record, 'timestamp', 'delivered', 'xid', 'queue', 'service', 'attempt')
+local due = call('ZSCORE', deadlines, id)
+seconds = tonumber(seconds) or tonumber(rules[1])
+if not due or not known[1] or not seconds then return false end
+
+local time = call('TIME')
+local now = time[1] + time[2] / 1e6
+local deadline = string.format('%.3f', math.max(now + seconds, due))
+call('ZADD', deadlines, deadline, id)
+call('HSET', record, 'deadline', deadline)
+local life = math.ceil((seconds + (tonumber(rules[2]) or 0)) * 1000)
+for _, key in ipairs({record, xid}) do
+  local left = call('PTTL', key)
+  if left >= 0 and left < life then call('PEXPIRE', key, life) end
+end
+redis.pcall('HINCRBY', touched, 'count', 1)
+local history = tonumber(rules[3]) or 0
+if history > 0 then
+  call('XADD', events, 'MAXLEN', '~', history, '*', 'event', 'touched', 'id', id, 'xid', known[3] or '',
+    'at', string.format('%d%03d', time[1], time[2] / 1000), 'queue', known[4] or '', 'service', known[5] or '',
+    'attempt', known[6] or '', 'seconds', string.format('%.6f', now - (tonumber(known[2] or known[1]) or now)))
+end
+return deadline

@@ -1,0 +1,124 @@
+"""Tracked messages: finding one by what people call it, and giving it more time."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+from typing import Any, Final
+
+from redis.asyncio import Redis
+
+from penstock.keys import Keys
+from penstock.lua import Script
+from penstock.names import decoded, encoded
+
+touch_script: Final = Script.read(Path(__file__).parent / "lua" / "touch.lua")
+
+LONGEST: Final = 366 * 86400
+"""Seconds that a message can be given at a time."""
+
+DELAYED: Final = 10_000
+"""How many of the delayed are looked through for an xid, those due first."""
+
+CHUNK: Final = 1000
+
+
+async def touch(redis: "Redis", keys: Keys, id: str, seconds: float | None = None) -> float | None:
+    """Move the deadline of message ``id`` to so many seconds from now, unless it is later already; returns it.
+
+    ``seconds`` is the policy's messageTimeout where it is None. The record lives long enough for what may follow.
+    Returns None where no such message is in flight. Raises ``ValueError`` for a time that is none.
+    """
+    if seconds is not None and not (isfinite(seconds) and 0 < seconds <= LONGEST):
+        raise ValueError(f"{seconds!r} is no time to give: expected seconds above 0, at most {LONGEST:,}")
+    record = encoded(keys.message(id))
+    xid = await redis.hget(record, "xid")  # never changes while the message lives
+    deadline = await touch_script(
+        redis,
+        record=record,
+        deadlines=encoded(keys.deadlines),
+        policy=encoded(keys.policy),
+        events=encoded(keys.events),
+        touched=encoded(keys.metric("touched")),
+        xid=None if xid is None else encoded(keys.xid(decoded(xid))),
+        id=id,
+        seconds="" if seconds is None else repr(float(seconds)),
+    )
+    return None if deadline is None else float(deadline)
+
+
+@dataclass(frozen=True)
+class Found:
+    """A message that people ask for, and others that are called the same."""
+
+    id: str
+    others: tuple[str, ...] = ()
+    """Younger ones in flight, or due later, with the same xid; the oldest of them first."""
+
+
+async def find(redis: "Redis", keys: Keys, word: str) -> Found | None:
+    """The tracked message (or the tombstone of one) whose id is ``word``, or else the oldest whose xid it is.
+
+    As with ``done``: a number is an id where a message of that id is tracked, else an xid.
+    """
+    id = canonical(word)
+    if is_number(word):
+        async with redis.pipeline(transaction=True) as transaction:
+            transaction.exists(encoded(keys.message(id)))
+            transaction.zscore(encoded(keys.deadlines), id)
+            transaction.zscore(encoded(keys.delayed), id)
+            exists, deadline, delivery = await transaction.execute()
+        if exists or deadline is not None or delivery is not None:
+            return Found(id)
+    xids = list(dict.fromkeys((word, id)))
+    for xid in xids:
+        if found := await _by_xid(redis, keys, xid):
+            return found
+    return await _delayed(redis, keys, xids)
+
+
+async def _by_xid(redis: "Redis", keys: Keys, xid: str) -> Found | None:
+    chain = texts(await redis.hgetall(encoded(keys.xid(xid))))
+    if "id" not in chain:
+        return None
+    others, id = list[str](), chain["id"]
+    while (id := chain.get(f"next:{id}", "")) and id not in others:
+        others.append(id)
+    return Found(chain["id"], tuple(others))
+
+
+async def _delayed(redis: "Redis", keys: Keys, xids: list[str]) -> Found | None:
+    """Messages that were not delivered yet have no record of their xid."""
+    found: list[str] = []
+    for start in range(0, DELAYED, CHUNK):
+        ids = await redis.zrange(encoded(keys.delayed), start, start + CHUNK - 1)
+        async with redis.pipeline(transaction=False) as wire:
+            for id in ids:
+                wire.hget(encoded(keys.message(decoded(id))), "xid")
+            replies = await wire.execute()
+        found += [decoded(id) for id, xid in zip(ids, replies, strict=True) if xid and decoded(xid) in xids]
+        if len(ids) < CHUNK:
+            break
+    return Found(found[0], tuple(found[1:])) if found else None
+
+
+def is_number(word: str) -> bool:
+    return word.isascii() and word.isdigit()
+
+
+def canonical(word: str) -> str:
+    """A number as ids and the xids of numbers are written, without leading zeros; any other word as it is."""
+    return (word.lstrip("0") or "0") if is_number(word) else word
+
+
+def texts(fields: Mapping[Any, Any]) -> dict[str, str]:
+    return {decoded(name): decoded(value) for name, value in fields.items()}
+
+
+def number(text: str | None) -> float | None:
+    """None for what is no finite number."""
+    try:
+        value = float(text or "")
+    except ValueError:
+        return None
+    return value if isfinite(value) else None

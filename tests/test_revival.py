@@ -1,0 +1,118 @@
+"""Many dead letters, and several operators at them: each message back once, at a cost that does not grow."""
+
+import asyncio
+import json
+import os
+import pty
+import sys
+import time
+from asyncio.subprocess import DEVNULL
+from contextlib import suppress
+
+import pytest
+from redis import Redis as BlockingRedis
+from redis.asyncio import Redis
+
+from penstock.letters import Choice
+from penstock.revival import Outcome, revive
+from tests.commandline import PATIENCE, ROOT, penstock, running
+from tests.tracked import KEYS, bury, counted, left, letter, now
+
+
+async def test_two_who_revive_at_the_same_time_bring_each_message_back_once(redis: Redis, redis_url: str) -> None:
+    numbers = [str(number) for number in range(4000)]
+    await bury(redis, *(letter(number, number.encode(), reason="failed" if int(number) % 3 else "timeout")
+                        for number in numbers))  # fmt: skip
+    choices = [Choice(), Choice(reason="failed"), Choice(frozenset(numbers[::7])), Choice()]
+    outcomes = [Outcome() for _ in choices]
+    async with Redis.from_url(redis_url) as other:
+        clients = [redis, other, redis, other]
+        revivals = zip(clients, choices, outcomes, strict=True)
+        await asyncio.gather(*(revive(client, KEYS, choice, outcome, lambda _: None)
+                               for client, choice, outcome in revivals))  # fmt: skip
+    back = [int(message) for message in await redis.lrange("in", 0, -1)]
+    assert sorted(back) == list(range(4000))
+    assert sum(outcome.moved.total() for outcome in outcomes) == 4000
+    assert sum(bool(outcome.moved) for outcome in outcomes) > 1, "they did not meet"
+    assert await counted(redis, "revived") == 4000
+    assert await redis.exists("demo:dead") == 0
+
+
+async def test_letters_that_another_took_away_in_front_hide_none_behind(redis: Redis, redis_url: str) -> None:
+    """The first chunk stays; when most of it is removed, what was not read yet lies where that was."""
+    await bury(redis, *(letter(str(number)) for number in range(50)))
+    await bury(redis, *(letter(str(number), reason="failed") for number in range(50, 300)))
+    outcome, chunks = Outcome(), list[int]()
+    with BlockingRedis.from_url(redis_url) as other:
+
+        def seen(count: int) -> None:
+            chunks.append(count)
+            if len(chunks) == 1:
+                other.ltrim(KEYS.dead, 0, -41)
+
+        await revive(redis, KEYS, Choice(reason="failed"), outcome, seen)
+    assert chunks[0] == 50
+    assert outcome.moved == {"in": 250}
+    assert set(await left(redis)) == {str(number) for number in range(40, 50)}
+
+
+async def test_two_commands_at_the_same_time_share_the_letters(redis: Redis, redis_url: str) -> None:
+    await bury(redis, *(letter(str(number), str(number).encode()) for number in range(2000)))
+    words = ["revive", "demo", "--all", "--json"]
+    async with running(*words, redis=redis_url) as first, running(*words, redis=redis_url) as second:
+        (one, _), (other, _) = await asyncio.gather(first.communicate(), second.communicate())
+    assert json.loads(one)["total"] + json.loads(other)["total"] == 2000
+    assert sorted(map(int, await redis.lrange("in", 0, -1))) == list(range(2000))
+
+
+async def test_letters_written_meanwhile_are_left_alone(redis: Redis) -> None:
+    """A worker that fails at once would keep the command busy for ever."""
+    moment = await now(redis)
+    await bury(redis, letter("1", at=moment - 1), letter("2", at=moment + 5))
+    outcome = Outcome()
+    await revive(redis, KEYS, Choice(until=moment), outcome, lambda _: None)
+    assert (outcome.moved, await left(redis)) == ({"in": 1}, ["2"])
+
+
+@pytest.mark.parametrize("pick", ["all", "every second", "the newest few"])
+async def test_the_cost_of_a_letter_does_not_grow_with_how_many_there_are(redis: Redis, pick: str) -> None:
+    """20,000 letters: were it quadratic, it would take minutes."""
+    for start in range(0, 20_000, 1000):
+        names = range(start, start + 1000)
+        chosen = {"all": lambda _: True, "every second": lambda n: n % 2, "the newest few": lambda n: n >= 19_900}[pick]
+        await bury(redis, *(letter(str(n), reason="failed" if chosen(n) else "timeout") for n in names))  # type: ignore[no-untyped-call]
+    outcome, started = Outcome(), time.monotonic()
+    await revive(redis, KEYS, Choice(reason="failed"), outcome, lambda _: None)
+    assert outcome.moved.total() == {"all": 20_000, "every second": 10_000, "the newest few": 100}[pick]
+    assert time.monotonic() - started < 10
+    assert (await redis.info("commandstats"))["cmdstat_lrem"]["usec_per_call"] < 20_000
+
+
+async def test_large_letters_go_in_small_scripts(redis: Redis) -> None:
+    for number in range(30):
+        await bury(redis, letter(str(number), b"x" * 1_000_000))
+    outcome, steps = Outcome(), list[int]()
+    await revive(redis, KEYS, Choice(), outcome, steps.append)
+    assert (outcome.moved.total(), sum(steps)) == (30, 30)
+
+
+async def test_progress_is_shown_on_a_terminal_only(redis: Redis, redis_url: str) -> None:
+    await bury(redis, *(letter(str(number)) for number in range(6000)))
+    main, terminal = pty.openpty()
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "REDIS": redis_url, "TERM": "xterm"}
+    words = [sys.executable, "-m", "penstock", "dead", "demo", "--limit", "1"]
+    process = await asyncio.create_subprocess_exec(*words, env=environment, stderr=terminal, stdout=DEVNULL)
+    os.close(terminal)
+    said = await asyncio.to_thread(all_of, main)
+    assert await asyncio.wait_for(process.wait(), PATIENCE) == 0
+    assert b"/6000" in said
+    assert (await penstock("revive", "demo", "--all", redis=redis_url)).error == ""
+
+
+def all_of(fd: int) -> bytes:
+    said = b""
+    with suppress(OSError):
+        while piece := os.read(fd, 65536):
+            said += piece
+    os.close(fd)
+    return said

@@ -1,0 +1,179 @@
+"""Tracked messages as mdispatch and monitor write them (docs/keys.md), by hand: records, letters, events, a policy."""
+
+import itertools
+import json
+from typing import Any
+
+from redis.asyncio import Redis
+
+from penstock.keys import Keys
+from penstock.letters import Letter, read
+from penstock.names import decoded
+
+KEYS = Keys("demo")
+SEQUENCE = itertools.count()
+
+
+async def now(redis: Redis) -> float:
+    seconds, micros = await redis.time()
+    return float(seconds + micros / 1e6)
+
+
+async def write(redis: Redis, key: str, **fields: object) -> None:
+    """A hash; fields that are None are left out, and a last ``_`` is taken off their names."""
+    mapping: dict[Any, Any] = {name.rstrip("_"): value for name, value in fields.items() if value is not None}
+    await redis.hset(key, mapping=mapping)
+
+
+async def policy(redis: Redis, keys: Keys = KEYS, **more: object) -> None:
+    """What mdispatch says when it starts."""
+    fields: dict[str, object] = {
+        "messageTimeout": 10,
+        "messageExpire": 60,
+        "messageCapacity": 1000,
+        "attempts": 3,
+        "backoff": "[1, 5]",
+        "eventCapacity": 100_000,
+        "replyExpire": 60,
+        "source": "in",
+        "pending": "pending",
+        "out": "out",
+        "done": keys.done,
+    }
+    await write(redis, keys.policy, **(fields | more))
+
+
+async def in_flight(
+    redis: Redis,
+    id: str = "3",
+    xid: str = "a",
+    *,
+    left: float = 3600,
+    age: float = 65,
+    message: bytes = b"hello",
+    ttl: int = 60,
+    keys: Keys = KEYS,
+    **more: object,
+) -> None:
+    """A message delivered ``age`` seconds ago, whose deadline is in ``left`` seconds; a worker has it."""
+    moment = await now(redis)
+    fields = {
+        "timestamp": f"{moment - age:.3f}",
+        "xid": xid,
+        "deadline": f"{moment + left:.3f}",
+        "service": "2",
+        "attempt": 1,
+        "queue": "out",
+        "message": message,
+    }
+    await write(redis, keys.message(id), **(fields | more))
+    await redis.expire(keys.message(id), ttl)
+    await redis.lpush(keys.message_ids, id)
+    await redis.zadd(keys.deadlines, {id: moment + left})
+    await chain(redis, id, xid, ttl=ttl, keys=keys)
+
+
+async def chain(redis: Redis, id: str, xid: str, *, ttl: int = 60, keys: Keys = KEYS) -> None:
+    """``id`` as the newest message with that xid."""
+    key = keys.xid(xid)
+    newest, only = (decoded(each or b"") for each in await redis.hmget(key, "last", "id"))
+    if last := newest or only:
+        await write(redis, key, last=id, **{f"next:{last}": id, f"before:{id}": last})
+    else:
+        await write(redis, key, id=id, type="meta")
+    await redis.expire(key, ttl)
+
+
+async def delayed(
+    redis: Redis,
+    id: str = "3",
+    xid: str = "a",
+    *,
+    left: float = 3600,
+    age: float = 65,
+    keys: Keys = KEYS,
+    **more: object,
+) -> None:
+    """A message registered ``age`` seconds ago that will be delivered in ``left`` seconds."""
+    moment = await now(redis)
+    fields = {
+        "timestamp": f"{moment - age:.3f}",
+        "xid": xid,
+        "service": "2",
+        "attempt": 0,
+        "queue": "out",
+        "message": "m",
+    }
+    await write(redis, keys.message(id), **(fields | more))
+    await redis.expire(keys.message(id), 60)
+    await redis.zadd(keys.delayed, {id: moment + left})
+
+
+async def tombstone(redis: Redis, id: str = "3", xid: str = "a", *, age: float = 65, reason: str = "timeout") -> None:
+    moment = await now(redis)
+    stamps = {"timestamp": f"{moment - 2 * age:.3f}", "died": f"{moment - age:.3f}"}
+    await write(redis, KEYS.message(id), state="dead", xid=xid, reason=reason, attempt=3, **stamps)
+    await redis.expire(KEYS.message(id), 60)
+    await write(redis, KEYS.xid(xid), id=id, type="meta", dead=1)
+
+
+def letter(id: str | None = "3", message: bytes = b"hello", *, at: float = 1_767_225_600, **more: object) -> bytes:
+    """As the server writes it: bytes that are not UTF-8 stand there as they are; ``at`` in seconds."""
+    fields: dict[str, object] = {
+        "message": message.decode(errors="surrogateescape"),
+        "reason": "timeout",
+        "queue": "out",
+        "source": "in",
+        "attempts": 3,
+        "at": round(at * 1000),
+    }
+    if id is not None:
+        fields |= {"id": id, "xid": f"x{id}", "service": "2"}
+    fields |= more
+    kept = {name: value for name, value in fields.items() if value is not None}
+    return json.dumps(kept, ensure_ascii=False).encode(errors="surrogateescape")
+
+
+async def bury(redis: Redis, *letters: bytes) -> None:
+    """Dead letters, the oldest first."""
+    await redis.lpush(KEYS.dead, *letters)
+
+
+async def events(redis: Redis) -> list[dict[bytes, bytes]]:
+    """What the stream holds, without the names of its entries."""
+    entries: Any = await redis.xrange(KEYS.events)
+    return [fields for _, fields in entries]
+
+
+async def event(
+    redis: Redis, event: str, id: str = "3", xid: str = "a", *, ago: float = 65, attempt: object = 1, seconds: str = ""
+) -> None:
+    at = round((await now(redis) - ago) * 1000)
+    fields: dict[Any, Any] = {"event": event, "id": id, "xid": xid, "at": at, "queue": "out", "service": "2"}
+    await redis.xadd(KEYS.events, fields | {"attempt": attempt, "seconds": seconds}, id=f"{at}-{next(SEQUENCE)}")
+
+
+async def crowd(redis: Redis, events: int, *, ago: float = 100) -> None:
+    """Events of many other messages."""
+    at = round((await now(redis) - ago) * 1000)
+    async with redis.pipeline(transaction=False) as wire:
+        for number in range(events):
+            fields: dict[Any, Any] = {"event": "registered", "id": number + 1000, "xid": "x", "at": at}
+            wire.xadd(KEYS.events, fields, id=f"{at}-{next(SEQUENCE)}")
+        await wire.execute()
+
+
+async def count(redis: Redis, **counts: object) -> None:
+    """Counters: ``taken=5`` or ``dead={"count": 1, "timeout": 1}``; ``done_late`` stands for ``done:late``."""
+    for name, value in counts.items():
+        fields = value if isinstance(value, dict) else {"count": value}
+        await write(redis, KEYS.metric(name.replace("_", ":")), **fields)
+
+
+async def left(redis: Redis) -> list[str]:
+    """The ids of the dead letters, newest first."""
+    return [Letter(raw).id for raw in await read(redis, KEYS, 0, -1)]
+
+
+async def counted(redis: Redis, metric: str) -> int:
+    return int(await redis.hget(KEYS.metric(metric), "count") or 0)
