@@ -47,10 +47,11 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
     from rich.text import Text
 
     kept = list(rows)
-    table = Table(title=Text(title), title_justify="left", title_style="bold")
+    table = Table()
     for place, column in enumerate(columns):
         numeric = bool(kept) and all(isinstance(row[place], int) for row in kept)
         table.add_column(column, justify="right" if numeric else "left", overflow="fold")
     for row in kept:
         table.add_row(*(Text(f"{cell:,}" if isinstance(cell, int) else str(cell)) for cell in row))
-    Console(width=None if sys.stdout.isatty() else 10_000, highlight=False).print(table)
+    console = Console(width=None if sys.stdout.isatty() else 10_000, highlight=False)
+    console.print(Text(title, "bold"), table, sep="\n")
