@@ -3,13 +3,16 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help demo test lint format bench container-check lock clean
+.PHONY: help demo demo-tracked test lint format bench container-check lock clean
 
 help:  ## Print this help
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/\1|\2/p' Makefile | awk -F'|' '{ printf "make %-16s %s\n", $$1, $$2 }'
 
 demo: .venv/.ready  ## Run the weather composition (REDIS=redis://host:port/db to use a server of yours)
 	@$(BIN)/python -m compose.weather.demo
+
+demo-tracked: .venv/.ready  ## Run the tracked composition: time-outs, retries, dead letters (REDIS= as for demo)
+	@$(BIN)/python -m compose.tracked.demo
 
 test: lint  ## Run every check and every test
 	$(BIN)/python -m pytest --numprocesses 2

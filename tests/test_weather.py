@@ -1,9 +1,6 @@
 """The weather composition, run as a user runs it, and broken on purpose: the demo must see every difference."""
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -13,10 +10,11 @@ from redis.asyncio import Redis
 
 from compose.weather import demo
 from compose.weather.outcome import Outcome, read_outcome
+from tests.demos import ROOT, begun, demonstrate
 
-ROOT = Path(__file__).parent.parent
 ROWS = (ROOT / "compose/weather/seattle-weather.csv").read_bytes().splitlines()[1:]
 LISTS = ["weather:archive", "weather:alarm", "weather:report", "weather:storms", "weather:reports"]
+DEMO = ("-m", "compose.weather.demo")
 PROCESSES = ["mpush", "archive", "alarm", "report"]
 
 FAULTY = """
@@ -36,20 +34,6 @@ signal.pause()
 MAIN = "import sys; from pathlib import Path; from compose.weather import demo; demo.main(Path(sys.argv.pop()))"
 
 
-def environment(url: str | None) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if name != "REDIS"}
-    return kept | ({"REDIS": url} if url else {})
-
-
-def demonstrate(url: str | None, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, *(words or ("-m", "compose.weather.demo"))]
-    return subprocess.run(command, env=environment(url), cwd=ROOT, capture_output=True, text=True, timeout=90)
-
-
-def begun(url: str, *words: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, *words], env=environment(url), cwd=ROOT, stderr=subprocess.DEVNULL)
-
-
 @pytest.fixture
 def faulty(tmp_path: Path) -> Callable[[int, int], Path]:
     """Writes a Procfile with a faulty fan-out in the place of mpush."""
@@ -65,7 +49,7 @@ def faulty(tmp_path: Path) -> Callable[[int, int], Path]:
 
 
 def test_the_demo_carries_every_row_to_every_list_on_a_server_of_its_own() -> None:
-    done = demonstrate(None, "-m", "compose.weather.demo", "--json")
+    done = demonstrate(None, *DEMO, "--json")
     assert done.returncode == 0, done.stderr + done.stdout
     told = json.loads(done.stdout)
     assert (told["holds"], told["differences"]) == (True, [])
@@ -84,7 +68,7 @@ async def test_the_demo_on_a_given_server_leaves_its_lists_to_look_at_and_runs_a
 ) -> None:
     await redis.mset({"weather:forecast": "somebody's", "other": "somebody's"})
     for _ in range(2):
-        done = demonstrate(redis_url)
+        done = demonstrate(redis_url, *DEMO)
         assert done.returncode == 0, done.stderr + done.stdout
         assert 'redis> hgetall weather:metrics:delivered\n1) "' in done.stdout
         assert '"4383"\n' in done.stdout
@@ -98,7 +82,7 @@ async def test_the_demo_refuses_a_server_with_data_of_another_composition(
     redis: "Redis", redis_url: str, key: str
 ) -> None:
     await redis.lpush(key, "theirs")
-    done = demonstrate(redis_url)
+    done = demonstrate(redis_url, *DEMO)
     assert done.returncode == 1
     assert key in done.stderr
     assert await redis.keys() == [key.encode()]
@@ -108,14 +92,14 @@ async def test_the_demo_refuses_a_server_with_data_of_another_composition(
 async def test_the_demo_refuses_while_the_composition_runs(redis: "Redis", redis_url: str) -> None:
     await redis.set("weather:demo", "")
     await redis.hset("weather:7", "pid", "1")
-    done = demonstrate(redis_url)
+    done = demonstrate(redis_url, *DEMO)
     assert done.returncode == 1
     assert "weather:7" in done.stderr
     assert await redis.hget("weather:7", "pid") == b"1"
 
 
 def test_the_demo_says_so_where_there_is_no_server() -> None:
-    done = demonstrate("redis://127.0.0.1:1/0")
+    done = demonstrate("redis://127.0.0.1:1/0", *DEMO)
     assert done.returncode == 1
     assert "demo: " in done.stderr
     assert "Traceback" not in done.stderr

@@ -17,8 +17,8 @@ import pytest
 from redis import Redis as Blocking
 from redis.asyncio import Redis
 
+from compose.passage import Passage
 from compose.weather.consumer import HANDLED, Consumer
-from compose.weather.passage import Passage
 from penstock.embedded import EmbeddedServer
 
 ROOT = Path(__file__).parent.parent

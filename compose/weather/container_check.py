@@ -16,7 +16,7 @@ from typing import Final
 from redis.asyncio import Redis
 
 from compose.containers import Container, containers
-from compose.weather.keyspace import LEGS, SOURCE, left
+from compose.weather.keyspace import KEYSPACE, LEGS, SOURCE
 from compose.weather.outcome import Outcome, read_outcome
 from penstock.connection import connect
 from penstock.embedded import EmbeddedServer
@@ -35,7 +35,9 @@ async def check(redis: "Redis", running: Sequence[Container], rows: Sequence[byt
         return all(container.healthy() for container in running)
 
     async def through() -> bool:
-        return not await left(redis) and all([await redis.llen(handled) >= len(rows) for handled in LEGS.values()])
+        return not await KEYSPACE.left(redis) and all(
+            [await redis.llen(handled) >= len(rows) for handled in LEGS.values()]
+        )
 
     if not await comes_true(healthy):
         return [f"{container.name}: not healthy" for container in running if not container.healthy()]

@@ -6,9 +6,9 @@ from typing import cast
 
 from redis.asyncio import Redis
 
+from compose.passage import Passage
 from compose.weather.day import Day
-from compose.weather.keyspace import KEYS, LEGS, REPORTS, STORMS, left, present
-from compose.weather.passage import Passage
+from compose.weather.keyspace import KEYS, KEYSPACE, LEGS, REPORTS, STORMS
 from penstock.audit import Audit, audit
 from penstock.metrics import read_metrics
 
@@ -68,8 +68,8 @@ async def read_outcome(redis: "Redis", rows: Sequence[bytes], statuses: Mapping[
         await audit(redis, KEYS),
         await read_metrics(redis, KEYS),
         dict(statuses),
-        await left(redis),
-        [key for key in await present(redis) if key.removeprefix(f"{KEYS.namespace}:").isdigit()],
+        await KEYSPACE.left(redis),
+        KEYSPACE.registered(await KEYSPACE.present(redis)),
     )
 
 

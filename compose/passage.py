@@ -27,22 +27,28 @@ class Passage:
         doubled = Counter({payload: times for payload, times in surplus.items() if payload in owed})
         return cls(name, len(sent), len(got), owed - had, doubled, surplus - doubled, list(sent) == list(got))
 
-    def differences(self) -> list[str]:
-        """In words; none if all that was sent came out once and in order."""
-        told = [
+    def faults(self) -> list[str]:
+        """In words; none if all that was sent came out once, in whatever order."""
+        return [
             f"{self.name}: {kind} {payloads.total()}, e.g. {next(iter(payloads))!r}"
             for kind, payloads in (("lost", self.lost), ("doubled", self.doubled), ("never sent", self.foreign))
             if payloads
         ]
-        return told or ([] if self.in_order else [f"{self.name}: all there, but in another order"])
 
-    def figures(self) -> dict[str, object]:
-        """For JSON."""
+    def differences(self) -> list[str]:
+        """The faults, or that the order is another."""
+        return self.faults() or ([] if self.in_order else [f"{self.name}: all there, but in another order"])
+
+    def counts(self) -> dict[str, int]:
+        """For JSON, where there is no order."""
         return {
             "sent": self.sent,
             "got": self.got,
             "lost": self.lost.total(),
             "doubled": self.doubled.total(),
             "foreign": self.foreign.total(),
-            "inOrder": self.in_order,
         }
+
+    def figures(self) -> dict[str, object]:
+        """For JSON."""
+        return {**self.counts(), "inOrder": self.in_order}

@@ -1,0 +1,64 @@
+"""The keys of a composition on a server: which there are, and whose data they hold."""
+
+import re
+from dataclasses import dataclass
+from typing import Any, Final
+
+from redis.asyncio import Redis
+
+from penstock.errors import PenstockError
+from penstock.names import decoded, encoded
+
+CHUNK: Final = 1000
+SIZES: Final = {"list": "LLEN", "zset": "ZCARD"}
+
+
+@dataclass(frozen=True)
+class Keyspace:
+    """Every key begins with ``name``; others may have keys that begin so, too."""
+
+    name: str
+    namespaces: tuple[str, ...]
+    """Those of its services."""
+    own: re.Pattern[str]
+    """Matches the keys that the composition may leave."""
+    way: re.Pattern[str]
+    """Matches its lists and sorted sets that are empty once all is through."""
+
+    @property
+    def marker(self) -> str:
+        """Says that what lies beside it was put there by the demo."""
+        return f"{self.name}:demo"
+
+    async def present(self, redis: "Redis") -> list[str]:
+        """Its keys that hold something, sorted."""
+        found = [decoded(key) async for key in redis.scan_iter(f"{self.name}:*", count=CHUNK)]
+        return sorted({key for key in found if key == self.marker or self.own.fullmatch(key)})
+
+    async def prepare(self, redis: "Redis") -> None:
+        """Leave only the marker. Raises ``PenstockError`` and deletes nothing where the data is somebody else's."""
+        keys = await self.present(redis)
+        if keys and self.marker not in keys:
+            raise PenstockError(f"the server holds {self.name} data that no demo put there: {', '.join(keys[:5])}")
+        if live := self.registered(keys):
+            raise PenstockError(f"the composition is running (or was killed under a minute ago): {', '.join(live)}")
+        old = [encoded(key) for key in keys if key != self.marker]
+        for start in range(0, len(old), CHUNK):
+            await redis.delete(*old[start : start + CHUNK])
+        told = "what lies beside this key was put here by the demo, which deletes it when it starts again"
+        await redis.set(self.marker, told)
+
+    def registered(self, keys: list[str]) -> list[str]:
+        """Those of ``keys`` that say that an instance is alive."""
+        pairs = ((key, *key.rpartition(":")) for key in keys)
+        return [key for key, namespace, _, id in pairs if namespace in self.namespaces and id.isdigit()]
+
+    async def left(self, redis: "Redis") -> dict[str, int]:
+        """What is on the way through, with its length: nothing when all is through."""
+        keys = [key for key in await self.present(redis) if self.way.fullmatch(key)]
+        lengths: dict[str, Any] = {}
+        for key in keys:
+            raw = encoded(key)
+            if size := SIZES.get(decoded(await redis.type(raw))):
+                lengths[key] = await redis.execute_command(size, raw)
+        return {key: length for key, length in lengths.items() if length}

@@ -1,0 +1,61 @@
+"""What a leg has counted: how often which thing happened to its messages, and how long they took."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Final, Self
+
+from redis.asyncio import Redis
+
+from penstock.keys import Keys
+from penstock.metrics import read_metrics
+from penstock.names import decoded, encoded
+
+FIGURES: Final = {
+    "registered": ("registered", "count"),
+    "delivered": ("delivered", "count"),
+    "failed attempts": ("failed", "count"),
+    "timeouts": ("timeout", "count"),
+    "retries": ("retry", "count"),
+    "done": ("done", "count"),
+    "done late": ("done:late", "count"),
+    "done unknown": ("done:unknown", "count"),
+    "dead": ("dead", "count"),
+    "expired": ("expired", "count"),
+    "untracked": ("untracked", "count"),
+}
+"""What is told of a leg, and in which metric and field it stands."""
+
+
+SPANS: Final = ("mean", "half at most", "longest")
+"""What is told of the response time: of half of the messages as exactly as the histogram of the metric knows it."""
+
+
+@dataclass(frozen=True)
+class Counts:
+    """The figures of one leg."""
+
+    numbers: dict[str, int]
+    seconds: dict[str, float]
+    """Each of ``SPANS``; nothing where nothing was done."""
+
+    @classmethod
+    async def read(cls, redis: "Redis", keys: Keys) -> Self:
+        metrics = await read_metrics(redis, keys)
+        timeout = decoded(await redis.hget(encoded(keys.policy), "messageTimeout") or b"0")
+        numbers = {name: int(metrics.get(metric, {}).get(field, 0)) for name, (metric, field) in FIGURES.items()}
+        return cls(numbers, _seconds(metrics["done"], float(timeout)) if numbers["done"] else {})
+
+    def differences(self, leg: str, expected: Mapping[str, int]) -> list[str]:
+        """What was counted otherwise, in words; what is not ``expected`` at all should be 0."""
+        owed = dict.fromkeys(FIGURES, 0) | dict(expected)
+        wrong = {name: number for name, number in self.numbers.items() if number != owed[name]}
+        return [f"{leg}: {name} is {number:,}, expected {owed[name]:,}" for name, number in wrong.items()]
+
+
+def _seconds(done: Mapping[str, str], budget: float) -> dict[str, float]:
+    """Half were done by the end of the median's bucket; bucket N ends at N + 10 per cent of ``budget``."""
+    count, longest = int(done["count"]), float(done["max"])
+    ends = {(share + 10) / 100 * budget: int(done.get(f"histo{share}", 0)) for share in range(0, 100, 10)}
+    halves = (end for end, so_far in zip(ends, accumulate(ends.values()), strict=True) if 2 * so_far >= count)
+    return dict(zip(SPANS, (float(done["sum"]) / count, min(next(halves, longest), longest), longest), strict=True))

@@ -1,0 +1,104 @@
+"""A worker needs no library of ours: ``python -m compose.tracked.worker archive|alert``.
+
+It takes readings into a list of its own, acts, and says in ``<leg>:done`` which are done, all in one MULTI: killed in
+between, it finds them there when it starts again. Each it calls by its xid: a number is its own, any other text has its
+SHA-1.
+"""
+
+import hashlib
+import json
+import os
+import random
+import signal
+import sys
+import time
+from typing import Final, cast
+
+import redis
+from redis.backoff import NoBackoff
+from redis.client import Pipeline
+from redis.retry import Retry
+
+BATCH: Final = 500
+WAIT: Final = 1
+"""Longest wait for a reading, and so for the end after a SIGTERM (s)."""
+WARM: Final = 70.0
+"""Readings (F) from here on are looked at twice: refused when they first come."""
+
+
+class Worker:
+    """The one worker of a leg. ``stop`` may be called by a signal handler."""
+
+    def __init__(self, server: redis.Redis, leg: str) -> None:
+        self.server, self.act = server, {"archive": archive, "alert": alert}[leg]
+        self.out, self.working = f"tracked:{leg}:out", f"tracked:{leg}:working"
+        self.running = True
+
+    def run(self) -> None:
+        while self.running:
+            try:
+                if self.server.exists(self.working) or self.take():
+                    self.server.transaction(self.settle, self.working)
+            except (redis.ConnectionError, redis.TimeoutError) as error:
+                print(f"waiting for the server: {error}", file=sys.stderr)
+                time.sleep(random.uniform(0.1, 0.5))
+
+    def stop(self, *_: object) -> None:
+        self.running = False
+
+    def take(self) -> bool:
+        """Move the next reading, and the backlog behind it, to the working list."""
+        if self.server.blmove(self.out, self.working, WAIT, src="RIGHT", dest="LEFT") is None:
+            return False
+        backlog = min(self.server.llen(self.out), BATCH - 1)
+        with self.server.pipeline(transaction=False) as moves:
+            for _ in range(backlog):
+                moves.lmove(self.out, self.working, src="RIGHT", dest="LEFT")
+            moves.execute()
+        return True
+
+    def settle(self, transaction: Pipeline) -> None:
+        rows = cast(list[bytes], transaction.lrange(self.working, 0, -1))[::-1]
+        known = transaction.smismember("tracked:archive:refused", rows) if rows else []
+        transaction.multi()
+        for row, seen in zip(rows, known, strict=True):
+            self.act(transaction, row, seen=bool(seen))
+        transaction.delete(self.working)
+
+
+def archive(transaction: Pipeline, row: bytes, *, seen: bool) -> None:
+    """Keep the reading, or say why not: then it comes again, after a while."""
+    said = row.decode() if row.isdigit() else hashlib.sha1(row).hexdigest()
+    try:
+        _, temperature = row.split(b",")
+        warm = float(temperature) >= WARM
+    except ValueError:
+        said = json.dumps({"xid": said, "error": "no reading", "retry": False})
+    else:
+        if warm and not seen:
+            said = json.dumps({"xid": said, "error": f"{WARM:g} F or more: look twice"})
+            transaction.sadd("tracked:archive:refused", row)
+        else:
+            transaction.lpush("tracked:archive:kept", row)
+    transaction.lpush("tracked:archive:done", said)
+
+
+def alert(transaction: Pipeline, row: bytes, *, seen: bool) -> None:
+    """Nobody is at the other end: note that the reading came, and never say ``done``."""
+    transaction.lpush("tracked:alert:taken", row)
+
+
+def main(leg: str) -> None:
+    url = os.environ.get("REDIS", "redis://localhost:6379/0")
+    # A BLMOVE that redis-py repeats in silence would take a second reading.
+    server = redis.Redis.from_url(url, retry=Retry(NoBackoff(), 0), socket_timeout=WAIT + 10, protocol=2)
+    worker = Worker(server, leg)
+    signal.signal(signal.SIGTERM, worker.stop)
+    signal.signal(signal.SIGINT, worker.stop)
+    worker.run()
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] not in (["archive"], ["alert"]):
+        sys.exit("usage: python -m compose.tracked.worker archive|alert")
+    main(sys.argv[1])

@@ -1,0 +1,325 @@
+"""The tracked composition, run as a user runs it, and robbed: the demo must see every difference."""
+
+import asyncio
+import hashlib
+import json
+import re
+import subprocess
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+from redis import Redis as Blocking
+from redis.asyncio import Redis
+
+from compose.tracked import demo
+from compose.tracked.outcome import read_outcome
+from compose.tracked.worker import WARM, Worker
+from penstock.embedded import EmbeddedServer
+from tests.demos import ROOT, demonstrate
+
+DEMO = ("-m", "compose.tracked.demo")
+PROCESSES = {"mpush", "archive", "alert", "monitor", "keeper", "pager"}
+ROWS = demo.ROWS[::25]
+COLD, HOT = b"2010/01/01 00:00,39.4", b"2010/06/25 16:00,70.0"
+
+SAMPLE = """
+import sys
+from pathlib import Path
+from compose.tracked import demo
+demo.main(Path(sys.argv.pop()), demo.ROWS[::25])
+"""
+"""The demo of another directory, with ``ROWS``."""
+
+THIEF = """
+import os, signal, sys, time, redis
+signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+server = redis.Redis.from_url(os.environ["REDIS"], decode_responses=True)
+while not (taken := server.zpopmin("tracked:alert:message:deadlines")):
+    time.sleep(0.01)
+server.delete("tracked:alert:message:" + taken[0][0])
+while not server.lpop("tracked:alert:dead"):
+    time.sleep(0.01)
+signal.pause()
+"""
+"""Takes a message that is in flight, with its record, and a dead letter."""
+
+
+@pytest.fixture(scope="module")
+def hasty(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The composition with little patience: its messages die after 3.4 s."""
+    directory = tmp_path_factory.mktemp("tracked")
+    procfile = (ROOT / "compose/tracked/Procfile").read_text()
+    for leg in ("archive", "alert"):
+        text = (ROOT / f"compose/tracked/mdispatch-{leg}.yaml").read_text()
+        timeout = text.replace("messageTimeout: 3\n", "messageTimeout: 1\n")
+        (directory / f"mdispatch-{leg}.yaml").write_text(timeout.replace("backoff: [1, 2]", "backoff: [0.2]"))
+        procfile = procfile.replace(f"compose/tracked/mdispatch-{leg}.yaml", f"{directory}/mdispatch-{leg}.yaml")
+    (directory / "Procfile").write_text(procfile)
+    return directory
+
+
+def warm(rows: list[bytes]) -> int:
+    return sum(float(row.split(b",")[1]) >= WARM for row in rows)
+
+
+def test_the_demo_follows_every_reading_to_its_end_on_a_server_of_its_own() -> None:
+    done = demonstrate(None, *DEMO, "--json")
+    assert done.returncode == 0, done.stderr + done.stdout
+    told = json.loads(done.stdout)
+    assert (told["holds"], told["differences"], told["pushed"]) == (True, [], 8759)
+    archive, alert = told["legs"]["tracked:archive"], told["legs"]["tracked:alert"]
+    assert 0 < archive.pop("responseTime")["half at most"] <= 10
+    assert alert.pop("responseTime") == {}
+    nothing = dict.fromkeys(archive, 0) | {"registered": 8759, "delivered": 8759}
+    assert archive == nothing | {"failed attempts": 462, "retries": 462, "done": 8759}
+    assert alert == nothing | {"timeouts": 3 * 8759, "retries": 2 * 8759, "dead": 8759}
+    assert {name: each["sent"] for name, each in told["content"].items()} == {
+        "tracked:archive: done": 8759,
+        "tracked:archive: failed once": 462,
+        "tracked:archive:kept": 8759,
+        "tracked:archive:dead": 0,
+        "tracked:alert:taken": 3 * 8759,
+        "tracked:alert:dead": 8759,
+    }
+    assert {name: each["holds"] for name, each in told["audits"].items()} == {
+        "tracked:mpush": True,
+        "tracked:archive": True,
+        "tracked:alert": True,
+    }
+    assert told["exitStatus"] == dict.fromkeys(PROCESSES, 0)
+
+
+@pytest.fixture(scope="module")
+def ran(hasty: Path) -> Iterator[tuple[str, subprocess.CompletedProcess[str]]]:
+    """The URL of a server on which the demo ran with ``ROWS``, and what it printed."""
+    with EmbeddedServer() as server:
+        yield server.url, demonstrate(server.url, "-c", SAMPLE, str(hasty))
+
+
+@pytest.fixture
+async def after(ran: tuple[str, object]) -> AsyncIterator["Redis"]:
+    """A client of that server, which is put back after the test into the state that the demo left."""
+    async with Redis.from_url(ran[0]) as client:
+        kept = {key: await client.dump(key) for key in await lasting(client)}
+        yield client
+        await client.delete(*await lasting(client))
+        for key, value in kept.items():
+            await client.restore(key, 0, value or b"")
+
+
+async def lasting(redis: "Redis") -> list[bytes]:
+    """All keys but the tombstones, which nobody looks at."""
+    keys: Any = await redis.keys()
+    return [key for key in keys if not re.search(rb":message:(\d|xid:)", key)]
+
+
+def figure(name: str, archive: int, alert: int) -> list[str]:
+    """A row of the table that the demo prints."""
+    return [*name.split(), f"{archive:,}", f"{alert:,}"]
+
+
+def test_the_demo_prints_what_happened_on_each_leg(ran: tuple[str, subprocess.CompletedProcess[str]]) -> None:
+    done, count = ran[1], len(ROWS)
+    assert done.returncode == 0, done.stderr + done.stdout
+    printed = [line.replace("│", " ").split() for line in done.stdout.splitlines()]
+    for row in (
+        figure("pushed", count, count),
+        figure("registered", count, count),
+        figure("delivered", count, count),
+        figure("failed attempts", warm(ROWS), 0),
+        figure("timeouts", 0, 3 * count),
+        figure("retries", warm(ROWS), 2 * count),
+        figure("done", count, 0),
+        figure("done late", 0, 0),
+        figure("done unknown", 0, 0),
+        figure("dead", 0, count),
+        figure("dead: timeout", 0, count),
+        ["tracked:alert:dead", str(count), str(count), "0", "0", "0"],
+        ["tracked:archive:kept", str(count), str(count), "0", "0", "0"],
+        ["tracked:alert:in", str(count), str(count), "0", "0", "0", "0"],
+    ):
+        assert row in printed, row
+    statuses = next(words for words in printed if words[:2] == ["Exit", "status"])
+    assert {name: statuses[statuses.index(name) + 1].strip(",") for name in PROCESSES} == dict.fromkeys(PROCESSES, "0")
+    assert "Nothing lost, nothing doubled: every message ended once, done or dead\n" in done.stdout
+    assert warm(ROWS) > 5
+
+
+async def lose(redis: "Redis") -> None:
+    await redis.lrem("tracked:archive:kept", 1, ROWS[70].decode())
+
+
+async def double(redis: "Redis") -> None:
+    await redis.lpush("tracked:archive:kept", ROWS[70])
+
+
+async def bury(redis: "Redis") -> None:
+    await redis.lpop("tracked:alert:dead")
+
+
+async def swap(redis: "Redis") -> None:
+    """One dead letter for another: every count is as before."""
+    letter = await redis.lindex("tracked:alert:dead", 7)
+    await redis.lset("tracked:alert:dead", 8, letter)  # type: ignore[arg-type]  # its stub: text
+
+
+async def hasten(redis: "Redis") -> None:
+    """A letter that says that it died after its second attempt."""
+    letter = json.loads(await redis.lindex("tracked:alert:dead", 7) or b"")
+    await redis.lset("tracked:alert:dead", 7, json.dumps(letter | {"attempts": 2}))
+
+
+async def condemn(redis: "Redis") -> None:
+    await redis.lpush("tracked:archive:dead", json.dumps({"message": "one that was done", "reason": "timeout"}))
+
+
+async def skip(redis: "Redis") -> None:
+    await redis.rpop("tracked:alert:taken")
+
+
+async def forget(redis: "Redis") -> None:
+    """An event that says that a message was done."""
+    events: Any = await redis.xrange("tracked:archive:events")
+    await redis.xdel("tracked:archive:events", next(entry for entry, fields in events if fields[b"event"] == b"done"))
+
+
+async def miscount(redis: "Redis") -> None:
+    await redis.hincrby("tracked:archive:metrics:done", "count", -1)
+
+
+async def say_again(redis: "Redis") -> None:
+    await redis.hincrby("tracked:alert:metrics:done:unknown", "count", 1)
+
+
+async def leave(redis: "Redis") -> None:
+    await redis.lpush("tracked:alert:in", ROWS[0])
+
+
+async def hold(redis: "Redis") -> None:
+    await redis.zadd("tracked:alert:message:deadlines", {"999999": 1})
+
+
+BROKEN: list[tuple[Callable[["Redis"], Awaitable[None]], list[str]]] = [
+    (lose, [f"tracked:archive:kept: lost 1, e.g. {ROWS[70]!r}"]),
+    (double, [f"tracked:archive:kept: doubled 1, e.g. {ROWS[70]!r}"]),
+    (bury, ["tracked:alert:dead: lost 1, e.g."]),
+    (swap, ["tracked:alert:dead: lost 1, e.g.", "tracked:alert:dead: doubled 1, e.g."]),
+    (hasten, ["tracked:alert: 1 dead letters say timeout after 2 attempts"]),
+    (
+        condemn,
+        [
+            "tracked:archive: 1 dead letters say timeout after no attempts",
+            "tracked:archive:dead: never sent 1, e.g. b'one that was done'",
+        ],
+    ),
+    (skip, ["tracked:alert:taken: lost 1, e.g."]),
+    (forget, ["tracked:archive: done: lost 1, e.g."]),
+    (
+        miscount,
+        [
+            f"tracked:archive: done is {len(ROWS) - 1}, expected {len(ROWS)}",
+            f"tracked:archive: registered {len(ROWS)} is not",
+        ],
+    ),
+    (say_again, ["tracked:alert: done unknown is 1, expected 0"]),
+    (leave, ["tracked:alert:in: 1 left behind"]),
+    (hold, ["tracked:alert: registered", "tracked:alert:message:deadlines: 1 left behind"]),
+]
+
+
+@pytest.mark.parametrize(("damage", "expected"), BROKEN)
+async def test_every_damage_done_after_a_run_is_told_and_nothing_else(
+    after: "Redis", damage: Callable[["Redis"], Awaitable[None]], expected: list[str]
+) -> None:
+    statuses = dict.fromkeys(PROCESSES, 0)
+    assert (await read_outcome(after, ROWS, statuses)).differences == []
+    await damage(after)
+    differences = (await read_outcome(after, ROWS, statuses)).differences
+    assert len(differences) == len(expected), differences
+    for line, words in zip(sorted(differences), sorted(expected), strict=True):
+        assert line.startswith(words)
+
+
+async def test_the_demo_refuses_a_server_with_data_of_another_composition(redis: "Redis", redis_url: str) -> None:
+    await redis.lpush("tracked:alert:dead", "theirs")
+    done = demonstrate(redis_url, *DEMO)
+    assert done.returncode == 1
+    assert "tracked:alert:dead" in done.stderr
+    assert await redis.keys() == [b"tracked:alert:dead"]
+
+
+async def test_what_was_taken_by_hand_is_told_and_the_demo_ends(redis: "Redis", redis_url: str, hasty: Path) -> None:
+    (hasty / "thief.py").write_text(THIEF)
+    robbed = hasty / "robbed"
+    robbed.mkdir()
+    procfile = (hasty / "Procfile").read_text().rstrip()
+    (robbed / "Procfile").write_text(f"{procfile}\nthief: exec python {hasty}/thief.py\n")
+    rows = [*ROWS[:20], COLD, HOT]
+    await redis.set("tracked:demo", "")
+    await redis.lpush("tracked:alert:dead", "of an earlier demo")
+    outcome = await demo.run(redis_url, rows, robbed)
+    count, differences = len(rows), outcome.differences
+    assert "tracked:alert:taken: lost 2, e.g." in str(differences)
+    assert "tracked:alert:dead: lost 2, e.g." in str(differences)
+    assert f"tracked:alert: dead is {count - 1}, expected {count}" in differences
+    [imbalance] = [line for line in differences if line.startswith(f"tracked:alert: registered {count} is not")]
+    assert imbalance.endswith(": 1 missing")
+    assert not [line for line in differences if line.startswith("tracked:archive")]
+    assert set(outcome.statuses) == PROCESSES | {"thief"}
+
+
+@pytest.fixture
+async def working(redis: "Redis", redis_url: str) -> AsyncIterator[Callable[[str], None]]:
+    """Starts the worker of a leg."""
+    started: list[tuple[Worker, Thread]] = []
+
+    def start(leg: str) -> None:
+        worker = Worker(Blocking.from_url(redis_url), leg)
+        started.append((worker, Thread(target=worker.run)))
+        started[-1][1].start()
+
+    yield start
+    for worker, thread in started:
+        worker.stop()
+        await asyncio.to_thread(thread.join)
+        worker.server.close()
+
+
+async def said(redis: "Redis", entries: int) -> list[bytes]:
+    """What the keeper says, once it has said so much; oldest first."""
+    while await redis.llen("tracked:archive:done") < entries:
+        await asyncio.sleep(0.01)
+    found: Any = await redis.lrange("tracked:archive:done", 0, -1)
+    return list(found)[::-1]
+
+
+def xid(row: bytes) -> str:
+    return hashlib.sha1(row).hexdigest()
+
+
+async def test_a_worker_says_done_by_xid_and_refuses_what_is_warm_once(
+    redis: "Redis", working: Callable[[str], None]
+) -> None:
+    await redis.lpush("tracked:archive:out", COLD, HOT, b"12345", b"what?")
+    working("archive")
+    cold, hot, number, text = await said(redis, 4)
+    assert cold.decode() == xid(COLD)
+    assert json.loads(hot) == {"xid": xid(HOT), "error": "70 F or more: look twice"}
+    assert json.loads(number) == {"xid": "12345", "error": "no reading", "retry": False}
+    assert json.loads(text) == {"xid": xid(b"what?"), "error": "no reading", "retry": False}
+    await redis.lpush("tracked:archive:out", HOT)
+    assert (await said(redis, 5))[4].decode() == xid(HOT)
+    assert await redis.lrange("tracked:archive:kept", 0, -1) == [HOT, COLD]
+    assert not await redis.exists("tracked:archive:working")
+
+
+async def test_a_worker_begins_with_what_a_killed_one_had_in_hand(
+    redis: "Redis", working: Callable[[str], None]
+) -> None:
+    await redis.lpush("tracked:archive:working", COLD)
+    working("archive")
+    assert await said(redis, 1) == [xid(COLD).encode()]
+    assert await redis.lrange("tracked:archive:kept", 0, -1) == [COLD]
