@@ -1,10 +1,11 @@
-"""``make bench``: the figures of mpush against their references in one run, as a table and as JSON."""
+"""``make bench``: the figures of the services against their references in one run, as a table and as JSON."""
 
 import json
 import os
 import platform
 import sys
 from collections.abc import Callable, Iterable
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -13,29 +14,27 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from bench import figures
+from bench import figures, replies, tracking
 from bench.figures import KIB, MIB, Figure
 from bench.stage import Stage
 from penstock.embedded import EmbeddedServer
 
+Take = Callable[[Stage], Figure | list[Figure]]
+
+
+class Part(StrEnum):
+    MPUSH = "mpush"
+    TRACKING = "tracking"
+
 
 def main(
+    parts: Annotated[list[Part] | None, typer.Argument(help="Which figures to take; all by default.")] = None,
     json_file: Annotated[Path, typer.Option("--json", help="Where the figures go.")] = Path("bench.json"),
     quick: Annotated[bool, typer.Option(help="A tenth of the messages, fewer rounds: to try the benchmark.")] = False,
 ) -> None:
     """Take all figures; exit 1 where one is not reached."""
-    rounds, messages = (3, 50_000) if quick else (7, 500_000)
-    plan: list[Callable[[Stage], Figure | list[Figure]]] = [
-        lambda stage: figures.backlog(stage, 32, 2, 1.0, rounds, messages),
-        lambda stage: figures.backlog(stage, KIB, 2, 0.95, rounds, messages),
-        lambda stage: figures.backlog(stage, 32, 10, 1.0, rounds, messages),
-        lambda stage: figures.one_at_a_time(stage, rounds),
-        lambda stage: figures.growth(stage, rounds),
-        lambda stage: figures.longest_move(stage, KIB, 50_000, rounds),
-        lambda stage: figures.longest_move(stage, MIB, 200, rounds),
-        lambda stage: figures.idle(stage, 10 if quick else 30),
-        lambda stage: figures.process(stage, rounds),
-    ]
+    plans = {Part.MPUSH: _mpush(quick), Part.TRACKING: _tracking(quick)}
+    plan = [take for part in parts or Part for take in plans[part]]
     taken: list[Figure] = []
     with Progress(disable=not sys.stderr.isatty(), console=Console(stderr=True)) as progress:
         for take in progress.track(plan, description="measuring"):
@@ -47,15 +46,50 @@ def main(
     raise typer.Exit(0 if all(figure.reached for figure in taken) else 1)
 
 
+def _mpush(quick: bool) -> list[Take]:
+    rounds, messages = (3, 50_000) if quick else (7, 500_000)
+    return [
+        lambda stage: figures.backlog(stage, 32, 2, 1.0, rounds, messages),
+        lambda stage: figures.backlog(stage, KIB, 2, 0.95, rounds, messages),
+        lambda stage: figures.backlog(stage, 32, 10, 1.0, rounds, messages),
+        lambda stage: figures.one_at_a_time(stage, rounds),
+        lambda stage: figures.growth(stage, rounds),
+        lambda stage: figures.longest_move(stage, KIB, 50_000, rounds),
+        lambda stage: figures.longest_move(stage, MIB, 200, rounds),
+        lambda stage: figures.idle(stage, 10 if quick else 30),
+        lambda stage: figures.process(stage, rounds),
+    ]
+
+
+def _tracking(quick: bool) -> list[Take]:
+    rounds, messages = (3, 10_000) if quick else (7, 100_000)
+    return [
+        lambda stage: tracking.dispatch(stage, rounds, messages),
+        lambda stage: tracking.life(stage, rounds, messages),
+        lambda _: tracking.sweep(rounds, 10 * messages),
+        lambda stage: replies.sequential(stage, rounds),
+        lambda stage: replies.in_flight(stage, rounds, messages // 10),
+        lambda stage: tracking.memory(stage, 3, messages),
+        lambda stage: tracking.idle(stage, 45),
+    ]
+
+
 def _table(taken: Iterable[Figure]) -> Table:
     table = Table("figure", "median", "min - max", "runs", "wanted", "", "beside")
     for figure in taken:
-        wanted = f"{'at least' if figure.at_least else 'at most'} {figure.limit:g} {figure.unit}"
-        spread = f"{min(figure.samples):.3g} - {max(figure.samples):.3g}"
-        median = f"{figure.median:.3g} {figure.unit}"
+        wanted = f"{'at least' if figure.at_least else 'at most'} {figure.limit:,g} {figure.unit}"
+        if figure.missing:
+            table.add_row(figure.name, "", "", "", wanted, f"[yellow]not measured: {figure.missing}", figure.note)
+            continue
+        spread = f"{_short(min(figure.samples))} - {_short(max(figure.samples))}"
+        median = f"{_short(figure.median)} {figure.unit}"
         reached = "[green]reached" if figure.reached else "[red]missed"
         table.add_row(figure.name, median, spread, str(len(figure.samples)), wanted, reached, figure.note)
     return table
+
+
+def _short(number: float) -> str:
+    return f"{number:,.0f}" if number >= 1000 else f"{number:.3g}"
 
 
 def _as_json(taken: Iterable[Figure]) -> dict[str, object]:
@@ -64,13 +98,14 @@ def _as_json(taken: Iterable[Figure]) -> dict[str, object]:
         {
             "figure": figure.name,
             "unit": figure.unit,
-            "median": figure.median,
-            "min": min(figure.samples),
-            "max": max(figure.samples),
+            "median": None if figure.missing else figure.median,
+            "min": min(figure.samples, default=None),
+            "max": max(figure.samples, default=None),
             "samples": figure.samples,
             "limit": figure.limit,
             "limit_is": "least" if figure.at_least else "most",
-            "reached": figure.reached,
+            "reached": None if figure.missing else figure.reached,
+            **({"not_measured": figure.missing} if figure.missing else {}),
             "note": figure.note,
         }
         for figure in taken

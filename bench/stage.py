@@ -1,6 +1,8 @@
-"""Where the figures are taken: a server, a running mpush, backlogs that appear at once, and a clock."""
+"""Where the figures are taken: a server, running services, backlogs that appear at once, and a clock."""
 
 import os
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -11,12 +13,16 @@ from typing import Final
 from redis import Redis
 
 from penstock.embedded import EmbeddedServer
-from tests.harness import Service, until
+from penstock.keys import Keys
+from tests.harness import ROOT, Service, until
 
 NAMESPACE: Final = "bench:mpush"
+TRACKED: Final = "bench:mdispatch"
 SOURCE: Final = "bench:in"
 PENDING: Final = "bench:pending"
+OUT: Final = "bench:out"
 SEED: Final = "bench:seed"
+PYTHON: Final = (sys.executable, "-m")
 
 
 def subscribers(lists: int) -> list[str]:
@@ -45,12 +51,49 @@ class Stage:
         own = {"in": SOURCE, "pending": PENDING, "out": subscribers(lists), "redis_namespace": NAMESPACE}
         return Service("mpush", self._log, redis=self.url, **{**own, **settings})
 
-    def seed(self, messages: int, size: int) -> None:
-        """Keep ``messages`` distinct messages of ``size`` bytes to make backlogs from."""
+    @contextmanager
+    def tracking(self, **settings: object) -> Iterator[None]:
+        """A running mdispatch, from ``SOURCE`` to ``OUT``, that waits for work."""
+        own = {"in": SOURCE, "pending": PENDING, "out": OUT, "redis_namespace": TRACKED, "message_capacity": 10_000_000}
+        lasting = {"message_timeout": 600, "message_expire": 3600}
+        mdispatch = Service("mdispatch", self._log, redis=self.url, **{**own, **lasting, **settings})
+        waits = self.blocked() + (2 if "res" in settings else 1)
+        with mdispatch:
+            until(lambda: self.blocked() == waits)
+            yield
+            mdispatch.stop()
+
+    @contextmanager
+    def monitor(self) -> Iterator[None]:
+        """A running monitor of a namespace that an mdispatch has begun, waiting for work."""
+        own = {"redis_namespace": "bench:monitor", "watch": TRACKED, "metrics_port": 0}
+        waits = self.blocked() + 1
+        with Service("monitor", self._log, redis=self.url, **own) as monitor:
+            until(lambda: self.blocked() == waits)
+            yield
+            monitor.stop()
+
+    @contextmanager
+    def beside(self, *command: str, **environment: str) -> Iterator[None]:
+        """A process of the benchmark's own that waits for work."""
+        waits = self.blocked() + 1
+        with subprocess.Popen(command, cwd=ROOT, env=os.environ | environment) as process:
+            try:
+                until(lambda: self.blocked() == waits)
+                yield
+            finally:
+                process.kill()
+
+    def blocked(self) -> int:
+        """How many clients wait in a blocking command."""
+        return int(self.redis.info("clients")["blocked_clients"])
+
+    def seed(self, messages: int, size: int, first: int = 0) -> None:
+        """Keep ``messages`` distinct messages of ``size`` bytes to make backlogs from; they are numbered."""
         self.redis.delete(SEED)
         with self.redis.pipeline(transaction=False) as wire:
             for start in range(0, messages, 1000):
-                batch = range(start, min(start + 1000, messages))
+                batch = range(first + start, first + min(start + 1000, messages))
                 wire.lpush(SEED, *(b"%09d" % number + b"x" * (size - 9) for number in batch))
                 if size * len(wire) > 100_000:
                     wire.execute()
@@ -66,15 +109,32 @@ class Stage:
         self.redis.unlink(*subscribers(lists))
         until(lambda: self.redis.info("memory")["lazyfree_pending_objects"] == 0)
 
+    def appear(self) -> float:
+        """Let the seed's messages appear in ``SOURCE`` at once; when that was."""
+        self.redis.copy(SEED, "bench:backlog")
+        begin = time.perf_counter()
+        self.redis.rename("bench:backlog", SOURCE)
+        return begin
+
+    def forget(self, namespace: str, *lists: str) -> None:
+        """Remove what tracking has left of messages, and ``lists``, and wait until the server has the memory back."""
+        keys = Keys(namespace)
+        left = self.redis.scan_iter(f"{namespace}:message:*", count=10_000)
+        names = [name for name in left if name.decode() != keys.message_counter]
+        with self.redis.pipeline(transaction=False) as wire:
+            for place in range(0, len(names), 1000):
+                wire.unlink(*names[place : place + 1000])
+            wire.unlink(keys.events, *lists)
+            wire.execute()
+        until(lambda: self.redis.info("memory")["lazyfree_pending_objects"] == 0)
+
     def arrived(self, messages: int, lists: int) -> bool:
         return self.redis.llen(subscribers(lists)[-1]) >= messages
 
     def service_seconds(self, messages: int, lists: int) -> float:
         """How long the running service takes from a backlog's appearance to the last message's delivery."""
         self.clear(lists)
-        self.redis.copy(SEED, "bench:backlog")
-        begin = time.perf_counter()
-        self.redis.rename("bench:backlog", SOURCE)
+        begin = self.appear()
         while not self.arrived(messages, lists):
             time.sleep(0.002)
         return time.perf_counter() - begin

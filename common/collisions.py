@@ -16,6 +16,17 @@ def collision(name: str, pending: str | None, namespace: str | None) -> str | No
     return None
 
 
+def pending_is_free(pending: str, redis_namespace: str | None) -> str | None:
+    """A rule: neither the list itself nor what an instance makes of it."""
+    if reason := collision(pending, None, redis_namespace):
+        return reason
+    if collision(pending_of(pending, "0"), None, redis_namespace):
+        return (
+            f"{quoted(pending)} would give instances pending lists that are keys of the service: expected another name"
+        )
+    return None
+
+
 def different_slots(names: Sequence[str]) -> dict[str, int]:
     """The slot of each name in a Redis Cluster, where they differ; nothing where they are all the same."""
     from redis.crc import key_slot

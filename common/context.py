@@ -101,7 +101,7 @@ class Context(Generic[S]):
                 await self.wire.send(pack([("BLMOVE", source, pending, "RIGHT", "LEFT", longest)]))
                 (reply,) = await self.wire.receive(1)
                 if isinstance(reply, ResponseError):
-                    raise await self._named(reply, source, pending)
+                    raise await self.named(reply, source, pending)
                 if reply is not None:
                     return Taken(anything=True, message=reply)
                 if await self.redis.exists(pending):
@@ -136,7 +136,7 @@ class Context(Generic[S]):
             replies = await self.wire.receive(len(batch))
             for reply in replies:
                 if isinstance(reply, ResponseError):
-                    raise await self._named(reply, key)
+                    raise await self.named(reply, key)
             self.durability.check(replies[-1:])
 
     async def settled(self) -> list[Any]:
@@ -174,13 +174,13 @@ class Context(Generic[S]):
         self._known.add(script.name)
         return result
 
-    async def _named(self, error: ResponseError, *keys: str) -> Exception:
+    async def named(self, error: ResponseError, *keys: str, expected: str = "list") -> Exception:
         """A server's WRONGTYPE does not say which key; this one does."""
         if str(error).startswith("WRONGTYPE"):
             for key in keys:
                 kind = decoded(await self.redis.type(key))
-                if kind not in ("list", "none"):
-                    return WrongType(f"{key} holds a {kind}, expected a list")
+                if kind not in (expected, "none"):
+                    return WrongType(f"{key} holds a {kind}, expected a {expected}")
         return error
 
     async def pause(self, seconds: float, news: asyncio.Event | None = None) -> None:

@@ -1,11 +1,11 @@
 """What workers say of messages, carried out: done, answered, failed, for a little longer."""
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from common.context import Context
 from penstock.keys import Keys
@@ -14,8 +14,9 @@ from penstock.names import encoded
 
 _finish, _identify = (Script.read(Path(__file__).parent / "lua" / f"{verb}.lua") for verb in ("finish", "identify"))
 
-
 Word = bytes | str
+WAYS: Final = {"failed": "failed", "final": "failed", "touch": "touch"}
+"""What ``identify.lua`` is told of a verdict; ``done`` for all others."""
 
 
 class Said(NamedTuple):
@@ -26,7 +27,7 @@ class Said(NamedTuple):
     id: bytes = b""
     xid: bytes = b""
     attempt: str = ""
-    words: str = ""
+    words: Word = ""
     seconds: float = 0
 
 
@@ -60,7 +61,7 @@ class Finisher:
         self._context, self._place, self._understand, self._touch = context, place, understand, touch
         self._entries: deque[bytes] = deque()
         self._known = self._more = False
-        keys = place.keys
+        keys, ordered = place.keys, context.settings.ordered
         self._named: dict[str, Any] = {
             "pending": place.pending,
             "source": place.source,
@@ -74,6 +75,8 @@ class Finisher:
             "unknown": keys.metric("done:unknown"),
             "failed": keys.metric("failed"),
             "dead": keys.metric("dead"),
+            "lease": context.keys.lease if ordered and context.keys else None,
+            "token": context.token or 0,
             "bytes": place.batch_bytes,
             "life": place.reply_expire,
             "lasting": place.reply_to,
@@ -122,15 +125,13 @@ class Finisher:
         """What the script takes: the keys of each entry's message, and what is to be done with it."""
         record, xid_key = encoded(self._place.keys.message("")), encoded(self._place.keys.xid(""))
         names: list[Word] = []
-        nths: list[int] = []
-        seen: Counter[bytes] = Counter()
+        ways: list[str] = []
         for one in said:
             if one.id or one.xid:
                 by_id, by_xid = record + one.id, xid_key + one.xid
                 names += (by_id if one.id else by_xid, by_xid if one.xid else by_id)
-                nths.append(seen[one.xid])
-                seen[one.xid] += bool(one.xid)
-        found = iter(await self._context.run(_identify, names=names, nths=nths) if names else ())
+                ways.append(WAYS.get(one.verdict, "done"))
+        found = iter(await self._context.run(_identify, names=names, ways=ways) if names else ())
         subjects: list[Word] = []
         entries: list[Word] = []
         nobody = self._place.pending

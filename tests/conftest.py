@@ -1,11 +1,13 @@
-"""What every test may ask for: a server of the tests' own and a clean client."""
+"""What every test may ask for: a server of the tests' own, a clean client, and a tracked hop on it."""
 
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import pytest
 from redis.asyncio import Redis
 
 from penstock.embedded import EmbeddedServer
+from tests.hop import Hop, Start
 
 
 @pytest.fixture(scope="session")
@@ -25,3 +27,13 @@ async def redis(redis_url: str) -> AsyncIterator["Redis"]:
     async with Redis.from_url(redis_url) as client:
         await client.flushall()
         yield client
+
+
+@pytest.fixture
+def start(redis: "Redis") -> Start:
+    """mdispatch and monitors, without their loops."""
+
+    async def started(monitors: int = 1, **settings: Any) -> Hop:
+        return await Hop(redis, monitors, **settings).start()
+
+    return started

@@ -17,7 +17,7 @@ class Service:
     """``python -m services.<name>`` with ``settings`` (as in a props file) given by the environment."""
 
     def __init__(self, name: str, log: Path, **settings: object) -> None:
-        self._name, self.log = name, log
+        self.module, self.log = f"services.{name}", log
         self._environment = {
             f"{name.upper()}_{setting.upper().strip('_')}": _as_text(value) for setting, value in settings.items()
         }
@@ -27,7 +27,7 @@ class Service:
         environment = {**os.environ, "PYTHONPATH": str(ROOT), **self._environment}
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", f"services.{self._name}"], cwd=ROOT, env=environment, stderr=log, stdout=log
+                [sys.executable, "-m", self.module], cwd=ROOT, env=environment, stderr=log, stdout=log
             )
         return self
 

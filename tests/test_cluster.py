@@ -1,5 +1,6 @@
-"""mpush on a Redis Cluster: names with a common hash tag, wherever their slot is and goes."""
+"""Services on a Redis Cluster: names with a common hash tag, wherever their slot is and goes."""
 
+import json
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -14,6 +15,9 @@ from tests.harness import Service, until
 
 SLOT = key_slot(b"demo")
 NAMES = {"redis_namespace": "{demo}", "in_": "{demo}:in", "pending": "{demo}:pending", "out": ["{demo}:a", "{demo}:b"]}
+TRACKED: dict[str, Any] = {**NAMES, "out": "{demo}:out", "res": "{demo}:res"}
+TRACKED |= {"message_timeout": 1, "attempts": 2, "backoff": "0.1"}
+WATCHING: dict[str, object] = {"redis_namespace": "{demo}:monitor", "watch": "{demo}", "metrics_port": 0}
 
 
 class Node:
@@ -138,3 +142,54 @@ def test_a_blocked_service_notices_that_its_slot_is_gone(nodes: tuple[Node, Node
         there.client.lpush("{demo}:in", "one")
         delivered(there, b"one")
         assert service.stop() == 0
+
+
+@contextmanager
+def tracked(asked: Node, tmp_path: Path) -> Iterator[Service]:
+    """mdispatch and a monitor, which find the node that has the slot from ``asked``."""
+    monitor = Service("monitor", tmp_path / "monitor", redis=asked.server.url, **WATCHING)
+    with monitor, Service("mdispatch", tmp_path / "log", redis=asked.server.url, **TRACKED) as service:
+        yield service
+        assert monitor.stop() == 0
+
+
+@pytest.mark.parametrize("asked", [0, 1], ids=["the node that has the slot", "the other node"])
+def test_messages_are_tracked_whichever_node_is_named(nodes: tuple[Node, Node], tmp_path: Path, asked: int) -> None:
+    client = nodes[0].client
+    with tracked(nodes[asked], tmp_path) as service:
+        request = '{"meta":{"id":"a","replyTo":"{demo}:mine"}}'
+        client.lpush("{demo}:in", "hello", "12345", request, '{"meta":{"delay":0.2}}')
+        until(lambda: client.llen("{demo}:out") == 4)
+        client.lpush("{demo}:done", "12345", '{"id":4,"error":"no luck","retry":false}')
+        client.lpush("{demo}:res", '{"meta":{"id":"a"}}')
+        until(lambda: client.llen("{demo}:dead") == 2)
+        assert client.lrange("{demo}:mine", 0, -1) == [b'{"meta":{"id":"a"}}']
+        letters = {
+            letter["message"]: letter["reason"] for letter in map(json.loads, client.lrange("{demo}:dead", 0, -1))
+        }
+        assert letters == {"hello": "timeout", '{"meta":{"delay":0.2}}': "failed"}
+        counts = {"registered": 4, "done": 2, "failed": 1, "timeout": 2, "retry": 1, "dead": 2}
+        assert {name: int(client.hget(f"{{demo}}:metrics:{name}", "count") or 0) for name in counts} == counts
+        assert service.stop() == 0
+
+
+def test_an_answers_list_in_another_slot_costs_its_request_and_nobody_else(
+    nodes: tuple[Node, Node], tmp_path: Path
+) -> None:
+    client = nodes[0].client
+    with tracked(nodes[0], tmp_path) as service:
+        client.lpush("{demo}:in", "before", '{"meta":{"id":"a","replyTo":"mine"}}', "after")
+        until(lambda: client.llen("{demo}:dead") == 1)
+        assert client.lrange("{demo}:out", 0, -1) == [b"after", b"before"]
+        letter = json.loads(client.lindex("{demo}:dead", 0) or b"")
+        assert letter["reason"] == "badRequest"
+        assert letter["error"].endswith("use the same hash tag")
+        assert service.stop() == 0
+
+
+def test_a_monitor_in_another_slot_than_what_it_watches_is_refused(nodes: tuple[Node, Node], tmp_path: Path) -> None:
+    names = WATCHING | {"redis_namespace": "watcher"}
+    with Service("monitor", tmp_path / "monitor", redis=nodes[0].server.url, **names) as monitor:
+        assert monitor.wait() == 1
+        assert "all names must lie in one slot" in monitor.said()
+        assert "Traceback" not in monitor.said()

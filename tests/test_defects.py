@@ -1,6 +1,6 @@
 """What users of mpush-redis met, and must never meet here: MP-D01 to MP-D25 of the inventory, each by its number.
 
-D08 to D13 and D16 to D18 are about the tracking of messages, which mpush does not do: they belong to its successor.
+D08 to D13 and D16 to D18 are about the tracking of messages, which mpush does not do: see test_tracking_defects.py.
 """
 
 import asyncio

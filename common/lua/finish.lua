@@ -12,7 +12,9 @@
 -- KEYS unknown     hash    metric: finished already, or never known
 -- KEYS failed      hash    metric: attempts that a worker gave up
 -- KEYS dead        hash    metric: dead letters, by reason
+-- KEYS lease?      hash    owner token expires of the one active replica
 -- KEYS subjects... hash    three an entry: the message's record, that of its xid, the list for the answer (or `pending`)
+-- ARGV token       the lease's fencing token that the caller holds
 -- ARGV held        how many entries `pending` holds as the caller knows it; nothing is done where it holds others
 -- ARGV batch       most entries to take
 -- ARGV bytes       no more are taken once they reach this size together
@@ -26,6 +28,7 @@
 -- Returns false where `pending` holds others; the places of entries whose message was gone since it was looked up, which
 -- are in `pending` again; and what was taken. Run twice: nothing is done, since `pending` holds others.
 local call, pcall = redis.call, redis.pcall
+if lease and call('HGET', lease, 'token') ~= token then return redis.error_reply('FENCED ' .. lease) end
 for kind, keys in pairs({list = {pending, source, ids, letters}, zset = {deadlines, delayed}, stream = {events},
     hash = {done, late, unknown, failed, dead}}) do
   for _, key in ipairs(keys) do
@@ -152,12 +155,13 @@ end
 for place = #again, 1, -1 do call('RPUSH', pending, said[again[place]]) end
 if urgent then call('PUBLISH', due, string.format('%.6f', now)) end
 
--- Ids that are finished leave the list once they are its oldest.
+-- Ids that are finished leave the list once they are its oldest, or once all are finished.
 for _ = 1, 2 * count do
   local oldest = call('LINDEX', ids, -1)
-  if not oldest or call('ZSCORE', deadlines, oldest) then break end
+  if not oldest or call('ZSCORE', deadlines, oldest) or call('ZSCORE', delayed, oldest) then break end
   call('RPOP', ids)
 end
+if count > 0 and call('ZCARD', deadlines) + call('ZCARD', delayed) == 0 then call('UNLINK', ids) end
 if count > 0 and history > 0 then call('XTRIM', events, 'MAXLEN', '~', history) end
 
 for key, fields in pairs(counts) do
@@ -165,7 +169,8 @@ for key, fields in pairs(counts) do
 end
 if spent.count > 0 then
   pcall('HINCRBY', done, 'count', spent.count)
-  pcall('HINCRBYFLOAT', done, 'sum', string.format('%.6f', spent.sum))
+  local sum = call('HGET', done, 'sum') or 0
+  if tonumber(sum) then call('HSET', done, 'sum', string.format('%.6f', sum + spent.sum)) end
   if spent.max > (tonumber(call('HGET', done, 'max')) or -1) then call('HSET', done, 'max', string.format('%.6f', spent.max)) end
   for bucket, number in pairs(spent.histo) do pcall('HINCRBY', done, bucket, number) end
 end

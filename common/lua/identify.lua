@@ -2,11 +2,12 @@
 --
 -- KEYS names...   hash  two an entry: the record of the message with that id, the record of that xid (the same key twice
 --                       where it can only be one of them)
--- ARGV nths...    which of those with that xid is meant, from 0: several entries may say the same xid
+-- ARGV ways...    what is said of it: `done` or `failed`, of which each one more with the same xid means the next message,
+--                 or `touch`, which always means the oldest. A dead message has none behind it
 -- Returns three an entry: id (empty: it is the id that was said), xid, the list for the answer; all false where there is
 -- none. Run twice: the same again.
-local found, seen = {}, {}
-for place, nth in ipairs(nths) do
+local found, chains, said = {}, {}, {done = {}, failed = {}, touch = {}}
+for place, way in ipairs(ways) do
   local name, key = names[2 * place - 1], names[2 * place]
   local xid = redis.pcall('HGET', name, 'xid')
   local id, answer = false, false
@@ -14,11 +15,15 @@ for place, nth in ipairs(nths) do
     id = ''
   else
     xid = ''
-    seen[key] = seen[key] or {0, redis.pcall('HGET', key, 'id')}
-    while type(seen[key][2]) == 'string' and seen[key][1] < tonumber(nth) do
-      seen[key] = {seen[key][1] + 1, redis.call('HGET', key, 'next:' .. seen[key][2])}
+    local nth = way == 'touch' and 1 or (said[way][key] or 0) + 1
+    said[way][key] = nth
+    chains[key] = chains[key] or {redis.pcall('HGET', key, 'id')}
+    local chain = chains[key]
+    while #chain < nth and type(chain[#chain]) == 'string' do
+      chain[#chain + 1] = redis.call('HGET', key, 'next:' .. chain[#chain])
     end
-    id = type(seen[key][2]) == 'string' and seen[key][2]
+    id = type(chain[nth]) == 'string' and chain[nth]
+        or nth > 1 and type(chain[1]) == 'string' and redis.call('HGET', key, 'dead') and chain[1]
     answer = id and redis.call('HGET', key, 'replyTo:' .. id)
   end
   found[3 * place - 2], found[3 * place - 1], found[3 * place] = id, id and xid, answer

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from redis.exceptions import ResponseError
+
 from common.collisions import collision, different_slots
 from common.context import Context
 from common.words import quoted
@@ -109,10 +111,7 @@ class Dispatch:
         """See what ``pending`` holds, and give it ids."""
         pending: Any = await self._context.redis.lrange(self._pending, 0, -1)
         messages: list[bytes] = pending[::-1]
-        first_id = 0
-        if messages:
-            last_id = await self._context.redis.incrby(self._keys.message_counter, len(messages))
-            first_id = last_id - len(messages) + 1
+        first_id = await self._give_ids(len(messages)) if messages else 0
         self._batches.clear()
         suspects = self._suspects.among(messages)
         for place in range(suspects):
@@ -122,6 +121,15 @@ class Dispatch:
             self._batches.append(Batch(messages[place : place + step], first_id + place))
         self._known = self._more = True
         self._backlog = False
+
+    async def _give_ids(self, messages: int) -> int:
+        """The first one of so many."""
+        counter = self._keys.message_counter
+        try:
+            last_id: int = await self._context.redis.incrby(counter, messages)
+        except ResponseError as error:
+            raise await self._context.named(error, counter, expected="string") from None
+        return last_id - messages + 1
 
     async def _move(self, batch: Batch) -> None:
         """Have ``batch`` registered and delivered, and as many more taken; meanwhile read the batch after it."""

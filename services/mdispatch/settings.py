@@ -2,16 +2,21 @@
 
 from typing import Annotated, ClassVar
 
-from annotated_types import MaxLen
+from annotated_types import Ge, Le, MaxLen
 from pydantic import BeforeValidator
 
 from common.checks import Rule
-from common.collisions import collision
+from common.collisions import collision, pending_is_free
 from common.fields import YEAR, Name, Seconds, Whole, setting
 from common.settings import ServiceSettings
 from common.words import quoted
 from penstock.backoff import Backoff
 from penstock.keys import Keys
+
+
+def answers_pending(pending: str) -> str:
+    """Answers taken and not settled; each instance adds its id."""
+    return f"{pending}:answers"
 
 
 def _one_of_one(out: object) -> object:
@@ -24,9 +29,11 @@ def tracking_needs_a_namespace(redis_namespace: str | None) -> str | None:
     )
 
 
-def lists_are_apart(out: str, in_: str, pending: str, res: str | None, reply_to: str | None) -> str | None:
+def lists_are_apart(
+    out: str, in_: str, pending: str, res: str | None, reply_to: str | None, done: str | None
+) -> str | None:
     """No message goes round for ever, and none is taken for another kind."""
-    names = {"in": in_, "pending": pending, "out": out, "res": res, "replyTo": reply_to}
+    names = {"in": in_, "pending": pending, "out": out, "res": res, "replyTo": reply_to, "done": done}
     for role, name in names.items():
         others = [other for other, another in names.items() if other != role and another == name and name is not None]
         if others:
@@ -35,10 +42,27 @@ def lists_are_apart(out: str, in_: str, pending: str, res: str | None, reply_to:
 
 
 def lists_are_free(
-    in_: str, pending: str, out: str, res: str | None, reply_to: str | None, redis_namespace: str | None
+    in_: str,
+    out: str,
+    res: str | None,
+    reply_to: str | None,
+    done: str | None,
+    pending: str,
+    redis_namespace: str | None,
 ) -> str | None:
-    names = {in_: pending, pending: None, out: pending, res: pending, reply_to: pending}
-    return next(filter(None, (collision(name, base, redis_namespace) for name, base in names.items() if name)), None)
+    names = [in_, out, res, reply_to, done if done != Keys(str(redis_namespace)).done else None]
+    answers = answers_pending(pending)
+    for name in filter(None, names):
+        if res and name == answers:
+            return f"{quoted(name)} is the list of answers taken and not settled: expected another name"
+        reason = collision(name, pending, redis_namespace) or collision(name, answers if res else None, None)
+        if reason:
+            return reason
+    return None
+
+
+def out_is_no_total(out: str) -> str | None:
+    return "`count` is the field of the total in the metrics, where the list has its own" if out == "count" else None
 
 
 def replies_need_a_list_of_answers(reply_to: str | None, res: str | None) -> str | None:
@@ -73,6 +97,8 @@ class Settings(ServiceSettings):
         tracking_needs_a_namespace,
         lists_are_apart,
         lists_are_free,
+        pending_is_free,
+        out_is_no_total,
         replies_need_a_list_of_answers,
         records_outlive_all_attempts,
     )
@@ -109,7 +135,7 @@ class Settings(ServiceSettings):
         most=10**9,
     )
     attempts: Whole = setting("attempts", "Deliveries before a message goes to the dead letters.", 3, least=1, most=100)
-    backoff: Annotated[list[Seconds], MaxLen(100)] = setting(
+    backoff: Annotated[list[Annotated[Seconds, Ge(0), Le(86_400)]], MaxLen(100)] = setting(
         "list of seconds",
         "Seconds before each retry, the last one again and again; by default ever longer: see backoffBase.",
         [],
@@ -132,8 +158,7 @@ class Settings(ServiceSettings):
 
     @property
     def answers_pending(self) -> str:
-        """Answers taken and not settled; each instance adds its id."""
-        return f"{self.pending}:answers"
+        return answers_pending(self.pending)
 
     @property
     def pending_lists(self) -> tuple[str, ...]:

@@ -56,4 +56,5 @@ async def sweep(context: Context[Settings], watches: Sequence[Watch], alarm: Ala
         wait = min([await watch.sweep() for watch in watches])
         pulse.beat()
         if wait > 0:
-            await alarm.wait(min(wait + 0.001, LOOK))
+            wait = min(wait + 0.001, LOOK)
+            await alarm.wait(wait, before=max(watch.looked_at for watch in watches) + wait)

@@ -24,13 +24,15 @@ class Sweep:
     def __init__(self, context: Context[Settings], keys: Keys) -> None:
         self._context, self._keys = context, keys
         self._record, self._xid = encoded(keys.message("")), encoded(keys.xid(""))
+        self.looked_at = inf
 
     async def act(self, policy: Policy) -> float:
         """Do what is due, a batch of it; seconds until more is, infinite where nothing is to come."""
         keys = self._keys
-        wait, overdue, ready = await self._context.run(
+        wait, overdue, ready, now = await self._context.run(
             _due, deadlines=keys.deadlines, delayed=keys.delayed, batch=self._context.settings.batch
         )
+        self.looked_at = float(now)
         if ids := [*overdue, *ready]:
             subjects, messages = self._planned(ids, await self._read(ids), len(overdue), policy)
             await self._context.run(

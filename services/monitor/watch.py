@@ -30,6 +30,11 @@ class Watch:
             await self._done.wake()
         return await self._sweep.act(self._policy) if self._policy else inf
 
+    @property
+    def looked_at(self) -> float:
+        """When the last sweep began, in seconds since the epoch by the server's clock; infinite without a policy."""
+        return self._sweep.looked_at if self._policy else inf
+
     async def finish(self) -> None:
         """Carry out what workers say, until the run ends, from the list that the policy names."""
         place, finisher = None, None

@@ -7,11 +7,11 @@ from annotated_types import MinLen
 from pydantic import BeforeValidator, Strict
 
 from common.checks import Rule
-from common.collisions import collision
+from common.collisions import collision, pending_is_free
 from common.fields import YEAR, Name, Whole, setting
 from common.settings import ServiceSettings
 from common.words import quoted
-from penstock.keys import Keys, pending_of
+from penstock.keys import Keys
 
 
 def _on_this_server(name: object) -> object:
@@ -53,17 +53,6 @@ def in_is_free(in_: str, pending: str, redis_namespace: str | None) -> str | Non
 
 def out_is_free(out: list[str], pending: str, redis_namespace: str | None) -> str | None:
     return next(filter(None, (collision(name, pending, redis_namespace) for name in out)), None)
-
-
-def pending_is_free(pending: str, redis_namespace: str | None) -> str | None:
-    """Neither the list itself nor what an instance makes of it."""
-    if reason := collision(pending, None, redis_namespace):
-        return reason
-    if collision(pending_of(pending, "0"), None, redis_namespace):
-        return (
-            f"{quoted(pending)} would give instances pending lists that are keys of the service: expected another name"
-        )
-    return None
 
 
 def overflow_needs_a_limit(overflow: str, max_length: int | None, given: frozenset[str]) -> str | None:

@@ -14,9 +14,9 @@ import pytest
 from penstock.embedded import EmbeddedServer
 from tests.harness import until
 from tests.reliability.nursery import Nursery, Replica
-from tests.reliability.stage import QueueService, Stage
+from tests.reliability.stage import Dispatching, QueueService, Stage
 
-SERVICES = [QueueService("mpush")]
+SERVICES = [QueueService("mpush"), Dispatching()]
 """All that the suite is run against."""
 
 Staged = Callable[..., Stage]
@@ -24,8 +24,8 @@ Staged = Callable[..., Stage]
 
 @pytest.fixture(scope="session")
 def nursery() -> Iterator[Nursery]:
-    modules = [f"services.{service.name}.service" for service in SERVICES]
-    with Nursery("common.main", *modules) as started:
+    modules = [f"services.{name}.service" for name in ("mpush", "mdispatch", "monitor")]
+    with Nursery("common.main", "redis", *modules) as started:
         yield started
 
 

@@ -59,7 +59,7 @@ class Replica(Service):
 
     def __init__(self, nursery: Nursery, name: str, log: Path, **settings: object) -> None:
         super().__init__(name, log, **settings)
-        self._nursery, self._module = nursery, f"services.{name}"
+        self._nursery = nursery
         self._pid = 0
         self._ended = threading.Event()
         self.status: int | None = None
@@ -67,7 +67,7 @@ class Replica(Service):
 
     def start(self) -> Self:
         self.log.touch()
-        connection = self._nursery.order(self._module, {**os.environ, **self._environment}, self.log)
+        connection = self._nursery.order(self.module, {**os.environ, **self._environment}, self.log)
         said = connection.makefile("rb")
         self._pid = int(said.readline())
         threading.Thread(target=self._await_end, args=(connection, said), daemon=True).start()

@@ -1,5 +1,6 @@
 """A service on a server as a test sets it up: its replicas, what was pushed, and what must have come of it."""
 
+import asyncio
 import json
 import random
 import threading
@@ -12,11 +13,14 @@ from pathlib import Path
 from typing import Any, Self
 
 from redis import Redis
+from redis.asyncio import Redis as AsyncRedis
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError, ResponseError
 from redis.retry import Retry
 
+from penstock.audit import audit
 from penstock.keys import Keys, pending_of
+from penstock.ledger import ledger
 from tests.harness import until
 from tests.reliability.nursery import Nursery, Replica
 
@@ -36,6 +40,11 @@ class QueueService:
     outs: tuple[str, ...] = ("work:out0", "work:out1")
     ends_in: tuple[str, str] = ("taken", "delivered")
     """The metrics of messages and of copies; the field of an out list counts what came through to it."""
+    may_be_bare: bool = True
+    """Whether it runs without a namespace."""
+    namespace: str = NAMESPACE
+    module: str = ""
+    """What to run instead of the service."""
 
     def settings(self) -> dict[str, object]:
         return {"in_": self.source, "pending": self.pending, "out": json.dumps(self.outs), "pop_timeout": 5}
@@ -45,13 +54,41 @@ class QueueService:
         return message
 
 
+@dataclass(frozen=True)
+class Dispatching(QueueService):
+    """mdispatch, which feeds one list."""
+
+    name: str = "mdispatch"
+
+    outs: tuple[str, ...] = ("work:out",)
+    may_be_bare: bool = False
+
+    def settings(self) -> dict[str, object]:
+        return super().settings() | {"out": self.outs[0]}
+
+
+@dataclass(frozen=True)
+class Watching(QueueService):
+    """monitor, of the same namespace as the others; what it takes are the words of workers."""
+
+    name: str = "monitor"
+    source: str = f"{NAMESPACE}:done"
+    pending: str = f"watcher:pending:{NAMESPACE}"
+    outs: tuple[str, ...] = ()
+    may_be_bare: bool = False
+    namespace: str = "watcher"
+
+    def settings(self) -> dict[str, object]:
+        return {"watch": NAMESPACE, "metrics_port": 0, "pop_timeout": 5}
+
+
 class Stage:
     """One namespace of ``service`` on the server at ``url``; all replicas are gone when the block ends."""
 
     def __init__(
         self, service: QueueService, url: str, nursery: Nursery, directory: Path, settings: Mapping[str, object]
     ) -> None:
-        self.service, self.url, self.keys = service, url, Keys(NAMESPACE)
+        self.service, self.url, self.keys = service, url, Keys(service.namespace)
         self.redis: Any = Redis.from_url(url)
         self.replicas: list[Replica] = []
         """All that were ever started, in that order."""
@@ -64,6 +101,7 @@ class Stage:
         log = self._directory / f"{self.service.name}-{len(self.replicas)}.log"
         named = {**general, **self.service.settings(), **self._settings, **settings}
         replica = Replica(self._nursery, self.service.name, log, **named)
+        replica.module = self.service.module or replica.module
         self.replicas.append(replica)
         return self._ends.enter_context(replica)
 
@@ -201,7 +239,9 @@ class Publisher:
 
 
 def assert_accounted(stage: Stage, accepted: Iterable[bytes], unsure: Iterable[bytes] = ()) -> None:
-    """Every message by content, in every out list: none lost, none doubled, none from nowhere; counters agree."""
+    """Every message by content, in every out list: none lost, none doubled, none from nowhere; counters agree, and
+    the audit.
+    """
     copy = stage.service.copy
     owed, maybe = Counter(map(copy, accepted)), Counter(map(copy, unsure))
     copies = 0
@@ -214,6 +254,15 @@ def assert_accounted(stage: Stage, accepted: Iterable[bytes], unsure: Iterable[b
         copies += found.total()
     messages, delivered = (stage.metric(name).get("count", 0) for name in stage.service.ends_in)
     assert (messages * len(stage.service.outs), delivered) == (copies, copies)
+    assert asyncio.run(audited(stage)) == []
+
+
+async def audited(stage: Stage) -> list[str]:
+    """What ``penstock audit`` objects to."""
+    async with AsyncRedis.from_url(stage.url) as redis:
+        found = await ledger(redis, stage.keys) or await audit(redis, stage.keys)
+    assert found
+    return found.problems
 
 
 def assert_registry_clean(stage: Stage, killed: Iterable[str] = ()) -> None:

@@ -40,8 +40,8 @@
 local READ_AHEAD = 128
 local call, pcall = redis.call, redis.pcall
 if lease and call('HGET', lease, 'token') ~= token then return redis.error_reply('FENCED ' .. lease) end
-for kind, keys in pairs({list = {pending, source, out, ids, letters}, zset = {deadlines, delayed}, stream = {events},
-    hash = {taken, delivered, registered, untracked, dead, deaths}}) do
+for kind, keys in pairs({string = {counter}, list = {pending, source, out, ids, letters}, zset = {deadlines, delayed},
+    stream = {events}, hash = {taken, delivered, registered, untracked, dead, deaths}}) do
   for _, key in ipairs(keys) do
     local found = call('TYPE', key).ok
     if found ~= kind and found ~= 'none' then
@@ -122,7 +122,7 @@ for place = 1, count do
     delay(record, id, xid, kind, answer, message, wait)
   else
     push[#push + 1] = message
-    if ours < room then
+    if ours + #later / 2 < room then
       ours = ours + 1
       local made = pcall('HSET', record, 'timestamp', stamp, 'xid', xid, 'deadline', deadline, 'service', service,
         'attempt', 1, 'queue', out, 'message', message)

@@ -158,13 +158,17 @@ for place = 1, #messages / 4 do
   local known = read(record)
   local until_ = action ~= 'deliver' and call('ZSCORE', deadlines, id) or action ~= 'retry' and call('ZSCORE', delayed, id)
   local is = (known.attempt or '') .. (known.error and 'e' or '') .. (known.final and 'f' or '')
-  if until_ and tonumber(until_) <= now and is == attempt and (known.message or action == 'expired') then
+  if until_ and tonumber(until_) <= now and is == attempt then
     acted = acted + 1
     call('ZREM', deadlines, id)
     call('ZREM', delayed, id)
-    if action == 'expired' then
+    if action == 'expired' or not known.message then
       tally(expired, 'count')
       report('expired', id, known, '')
+      if known.xid then -- what somebody has left of a record
+        unlink(xid_key, id)
+        call('DEL', record)
+      end
     elseif action == 'deliver' then
       deliver(record, xid_key, queue, id, known)
     else
@@ -190,12 +194,13 @@ for _, key in ipairs({deadlines, delayed}) do
   local first = call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]
   if first and tonumber(first) == earliest then call('PUBLISH', due, first) end
 end
--- Ids that are finished leave the list once they are its oldest.
+-- Ids that are finished leave the list once they are its oldest, or once all are finished.
 for _ = 1, 2 * acted do
   local oldest = call('LINDEX', ids, -1)
   if not oldest or call('ZSCORE', deadlines, oldest) or call('ZSCORE', delayed, oldest) then break end
   call('RPOP', ids)
 end
+if acted > 0 and call('ZCARD', deadlines) + call('ZCARD', delayed) == 0 then call('UNLINK', ids) end
 if acted > 0 and history > 0 then call('XTRIM', events, 'MAXLEN', '~', history) end
 
 for key, fields in pairs(counts) do
@@ -204,7 +209,8 @@ end
 if spent.count > 0 then
   pcall('HINCRBY', timeout, 'count', spent.count)
   pcall('HINCRBY', timeout, 'histo100', spent.count)
-  pcall('HINCRBYFLOAT', timeout, 'sum', string.format('%.6f', spent.sum))
+  local sum = call('HGET', timeout, 'sum') or 0
+  if tonumber(sum) then call('HSET', timeout, 'sum', string.format('%.6f', sum + spent.sum)) end
   local max = tonumber(call('HGET', timeout, 'max')) or -1
   if spent.max > max then call('HSET', timeout, 'max', string.format('%.6f', spent.max)) end
 end

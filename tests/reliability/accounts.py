@@ -1,0 +1,213 @@
+"""What must have come of a line's requests once nothing is on its way: every one has ended, once, and all books agree.
+
+The truth is the test's own: what was pushed, what workers said, what lies in the lists of answers and dead letters.
+"""
+
+import asyncio
+import json
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tests.reliability.jobs import REPLIES, UNWILLING, Job, read
+from tests.reliability.line import TRACKING, Line
+from tests.reliability.stage import assert_registry_clean, audited
+from tests.reliability.worker import KEYS, SAID
+
+LIFE: Final = re.compile(
+    "registered (delayed delivered )?"
+    "((touched )*(timeout |(failed )+)retry ){0,2}"
+    "((touched )*(failed )*(done|late)|(touched )*(timeout |(failed )+)(late|dead)) "
+)
+"""What may happen to a message, by the names of its events."""
+GRACE: Final = 2_000
+"""Milliseconds that the word of a worker may lie unread while everybody is killed, one after the other."""
+PERMANENT: Final = re.compile(
+    r"(demo|watcher):(id|lists|owners|metrics:[a-z:]+)|demo:(message:id|policy|events|dead)|" + SAID
+)
+"""Keys that live for good, by docs/keys.md."""
+
+
+@dataclass(frozen=True)
+class Event:
+    name: str
+    id: str
+    xid: str
+    attempt: str
+
+
+class Books:
+    """Everything that was written of a line's requests."""
+
+    def __init__(self, line: Line, accepted: Iterable[bytes], unsure: Iterable[bytes] = ()) -> None:
+        self.line, stage = line, line.dispatching
+        self.accepted, self.unsure = list(map(read, accepted)), list(map(read, unsure))
+        self.jobs = {job.xid: job for job in [*self.accepted, *self.unsure]}
+        events = [_texts(fields) for _, fields in stage.redis.xrange(KEYS.events)]
+        self.events = [Event(each["event"], each["id"], each["xid"], each["attempt"]) for each in events]
+        self.lives: dict[str, list[Event]] = defaultdict(list)
+        for event in self.events:
+            self.lives[event.id].append(event)
+        self.letters: list[dict[str, Any]] = [json.loads(letter) for letter in stage.held(KEYS.dead)]
+        self.said = [(int(at.split(b"-")[0]), _texts(fields)) for at, fields in stage.redis.xrange(SAID)]
+
+    def named(self, *names: str) -> list[Event]:
+        return [event for event in self.events if event.name in names]
+
+    def letters_of(self, *reasons: str) -> list[dict[str, Any]]:
+        return [letter for letter in self.letters if letter["reason"] in reasons]
+
+
+def assert_all_ended(line: Line, accepted: Sequence[bytes], unsure: Sequence[bytes] = ()) -> Books:
+    """Those of ``unsure`` may have been pushed, too."""
+    books = Books(line, accepted, unsure)
+    assert_each_ended_once(books)
+    assert_each_ended_as_it_says(books)
+    assert_answers(books)
+    assert_metrics(books)
+    assert_nothing_remains(books)
+    assert asyncio.run(audited(line.dispatching)) == []
+    for stage in (line.dispatching, line.watching):
+        assert_registry_clean(stage, killed=line.killed(stage))
+    return books
+
+
+def assert_each_ended_once(books: Books) -> None:
+    for id, life in books.lives.items():
+        told = "".join(f"{event.name} " for event in life)
+        assert LIFE.fullmatch(told), f"{id}, {life[0].xid}: {told}"
+        deliveries = [event.attempt for event in life if event.name in ("delivered", "retry")]
+        first = 1 if deliveries and life[1].name == "delayed" else 2
+        assert deliveries == [str(first + place) for place in range(len(deliveries))], (id, life)
+    ended = Counter(event.xid for event in books.named("done", "late", "dead"))
+    ended += Counter(read(letter["message"].encode()).xid for letter in books.letters_of("poison"))
+    owed, maybe = (Counter(job.xid for job in jobs) for jobs in (books.accepted, books.unsure))
+    assert (owed - ended, ended - owed - maybe) == (Counter(), Counter()), "lost; ended more than once"
+
+
+def assert_each_ended_as_it_says(books: Books) -> None:
+    """The dead by their letters; who was to be done is dead only where no worker said so in time."""
+    assert {letter["reason"] for letter in books.letters} <= {"timeout", "failed", "poison"}
+    buried = {letter["id"]: letter for letter in books.letters if "id" in letter}
+    assert len(buried) == len(books.letters_of("timeout", "failed"))
+    assert set(buried) == {event.id for event in books.named("dead")}
+    done: dict[str, list[int]] = defaultdict(list)
+    for at, said in books.said:
+        if said["verdict"] == "done":
+            done[said["xid"]].append(at)
+    for letter in buried.values():
+        job = books.jobs[letter["xid"]]
+        assert letter["message"].encode() == job.message
+        kind, reason, attempts = job.kind, letter["reason"], letter["attempts"]
+        match kind, reason:
+            case "final", "failed":
+                assert letter["error"] == f"no tea for {job.xid}"
+            case "failing", "failed":
+                assert (attempts, letter["error"]) == (3, f"no tea for {job.xid}")
+            case _, "timeout":
+                assert attempts == 3
+                assert "error" not in letter
+                assert all(at > letter["at"] - GRACE for at in done[job.xid]), f"the word for {letter} was not heard"
+            case "flaky", "failed":
+                assert all(at > letter["at"] - GRACE for at in done[job.xid]), f"the word for {letter} was not heard"
+            case _:
+                raise AssertionError(f"{kind} died of {reason}: {letter}")
+    for event in books.named("done", "late"):
+        assert books.jobs[event.xid].kind not in UNWILLING, event
+        assert done[event.xid], f"nobody said that {event} is done"
+    words = {(said["verdict"], said["xid"], said["attempt"]) for _, said in books.said}
+    for event in books.named("done", "failed"):
+        verdicts = ("done",) if event.name == "done" else ("failed", "final")
+        attempts = ("", event.attempt)
+        meant = any((verdict, event.xid, attempt) in words for verdict in verdicts for attempt in attempts)
+        assert meant, f"nobody said it of this attempt: {event}"
+
+
+def assert_answers(books: Books) -> None:
+    """One for everybody who asked for it, in the list that he named: the worker's, or an error for a dead one."""
+    dead = {letter["xid"]: letter for letter in books.letters if "xid" in letter}
+    poison = {letter["message"].encode() for letter in books.letters_of("poison")}
+    ended = {event.xid for event in books.named("done", "late", "dead")}
+    expected: dict[str, dict[str, Any]] = defaultdict(dict)
+    for job in books.jobs.values():
+        if job.reply_to and job.xid in ended and job.message not in poison:
+            expected[job.reply_to][job.xid] = _answer(job, dead.get(job.xid))
+    for name in REPLIES:
+        answers = [json.loads(answer) for answer in books.line.dispatching.held(name)]
+        found = {answer["meta"].pop("id"): answer for answer in answers}
+        assert len(found) == len(answers), f"{name}: answered twice"
+        for answer in found.values():
+            del answer["meta"]
+        assert found == expected[name]
+
+
+def _answer(job: Job, letter: dict[str, Any] | None) -> dict[str, Any]:
+    if letter is None:
+        return {"answer": job.xid}
+    words = {"words": letter["error"]} if "error" in letter else {}
+    return {"error": {"reason": letter["reason"], "attempts": letter["attempts"], **words}}
+
+
+def assert_metrics(books: Books) -> None:
+    """They are what happened, and what is in the events."""
+    stage, events = books.line.dispatching, Counter(event.name for event in books.events)
+    taken = len(books.lives) + len(books.letters_of("poison"))
+    if not books.unsure:
+        assert taken == len(books.accepted)
+    tracked = len(books.lives)
+    late = _metric(books, "done:late")
+    reasons = Counter(letter["reason"] for letter in books.letters)
+    assert late["completed"] == events["late"]
+    assert _metric(books, "dead") == reasons + Counter(count=len(books.letters))
+    assert events["dead"] == reasons["timeout"] + reasons["failed"]
+    assert {name: stage.metric(name).get("count", 0) for name in ("taken", "registered", "delivered", "untracked")} == {
+        "taken": taken,
+        "registered": tracked,
+        "delivered": tracked,
+        "untracked": 0,
+    }
+    done = _metric(books, "done")
+    assert done["count"] + late["completed"] == tracked - reasons["timeout"] - reasons["failed"]
+    for name in ("done", "timeout", "failed", "retry", "touched", "expired"):
+        assert _metric(books, name)["count"] == events[name], name
+    assert events["expired"] == 0
+    assert events["retry"] <= events["timeout"] + events["failed"]
+    for name in ("done", "timeout"):
+        histogram = sum(count for field, count in _metric(books, name).items() if field.startswith("histo"))
+        assert histogram == events[name]
+    said = Counter(said["verdict"] == "touch" for _, said in books.said)
+    counted = done["count"] + sum(_metric(books, name)["count"] for name in ("done:late", "done:unknown", "failed"))
+    assert said[False] <= counted <= said.total(), "words of workers: each counts once, but for those that touched"
+
+
+def assert_nothing_remains(books: Books) -> None:
+    """Every key has a life or is there for good; what is known of messages is of dead ones."""
+    redis = books.line.redis
+    permanent, mortal = list[str](), list[str]()
+    for key in redis.scan_iter(count=10_000):
+        (permanent if redis.ttl(key) == -1 else mortal).append(key.decode())
+    assert [key for key in permanent if not PERMANENT.fullmatch(key)] == []
+    left = [key for key in mortal if not re.fullmatch(r"demo:message:(\d+|xid:.*)|" + "|".join(REPLIES), key)]
+    assert left == []
+    for key in mortal:
+        life = redis.ttl(key)
+        expire = TRACKING["reply_expire" if key in REPLIES else "message_expire"]
+        assert isinstance(expire, int)
+        assert life <= expire
+        if key.startswith("demo:message:xid:"):
+            fields = _texts(redis.hgetall(key))
+            assert fields.keys() == {"id", "type", "dead"} or not fields, (key, fields)
+        elif key.startswith("demo:message:"):
+            fields = _texts(redis.hgetall(key))
+            assert not fields or fields["state"] == "dead", (key, fields)
+
+
+def _metric(books: Books, name: str) -> Counter[str]:
+    fields = _texts(books.line.redis.hgetall(KEYS.metric(name)))
+    return Counter({field: int(value) for field, value in fields.items() if field not in ("sum", "max")})
+
+
+def _texts(fields: dict[bytes, bytes]) -> dict[str, str]:
+    return {name.decode(): value.decode() for name, value in fields.items()}

@@ -1,0 +1,20 @@
+"""mdispatch that dies of the request ``poison``, as of a fault in a library."""
+
+import os
+from collections.abc import Callable
+
+from common.main import main
+from services.mdispatch import dispatch
+from services.mdispatch.request import Request, read
+from services.mdispatch.service import run
+from services.mdispatch.settings import Settings
+
+
+def brittle(message: bytes, refusal: Callable[[str], str | None]) -> Request:
+    if message == b"poison":
+        os._exit(9)
+    return read(message, refusal)
+
+
+vars(dispatch)["read"] = brittle
+main("mdispatch", Settings, run)

@@ -1,0 +1,72 @@
+"""Requests that tell a worker what to do with them, and how each may end."""
+
+import json
+import random
+from collections.abc import Callable
+from hashlib import sha1
+from typing import Final, NamedTuple
+
+REPLIES: Final = tuple(f"reply:{number}" for number in range(10))
+WEIGHTS: Final = {
+    "done": 50,
+    "twin": 6,
+    "silent": 5,
+    "failing": 4,
+    "flaky": 6,
+    "final": 4,
+    "late": 5,
+    "touching": 5,
+    "posthumous": 2,
+}
+"""How many of about a hundred are: done at once; the same, pushed several times; dropped; given up in every attempt;
+given up in the first; given up for good; done after the time-out; done after it, too, but touched at first; done when
+they are dead."""
+UNWILLING: Final = frozenset({"silent", "failing", "final"})
+"""Kinds of which no worker ever says that it is done."""
+LATER: Final = {"late": 1.35, "touching": 1.35, "posthumous": 4.5}
+"""Seconds from delivery to done, of three kinds; a worker has 1 s, and the last attempt ends after 3.2 s."""
+
+
+class Job(NamedTuple):
+    """A request as a worker reads it."""
+
+    message: bytes
+    kind: str
+    xid: str
+    reply_to: str | None = None
+    delay: float = 0
+
+
+def read(message: bytes) -> Job:
+    if message.isdigit():
+        return Job(message, "done", message.decode())
+    if not message.startswith(b"{"):
+        return Job(message, message.split()[0].decode(), sha1(message).hexdigest())
+    meta = json.loads(message)["meta"]
+    return Job(message, meta["id"].split("-")[0], meta["id"], meta.get("replyTo"), meta.get("delay", 0))
+
+
+def requests(rng: random.Random) -> Callable[[int], bytes]:
+    """The request of every number: texts, numbers beyond all ids, and JSON with a list for the answer or a delay."""
+    twins: list[bytes] = []
+
+    def request(number: int) -> bytes:
+        if twins:
+            return twins.pop()
+        (kind,) = rng.choices(list(WEIGHTS), list(WEIGHTS.values()))
+        if kind == "twin":
+            twins.extend([b"twin %d" % number] * rng.randint(1, 3))
+            return twins[0]
+        form = rng.random()
+        if form < 0.2 and kind == "done":
+            return b"%d" % (10**9 + number)
+        if form < 0.4:
+            return b"%b %d" % (kind.encode(), number)
+        meta: dict[str, object] = {"id": f"{kind}-{number}"}
+        if rng.random() < 0.5:
+            meta["replyTo"] = REPLIES[number % len(REPLIES)]
+        if rng.random() < 0.2:
+            meta["delay"] = round(rng.uniform(0.1, 1.5), 3)
+        return json.dumps({"meta": meta}).encode()
+
+    return request

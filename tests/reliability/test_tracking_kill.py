@@ -1,0 +1,70 @@
+"""Mdispatch, monitors and workers killed at any time: every request ends once, and all books agree on how."""
+
+import asyncio
+import random
+import time
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+from penstock.embedded import EmbeddedServer
+from tests.reliability.accounts import Books, assert_all_ended
+from tests.reliability.conftest import Staged
+from tests.reliability.jobs import WEIGHTS
+from tests.reliability.line import Line, Load
+from tests.reliability.stage import Dispatching, QueueService, audited
+
+KILLS = 200
+LONGEST_PEACE = 0.3
+"""Seconds between two kills, at most; a service is at work within about a third of that."""
+
+
+@pytest.fixture
+def service() -> QueueService:
+    return Dispatching()
+
+
+def test_any_of_two_mdispatch_three_monitors_and_two_workers_killed_200_times_under_load_end_every_request_once(
+    staged: Staged, rng: random.Random
+) -> None:
+    in_hand: Counter[str] = Counter()
+    with EmbeddedServer() as server:
+        line = Line(staged, server, mdispatch=2, monitors=3, workers=2)
+        with Load(line, rng, rate=250) as load:
+            for number in range(KILLS):
+                time.sleep(rng.uniform(0, LONGEST_PEACE))  # not a wait for something: the time of the kill is chance
+                victim = rng.choice(line.members)
+                if rng.random() < 0.5:
+                    aim(victim.is_busy)
+                in_hand[victim.name] += victim.kill()
+                victim.start()
+                if number % 20 == 0:
+                    assert asyncio.run(audited(line.dispatching)) == []
+        line.end()
+        books = assert_all_ended(line, load.accepted)
+        print(f"{len(load.accepted)} requests; kills that met something in hand: {dict(in_hand)}")
+        assert not load.unsure
+        assert_every_kind_was_met(books)
+    assert in_hand.keys() == {"mdispatch", "monitor", "worker"}
+    assert all(in_hand.values()), "no kill met something in hand: the test proves nothing"
+
+
+def aim(met: Callable[[], bool], longest: float = 0.2) -> None:
+    """Return once the victim has something in hand, or soon."""
+    end = time.monotonic() + longest
+    while time.monotonic() < end and not met():
+        pass
+
+
+def assert_every_kind_was_met(books: Books) -> None:
+    ends = Counter((books.jobs[event.xid].kind, event.name) for event in books.named("done", "late", "dead"))
+    print({f"{kind} {end}": count for (kind, end), count in sorted(ends.items())})
+    usual = {"late": "late", **dict.fromkeys(("silent", "failing", "final", "posthumous"), "dead")}
+    assert all(ends[kind, usual.get(kind, "done")] for kind in WEIGHTS)
+    assert any(job.delay for job in books.accepted)
+    assert any(job.reply_to for job in books.accepted)
+    seen = Counter(event.name for event in books.events)
+    assert all(seen[name] for name in ("delayed", "delivered", "timeout", "failed", "retry", "touched", "late"))
+    late = books.line.dispatching.metric("done:late")
+    assert late["count"] > late["completed"], "nobody was done with a dead one"

@@ -1,0 +1,60 @@
+"""The server goes away and comes back under a tracked line: what it acknowledged is tracked to its end."""
+
+import asyncio
+import random
+import time
+
+import pytest
+
+from penstock.embedded import EmbeddedServer
+from tests.harness import until
+from tests.reliability.accounts import assert_all_ended
+from tests.reliability.conftest import Staged
+from tests.reliability.line import Line, Load
+from tests.reliability.stage import Dispatching, QueueService, audited
+from tests.reliability.worker import KEYS
+
+RESTARTS = 5
+RESUMES_WITHIN = 3.0
+"""Seconds until a request that was pushed afterwards is registered, and until another one is done."""
+
+
+@pytest.fixture
+def service() -> QueueService:
+    return Dispatching()
+
+
+def test_a_server_with_aof_that_restarts_under_load_loses_no_request_and_ends_none_twice(
+    staged: Staged, rng: random.Random
+) -> None:
+    took = []
+    with EmbeddedServer(aof=True) as server:
+        line = Line(staged, server, mdispatch=1, monitors=1, workers=1)
+        with Load(line, rng, rate=250) as load:
+            until(lambda: ended(line))
+            for _ in range(RESTARTS):
+                time.sleep(rng.uniform(0.2, 1.5))  # not a wait for something: the time of the restart is chance
+                rng.choice([server.kill, server.stop])()
+                time.sleep(rng.choice([0, rng.uniform(0, 1.5)]))  # some are due meanwhile
+                server.start()
+                assert asyncio.run(audited(line.dispatching)) == []
+                took.append(until_more_end(line))
+        print(f"{len(load.accepted)} requests; resumed after {', '.join(f'{seconds:.2f}' for seconds in took)} s")
+        for member in line.members:
+            assert member.replica.running, member.name
+            assert member.stage is line.working or "resumed" in member.replica.said(), member.name
+        line.end()
+        assert_all_ended(line, load.accepted, load.unsure)
+
+
+def until_more_end(line: Line) -> float:
+    """Wait until another request is registered, and another one done; how long it took (s)."""
+    before, begun = ended(line), time.monotonic()
+    line.dispatching.until_more_is_taken(RESUMES_WITHIN)
+    until(lambda: ended(line) > before, RESUMES_WITHIN)
+    return time.monotonic() - begun
+
+
+def ended(line: Line) -> int:
+    """How many are done in time."""
+    return int(line.redis.hget(KEYS.metric("done"), "count") or 0)

@@ -1,0 +1,269 @@
+"""Answers of workers, to whoever asked."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.hop import Hop, Start
+
+
+def request(id: str = "a", **meta: Any) -> bytes:
+    return json.dumps({"meta": {"id": id, **meta}, "body": "question"}).encode()
+
+
+def answer(id: object = "a", **meta: Any) -> bytes:
+    return json.dumps({"meta": {"id": id, **meta}, "body": "answer"}).encode()
+
+
+async def test_an_answer_goes_where_the_request_says_and_ends_its_record(start: Start) -> None:
+    hop = await start(reply_expire=60)
+    await hop.push(request("a", replyTo="to:a"), request("b", replyTo="to:b"))
+    await hop.answer(answer("b"), answer("a"))
+    assert await hop.held("to:a") == [answer("a")]
+    assert await hop.held("to:b") == [answer("b")]
+    assert await hop.in_flight() == []
+    assert not await hop.redis.exists(hop.keys.message("1"), hop.keys.xid("a"), "res")
+    for name in ("to:a", "to:b"):
+        assert 55 < await hop.redis.ttl(name) <= 60
+    assert await hop.counts() == {"taken": 2, "delivered": 2, "registered": 2, "done": 2}
+    assert await hop.problems() == []
+
+
+async def test_an_answer_goes_to_the_configured_list_where_the_request_names_none(start: Start) -> None:
+    hop = await start(reply_to="replies")
+    await hop.push(request("a"), request("b", replyTo="mine"))
+    await hop.answer(answer("a"), answer("b"))
+    assert await hop.held("replies") == [answer("a")]
+    assert await hop.held("mine") == [answer("b")]
+    assert await hop.redis.ttl("replies") == -1
+
+
+async def test_the_configured_list_may_be_named_by_a_request_and_lives_on(start: Start) -> None:
+    hop = await start(reply_to="replies")
+    await hop.push(request("a", replyTo="replies"))
+    await hop.answer(answer("a"))
+    assert await hop.held("replies") == [answer("a")]
+    assert await hop.redis.ttl("replies") == -1
+
+
+async def test_each_answer_lets_its_list_live_longer(start: Start) -> None:
+    hop = await start(reply_expire=60)
+    await hop.push(request("a", replyTo="mine"), request("b", replyTo="mine"))
+    await hop.answer(answer("a"))
+    await hop.redis.expire("mine", 5)
+    await hop.answer(answer("b"))
+    assert 55 < await hop.redis.ttl("mine") <= 60
+
+
+async def test_an_answer_to_a_request_that_wants_none_is_a_dead_letter_and_the_request_is_done(start: Start) -> None:
+    hop = await start()
+    await hop.push(request("a"))
+    await hop.answer(answer("a"))
+    (letter,) = await hop.letters()
+    assert (letter["message"], letter["reason"], letter["source"]) == (answer("a"), "badAnswer", "res")
+    assert letter["error"] == "nobody is waiting: the request had no replyTo"
+    assert "queue" not in letter
+    assert await hop.counts() == {"taken": 1, "delivered": 1, "registered": 1, "done": 1, "dead": 1}
+    assert await hop.metric("dead") == {"count": 1, "badAnswer": 1}
+    assert await hop.problems() == []
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        b"",
+        b"a",
+        b"1",
+        b"{}",
+        b"[]",
+        b"null",
+        b'{"meta":null}',
+        b'{"meta":"a"}',
+        b'{"meta":[]}',
+        b'{"meta":{}}',
+        b'{"meta":{"id":null}}',
+        b'{"meta":{"id":""}}',
+        b'{"meta":{"id":true}}',
+        b'{"meta":{"id":["a"]}}',
+        b'{"meta":{"id":"' + b"x" * 513 + b'"}}',
+        b'{"meta":{"id":"a"}',
+        b'{"meta":{"id":"\xff"}}',
+        b'{"meta":' * 100_000,
+    ],
+    ids=lambda bad: bad[:24],
+)
+async def test_an_answer_that_names_no_request_is_a_dead_letter(start: Start, bad: bytes) -> None:
+    hop = await start(reply_to="replies")
+    await hop.push(request("a"))
+    await hop.answer(bad, answer("a"))
+    (letter,) = await hop.letters()
+    assert (letter["message"], letter["reason"], letter["source"]) == (bad, "badAnswer", "res")
+    assert letter["error"] == "expected a JSON object with the request's meta.id"
+    assert await hop.held("replies") == [answer("a")]
+    assert await hop.problems() == []
+
+
+@pytest.mark.parametrize(
+    ("asked", "answered"),
+    [
+        (request("ünï"), answer("ünï")),
+        (request("7"), answer(7)),
+        (b'{"meta":{"id":7}}', answer("7")),
+        (b"12345", answer("12345")),
+        (b"12345", answer(12345)),
+        (b'{"meta":{"id":"\\ud800"}}', answer("\ud800")),
+        (b'{"meta":{"id":1.5}}', answer(1.5)),
+        (b'{"meta":{"id":-0.0}}', answer(-0.0)),
+        (b'{"meta":{"id":"a"}}', answer("a", attempt=1)),
+        (b'{"meta":{"id":"a"}}', answer("a", attempt="first")),
+        (b'{"meta":{"id":"a"}}', b' {"meta": {"id": "a", "more": [1]}, "body": "\\u0000"} '),
+    ],
+    ids=str,
+)
+async def test_an_answer_names_its_request_as_the_request_named_itself(
+    start: Start, asked: bytes, answered: bytes
+) -> None:
+    hop = await start(reply_to="replies")
+    await hop.push(asked)
+    await hop.answer(answered)
+    assert await hop.held("replies") == [answered]
+    assert (await hop.counts())["done"] == 1
+
+
+async def test_of_equal_requests_each_answer_goes_to_the_oldest(start: Start) -> None:
+    hop = await start()
+    await hop.push(*[request("a", replyTo=f"to:{number}") for number in range(3)])
+    await hop.answer(*[answer("a", number=number) for number in range(4)])
+    for number in range(3):
+        assert await hop.held(f"to:{number}") == [answer("a", number=number)]
+    assert (await hop.counts()).items() >= {"done": 3, "done:unknown": 1}.items()
+
+
+async def test_a_second_answer_is_discarded_and_counted(start: Start) -> None:
+    hop = await start()
+    await hop.push(request("a", replyTo="mine"))
+    await hop.answer(answer("a"), answer("a"))
+    await hop.answer(answer("a"), answer("b"))
+    assert await hop.held("mine") == [answer("a")]
+    assert (await hop.counts()).items() >= {"done": 1, "done:unknown": 3}.items()
+
+
+async def test_an_answer_while_a_retry_is_waited_for_is_passed_on_and_counts_as_late(start: Start) -> None:
+    hop = await start(message_timeout=10, backoff=[5])
+    await hop.push(request("a", replyTo="mine"))
+    await hop.advance(10)
+    await hop.sweep()
+    await hop.answer(answer("a"))
+    assert await hop.held("mine") == [answer("a")]
+    assert await hop.metric("done:late") == {"count": 1, "completed": 1}
+    assert await hop.problems() == []
+
+
+async def test_an_answer_of_an_attempt_before_is_passed_on_and_the_other_one_is_discarded(start: Start) -> None:
+    hop = await start(message_timeout=10, backoff_base=0)
+    await hop.push(request("a", replyTo="mine"))
+    await hop.advance(10)
+    await hop.sweep()
+    await hop.answer(answer("a", attempt=1), answer("a", attempt=2))
+    assert await hop.held("mine") == [answer("a", attempt=1)]
+    assert (await hop.counts()).items() >= {"done:late": 1, "done:unknown": 1}.items()
+
+
+async def dead(start: Start, **settings: Any) -> Hop:
+    """Request a, dead by timeout, whose answer was wanted in ``mine``."""
+    hop = await start(3, message_timeout=10, attempts=1, reply_expire=60, **settings)
+    await hop.push(request("a", replyTo="mine"))
+    await hop.advance(10)
+    for monitor in range(3):
+        await hop.sweep(monitor)
+    return hop
+
+
+async def test_a_request_that_dies_leaves_one_error_where_its_answer_was_wanted(start: Start) -> None:
+    hop = await dead(start)
+    (said,) = map(json.loads, await hop.held("mine"))
+    assert said == {"meta": {"id": "a"}, "error": {"reason": "timeout", "attempts": 1}}
+    assert 55 < await hop.redis.ttl("mine") <= 60
+
+
+async def test_an_answer_to_a_dead_request_is_discarded_and_counted(start: Start) -> None:
+    hop = await dead(start)
+    await hop.redis.delete("mine")
+    await hop.answer(answer("a"), answer("a"))
+    assert not await hop.redis.exists("mine")
+    assert await hop.metric("done:late") == {"count": 2}
+    assert len(await hop.letters()) == 1
+    assert await hop.problems() == []
+
+
+async def test_a_request_that_a_worker_gave_up_for_good_leaves_its_words_where_the_answer_was_wanted(
+    start: Start,
+) -> None:
+    hop = await start(reply_to="replies")
+    await hop.push(request("a"))
+    await hop.say({"id": 1, "error": "no such customer", "retry": False})
+    await hop.sweep()
+    (said,) = map(json.loads, await hop.held("replies"))
+    assert said == {"meta": {"id": "a"}, "error": {"reason": "failed", "attempts": 1, "words": "no such customer"}}
+    assert await hop.redis.ttl("replies") == -1
+
+
+async def test_a_delayed_request_is_answered_as_any_other(start: Start) -> None:
+    hop = await start()
+    await hop.push(request("a", replyTo="mine", delay=100))
+    await hop.answer(answer("a"))
+    assert (await hop.counts())["done:unknown"] == 1
+    await hop.advance(100)
+    await hop.sweep()
+    await hop.answer(answer("a"))
+    assert await hop.held("mine") == [answer("a")]
+
+
+@pytest.mark.parametrize(
+    ("reply_to", "said"),
+    [
+        (7, "expected the name of a list"),
+        ("", "expected the name of a list"),
+        ("line\nbreak", "expected the name of a list"),
+        ("\ud800", "expected the name of a list"),
+        (["a"], "expected the name of a list"),
+        ("demo:dead", "is a list of the service itself"),
+        ("demo:done", "is a list of the service itself"),
+        ("demo:events", "is a key of the service itself"),
+        ("demo:message:1", "is a key of the service itself"),
+        ("demo:7", "is a key of the service itself"),
+        ("pending:7", "is the pending list of an instance"),
+        ("in", "is a list of the service itself"),
+        ("out", "is a list of the service itself"),
+        ("res", "is a list of the service itself"),
+        ("pending", "is a list of the service itself"),
+    ],
+    ids=str,
+)
+async def test_a_request_whose_answer_could_go_nowhere_good_is_a_dead_letter(
+    start: Start, reply_to: object, said: str
+) -> None:
+    hop = await start()
+    await hop.push(b"before", request("a", replyTo=reply_to), b"after")
+    assert await hop.held() == [b"before", b"after"]
+    (letter,) = await hop.letters()
+    assert letter["reason"] == "badRequest"
+    assert letter["error"].startswith("meta.replyTo: ")
+    assert said in letter["error"]
+
+
+async def test_a_list_for_answers_that_is_none_costs_its_answer_and_nothing_more(start: Start) -> None:
+    hop = await start(message_timeout=10, attempts=1)
+    await hop.redis.set("mine", "not a list")
+    await hop.push(request("a", replyTo="mine"), request("b", replyTo="other"), request("c", replyTo="mine"))
+    await hop.answer(answer("a"), answer("b"))
+    assert await hop.held("other") == [answer("b")]
+    (letter,) = await hop.letters()
+    assert (letter["message"], letter["reason"]) == (answer("a"), "badAnswer")
+    assert letter["error"].startswith("mine: WRONGTYPE")
+    await hop.advance(10)
+    await hop.sweep()
+    assert (await hop.counts()).items() >= {"done": 2, "dead": 2}.items()
+    assert await hop.redis.get("mine") == b"not a list"
+    assert await hop.problems() == []

@@ -1,0 +1,220 @@
+"""Messages that are to be delivered later, and attempts that are to be made later."""
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from tests.hop import Start
+
+
+def request(**meta: Any) -> bytes:
+    return json.dumps({"meta": {"id": "a", **meta}}).encode()
+
+
+async def test_a_delayed_message_is_held_and_then_delivered_once(start: Start) -> None:
+    hop = await start(3, message_timeout=10, message_expire=60)
+    await hop.push(request(delay=100), b"at once")
+    assert await hop.held() == [b"at once"]
+    assert (await hop.delayed(), await hop.in_flight(), await hop.ids()) == (["1"], ["2"], ["2"])
+    record = await hop.record(1)
+    assert (record["attempt"], record.get("deadline")) == ("0", None)
+    assert 155 < await hop.redis.ttl(hop.keys.message("1")) <= 160
+    await hop.say("2")
+    assert await hop.counts() == {"taken": 2, "delivered": 1, "registered": 2, "done": 1}
+    assert await hop.problems() == []
+    await hop.advance(99)
+    assert await hop.sweep() == pytest.approx(1, abs=0.9)
+    assert await hop.held() == [b"at once"]
+    await hop.advance(1)
+    for monitor in range(3):
+        await hop.sweep(monitor)
+    assert await hop.held() == [b"at once", request(delay=100)]
+    assert (await hop.delayed(), await hop.in_flight(), await hop.ids()) == ([], ["1"], ["1"])
+    assert await hop.chain("a") == {"id": "1", "type": "meta"}
+    record = await hop.record(1)
+    assert float(record["deadline"]) == pytest.approx(await hop.now() + 10, abs=0.9)
+    assert float(record["delivered"]) == pytest.approx(await hop.now(), abs=0.9)
+    assert 55 < await hop.redis.ttl(hop.keys.message("1")) <= 60
+    await hop.advance(5)
+    await hop.say({"xid": "a", "attempt": 1})
+    assert await hop.metric("done") == {
+        "count": 2,
+        "sum": pytest.approx(5, abs=0.9),
+        "max": pytest.approx(5, abs=0.9),
+        "histo0": 1,
+        "histo50": 1,
+    }
+    assert await hop.counts() == {"taken": 2, "delivered": 2, "registered": 2, "done": 2}
+    events = [(event, attempt) for event, id, attempt in await hop.events() if id == "1"]
+    assert events == [("registered", "0"), ("delayed", "0"), ("delivered", "1"), ("done", "1")]
+    assert await hop.problems() == []
+
+
+async def test_a_delay_of_many_times_the_timeout_is_one_delivery(start: Start) -> None:
+    hop = await start(message_timeout=1, message_expire=60, attempts=3)
+    await hop.push(request(delay=3600))
+    for _ in range(36):
+        await hop.advance(100)
+        await hop.sweep()
+    assert await hop.held() == [request(delay=3600)]
+    assert await hop.counts() == {"taken": 1, "delivered": 1, "registered": 1}
+
+
+async def test_a_delayed_message_has_all_its_attempts(start: Start) -> None:
+    hop = await start(message_timeout=10, attempts=2, backoff=[5])
+    await hop.push(request(delay=100))
+    for seconds in (100, 10, 5, 10):
+        await hop.advance(seconds)
+        await hop.sweep()
+    assert await hop.held() == [request(delay=100)] * 2
+    (letter,) = await hop.letters()
+    assert (letter["reason"], letter["attempts"]) == ("timeout", 2)
+    assert letter["first"] == pytest.approx((await hop.now() - 125) * 1000, abs=900)
+    assert await hop.problems() == []
+
+
+async def test_nobody_can_end_what_was_not_delivered_yet(start: Start) -> None:
+    hop = await start()
+    await hop.push(request(delay=100))
+    await hop.say("1", "a", {"id": 1, "error": "no luck"}, {"id": 1, "touch": 10})
+    assert await hop.counts() == {"taken": 1, "registered": 1, "done:unknown": 3}
+    assert await hop.delayed() == ["1"]
+    await hop.advance(100)
+    await hop.sweep()
+    assert await hop.in_flight() == ["1"]
+
+
+@pytest.mark.parametrize(
+    "when",
+    [
+        lambda moment: moment.timestamp(),
+        lambda moment: int(moment.timestamp()),
+        lambda moment: moment.isoformat(),
+        lambda moment: moment.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        lambda moment: moment.astimezone(None).isoformat(),
+    ],
+    ids=["seconds", "whole seconds", "ISO 8601", "Z", "another zone"],
+)
+async def test_a_message_may_name_the_moment_of_its_delivery(start: Start, when: Any) -> None:
+    hop = await start()
+    moment = datetime.fromtimestamp(await hop.now(), UTC) + timedelta(seconds=500)
+    await hop.push(request(deliverAt=when(moment)))
+    assert await hop.redis.zscore(hop.keys.delayed, "1") == pytest.approx(moment.timestamp(), abs=1)
+    assert 555 < await hop.redis.ttl(hop.keys.message("1")) <= 560
+
+
+@pytest.mark.parametrize(
+    "meta",
+    [
+        {"delay": 0},
+        {"delay": 0.0},
+        {"deliverAt": 0},
+        {"deliverAt": "2001-01-01T00:00:00Z"},
+        {"delay": None},
+        {"deliverAt": None},
+        {"delay": 0, "deliverAt": "nonsense"},
+    ],
+    ids=str,
+)
+async def test_what_is_due_already_is_delivered_at_once(start: Start, meta: dict[str, Any]) -> None:
+    hop = await start()
+    await hop.push(request(**meta))
+    assert (await hop.held(), await hop.delayed()) == ([request(**meta)], [])
+    assert (await hop.record(1))["attempt"] == "1"
+
+
+@pytest.mark.parametrize(
+    "meta",
+    [
+        *({"delay": delay} for delay in (-1, "5", True, float("nan"), float("inf"), 315_360_001, 10**400)),
+        *({"deliverAt": at} for at in (-1, True, float("nan"), float("inf"), 1e11, 10**400)),
+        *({"deliverAt": at} for at in ("", "soon", "2030-01-01T00:00:00", "2030-13-01T00:00:00Z", "9" * 400)),
+        {"delay": []},
+        {"deliverAt": {}},
+    ],
+    ids=lambda meta: str(meta)[:32],
+)
+async def test_a_time_that_is_none_makes_a_dead_letter_that_says_so(start: Start, meta: dict[str, Any]) -> None:
+    hop = await start()
+    await hop.push(b"before", request(**meta), b"after")
+    assert await hop.held() == [b"before", b"after"]
+    (letter,) = await hop.letters()
+    (name,) = meta
+    assert letter["error"].startswith(f"meta.{name}: expected ")
+    assert letter.pop("at") == pytest.approx(await hop.now() * 1000, abs=900)
+    assert letter == {
+        "message": request(**meta),
+        "reason": "badRequest",
+        "error": letter["error"],
+        "source": "in",
+        "queue": "out",
+        "attempts": 0,
+        "service": "1",
+    }
+    assert await hop.metric("dead") == {"count": 1, "badRequest": 1}
+    assert await hop.counts() == {"taken": 3, "delivered": 2, "registered": 2, "dead": 1}
+    assert not await hop.redis.exists(hop.keys.message("2"))
+    assert await hop.problems() == []
+
+
+async def test_delayed_messages_count_against_message_capacity_and_are_tracked_beyond_it(start: Start) -> None:
+    hop = await start(message_capacity=2)
+    await hop.push(*[request(delay=100)] * 3, b"untracked")
+    assert await hop.counts() == {"taken": 4, "delivered": 1, "registered": 3, "untracked": 1}
+    await hop.advance(100)
+    await hop.sweep()
+    assert await hop.in_flight() == ["1", "2", "3"]
+    assert await hop.counts() == {"taken": 4, "delivered": 4, "registered": 3, "untracked": 1}
+    assert await hop.problems() == []
+
+
+async def test_what_falls_due_first_is_announced(start: Start) -> None:
+    hop = await start(message_timeout=100, message_expire=10_000)
+    async with hop.redis.pubsub() as news:
+        await news.subscribe(hop.keys.due)
+        await hop.push(b"first")
+        await hop.push(b"second")
+        await hop.push(request(delay=1000))
+        await hop.push(request(delay=50))
+        await hop.say({"id": 2, "error": "no luck"})
+        heard = []
+        while (message := await news.get_message(timeout=0.5)) is not None:
+            heard += [float(message["data"])] if message["type"] == "message" else []
+        now = await hop.now()
+    assert heard == pytest.approx([now + 100, now + 1000, now + 50, now], abs=0.9)
+
+
+@pytest.mark.parametrize(
+    ("settings", "waits"),
+    [
+        ({"backoff": [1, 5, 30], "attempts": 5}, [(1, 1), (5, 5), (30, 30), (30, 30)]),
+        ({"backoff_base": 2, "backoff_cap": 7, "attempts": 5}, [(1, 2), (2, 4), (3.5, 7), (3.5, 7)]),
+    ],
+    ids=["a list", "exponential, with jitter and a cap"],
+)
+async def test_each_retry_waits_for_its_back_off(
+    start: Start, settings: dict[str, Any], waits: list[tuple[float, float]]
+) -> None:
+    hop = await start(message_timeout=10, message_expire=1000, **settings)
+    await hop.push(*[b"hello"] * 20)
+    for least, most in waits:
+        await hop.advance(10)
+        await hop.sweep()
+        now = await hop.now()
+        due = [score - now for _, score in await hop.redis.zrange(hop.keys.delayed, 0, -1, withscores=True)]
+        assert least - 0.9 < min(due) <= max(due) <= most
+        assert (max(due) - min(due) > 0.01) == (least < most)
+        await hop.advance(31)
+        await hop.sweep()
+        assert len(await hop.in_flight()) == 20
+
+
+async def test_without_a_back_off_a_message_is_tried_again_at_once(start: Start) -> None:
+    hop = await start(message_timeout=10, backoff_base=0)
+    await hop.push(b"hello")
+    await hop.advance(10)
+    await hop.sweep()
+    assert (await hop.held(), await hop.in_flight(), await hop.delayed()) == ([b"hello"] * 2, ["1"], [])
+    assert (await hop.counts()).items() >= {"timeout": 1, "retry": 1}.items()

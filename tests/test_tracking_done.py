@@ -1,0 +1,435 @@
+"""What workers say of messages: done, in time or late or once too often, failed, for good, for a little longer."""
+
+import hashlib
+import json
+from typing import Any
+
+import pytest
+
+from penstock.errors import Fenced
+from tests.hop import Hop, Start
+
+SHA1 = hashlib.sha1(b"hello").hexdigest()
+
+
+async def in_backoff(start: Start, **settings: Any) -> Hop:
+    """Message 1, whose first attempt has timed out."""
+    hop = await start(message_timeout=10, backoff=[5], **settings)
+    await hop.push(b"hello")
+    await hop.advance(10)
+    await hop.sweep()
+    assert await hop.delayed() == ["1"]
+    return hop
+
+
+async def dead(start: Start, **settings: Any) -> Hop:
+    """Message 1, whose only attempt has timed out."""
+    hop = await start(message_timeout=10, attempts=1, **settings)
+    await hop.push(b"hello")
+    await hop.advance(10)
+    await hop.sweep()
+    assert await hop.in_flight() == []
+    return hop
+
+
+def late(hop: dict[str, int]) -> dict[str, int]:
+    return {name: count for name, count in hop.items() if name.startswith("done")}
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        "1",
+        "0001",
+        SHA1,
+        {"id": 1},
+        {"id": "1"},
+        {"id": "01"},
+        {"xid": SHA1},
+        {"id": 1, "xid": "of another"},
+        {"id": 1, "attempt": 1},
+        {"xid": SHA1, "attempt": 1, "error": None, "what": "else"},
+        ' {"id": 1} ',
+    ],
+    ids=str,
+)
+async def test_a_message_is_done_by_any_of_its_names(start: Start, entry: Any) -> None:
+    hop = await start()
+    await hop.push(b"hello")
+    await hop.say(entry)
+    assert await hop.counts() == {"taken": 1, "delivered": 1, "registered": 1, "done": 1}
+    assert not await hop.redis.exists(
+        hop.keys.message("1"), hop.keys.xid(SHA1), hop.keys.deadlines, hop.keys.message_ids
+    )
+    assert await hop.problems() == []
+
+
+async def test_a_bare_number_is_an_id_where_such_a_message_is_tracked_and_else_an_xid(start: Start) -> None:
+    hop = await start()
+    await hop.push(b"2", b"hello", b"2")
+    await hop.say("2")
+    assert await hop.in_flight() == ["1", "3"]
+    await hop.say("2", "2", "2")
+    assert await hop.in_flight() == []
+    assert (await hop.counts()).items() >= {"done": 3, "done:unknown": 1}.items()
+
+
+async def test_a_name_that_looks_like_an_id_is_none_in_quotes_of_xid(start: Start) -> None:
+    hop = await start()
+    await hop.push(b"hello", b'{"meta":{"id":1}}')
+    await hop.say({"xid": "1"})
+    assert await hop.in_flight() == ["1"]
+
+
+@pytest.mark.parametrize("percent", [0, 9.999, 10, 19.999, 50, 99.999, 100, 100.1, 1000])
+async def test_a_response_time_is_counted_in_its_tenth_of_what_the_worker_had(start: Start, percent: float) -> None:
+    """In so long a time that what this takes does not matter."""
+    hop = await start(message_timeout=10)
+    await hop.push(b"hello")
+    now, budget = await hop.now(), 10_000_000
+    begun = now - budget * percent / 100
+    stamps = {"timestamp": f"{begun:.6f}", "deadline": f"{begun + budget:.6f}"}
+    await hop.redis.hset(hop.keys.message("1"), mapping=stamps)
+    await hop.say("1")
+    tenth = f"histo{min(int(percent // 10 * 10), 100)}"
+    metric = await hop.metric("done")
+    assert metric == {
+        "count": 1,
+        "sum": pytest.approx(now - begun, abs=5),
+        "max": pytest.approx(now - begun, abs=5),
+        tenth: 1,
+    }
+
+
+async def test_sum_and_max_are_of_all_that_were_done(start: Start) -> None:
+    hop = await start(message_timeout=100, message_expire=10_000)
+    await hop.push(b"a", b"b", b"c")
+    for id, seconds in (("1", 10), ("3", 55), ("2", 0)):
+        await hop.advance(seconds)
+        await hop.say(id)
+    metric = await hop.metric("done")
+    assert metric.pop("sum") == pytest.approx(10 + 65 + 65, abs=5)
+    assert metric.pop("max") == pytest.approx(65, abs=5)
+    assert metric == {"count": 3, "histo10": 1, "histo60": 2}
+
+
+async def test_a_second_done_is_unknown_and_does_not_pollute_done(start: Start) -> None:
+    hop = await start()
+    await hop.push(b"hello")
+    await hop.say("1", "1", SHA1, {"id": 1}, {"id": 77}, "of nobody")
+    assert await hop.counts() == {"taken": 1, "delivered": 1, "registered": 1, "done": 1, "done:unknown": 5}
+    assert sum(count for name, count in (await hop.metric("done")).items() if name.startswith("histo")) == 1
+
+
+@pytest.mark.parametrize("entry", ["1", SHA1, {"id": 1, "attempt": 1}], ids=str)
+async def test_a_done_that_comes_while_a_retry_is_waited_for_completes_it_late(start: Start, entry: Any) -> None:
+    hop = await in_backoff(start)
+    await hop.say(entry)
+    assert late(await hop.counts()) == {"done:late": 1}
+    assert await hop.metric("done:late") == {"count": 1, "completed": 1}
+    await hop.advance(5)
+    await hop.sweep()
+    assert await hop.held() == [b"hello"]
+    assert await hop.delayed() == []
+    assert (await hop.events())[-1] == ("late", "1", "1")
+    assert await hop.problems() == []
+
+
+async def test_a_done_of_an_attempt_before_the_current_one_completes_it_late(start: Start) -> None:
+    hop = await in_backoff(start)
+    await hop.advance(5)
+    await hop.sweep()
+    await hop.say({"id": 1, "attempt": 1})
+    assert await hop.metric("done:late") == {"count": 1, "completed": 1}
+    assert await hop.in_flight() == []
+    assert late(await hop.counts()) == {"done:late": 1}
+    assert await hop.problems() == []
+
+
+async def test_a_done_of_the_current_attempt_is_in_time(start: Start) -> None:
+    hop = await in_backoff(start)
+    await hop.advance(5)
+    await hop.sweep()
+    await hop.advance(4)
+    await hop.say({"id": 1, "attempt": 2})
+    assert late(await hop.counts()) == {"done": 1}
+    assert (await hop.metric("done")).keys() == {"count", "sum", "max", "histo40"}
+
+
+@pytest.mark.parametrize("entry", ["1", SHA1, {"id": 1, "error": "too late as well"}], ids=str)
+async def test_a_done_of_a_dead_message_is_late_as_often_as_it_comes_and_brings_nobody_back(
+    start: Start, entry: Any
+) -> None:
+    hop = await dead(start)
+    letters = await hop.letters()
+    await hop.say(entry)
+    await hop.say_at_once(entry, entry)
+    assert await hop.metric("done:late") == {"count": 3}
+    assert late(await hop.counts()) == {"done:late": 3}
+    assert await hop.letters() == letters
+    assert await hop.problems() == []
+
+
+async def test_what_was_dead_is_unknown_once_it_is_forgotten(start: Start) -> None:
+    hop = await dead(start, message_expire=60)
+    assert await hop.texts(hop.keys.xid(SHA1)) == {"id": "1", "type": "sha1", "dead": "1"}
+    assert (await hop.record(1)).keys() == {"state", "reason", "xid", "attempt", "timestamp", "died"}
+    for key in (hop.keys.message("1"), hop.keys.xid(SHA1)):
+        assert 55 < await hop.redis.ttl(key) <= 60
+    await hop.advance(60)
+    await hop.say("1", SHA1)
+    assert late(await hop.counts()) == {"done:unknown": 2}
+
+
+async def test_a_request_equal_to_a_dead_one_is_not_taken_for_it(start: Start) -> None:
+    hop = await dead(start)
+    await hop.push(b"hello")
+    assert await hop.chain(SHA1) == {"id": "2", "type": "sha1"}
+    await hop.say(SHA1, SHA1)
+    assert late(await hop.counts()) == {"done": 1, "done:unknown": 1}
+
+
+async def test_a_message_whose_record_expired_is_swept_and_its_done_is_unknown(start: Start) -> None:
+    hop = await start(message_timeout=10)
+    await hop.push(b"hello", b"hello", b"hello")
+    await hop.redis.delete(hop.keys.message("1"))
+    await hop.say("1", SHA1)
+    assert late(await hop.counts()) == {"done": 1, "done:unknown": 1}
+    assert await hop.in_flight() == ["1", "3"]
+    await hop.advance(10)
+    await hop.sweep()
+    assert (await hop.counts()).items() >= {"expired": 1, "timeout": 1}.items()
+    assert ("expired", "1", "") in await hop.events()
+    assert await hop.problems() == []
+
+
+@pytest.mark.parametrize("seconds", [0.5, 30, 86_400])
+async def test_a_touch_gives_a_message_more_time(start: Start, seconds: float) -> None:
+    hop = await start(message_timeout=10, message_expire=60)
+    await hop.push(b"hello")
+    await hop.advance(9)
+    await hop.say({"id": 1, "touch": seconds})
+    expected = max(1.0, seconds)
+    deadline = await hop.redis.zscore(hop.keys.deadlines, "1")
+    assert deadline - await hop.now() == pytest.approx(expected, abs=0.9)
+    assert float((await hop.record(1))["deadline"]) == pytest.approx(deadline, abs=1e-3)
+    assert await hop.redis.ttl(hop.keys.message("1")) > expected + 40
+    assert await hop.redis.ttl(hop.keys.xid(SHA1)) > expected + 40
+    assert (await hop.counts())["touched"] == 1
+    await hop.say(SHA1)
+    assert late(await hop.counts()) == {"done": 1}
+
+
+async def test_what_was_touched_is_a_timeout_at_its_new_deadline(start: Start) -> None:
+    hop = await start(message_timeout=10, message_expire=60)
+    await hop.push(b"hello")
+    await hop.say({"xid": SHA1, "touch": 50})
+    await hop.advance(49)
+    await hop.sweep()
+    assert "timeout" not in await hop.counts()
+    await hop.advance(2)
+    await hop.sweep()
+    metric = await hop.metric("timeout")
+    assert metric.pop("sum") == metric.pop("max") == pytest.approx(51, abs=1)
+    assert metric == {"count": 1, "histo100": 1}
+
+
+async def test_a_touch_and_a_done_by_the_same_xid_at_once_are_of_the_same_message(start: Start) -> None:
+    hop = await start()
+    await hop.push(b"hello")
+    await hop.say_at_once({"xid": SHA1, "touch": 50}, SHA1)
+    assert (await hop.counts()).items() >= {"touched": 1, "done": 1}.items()
+    assert await hop.in_flight() == []
+
+
+async def test_a_failure_and_a_done_by_the_same_xid_at_once_are_of_the_oldest(start: Start) -> None:
+    hop = await start()
+    await hop.push(b"hello", b"hello")
+    await hop.say_at_once({"xid": SHA1, "error": "no luck"}, SHA1)
+    assert (await hop.counts()).items() >= {"failed": 1, "done": 1}.items()
+    assert await hop.in_flight() == ["2"]
+
+
+async def test_nobody_can_be_touched_who_is_not_in_flight(start: Start) -> None:
+    hop = await in_backoff(start)
+    await hop.say({"id": 1, "touch": 50}, {"id": 2, "touch": 50})
+    assert "touched" not in await hop.counts()
+    assert late(await hop.counts()) == {"done:unknown": 1}
+    assert await hop.delayed() == ["1"]
+
+
+async def test_a_worker_that_gives_up_ends_the_attempt_at_once(start: Start) -> None:
+    hop = await start(message_timeout=10, backoff=[5], attempts=2)
+    await hop.push(b"hello")
+    await hop.say({"id": 1, "error": "no luck"})
+    await hop.sweep()
+    assert await hop.delayed() == ["1"]
+    await hop.advance(5)
+    await hop.sweep()
+    assert await hop.held() == [b"hello", b"hello"]
+    assert not (await hop.record(1)).keys() & {"error", "final"}
+    await hop.say({"id": 1, "error": "no luck again"})
+    await hop.sweep()
+    (letter,) = await hop.letters()
+    assert (letter["reason"], letter["error"], letter["attempts"]) == ("failed", "no luck again", 2)
+    counts = {"taken": 1, "delivered": 1, "registered": 1, "failed": 2, "retry": 1, "dead": 1}
+    assert await hop.counts() == counts
+    assert await hop.metric("dead") == {"count": 1, "failed": 1}
+    assert await hop.problems() == []
+
+
+@pytest.mark.parametrize("error", ["bad address", "", "ünï¢ødé ✓", "\0", 'with "quotes"', "\ud800", 404, ["a"]])
+async def test_a_worker_that_gives_up_for_good_has_its_words_in_the_dead_letter(start: Start, error: Any) -> None:
+    hop = await start(attempts=3)
+    await hop.push(b"hello", b"neighbour")
+    await hop.say({"id": 1, "error": error, "retry": False}, "2")
+    await hop.sweep()
+    (letter,) = await hop.letters()
+    words = str(error).encode(errors="surrogatepass").decode(errors="surrogateescape")
+    assert (letter["reason"], letter["error"], letter["attempts"]) == ("failed", words, 1)
+    assert (await hop.counts()).items() >= {"failed": 1, "dead": 1, "done": 1}.items()
+    assert await hop.problems() == []
+
+
+async def test_a_dead_letter_says_all_that_is_known(start: Start) -> None:
+    hop = await start(message_timeout=10, attempts=2, backoff=[5], reply_to="replies")
+    await hop.push(b'{"meta":{"id":"a","replyTo":"mine"}}')
+    registered = await hop.now()
+    await hop.advance(10)
+    await hop.sweep()
+    await hop.advance(5)
+    await hop.sweep()
+    delivered = await hop.now()
+    await hop.advance(10)
+    await hop.sweep()
+    (letter,) = await hop.letters()
+    moments = [letter.pop(name) for name in ("first", "last", "at")]
+    expected = [registered * 1000 - 25_000, delivered * 1000 - 10_000, delivered * 1000]
+    assert moments == pytest.approx(expected, abs=900)
+    assert all(isinstance(moment, int) for moment in moments)
+    assert letter == {
+        "message": b'{"meta":{"id":"a","replyTo":"mine"}}',
+        "reason": "timeout",
+        "queue": "out",
+        "source": "in",
+        "attempts": 2,
+        "id": "1",
+        "xid": "a",
+        "service": "1",
+        "replyTo": "mine",
+    }
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        b"",
+        b"{",
+        b"{}",
+        b'{"id":null}',
+        b'{"id":true}',
+        b'{"id":1.5}',
+        b'{"id":"one"}',
+        b'{"id":"xid:%b"}' % SHA1.encode(),
+        b'{"id":-1}',
+        b'{"xid":""}',
+        b'{"xid":["a"]}',
+        b'{"error":"of whom?"}',
+        b'{"id":1',
+        b'{"id":1e400}',
+        b'{"id":1,"touch":0}',
+        b'{"id":1,"touch":-1}',
+        b'{"id":1,"touch":"5"}',
+        b'{"id":1,"touch":true}',
+        b'{"id":1,"touch":NaN}',
+        b'{"id":1,"touch":86401}',
+        b'{"id":1,"touch":' + b"9" * 5000 + b"}",
+        b'{"id":"\xff"}',
+        b'{"a":' * 100_000,
+    ],
+    ids=lambda entry: entry[:24],
+)
+async def test_an_entry_that_nobody_understands_is_a_dead_letter(start: Start, entry: bytes) -> None:
+    hop = await start()
+    await hop.push(b"hello")
+    await hop.say(entry)
+    (letter,) = await hop.letters()
+    assert (letter["message"], letter["reason"], letter["source"]) == (entry, "badDone", "demo:done")
+    assert letter["error"].startswith(("expected ", "touch: expected "))
+    assert "queue" not in letter
+    assert await hop.metric("dead") == {"count": 1, "badDone": 1}
+    assert await hop.in_flight() == ["1"]
+    await hop.say(SHA1)
+    assert late(await hop.counts()) == {"done": 1}
+    assert await hop.problems() == []
+
+
+@pytest.mark.parametrize("attempt", ["2", 1.5, True, None, [1], -(10**4000), 10**4000, "x"], ids=lambda it: str(it)[:9])
+async def test_an_attempt_that_is_none_is_the_current_one_or_one_before(start: Start, attempt: Any) -> None:
+    hop = await start()
+    await hop.push(b"hello")
+    await hop.say(json.dumps({"id": 1, "attempt": attempt}) if not isinstance(attempt, int) else b"%d" % 1)
+    assert await hop.in_flight() == []
+
+
+async def test_a_done_list_of_another_name_is_the_one_that_counts(start: Start) -> None:
+    hop = await start(done="finished")
+    await hop.push(b"hello")
+    await hop.say("1", "{")
+    assert late(await hop.counts()) == {"done": 1}
+    assert (await hop.letters())[0]["source"] == "finished"
+
+
+async def test_of_two_monitors_that_are_told_of_the_same_message_one_ends_it(start: Start) -> None:
+    hop = await start(2)
+    await hop.push(b"hello", b"hello")
+    one = hop.monitors[0]
+    assert await one.halt("finish.lua", hop.say(SHA1))
+    await hop.say(SHA1, "1", "1", monitor=1)
+    assert await hop.in_flight() == ["2"]
+    await one.resume()
+    assert await hop.in_flight() == []
+    assert late(await hop.counts()) == {"done": 2, "done:unknown": 2}
+    assert await hop.problems() == []
+
+
+async def test_what_a_dead_monitor_has_taken_is_carried_out_once_by_the_next(start: Start) -> None:
+    hop = await start()
+    await hop.push(b"a", b"b", b"c")
+    await hop.redis.lpush(hop.keys.done, "1", "2")
+    killed = hop.monitors[0]
+    assert await killed.halt("finish.lua", hop.finish())
+    assert killed.task
+    killed.task.cancel()
+    assert await hop.in_flight() == ["1", "2", "3"]
+    heir = Hop(hop.redis)
+    heir.policy = hop.policy
+    await heir.say("3")
+    assert await hop.in_flight() == []
+    assert late(await hop.counts()) == {"done": 3}
+    await heir.monitors[0].finisher.deliver()
+    assert late(await hop.counts()) == {"done": 3}
+
+
+async def test_one_who_is_not_the_active_one_any_more_ends_nothing(start: Start) -> None:
+    hop = await start(ordered=True, reply_to="replies")
+    await hop.push(b"1000")
+    await hop.redis.hset(hop.keys.lease, "token", 2)
+    with pytest.raises(Fenced):
+        await hop.say("1000")
+    with pytest.raises(Fenced):
+        await hop.answer('{"meta":{"id":1000}}')
+    with pytest.raises(Fenced):
+        await hop.push(b"1001")
+    assert await hop.in_flight() == ["1"]
+    assert await hop.counts() == {"taken": 1, "delivered": 1, "registered": 1}
+    await hop.redis.hset(hop.keys.lease, "token", 1)
+    await hop.monitors[0].finisher.deliver()
+    assert await hop.in_flight() == []
+
+
+async def test_a_number_that_is_an_id_is_not_counted_among_those_of_that_xid(start: Start) -> None:
+    hop = await start()
+    await hop.push(b"hello", b"1")
+    await hop.say_at_once("1", {"xid": "1"})
+    assert (await hop.counts())["done"] == 2

@@ -1,0 +1,211 @@
+"""The sweep: whatever is due is acted on once, by any number of monitors, at a cost that does not grow."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from tests.hop import Hop, Start
+
+OURS = {"info", "config", "config|resetstat", "keys", "scan"}
+"""Commands of the tests themselves."""
+
+
+async def commands(hop: Hop, work: Awaitable[Any]) -> dict[str, int]:
+    """How often each command is called by ``work``, in scripts, too."""
+    await hop.redis.config_resetstat()
+    await work
+    found = {
+        name.removeprefix("cmdstat_"): stat["calls"] for name, stat in (await hop.redis.info("commandstats")).items()
+    }
+    return {name: calls for name, calls in found.items() if name not in OURS}
+
+
+async def test_three_monitors_that_sweep_at_once_act_once_on_each_message(start: Start) -> None:
+    hop = await start(3, message_timeout=10, attempts=2, backoff=[5])
+    messages = [b"%d" % number for number in range(700)]
+    await hop.push(*messages)
+    await hop.redis.delete(*[hop.keys.message(str(id)) for id in range(1, 101)])
+    left = [messages[100:], messages[100:], []]
+    for seconds, counts in (
+        (10, {"timeout": 600, "expired": 100}),
+        (5, {"timeout": 600, "expired": 100, "retry": 600}),
+        (10, {"timeout": 1200, "expired": 100, "retry": 600, "dead": 600}),
+    ):
+        await hop.advance(seconds)
+        await asyncio.gather(*map(hop.sweep, range(3)))
+        assert {name: count for name, count in (await hop.counts()).items() if name in counts} == counts
+        assert await hop.problems() == []
+    assert Counter(await hop.held()) == Counter(messages + left[0])
+    assert Counter(letter["message"] for letter in await hop.letters()) == Counter(left[0])
+    assert (await hop.in_flight(), await hop.delayed(), await hop.ids()) == ([], [], [])
+
+
+async def done(hop: Hop) -> None:
+    await hop.say("1", monitor=1)
+
+
+async def failed(hop: Hop) -> None:
+    await hop.say({"id": 1, "error": "no luck"}, monitor=1)
+
+
+async def touched(hop: Hop) -> None:
+    await hop.say({"id": 1, "touch": 100}, monitor=1)
+
+
+async def swept(hop: Hop) -> None:
+    await hop.sweep(1)
+
+
+async def swept_and_retried(hop: Hop) -> None:
+    await hop.sweep(1)
+    await hop.advance(5)
+    await hop.sweep(1)
+
+
+async def swept_retried_and_overdue(hop: Hop) -> None:
+    await swept_and_retried(hop)
+    await hop.advance(10)
+
+
+async def forgotten(hop: Hop) -> None:
+    await hop.redis.delete(hop.keys.message("1"))
+
+
+@pytest.mark.parametrize(
+    ("meanwhile", "then", "counts"),
+    [
+        (done, [], {"done": 1}),
+        (failed, ["1"], {"failed": 1}),
+        (touched, [], {"touched": 1}),
+        (swept, ["1"], {"timeout": 1}),
+        (swept_and_retried, [], {"timeout": 1, "retry": 1}),
+        (swept_retried_and_overdue, ["1"], {"timeout": 2, "retry": 1}),
+        (forgotten, [], {"expired": 1}),
+    ],
+)
+async def test_a_monitor_that_looked_too_early_leaves_what_has_changed_since(
+    start: Start, meanwhile: Callable[[Hop], Awaitable[None]], then: list[str], counts: dict[str, int]
+) -> None:
+    """It was held between its look at what is due and its act."""
+    hop = await start(2, message_timeout=10, attempts=3, backoff=[5, 5])
+    await hop.push(b"hello")
+    await hop.advance(10)
+    monitor = hop.monitors[0]
+    assert await monitor.halt("sweep.lua", hop.sweep())
+    await meanwhile(hop)
+    await monitor.resume()
+    assert await hop.delayed() == then
+    assert (await hop.counts()).items() >= counts.items()
+    assert set(await hop.counts()) == {"taken", "delivered", "registered", *counts}
+    assert await hop.problems() == []
+
+
+async def test_a_message_to_be_delivered_is_not_delivered_by_one_who_looked_before_another_did(start: Start) -> None:
+    hop = await start(2, message_timeout=10, backoff=[5])
+    await hop.push(b"hello")
+    await hop.advance(10)
+    await hop.sweep()
+    await hop.advance(5)
+    monitor = hop.monitors[0]
+    assert await monitor.halt("sweep.lua", hop.sweep())
+    await hop.sweep(1)
+    await hop.advance(10)
+    await hop.sweep(1)
+    await hop.advance(5)
+    assert await hop.delayed() == ["1"]
+    await monitor.resume()
+    assert await hop.held() == [b"hello"] * 3
+    assert (await hop.record(1))["attempt"] == "3"
+    assert (await hop.counts()).items() >= {"timeout": 2, "retry": 2}.items()
+
+
+async def test_a_timeout_is_measured_from_the_delivery(start: Start) -> None:
+    hop = await start(message_timeout=10, attempts=3, backoff=[5])
+    await hop.push(b"hello")
+    for seconds in (12, 5, 30):
+        await hop.advance(seconds)
+        await hop.sweep()
+    metric = await hop.metric("timeout")
+    assert metric.pop("sum") == pytest.approx(12 + 30, abs=0.9)
+    assert metric.pop("max") == pytest.approx(30, abs=0.9)
+    assert metric == {"count": 2, "histo100": 2}
+
+
+async def test_more_than_a_batch_is_done_in_several(start: Start) -> None:
+    hop = await start(message_timeout=10, attempts=1)
+    hop.monitors[0].context.settings.batch = 7
+    messages = [b"%d" % number for number in range(100)]
+    await hop.push(*messages)
+    await hop.advance(10)
+    await hop.sweep()
+    assert Counter(letter["message"] for letter in await hop.letters()) == Counter(messages)
+    assert (await hop.counts())["dead"] == 100
+
+
+async def test_the_wait_is_until_the_first_that_falls_due(start: Start) -> None:
+    hop = await start(message_timeout=10, message_expire=500)
+    assert await hop.sweep() == float("inf")
+    await hop.push(b'{"meta":{"delay":100}}')
+    assert await hop.sweep() == pytest.approx(100, abs=0.9)
+    await hop.push(b"hello")
+    assert await hop.sweep() == pytest.approx(10, abs=0.9)
+    await hop.say({"id": 2, "touch": 200})
+    assert await hop.sweep() == pytest.approx(100, abs=0.9)
+
+
+async def in_flight(start: Start, number: int) -> Hop:
+    """Five messages that are overdue, and ``number`` that are not, of which a tenth are delayed."""
+    hop = await start(message_timeout=3600, message_expire=40_000)
+    await hop.push(*[b"overdue %d" % each for each in range(5)])
+    for id in range(1, 6):
+        await hop.redis.zadd(hop.keys.deadlines, {str(id): id})
+    await hop.push(*[b"%d" % each for each in range(number * 9 // 10)])
+    await hop.push(*[b'{"meta":{"delay":100}}'] * (number // 10))
+    return hop
+
+
+async def test_what_is_due_costs_the_same_commands_with_10_and_with_10000_in_flight(start: Start) -> None:
+    few = await in_flight(start, 10)
+    with_few = await commands(few, few.sweep())
+    await few.redis.flushall()
+    many = await in_flight(start, 10_000)
+    with_many = await commands(many, many.sweep())
+    assert with_few == with_many
+    assert (await many.counts()).items() >= {"timeout": 5, "registered": 10_005}.items()
+    assert not {"keys", "scan", "sscan", "hscan", "zscan", "smembers", "hgetall", "lrem", "lrange"} & with_many.keys()
+    assert sum(with_many.values()) < 5 * 20 + 40, with_many
+
+
+async def test_a_done_costs_the_same_commands_with_10_and_with_10000_in_flight(start: Start) -> None:
+    few = await in_flight(start, 10)
+    with_few = await commands(few, few.say("1", "7", {"xid": "3"}))
+    await few.redis.flushall()
+    many = await in_flight(start, 10_000)
+    with_many = await commands(many, many.say("1", "7", {"xid": "3"}))
+    assert with_few == with_many
+    assert not {"keys", "scan", "hgetall", "lrem"} & with_many.keys()
+
+
+async def test_a_record_that_somebody_has_spoilt_is_as_good_as_gone(start: Start) -> None:
+    hop = await start(message_timeout=10)
+    await hop.push(b"hello", b"hello")
+    await hop.redis.hdel(hop.keys.message("1"), "message")
+    await hop.advance(10)
+    await hop.sweep()
+    assert (await hop.counts()).items() >= {"expired": 1, "timeout": 1}.items()
+    assert not await hop.redis.exists(hop.keys.message("1"))
+    await hop.say("aaf4c61ddcc5e8a2dabede0f3b482cd9aea9434d")
+    assert (await hop.counts())["done:late"] == 1
+    assert await hop.problems() == []
+
+
+async def test_policies_are_what_mdispatch_said_last(start: Start) -> None:
+    hop = await start(message_timeout=10, attempts=3)
+    await hop.push(b"hello")
+    hop = await start(message_timeout=20, attempts=1)
+    await hop.advance(10)
+    await hop.sweep()
+    assert [letter["reason"] for letter in await hop.letters()] == ["timeout"]

@@ -1,0 +1,181 @@
+"""A key of the wrong type costs a tracked message nothing: it is named, and once it is mended all goes on."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+
+from penstock.errors import WrongType
+from penstock.names import decoded
+from tests.hop import Hop, Start
+
+METRICS = "demo:metrics:"
+OF_TRACKING = [
+    ("demo:message:ids", "list"),
+    ("demo:message:deadlines", "zset"),
+    ("demo:message:delayed", "zset"),
+    ("demo:events", "stream"),
+    ("demo:dead", "list"),
+    (f"{METRICS}dead", "hash"),
+]
+REQUEST = b'{"meta":{"id":"a","replyTo":"mine"}}'
+ANSWER = b'{"meta":{"id":"a"}}'
+
+
+@asynccontextmanager
+async def wrong(redis: "Redis", key: str) -> AsyncIterator[None]:
+    """Somebody puts a string where ``key`` should be, and what was there back again."""
+    there = await redis.exists(key)
+    if there:
+        await redis.rename(key, "kept")
+    await redis.set(key, "not what it should be")
+    yield
+    await redis.delete(key)
+    if there:
+        await redis.rename("kept", key)
+
+
+async def everything(redis: Any) -> dict[str, Any]:
+    """Each key with what it holds, as the server writes it down."""
+    return {decoded(key): await redis.dump(key) for key in await redis.keys()}
+
+
+async def refuse(work: Awaitable[None], key: str, kind: str) -> None:
+    with pytest.raises(WrongType, match=f"^{key} holds a string, expected a {kind}$"):
+        await work
+
+
+@pytest.mark.parametrize(
+    ("key", "kind"),
+    [
+        ("in", "list"),
+        ("pending:1", "list"),
+        ("out", "list"),
+        *OF_TRACKING,
+        ("demo:deaths", "hash"),
+        *((f"{METRICS}{name}", "hash") for name in ("taken", "delivered", "registered", "untracked")),
+    ],
+)
+async def test_requests_wait_until_it_is_mended(start: Start, redis: Any, key: str, kind: str) -> None:
+    hop = await start()
+    messages = [b"first", b'{"meta":{"delay":100}}', b'{"meta":{"delay":-1}}', b"last"]
+    async with wrong(redis, key):
+        if key == "in":
+            await refuse(hop.dispatch.take(), key, kind)  # type: ignore[arg-type]
+        else:
+            await refuse(hop.push(*messages), key, kind)
+            assert await redis.exists("demo:message:1") == 0
+            assert await redis.llen("in") + (0 if key == "pending:1" else await redis.llen("pending:1")) == 4
+    hop = await start()
+    await hop.push(*(messages if key == "in" else [b"later"]))
+    assert set(await hop.held()) == {b"first", b"last", *([] if key == "in" else [b"later"])}
+    assert len(await hop.delayed()) == len(await hop.letters()) == 1
+    assert await hop.problems() == []
+
+
+async def test_a_counter_that_is_none_is_named_and_holds_messages_back(start: Start, redis: Any) -> None:
+    hop = await start()
+    await redis.delete("demo:message:id")
+    await redis.lpush("demo:message:id", "not what it should be")
+    with pytest.raises(WrongType, match=r"^demo:message:id holds a list, expected a string$"):
+        await hop.push(b"first", b"second")
+    await redis.delete("demo:message:id")
+    hop = await start()
+    await hop.push(b"third")
+    assert await hop.held() == [b"first", b"second", b"third"]
+    assert await hop.problems() == []
+
+
+@pytest.mark.parametrize(
+    ("key", "kind"),
+    [
+        ("demo:done", "list"),
+        ("watcher:pending:demo:1", "list"),
+        *OF_TRACKING,
+        *((f"{METRICS}{name}", "hash") for name in ("done", "done:late", "done:unknown", "failed")),
+    ],
+)
+async def test_what_workers_say_waits_until_it_is_mended(start: Start, redis: Any, key: str, kind: str) -> None:
+    hop = await start()
+    await hop.push(b"a", b"b", b"c")
+    said = ["1", '{"id":2,"error":"no luck"}', "77", "{"]
+    async with wrong(redis, key):
+        if key == "demo:done":
+            await refuse(hop.finish(), key, kind)
+        else:
+            before = await everything(redis)
+            await refuse(hop.say(*said), key, kind)
+            after = await everything(redis)
+            waiting = {"demo:done", "watcher:pending:demo:1"}
+            assert {name for name in after if after[name] != before.get(name)} <= waiting
+    hop = Hop(redis)
+    await hop.say(*(said if key == "demo:done" else ["3"]))
+    counts = {"done": 1 if key == "demo:done" else 2, "failed": 1, "done:unknown": 1, "dead": 1}
+    assert (await hop.counts()).items() >= counts.items()
+    assert await hop.problems() == []
+
+
+@pytest.mark.parametrize(
+    ("key", "kind"), [("res", "list"), ("pending:answers:1", "list"), *OF_TRACKING, (f"{METRICS}done", "hash")]
+)
+async def test_answers_wait_until_it_is_mended(start: Start, redis: Any, key: str, kind: str) -> None:
+    hop = await start()
+    await hop.push(REQUEST, REQUEST)
+    async with wrong(redis, key):
+        if key == "res":
+            await refuse(hop.answers.take(1), key, kind)  # type: ignore[arg-type]
+        else:
+            await refuse(hop.answer(ANSWER), key, kind)
+    hop = await start()
+    await hop.answer(*[ANSWER] * (2 if key == "res" else 1))
+    assert await hop.held("mine") == [ANSWER] * 2
+    assert await hop.problems() == []
+
+
+@pytest.mark.parametrize(
+    ("key", "kind"),
+    [
+        ("out", "list"),
+        *OF_TRACKING,
+        *((f"{METRICS}{name}", "hash") for name in ("delivered", "timeout", "retry", "expired")),
+    ],
+)
+async def test_what_is_due_waits_until_it_is_mended(start: Start, redis: Any, key: str, kind: str) -> None:
+    hop = await start(message_timeout=10, backoff_base=0)
+    await hop.push(b"to be retried", b"to be buried", b"to be forgotten", b'{"meta":{"delay":5}}')
+    await hop.say({"id": 2, "error": "no luck", "retry": False})
+    await redis.delete("demo:message:3")
+    await hop.advance(10)
+    async with wrong(redis, key):
+        before = await everything(redis)
+        await refuse(hop.sweep(), key, kind)  # type: ignore[arg-type]
+        assert await everything(redis) == before
+    await hop.sweep()
+    assert len(await hop.held()) == 5
+    assert (await hop.counts()).items() >= {"timeout": 1, "retry": 1, "dead": 1, "expired": 1, "delivered": 4}.items()
+    assert await hop.problems() == []
+
+
+async def test_scripts_that_the_server_forgot_are_sent_again(start: Start, redis: Any) -> None:
+    hop = await start(message_timeout=10, backoff_base=0)
+
+    async def forgetting(*work: Callable[[], Awaitable[Any]]) -> None:
+        for each in work:
+            await redis.script_flush()
+            await each()
+
+    for _ in range(2):
+        await forgetting(
+            lambda: hop.push(REQUEST, b"hello", b"hello"),
+            lambda: hop.answer(ANSWER),
+            lambda: hop.say({"xid": "aaf4c61ddcc5e8a2dabede0f3b482cd9aea9434d", "touch": 5}),
+            lambda: hop.say("aaf4c61ddcc5e8a2dabede0f3b482cd9aea9434d"),
+            lambda: hop.advance(10),
+            hop.sweep,
+        )
+    counts = {"taken": 6, "delivered": 6, "registered": 6, "done": 4, "touched": 2, "timeout": 3, "retry": 3}
+    assert await hop.counts() == counts
+    assert await hop.held("mine") == [ANSWER] * 2
+    assert await hop.problems() == []
