@@ -43,6 +43,17 @@ async def test_three_monitors_that_sweep_at_once_act_once_on_each_message(start:
     assert (await hop.in_flight(), await hop.delayed(), await hop.ids()) == ([], [], [])
 
 
+async def test_those_of_one_batch_are_tried_again_and_buried_in_the_order_in_which_they_came(start: Start) -> None:
+    hop = await start(message_timeout=10, attempts=2, backoff=[5])
+    messages = [b"%d" % number for number in range(700)]
+    await hop.push(*messages)
+    for seconds in (10, 5, 10):
+        await hop.advance(seconds)
+        await hop.sweep()
+    assert await hop.held() == messages + messages
+    assert [letter["message"] for letter in await hop.letters()] == messages
+
+
 async def done(hop: Hop) -> None:
     await hop.say("1", monitor=1)
 

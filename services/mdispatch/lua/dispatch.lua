@@ -134,7 +134,8 @@ for place = 1, count do
       if answer then call('HSET', key, 'replyTo:' .. id, answer) end
       report('registered', id, xid, 1)
       tracked[ours] = id
-      deadlines_of[2 * ours - 1], deadlines_of[2 * ours] = deadline, id
+      -- A microsecond apart, so that those of one batch fall due in the order in which they came.
+      deadlines_of[2 * ours - 1], deadlines_of[2 * ours] = string.format('%.6f', now + timeout + ours * 1e-6), id
     end
   end
 end

@@ -49,7 +49,7 @@ end
 
 local counts = {[delivered] = {}, [retry] = {}, [dead] = {}, [expired] = {}}
 local spent = {count = 0, sum = 0, max = -1}
-local earliest = math.huge
+local earliest, acted = math.huge, 0
 
 local function tally(metric, field) counts[metric][field] = (counts[metric][field] or 0) + 1 end
 
@@ -97,13 +97,19 @@ local function link(key, id, known)
   call('EXPIRE', key, expire)
 end
 
+-- Those of one sweep a microsecond apart, so that they stay in the order in which they came.
+local function schedule(key, id, wait)
+  local at_ = now + wait + acted * 1e-6
+  call('ZADD', key, string.format('%.6f', at_), id)
+  earliest = math.min(earliest, at_)
+end
+
 local function deliver(record, xid_key, queue, id, known)
   local attempt = known.attempt + 1
   call('LPUSH', queue, known.message)
   call('HSET', record, 'delivered', stamp, 'deadline', deadline, 'attempt', attempt)
-  call('HDEL', record, 'error', 'final')
-  call('ZADD', deadlines, deadline, id)
-  earliest = math.min(earliest, deadline)
+  if known.error then call('HDEL', record, 'error', 'final') end
+  schedule(deadlines, id, timespan)
   if attempt == 1 then
     link(xid_key, id, known)
     call('EXPIRE', record, expire)
@@ -150,18 +156,18 @@ local function read(record)
   return known
 end
 
-local acted = 0
 for place = 1, #messages / 4 do
   local record, xid_key = subjects[4 * place - 3], subjects[4 * place - 2]
   local queue, answer = subjects[4 * place - 1], subjects[4 * place]
   local id, attempt, action, wait = unpack(messages, 4 * place - 3, 4 * place)
   local known = read(record)
-  local until_ = action ~= 'deliver' and call('ZSCORE', deadlines, id) or action ~= 'retry' and call('ZSCORE', delayed, id)
+  local until_ = action ~= 'deliver' and call('ZSCORE', deadlines, id)
+      or (action == 'deliver' or action == 'expired') and call('ZSCORE', delayed, id)
   local is = (known.attempt or '') .. (known.error and 'e' or '') .. (known.final and 'f' or '')
   if until_ and tonumber(until_) <= now and is == attempt then
     acted = acted + 1
-    call('ZREM', deadlines, id)
-    call('ZREM', delayed, id)
+    local again = action == 'retry' and tonumber(wait) == 0 and known.message
+    if not again and call('ZREM', deadlines, id) == 0 then call('ZREM', delayed, id) end
     if action == 'expired' or not known.message then
       tally(expired, 'count')
       report('expired', id, known, '')
@@ -180,9 +186,7 @@ for place = 1, #messages / 4 do
       if action ~= 'retry' then
         bury(record, xid_key, answer, id, known, action)
       elseif tonumber(wait) > 0 then
-        local later = string.format('%.6f', now + wait)
-        call('ZADD', delayed, later, id)
-        earliest = math.min(earliest, later)
+        schedule(delayed, id, wait)
       else
         deliver(record, xid_key, queue, id, known)
       end
@@ -192,7 +196,7 @@ end
 
 for _, key in ipairs({deadlines, delayed}) do
   local first = call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]
-  if first and tonumber(first) == earliest then call('PUBLISH', due, first) end
+  if first and math.abs(first - earliest) < 1e-6 then call('PUBLISH', due, first) end
 end
 -- Ids that are finished leave the list once they are its oldest, or once all are finished.
 for _ = 1, 2 * acted do
