@@ -174,6 +174,20 @@ class Context(Generic[S]):
         self._known.add(script.name)
         return result
 
+    async def ask(self, script: Script, /, **named: Any) -> Any:
+        """The result of ``script``, which only looks: without a transaction. Raises as ``settled`` does."""
+        reply: Any = None
+        for command in [script.by_digest] * (script.name in self._known) + [script.by_source]:
+            await self.wire.send(pack([command(**named)]))
+            (reply,) = await self.wire.receive(1)
+            if not isinstance(reply, NoScriptError):
+                break
+        if isinstance(reply, ResponseError):
+            raise ours(reply)
+        self._known.add(script.name)
+        self.trouble.over()
+        return reply
+
     async def named(self, error: ResponseError, *keys: str, expected: str = "list") -> Exception:
         """A server's WRONGTYPE does not say which key; this one does."""
         if str(error).startswith("WRONGTYPE"):

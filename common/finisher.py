@@ -131,7 +131,7 @@ class Finisher:
                 by_id, by_xid = record + one.id, xid_key + one.xid
                 names += (by_id if one.id else by_xid, by_xid if one.xid else by_id)
                 ways.append(WAYS.get(one.verdict, "done"))
-        found = iter(await self._context.run(_identify, names=names, ways=ways) if names else ())
+        found = iter(await self._context.ask(_identify, names=names, ways=ways) if names else ())
         subjects: list[Word] = []
         entries: list[Word] = []
         nobody = self._place.pending

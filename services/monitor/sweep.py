@@ -29,7 +29,7 @@ class Sweep:
     async def act(self, policy: Policy) -> float:
         """Do what is due, a batch of it; seconds until more is, infinite where nothing is to come."""
         keys = self._keys
-        wait, overdue, ready, now = await self._context.run(
+        wait, overdue, ready, now = await self._context.ask(
             _due, deadlines=keys.deadlines, delayed=keys.delayed, batch=self._context.settings.batch
         )
         self.looked_at = float(now)
