@@ -114,6 +114,26 @@ async def test_a_monitor_that_looked_too_early_leaves_what_has_changed_since(
     assert await hop.problems() == []
 
 
+async def given_up_for_good(hop: Hop) -> None:
+    await hop.say({"id": 1, "error": "no luck", "retry": False}, monitor=1)
+
+
+@pytest.mark.parametrize("meanwhile", [given_up_for_good, swept_retried_and_overdue])
+async def test_a_monitor_that_meant_to_try_again_buries_what_has_no_attempt_left_since(
+    start: Start, meanwhile: Callable[[Hop], Awaitable[None]]
+) -> None:
+    hop = await start(2, message_timeout=10, attempts=2, backoff=[5])
+    await hop.push(b"hello")
+    await hop.advance(10)
+    monitor = hop.monitors[0]
+    assert await monitor.halt("sweep.lua", hop.sweep())
+    await meanwhile(hop)
+    await monitor.resume()
+    assert await hop.delayed() == []
+    assert [letter["message"] for letter in await hop.letters()] == [b"hello"]
+    assert await hop.problems() == []
+
+
 async def test_a_message_to_be_delivered_is_not_delivered_by_one_who_looked_before_another_did(start: Start) -> None:
     hop = await start(2, message_timeout=10, backoff=[5])
     await hop.push(b"hello")

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tests.reliability.jobs import REPLIES, UNWILLING, Job, read
-from tests.reliability.line import TRACKING, Line
 from tests.reliability.stage import assert_registry_clean, audited
-from tests.reliability.worker import KEYS, SAID
+from tests.reliability.tracked_line import TRACKING, Line
+from tests.reliability.tracked_worker import KEYS, SAID
 
 LIFE: Final = re.compile(
     "registered (delayed delivered )?"
@@ -36,6 +36,8 @@ class Event:
     id: str
     xid: str
     attempt: str
+    at: int
+    """When it was written (ms)."""
 
 
 class Books:
@@ -45,13 +47,13 @@ class Books:
         self.line, stage = line, line.dispatching
         self.accepted, self.unsure = list(map(read, accepted)), list(map(read, unsure))
         self.jobs = {job.xid: job for job in [*self.accepted, *self.unsure]}
-        events = [_texts(fields) for _, fields in stage.redis.xrange(KEYS.events)]
-        self.events = [Event(each["event"], each["id"], each["xid"], each["attempt"]) for each in events]
+        events = _read(stage.redis.xrange(KEYS.events))
+        self.events = [Event(each["event"], each["id"], each["xid"], each["attempt"], at) for at, each in events]
         self.lives: dict[str, list[Event]] = defaultdict(list)
         for event in self.events:
             self.lives[event.id].append(event)
         self.letters: list[dict[str, Any]] = [json.loads(letter) for letter in stage.held(KEYS.dead)]
-        self.said = [(int(at.split(b"-")[0]), _texts(fields)) for at, fields in stage.redis.xrange(SAID)]
+        self.said = _read(stage.redis.xrange(SAID))
 
     def named(self, *names: str) -> list[Event]:
         return [event for event in self.events if event.name in names]
@@ -117,12 +119,11 @@ def assert_each_ended_as_it_says(books: Books) -> None:
     for event in books.named("done", "late"):
         assert books.jobs[event.xid].kind not in UNWILLING, event
         assert done[event.xid], f"nobody said that {event} is done"
-    words = {(said["verdict"], said["xid"], said["attempt"]) for _, said in books.said}
+    first = {(said["verdict"], said["xid"], said["attempt"]): at for at, said in reversed(books.said)}
     for event in books.named("done", "failed"):
         verdicts = ("done",) if event.name == "done" else ("failed", "final")
-        attempts = ("", event.attempt)
-        meant = any((verdict, event.xid, attempt) in words for verdict in verdicts for attempt in attempts)
-        assert meant, f"nobody said it of this attempt: {event}"
+        words = [(verdict, event.xid, attempt) for verdict in verdicts for attempt in ("", event.attempt)]
+        assert any(first.get(word, event.at + 1) <= event.at for word in words), f"nobody had said it: {event}"
 
 
 def assert_answers(books: Books) -> None:
@@ -207,6 +208,11 @@ def assert_nothing_remains(books: Books) -> None:
 def _metric(books: Books, name: str) -> Counter[str]:
     fields = _texts(books.line.redis.hgetall(KEYS.metric(name)))
     return Counter({field: int(value) for field, value in fields.items() if field not in ("sum", "max")})
+
+
+def _read(entries: Iterable[tuple[bytes, dict[bytes, bytes]]]) -> list[tuple[int, dict[str, str]]]:
+    """The entries of a stream, with the time of each (ms)."""
+    return [(int(id.split(b"-")[0]), _texts(fields)) for id, fields in entries]
 
 
 def _texts(fields: dict[bytes, bytes]) -> dict[str, str]:

@@ -4,7 +4,6 @@ import asyncio
 import random
 import time
 from collections import Counter
-from collections.abc import Callable
 
 import pytest
 
@@ -12,8 +11,8 @@ from penstock.embedded import EmbeddedServer
 from tests.reliability.accounts import Books, assert_all_ended
 from tests.reliability.conftest import Staged
 from tests.reliability.jobs import WEIGHTS
-from tests.reliability.line import Line, Load
 from tests.reliability.stage import Dispatching, QueueService, audited
+from tests.reliability.tracked_line import Line, Load
 
 KILLS = 200
 LONGEST_PEACE = 0.3
@@ -36,7 +35,7 @@ def test_any_of_two_mdispatch_three_monitors_and_two_workers_killed_200_times_un
                 time.sleep(rng.uniform(0, LONGEST_PEACE))  # not a wait for something: the time of the kill is chance
                 victim = rng.choice(line.members)
                 if rng.random() < 0.5:
-                    aim(victim.is_busy)
+                    victim.wait_until_busy()
                 in_hand[victim.name] += victim.kill()
                 victim.start()
                 if number % 20 == 0:
@@ -48,13 +47,6 @@ def test_any_of_two_mdispatch_three_monitors_and_two_workers_killed_200_times_un
         assert_every_kind_was_met(books)
     assert in_hand.keys() == {"mdispatch", "monitor", "worker"}
     assert all(in_hand.values()), "no kill met something in hand: the test proves nothing"
-
-
-def aim(met: Callable[[], bool], longest: float = 0.2) -> None:
-    """Return once the victim has something in hand, or soon."""
-    end = time.monotonic() + longest
-    while time.monotonic() < end and not met():
-        pass
 
 
 def assert_every_kind_was_met(books: Books) -> None:

@@ -10,9 +10,9 @@ from penstock.embedded import EmbeddedServer
 from tests.harness import until
 from tests.reliability.accounts import assert_all_ended
 from tests.reliability.conftest import Staged
-from tests.reliability.line import Line, Load
 from tests.reliability.stage import Dispatching, QueueService, audited
-from tests.reliability.worker import KEYS
+from tests.reliability.tracked_line import Line, Load
+from tests.reliability.tracked_worker import KEYS
 
 RESTARTS = 5
 RESUMES_WITHIN = 3.0
@@ -32,8 +32,9 @@ def test_a_server_with_aof_that_restarts_under_load_loses_no_request_and_ends_no
         line = Line(staged, server, mdispatch=1, monitors=1, workers=1)
         with Load(line, rng, rate=250) as load:
             until(lambda: ended(line))
-            for _ in range(RESTARTS):
+            for busy in rng.sample(2 * line.members, RESTARTS):
                 time.sleep(rng.uniform(0.2, 1.5))  # not a wait for something: the time of the restart is chance
+                busy.wait_until_busy(2)
                 rng.choice([server.kill, server.stop])()
                 time.sleep(rng.choice([0, rng.uniform(0, 1.5)]))  # some are due meanwhile
                 server.start()

@@ -1,6 +1,7 @@
 """A tracked line on a server: mdispatch, monitors, and workers of the test's own, under load."""
 
 import random
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,7 @@ from tests.harness import until
 from tests.reliability.jobs import requests
 from tests.reliability.nursery import Replica
 from tests.reliability.stage import Dispatching, Publisher, QueueService, Stage, Watching
-from tests.reliability.worker import KEYS, OUT, RES, later_of, working_of
+from tests.reliability.tracked_worker import KEYS, OUT, RES, later_of, working_of
 
 TRACKING: dict[str, object] = {
     "res": RES,
@@ -22,7 +23,9 @@ TRACKING: dict[str, object] = {
     "reply_expire": 300,
     "event_capacity": 1_000_000,
 }
-WORKING = QueueService("worker", pending="worker", outs=(), namespace="workers", module="tests.reliability.worker")
+WORKING = QueueService(
+    "worker", pending="worker", outs=(), namespace="workers", module="tests.reliability.tracked_worker"
+)
 
 
 class Member:
@@ -50,8 +53,11 @@ class Member:
         self.stage.forget(self.replica)
         return in_hand
 
-    def is_busy(self) -> bool:
-        return any(map(self.stage.redis.llen, self._held()))
+    def wait_until_busy(self, longest: float = 0.2) -> None:
+        """Return once it has something in hand, or after ``longest`` seconds."""
+        end = time.monotonic() + longest
+        while time.monotonic() < end and not any(map(self.stage.redis.llen, self._held())):
+            time.sleep(0.0005)
 
     def _held(self) -> list[str]:
         if self.stage.service is WORKING:
@@ -82,12 +88,12 @@ class Line:
         lists += [each(number) for each in (working_of, later_of) for number in range(workers)]
         if self.redis.exists(*lists):
             return False
-        names = {b"work:pending*", b"watcher:pending:*"}
+        names = ("work:pending*", "watcher:pending:*")
         return not any(next(self.redis.scan_iter(name, count=10_000), None) for name in names)
 
     def end(self) -> None:
         """Wait until nothing is on its way, and stop them all."""
-        until(self.has_ended, 40, every=0.05)
+        until(lambda: self.has_ended() and self.has_ended(), 40, every=0.05)  # it may move between two looks
         self.dispatching.stop()
         self.watching.stop()
         for member in self.members:
