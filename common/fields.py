@@ -50,7 +50,7 @@ def expected_of(field: FieldInfo) -> str:
     """What an operator may write there, for a sentence."""
     least, most = bounds_of(field)
     if least is not None:
-        number = "a whole number" if field.annotation is int else "a number"
+        number = "a number" if field.annotation is float else "a whole number"
         return f"{number} of {_noun(field)} from {least} to {most}"
     return _noun(field) if "|" in _noun(field) else f"a {_noun(field)}"
 
