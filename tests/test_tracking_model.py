@@ -168,8 +168,8 @@ class Tracking(RuleBasedStateMachine):
         words = [self.word(*form) for form in forms]
         entries = [word.entry for word in words]
         self.do((self.hop.say_at_once if at_once else self.hop.say)(*entries, monitor=monitor))
-        for batch in [words] if at_once else [words[:1], words[1:]]:
-            self.model.hear(self.model.mean(batch))
+        first = len(words) if at_once else 1
+        self.model.hear(self.model.mean(words[:first]), words[first:])
 
     @precondition(lambda self: len(self.held) < MONITORS - 1)
     @rule(forms=st.lists(word_forms, min_size=1, max_size=4), monitor=any_monitor)
@@ -190,8 +190,7 @@ class Tracking(RuleBasedStateMachine):
             entry = json.dumps({"meta": meta}).encode() if xid else b"answer to nobody"
             words.append(Word(entry, "answer" if xid else "bad", 0, xid, attempt))
         self.do(self.hop.answer(*(word.entry for word in words)))
-        for batch in (words[:1], words[1:]):
-            self.model.hear(self.model.mean(batch))
+        self.model.hear(self.model.mean(words[:1]), words[1:])
 
     # What is due
 

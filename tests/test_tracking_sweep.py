@@ -240,3 +240,15 @@ async def test_policies_are_what_mdispatch_said_last(start: Start) -> None:
     await hop.advance(10)
     await hop.sweep()
     assert [letter["reason"] for letter in await hop.letters()] == ["timeout"]
+
+
+async def test_a_batch_of_the_largest_size_of_each_kind_may_be_due_at_once(start: Start) -> None:
+    hop = await start(message_timeout=10)
+    hop.monitors[0].context.settings.batch = 1000
+    await hop.push(*[b"hello"] * 1000, *[b'{"meta":{"id":"a","delay":10}}'] * 1000)
+    await hop.advance(10)
+    await hop.sweep()
+    assert await hop.counts() == {"taken": 2000, "delivered": 2000, "registered": 2000, "timeout": 1000}
+    await hop.say_at_once(*["a"] * 1000)
+    assert (await hop.counts())["done"] == 1000
+    assert await hop.problems() == []

@@ -230,8 +230,8 @@ class Model:
         self.count("touched")
         self.tell("touched", id, message.attempt)
 
-    def hear(self, batch: Sequence[Meant]) -> None:
-        """Carry out a batch; words whose message is gone mean another one, or none."""
+    def hear(self, batch: Sequence[Meant], behind: Sequence[Word] = ()) -> None:
+        """Carry out a batch and what waits ``behind`` it; words whose message is gone mean another one, or none."""
         while batch:
             self.order += 1
             again = []
@@ -240,7 +240,7 @@ class Model:
                     self.unlink(meant.xid, meant.id)
                     again.append(meant.word)
             self.trim(2 * len(batch))
-            batch = self.mean(again)
+            batch, behind = self.mean([*again, *behind]), ()
 
     def carry_out(self, meant: Meant) -> bool:
         """False where the message is gone."""
