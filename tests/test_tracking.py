@@ -255,7 +255,8 @@ async def test_the_policy_says_what_monitors_must_know(start: Start) -> None:
         "replyTo": "replies",
     }
     assert hop.policy.backoff.after(2) == 5
-    hop = await start()
+    hop = await start(done="finished")
+    assert hop.policy.done == "finished"
     assert "replyTo" not in await hop.texts(hop.keys.policy)
     assert json.loads((await hop.texts(hop.keys.policy))["backoff"]) == {"base": 1, "cap": 5}
 
