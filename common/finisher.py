@@ -124,25 +124,37 @@ class Finisher:
     async def _identified(self, said: list[Said]) -> tuple[list[Word], list[Word]]:
         """What the script takes: the keys of each entry's message, and what is to be done with it."""
         record, xid_key = encoded(self._place.keys.message("")), encoded(self._place.keys.xid(""))
-        names: list[Word] = []
-        ways: list[str] = []
-        for one in said:
-            if one.id or one.xid:
-                by_id, by_xid = record + one.id, xid_key + one.xid
-                names += (by_id if one.id else by_xid, by_xid if one.xid else by_id)
-                ways.append(WAYS.get(one.verdict, "done"))
-        found = iter(await self._context.ask(_identify, names=names, ways=ways) if names else ())
+        recalled = self._recall(said)
+        found = iter(recalled or await self._ask_for([one for one in said if one.id or one.xid]))
         subjects: list[Word] = []
         entries: list[Word] = []
         nobody = self._place.pending
         for one in said:
-            id, xid, answer = (next(found), next(found), next(found)) if one.id or one.xid else (None, None, None)
-            verdict = one.verdict if id is not None or one.verdict.startswith("bad") else "unknown"
-            id, xid = id or one.id, xid or one.xid
+            verdict, id, xid, answer, words = one.verdict, one.id, one.xid, None, one.words
+            if id or xid:
+                found_id, found_xid, answer = next(found), next(found), next(found)
+                verdict = "unknown" if found_id is None else verdict
+                id, xid = found_id or id, found_xid or xid
+            if recalled:
+                verdict, words = "recalled", answer or ""
             if verdict == "touch":
                 verdict = "touched"
                 if self._touch:
                     await self._touch(id, one.seconds)
             subjects += (record + id, xid_key + xid, answer or self._place.reply_to or nobody)
-            entries += (id, verdict, one.attempt, one.words)
+            entries += (id, verdict, one.attempt, words)
         return subjects, entries
+
+    def _recall(self, said: list[Said]) -> list[Any]:
+        """What ``identify.lua`` would say of them, all answers, where it is known without asking; else empty."""
+        return []
+
+    async def _ask_for(self, said: list[Said]) -> list[Any]:
+        """What ``identify.lua`` says of them."""
+        record, xid_key = encoded(self._place.keys.message("")), encoded(self._place.keys.xid(""))
+        names: list[Word] = []
+        for one in said:
+            by_id, by_xid = record + one.id, xid_key + one.xid
+            names += (by_id if one.id else by_xid, by_xid if one.xid else by_id)
+        ways = [WAYS.get(one.verdict, "done") for one in said]
+        return list(await self._context.ask(_identify, names=names, ways=ways)) if names else []

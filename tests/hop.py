@@ -97,7 +97,9 @@ class Hop:
             redis="redis://h", redis_namespace=self.keys.namespace, **{**NAMES, **settings}
         )
         context = self.context(self.settings, id="1")
-        self.dispatch, self.answers = Dispatch(context), Answers(context.beside("answers"))
+        self.dispatch = Dispatch(context, lambda *request: self.answers.remember(*request))
+        self._beside = context.beside("answers")
+        self.forget()
         self.monitors = [Monitor(self, id + 1) for id in range(monitors)]
         self.policy: Policy
 
@@ -107,6 +109,10 @@ class Hop:
         context = Halting(settings, self.redis, wires, log, Trouble(log), durability, keys=self.keys, id=id)
         context.token = 1 if settings.ordered else None
         return context
+
+    def forget(self) -> None:
+        """From now on answers are taken by what has dispatched nothing yet: another instance, or the next run."""
+        self.answers = Answers(self._beside)
 
     async def start(self) -> "Hop":
         if self.settings.ordered:

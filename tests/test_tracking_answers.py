@@ -5,6 +5,9 @@ from typing import Any
 
 import pytest
 
+from common.context import Context
+from penstock.lua import Script
+from services.mdispatch import answers
 from tests.hop import Hop, Start
 
 
@@ -147,6 +150,79 @@ async def test_a_second_answer_is_discarded_and_counted(start: Start) -> None:
     await hop.answer(answer("a"), answer("b"))
     assert await hop.held("mine") == [answer("a")]
     assert (await hop.counts()).items() >= {"done": 1, "done:unknown": 3}.items()
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The scripts that a service has asked the server with."""
+    names: list[str] = []
+    ask = Context.ask
+
+    async def note(context: Context[Any], script: Script, /, **named: Any) -> Any:
+        names.append(script.name)
+        return await ask(context, script, **named)
+
+    monkeypatch.setattr(Context, "ask", note)
+    return names
+
+
+async def test_an_answer_to_a_request_of_its_own_takes_no_question(start: Start, asked: list[str]) -> None:
+    hop = await start(reply_to="replies")
+    await hop.push(request("a", replyTo="mine"), request("b"))
+    await hop.answer(answer("b"), answer("a"))
+    assert asked == []
+    assert (await hop.held("mine"), await hop.held("replies")) == ([answer("a")], [answer("b")])
+    await hop.answer(answer("a"))
+    assert asked == ["identify.lua"]
+
+
+async def test_answers_to_requests_of_other_instances_and_of_earlier_runs_find_their_way(
+    start: Start, asked: list[str]
+) -> None:
+    hop = await start()
+    await hop.push(request("a", replyTo="to:0"))
+    hop.forget()
+    await hop.push(request("b", replyTo="to:1"), request("a", replyTo="to:2"))
+    await hop.answer(answer("b", number=1))
+    assert asked == []
+    await hop.answer(answer("a", number=0), answer("a", number=2))
+    assert asked == ["identify.lua"]
+    for number, id in enumerate("aba"):
+        assert await hop.held(f"to:{number}") == [answer(id, number=number)]
+
+
+async def test_a_request_that_has_the_id_and_xid_of_one_before_the_database_was_emptied(start: Start) -> None:
+    hop = await start()
+    await hop.push(request("a", replyTo="before"), request("b", replyTo="before"))
+    await hop.redis.flushdb()
+    hop.answers.remember(b"b", 1, "before")
+    await hop.push(request("b", replyTo="after"), request("a", replyTo="after"))
+    await hop.answer(answer("a"))
+    assert await hop.held("after") == [answer("a")]
+
+
+async def test_no_more_requests_are_remembered_than_fit(
+    start: Start, asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answers, "MOST_REMEMBERED", 2)
+    hop = await start(reply_to="replies")
+    await hop.push(*map(request, "abc"))
+    await hop.answer(answer("b"), answer("c"))
+    assert asked == []
+    await hop.answer(answer("a"))
+    assert asked == ["identify.lua"]
+    assert await hop.held("replies") == [answer("b"), answer("c"), answer("a")]
+
+
+async def test_a_request_that_is_gone_is_unknown_though_it_is_remembered(start: Start) -> None:
+    hop = await start(message_expire=100, message_timeout=10)
+    await hop.push(request("a", replyTo="mine"), request(replyTo=7), request("b", replyTo="mine", delay=50))
+    await hop.advance(101)
+    await hop.answer(answer("a"), answer("b"))
+    await hop.answer(b"{}", answer(""))
+    assert not await hop.redis.exists("mine")
+    assert (await hop.counts())["done:unknown"] == 2
+    assert await hop.problems() == []
 
 
 async def test_an_answer_while_a_retry_is_waited_for_is_passed_on_and_counts_as_late(start: Start) -> None:

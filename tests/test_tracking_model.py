@@ -192,6 +192,10 @@ class Tracking(RuleBasedStateMachine):
         self.do(self.hop.answer(*(word.entry for word in words)))
         self.model.hear(self.model.mean(words[:1]), words[1:])
 
+    @rule()
+    def be_answered_by_another(self) -> None:
+        self.hop.forget()
+
     # What is due
 
     @rule(monitor=any_monitor)

@@ -22,10 +22,11 @@
 -- ARGV lasting     the one list for answers that lives for good, or empty
 -- ARGV history     most events to keep; 0 for none
 -- ARGV due         channel that is told when something falls due before all else
--- ARGV entries...  four an entry: id; `done`, `answer`, `failed`, `final` (failed, and no more attempts), `touched` (done
---                  already), `unknown`, or `badDone` and `badAnswer` for a dead letter; the attempt it speaks of, or
---                  empty; words
--- Returns false where `pending` holds others; the places of entries whose message was gone since it was looked up, which
+-- ARGV entries...  four an entry: id; `done`, `answer`, `recalled` (an answer, if that message is the oldest of its xid
+--                  and its request names the list in words), `failed`, `final` (failed, and no more attempts), `touched`
+--                  (done already), `unknown`, or `badDone` and `badAnswer` for a dead letter; the attempt it speaks of,
+--                  or empty; words
+-- Returns false where `pending` holds others; the places of entries whose message was not what it was taken for, which
 -- are in `pending` again; and what was taken. Run twice: nothing is done, since `pending` holds others.
 local call, pcall = redis.call, redis.pcall
 if lease and call('HGET', lease, 'token') ~= token then return redis.error_reply('FENCED ' .. lease) end
@@ -54,6 +55,11 @@ local function bury(message, reason, words)
     attempts = 0, at = tonumber(at)}))
   tally(dead, 'count')
   tally(dead, reason)
+end
+
+local function is_oldest(key, id, answer)
+  local chain = pcall('HMGET', key, 'id', 'replyTo:' .. id)
+  return chain[1] == id and (chain[2] or '') == answer
 end
 
 -- Take a message out of the chain of those that have the same xid.
@@ -134,6 +140,8 @@ for place = 1, count do
     bury(said[place], verdict, words)
   elseif verdict == 'unknown' then
     tally(unknown, 'count')
+  elseif verdict == 'recalled' and not is_oldest(xid_key, id, words) then
+    again[#again + 1] = place
   elseif verdict ~= 'touched' then
     local known = pcall('HMGET', record, 'xid', 'timestamp', 'deadline', 'delivered', 'attempt', 'queue', 'service', 'state')
     if known.err or not known[1] then
@@ -145,7 +153,7 @@ for place = 1, count do
       local fails = verdict == 'failed' or verdict == 'final'
       if fails and fail(record, id, attempt, verdict == 'final', words, known)
           or not fails and finish(record, xid_key, id, attempt, known) then
-        if verdict == 'answer' then pass_on(said[place], answer) end
+        if verdict == 'answer' or verdict == 'recalled' then pass_on(said[place], answer) end
       else
         tally(unknown, 'count')
       end

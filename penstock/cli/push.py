@@ -1,5 +1,6 @@
 """``penstock push``: lines of a file or of standard input become messages of a list."""
 
+import asyncio
 import os
 import sys
 import time
@@ -24,6 +25,9 @@ PIECE: Final = 256 * 1024
 
 BATCH: Final = 1000
 """Most messages of one LPUSH."""
+
+PATIENCE: Final = 1
+"""Seconds that an interrupted push waits for the server's word on what is under way."""
 
 
 @dataclass
@@ -79,7 +83,12 @@ async def _push_all(
     pushed = Pushed()
     try:
         async for messages in batches:
-            await _send(client, key, messages, pushed)
+            sent = asyncio.create_task(_send(client, key, messages, pushed))
+            try:
+                await asyncio.shield(sent)
+            except asyncio.CancelledError:
+                await asyncio.wait({sent}, timeout=PATIENCE)
+                raise
             advance(pushed)
     except BaseException:
         complain(f"{pushed.messages:,} messages were pushed to {shown(key)} before this:", 1)

@@ -1,15 +1,23 @@
 """The way back: answers of workers to whoever asked."""
 
 import json
+from collections import OrderedDict
+from typing import Any, Final
 
 from common.context import Context
 from common.finisher import Finisher, Place, Said
 from services.mdispatch.request import xid_of
 from services.mdispatch.settings import Settings
 
+MOST_REMEMBERED: Final = 10_000
+"""Requests, of some 300 bytes each."""
+
 
 class Answers(Finisher):
-    """From ``res`` through this instance's pending list to the list that the request named, ending its record."""
+    """From ``res`` through this instance's pending list to the list that the request named, ending its record.
+
+    The server need not be asked for a request that this instance has dispatched itself: that is a round trip less.
+    """
 
     def __init__(self, context: Context[Settings]) -> None:
         settings = context.settings
@@ -26,6 +34,17 @@ class Answers(Finisher):
             settings.reply_to or "",
         )
         super().__init__(context, place, understood)
+        self._remembered: OrderedDict[bytes, tuple[bytes, bytes, str]] = OrderedDict()
+
+    def remember(self, xid: bytes, id: int, reply_to: str) -> None:
+        """Note a request that is about to be dispatched, of several with the same xid the oldest."""
+        self._remembered.setdefault(xid, (b"%d" % id, b"", reply_to))
+        if len(self._remembered) > MOST_REMEMBERED:
+            self._remembered.popitem(last=False)
+
+    def _recall(self, said: list[Said]) -> list[Any]:
+        recalled = [self._remembered.pop(one.xid, None) for one in said]
+        return [word for words in recalled for word in words or ()] if all(recalled) else []
 
 
 def understood(answer: bytes) -> Said:

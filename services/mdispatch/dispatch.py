@@ -1,6 +1,7 @@
 """The moves of mdispatch: requests registered and delivered, in batches, without leaving the server twice."""
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -37,11 +38,12 @@ class Dispatch:
     While there is a backlog two batches are in hand: one is read while the server registers the other.
     """
 
-    def __init__(self, context: Context[Settings]) -> None:
+    def __init__(self, context: Context[Settings], remember: Callable[[bytes, int, str], object] | None = None) -> None:
+        """``remember``: told the xid of each request, its id, and the list for its answer where it names one."""
         settings, keys = context.settings, context.keys
         assert keys
         assert context.id
-        self._context, self._keys = context, keys
+        self._context, self._keys, self._remember = context, keys, remember
         self._pending = context.pending(settings.pending)
         self._batches: deque[Batch] = deque()
         self._spare: int | None = None
@@ -192,3 +194,5 @@ class Dispatch:
                 request = rejected("badRequest", str(error))
             subjects += (b"%b%d" % (record, id), xid_key + request.xid)
             requests.append(request.words)
+            if self._remember and request.xid:
+                self._remember(request.xid, id, request.reply_to)

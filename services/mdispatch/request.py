@@ -19,10 +19,11 @@ class Unreadable(ValueError):
 
 
 class Request(NamedTuple):
-    """By which xid the request is known, and what ``dispatch.lua`` is told of it."""
+    """By which xid the request is known, what ``dispatch.lua`` is told of it, and the list for its answer, if named."""
 
     xid: bytes
     words: str
+    reply_to: str = ""
 
 
 def read(message: bytes, refusal: Callable[[str], str | None]) -> Request:
@@ -36,9 +37,10 @@ def read(message: bytes, refusal: Callable[[str], str | None]) -> Request:
         return request
     more = {"replyTo": _reply_to(meta, refusal), "when": _when(meta)}
     wanted = {word: value for word, value in more.items() if value is not None}
-    return (
-        Request(request.xid, json.dumps({"type": request.words, **wanted}, ensure_ascii=False)) if wanted else request
-    )
+    if not wanted:
+        return request
+    words = json.dumps({"type": request.words, **wanted}, ensure_ascii=False)
+    return Request(request.xid, words, wanted.get("replyTo", ""))
 
 
 def rejected(reason: str, error: str) -> Request:

@@ -10,24 +10,23 @@ from services.mdispatch.settings import Settings
 
 async def run(context: Context[Settings]) -> None:
     """Requests one way, answers the other, each on a wire of its own."""
+    answers = Answers(context.beside("answers")) if context.settings.res else None
     async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(dispatch(context))
-        if context.settings.res:
-            tasks.create_task(answer(context.beside("answers")))
+        tasks.create_task(_dispatch(context, Dispatch(context, answers.remember if answers else None)))
+        if answers:
+            tasks.create_task(_answer(context, answers))
 
 
-async def dispatch(context: Context[Settings]) -> None:
+async def _dispatch(context: Context[Settings], dispatch: Dispatch) -> None:
     """Take a request, register and deliver it and all that wait behind it; first of all, what an earlier run left."""
-    dispatch = Dispatch(context)
     await dispatch.recover()
     while context.running:
         if await dispatch.take():
             await dispatch.deliver()
 
 
-async def answer(context: Context[Settings]) -> None:
+async def _answer(context: Context[Settings], answers: Answers) -> None:
     """Take an answer, pass it and all that wait behind it on to those who asked."""
-    answers = Answers(context)
     await answers.deliver()
     while context.running:
         if await answers.take(context.settings.pop_timeout):

@@ -19,8 +19,8 @@ def test_either_of_two_replicas_killed_200_times_under_load_loses_and_doubles_no
         for _ in range(KILLS):
             time.sleep(rng.uniform(0, LONGEST_PEACE))  # not a wait for something: the time of the kill is chance
             which = rng.randrange(2)
-            killed.add(stage.id_of(replicas[which]))
             replicas[which].kill()
+            killed.add(stage.id_of(replicas[which]))
             in_hand += bool(stage.pending())
             stage.forget(replicas[which])
             replicas[which] = stage.start()

@@ -47,8 +47,8 @@ class Member:
     def kill(self) -> bool:
         """Whether it met something in hand."""
         held = self._held()
-        self.killed |= {self.stage.id_of(self.replica) or ""}
         self.replica.kill()
+        self.killed |= {self.stage.id_of(self.replica) or ""}
         in_hand = any(map(self.stage.redis.llen, held))
         self.stage.forget(self.replica)
         return in_hand

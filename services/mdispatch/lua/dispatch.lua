@@ -64,6 +64,11 @@ local room = capacity - call('ZCARD', deadlines) - call('ZCARD', delayed)
 local push, tracked, deadlines_of, later, rejected = {}, {}, {}, {}, {}
 local ours = 0
 
+-- One look at the records of all xids instead of one at each, since hardly ever two messages have the same.
+local linked, xid_keys = {}, {}
+for place = 2, #subjects, 2 do xid_keys[place / 2] = subjects[place] end
+local all_new = #xid_keys > 0 and call('EXISTS', unpack(xid_keys)) == 0
+
 local function report(event, id, xid, attempt)
   if history > 0 then
     call('XADD', events, '*', 'event', event, 'id', id, 'xid', xid, 'at', at, 'queue', out, 'service', service,
@@ -73,7 +78,10 @@ end
 
 -- Make its xid lead to a message; behind the others where several have the same.
 local function link(key, id, kind)
-  if pcall('HSETNX', key, 'id', id) == 1 then
+  if all_new and not linked[key] then
+    linked[key] = true
+    call('HSET', key, 'id', id, 'type', kind)
+  elseif pcall('HSETNX', key, 'id', id) == 1 then
     call('HSET', key, 'type', kind)
   else
     local chain = pcall('HMGET', key, 'id', 'last', 'dead')
