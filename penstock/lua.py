@@ -17,9 +17,8 @@ from redis.asyncio.client import Pipeline
 from redis.exceptions import NoScriptError, ResponseError
 
 from penstock.errors import Fenced, WrongCall, WrongType
-from penstock.wire import Command
+from penstock.wire import Command, Packed, Word
 
-Value = bytes | str | int | float
 DECLARATION: Final = re.compile(r"^-- (KEYS|ARGV) (\w+)(\?|\.\.\.)?(?: |$)")
 
 
@@ -85,7 +84,7 @@ class Script:
         source, _, call = self._prepare(named)
         return "EVAL", source, *call
 
-    def _prepare(self, named: dict[str, Any]) -> tuple[str, str, list[Value]]:
+    def _prepare(self, named: dict[str, Any]) -> tuple[str, str, list[Word | Packed]]:
         """The source for the keys at hand, its digest, and what follows either in EVAL and EVALSHA."""
         shape = tuple(named), tuple(map(type, named.values()))
         if shape not in self._fitting:
@@ -95,12 +94,13 @@ class Script:
             self._fitting[shape] = source, sha1(source.encode(), usedforsecurity=False).hexdigest(), given
         source, digest, given = self._fitting[shape]
         keys = _flat([named[key] for key in given])
-        return source, digest, [len(keys), *keys, *_flat([named[argument] for argument, _ in self._arguments])]
+        count = sum(key.count if isinstance(key, Packed) else 1 for key in keys)
+        return source, digest, [count, *keys, *_flat([named[argument] for argument, _ in self._arguments])]
 
     def _check(self, named: dict[str, Any]) -> None:
         problems = [f"{name} is missing" for name in sorted(self._needed) if named.get(name) is None]
         problems += [f"{name} is not declared in its header" for name in sorted(named.keys() - self._known)]
-        listed = {name for name in named if isinstance(named[name], list | tuple)}
+        listed = {name for name in named if isinstance(named[name], list | tuple | Packed)}
         problems += [f"{name} takes a list" for name in sorted(self._several & named.keys() - listed)]
         problems += [f"{name} takes one" for name in sorted(self._known & listed - self._several)]
         if problems:
@@ -117,8 +117,8 @@ class Script:
         return ";".join(locals_) + " "
 
 
-def _flat(values: Iterable[Value | list[Value]]) -> list[Value]:
-    flat: list[Value] = []
+def _flat(values: Iterable[Word | Packed | list[Word]]) -> list[Word | Packed]:
+    flat: list[Word | Packed] = []
     for value in values:
         if isinstance(value, list | tuple):
             flat += value

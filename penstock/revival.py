@@ -11,9 +11,10 @@ from redis.asyncio import Redis
 
 from penstock.keys import Keys
 from penstock.letters import Choice, Letter, fitting, read
-from penstock.lua import Script, Value
+from penstock.lua import Script
 from penstock.names import encoded
 from penstock.policy import Policy
+from penstock.wire import Word
 
 _revive, _bury = (Script.read(Path(__file__).parent / "lua" / f"{verb}.lua") for verb in ("revive", "bury"))
 
@@ -44,7 +45,7 @@ async def revive(redis: "Redis", keys: Keys, choice: Choice, outcome: Outcome, s
     async def act(offset: int, window: int, letters: list[Letter]) -> list[int]:
         able = [letter for letter in letters if letter.message is not None and letter.destination]
         places = {name: place for place, name in enumerate(dict.fromkeys(_to(letter) for letter in able), start=1)}
-        words: list[Value] = []
+        words: list[Word] = []
         for letter in able:
             words += [letter.raw, letter.message or b"", places[_to(letter)], *_event(letter)]
         replies = await _revive(
@@ -61,7 +62,7 @@ async def bury(redis: "Redis", keys: Keys, choice: Choice, outcome: Outcome, see
     named = await _named(redis, keys, "buried")
 
     async def act(offset: int, window: int, letters: list[Letter]) -> list[int]:
-        words: list[Value] = [word for letter in letters for word in (letter.raw, *_event(letter))]
+        words: list[Word] = [word for letter in letters for word in (letter.raw, *_event(letter))]
         replies: list[int] = await _bury(redis, **named, offset=offset, window=window, letters=words)
         return replies
 

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Any
 
 from hiredis import pack_command
@@ -10,12 +11,34 @@ from redis.exceptions import ResponseError
 
 from penstock.connection import connect
 
-Command = tuple[bytes | str | int | float, ...]
+Word = bytes | str | int | float
+
+
+class Packed:
+    """Several words of a command to come, as the bytes that the server reads: for work done ahead."""
+
+    def __init__(self, words: Sequence[Word] = ()) -> None:
+        self.count = len(words)
+        self.data = _packed(tuple(words)).partition(b"\r\n")[2] if words else b""
+
+
+Command = tuple[Word | Packed, ...]
 
 
 def pack(commands: Sequence[Command]) -> bytes:
     """``commands`` as the bytes that the server reads."""
-    return b"".join(pack_command(command) for command in commands)  # type: ignore[arg-type]  # its stub: one word
+    return b"".join(map(_packed, commands))
+
+
+def _packed(command: Command) -> bytes:
+    if Packed not in map(type, command):
+        packed: bytes = pack_command(command)  # type: ignore[arg-type]  # its stub: one word
+        return packed
+    parts: list[Any] = []
+    for ahead, words in groupby(command, lambda word: isinstance(word, Packed)):
+        run: tuple[Any, ...] = tuple(words)
+        parts += run if ahead else (Packed(run),)
+    return b"".join([b"*%d\r\n" % sum(part.count for part in parts), *(part.data for part in parts)])
 
 
 class Wire:

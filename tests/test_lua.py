@@ -12,6 +12,7 @@ from redis.exceptions import ResponseError
 from penstock.connection import connect
 from penstock.errors import Fenced, PenstockError, WrongCall, WrongType
 from penstock.lua import Script
+from penstock.wire import Packed, Word, pack
 
 APPEND = Script(
     "append.lua",
@@ -107,6 +108,14 @@ async def test_the_last_argument_may_take_several(redis: Redis) -> None:
     assert await script(redis, one="k", first="a", rest=[]) == [b"a", 0]
     with pytest.raises(WrongCall, match="rest takes a list"):
         await script(redis, one="k", first="a", rest="b")
+
+
+@pytest.mark.parametrize("others", [[], ["b"], ["b", b"\xff\r\n", "d"]], ids=len)
+def test_what_was_packed_ahead_is_the_same_call(others: list[Word]) -> None:
+    script = Script("several.lua", "-- KEYS one\n-- KEYS others...\n-- ARGV number\n-- ARGV words...\nreturn #words")
+    plain = script.by_source(one="a", others=others, number=7, words=others)
+    ahead = script.by_source(one="a", others=Packed(others), number=7, words=Packed(others))
+    assert pack([("PING",), ahead]) == pack([("PING",), plain])
 
 
 def test_only_a_line_that_begins_with_the_word_declares() -> None:

@@ -42,7 +42,7 @@ async def everything(redis: Any) -> dict[str, Any]:
     return {decoded(key): await redis.dump(key) for key in await redis.keys()}
 
 
-async def refuse(work: Awaitable[None], key: str, kind: str) -> None:
+async def refuse(work: Awaitable[object], key: str, kind: str) -> None:
     with pytest.raises(WrongType, match=f"^{key} holds a string, expected a {kind}$"):
         await work
 
@@ -54,25 +54,36 @@ async def refuse(work: Awaitable[None], key: str, kind: str) -> None:
         ("pending:1", "list"),
         ("out", "list"),
         *OF_TRACKING,
-        ("demo:deaths", "hash"),
         *((f"{METRICS}{name}", "hash") for name in ("taken", "delivered", "registered", "untracked")),
     ],
 )
 async def test_requests_wait_until_it_is_mended(start: Start, redis: Any, key: str, kind: str) -> None:
-    hop = await start()
+    hop = await start(message_capacity=2)
     messages = [b"first", b'{"meta":{"delay":100}}', b'{"meta":{"delay":-1}}', b"last"]
+    needed_by_first = key not in ("demo:dead", f"{METRICS}dead", f"{METRICS}untracked")
     async with wrong(redis, key):
         if key == "in":
-            await refuse(hop.dispatch.take(), key, kind)  # type: ignore[arg-type]
+            await refuse(hop.dispatch.take(), key, kind)
         else:
             await refuse(hop.push(*messages), key, kind)
-            assert await redis.exists("demo:message:1") == 0
-            assert await redis.llen("in") + (0 if key == "pending:1" else await redis.llen("pending:1")) == 4
+            assert await redis.exists("demo:message:1") == int(not needed_by_first)
+            waiting = await redis.llen("in") + (0 if key == "pending:1" else await redis.llen("pending:1"))
+            assert waiting == len(messages) - int(not needed_by_first)
     hop = await start()
     await hop.push(*(messages if key == "in" else [b"later"]))
     assert set(await hop.held()) == {b"first", b"last", *([] if key == "in" else [b"later"])}
     assert len(await hop.delayed()) == len(await hop.letters()) == 1
     assert await hop.problems() == []
+
+
+async def test_deaths_that_cannot_be_put_on_record_hold_back_what_the_dead_left(start: Start, redis: Any) -> None:
+    await redis.lpush("pending", b"left")
+    async with wrong(redis, "demo:deaths"):
+        await refuse(start(ordered=True), "demo:deaths", "hash")
+        assert await redis.lrange("pending", 0, -1) == [b"left"]
+    hop = await start(ordered=True)
+    assert await hop.held() == [b"left"]
+    assert not await redis.exists("demo:deaths")
 
 
 async def test_a_counter_that_is_none_is_named_and_holds_messages_back(start: Start, redis: Any) -> None:
@@ -125,7 +136,7 @@ async def test_answers_wait_until_it_is_mended(start: Start, redis: Any, key: st
     await hop.push(REQUEST, REQUEST)
     async with wrong(redis, key):
         if key == "res":
-            await refuse(hop.answers.take(1), key, kind)  # type: ignore[arg-type]
+            await refuse(hop.answers.take(1), key, kind)
         else:
             await refuse(hop.answer(ANSWER), key, kind)
     hop = await start()
@@ -150,7 +161,7 @@ async def test_what_is_due_waits_until_it_is_mended(start: Start, redis: Any, ke
     await hop.advance(10)
     async with wrong(redis, key):
         before = await everything(redis)
-        await refuse(hop.sweep(), key, kind)  # type: ignore[arg-type]
+        await refuse(hop.sweep(), key, kind)
         assert await everything(redis) == before
     await hop.sweep()
     assert len(await hop.held()) == 5

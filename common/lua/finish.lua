@@ -30,16 +30,24 @@
 -- are in `pending` again; and what was taken. Run twice: nothing is done, since `pending` holds others.
 local call, pcall = redis.call, redis.pcall
 if lease and call('HGET', lease, 'token') ~= token then return redis.error_reply('FENCED ' .. lease) end
-for kind, keys in pairs({list = {pending, source, ids, letters}, zset = {deadlines, delayed}, stream = {events},
-    hash = {done, late, unknown, failed, dead}}) do
-  for _, key in ipairs(keys) do
-    local found = call('TYPE', key).ok
-    if found ~= kind and found ~= 'none' then
-      return redis.error_reply('WRONGTYPE ' .. key .. ' holds a ' .. found .. ', expected a ' .. kind)
-    end
-  end
+
+-- How much is there, where it is of the type that the command is for.
+local KINDS = {LLEN = 'list', ZCARD = 'zset', XLEN = 'stream', HLEN = 'hash'}
+local problem
+local function length(command, key)
+  local found = pcall(command, key)
+  if type(found) == 'number' then return found end
+  problem = redis.error_reply('WRONGTYPE ' .. key .. ' holds a ' .. call('TYPE', key).ok .. ', expected a '
+    .. KINDS[command])
+  return 0
 end
-if call('LLEN', pending) ~= tonumber(held) then return false end
+
+local here, waiting, written = length('LLEN', pending), length('LLEN', source), length('XLEN', events)
+local in_flight, held_back = length('ZCARD', deadlines), length('ZCARD', delayed)
+length('LLEN', ids) length('LLEN', letters)
+for _, metric in ipairs({done, late, unknown, failed, dead}) do length('HLEN', metric) end
+if problem then return problem end
+if here ~= tonumber(held) then return false end
 
 local time = call('TIME')
 local now, at = time[1] + time[2] / 1e6, string.format('%d%03d', time[1], time[2] / 1000)
@@ -85,11 +93,21 @@ local function observe(seconds, budget)
   spent.histo[bucket] = (spent.histo[bucket] or 0) + 1
 end
 
+local function report(event, id, known, attempt, seconds)
+  if history > 0 then
+    written = written + 1
+    call('XADD', events, '*', 'event', event, 'id', id, 'xid', known[1], 'at', at, 'queue', known[6], 'service', known[7],
+      'attempt', attempt, 'seconds', string.format('%.6f', seconds))
+  end
+end
+
 -- The end of a message that was delivered; false where it is not to be ended by this entry.
 local function finish(record, xid_key, id, attempt, known)
   local current = tonumber(known[5])
   local overdue = call('ZREM', deadlines, id) == 0
-  if overdue and (current == 0 or call('ZREM', delayed, id) == 0) then return false end
+  if not overdue then in_flight = in_flight - 1
+  elseif current == 0 or call('ZREM', delayed, id) == 0 then return false
+  else held_back = held_back - 1 end
   overdue = overdue or (tonumber(attempt) or current) < current
   local begun = tonumber(known[4] or known[2])
   local seconds = math.max(now - begun, 0)
@@ -101,10 +119,7 @@ local function finish(record, xid_key, id, attempt, known)
   else
     observe(seconds, math.max(tonumber(known[3]) - begun, 0.001))
   end
-  if history > 0 then
-    call('XADD', events, '*', 'event', overdue and 'late' or 'done', 'id', id, 'xid', known[1], 'at', at, 'queue', known[6],
-      'service', known[7], 'attempt', current, 'seconds', string.format('%.6f', seconds))
-  end
+  report(overdue and 'late' or 'done', id, known, current, seconds)
   return true
 end
 
@@ -117,10 +132,7 @@ local function fail(record, id, attempt, final, words, known)
   call('ZADD', deadlines, string.format('%.6f', now), id)
   urgent = true
   tally(failed, 'count')
-  if history > 0 then
-    call('XADD', events, '*', 'event', 'failed', 'id', id, 'xid', known[1], 'at', at, 'queue', known[6], 'service', known[7],
-      'attempt', current, 'seconds', string.format('%.6f', now - (known[4] or known[2])))
-  end
+  report('failed', id, known, current, now - (known[4] or known[2]))
   return true
 end
 
@@ -163,28 +175,28 @@ end
 for place = #again, 1, -1 do call('RPUSH', pending, said[again[place]]) end
 if urgent then call('PUBLISH', due, string.format('%.6f', now)) end
 
--- Ids that are finished leave the list once they are its oldest, or once all are finished.
-for _ = 1, 2 * count do
+-- Ids that are finished leave the list once all are, or once they are its oldest.
+if count > 0 and in_flight + held_back == 0 then call('UNLINK', ids) end
+for _ = 1, in_flight + held_back > 0 and 2 * count or 0 do
   local oldest = call('LINDEX', ids, -1)
   if not oldest or call('ZSCORE', deadlines, oldest) or call('ZSCORE', delayed, oldest) then break end
   call('RPOP', ids)
 end
-if count > 0 and call('ZCARD', deadlines) + call('ZCARD', delayed) == 0 then call('UNLINK', ids) end
-if count > 0 and history > 0 then call('XTRIM', events, 'MAXLEN', '~', history) end
+if written > history and history > 0 then call('XTRIM', events, 'MAXLEN', '~', history) end
 
 for key, fields in pairs(counts) do
   for field, number in pairs(fields) do pcall('HINCRBY', key, field, number) end
 end
 if spent.count > 0 then
   pcall('HINCRBY', done, 'count', spent.count)
-  local sum = call('HGET', done, 'sum') or 0
-  if tonumber(sum) then call('HSET', done, 'sum', string.format('%.6f', sum + spent.sum)) end
-  if spent.max > (tonumber(call('HGET', done, 'max')) or -1) then call('HSET', done, 'max', string.format('%.6f', spent.max)) end
+  local before = call('HMGET', done, 'sum', 'max')
+  local sum, most = tonumber(before[1] or 0), math.max(tonumber(before[2]) or -1, spent.max)
+  if sum then call('HSET', done, 'sum', string.format('%.6f', sum + spent.sum), 'max', string.format('%.6f', most)) end
   for bucket, number in pairs(spent.histo) do pcall('HINCRBY', done, bucket, number) end
 end
 
 local found, size = {}, 0
-while #found < tonumber(batch) and size < tonumber(bytes) do
+while #found < math.min(batch, waiting) and size < tonumber(bytes) do
   local entry = call('LMOVE', source, pending, 'RIGHT', 'LEFT')
   if not entry then break end
   found[#found + 1] = entry

@@ -2,7 +2,8 @@
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,11 +14,15 @@ from common.context import Context
 from common.words import quoted
 from penstock.lua import Script
 from penstock.names import encoded
+from penstock.wire import Packed
 from services.mdispatch.request import Unreadable, read, rejected
 from services.mdispatch.settings import Settings
 from services.mdispatch.suspects import POISON, Suspects
 
 _dispatch: Final = Script.read(Path(__file__).parent / "lua" / "dispatch.lua")
+NOTHING: Final = Packed()
+MOST_NAMES: Final = 1_000
+"""Lists for answers whose names need not be looked at again."""
 
 
 @dataclass
@@ -28,8 +33,10 @@ class Batch:
     first_id: int
     suspect: bool = False
     """Came from a dead instance: one at a time, and on record, since it may be what that one died of."""
-    subjects: list[bytes | str] = field(default_factory=list)
-    requests: list[str] = field(default_factory=list)
+    subjects: Packed = NOTHING
+    requests: Packed = NOTHING
+    rejects: bool = False
+    """Whether one of them goes to the dead letters."""
 
 
 class Dispatch:
@@ -53,6 +60,7 @@ class Dispatch:
         """Whether ``in`` may hold more, and whether it held much more when it was last seen."""
         self._suspects = Suspects(context)
         self._cluster = False
+        self._refusal = lru_cache(MOST_NAMES)(self._why_not)
         self._named: dict[str, Any] = {
             "pending": self._pending,
             "source": settings.in_,
@@ -62,8 +70,6 @@ class Dispatch:
             "deadlines": keys.deadlines,
             "delayed": keys.delayed,
             "events": keys.events,
-            "letters": keys.dead,
-            "deaths": keys.deaths,
             "lease": keys.lease if settings.ordered else None,
             **{name: keys.metric(name) for name in ("taken", "delivered", "registered", "untracked", "dead")},
             "token": context.token or 0,
@@ -146,6 +152,8 @@ class Dispatch:
             held=sum(len(each.messages) for each in self._batches),
             batch=wanted,
             spare=int(self._spare is not None),
+            letters=self._keys.dead if batch.rejects else None,
+            deaths=self._keys.deaths if survived else None,
             survived=survived.digest if survived else "",
             first=batch.first_id,
             subjects=batch.subjects,
@@ -183,16 +191,20 @@ class Dispatch:
 
     def _read(self, batch: Batch, *, buried: bool = False) -> None:
         """Make of the messages what the script takes."""
-        if batch.requests or not batch.messages:
+        if batch.subjects.count or not batch.messages:
             return
         record, xid_key = encoded(self._keys.message("")), encoded(self._keys.xid(""))
-        subjects, requests = batch.subjects, batch.requests
+        subjects: list[bytes] = []
+        requests: list[str] = []
         for id, message in enumerate(batch.messages, start=batch.first_id):
             try:
-                request = POISON if buried else read(message, self._why_not)
+                request = POISON if buried else read(message, self._refusal)
             except Unreadable as error:
                 request = rejected("badRequest", str(error))
             subjects += (b"%b%d" % (record, id), xid_key + request.xid)
             requests.append(request.words)
+            batch.rejects |= not request.xid
             if self._remember and request.xid:
                 self._remember(request.xid, id, request.reply_to)
+        batch.subjects = Packed(subjects)
+        batch.requests = Packed(requests[:1] if len(set(requests)) == 1 else requests)

@@ -12,6 +12,7 @@ LONGEST_XID: Final = 512
 LONGEST_DELAY: Final = 10 * 31_536_000
 """Seconds that a message may be held."""
 OBJECT: Final = re.compile(rb"\s*\{")
+_json: Final = json.JSONEncoder(ensure_ascii=False).encode
 
 
 class Unreadable(ValueError):
@@ -39,17 +40,12 @@ def read(message: bytes, refusal: Callable[[str], str | None]) -> Request:
     wanted = {word: value for word, value in more.items() if value is not None}
     if not wanted:
         return request
-    words = json.dumps({"type": request.words, **wanted}, ensure_ascii=False)
-    return Request(request.xid, words, wanted.get("replyTo", ""))
+    return Request(request.xid, _json({"type": request.words, **wanted}), wanted.get("replyTo", ""))
 
 
 def rejected(reason: str, error: str) -> Request:
     """A request that goes to the dead letters."""
-    return Request(b"", _json(reject=reason, error=error))
-
-
-def _json(**words: str) -> str:
-    return json.dumps(words, ensure_ascii=False)
+    return Request(b"", _json({"reject": reason, "error": error}))
 
 
 def xid_of(id: object) -> bytes:

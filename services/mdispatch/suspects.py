@@ -3,6 +3,8 @@
 from hashlib import sha1
 from typing import Final, NamedTuple
 
+from redis.exceptions import ResponseError
+
 from common.context import Context
 from penstock.names import decoded
 from services.mdispatch.request import rejected
@@ -42,7 +44,10 @@ class Suspects:
     async def enter(self, message: bytes) -> Suspect:
         """Put on record that this instance has ``message`` in hand, unless too many have died of it already."""
         digest = sha1(message, usedforsecurity=False).hexdigest()
-        known = await self._context.redis.hget(self._key, digest)
+        try:
+            known = await self._context.redis.hget(self._key, digest)
+        except ResponseError as error:
+            raise await self._context.named(error, self._key, expected="hash") from None
         if_dies, holder = decoded(known).split() if known else ("1", "")
         if holder == self._context.id:
             return Suspect(digest, is_poison=False)

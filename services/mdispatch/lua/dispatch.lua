@@ -8,8 +8,9 @@
 -- KEYS deadlines   zset    ids in flight by deadline (s since the epoch)
 -- KEYS delayed     zset    ids to be delivered later, by when
 -- KEYS events      stream  the life of messages
--- KEYS letters     list    dead letters, JSON
--- KEYS deaths      hash    how often an instance died with a message in hand, by the SHA-1 of the message
+-- KEYS letters?    list    dead letters, JSON; left out where no request is to be rejected
+-- KEYS deaths?     hash    how often an instance died with a message in hand, by the SHA-1 of the message; left out where
+--                          none did with these
 -- KEYS taken       hash    metric: requests settled, and copies owed to `out`
 -- KEYS delivered   hash    metric: requests pushed to `out`
 -- KEYS registered  hash    metric: requests tracked
@@ -28,28 +29,42 @@
 -- ARGV capacity    most messages to track; a delayed one is tracked in any case
 -- ARGV history     most events to keep; 0 for none
 -- ARGV due         channel that is told when something falls due before all else
--- ARGV survived    SHA-1 of a message that an instance died with, which is now out of hand; or empty
+-- ARGV survived    SHA-1 of the message that an instance died with, which is now out of hand; empty without `deaths`
 -- ARGV first       the id of the oldest; the others follow
 -- ARGV prefix      how many bytes of the name of an xid's record come before the xid
--- ARGV requests... one a request: the type of its xid (`number`, `meta`, `sha1`), or JSON with `type` and `replyTo` (the list
---                  for its answer), `when` (to deliver it: s since the epoch, or `+` s from now), `reject` (a reason for
---                  a dead letter) and `error`
+-- ARGV requests... one a request, or one for all: the type of its xid (`number`, `meta`, `sha1`), or JSON with `type`
+--                  and `replyTo` (the list for its answer), `when` (to deliver it: s since the epoch, or `+` s from now),
+--                  `reject` (a reason for a dead letter) and `error`
 -- Returns false where `pending` holds others; the first of the ids that are given to what was taken (or kept in
 -- reserve), and what was taken. Run twice: nothing is done, since `pending` holds
 -- others.
 local READ_AHEAD = 128
 local call, pcall = redis.call, redis.pcall
 if lease and call('HGET', lease, 'token') ~= token then return redis.error_reply('FENCED ' .. lease) end
-for kind, keys in pairs({string = {counter}, list = {pending, source, out, ids, letters}, zset = {deadlines, delayed},
-    stream = {events}, hash = {taken, delivered, registered, untracked, dead, deaths}}) do
-  for _, key in ipairs(keys) do
-    local found = call('TYPE', key).ok
-    if found ~= kind and found ~= 'none' then
-      return redis.error_reply('WRONGTYPE ' .. key .. ' holds a ' .. found .. ', expected a ' .. kind)
-    end
-  end
+
+-- How much is there, where it is of the type that the command is for.
+local KINDS = {LLEN = 'list', ZCARD = 'zset', XLEN = 'stream', HLEN = 'hash', STRLEN = 'string'}
+local problem
+local function length(command, key)
+  local found = pcall(command, key)
+  if type(found) == 'number' then return found end
+  problem = redis.error_reply('WRONGTYPE ' .. key .. ' holds a ' .. call('TYPE', key).ok .. ', expected a '
+    .. KINDS[command])
+  return 0
 end
-if call('LLEN', pending) ~= tonumber(held) then return false end
+
+local count = #subjects / 2
+local here, waiting, listed, written = length('LLEN', pending), length('LLEN', source), length('LLEN', ids),
+  length('XLEN', events)
+local in_flight, held_back = length('ZCARD', deadlines), length('ZCARD', delayed)
+local room = capacity - in_flight - held_back
+length('LLEN', out) length('STRLEN', counter)
+length('HLEN', taken) length('HLEN', delivered) length('HLEN', registered)
+if room < count then length('HLEN', untracked) end
+if letters then length('LLEN', letters) length('HLEN', dead) end
+if deaths then length('HLEN', deaths) end
+if problem then return problem end
+if here ~= tonumber(held) then return false end
 
 -- Rotating a list in place changes nothing, but the server refuses it when its memory is full, which it checks only
 -- before a script's first write: from here on nothing can fail.
@@ -60,9 +75,10 @@ local time = call('TIME')
 local now, stamp = time[1] + time[2] / 1e6, string.format('%d.%06d', time[1], time[2])
 local at, deadline = string.format('%d%03d', time[1], time[2] / 1000), string.format('%.6f', now + timeout)
 history = tonumber(history)
-local room = capacity - call('ZCARD', deadlines) - call('ZCARD', delayed)
 local push, tracked, deadlines_of, later, rejected = {}, {}, {}, {}, {}
-local ours = 0
+local ours, soonest = 0, math.huge
+-- EXPIRE would be rewritten to this by the server, each time.
+local gone = string.format('%d%03d', time[1] + expire, time[2] / 1000)
 
 -- One look at the records of all xids instead of one at each, since hardly ever two messages have the same.
 local linked, xid_keys = {}, {}
@@ -71,16 +87,20 @@ local all_new = #xid_keys > 0 and call('EXISTS', unpack(xid_keys)) == 0
 
 local function report(event, id, xid, attempt)
   if history > 0 then
+    written = written + 1
     call('XADD', events, '*', 'event', event, 'id', id, 'xid', xid, 'at', at, 'queue', out, 'service', service,
       'attempt', attempt, 'seconds', '')
   end
 end
 
 -- Make its xid lead to a message; behind the others where several have the same.
-local function link(key, id, kind)
+local function link(key, id, kind, answer)
   if all_new and not linked[key] then
     linked[key] = true
-    call('HSET', key, 'id', id, 'type', kind)
+    if answer then call('HSET', key, 'id', id, 'type', kind, 'replyTo:' .. id, answer)
+    else call('HSET', key, 'id', id, 'type', kind) end
+    call('PEXPIREAT', key, gone)
+    return
   elseif pcall('HSETNX', key, 'id', id) == 1 then
     call('HSET', key, 'type', kind)
   else
@@ -94,7 +114,8 @@ local function link(key, id, kind)
       call('HSET', key, 'last', id, 'next:' .. last, id, 'before:' .. id, last)
     end
   end
-  call('EXPIRE', key, expire)
+  if answer then call('HSET', key, 'replyTo:' .. id, answer) end
+  call('PEXPIREAT', key, gone)
 end
 
 -- A key that somebody else has put where a record belongs costs that message its record, not the batch its place.
@@ -105,17 +126,17 @@ local function delay(record, id, xid, kind, answer, message, wait)
     if answer then call('HSET', record, 'replyTo', answer) end
     call('EXPIRE', record, math.ceil(wait) + expire)
   end
-  later[#later + 1] = string.format('%.6f', now + wait)
+  soonest = math.min(soonest, now + wait)
+  later[#later + 1] = now + wait
   later[#later + 1] = id
   report('registered', id, xid, 0)
   report('delayed', id, xid, 0)
 end
 
-local count = #requests
 local messages = count > 0 and call('RPOP', pending, count) or {}
 for place = 1, count do
   local record, key = subjects[2 * place - 1], subjects[2 * place]
-  local message, kind, answer, wait = messages[place], requests[place], nil, 0
+  local message, kind, answer, wait = messages[place], requests[place] or requests[1], nil, 0
   local id, xid = string.format('%d', first + place - 1), string.sub(key, prefix + 1)
   local more = string.byte(kind) == 123 and cjson.decode(kind)
   if more then
@@ -135,34 +156,32 @@ for place = 1, count do
       local made = pcall('HSET', record, 'timestamp', stamp, 'xid', xid, 'deadline', deadline, 'service', service,
         'attempt', 1, 'queue', out, 'message', message)
       if type(made) == 'number' then
-        call('EXPIRE', record, expire)
+        call('PEXPIREAT', record, gone)
         if answer then call('HSET', record, 'replyTo', answer) end
       end
-      link(key, id, kind)
-      if answer then call('HSET', key, 'replyTo:' .. id, answer) end
+      link(key, id, kind, answer)
       report('registered', id, xid, 1)
       tracked[ours] = id
       -- A microsecond apart, so that those of one batch fall due in the order in which they came.
-      deadlines_of[2 * ours - 1], deadlines_of[2 * ours] = string.format('%.6f', now + timeout + ours * 1e-6), id
+      deadlines_of[2 * ours - 1], deadlines_of[2 * ours] = now + timeout + ours * 1e-6, id
     end
   end
 end
 
 if #push > 0 then call('LPUSH', out, unpack(push, 1, #push)) end
-local function schedule(key, entries)
-  local head = call('ZRANGE', key, 0, 0, 'WITHSCORES')
+local function schedule(key, known, entries, earliest)
+  local head = known > 0 and call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]
   call('ZADD', key, unpack(entries, 1, #entries))
-  local first = call('ZRANGE', key, 0, 0, 'WITHSCORES')
-  if not head[2] or tonumber(first[2]) < tonumber(head[2]) then call('PUBLISH', due, first[2]) end
+  if not head or earliest < tonumber(head) then call('PUBLISH', due, string.format('%.6f', earliest)) end
 end
 if #tracked > 0 then
   call('LPUSH', ids, unpack(tracked, 1, #tracked))
-  call('LTRIM', ids, 0, capacity - 1)
-  schedule(deadlines, deadlines_of)
+  if listed + #tracked > tonumber(capacity) then call('LTRIM', ids, 0, capacity - 1) end
+  schedule(deadlines, in_flight, deadlines_of, deadlines_of[1])
 end
-if #later > 0 then schedule(delayed, later) end
+if #later > 0 then schedule(delayed, held_back, later, soonest) end
 if count > 0 then
-  if history > 0 then call('XTRIM', events, 'MAXLEN', '~', history) end
+  if written > history and history > 0 then call('XTRIM', events, 'MAXLEN', '~', history) end
   pcall('HINCRBY', taken, 'count', count)
   pcall('HINCRBY', taken, out, count)
   pcall('HINCRBY', delivered, 'count', #push)
@@ -174,10 +193,10 @@ if count > 0 then
     pcall('HINCRBY', dead, reason, number)
   end
 end
-if survived ~= '' then call('HDEL', deaths, survived) end
+if deaths then call('HDEL', deaths, survived) end
 
 local found, size, largest = {}, 0, tonumber(bytes)
-while #found < tonumber(batch) and size < tonumber(bytes) do
+while #found < math.min(batch, waiting) and size < tonumber(bytes) do
   local affordable = math.max(math.floor((bytes - size) / largest), 1)
   local next_ones = call('RPOP', source, math.min(READ_AHEAD, affordable, batch - #found))
   if not next_ones or #next_ones == 0 then break end
