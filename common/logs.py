@@ -1,4 +1,7 @@
-"""Logging: key=value for people at a terminal, one JSON object a line for everything else; on standard error."""
+"""Logging: key=value for people at a terminal, one JSON object a line for everything else; on standard error.
+
+A line is one write, also where Python does not buffer, so that services that share a file do not mix theirs.
+"""
 
 import logging
 import sys
@@ -17,6 +20,6 @@ def configure(level: str) -> None:
             structlog.dev.ConsoleRenderer(colors=terminal) if terminal else structlog.processors.JSONRenderer(),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )
