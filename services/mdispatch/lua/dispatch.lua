@@ -80,10 +80,9 @@ local ours, soonest = 0, math.huge
 -- EXPIRE would be rewritten to this by the server, each time.
 local gone = string.format('%d%03d', time[1] + expire, time[2] / 1000)
 
--- One look at the records of all xids instead of one at each, since hardly ever two messages have the same.
-local linked, xid_keys = {}, {}
-for place = 2, #subjects, 2 do xid_keys[place / 2] = subjects[place] end
-local all_new = #xid_keys > 0 and call('EXISTS', unpack(xid_keys)) == 0
+-- One look at all records instead of one at each, since hardly ever two messages have the same xid.
+local linked = {}
+local all_new = count > 0 and call('EXISTS', unpack(subjects, 1, #subjects)) == 0
 
 local function report(event, id, xid, attempt)
   if history > 0 then
