@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help demo demo-tracked test lint format bench container-check lock clean
+.PHONY: help demo demo-tracked demo-sites test lint format bench container-check lock clean
 
 help:  ## Print this help
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/\1|\2/p' Makefile | awk -F'|' '{ printf "make %-16s %s\n", $$1, $$2 }'
@@ -13,6 +13,9 @@ demo: .venv/.ready  ## Run the weather composition (REDIS=redis://host:port/db t
 
 demo-tracked: .venv/.ready  ## Run the tracked composition: time-outs, retries, dead letters (REDIS= as for demo)
 	@$(BIN)/python -m compose.tracked.demo
+
+demo-sites: .venv/.ready  ## Run the sites composition: three servers, one down for a while (REDIS=, SITE_TWO=, SITE_THREE=)
+	@$(BIN)/python -m compose.sites.demo
 
 test: lint  ## Run every check and every test
 	$(BIN)/python -m pytest --numprocesses 2

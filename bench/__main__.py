@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from bench import figures, replies, tracking
+from bench import figures, replies, tracking, transport
 from bench.figures import KIB, MIB, Figure
 from bench.stage import Stage
 from penstock.embedded import EmbeddedServer
@@ -25,6 +25,7 @@ Take = Callable[[Stage], Figure | list[Figure]]
 class Part(StrEnum):
     MPUSH = "mpush"
     TRACKING = "tracking"
+    VPUSH = "vpush"
 
 
 def main(
@@ -33,7 +34,7 @@ def main(
     quick: Annotated[bool, typer.Option(help="A tenth of the messages, fewer rounds: to try the benchmark.")] = False,
 ) -> None:
     """Take all figures; exit 1 where one is not reached."""
-    plans = {Part.MPUSH: _mpush(quick), Part.TRACKING: _tracking(quick)}
+    plans = {Part.MPUSH: _mpush(quick), Part.TRACKING: _tracking(quick), Part.VPUSH: _vpush(quick)}
     plan = [take for part in parts or Part for take in plans[part]]
     taken: list[Figure] = []
     with Progress(disable=not sys.stderr.isatty(), console=Console(stderr=True)) as progress:
@@ -71,6 +72,17 @@ def _tracking(quick: bool) -> list[Take]:
         lambda stage: replies.in_flight(stage, rounds, messages // 10),
         lambda stage: tracking.memory(stage, 3, messages),
         lambda stage: tracking.idle(stage, 45),
+    ]
+
+
+def _vpush(quick: bool) -> list[Take]:
+    rounds, waiting = (3, 1_000_000) if quick else (7, 10_000_000)
+    return [
+        lambda stage: transport.backlog(stage, rounds, 100_000),
+        lambda stage: transport.far(stage, rounds, 100_000),
+        lambda stage: transport.one_at_a_time(stage, rounds),
+        lambda stage: transport.memory(stage, waiting),
+        lambda stage: transport.takeover(stage, rounds),
     ]
 
 

@@ -18,6 +18,7 @@ from tests.harness import ROOT, Service, until
 
 NAMESPACE: Final = "bench:mpush"
 TRACKED: Final = "bench:mdispatch"
+TRANSPORT: Final = "bench:vpush"
 SOURCE: Final = "bench:in"
 PENDING: Final = "bench:pending"
 OUT: Final = "bench:out"
@@ -74,6 +75,21 @@ class Stage:
             monitor.stop()
 
     @contextmanager
+    def vpush(self, out_redis: str, route: str = "", **settings: object) -> Iterator[Service]:
+        """A running vpush, from ``SOURCE`` to ``OUT`` on another server, that waits for work; see ``replica``."""
+        waits = self.blocked() + 1
+        with self.replica(out_redis, route, **settings) as vpush:
+            until(lambda: self.blocked() == waits)
+            yield vpush
+            vpush.stop()
+
+    def replica(self, out_redis: str, route: str = "", **settings: object) -> Service:
+        """A vpush whose lists and namespace have the name of its ``route`` behind theirs."""
+        lists = {"in": SOURCE + route, "pending": PENDING + route, "out": OUT + route}
+        own = {**lists, "out_redis": out_redis, "redis_namespace": TRANSPORT + route}
+        return Service("vpush", self._log, redis=self.url, **{**own, **settings})
+
+    @contextmanager
     def beside(self, *command: str, **environment: str) -> Iterator[None]:
         """A process of the benchmark's own that waits for work."""
         waits = self.blocked() + 1
@@ -109,11 +125,11 @@ class Stage:
         self.redis.unlink(*subscribers(lists))
         until(lambda: self.redis.info("memory")["lazyfree_pending_objects"] == 0)
 
-    def appear(self) -> float:
-        """Let the seed's messages appear in ``SOURCE`` at once; when that was."""
+    def appear(self, name: str = SOURCE) -> float:
+        """Let the seed's messages appear in ``name`` at once; when that was."""
         self.redis.copy(SEED, "bench:backlog")
         begin = time.perf_counter()
-        self.redis.rename("bench:backlog", SOURCE)
+        self.redis.rename("bench:backlog", name)
         return begin
 
     def forget(self, namespace: str, *lists: str) -> None:
@@ -148,3 +164,9 @@ def cpu_seconds(pid: int) -> float:
 
 def resident_bytes(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def peak_bytes(pid: int) -> int:
+    """The most memory that a process has had at a time."""
+    kib = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmHWM"))
+    return int(kib.split()[1]) * 1024

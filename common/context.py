@@ -13,6 +13,7 @@ from structlog.typing import FilteringBoundLogger
 from common.durability import Durability
 from common.settings import ServiceSettings
 from common.trouble import Trouble
+from penstock.connection import SILENCE
 from penstock.errors import WrongType
 from penstock.keys import Keys, pending_of
 from penstock.lua import Script, ours
@@ -58,6 +59,8 @@ class Context(Generic[S]):
     """The key that a transaction can look at, i.e. the own registration if it lies on the same server."""
     suspect: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the own registration was not there: the registry shall look at once."""
+    mends: bool = True
+    """Whether trouble is over as soon as the server of the lists answers."""
     adopted: Counter[str] = field(default_factory=Counter)
     """How many of the oldest messages of a pending list, by its name without the id, came from dead instances."""
     _stopped: asyncio.Event = field(default_factory=asyncio.Event)
@@ -91,6 +94,8 @@ class Context(Generic[S]):
     async def take(self, source: str, pending: str, longest: float) -> Taken:
         """Wait for a message of ``source`` and move the oldest to ``pending``, at most ``longest`` seconds.
 
+        Where ``pending`` is ``source`` it stays where it is: a wait that moves nothing.
+
         There is something to do when a message came, or ``wake`` asked to look, or a message lies in ``pending`` that
         nobody was told of: a lost connection's wait goes on in a server that has not noticed. Cancelled, the wire is
         cut, and what the server moved is in ``pending`` for the next run.
@@ -98,7 +103,8 @@ class Context(Generic[S]):
         self._waits = self.running and not self._woken
         try:
             if self._waits:
-                await self.wire.send(pack([("BLMOVE", source, pending, "RIGHT", "LEFT", longest)]))
+                side = "RIGHT" if pending == source else "LEFT"
+                await self.wire.send(pack([("BLMOVE", source, pending, "RIGHT", side, longest)]))
                 (reply,) = await self.wire.receive(1)
                 if isinstance(reply, ResponseError):
                     raise await self.named(reply, source, pending)
@@ -153,7 +159,8 @@ class Context(Generic[S]):
         self.durability.check(confirmations)
         if self.registration and executed.pop() == 0:
             self.suspect.set()
-        self.trouble.over()
+        if self.mends:
+            self.trouble.over()
         return list(executed)
 
     async def run(self, script: Script, meanwhile: Callable[[], object] = lambda: None, /, **named: Any) -> Any:
@@ -185,7 +192,8 @@ class Context(Generic[S]):
         if isinstance(reply, ResponseError):
             raise ours(reply)
         self._known.add(script.name)
-        self.trouble.over()
+        if self.mends:
+            self.trouble.over()
         return reply
 
     async def named(self, error: ResponseError, *keys: str, expected: str = "list") -> Exception:
@@ -208,6 +216,7 @@ class Context(Generic[S]):
         """End the wait in ``take``, or the next one before it begins."""
         self._woken = True
         while self._waits and self._woken and self.wire.id is not None:
+            await self.wire.cut_if_silent(self.settings.longest_wait + SILENCE)
             await self.redis.execute_command("CLIENT", "UNBLOCK", self.wire.id)
             await asyncio.sleep(0.02)
         for other in self._beside.values():

@@ -38,6 +38,7 @@ class Membership(Generic[S]):
         self._presence = Presence.LOST
         self._introduced = False
         self._former: set[str] = set()
+        self._active = False
         self._renew_at = self._hold_at = 0.0
         self._one_at_a_time = asyncio.Lock()
 
@@ -96,6 +97,7 @@ class Membership(Generic[S]):
         self._renew_at = time.monotonic() + self._settings.service_renew
         if self._settings.ordered:
             self._lease = Lease(self._redis, self._keys.lease, id, self._settings.lease_expire)
+            self._active = False
         self._introduced = False
         self._presence = Presence.HERE
 
@@ -115,15 +117,18 @@ class Membership(Generic[S]):
         while self._lease and context.running:
             context.token = await self._lease.hold()
             if context.token is not None:
-                self._log.info("active", token=context.token)
+                if not self._active:
+                    self._log.info("active", token=context.token)
+                self._active = True
                 return
+            self._active = False
             await context.pause(min(1.0, self._settings.lease_expire / 3))
 
     async def _keeps_lease(self, context: Context[S]) -> bool:
         if self._lease is None or context.token is None or time.monotonic() < self._hold_at:
             return True
         held = await self._lease.hold()
-        self._hold_at = time.monotonic() + self._settings.lease_expire / 3
+        self._hold_at = time.monotonic() + self._settings.lease_expire / 4
         return held == context.token
 
     async def _expire_metrics(self) -> None:

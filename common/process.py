@@ -158,13 +158,17 @@ class Process(Generic[S]):
             await self._wait_for_news(context, work)
         context.stop()
         while not work.done():
+            await self._cut_silent_wires()
             with suppress(RedisError):
                 await context.wake()
             await asyncio.wait({work}, timeout=0.02)
 
-    async def _may_go_on(self, context: Context[S]) -> bool:
+    async def _cut_silent_wires(self) -> None:
         for wire in self._wires:
             await wire.cut_if_silent(self._settings.longest_wait + SILENCE)
+
+    async def _may_go_on(self, context: Context[S]) -> bool:
+        await self._cut_silent_wires()
         if self._membership is None or context.id is None or self._stop.is_set():
             return not self._stop.is_set()
         try:
@@ -179,9 +183,10 @@ class Process(Generic[S]):
         return goes_on
 
     async def _wait_for_news(self, context: Context[S], work: "asyncio.Task[None]") -> None:
-        """An order to stop, a missing registration, or the end of the run; ``LOOK`` seconds at most."""
+        """An order to stop, a missing registration, or the end of the run; at most until it is time to look again."""
         news = [asyncio.create_task(self._stop.wait()), asyncio.create_task(context.suspect.wait())]
-        await asyncio.wait({work, *news}, timeout=LOOK, return_when=asyncio.FIRST_COMPLETED)
+        longest = min(LOOK, self._settings.lease_expire / 3) if self._settings.ordered else LOOK
+        await asyncio.wait({work, *news}, timeout=longest, return_when=asyncio.FIRST_COMPLETED)
         for each in news:
             each.cancel()
 

@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, PrivateAttr, StringConstraints
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 
 from common.checks import Rule, checked
-from common.fields import YEAR, Name, Url, Whole, setting
+from common.fields import YEAR, Name, Seconds, Url, Whole, setting
 from common.sources import Found, Given, Names, property_of
 from penstock.connection import masked
 
@@ -69,7 +69,7 @@ class ServiceSettings(BaseSettings):
         setting("", "The least level that is logged; debug by default where NODE_ENV is development.", "info")
     )
     ordered: bool = setting("true | false", "One active instance, so that order holds; the others stand by.", False)
-    lease_expire: Whole = setting(
+    lease_expire: Seconds = setting(
         "seconds", "Seconds after which a standby takes over from a dead active instance.", 10, least=2, most=3_600
     )
     durability: Annotated[str, StringConstraints(strict=True, pattern=r"^(memory|aof|replicas:[1-9][0-9]{0,2})\z")] = (

@@ -18,7 +18,7 @@ from redis.exceptions import (
 from structlog.typing import FilteringBoundLogger
 
 from common.durability import NotDurable
-from penstock.errors import WrongType
+from penstock.errors import Refused, WrongType
 
 PASSING: Final = (
     ConnectionError,
@@ -29,6 +29,7 @@ PASSING: Final = (
     ReadOnlyError,
     TryAgainError,
     NotDurable,
+    Refused,
     WrongType,
 )
 PASSING_WORDS: Final = re.compile(
@@ -73,7 +74,10 @@ class Trouble:
         self.failures += 1
         if self._since is None:
             self._since = time.monotonic()
-        kind, self._reason = self._reason, type(error).__name__ if not isinstance(error, WrongType) else told(error)
+        kind, self._reason = (
+            self._reason,
+            told(error) if isinstance(error, Refused | WrongType) else type(error).__name__,
+        )
         if kind == self._reason:
             return False
         self._log.warning("waiting", reason=told(error))

@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import json
 import os
+import shlex
 import signal
 import sys
 import time
@@ -27,7 +28,9 @@ PATIENCE: Final = 60.0
 """Longest time until everything has to be through (s)."""
 STANDSTILL: Final = 1.0
 """With nothing on its way any more, what has not come by then is lost (s)."""
-SETTINGS: Final = ("MPUSH_", "MDISPATCH_", "MONITOR_")
+AGAIN: Final = 1.0
+"""Time after which a demo that goes on is told to stop once more (s)."""
+SETTINGS: Final = ("MPUSH_", "MDISPATCH_", "MONITOR_", "VPUSH_")
 """How variables begin that would change what the composition's files say."""
 
 
@@ -59,7 +62,7 @@ def main(
     named = os.environ.get("REDIS")
     try:
         with nullcontext() if named else EmbeddedServer() as embedded:
-            outcome = asyncio.run(run(embedded.url if embedded else str(named)))
+            outcome = asyncio.run(stoppable(run(embedded.url if embedded else str(named))))
     except (PenstockError, RedisError) as error:
         sys.exit(f"demo: {error}")
     except KeyboardInterrupt:
@@ -71,25 +74,45 @@ def main(
     sys.exit(1 if outcome.differences else 0)
 
 
+async def stoppable(work: Coroutine[Any, Any, OutcomeT]) -> OutcomeT:
+    """Do ``work``; if cancelled, cancel it until it ends: Python 3.11's ``wait_for``, in redis-py, may swallow one."""
+    task = asyncio.create_task(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        while not task.done():
+            task.cancel()
+            await asyncio.wait({task}, timeout=AGAIN)
+        raise
+
+
 async def perform(
     url: str,
     directory: Path,
     keyspace: Keyspace,
     carry: Callable[["Redis", Composition], Awaitable[None]],
     judge: Callable[["Redis", Mapping[str, int]], Awaitable[OutcomeT]],
+    *,
+    beside: Sequence["Redis"] = (),
+    own: Mapping[str, Mapping[str, str]] | None = None,
     **variables: str,
 ) -> OutcomeT:
     """Start the composition in ``directory`` with ``variables``, ``carry`` messages through, stop it, and ``judge``.
 
     The latter is called with the exit status of each process. What the processes said is printed only where something
-    differs. Raises ``PenstockError`` where the server holds data of a composition which is not a demo's.
+    differs. ``beside`` are further servers that the composition uses, ``own`` are variables of single processes by
+    name. Raises ``PenstockError`` where a server holds data of a composition which is not a demo's.
     """
     said: list[Any] = []
     environ = {name: value for name, value in os.environ.items() if not name.startswith(SETTINGS)}
     print(f"{keyspace.name}: {directory / 'Procfile'} on {masked(url)}", file=sys.stderr)
     async with connect(url) as redis:
-        await keyspace.prepare(redis)
+        for server in (redis, *beside):
+            await keyspace.prepare(server)
         with Composition(directory, write=said.append) as composition:
+            for name, given in (own or {}).items():
+                words = " ".join(f"{variable}={shlex.quote(value)}" for variable, value in given.items())
+                composition.commands[name] = f"export {words}; {composition.commands[name]}"
             composition.start(environ | {"REDIS": url} | variables)
             await carry(redis, composition)
             await asyncio.to_thread(composition.stop)

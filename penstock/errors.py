@@ -41,5 +41,13 @@ class Fenced(PenstockError):
     """Another instance holds the lease with a newer token; nothing was moved."""
 
 
+class Refused(PenstockError):
+    """The other server does not want what it was sent; an operator can mend that at any time."""
+
+
+class TargetLost(PenstockError):
+    """The other server has less than had arrived there."""
+
+
 class Unsuitable(PenstockError):
     """The server cannot do what the settings ask for, e.g. it is too old."""

@@ -16,6 +16,8 @@ class Keys:
         self.dead = f"{namespace}:dead"
         self.policy = f"{namespace}:policy"
         self.deaths = f"{namespace}:deaths"
+        self.sequence = f"{namespace}:sequence"
+        self.link = f"{namespace}:link"
         self.message_counter = f"{namespace}:message:id"
         self.message_ids = f"{namespace}:message:ids"
         self.deadlines = f"{namespace}:message:deadlines"

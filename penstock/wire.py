@@ -1,5 +1,6 @@
 """A connection of one's own, for commands that are packed once and sent often."""
 
+import asyncio
 import time
 from collections.abc import Sequence
 from itertools import groupby
@@ -8,8 +9,9 @@ from typing import Any
 from hiredis import pack_command
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
+from redis.exceptions import TimeoutError as Unanswered
 
-from penstock.connection import connect
+from penstock.connection import SILENCE, connect
 
 Word = bytes | str | int | float
 
@@ -41,6 +43,13 @@ def _packed(command: Command) -> bytes:
     return b"".join([b"*%d\r\n" % sum(part.count for part in parts), *(part.data for part in parts)])
 
 
+def obey_cancellation() -> None:
+    """Raise it now: ``wait_for`` of Python 3.11, with which the client sends, may have swallowed it."""
+    task = asyncio.current_task()
+    if task and task.cancelling():
+        raise asyncio.CancelledError
+
+
 class Wire:
     """The one connection of ``redis``, held until ``close``, for whoever sends and reads in turn.
 
@@ -61,9 +70,16 @@ class Wire:
         wire: Wire
 
         async def note_id(connection: Any) -> None:
-            await connection.on_connect()
-            await connection.send_command("CLIENT", "ID")
-            wire.id = await connection.read_response()
+            try:
+                async with asyncio.timeout(SILENCE):
+                    await connection.on_connect()
+                    await connection.send_command("CLIENT", "ID")
+                    wire.id = await connection.read_response()
+            except BaseException as error:
+                await connection.disconnect(nowait=True)
+                if isinstance(error, TimeoutError):
+                    raise Unanswered("no answer while connecting") from None
+                raise
 
         wire = cls(connect(url, silence=None, name=name, on_connect=note_id))
         return wire
@@ -78,6 +94,7 @@ class Wire:
         self._asked = time.monotonic()
         try:
             await self._connection.send_packed_command([packed])
+            obey_cancellation()
         except BaseException:
             await self.close()
             raise

@@ -25,11 +25,12 @@ def words(expression: str) -> str:
 
 
 async def series(redis: "Redis") -> dict[str, set[str]]:
-    """What a scrape of an mdispatch and an mpush with something of everything has: names and labels."""
+    """What a scrape of a service of each kind with something of everything has: names and labels."""
     await policy(redis)
     await message(redis, 1, age=1)
     await instance(redis, 1)
     await redis.hset("demo:lists", "in", "in")
+    await redis.hset("demo:link", mapping={"state": "up", "waiting": 0, "oldest": 0, "rtt": 0.1})
     found = await scraped(redis)
     samples = [sample for family in found.families.values() for sample in family.samples]
     return {sample.name: set(sample.labels) for sample in samples}

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from typing import Any
 
 import pytest
 from redis.asyncio import Redis
@@ -87,6 +88,26 @@ async def test_lists_are_shown_with_their_roles_and_the_pending_lists_of_all_who
     assert found("list_length", list="demo:dead", role="dead") == 5
     await redis.zrem("demo:owners", 1)
     assert (await scraped(redis))("list_length", list="pending:1", role="pending") is None
+
+
+async def test_a_link_to_another_server_is_shown_with_what_waits_for_it_and_what_crossed_it(redis: Redis) -> None:
+    assert (await scraped(redis))("link_up") is None
+    seen: Any = {"state": "up", "since": 1, "reason": "", "rtt": "0.25", "waiting": 7, "oldest": "1.5", "at": 2}
+    await redis.hset("demo:link", mapping=seen)
+    await redis.hset("demo:metrics:batches", mapping={"count": 3, "bytes": 99, "sum": "0.5", "max": "0.25"})
+    await redis.hset("demo:metrics:dead", mapping={"count": 2, "out": 2})
+    found = await scraped(redis)
+    assert [found(f"link_{name}") for name in ("up", "waiting", "oldest_seconds", "round_trip_seconds")] == [
+        1,
+        7,
+        1.5,
+        0.25,
+    ]
+    assert (found("link_batches_total"), found("link_bytes_total")) == (3, 99)
+    assert found("dead_total", reason="unfit") == 2
+    await redis.hset("demo:link", mapping={"state": "down", "waiting": "many"})
+    found = await scraped(redis)
+    assert (found("link_up"), found("link_waiting")) == (0, None)
 
 
 async def test_a_done_list_of_another_name_is_shown_in_place_of_the_usual_one(redis: Redis) -> None:

@@ -23,9 +23,9 @@ RECURSES: Final = re.compile(r"^make test$", re.MULTILINE)
 class Shell:
     """A bash session in the repository, as a reader has it."""
 
-    def __init__(self, port: int) -> None:
-        environment = {name: value for name, value in os.environ.items() if not name.startswith(("MPUSH_", "REDIS"))}
-        self._port = str(port)
+    def __init__(self, port: int, other_port: int) -> None:
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(("MPUSH_", "VPUSH_", "REDIS"))}
+        self._ports = {"6379": str(port), "6380": str(other_port)}
         self._process = subprocess.Popen(
             ["bash"],
             cwd=ROOT,
@@ -38,10 +38,10 @@ class Shell:
         )
 
     def run(self, command: str) -> tuple[str, int]:
-        """What ``command`` printed, and its status; the README's port is the test's."""
+        """What ``command`` printed, and its status; the README's ports are the test's."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        command = command.replace("6379", self._port)
+        command = re.sub("6379|6380", lambda port: self._ports[port[0]], command)
         self._process.stdin.write(f"{command}\necho '{END}' $?\n")
         self._process.stdin.flush()
         lines: list[str] = []
@@ -59,7 +59,7 @@ class Shell:
 
 @pytest.fixture
 def shell() -> Iterator[Shell]:
-    session = Shell(free_port())
+    session = Shell(free_port(), free_port())
     yield session
     session.close()
 

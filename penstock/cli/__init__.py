@@ -2,7 +2,23 @@
 
 import typer
 
-from penstock.cli import audit, bury, dead, explain, lint, pull, push, redis, revive, status, stop, touch, trace, up
+from penstock.cli import (
+    audit,
+    bury,
+    dead,
+    explain,
+    lint,
+    pull,
+    push,
+    redis,
+    revive,
+    shovel,
+    status,
+    stop,
+    touch,
+    trace,
+    up,
+)
 
 app = typer.Typer(
     name="penstock",
@@ -16,6 +32,7 @@ app = typer.Typer(
 app.command()(status.status)
 app.command()(push.push)
 app.command()(pull.pull)
+app.command()(shovel.shovel)
 app.command()(stop.stop)
 app.command()(lint.lint)
 app.command()(audit.audit)

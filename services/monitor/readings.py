@@ -15,7 +15,7 @@ from penstock.survey import Instance, instances
 
 METRICS: Final = (
     *("taken", "delivered", "dropped", "registered", "untracked", "done", "done:late", "done:unknown"),
-    *("timeout", "failed", "retry", "dead", "expired", "touched"),
+    *("timeout", "failed", "retry", "dead", "expired", "touched", "batches"),
 )
 TAIL: Final = 100
 """How many of the oldest ids are looked at for one that is in flight."""
@@ -45,6 +45,8 @@ class Reading:
     instances: list[Instance]
     metrics: dict[str, dict[str, float]]
     """The fields of every hash of ``METRICS`` that are numbers."""
+    link: dict[str, float]
+    """What vpush says of its link, as far as it is numbers; ``up`` is 1 or 0. Empty where no vpush works."""
 
 
 Readings = list[Reading]
@@ -65,9 +67,10 @@ async def _reading(redis: "Redis", service_redis: "Redis", keys: Keys) -> Readin
         transaction.zcard(encoded(keys.delayed))
         transaction.lrange(encoded(keys.message_ids), -TAIL, -1)
         transaction.zrange(encoded(keys.deadlines), 0, 0)
+        transaction.hgetall(encoded(keys.link))
         for name in METRICS:
             transaction.hgetall(encoded(keys.metric(name)))
-        time, policy, named, owners, in_flight, delayed, tail, first_due, *metrics = await _replies(transaction)
+        time, policy, named, owners, in_flight, delayed, tail, first_due, link, *metrics = await _replies(transaction)
     return Reading(
         keys.namespace,
         tracked=bool(policy),
@@ -78,6 +81,7 @@ async def _reading(redis: "Redis", service_redis: "Redis", keys: Keys) -> Readin
         lists=await _lengths(redis, _roles(keys, policy or {}, named or {}, owners or [])),
         instances=await instances(redis, service_redis, keys),
         metrics={name: _numbers(fields) for name, fields in zip(METRICS, metrics, strict=True)},
+        link={**_numbers(link), "up": float(link.get(b"state") == b"up")} if link else {},
     )
 
 

@@ -15,6 +15,10 @@ GAUGES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "in_flight": ("Messages delivered and not finished.", ()),
     "delayed": ("Messages that wait for their first delivery or for the next one.", ()),
     "oldest_in_flight_seconds": ("Seconds since the oldest message in flight was first delivered.", ()),
+    "link_up": ("1 where vpush's other server answers, else 0.", ()),
+    "link_waiting": ("Messages that have not arrived on the other server.", ()),
+    "link_oldest_seconds": ("Seconds that the oldest of them has waited at least.", ()),
+    "link_round_trip_seconds": ("Seconds from sending the last batch until its answer.", ()),
     "instances": ("Instances that are alive.", ("service",)),
     "instance_renewed_seconds": (
         "Seconds since a live instance last renewed its registration.",
@@ -24,7 +28,7 @@ GAUGES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
 COUNTERS: Final = {
     "taken": ("taken", "Messages taken and settled."),
     "delivered": ("delivered", "First deliveries; in mpush, copies that the lists got and kept."),
-    "dropped": ("dropped", "Copies that mpush gave up because a list was full."),
+    "dropped": ("dropped", "Copies that mpush gave up because a list was full; in vpush, messages with too many hops."),
     "registered": ("registered", "Messages that are tracked from then on."),
     "untracked": ("untracked", "Messages delivered without being tracked, for want of capacity."),
     "done": ("done", "Messages that a worker said were done, in time."),
@@ -35,6 +39,16 @@ COUNTERS: Final = {
     "retries": ("retry", "Deliveries after the first one."),
     "expired": ("expired", "Messages whose record was gone when they were due."),
     "touched": ("touched", "Times that a worker extended a deadline."),
+}
+LINK: Final = {
+    "link_up": "up",
+    "link_waiting": "waiting",
+    "link_oldest_seconds": "oldest",
+    "link_round_trip_seconds": "rtt",
+}
+CROSSED: Final = {
+    "count": ("batches", "Batches that arrived on vpush's other server."),
+    "bytes": ("bytes", "Bytes of the batches that arrived there."),
 }
 REASONS: Final = ("timeout", "failed", "poison", "badRequest", "badAnswer", "badDone")
 TENTHS: Final = range(0, 100, 10)
@@ -74,12 +88,18 @@ def families(readings: Readings) -> list[Metric]:
         labels=["namespace"],
         unit="seconds",
     )
+    crossed = {
+        field: CounterMetricFamily(f"penstock_link_{name}", help, labels=["namespace"])
+        for field, (name, help) in CROSSED.items()
+    }
     for reading in readings:
         _add_gauges(gauges, reading)
         _add_counters(counters, dead, reading)
+        for field, family in crossed.items() if reading.link else ():
+            family.add_metric([shown(reading.namespace)], reading.metrics["batches"].get(field, 0))
         if reading.timeout:
             response.add_metric([shown(reading.namespace)], *_histogram(reading.metrics["done"], reading.timeout))
-    return [*gauges.values(), *counters.values(), dead, response]
+    return [*gauges.values(), *counters.values(), dead, *crossed.values(), response]
 
 
 def _gauge(name: str, help: str, labels: Sequence[str]) -> GaugeMetricFamily:
@@ -98,6 +118,8 @@ def _add_gauges(gauges: dict[str, GaugeMetricFamily], reading: Reading) -> None:
         add("in_flight", reading.in_flight)
         add("delayed", reading.delayed)
         add("oldest_in_flight_seconds", reading.oldest)
+    for name, field in LINK.items():
+        add(name, reading.link.get(field))
     alive = Counter({"mdispatch": 0} if reading.tracked else {})
     for instance in reading.instances:
         alive[instance.service] += 1
@@ -118,12 +140,12 @@ def _add_counters(counters: dict[str, CounterMetricFamily], dead: CounterMetricF
 
 
 def _dead(reading: Reading) -> dict[str, float]:
-    """In mpush the fields are lists, and there is one reason."""
+    """By reason; in mpush and vpush the fields are lists, and there is one reason."""
     fields = dict(reading.metrics["dead"])
     count = fields.pop("count", None)
     if reading.tracked:
         return dict.fromkeys(REASONS, 0.0) | fields
-    return {} if count is None else {"maxLength": count}
+    return {} if count is None else {"unfit" if reading.link else "maxLength": count}
 
 
 def _histogram(done: dict[str, float], timeout: float) -> tuple[list[tuple[str, float]], float]:

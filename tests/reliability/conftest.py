@@ -24,7 +24,7 @@ Staged = Callable[..., Stage]
 
 @pytest.fixture(scope="session")
 def nursery() -> Iterator[Nursery]:
-    modules = [f"services.{name}.service" for name in ("mpush", "mdispatch", "monitor")]
+    modules = [f"services.{name}.service" for name in ("mpush", "mdispatch", "monitor", "vpush")]
     with Nursery("common.main", "redis", *modules) as started:
         yield started
 

@@ -45,13 +45,13 @@ class Link:
             threading.Thread(target=pump, daemon=True).start()
 
     def _ask(self) -> None:
-        while request := _received(self._client):
+        while request := received(self._client):
             if self._fault is None:
                 self._fault = self._proxy.met_by(request)
                 if self._fault:
                     self._fault.link = self
             if self._fault is None or self._fault.forward:
-                _send(self._server, request)
+                send(self._server, request)
             else:
                 self._kept += request
             if self._fault:
@@ -60,11 +60,11 @@ class Link:
             self.cut()
 
     def _answer(self) -> None:
-        while reply := _received(self._server):
+        while reply := received(self._server):
             if self._fault:
                 self._fault.answered.set()
             else:
-                _send(self._client, reply)
+                send(self._client, reply)
         self.cut()
 
     def cut(self, *, server_too: bool = True) -> None:
@@ -75,7 +75,7 @@ class Link:
                 continue
 
     def send_kept(self) -> None:
-        _send(self._server, self._kept)
+        send(self._server, self._kept)
 
     def close(self) -> None:
         self.cut()
@@ -111,7 +111,10 @@ class Proxy:
                 client, _ = self._listener.accept()
             except OSError:  # closed
                 return
-            self._links.append(Link(self, client, socket.create_connection(("127.0.0.1", self._port))))
+            self._links.append(self.link(client, socket.create_connection(("127.0.0.1", self._port))))
+
+    def link(self, client: socket.socket, server: socket.socket) -> Link:
+        return Link(self, client, server)
 
     def __enter__(self) -> Self:
         self._thread = threading.Thread(target=self._serve, daemon=True)
@@ -126,7 +129,7 @@ class Proxy:
             link.close()
 
 
-def _received(connection: socket.socket) -> bytes:
+def received(connection: socket.socket) -> bytes:
     """The next bytes; none at its end, however it ended."""
     try:
         return connection.recv(CHUNK)
@@ -134,7 +137,7 @@ def _received(connection: socket.socket) -> bytes:
         return b""
 
 
-def _send(connection: socket.socket, data: bytes) -> None:
+def send(connection: socket.socket, data: bytes) -> None:
     try:
         connection.sendall(data)
     except OSError:  # the other pump sees the end, too

@@ -1,0 +1,103 @@
+"""Three sites, one down for a while, checked: ``python -m compose.sites.demo [--json]``, or ``make demo-sites``.
+
+Each on a server of its own, or on the ones that REDIS (site one), SITE_TWO and SITE_THREE name. Exits 0 only if nothing
+was lost, doubled or out of order at any site, all sums hold and every process ended with 0 on SIGTERM.
+"""
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Final
+
+from redis.asyncio import Redis
+from rich.progress import TextColumn
+
+from compose import stage
+from compose.sites.keyspace import KEYSPACE, LINKS
+from compose.sites.outcome import Outcome, read_outcome
+from compose.sites.sent import Sent
+from compose.sites.show import show
+from compose.sites.site import Site, opened
+from compose.stage import Sight
+from penstock.composition import Composition
+from penstock.connection import masked
+
+HERE: Final = Path(__file__).parent
+ROWS: Final = (HERE.parent / "tracked/seattle-temps.csv").read_bytes().splitlines()[1:]
+
+
+def main(directory: Path = HERE, rows: Sequence[bytes] = ROWS) -> None:
+    stage.main("sites", __doc__, lambda url: run(url, rows, directory), show)
+
+
+async def run(url: str, rows: Sequence[bytes], directory: Path = HERE) -> Outcome:
+    """Send ``rows``, oldest first, through the composition in ``directory``, with site one on the server at ``url``.
+
+    Raises ``PenstockError`` where a server holds data of a composition which is not a demo's.
+    """
+    sent = Sent(rows)
+    async with AsyncExitStack() as stack:
+        given = {name: os.environ.get(f"SITE_{name.upper()}") for name in LINKS}
+        sites = [await stack.enter_async_context(opened(name, url)) for name, url in given.items()]
+
+        async def carry(redis: "Redis", composition: Composition) -> None:
+            await _carry(redis, sent, sites, composition)
+
+        async def judge(redis: "Redis", statuses: Mapping[str, int]) -> Outcome:
+            return await read_outcome(redis, sent, sites, statuses)
+
+        for site in sites:
+            print(f"site {site.name}: {masked(site.url)}", file=sys.stderr)
+        return await stage.perform(
+            url,
+            directory,
+            KEYSPACE,
+            carry,
+            judge,
+            beside=[site.redis for site in sites],
+            own={f"to-{site.name}": {"VPUSH_OUT_REDIS": site.url} for site in sites},
+        )
+
+
+async def _carry(redis: "Redis", sent: Sent, sites: Sequence[Site], composition: Composition) -> None:
+    """Push all, a third of it while site three is down, and wait until it has arrived or cannot any more."""
+    total, three = len(sent.rows), sites[-1]
+    async with AsyncExitStack() as stack:
+        progress = stack.enter_context(stage.progress(TextColumn("{task.fields[state]}")))
+        pushed = progress.add_task("pushed", total=total, state="at site one")
+        bars = {site: progress.add_task(f"site {site.name}", total=total, state="") for site in sites}
+
+        async def look() -> Sight:
+            progress.update(pushed, completed=len(sent.at))
+            for site, bar in bars.items():
+                state = f"{'up' if site.up else 'down'}, {await sent.waiting(redis, site.name):,} wait at site one"
+                progress.update(bar, completed=site.count, state=state)
+            counts = tuple(site.count for site in sites)
+            return Sight(counts, min(counts) >= total, waiting=bool(await KEYSPACE.left(redis)))
+
+        for site in sites:
+            await stack.enter_async_context(site.watched())
+        await _until_registered(redis, composition)
+        await sent.push(redis, total // 3, look)
+        async with three.down():
+            await sent.push(redis, 2 * total // 3, look)
+        await sent.push(redis, total, look)
+        await stage.until_through(composition, look)
+
+
+async def _until_registered(redis: "Redis", composition: Composition) -> None:
+    """Wait until all services are up: their start is no delay of a message."""
+    until = time.monotonic() + stage.PATIENCE
+    while time.monotonic() < until and len(composition.running) == len(composition.commands):
+        if len(KEYSPACE.registered(await KEYSPACE.present(redis))) >= len(KEYSPACE.namespaces):
+            return
+        composition.poll()
+        await asyncio.sleep(0.02)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,44 @@
+"""What is pushed at site one: when, and how much of it waited there."""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+from redis.asyncio import Redis
+
+from compose.sites.keyspace import SOURCE, queues_for
+
+BATCH: Final = 50
+PACE: Final = 0.04
+"""Time between two pushes (s): messages keep coming while a site is down."""
+
+
+class Sent:
+    """``rows``, oldest first, of which the first ones have been pushed."""
+
+    def __init__(self, rows: Sequence[bytes]) -> None:
+        self.rows = rows
+        self.at: list[float] = []
+        """When each was pushed (monotonic, s)."""
+        self.most_waiting: Counter[str] = Counter()
+        """The most messages that ``waiting`` saw, by site."""
+
+    async def push(self, redis: "Redis", end: int, after_each: Callable[[], Awaitable[object]]) -> None:
+        """Push those before ``end`` that are not pushed yet, some at a time."""
+        while pushed := self.rows[len(self.at) : min(len(self.at) + BATCH, end)]:
+            now = time.monotonic()
+            await redis.lpush(SOURCE, *pushed)
+            self.at += [now] * len(pushed)
+            await after_each()
+            await asyncio.sleep(PACE)
+
+    async def waiting(self, redis: "Redis", site: str) -> int:
+        """Messages at site one that have not been settled as arrived at ``site``."""
+        async with redis.pipeline(transaction=True) as transaction:
+            for name in queues_for(site):
+                transaction.llen(name)
+            count: int = sum(await transaction.execute())
+        self.most_waiting[site] = max(self.most_waiting[site], count)
+        return count

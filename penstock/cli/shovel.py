@@ -1,0 +1,219 @@
+"""``penstock shovel``: a list moved or copied to another server, once."""
+
+import asyncio
+import signal
+import sys
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from penstock.cli.frame import Failed, Json, Misused, complain, connected, require_list, run
+from penstock.cli.text import print_json, shown
+from penstock.errors import Fenced, PenstockError
+from penstock.names import encoded
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+    from penstock.shovel import Moved, Shovel
+
+SILENCE: Final = 30
+"""Seconds without a reply after which a link counts as broken."""
+
+PATIENCE: Final = 3
+"""Seconds that an interrupted shovel waits for what is on its way."""
+
+ENDING: Final = 10
+"""Seconds that are spent on putting back what has not arrived."""
+
+
+def shovel(
+    source_url: Annotated[str, typer.Argument(metavar="SRC_URL", help="The server to take from.")],
+    source: Annotated[str, typer.Argument(metavar="LIST", help="The list to take from, the oldest message first.")],
+    target_url: Annotated[str, typer.Argument(metavar="DST_URL", help="The server to push to; it may be the same.")],
+    target: Annotated[str, typer.Argument(metavar="LIST", help="The list to push to.")],
+    copy: Annotated[bool, typer.Option("--copy", help="Leave the messages in their list.")] = False,
+    limit: Annotated[int | None, typer.Option(min=0, metavar="N", help="At most N messages.")] = None,
+    until_empty: Annotated[
+        bool, typer.Option("--until-empty", help="Go on as long as anything is there, whenever it came.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Move a list to another server.
+
+    Every message arrives once and in order, whatever happens to the link; a broken one is tried again for half a
+    minute. Without --until-empty it ends with what is in the list when it begins. Ctrl-C waits a few seconds for what
+    is on its way; what has not arrived is in its list again. A killed shovel leaves that in LIST:shovel:<hash>, and the
+    same call goes on with it. Of two at once for the same lists, the later one takes over. What --copy has copied when
+    it is killed or fails is there twice once it is called again.
+    """
+    run(_shovel(Order(source_url, source, target_url, target, copy, limit, until_empty), json))
+
+
+@dataclass(frozen=True)
+class Order:
+    """What shall be done."""
+
+    source_url: str
+    source: str
+    target_url: str
+    target: str
+    copy: bool
+    limit: int | None
+    until_empty: bool
+
+    @property
+    def done(self) -> str:
+        return "copied" if self.copy else "moved"
+
+    def most(self, waiting: int) -> int | None:
+        bounds = [self.limit, None if self.until_empty else waiting]
+        return min((bound for bound in bounds if bound is not None), default=None)
+
+
+async def _shovel(order: Order, as_json: bool) -> int:
+    from penstock.shovel import HereError
+
+    order.target.encode()  # raises where it is not UTF-8, as the name of a ledger must be
+    async with connected(order.source_url, silence=SILENCE) as here:
+        await require_list(here, encoded(order.source))
+        server = await _server(here, order.source_url)
+        try:
+            async with connected(order.target_url, silence=SILENCE) as there:
+                await require_list(there, encoded(order.target))
+                if order.source == order.target and server == await _server(there, order.target_url):
+                    raise Misused(f"{shown(order.target)} is the same list on the same server: name another")
+                return await _carry(order, _job(order, here, there), as_json)
+        except HereError as error:
+            trouble = error.error
+        raise trouble  # outside of the other server's block, and of the handler: its chain of causes must not be a ring
+
+
+async def _server(redis: "Redis", url: str) -> str:
+    """The same for the same database of a server, by whatever name, if this user may ask."""
+    from redis.exceptions import NoPermissionError
+
+    from penstock.moving import place
+
+    try:
+        run_id = (await redis.info("server"))["run_id"]
+    except NoPermissionError:
+        return place(url)
+    return f"{run_id} {redis.connection_pool.connection_kwargs.get('db') or 0}"
+
+
+def _job(order: Order, here: "Redis", there: "Redis") -> "Shovel":
+    from penstock.copying import Copy
+    from penstock.moving import Move
+
+    source = encoded(order.source)
+    if order.copy:
+        return Copy(here, source, there, order.target)
+    return Move(here, source, there, order.target, order.target_url)
+
+
+async def _carry(order: Order, job: "Shovel", as_json: bool) -> int:
+    waiting = await job.waiting()
+    if not waiting and not await job.unfinished():
+        raise Failed(f"{shown(order.source)} is not there: expected a list with messages")
+    most, started = order.most(waiting), time.monotonic()
+    title = f"{shown(order.source)} to {shown(order.target)}"
+    try:
+        with _progress(title, waiting if most is None else most) as arrived:
+            interrupted = await _until_signal(job, job.run(most, arrived, _tell_broken))
+    except Fenced:
+        raise Failed(f"another shovel from {title} has begun, and goes on with the rest") from None
+    except BaseException:
+        complain(f"{job.moved.messages:,} messages were {order.done} to {shown(order.target)} before this:", 1)
+        raise
+    _report(order, job.moved, time.monotonic() - started, interrupted, as_json)
+    for words in job.remarks:
+        complain(words, 0)
+    missing = 0 if interrupted or not order.copy or most is None else most - job.moved.messages
+    if missing:
+        complain(f"{missing:,} of the messages were taken from {shown(order.source)} before they could be copied", 1)
+    return 130 if interrupted else int(missing > 0)
+
+
+async def _until_signal(job: "Shovel", run: Coroutine[Any, Any, None]) -> bool:
+    """Run it to its end, or a little further than ctrl-C or SIGTERM, and put back the rest; whether it was a signal."""
+    signalled = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, signalled.set)
+    running, waiting = asyncio.create_task(run), asyncio.create_task(signalled.wait())
+    try:
+        await asyncio.wait((running, waiting), return_when=asyncio.FIRST_COMPLETED)
+        if not running.done():
+            job.stopped = True
+            await asyncio.wait((running,), timeout=PATIENCE)
+        waiting.cancel()
+        while not running.done():
+            running.cancel()
+            await asyncio.wait((running,), timeout=1)
+        with suppress(asyncio.CancelledError):
+            await running
+    finally:
+        await _end(job)
+    return signalled.is_set()
+
+
+async def _end(job: "Shovel") -> None:
+    from redis.exceptions import RedisError
+
+    from penstock.shovel import HereError
+
+    try:
+        async with asyncio.timeout(ENDING):
+            await job.end()
+    except Fenced:
+        raise
+    except TimeoutError:
+        complain(job.remains, 0)
+        raise Failed(f"no answer within {ENDING} s") from None
+    except (RedisError, HereError, PenstockError):
+        complain(job.remains, 0)
+        raise
+
+
+def _tell_broken(why: str) -> None:
+    complain(f"the link is broken, and tried again: {why}", 0)
+
+
+def _report(order: Order, moved: "Moved", seconds: float, interrupted: bool, as_json: bool) -> None:
+    rate = round(moved.messages / max(seconds, 1e-6))
+    if as_json:
+        numbers = {"messages": moved.messages, "bytes": moved.bytes, "seconds": seconds, "rate": rate}
+        print_json(
+            {"from": order.source, "to": order.target, "copy": order.copy, "interrupted": interrupted, **numbers}
+        )
+        return
+    lists = f"from {shown(order.source)} to {shown(order.target)}"
+    amount = f"{moved.messages:,} messages ({moved.bytes:,} bytes)"
+    typer.echo(f"{order.done} {amount} {lists} in {seconds:.2f} s ({rate:,}/s)")
+
+
+@contextmanager
+def _progress(title: str, total: int) -> Iterator[Callable[[int], object]]:
+    """A bar on a terminal; yields what is called with the number of messages that have arrived."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    rate, left = TextColumn("{task.fields[rate]:,.0f}/s"), TextColumn("{task.remaining:,.0f} left,")
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), rate, left, TimeRemainingColumn()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(escape(title), total=total, rate=0.0)
+        started = time.monotonic()
+
+        def arrived(count: int) -> None:
+            rate = count / max(time.monotonic() - started, 1e-6)
+            bar.update(task, completed=count, total=max(total, count), rate=rate)
+
+        yield arrived

@@ -1,0 +1,28 @@
+-- Push the next messages of one source, unless they are here already: runs on the server of `out`.
+--
+-- KEYS out      list   gets the messages, the first at the tail
+-- KEYS ledger   hash   `token sequence first digest at`: what arrived from this source
+-- ARGV token    the fencing token of the sender, who is refused unless it is the last one that met
+-- ARGV first    the number of the first message at its source
+-- ARGV last     the number of the last one
+-- ARGV digest   SHA-1 of those messages, to be remembered
+-- ARGV messages... what to push for them, which may be more or fewer
+-- Returns the number of the last message that is here; one below `first` where some before them are missing.
+-- Run twice: the second run pushes nothing.
+local call = redis.call
+for key, kind in pairs({[out] = 'list', [ledger] = 'hash'}) do
+  local found = call('TYPE', key).ok
+  if found ~= kind and found ~= 'none' then
+    return redis.error_reply('WRONGTYPE ' .. key .. ' holds a ' .. found .. ', expected a ' .. kind)
+  end
+end
+local known = call('HMGET', ledger, 'token', 'sequence')
+if known[1] ~= token then return redis.error_reply('FENCED ' .. ledger) end
+local sequence = tonumber(known[2] or 0)
+if sequence ~= first - 1 then return sequence end
+
+-- What cannot be written (a full or read-only server, a user without the right) is refused here, before the messages.
+call('HSET', ledger, 'token', token)
+if #messages > 0 then call('LPUSH', out, unpack(messages, 1, #messages)) end
+call('HSET', ledger, 'sequence', last, 'first', first, 'digest', digest, 'at', call('TIME')[1])
+return tonumber(last)

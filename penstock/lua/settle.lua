@@ -1,0 +1,56 @@
+-- Forget messages that the other server has, and put those that it will never have among the dead letters.
+--
+-- KEYS pending    list   taken and not settled (oldest at the tail)
+-- KEYS state      hash   `source`, who we are to the other server, and `sequence`, the number of the last settled message
+-- KEYS letters?   list   dead letters, JSON; needed where there are any
+-- KEYS taken?     hash   metric: messages settled, and copies owed to `out`
+-- KEYS delivered? hash   metric: messages that reached `out`
+-- KEYS dead?      hash   metric: dead letters that `out` does not get
+-- KEYS dropped?   hash   metric: messages that it does not get either, and nobody else
+-- KEYS lease?     hash   owner token expires of the one active replica
+-- ARGV token      the lease's fencing token that the caller holds
+-- ARGV who        who the caller takes us for, as `source` says
+-- ARGV sequence   the number of the last message that the other server has
+-- ARGV origin     the list that they came from
+-- ARGV out        the list of the other server
+-- ARGV buried...  three a message that did not go: its number, the reason, an error for a dead letter (dropped if empty)
+-- Returns how many were settled; false where we are another, or `pending` lacks some of them. Run twice: the second run
+-- settles none.
+local call = redis.call
+if lease and call('HGET', lease, 'token') ~= token then return redis.error_reply('FENCED ' .. lease) end
+for kind, keys in pairs({list = {pending, letters}, hash = {state, taken, delivered, dead, dropped}}) do
+  for _, key in pairs(keys) do
+    local found = call('TYPE', key).ok
+    if found ~= kind and found ~= 'none' then
+      return redis.error_reply('WRONGTYPE ' .. key .. ' holds a ' .. found .. ', expected a ' .. kind)
+    end
+  end
+end
+if call('HGET', state, 'source') ~= who then return false end
+local known = tonumber(call('HGET', state, 'sequence') or 0)
+local count = sequence - known
+if count <= 0 then return 0 end
+if call('LLEN', pending) < count then return false end
+
+local time = call('TIME')
+for place = 1, #buried, 3 do
+  local number, reason, words = unpack(buried, place, place + 2)
+  if words ~= '' then
+    call('LPUSH', letters, cjson.encode({message = call('LINDEX', pending, known - number), reason = reason,
+      error = words, source = origin, queue = out, attempts = 1, at = time[1] * 1000 + math.floor(time[2] / 1000)}))
+  end
+  local key = words ~= '' and dead or dropped
+  if key then
+    call('HINCRBY', key, 'count', 1)
+    call('HINCRBY', key, out, 1)
+  end
+end
+call('LTRIM', pending, 0, -count - 1)
+call('HSET', state, 'sequence', sequence)
+if taken then
+  call('HINCRBY', taken, 'count', count)
+  call('HINCRBY', taken, out, count)
+  call('HINCRBY', delivered, 'count', count - #buried / 3)
+  call('HINCRBY', delivered, out, count - #buried / 3)
+end
+return count

@@ -1,0 +1,135 @@
+"""A list moved to another server by one call of ``penstock shovel``.
+
+Keys: ``<list>:shovel:<hash>`` holds what was taken and has not arrived, ``<list>:shovel:<hash>:sequence`` who we are to
+the other server and how far we are, so that the same call goes on where a killed one was. ``<hash>`` is short for the
+other server and its list. On the other server ``<out>:from:<source>`` is the ledger of ``arrive.lua``. A move that ends
+leaves none of them.
+"""
+
+import random
+import secrets
+import uuid
+from hashlib import sha1
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from redis.asyncio import Redis
+
+from penstock.connection import masked
+from penstock.errors import Fenced
+from penstock.names import decoded, encoded
+from penstock.shovel import BATCH, BYTES, Shovel, SourceLost, told_here
+from penstock.transport import Dead, next_messages, settle
+
+
+def place(url: str) -> str:
+    """Where a URL leads to, without user, password and options: the same for all ways to write it but for the host."""
+    parts = urlsplit(url)
+    db = parse_qs(parts.query).get("db", [""])[0]
+    if parts.scheme in ("redis", "rediss"):
+        return f"{parts.hostname or 'localhost'}:{parts.port or 6379}/{db or parts.path.strip('/') or '0'}"
+    return f"{parts.netloc.rpartition('@')[2]}{parts.path}/{db or '0'}"
+
+
+class Move(Shovel):
+    """Messages leave their list; what has not arrived goes back to it at the end."""
+
+    def __init__(self, here: "Redis", source: bytes, there: "Redis", out: str, url: str) -> None:
+        """``url`` is that of ``there``."""
+        super().__init__(here, source, there, out)
+        self._to = f"{masked(url)} {out}"
+        self.pending = source + b":shovel:" + sha1(encoded(f"{place(url)} {out}")).hexdigest()[:12].encode()
+        self.state = self.pending + b":sequence"
+        self._tokens: set[int] = set()
+        """All of ours: where a reply was lost nobody knows which one the server has."""
+
+    async def waiting(self) -> int:
+        with told_here():
+            return sum([await self._here.llen(key) for key in (self.pending, self._source)])
+
+    async def unfinished(self) -> bool:
+        with told_here():
+            return bool(await self._here.exists(self.state))
+
+    @property
+    def remains(self) -> str:
+        return f"what may not have arrived is in {decoded(self.pending)}: the same call goes on with it"
+
+    @property
+    def way_out(self) -> str:
+        return (
+            "a server has lost data, or is another one. Restore it; or, to go on with what is here, "
+            f"HDEL {decoded(self.state)} source sequence here, and call again"
+        )
+
+    async def take(self, first: int, most: int = BATCH) -> list[bytes]:
+        with told_here():
+            messages: list[bytes] | None = await next_messages(
+                self._here, source=self._source, next=first, batch=most, bytes=BYTES, **self._fenced
+            )
+        if messages is None:
+            raise self._gone()
+        return self._took(first, messages)
+
+    async def settle(self, last: int, dead: list[Dead]) -> None:
+        with told_here():
+            settled = await settle(
+                self._here, sequence=last, origin=self._source, out=encoded(self._out), buried=[], **self._fenced
+            )
+        if settled is None:
+            raise self._gone()
+        self._reached(last)
+
+    async def end(self) -> None:
+        await self._wire.close()
+        await self._agree()
+        await self._wire.close()
+        with told_here():
+            while await self._here.transaction(self._put_back, self.state, value_from_callable=True):
+                pass
+        await self._there.delete(self._ledger)
+
+    async def _begin(self, past: int) -> tuple[str, int, int]:
+        async def raise_token(transaction: Any) -> None:
+            self._token = max(await self._held(transaction), past) + 1 + random.randrange(1 << 20)
+            self._tokens.add(self._token)
+            transaction.multi()
+            transaction.hsetnx(self.state, "source", uuid.uuid4().hex)
+            transaction.hset(self.state, mapping={"token": self._token, "to": encoded(self._to)})
+            transaction.hmget(self.state, "source", "sequence")
+
+        with told_here():
+            *_, (source, sequence) = await self._here.transaction(raise_token, self.state)
+        self._who = source
+        return decoded(source), self._token, int(sequence or 0)
+
+    async def _held(self, transaction: Any) -> int:
+        """The token that the server has, which is ours unless we begin; one that nobody had where there is none."""
+        token = await transaction.hget(self.state, "token")
+        if self._begun is not None and (token is None or int(token) not in self._tokens):
+            raise Fenced(decoded(self.state))
+        return secrets.randbelow(1 << 50) if token is None else int(token)
+
+    async def _put_back(self, transaction: Any) -> bool:
+        """Some of what has not arrived, the newest first; whether there is more. With the last goes the state.
+
+        Tried again where the reply was lost: without a state it is done.
+        """
+        if not await transaction.exists(self.state):
+            return False
+        await self._held(transaction)
+        left = await transaction.llen(self.pending)
+        transaction.multi()
+        for _ in range(min(left, BATCH)):
+            transaction.lmove(self.pending, self._source, "LEFT", "RIGHT")
+        if left <= BATCH:
+            transaction.delete(self.state)
+        return bool(left > BATCH)
+
+    @property
+    def _fenced(self) -> dict[str, Any]:
+        keys = {"pending": self.pending, "state": self.state, "lease": self.state}
+        return {**keys, "token": self._token, "who": self._who}
+
+    def _gone(self) -> Exception:
+        return SourceLost(f"messages are gone from {decoded(self.pending)} that were on their way")

@@ -1,0 +1,210 @@
+"""A list moved or copied to another server by one call of ``penstock shovel``: what both have in common."""
+
+import asyncio
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from redis.asyncio import Redis
+from redis.exceptions import AuthenticationError, ConnectionError, RedisError, TimeoutError
+
+from penstock.backoff import Backoff
+from penstock.errors import PenstockError, TargetLost
+from penstock.names import encoded
+from penstock.transport import Batch, Dead, Target, Transfer, catch_up
+from penstock.wire import Wire, obey_cancellation
+
+BATCH: Final = 1000
+BYTES: Final = 256 * 1024
+"""No more messages are sent at a time once there are so many, or they have so many bytes."""
+
+WINDOW: Final = 200
+WINDOW_BYTES: Final = 16 << 20
+"""Batches, and bytes, that are on their way at a time."""
+
+PERSEVERANCE: Final = 30
+"""Seconds that a broken link is tried again until nothing is expected of it."""
+
+BACKOFF: Final = Backoff((), 0.1, 1.0)
+
+
+class HereError(Exception):
+    """What went wrong with the server of the list, told from trouble with the other one."""
+
+    def __init__(self, error: RedisError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class SourceLost(PenstockError):
+    """The server of the list has less than what it had sent."""
+
+
+@contextmanager
+def told_here() -> Iterator[None]:
+    try:
+        yield
+    except RedisError as error:
+        raise HereError(error) from error
+    obey_cancellation()
+
+
+def first_of(error: BaseException) -> BaseException:
+    """Of tasks that ended together, what a server said comes before all else."""
+    while isinstance(error, BaseExceptionGroup):
+        error = min(error.exceptions, key=lambda each: not isinstance(first_of(each), RedisError | HereError))
+    return error
+
+
+def _passes(error: BaseException) -> bool:
+    """Whether a new connection may mend it."""
+    said = error.error if isinstance(error, HereError) else error
+    return isinstance(said, ConnectionError | TimeoutError) and not isinstance(said, AuthenticationError)
+
+
+@dataclass
+class Moved:
+    """What has arrived."""
+
+    messages: int = 0
+    bytes: int = 0
+
+
+class Shovel(ABC):
+    """A ``Source`` of ``transport.py`` that carries itself to the list ``out`` of the server ``there``."""
+
+    def __init__(self, here: "Redis", source: bytes, there: "Redis", out: str) -> None:
+        self._here, self._source, self._there, self._out = here, source, there, out
+        self._wire = Wire(there)
+        self._ledger = b""
+        self._begun: int | None = None
+        self._settled = 0
+        self._sizes: list[int] = []
+        """Of the messages that follow the settled ones, as far as they were taken."""
+        self.moved = Moved()
+        self.stopped = False
+        """Set to take nothing more."""
+
+    @abstractmethod
+    async def waiting(self) -> int:
+        """How many messages there are to carry."""
+
+    async def unfinished(self) -> bool:
+        """Whether an earlier one has left something behind."""
+        return False
+
+    @property
+    @abstractmethod
+    def remains(self) -> str:
+        """What there is to do where ``end`` failed."""
+
+    @property
+    @abstractmethod
+    def way_out(self) -> str:
+        """What there is to do where one of the servers has lost data."""
+
+    @property
+    def remarks(self) -> list[str]:
+        """What the user should know of it."""
+        return []
+
+    @abstractmethod
+    async def take(self, first: int, most: int = BATCH) -> list[bytes]: ...
+
+    @abstractmethod
+    async def settle(self, last: int, dead: list[Dead]) -> None: ...
+
+    @abstractmethod
+    async def end(self) -> None:
+        """Leave nothing behind but messages. Raises where a server is away: ``remains`` tells what is left then."""
+
+    @abstractmethod
+    async def _begin(self, past: int) -> tuple[str, int, int]:
+        """Who we are there, with a token larger than ``past`` and all before; and the number of the last settled.
+
+        Raises ``Fenced`` where another one has begun.
+        """
+
+    async def wait(self) -> bool:
+        return False
+
+    async def run(self, limit: int | None, note: Callable[[int], object], broken: Callable[[str], object]) -> None:
+        """Carry at most ``limit`` messages, over a link that may break; ``note`` has how many have arrived."""
+        failed, progress = 0, (self.moved.messages, time.monotonic())
+        while True:
+            try:
+                # A task of its own: one that has seen a group of tasks fail counts as cancelled, in Python 3.11.
+                await asyncio.create_task(self._carry(limit, note))
+            except (ExceptionGroup, RedisError, HereError) as errors:
+                error = first_of(errors)
+                if progress[0] != self.moved.messages:
+                    failed, progress = 0, (self.moved.messages, time.monotonic())
+                if not _passes(error) or self.stopped or time.monotonic() - progress[1] > PERSEVERANCE:
+                    raise error from None
+                failed += 1
+                if failed == 1:
+                    broken(str(error))
+            else:
+                return
+            finally:
+                await self._wire.close()
+            await asyncio.sleep(BACKOFF.after(failed))
+
+    async def _carry(self, limit: int | None, note: Callable[[int], object]) -> None:
+        target, settled = await self._agree()
+        begun = self._begun or 0
+
+        def arrived(batch: Batch) -> None:
+            note(batch.last - begun)
+
+        rest = _Rest(self, None if limit is None else begun + limit)
+        await Transfer(rest, target, WINDOW, lambda: WINDOW_BYTES, note=arrived).run(settled)
+
+    async def _agree(self) -> tuple[Target, int]:
+        """Be the one whose messages count there, and settle those that have arrived; the number of the last one."""
+        past = 0
+        while True:
+            source, token, settled = await self._begin(past)
+            if self._begun is None:
+                self._begun = self._settled = settled
+            self._reached(settled)
+            self._ledger = encoded(f"{self._out}:from:{source}")
+            target = Target(self._wire, self._out, source, token)
+            arrived = await target.meet()
+            if (past := arrived.token) >= token:
+                continue
+            try:
+                caught_up = await catch_up(self, arrived, settled)
+            except TargetLost as error:
+                raise TargetLost(f"{error}: {self.way_out}") from None
+            if caught_up is None:
+                raise SourceLost(
+                    f"{arrived.last - settled:,} messages that arrived are not here any more: {self.way_out}"
+                )
+            return target, caught_up
+
+    def _took(self, first: int, messages: list[bytes]) -> list[bytes]:
+        self._sizes += map(len, messages[self._settled + len(self._sizes) - first + 1 :])
+        return messages
+
+    def _reached(self, last: int) -> None:
+        count = last - self._settled
+        self.moved.messages += count
+        self.moved.bytes += sum(self._sizes[:count])
+        del self._sizes[:count]
+        self._settled = last
+
+
+class _Rest:
+    """What of a shovel's messages one run carries: those up to number ``last``, until it shall stop."""
+
+    def __init__(self, shovel: Shovel, last: int | None) -> None:
+        self._shovel, self._last = shovel, last
+        self.settle, self.wait = shovel.settle, shovel.wait
+
+    async def take(self, first: int) -> list[bytes]:
+        most = BATCH if self._last is None else min(BATCH, self._last - first + 1)
+        return [] if self._shovel.stopped or most <= 0 else await self._shovel.take(first, most)

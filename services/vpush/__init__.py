@@ -1,0 +1,1 @@
+"""vpush: a list moved to another server, in order and once."""

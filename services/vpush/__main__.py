@@ -1,0 +1,7 @@
+"""Run vpush: ``python -m services.vpush --props FILE``."""
+
+from common.main import main
+from services.vpush.service import run
+from services.vpush.settings import Settings
+
+main("vpush", Settings, run)

@@ -1,0 +1,112 @@
+"""The messages that vpush sends, on the server where they were pushed."""
+
+import uuid
+from pathlib import Path
+from typing import Any, Final
+
+from redis.exceptions import ResponseError
+
+from common.context import Context
+from penstock.errors import Refused
+from penstock.lua import Script
+from penstock.names import decoded
+from penstock.transport import Batch, Dead, next_messages, settle
+from services.vpush.pace import pace
+from services.vpush.settings import Settings
+
+_raise_token, _disown = (
+    Script.read(Path(__file__).parent / "lua" / f"{verb}.lua") for verb in ("raise_token", "disown")
+)
+METRICS: Final = ("taken", "delivered", "dead", "dropped")
+
+
+class Here:
+    """From ``in`` through ``pending`` to wherever; ``<ns>:sequence`` says who we are there, and how far we are."""
+
+    def __init__(self, context: Context[Settings]) -> None:
+        settings, keys = context.settings, context.keys
+        assert keys
+        context.mends = False  # what is there must answer, too
+        self._context, self._settling = context, context.beside("settling")
+        self._state, self._letters = keys.sequence, keys.dead
+        self._fenced: dict[str, Any] = {"lease": keys.lease, "token": context.token or 0}
+        self._named: dict[str, Any] = {"pending": settings.pending, "state": keys.sequence}
+        self._metrics = {name: keys.metric(name) for name in METRICS}
+        self._arrived = 0
+
+    @property
+    def way_out(self) -> str:
+        """What an operator may do who cannot have back what the other server has lost."""
+        return (
+            "it has lost data, or is another server. Restore it; or, to go on without what it lost, "
+            f"HDEL {self._state} source sequence here, and start again"
+        )
+
+    async def known(self) -> tuple[str, int]:
+        """Who we are to the other server, made up where nobody has been anybody, and the number of the last settled."""
+        redis: Any = self._context.redis
+        try:
+            await redis.hsetnx(self._state, "source", uuid.uuid4().hex)
+            source, sequence = await redis.hmget(self._state, "source", "sequence")
+        except ResponseError as error:
+            raise await self._context.named(error, self._state, expected="hash") from None
+        self._named["who"], self._arrived = source, int(sequence or 0)
+        return decoded(source), self._arrived
+
+    async def be_another(self) -> None:
+        """What is here is not what had arrived from the one we were. Raises ``Fenced``."""
+        await _disown(self._context.redis, state=self._state, who=self._named["who"], **self._fenced)
+
+    async def raise_token(self, past: int) -> int:
+        """The token that we hold, larger than ``past``. Raises ``Fenced``."""
+        token: int = await _raise_token(self._context.redis, past=past, **self._fenced)
+        self._context.token = self._settling.token = self._fenced["token"] = token
+        return token
+
+    def note(self, batch: Batch) -> None:
+        """It has arrived there."""
+        self._arrived = batch.last
+        self._context.trouble.over()
+
+    async def take(self, first: int) -> list[bytes]:
+        settings = self._context.settings
+        messages: list[bytes] | None = await self._context.run(
+            next_messages,
+            source=settings.in_,
+            next=first,
+            batch=1 if settings.unpack else settings.batch,
+            bytes=min(settings.batch_bytes, pace.batch),
+            **self._named,
+            **self._fenced,
+        )
+        if messages is None:
+            raise self._changed()
+        if not messages and first == self._arrived + 1:
+            self._context.trouble.over()
+        return messages
+
+    async def settle(self, last: int, dead: list[Dead]) -> None:
+        settings = self._context.settings
+        settled = await self._settling.run(
+            settle,
+            sequence=last,
+            origin=settings.in_,
+            out=settings.out,
+            letters=self._letters if dead else None,
+            buried=[word for letter in dead for word in letter],
+            **self._named,
+            **self._fenced,
+            **self._metrics,
+        )
+        if settled is None:
+            raise self._changed()
+        self._arrived = max(self._arrived, last)
+
+    async def wait(self) -> bool:
+        settings = self._context.settings
+        if self._context.running:
+            await self._context.take(settings.in_, settings.in_, settings.pop_timeout)
+        return self._context.running
+
+    def _changed(self) -> Refused:
+        return Refused(f"{self._context.settings.pending} or {self._state} was changed by somebody else")

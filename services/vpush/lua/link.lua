@@ -1,0 +1,45 @@
+-- Put on record how the link is, and what has crossed it since the last time.
+--
+-- KEYS link     hash   state since reason rtt waiting oldest at; `known` messages of `source` were there at `since_known`
+-- KEYS batches  hash   metric: batches that arrived, their bytes and round trips
+-- KEYS state    hash   `source`, who we are to the other server, and `sequence`, the number of the last settled message
+-- KEYS pending  list   taken and not settled
+-- KEYS source   list   what publishers push to
+-- KEYS lease    hash   owner token expires of the one active replica
+-- ARGV token    the lease's fencing token that the caller holds; nothing is written where another one does
+-- ARGV now      `up` or `down`
+-- ARGV reason   why it is down, or empty
+-- ARGV count    batches that arrived
+-- ARGV bytes    of them together
+-- ARGV sum      of their round trips (s)
+-- ARGV most     the longest of them (s)
+-- ARGV last     the last of them (s), empty where there was none
+-- Returns how many messages wait. Run twice: the batches are counted twice.
+local call, pcall = redis.call, redis.pcall
+if call('HGET', lease, 'token') ~= token then return 0 end
+local here, waiting = pcall('LLEN', pending), pcall('LLEN', source)
+if type(here) == 'table' or type(waiting) == 'table' then return 0 end
+waiting = waiting + here
+local time = call('TIME')
+local at = string.format('%d.%06d', time[1], time[2])
+local who, settled = unpack(call('HMGET', state, 'source', 'sequence'), 1, 2)
+settled = tonumber(settled or 0)
+local known = call('HMGET', link, 'state', 'known', 'since_known', 'source')
+
+-- Of the messages that are counted now the oldest is at least as old as this count, until all of them have arrived.
+if not known[2] or settled >= tonumber(known[2]) or known[4] ~= who then
+  known[2], known[3] = settled + waiting, at
+  call('HSET', link, 'known', known[2], 'since_known', at, 'source', who or '')
+end
+if known[1] ~= now then call('HSET', link, 'state', now, 'since', at) end
+call('HSET', link, 'reason', reason, 'waiting', waiting, 'at', at,
+  'oldest', waiting > 0 and string.format('%.3f', at - known[3]) or 0)
+if last ~= '' then
+  call('HSET', link, 'rtt', last)
+  call('HINCRBY', batches, 'count', count)
+  call('HINCRBY', batches, 'bytes', bytes)
+  local before = call('HMGET', batches, 'sum', 'max')
+  call('HSET', batches, 'sum', string.format('%.6f', sum + (before[1] or 0)),
+    'max', string.format('%.6f', math.max(most, before[2] or 0)))
+end
+return waiting

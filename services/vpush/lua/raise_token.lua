@@ -1,0 +1,10 @@
+-- Raise the lease's fencing token past one that was seen elsewhere: that of the run before, whose last batches may still
+-- be on their way, or one of a time that this server has lost.
+--
+-- KEYS lease  hash   owner token expires of the one active replica
+-- ARGV token  the fencing token that the caller holds
+-- ARGV past   the token that was seen
+-- Returns the token that the caller holds now. Run twice: it is refused.
+if redis.call('HGET', lease, 'token') ~= token then return redis.error_reply('FENCED ' .. lease) end
+if tonumber(past) >= tonumber(token) then return redis.call('HINCRBY', lease, 'token', past - token + 1) end
+return tonumber(token)

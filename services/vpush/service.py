@@ -1,0 +1,100 @@
+"""vpush: a list moved to another server, in order and once."""
+
+import asyncio
+from contextlib import suppress
+from typing import Any
+
+from redis.exceptions import NoPermissionError, RedisError, ResponseError
+from redis.exceptions import TimeoutError as Unanswered
+
+from common.context import Context
+from common.server import check_server
+from common.trouble import first_of, told
+from penstock.connection import connect
+from penstock.errors import TargetLost
+from penstock.transport import Batch, Target, Transfer, catch_up, refused
+from penstock.wire import Wire
+from services.vpush.here import Here
+from services.vpush.link import Link
+from services.vpush.outgoing import LARGEST, Preparation
+from services.vpush.pace import pace
+from services.vpush.settings import Settings
+
+
+async def run(context: Context[Settings]) -> None:
+    """Send, and have it on record when the link is down."""
+    link = Link(context)
+    try:
+        await _send(context, link)
+    except Exception as error:
+        if isinstance(first_of(error), Unanswered):
+            pace.timed_out()
+        with suppress(RedisError):
+            await link.write("down", told(first_of(error)))
+        raise
+
+
+async def _send(context: Context[Settings], link: Link) -> None:
+    """Agree with the other server on what has arrived, then send all that follows, until the run shall end."""
+    settings = context.settings
+    there = Wire(connect(settings.out_redis, silence=settings.link_timeout, name="penstock-vpush"))
+    try:
+        prepare = Preparation(settings, await _limits(context, there))
+        here = Here(context)
+        target, settled = await _agree(context, here, there, prepare)
+
+        def note(batch: Batch) -> None:
+            here.note(batch)
+            pace.arrived(link.note(batch), settings.link_timeout, settings.window_bytes)
+
+        transfer = Transfer(
+            here,
+            target,
+            settings.window,
+            lambda: min(settings.window_bytes, pace.bytes),
+            prepare,
+            note,
+            lambda: context.running,
+        )
+        async with asyncio.TaskGroup() as tasks:
+            watch = tasks.create_task(link.watch())
+            await transfer.run(settled)
+            watch.cancel()
+        await link.write("up")
+    finally:
+        await there.close()
+        await there.redis.aclose()
+
+
+async def _limits(context: Context[Settings], there: Wire) -> int:
+    """Bytes of the largest message that the other server takes, once it is fit for ours; as usual if we may not ask."""
+    largest = LARGEST
+    try:
+        with suppress(NoPermissionError):
+            if not context.trouble.failures:
+                await check_server(there.redis, [context.settings.out], context.log.bind(server="outRedis"))
+        with suppress(ResponseError):
+            limits: Any = await there.redis.config_get("proto-max-bulk-len")
+            largest = int(limits.get("proto-max-bulk-len", largest))
+    except RedisError as error:
+        raise refused(error) from error
+    return largest
+
+
+async def _agree(context: Context[Settings], here: Here, there: Wire, prepare: Preparation) -> tuple[Target, int]:
+    """Be the one whose messages count there; and the number of the last message that is settled."""
+    while True:
+        source, settled = await here.known()
+        target = Target(there, context.settings.out, source, context.token or 0)
+        arrived = await target.meet()
+        if arrived.token >= (context.token or 0):
+            await here.raise_token(arrived.token)
+            continue
+        try:
+            caught_up = await catch_up(here, arrived, settled, prepare)
+        except TargetLost as error:
+            raise TargetLost(f"{error}: {here.way_out}") from None
+        if caught_up is not None:
+            return target, caught_up
+        context.log.warning("data was lost here: some of what follows may arrive twice", arrived=arrived.last)
+        await here.be_another()

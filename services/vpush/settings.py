@@ -1,0 +1,118 @@
+"""What an operator may set of vpush."""
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import BeforeValidator
+
+from common.checks import Rule
+from common.collisions import collision, pending_is_free
+from common.fields import Name, Seconds, Url, Whole, setting
+from common.settings import ServiceSettings, renewal_is_in_time
+from common.words import quoted
+from penstock.keys import Keys
+
+
+def _one_of_one(out: object) -> object:
+    return out[0] if isinstance(out, list) and len(out) == 1 else out
+
+
+def transport_needs_a_namespace(redis_namespace: str | None) -> str | None:
+    return "missing: expected a name, under which the lease and the sequence lie" if redis_namespace is None else None
+
+
+def one_instance_is_active(ordered: bool) -> str | None:
+    return None if ordered else "false would let instances overtake each other: leave it out"
+
+
+def pending_is_not_in(pending: str, in_: str) -> str | None:
+    return f"{quoted(pending)} is `in` as well: expected another list" if pending == in_ else None
+
+
+def in_is_free(in_: str, pending: str, redis_namespace: str | None) -> str | None:
+    return collision(in_, pending, redis_namespace)
+
+
+def out_is_elsewhere(out: str, out_redis: str, redis: str, in_: str, pending: str) -> str | None:
+    """The same list on the same server would be filled from itself; the same server under two names is not seen."""
+    if out_redis == redis and out in (in_, pending):
+        return f"{quoted(out)} on the same server is {'in' if out == in_ else 'pending'} as well: expected another list"
+    return None
+
+
+def out_is_free(out: str, out_redis: str, redis: str, pending: str, redis_namespace: str | None) -> str | None:
+    return collision(out, pending, redis_namespace) if out_redis == redis else None
+
+
+def unpacked_is_not_compressed(unpack: bool, compression: str) -> str | None:
+    return (
+        "what is unpacked is for readers: compression has no place there" if unpack and compression != "none" else None
+    )
+
+
+class Settings(ServiceSettings):
+    """From ``in`` on the server ``redis`` to ``out`` on the server ``outRedis``."""
+
+    service: ClassVar[str] = "vpush"
+    rules: ClassVar[tuple[Rule, ...]] = (
+        renewal_is_in_time,
+        transport_needs_a_namespace,
+        one_instance_is_active,
+        pending_is_not_in,
+        in_is_free,
+        out_is_elsewhere,
+        out_is_free,
+        pending_is_free,
+        unpacked_is_not_compressed,
+    )
+
+    in_: Name = setting("name", "The list that publishers push to.")
+    pending: Name = setting("name", "The list of messages taken that have not arrived yet.")
+    out_redis: Url = setting("URL", "The other server.")
+    out: Annotated[Name, BeforeValidator(_one_of_one)] = setting("name", "The list of the other server.")
+    pop_timeout: Whole = setting(
+        "seconds", "Longest wait for a message, in seconds; a stop does not wait for it.", 10, least=5, most=30
+    )
+    batch: Whole = setting("messages", "Most messages that are sent at a time.", 1_000, least=1, most=5_000)
+    batch_bytes: Whole = setting(
+        "bytes",
+        "No more messages are sent at a time once they have so many bytes.",
+        1_048_576,
+        least=1,
+        most=536_870_912,
+    )
+    window: Whole = setting("batches", "Most batches on their way at a time.", 200, least=1, most=10_000)
+    window_bytes: Whole = setting(
+        "bytes", "No more batches are sent while so many bytes are on their way.", 67_108_864, least=1, most=2**40
+    )
+    link_timeout: Whole = setting(
+        "seconds", "Seconds without an answer after which the link is given up and made anew.", 10, least=1, most=600
+    )
+    compression: Literal["none", "zstd"] = setting(
+        "", "Batches go compressed; a vpush with unpack on the other side makes messages of them again.", "none"
+    )
+    unpack: bool = setting("true | false", "What comes in `in` are batches that another vpush has compressed.", False)
+    max_hops: Whole | None = setting(
+        "sites",
+        "A JSON message that has crossed so many links (its meta.hops) goes no further.",
+        None,
+        least=1,
+        most=1_000,
+    )
+    ordered: bool = setting("true", "One active instance, so that order holds: there is no other way.", True)
+    lease_expire: Seconds = setting(
+        "seconds", "Seconds after which a standby takes over from a dead active instance.", 1.2, least=1, most=3_600
+    )
+
+    @property
+    def longest_wait(self) -> float:
+        return max(super().longest_wait, self.pop_timeout)
+
+    @property
+    def pending_lists(self) -> tuple[str, ...]:
+        return (self.pending,)
+
+    def lists(self) -> dict[str, str]:
+        return {self.in_: "in", self.pending: "pending", Keys(str(self.redis_namespace)).dead: "dead"}
+
+    def metrics(self) -> tuple[str, ...]:
+        return ("taken", "delivered", "dead", "dropped", "batches")

@@ -1,0 +1,98 @@
+"""The link breaks at one command after the other, in every way: what was sent arrives once, in order."""
+
+import math
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import pytest
+
+from penstock.embedded import EmbeddedServer
+from tests.reliability.boundaries import Blow, Boundaries, Kind
+from tests.reliability.nursery import Nursery
+from tests.reliability.two_servers import Pushing, TwoServers, assert_once_in_order, numbered
+
+MESSAGES: Final = 10_000
+"""At least so many are pushed in all runs of a sweep together."""
+BATCHES: Final = 3
+BATCHES_IN_A_WINDOW: Final = 2
+BREAKS: Final = [kind for kind in Kind if not kind.swallows]
+SWALLOWS: Final = [kind for kind in Kind if kind.swallows]
+
+
+class Servers(NamedTuple):
+    here: EmbeddedServer
+    there: EmbeddedServer
+
+
+class Run(NamedTuple):
+    """The commands on the link until all had arrived, and the one that was struck."""
+
+    commands: list[str]
+    struck: str | None
+
+
+class Sweep:
+    """Runs of vpush, each between lists of its own, with one fault on the link to the server at ``end``."""
+
+    def __init__(self, end: str, servers: Servers, nursery: Nursery, directory: Path) -> None:
+        self._end, self._servers, self._nursery, self._directory = end, servers, nursery, directory
+
+    def strike_each(self, kinds: list[Kind], at_once: int) -> None:
+        """Every command of an undisturbed run in every way of ``kinds``; so many runs side by side."""
+        commands = self.run(BATCHES).commands
+        blows = [Blow(kind, place) for kind in kinds for place in range(len(commands))]
+        messages = max(math.ceil(MESSAGES / len(blows)), BATCHES)
+        with ThreadPoolExecutor(at_once) as pool:
+            struck = [run.struck for run in pool.map(lambda blow: self.run(messages, blow), blows)]
+        print(f"{len(blows)} runs of {messages} messages; {struck.count(None)} ended before the blow")
+        assert struck.count(None) < len(blows) / 10
+        for kind in kinds:
+            met = {word for word, blow in zip(struck, blows, strict=True) if blow.kind is kind}
+            assert met >= {"CLIENT", "INFO", "EVALSHA"}, kind
+
+    def run(self, messages: int, blow: Blow | None = None) -> Run:
+        """Push so many messages; they arrive."""
+        name = f"{blow.kind.name}-{blow.place}".lower() if blow else "undisturbed"
+        service = Pushing(
+            source=f"{name}:in", pending=f"{name}:pending", outs=(f"{name}:out",), namespace=f"demo:{name}"
+        )
+        directory = self._directory / name
+        directory.mkdir()
+        here, there = self._servers
+        with Boundaries((here if self._end == "here" else there).port, blow) as link:
+            through_it = {"redis" if self._end == "here" else "out_redis": link.url}
+            settings = {"batch": math.ceil(messages / BATCHES), "window": BATCHES_IN_A_WINDOW, **through_it}
+            with TwoServers(here.url, there.url, self._nursery, directory, settings, service) as stage:
+                pushed = numbered(messages)
+                stage.push(pushed)
+                replica = stage.start()
+                stage.wait_until_settled(timeout=60)
+                commands = link.commands.copy()
+                if blow and blow.kind.swallows:
+                    replica.kill()  # what it waits for may never come
+                else:
+                    stage.stop()
+                assert_once_in_order(stage, pushed)
+        return Run(commands, link.struck)
+
+
+@pytest.fixture(params=["there", "here"])
+def sweep(request: pytest.FixtureRequest, servers: Servers, nursery: Nursery, tmp_path: Path) -> Sweep:
+    return Sweep(request.param, servers, nursery, tmp_path)
+
+
+@pytest.fixture
+def servers() -> Iterator[Servers]:
+    with EmbeddedServer() as here, EmbeddedServer() as there:
+        yield Servers(here, there)
+
+
+def test_a_link_cut_at_each_command_loses_and_doubles_nothing(sweep: Sweep) -> None:
+    sweep.strike_each(BREAKS, at_once=6)
+
+
+def test_a_link_that_swallows_each_command_or_reply_loses_and_doubles_nothing(sweep: Sweep) -> None:
+    """Most of the time of a run is a wait for the silence to have lasted long enough."""
+    sweep.strike_each(SWALLOWS, at_once=60)

@@ -1,0 +1,153 @@
+"""The other server is there and refuses what it is sent: vpush waits, says why once, and goes on by itself."""
+
+import json
+import random
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from penstock.embedded import EmbeddedServer
+from tests.harness import until
+from tests.reliability.nursery import Nursery
+from tests.reliability.stage import Publisher, assert_registry_clean
+from tests.reliability.two_servers import TwoServers, assert_once_in_order, numbered
+
+USER, PASSWORD, OUT = "vpush", "secret", "there:out"
+Change = Callable[[Any], object]
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """What an operator does to a server, what that makes it say, and what he does about it."""
+
+    name: str
+    begin: Change
+    said: str
+    end: Change
+
+
+def put_aside(there: Any) -> None:
+    """Another type lies where the list was."""
+    there.pipeline().rename(OUT, "aside").set(OUT, "a string").execute()
+
+
+def put_back(there: Any) -> None:
+    there.pipeline().delete(OUT).rename("aside", OUT).execute()
+
+
+REFUSALS = [
+    Refusal("wrong type", put_aside, "expected a list", put_back),
+    Refusal(
+        "no memory left",
+        lambda there: there.config_set("maxmemory", 1),
+        "maxmemory",
+        lambda there: there.config_set("maxmemory", 0),
+    ),
+    Refusal(
+        "read-only",
+        lambda there: there.replicaof("127.0.0.1", "1"),
+        "read only",
+        lambda there: there.replicaof("NO", "ONE"),
+    ),
+    Refusal(
+        "may not push",
+        lambda there: there.execute_command("ACL", "SETUSER", USER, "-lpush"),
+        "ermission",
+        lambda there: there.execute_command("ACL", "SETUSER", USER, "+lpush"),
+    ),
+    Refusal(
+        "may not run scripts",
+        lambda there: there.execute_command("ACL", "SETUSER", USER, "-@scripting"),
+        "ermission",
+        lambda there: there.execute_command("ACL", "SETUSER", USER, "+@scripting"),
+    ),
+]
+
+
+@pytest.fixture
+def stage(nursery: Nursery, tmp_path: Path) -> Iterator[TwoServers]:
+    """The replicas are ``USER`` at the target, who may do what they need."""
+    with EmbeddedServer() as here, EmbeddedServer() as there:
+        with Redis.from_url(there.url) as redis:
+            redis.execute_command("ACL", "SETUSER", USER, "on", f">{PASSWORD}", f"~{OUT}*", "+@all")
+        url = there.url.replace("//", f"//{USER}:{PASSWORD}@")
+        with TwoServers(here.url, there.url, nursery, tmp_path, {"out_redis": url}) as started:
+            yield started
+
+
+def tries(stage: TwoServers) -> int:
+    """Batches, and attempts to agree on them, that the target was asked for, granted or refused."""
+    stats = stage.there.info("commandstats")
+    names = ("cmdstat_evalsha", "cmdstat_eval")
+    return sum(stats[name]["calls"] + stats[name].get("rejected_calls", 0) for name in names if name in stats)
+
+
+@pytest.mark.parametrize("refusal", REFUSALS, ids=lambda refusal: refusal.name)
+def test_a_target_that_refuses_under_load_is_waited_for(
+    stage: TwoServers, rng: random.Random, refusal: Refusal
+) -> None:
+    """Three times, so that what was told once is told again when it begins again."""
+    stage.up()
+    with Publisher(stage, rng) as publisher:
+        for _ in range(3):
+            stage.until_more_arrives()
+            refuse_for_a_while(stage, refusal)
+    stage.wait_until_settled()
+    stage.stop()
+    assert_once_in_order(stage, publisher.accepted)
+    assert_registry_clean(stage)
+
+
+@pytest.mark.parametrize("refusal", REFUSALS, ids=lambda refusal: refusal.name)
+def test_a_target_that_refuses_from_the_start_is_waited_for(stage: TwoServers, refusal: Refusal) -> None:
+    messages = numbered(100)
+    stage.push(messages)
+    stage.there.lpush(OUT, "of somebody else")
+    refuse_for_a_while(stage, refusal, stage.up)
+    stage.there.rpop(OUT)
+    stage.wait_until_settled()
+    stage.stop()
+    assert_once_in_order(stage, messages)
+
+
+def refuse_for_a_while(stage: TwoServers, refusal: Refusal, meanwhile: Callable[[], object] = lambda: None) -> None:
+    """The replica tries in vain some times; its log has each reason once, and the end."""
+    begun, resumed = len(reasons(stage)), stage.told("resumed")
+    refusal.begin(stage.there)
+    meanwhile()
+    until(lambda: len(reasons(stage)) > begun)
+    before = tries(stage)
+    until(lambda: tries(stage) >= before + 6)
+    refusal.end(stage.there)
+    until(lambda: stage.told("resumed") > resumed)
+    assert stage.told("resumed") == resumed + 1
+    told = [reason.rstrip(".0123456789") for reason in reasons(stage)[begun:]]
+    assert len(told) == len(set(told))
+    assert all(reason.startswith("the other server: ") and refusal.said in reason for reason in told), told
+
+
+def reasons(stage: TwoServers) -> list[str]:
+    """What all replicas together said when they began to wait."""
+    said = [json.loads(line) for replica in stage.replicas for line in replica.said().splitlines()]
+    return [line["reason"] for line in said if line["event"] == "waiting"]
+
+
+def test_script_flush_on_either_server_under_load_loses_and_doubles_nothing(
+    stage: TwoServers, rng: random.Random
+) -> None:
+    stage.up()
+    with Publisher(stage, rng) as publisher:
+        for _ in range(100):
+            time.sleep(rng.uniform(0, 0.03))  # not a wait for something: the time of the flush is chance
+            rng.choice([stage.there, stage.there, stage.redis]).script_flush()
+        stage.until_more_arrives()
+    stage.wait_until_settled()
+    stage.stop()
+    assert stage.told("resumed") == stage.told("waiting") > 0
+    assert_once_in_order(stage, publisher.accepted)
+    assert_registry_clean(stage)

@@ -1,0 +1,128 @@
+"""vpush from a server to another as a test sets it up, and what must have come of it."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from redis import Redis
+
+from penstock.names import decoded
+from tests.harness import until
+from tests.reliability.nursery import Nursery, Replica
+from tests.reliability.stage import QueueService, Stage, assert_accounted
+
+SMALL_BATCHES: dict[str, object] = {"batch": 20, "window": 5}
+"""Settings by which several batches are on their way nearly always."""
+
+
+@dataclass(frozen=True)
+class Pushing(QueueService):
+    """vpush, which feeds a list of another server."""
+
+    name: str = "vpush"
+    outs: tuple[str, ...] = ("there:out",)
+    may_be_bare: bool = False
+
+    @property
+    def out(self) -> str:
+        return self.outs[0]
+
+    def settings(self) -> dict[str, object]:
+        return super().settings() | {"out": self.out, "lease_expire": 1, "link_timeout": 1, **SMALL_BATCHES}
+
+
+class TwoServers(Stage):
+    """vpush with its source at ``url`` and its target at ``there_url``; ``held`` looks there."""
+
+    service: Pushing
+
+    def __init__(
+        self,
+        url: str,
+        there_url: str,
+        nursery: Nursery,
+        directory: Path,
+        settings: Mapping[str, object] | None = None,
+        service: Pushing | None = None,
+    ) -> None:
+        super().__init__(service or Pushing(), url, nursery, directory, {"out_redis": there_url, **(settings or {})})
+        self.there: Any = Redis.from_url(there_url)
+        self._ends.callback(self.there.close)
+
+    def held(self, out: str) -> list[bytes]:
+        if out not in self.service.outs:
+            return super().held(out)
+        found: list[bytes] = self.there.lrange(out, 0, -1)
+        return found[::-1]
+
+    def arrived(self) -> list[bytes]:
+        """What is there, the oldest first."""
+        return self.held(self.service.out)
+
+    def sequence(self) -> int:
+        """The number of the last message that is settled."""
+        return int(self.redis.hget(self.keys.sequence, "sequence") or 0)
+
+    def ledger(self) -> dict[str, str]:
+        """What the other server remembers of us."""
+        source = decoded(self.redis.hget(self.keys.sequence, "source"))
+        known = self.there.hgetall(f"{self.service.out}:from:{source}")
+        return {decoded(field): decoded(value) for field, value in known.items()}
+
+    def let_the_lease_run_out(self) -> None:
+        """Now; whoever holds it is dead."""
+        self.redis.hset(self.keys.lease, "expires", 0)
+
+    def until_active(self, other_than: Replica | None = None) -> Replica:
+        """Wait until a replica that runs holds the lease, not ``other_than``."""
+        until(lambda: self.active() not in (None, other_than))
+        found = self.active()
+        assert found
+        return found
+
+    def active(self) -> Replica | None:
+        owner = decoded(self.redis.hget(self.keys.lease, "owner") or b"")
+        return next((each for each in self.replicas if each.running and self.id_of(each) == owner), None)
+
+    def told(self, event: str) -> int:
+        """How many times all replicas together logged ``event``."""
+        return sum(replica.said().count(f'"event": "{event}"') for replica in self.replicas)
+
+    def until_more_arrives(self, timeout: float = 20) -> None:
+        before = self.there.llen(self.service.out)
+        until(lambda: self.there.llen(self.service.out) > before, timeout)
+
+
+def numbered(count: int, first: int = 0) -> list[bytes]:
+    return [b"message %d" % number for number in range(first, first + count)]
+
+
+def assert_once_in_order(stage: TwoServers, accepted: Iterable[bytes], unsure: Iterable[bytes] = ()) -> None:
+    """There is what was ``accepted`` here, in that order and once; of ``unsure`` messages, each once or not at all.
+
+    Nothing waits, both servers agree on how many there were, and the counters and the audit agree as well.
+    """
+    found = stage.arrived()
+    came, maybe = set(found), set(unsure)
+    expected = sorted({*accepted, *(maybe & came)}, key=number_of) if maybe else list(accepted)
+    assert_same(found, expected)
+    assert stage.is_settled()
+    assert (stage.sequence(), stage.ledger()["sequence"]) == (len(found), str(len(found)))
+    assert_accounted(stage, accepted, unsure)
+
+
+def assert_same(found: list[bytes], expected: list[bytes]) -> None:
+    """As ``==``, with short words for what is wrong."""
+    if found != expected:
+        pairs = zip(found, expected, strict=False)
+        place = next(
+            (place for place, (one, other) in enumerate(pairs) if one != other), min(len(found), len(expected))
+        )
+        lost, doubled = len(set(expected) - set(found)), len(found) - len(set(found))
+        around = f"{found[place : place + 3]} instead of {expected[place : place + 3]} at place {place}"
+        raise AssertionError(f"{lost} lost, {doubled} doubled, {around}; {len(found)} of {len(expected)}")
+
+
+def number_of(message: bytes) -> int:
+    return int(message.rpartition(b" ")[2])

@@ -1,0 +1,483 @@
+"""Transport as real scripts on a real server have it, against a model, whatever is lost, repeated, late or rolled back."""
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
+
+import structlog
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+from redis.asyncio import Redis
+
+from common.context import Context
+from common.durability import Durability
+from common.lease import Lease
+from common.trouble import Trouble
+from penstock.embedded import EmbeddedServer
+from penstock.errors import Fenced, Refused, TargetLost
+from penstock.keys import Keys
+from penstock.transport import Dead, Outgoing, Target, digest_of
+from penstock.wire import Packed, Wire
+from services.vpush import service
+from services.vpush.here import Here
+from services.vpush.settings import Settings
+
+KEYS: Final = Keys("demo")
+SENDERS: Final = 2
+BAD: Final = b"bad "
+"""How a message begins that the other server will never have."""
+SETTINGS: Final = Settings(
+    redis="redis://h", redis_namespace="demo", in_="in", pending="pending", out_redis="redis://h", out="out", batch=3
+)
+
+
+one_in_three = st.sampled_from([False, False, True])
+
+
+class Died(Exception):
+    """The sender was killed."""
+
+
+class Mortal:
+    """Dies before or after one of its next calls to a server, where that is wanted."""
+
+    def __init__(self) -> None:
+        self.left: int | None = None
+        """Moments until it dies; None: it does not."""
+
+    async def do(self, work: Awaitable[Any]) -> Any:
+        task = asyncio.ensure_future(work)
+        try:
+            self._pass()
+        except Died:
+            task.cancel()
+            raise
+        result = await task
+        self._pass()
+        return result
+
+    def _pass(self) -> None:
+        if self.left is not None:
+            self.left -= 1
+            if self.left < 0:
+                raise Died
+
+
+class MortalHere(Here):
+    def __init__(self, context: Context[Settings], mortal: Mortal) -> None:
+        super().__init__(context)
+        self._mortal = mortal
+
+    async def known(self) -> tuple[str, int]:
+        found: tuple[str, int] = await self._mortal.do(super().known())
+        return found
+
+    async def be_another(self) -> None:
+        await self._mortal.do(super().be_another())
+
+    async def raise_token(self, past: int) -> int:
+        token: int = await self._mortal.do(super().raise_token(past))
+        return token
+
+    async def take(self, first: int) -> list[bytes]:
+        messages: list[bytes] = await self._mortal.do(super().take(first))
+        return messages
+
+    async def settle(self, last: int, dead: list[Dead]) -> None:
+        await self._mortal.do(super().settle(last, dead))
+
+
+@dataclass
+class Packet:
+    """A batch on its way to the target."""
+
+    sender: int
+    incarnation: int
+    data: bytes
+    delivered: bool = False
+
+
+@dataclass
+class Sender:
+    """One run of a service, from its start to its end; what it does is what ``Transfer`` does."""
+
+    number: int
+    incarnation: int
+    context: Context[Settings]
+    here: Here
+    target: Target
+    settled: int
+    next: int
+    arrived: int
+    on_the_way: deque[tuple[int, list[Dead]]] = field(default_factory=deque)
+    """The last number of each batch that nobody has confirmed, and the dead among it."""
+    dead: list[Dead] = field(default_factory=list)
+
+
+class Link(Wire):
+    """The wire of a sender: while it agrees with the target it gets there, later it is up to the test when it does."""
+
+    def __init__(self, there: "Redis", mortal: Mortal, send: Callable[[bytes], None]) -> None:
+        super().__init__(there)
+        self._mortal, self._send_later = mortal, send
+        self.direct = True
+        self.answers: deque[Any] = deque()
+
+    async def send(self, packed: bytes) -> None:
+        if self.direct:
+            await self._mortal.do(super().send(packed))
+        else:
+            self._send_later(packed)
+
+    async def receive(self, replies: int) -> list[Any]:
+        if self.direct:
+            found: list[Any] = await self._mortal.do(super().receive(replies))
+            return found
+        return [self.answers.popleft() for _ in range(replies)]
+
+
+def prepared(first: int, messages: list[bytes]) -> Outgoing:
+    bad = [Dead(number, "bad", "it is") for number, each in enumerate(messages, first) if each.startswith(BAD)]
+    return Outgoing([each for each in messages if not each.startswith(BAD)], bad)
+
+
+@dataclass
+class Snapshot:
+    """All that a server had."""
+
+    keys: dict[bytes, bytes]
+    pushed: list[bytes]
+
+
+class Transport(RuleBasedStateMachine):
+    """Two databases are the two servers: a snapshot that is put back is a server that has lost data."""
+
+    url: str
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop = asyncio.Runner()
+        self.pushed: list[bytes] = []
+        """What the source has accepted, and remembers."""
+        self.made = self.incarnations = 0
+        self.senders: dict[int, Sender] = {}
+        """Those that run, or believe so."""
+        self.links: dict[int, Link] = {}
+        self.packets: list[Packet] = []
+        """All that were ever sent and may still come: the target was not restarted since."""
+        self.snapshots: dict[str, list[Snapshot]] = {"here": [], "there": []}
+        self.excused: set[bytes] = set()
+        """What the target has lost."""
+        self.may_double = False
+        """The source has lost data."""
+        self.told_of_loss = False
+        """Of the target's; the service has ended, and it is up to an operator."""
+        self.do(self.begin())
+
+    def do(self, work: Awaitable[Any]) -> Any:
+        async def done() -> Any:
+            return await work
+
+        return self.loop.run(done())
+
+    async def begin(self) -> None:
+        self.here: Any = Redis.from_url(self.url)
+        self.there: Any = Redis.from_url(self.url.removesuffix("/0") + "/1")
+        await self.here.flushall()
+
+    def teardown(self) -> None:
+        self.drain()
+        self.do(self.close())
+        self.loop.close()
+
+    async def close(self) -> None:
+        for sender in list(self.senders):
+            await self.end(sender)
+        await self.here.aclose()
+        await self.there.aclose()
+
+    # Publishers
+
+    @rule(count=st.integers(1, 7), bad=st.booleans())
+    def push(self, count: int, bad: bool) -> None:
+        self.do(self.remember("here"))
+        messages = [b"message %d" % number for number in range(self.made, self.made + count)]
+        if bad:
+            messages[0] = BAD + messages[0]
+        self.made += count
+        self.pushed += messages
+        self.do(self.here.lpush("in", *messages))
+
+    # Senders
+
+    @rule(number=st.integers(1, SENDERS), dies_after=st.sampled_from([None] * 12 + [*range(24)]), keeps=st.booleans())
+    def start(self, number: int, dies_after: int | None, keeps: bool) -> None:
+        """Become the active one, and agree with the target; with the token of the run before where it ``keeps`` it."""
+        self.do(self.run(number, dies_after, keeps))
+
+    async def run(self, number: int, dies_after: int | None, keeps: bool) -> None:
+        await self.end(number)
+        if not (keeps and await self.here.hget(KEYS.lease, "owner") == b"%d" % number):
+            await self.here.hset(KEYS.lease, "expires", 0)
+        self.incarnations += 1
+        mortal = Mortal()
+        mortal.left = dies_after
+        context = self.context_of(number)
+        context.token = await Lease(self.here, KEYS.lease, str(number), 3600).hold()
+        link = Link(self.there, mortal, partial(self.sent, number, self.incarnations))
+        here = MortalHere(context, mortal)
+        try:
+            target, settled = await service._agree(context, here, link, prepared)  # type: ignore[arg-type]
+        except (Died, Fenced, Refused):
+            pass
+        except TargetLost:
+            assert self.excused, "nothing there was ever lost"
+            self.told_of_loss = True
+        else:
+            mortal.left, link.direct = None, False
+            self.links[number] = link
+            self.senders[number] = Sender(
+                number, self.incarnations, context, here, target, settled, settled + 1, settled
+            )
+            return
+        await context.reset()
+        await link.close()
+
+    def context_of(self, number: int) -> Context[Settings]:
+        log = structlog.get_logger()
+        wires = partial(Wire, self.here)
+        return Context(
+            SETTINGS, self.here, wires, log, Trouble(log), Durability("memory", 1), keys=KEYS, id=str(number)
+        )
+
+    def sent(self, number: int, incarnation: int, data: bytes) -> None:
+        self.packets.append(Packet(number, incarnation, data))
+
+    async def end(self, number: int) -> None:
+        if sender := self.senders.pop(number, None):
+            await sender.context.reset()
+            await self.links.pop(number).close()
+
+    def act(self, number: int, work: Callable[[Sender], Awaitable[None]]) -> None:
+        """Its run ends where a server has told it so."""
+
+        async def done() -> None:
+            try:
+                await work(self.senders[number])
+            except (Fenced, Refused):
+                await self.end(number)
+
+        self.do(done())
+
+    @precondition(lambda self: self.senders)
+    @rule(which=st.integers(0, 1), times=st.integers(1, 3))
+    def send(self, which: int, times: int) -> None:
+        for _ in range(times):
+            if (number := self.one_of_them(which)) is not None:
+                self.act(number, self.take_and_send)
+
+    async def take_and_send(self, sender: Sender) -> None:
+        if messages := await sender.here.take(sender.next):
+            outgoing = prepared(sender.next, messages)
+            last = sender.next + len(messages) - 1
+            sender.on_the_way.append((last, outgoing.dead))
+            await sender.target.send(sender.next, last, digest_of(Packed(messages)), Packed(outgoing.messages))
+            sender.next = last + 1
+
+    @precondition(lambda self: self.senders)
+    @rule(which=st.integers(0, 1), answers=st.integers(0, 3))
+    def settle(self, which: int, answers: int) -> None:
+        """What it was told of, once it has read so many answers, if there are any."""
+        number = self.one_of_them(which)
+        for _ in range(answers):
+            if number in self.links and self.links[number].answers:
+                self.act(number, self.be_told)
+        if number in self.senders:
+            self.act(number, self.settle_what_arrived)
+
+    async def be_told(self, sender: Sender) -> None:
+        last, dead = sender.on_the_way.popleft()
+        if await sender.target.arrived() != last:
+            raise Refused
+        sender.arrived = last
+        sender.dead += dead
+
+    async def settle_what_arrived(self, sender: Sender) -> None:
+        if sender.arrived > sender.settled:
+            dead, sender.dead = sender.dead, []
+            await sender.here.settle(sender.arrived, dead)
+            sender.settled = sender.arrived
+
+    @rule(
+        count=st.integers(0, 5), steps=st.integers(1, 4), until=st.sampled_from(["send", "deliver", "hear", "settle"])
+    )
+    def work(self, count: int, steps: int, until: str) -> None:
+        """As on a quiet day, up to some point."""
+        if not self.senders:
+            self.start(1, None, keeps=True)
+        if count:
+            self.push(count, bad=False)
+        number = max(self.senders, key=lambda each: self.senders[each].incarnation, default=0)
+        self.cross(number, steps, ["send", "deliver", "hear", "settle"].index(until))
+
+    def cross(self, number: int, batches: int, last_step: int = 3) -> None:
+        for _ in range(batches):
+            if number in self.senders:
+                self.act(number, self.take_and_send)
+        while last_step > 0 and (coming := [each for each in self.coming() if each.sender == number]):
+            self.do(self.hand_over(coming[0], answer=True))
+        while last_step > 1 and number in self.senders and self.links[number].answers:
+            self.act(number, self.be_told)
+        if last_step > 2 and number in self.senders:
+            self.act(number, self.settle_what_arrived)
+
+    def one_of_them(self, which: int) -> int | None:
+        return sorted(self.senders)[which % len(self.senders)] if self.senders else None
+
+    # The link
+
+    @precondition(lambda self: self.coming())
+    @rule(which=st.integers(0, 30), times=st.integers(1, 3))
+    def deliver(self, which: int, times: int) -> None:
+        """The oldest of a sender, who may be dead, or another by now."""
+        for _ in range(times):
+            if coming := self.coming():
+                self.do(self.hand_over(coming[which % len(coming)], answer=True))
+
+    def coming(self) -> list[Packet]:
+        """The next of every connection."""
+        oldest: dict[int, Packet] = {}
+        for packet in self.packets:
+            if not packet.delivered:
+                oldest.setdefault(packet.incarnation, packet)
+        return list(oldest.values())
+
+    @precondition(lambda self: self.packets)
+    @rule(back=st.integers(0, 12))
+    def deliver_out_of_turn(self, back: int) -> None:
+        """Again, or before others that were sent earlier; nobody hears the answer."""
+        self.do(self.hand_over(self.packets[-1 - back % len(self.packets)], answer=False))
+
+    async def hand_over(self, packet: Packet, answer: bool) -> None:
+        await self.remember("there")
+        wire = Wire(self.there)
+        await wire.send(packet.data)
+        (reply,) = await wire.receive(1)
+        await wire.close()
+        if answer:
+            packet.delivered = True
+            sender = self.senders.get(packet.sender)
+            if sender and sender.incarnation == packet.incarnation:
+                self.links[packet.sender].answers.append(reply)
+
+    # Servers that lose data
+
+    async def remember(self, server: str) -> None:
+        """What it may have after a restart, or its replica after a failover: all but what comes now."""
+        redis = getattr(self, server)
+        keys = {key: await redis.dump(key) for key in await redis.keys()}
+        self.snapshots[server].append(Snapshot(keys, list(self.pushed)))
+
+    @precondition(lambda self: self.snapshots["here"])
+    @rule(back=st.integers(1, 3), count=st.integers(0, 5), happens=one_in_three)
+    def roll_the_source_back(self, back: int, count: int, happens: bool) -> None:
+        """All connections to it are cut; what was sent may still come. Others push what was not there before."""
+        if happens:
+            snapshot = self.do(self.restore("here", back))
+            self.may_double = True
+            self.pushed = list(snapshot.pushed)
+            if count:
+                self.push(count, bad=False)
+
+    @precondition(lambda self: self.snapshots["there"])
+    @rule(back=st.integers(1, 3), happens=one_in_three)
+    def roll_the_target_back(self, back: int, happens: bool) -> None:
+        """All connections to it are cut, and what was on the way is gone."""
+        if happens:
+            before = self.out()
+            self.do(self.restore("there", back))
+            self.excused |= set(before) - set(self.out())
+            self.packets.clear()
+
+    async def restore(self, server: str, back: int) -> Snapshot:
+        snapshots, redis = self.snapshots[server], getattr(self, server)
+        snapshot = snapshots[-back:][0]
+        del snapshots[-back:]
+        for number in list(self.senders):
+            await self.end(number)
+        await redis.flushdb()
+        for key, dump in snapshot.keys.items():
+            await redis.restore(key, 0, dump)
+        self.told_of_loss = False
+        return snapshot
+
+    @precondition(lambda self: self.told_of_loss)
+    @rule()
+    def go_on_without_what_was_lost(self) -> None:
+        """What the operator may decide."""
+        self.do(self.here.hdel(KEYS.sequence, "source", "sequence"))
+        self.told_of_loss = False
+
+    # What must be true
+
+    def out(self) -> list[bytes]:
+        """The oldest first."""
+        found: list[bytes] = self.do(self.there.lrange("out", 0, -1))
+        return found[::-1]
+
+    @invariant()
+    def nothing_is_lost_doubled_or_overtaken(self) -> None:
+        out = self.out()
+        goes = [message for message in self.pushed if not message.startswith(BAD)]
+        if not self.may_double:
+            assert len(out) == len(set(out)), "doubled"
+            if not self.excused:
+                assert out == goes[: len(out)]
+        waiting = self.do(self.here.lrange("in", 0, -1)) + self.do(self.here.lrange("pending", 0, -1))
+        missing = set(goes) - set(out) - set(waiting) - self.excused
+        assert not missing, "lost"
+        bad = set(self.pushed) - set(goes) - set(waiting) - set(self.letters())
+        assert not bad, "no letter"
+        last = {message: place for place, message in enumerate(out)}
+        places = [last[message] for message in goes if message in last and message not in waiting]
+        assert places == sorted(places), "overtaken"
+
+    def letters(self) -> list[bytes]:
+        return [json.loads(letter)["message"].encode() for letter in self.do(self.here.lrange(KEYS.dead, 0, -1))]
+
+    def drain(self) -> None:
+        """Have all of it sent; then every message is where it belongs."""
+        self.start(1, None, keeps=True)
+        while self.told_of_loss:
+            self.go_on_without_what_was_lost()
+            self.start(1, None, keeps=True)
+        for _ in range(200):
+            if not self.do(self.here.exists("in", "pending")):
+                break
+            if 1 not in self.senders:
+                self.start(1, None, keeps=True)
+            self.cross(1, 3)
+        assert not self.do(self.here.exists("in", "pending")), "it does not come to an end"
+        self.nothing_is_lost_doubled_or_overtaken()
+
+
+def test_whatever_happens_there_is_what_was_pushed_in_order_and_once(server: EmbeddedServer) -> None:
+    class OnServer(Transport):
+        url = server.url
+
+    run_state_machine_as_test(
+        OnServer,
+        settings=settings(
+            max_examples=100,
+            stateful_step_count=50,
+            deadline=None,
+            derandomize=True,
+            database=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )

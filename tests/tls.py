@@ -1,0 +1,63 @@
+"""TLS in front of a server that has none, and certificates for it."""
+
+import asyncio
+import shutil
+import ssl
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl to make a certificate with")
+AUTHORITY = """
+[ca]
+default_ca = own
+[own]
+database = index
+serial = serial
+new_certs_dir = .
+default_md = sha256
+policy = any
+x509_extensions = names
+[any]
+commonName = supplied
+[names]
+subjectAltName = DNS:localhost
+[req]
+distinguished_name = any
+"""
+
+
+def certificate(directory: Path, last_day: str) -> Path:
+    """For localhost, signed by itself, from 2020 to ``last_day`` (``491231``); its key lies beside it."""
+    directory.mkdir()
+    (directory / "made.cnf").write_text(AUTHORITY)
+    (directory / "index").touch()
+    (directory / "serial").write_text("01")
+    request = "req -config made.cnf -newkey rsa:2048 -nodes -subj /CN=localhost -keyout key.pem -out request.pem"
+    sign = "ca -batch -config made.cnf -selfsign -notext -keyfile key.pem -in request.pem -out certificate.pem"
+    for words in (request, f"{sign} -startdate 200101000000Z -enddate {last_day}000000Z"):
+        subprocess.run(["openssl", *words.split()], cwd=directory, check=True, capture_output=True)
+    return directory / "certificate.pem"
+
+
+@asynccontextmanager
+async def encrypted(port: int, certificate: Path) -> AsyncIterator[int]:
+    """A port where TLS leads to the plain ``port``, as in front of many a managed server."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate, certificate.with_name("key.pem"))
+
+    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65536):
+            writer.write(data)
+        writer.close()
+
+    async def bridge(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_connection("127.0.0.1", port)
+        await asyncio.gather(pump(reader, back), pump(there, writer))
+
+    front = await asyncio.start_server(bridge, "127.0.0.1", 0, ssl=context)
+    async with front:
+        yield front.sockets[0].getsockname()[1]
