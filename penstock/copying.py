@@ -96,8 +96,8 @@ class Copy(Shovel):
         """Messages were taken from the old end: those read last are nearer to it now."""
         newer = self._place
         while newer:
-            older = max(newer - BATCH, 0)
-            low = max(older - MARK, 0)
+            older = max(newer - self._few, 0)
+            low = max(older - len(self._mark), 0)
             piece = await self._between(low, newer)
             for place in range(low + len(piece), older, -1):
                 seen = piece[max(place - low - len(self._mark), 0) : place - low]

@@ -119,3 +119,21 @@ def test_a_lease_lost_while_the_source_says_nothing_is_taken_again(stage: TwoSer
         stage.wait_until_settled(timeout=60)
         stage.stop()
     assert_once_in_order(stage, MESSAGES)
+
+
+def test_batches_that_come_late_after_their_own_sender_has_sent_them_again_have_no_effect(
+    stage: TwoServers, there: EmbeddedServer
+) -> None:
+    """The link was silent for longer than ``linkTimeout``; the token is the same, only the numbers tell them apart."""
+    with Proxy(there.port) as link:
+        fault = link.fault("EVALSHA", stage.service.out, forward=False)
+        stage.up(out_redis=link.url)
+        stage.waiting()
+        stage.push(MESSAGES)
+        stage.wait_until_settled()
+        assert fault.met.is_set()
+        fault.late()
+        until(fault.answered.is_set)
+        assert_same(stage.arrived(), MESSAGES)
+        stage.stop()
+    assert_once_in_order(stage, MESSAGES)
