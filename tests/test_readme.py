@@ -24,7 +24,8 @@ class Shell:
     """A bash session in the repository, as a reader has it."""
 
     def __init__(self, port: int, other_port: int) -> None:
-        environment = {name: value for name, value in os.environ.items() if not name.startswith(("MPUSH_", "VPUSH_", "REDIS"))}
+        ours = ("MPUSH_", "VPUSH_", "REDIS")
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
         self._ports = {"6379": str(port), "6380": str(other_port)}
         self._process = subprocess.Popen(
             ["bash"],
