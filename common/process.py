@@ -148,6 +148,7 @@ class Process(Generic[S]):
                     await context.confirm()
                     await self._run(context)
             except FAILURES as error:
+                _forget_cancellation()
                 await context.reset()
                 context.suspect.set()
                 await self._bear(first_of(error))
@@ -220,3 +221,10 @@ class Process(Generic[S]):
                 await self._membership.leave()
             except RedisError as error:
                 self._log.warning("not deregistered; the registration ends by itself", reason=told(error))
+
+
+def _forget_cancellation() -> None:
+    """A group of tasks that failed has cancelled ours to end it; Python 3.11 leaves that on record."""
+    task = asyncio.current_task()
+    while task and task.cancelling():
+        task.uncancel()

@@ -96,5 +96,5 @@ async def _turn(pool: Any, host: str, port: int) -> None:
 
 def masked(url: str) -> str:
     """``url`` with its password as ``***``: what a log may show."""
-    hidden = re.sub(r"(?<=://)([^/@:]*):[^/]*@", r"\1:***@", url)
+    hidden = re.sub(r"(?<=://)([^/@:]*):.*@", r"\1:***@", url)
     return re.sub(r"(?i)\b(password=)[^&]*", r"\1***", hidden)

@@ -8,7 +8,7 @@ from typing import Any
 
 from hiredis import pack_command
 from redis.asyncio import Redis
-from redis.exceptions import ResponseError
+from redis.exceptions import ConnectionError, ResponseError
 from redis.exceptions import TimeoutError as Unanswered
 
 from penstock.connection import SILENCE, connect
@@ -102,6 +102,8 @@ class Wire:
     async def receive(self, replies: int) -> list[Any]:
         """The next ``replies`` replies; an error of the server stands in its place. Raises as ``send`` does."""
         received: list[Any] = []
+        if self._connection is None:
+            raise ConnectionError("the connection is closed")
         try:
             while len(received) < replies:
                 try:

@@ -79,7 +79,7 @@ async def connected(url: str, *, silence: float = 10, name: str = "penstock-cli"
     from penstock.connection import connect
 
     if not url.startswith(SCHEMES):
-        raise Misused(f"{url!r} is not the URL of a server: expected {DEFAULT} or one that begins {_listed(SCHEMES)}")
+        raise Misused(f"{_masked(url)!r} is not the URL of a server: expected {DEFAULT} or one that begins {_listed(SCHEMES)}")
     try:
         client = connect(url, silence=silence, name=name)
     except ValueError as error:
