@@ -38,7 +38,7 @@ class Membership(Generic[S]):
         self._presence = Presence.LOST
         self._introduced = False
         self._former: set[str] = set()
-        self._active = False
+        self._told: int | None = None
         self._renew_at = self._hold_at = 0.0
         self._one_at_a_time = asyncio.Lock()
 
@@ -97,7 +97,7 @@ class Membership(Generic[S]):
         self._renew_at = time.monotonic() + self._settings.service_renew
         if self._settings.ordered:
             self._lease = Lease(self._redis, self._keys.lease, id, self._settings.lease_expire)
-            self._active = False
+            self._told = None
         self._introduced = False
         self._presence = Presence.HERE
 
@@ -113,15 +113,14 @@ class Membership(Generic[S]):
 
     async def _lead(self, context: Context[S]) -> None:
         """Stand by until the lease is ours."""
-        context.token = None
+        self._told, context.token = context.token or self._told, None
         while self._lease and context.running:
             context.token = await self._lease.hold()
             if context.token is not None:
-                if not self._active:
+                if context.token != self._told:
                     self._log.info("active", token=context.token)
-                self._active = True
+                self._told = context.token
                 return
-            self._active = False
             await context.pause(min(1.0, self._settings.lease_expire / 3))
 
     async def _keeps_lease(self, context: Context[S]) -> bool:

@@ -79,7 +79,8 @@ async def connected(url: str, *, silence: float = 10, name: str = "penstock-cli"
     from penstock.connection import connect
 
     if not url.startswith(SCHEMES):
-        raise Misused(f"{_masked(url)!r} is not the URL of a server: expected {DEFAULT} or one that begins {_listed(SCHEMES)}")
+        begins = f"expected {DEFAULT} or one that begins {_listed(SCHEMES)}"
+        raise Misused(f"{_masked(url)!r} is not the URL of a server: {begins}")
     try:
         client = connect(url, silence=silence, name=name)
     except ValueError as error:
