@@ -36,6 +36,7 @@ SETTINGS: Final = Settings(
 )
 
 
+STEPS: Final = ("send", "deliver", "hear", "settle")
 one_in_three = st.sampled_from([False, False, True])
 
 
@@ -324,7 +325,7 @@ class Transport(RuleBasedStateMachine):
         if count:
             self.push(count, bad=False)
         number = max(self.senders, key=lambda each: self.senders[each].incarnation, default=0)
-        self.cross(number, steps, ["send", "deliver", "hear", "settle"].index(until))
+        self.cross(number, steps, STEPS.index(until))
 
     def cross(self, number: int, batches: int, last_step: int = 3) -> None:
         for _ in range(batches):
@@ -394,6 +395,14 @@ class Transport(RuleBasedStateMachine):
             self.pushed = list(snapshot.pushed)
             if count:
                 self.push(count, bad=False)
+
+    @rule(count=st.integers(1, 5), steps=st.integers(1, 2), until=st.sampled_from(STEPS), happens=one_in_three)
+    def fail_over(self, count: int, steps: int, until: str, happens: bool) -> None:
+        """The replica that takes over lacks what was pushed last; some of it is on the way, or has arrived."""
+        if happens:
+            self.work(count, steps, until)
+            self.roll_the_source_back(1, count, happens)
+            self.work(0, steps, "settle")
 
     @precondition(lambda self: self.snapshots["there"])
     @rule(back=st.integers(1, 3), happens=one_in_three)
@@ -475,7 +484,7 @@ def test_whatever_happens_there_is_what_was_pushed_in_order_and_once(server: Emb
     run_state_machine_as_test(
         OnServer,
         settings=settings(
-            max_examples=100,
+            max_examples=60,
             stateful_step_count=50,
             deadline=None,
             derandomize=True,

@@ -313,6 +313,48 @@ def test_a_server_that_has_lost_its_data_ends_it_with_words_for_the_operator(lin
     assert line.arrived() == numbered(10, 10)
 
 
+def test_a_source_that_has_lost_its_last_second_goes_on_where_the_other_server_is(line: Line) -> None:
+    """What it forgot to have sent is known by its digest."""
+    service = line.up()
+    for first, count in ((0, 4), (4, 6)):
+        line.push(numbered(count, first))
+        line.until_arrived(numbered(first + count))
+    assert service.stop() == 0
+    line.here.hset(KEYS.sequence, "sequence", 4)
+    line.push(numbered(6, 4))
+    line.push(numbered(5, 10))
+    service = line.up()
+    until(lambda: line.there.llen("out") >= 15 and line.settled())
+    assert line.arrived() == numbered(15)
+    assert told(service, "data was lost here: some of what follows may arrive twice") == []
+
+
+def test_a_source_that_lost_messages_sends_what_it_has_under_a_new_name_and_says_so(line: Line) -> None:
+    line.push(numbered(10))
+    service = line.up()
+    line.until_arrived(numbered(10))
+    assert service.stop() == 0
+    source = line.here.hget(KEYS.sequence, "source")
+    line.here.hset(KEYS.sequence, "sequence", 4)
+    line.push([*numbered(2, 4), *numbered(8, 10)])
+    service = line.up()
+    until(lambda: line.there.llen("out") >= 20 and line.settled())
+    assert line.arrived() == [*numbered(10), *numbered(2, 4), *numbered(8, 10)]
+    assert len(told(service, "data was lost here: some of what follows may arrive twice")) == 1
+    assert line.here.hget(KEYS.sequence, "source") != source
+
+
+def test_a_user_there_with_just_the_rights_that_are_documented_suffices(breakable: Line) -> None:
+    rights = "+eval +evalsha +script|load +type +lpush +hset +hmget +time +client|setname"
+    allowed = f"on >{PASSWORD} ~out ~out:from:* {rights}".split()
+    breakable.there.execute_command("ACL", "SETUSER", "sender", *allowed)
+    port = breakable.there.connection_pool.connection_kwargs["port"]
+    service = breakable.up(out_redis=f"redis://sender:{PASSWORD}@127.0.0.1:{port}/0")
+    breakable.push(numbered(1_000))
+    breakable.until_arrived(numbered(1_000))
+    assert told(service, "waiting") == []
+
+
 def test_one_compresses_for_the_slow_link_and_another_unpacks(line: Line) -> None:
     line.up(compression="zstd", out="packed", batch=300)
     packed = line.there.connection_pool.connection_kwargs

@@ -1,0 +1,450 @@
+"""The scripts of transport one by one, and the engine that keeps batches on the way."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+from redis.exceptions import ConnectionError
+
+from penstock.errors import Fenced, Refused, TargetLost, WrongType
+from penstock.lua import Script
+from penstock.transport import (
+    LUA,
+    Arrived,
+    Batch,
+    Dead,
+    Outgoing,
+    Target,
+    Transfer,
+    catch_up,
+    digest_of,
+    next_messages,
+    settle,
+)
+from penstock.wire import Packed, Wire
+
+arrive, meet = Script.read(LUA / "arrive.lua"), Script.read(LUA / "meet.lua")
+BINARY = [b"", b"\0", bytes(range(256)), b"\xff\xfe", b"*1\r\n"]
+METRICS = {"taken": "m:taken", "delivered": "m:delivered", "dead": "m:dead", "dropped": "m:dropped"}
+
+
+def numbered(count: int, first: int = 1) -> list[bytes]:
+    return [b"%d" % number for number in range(first, first + count)]
+
+
+async def held(redis: Any, name: str) -> list[bytes]:
+    """The oldest first."""
+    found: list[bytes] = await redis.lrange(name, 0, -1)
+    return found[::-1]
+
+
+# Here
+
+
+async def prepared(redis: Any, waiting: int, pending: int = 0, sequence: int = 0) -> None:
+    """``pending`` messages are taken, ``waiting`` are not, after ``sequence`` that are settled; all named by number."""
+    await redis.hset("state", mapping={"source": "me", "sequence": sequence})
+    await redis.hset("lease", "token", 7)
+    for name, messages in (
+        ("pending", numbered(pending, sequence + 1)),
+        ("in", numbered(waiting, sequence + pending + 1)),
+    ):
+        if messages:
+            await redis.lpush(name, *messages)
+
+
+async def take(redis: Any, first: int = 1, **more: Any) -> Any:
+    named = {"pending": "pending", "source": "in", "state": "state", "lease": "lease", "token": 7, "who": "me"}
+    return await next_messages(redis, **{**named, "next": first, "batch": 5_000, "bytes": 2**20, **more})
+
+
+async def settled(redis: Any, sequence: int, buried: list[Dead] | None = None, **more: Any) -> Any:
+    named: dict[str, Any] = {"pending": "pending", "state": "state", "lease": "lease", "token": 7, "who": "me"}
+    named |= METRICS | {"letters": "letters", "origin": "in", "out": "out", "sequence": sequence}
+    named["buried"] = [word for letter in buried or [] for word in letter]
+    return await settle(redis, **{**named, **more})
+
+
+@pytest.mark.parametrize(("pending", "waiting"), [(0, 3), (3, 0), (2, 3), (0, 5_000), (700, 4_000), (1, 1)])
+async def test_messages_come_oldest_first_from_pending_and_then_from_in(
+    redis: Redis, pending: int, waiting: int
+) -> None:
+    await prepared(redis, waiting, pending, sequence=40)
+    messages = numbered(pending + waiting, 41)
+    assert await take(redis, 41) == messages
+    assert await held(redis, "pending") == messages
+    assert not await redis.exists("in")
+
+
+@pytest.mark.parametrize("first", [1, 3, 6, 8, 11])
+async def test_they_come_from_a_number_on_and_again_the_same(redis: Redis, first: int) -> None:
+    await prepared(redis, waiting=5, pending=5)
+    await take(redis, batch=10)
+    for _ in range(2):
+        assert await take(redis, first) == numbered(11 - first, first)
+
+
+@pytest.mark.parametrize("batch", [1, 2, 127, 128, 129, 1_000])
+async def test_a_batch_has_so_many_messages_at_most_and_the_next_follows(redis: Redis, batch: int) -> None:
+    await prepared(redis, waiting=1_000, pending=1_000)
+    found: list[bytes] = []
+    while messages := await take(redis, len(found) + 1, batch=batch):
+        assert len(messages) <= batch
+        found += messages
+    assert found == numbered(2_000)
+
+
+async def test_any_bytes_are_taken_as_they_are(redis: Redis) -> None:
+    await prepared(redis, waiting=0)
+    await redis.lpush("in", *BINARY)
+    assert await take(redis) == BINARY
+
+
+async def test_nothing_waits_is_told_from_something_is_missing(redis: Redis) -> None:
+    await prepared(redis, waiting=0, pending=3)
+    assert await take(redis, 4) == []
+    assert await take(redis, 5) is None
+    await prepared(redis, waiting=0, sequence=2)
+    assert await take(redis, 2) is None
+
+
+@pytest.mark.parametrize("move", [take, lambda redis, **more: settled(redis, 2, **more)], ids=["next", "settle"])
+async def test_who_is_not_the_sender_moves_nothing(redis: Redis, move: Callable[..., Any]) -> None:
+    await prepared(redis, waiting=2, pending=2)
+    for token in (6, 8):
+        with pytest.raises(Fenced, match="lease"):
+            await move(redis, token=token)
+    assert await move(redis, who="another") is None
+    await redis.delete("state")
+    assert await move(redis) is None
+    assert await held(redis, "pending") == numbered(2)
+    assert await held(redis, "in") == numbered(2, 3)
+    assert not await redis.exists("state", *METRICS.values())
+
+
+@pytest.mark.parametrize(("key", "kind"), [("pending", "list"), ("in", "list"), ("state", "hash")])
+async def test_a_key_here_of_the_wrong_type_is_named(redis: Redis, key: str, kind: str) -> None:
+    await prepared(redis, waiting=1, pending=1)
+    await redis.delete(key)
+    await redis.set(key, "in the way")
+    with pytest.raises(WrongType, match=f"{key} holds a string, expected a {kind}"):
+        await take(redis)
+
+
+@pytest.mark.parametrize("key", ["pending", "letters", *METRICS.values()])
+async def test_nothing_is_settled_where_a_key_has_the_wrong_type(redis: Redis, key: str) -> None:
+    await prepared(redis, waiting=0, pending=3)
+    await redis.delete(key)
+    await redis.set(key, "in the way")
+    with pytest.raises(WrongType, match=f"{key} holds a string"):
+        await settled(redis, 2, [Dead(1, "bad", "it is"), Dead(2, "gone", "")])
+    assert await redis.hget("state", "sequence") == b"0"
+    assert set(await redis.keys()) <= {b"pending", b"state", b"lease", key.encode()}
+
+
+async def test_what_has_arrived_is_forgotten_and_counted_once(redis: Redis) -> None:
+    await prepared(redis, waiting=2, pending=5, sequence=10)
+    assert [await settled(redis, number) for number in (13, 13, 12, 9)] == [3, 0, 0, 0]
+    assert await held(redis, "pending") == numbered(2, 14)
+    assert await redis.hgetall("state") == {b"source": b"me", b"sequence": b"13"}
+    for name in ("taken", "delivered"):
+        assert await redis.hgetall(METRICS[name]) == {b"count": b"3", b"out": b"3"}
+
+
+async def test_more_than_is_pending_is_not_settled(redis: Redis) -> None:
+    await prepared(redis, waiting=2, pending=2)
+    assert await settled(redis, 3) is None
+    assert await held(redis, "pending") == numbered(2)
+
+
+async def test_those_that_never_arrive_are_dead_letters_or_dropped_in_the_same_step(redis: Redis) -> None:
+    await prepared(redis, waiting=0, sequence=10)
+    messages = [b"a", b"\xff\0", b"c", b"d", b"e"]
+    await redis.lpush("pending", *messages)
+    dead = [Dead(12, "bad", "it is"), Dead(13, "gone", ""), Dead(15, "bad", "it is, too")]
+    for expected in (5, 0):
+        assert await settled(redis, 15, dead) == expected
+    letters = await held(redis, "letters")
+    assert [b'"\xff\\u0000"' in letters[0], b'"message":"e"' in letters[1], len(letters)] == [True, True, 2]
+    assert all(b'"reason":"bad"' in letter and b'"source":"in"' in letter for letter in letters)
+    counts = {name: int(await redis.hget(metric, "count") or 0) for name, metric in METRICS.items()}
+    assert counts == {"taken": 5, "delivered": 2, "dead": 2, "dropped": 1}
+
+
+# There
+
+
+async def asked(redis: Any, token: int = 7) -> list[Any]:
+    found: list[Any] = await meet(redis, ledger="ledger", token=token)
+    return found
+
+
+async def sent(redis: Any, first: int, last: int, token: int = 7, messages: list[bytes] | None = None) -> Any:
+    going = numbered(last - first + 1, first) if messages is None else messages
+    named = {"out": "out", "ledger": "ledger", "token": token, "digest": f"of {first} to {last}", "messages": going}
+    return await arrive(redis, first=first, last=last, **named)
+
+
+async def test_a_batch_arrives_if_it_is_the_next_and_once(redis: Redis) -> None:
+    assert await asked(redis) == [b"0", b"", b"", b""]
+    calls = [(1, 3), (1, 3), (2, 4), (5, 6), (4, 4), (1, 3), (5, 6), (4, 4)]
+    assert [await sent(redis, *call) for call in calls] == [3, 3, 3, 3, 4, 4, 6, 6]
+    assert await held(redis, "out") == numbered(6)
+    assert await asked(redis) == [b"7", b"6", b"5", b"of 5 to 6"]
+
+
+async def test_a_batch_of_which_nothing_goes_arrives_all_the_same(redis: Redis) -> None:
+    await asked(redis)
+    assert await sent(redis, 1, 3, messages=[]) == 3
+    assert await sent(redis, 4, 4) == 4
+    assert await held(redis, "out") == [b"4"]
+
+
+async def test_only_the_last_one_that_asked_may_send(redis: Redis) -> None:
+    for token in (7, 9, 8, 9):
+        await asked(redis, token)
+    assert (await asked(redis, 5))[0] == b"9"
+    for token in (7, 8, 10):
+        with pytest.raises(Fenced, match="ledger"):
+            await sent(redis, 1, 1, token)
+    assert await sent(redis, 1, 1, 9) == 1
+    await redis.delete("ledger")
+    with pytest.raises(Fenced):
+        await sent(redis, 1, 1, 9)
+    assert await held(redis, "out") == [b"1"]
+
+
+async def test_a_batch_of_the_run_before_is_refused_when_it_comes_after_the_next_run_has_asked(redis: Redis) -> None:
+    """With other messages under these numbers (the source has lost data) theirs would count as arrived."""
+    await asked(redis, 7)
+    await asked(redis, 8)
+    with pytest.raises(Fenced):
+        await sent(redis, 1, 3, token=7, messages=[b"old"] * 3)
+    assert await sent(redis, 1, 3, token=8) == 3
+    assert await held(redis, "out") == numbered(3)
+
+
+@pytest.mark.parametrize(("key", "kind"), [("out", "list"), ("ledger", "hash")])
+async def test_a_key_there_of_the_wrong_type_is_named_and_nothing_is_pushed(redis: Redis, key: str, kind: str) -> None:
+    await asked(redis)
+    await redis.delete(key)
+    await redis.set(key, "in the way")
+    with pytest.raises(WrongType, match=f"{key} holds a string, expected a {kind}"):
+        await sent(redis, 1, 1)
+    assert set(await redis.keys()) <= {b"ledger", key.encode()}
+
+
+# Between
+
+
+@dataclass
+class Here:
+    """A source in memory, that ends where nothing waits."""
+
+    messages: list[bytes]
+    batch: int = 10
+    settled: int = 0
+    dead: list[Dead] = field(default_factory=list)
+    takes: list[int] = field(default_factory=list)
+
+    async def take(self, first: int) -> list[bytes]:
+        self.takes.append(first)
+        await asyncio.sleep(0)
+        return self.messages[first - 1 : first - 1 + self.batch]
+
+    async def settle(self, last: int, dead: list[Dead]) -> None:
+        assert last > self.settled
+        await asyncio.sleep(0)
+        self.settled = last
+        self.dead += dead
+
+    async def wait(self) -> bool:
+        return False
+
+
+@pytest.fixture
+async def there(redis: Redis) -> AsyncIterator[Target]:
+    wire = Wire(redis)
+    target = Target(wire, "out", "me", 7)
+    await target.meet()
+    yield target
+    await wire.close()
+
+
+def transfer(here: Here, there: Target, window: int = 5, window_bytes: int = 2**30, **more: Any) -> Transfer:
+    return Transfer(here, there, window, lambda: window_bytes, **more)
+
+
+@pytest.mark.parametrize("count", [0, 1, 10, 11, 1_234])
+@pytest.mark.parametrize("window", [1, 5, 10_000])
+async def test_everything_arrives_in_order_and_is_settled(redis: Redis, there: Target, count: int, window: int) -> None:
+    here = Here(numbered(count))
+    await transfer(here, there, window).run(0)
+    assert await held(redis, "out") == here.messages
+    assert here.settled == count
+
+
+async def test_it_goes_on_behind_what_was_settled(redis: Redis, there: Target) -> None:
+    here = Here(numbered(100))
+    await transfer(Here(here.messages[:42]), there).run(0)
+    await transfer(here, there).run(42)
+    assert await held(redis, "out") == here.messages
+    assert here.takes[0] == 43
+
+
+class Slow(Target):
+    """Answers only when told to."""
+
+    def __init__(self, wire: Wire, *rest: Any) -> None:
+        super().__init__(wire, *rest)
+        self.open, self.most = 0, 0
+        """Batches that were sent and not answered, and how many there were at most."""
+        self.go_on = asyncio.Event()
+
+    async def send(self, first: int, last: int, digest: bytes, messages: Packed) -> None:
+        self.open += 1
+        self.most = max(self.most, self.open)
+        await super().send(first, last, digest, messages)
+
+    async def arrived(self) -> int:
+        await self.go_on.wait()
+        self.open -= 1
+        return await super().arrived()
+
+
+@pytest.mark.parametrize(
+    ("window", "window_bytes", "most"), [(1, 2**30, 1), (4, 2**30, 4), (1_000, 1, 1), (1_000, 500, 9)]
+)
+async def test_no_more_than_the_window_is_on_the_way(redis: Redis, window: int, window_bytes: int, most: int) -> None:
+    wire = Wire(redis)
+    there = Slow(wire, "out", "me", 7)
+    await there.meet()
+    here = Here([b"x" * 12] * 1_000, batch=3)
+    work = asyncio.create_task(transfer(here, there, window, window_bytes).run(0))
+    while there.open < most:
+        await asyncio.sleep(0)
+    there.go_on.set()
+    await work
+    await wire.close()
+    assert most <= there.most <= most + 1
+    assert await redis.llen("out") == 1_000
+
+
+async def test_no_more_is_sent_once_it_shall_not_go_on_and_what_was_sent_is_settled(
+    redis: Redis, there: Target
+) -> None:
+    here = Here(numbered(1_000))
+    seen: list[Batch] = []
+    await transfer(here, there, note=seen.append, goes_on=lambda: len(seen) < 3).run(0)
+    arrived = await held(redis, "out")
+    assert arrived == here.messages[: len(arrived)]
+    assert 30 <= here.settled == len(arrived) < 1_000
+    assert [(batch.first, batch.last) for batch in seen][:2] == [(1, 10), (11, 20)]
+
+
+async def test_what_is_prepared_arrives_in_place_of_the_messages(redis: Redis, there: Target) -> None:
+    def odd_ones(first: int, messages: list[bytes]) -> Outgoing:
+        dead = [Dead(number, "even", "it is") for number, _ in enumerate(messages, first) if number % 2 == 0]
+        return Outgoing([message for message in messages if int(message) % 2], dead)
+
+    here = Here(numbered(95))
+    await transfer(here, there, prepare=odd_ones).run(0)
+    assert await held(redis, "out") == [b"%d" % number for number in range(1, 96, 2)]
+    assert [letter.number for letter in here.dead] == list(range(2, 95, 2))
+    assert here.settled == 95
+
+
+async def refusal_of(work: Any) -> BaseException:
+    """The one error of a group of tasks."""
+    with pytest.raises(ExceptionGroup) as group:
+        await asyncio.create_task(work)  # Python 3.11 leaves the task of a group cancelled
+    (error,) = group.value.exceptions
+    return error
+
+
+async def test_a_script_that_the_server_has_forgotten_is_a_refusal_and_is_there_again_after_meeting(
+    redis: Redis, there: Target
+) -> None:
+    await redis.script_flush()
+    here = Here(numbered(100))
+    assert str(await refusal_of(transfer(here, there).run(0))).startswith("the other server: No matching script")
+    assert (await held(redis, "out"), here.settled) == ([], 0)
+    wire = Wire(redis)
+    again = Target(wire, "out", "me", 8)
+    await again.meet()
+    await transfer(here, again).run(0)
+    await wire.close()
+    assert await held(redis, "out") == here.messages
+
+
+async def test_another_sender_ends_it(redis: Redis, there: Target) -> None:
+    wire = Wire(redis)
+    await Target(wire, "out", "me", 8).meet()
+    await wire.close()
+    assert isinstance(await refusal_of(transfer(Here(numbered(100)), there).run(0)), Fenced)
+
+
+async def test_a_gap_is_told(there: Target) -> None:
+    error = await refusal_of(transfer(Here(numbered(100)), there).run(50))
+    assert isinstance(error, Refused)
+    assert str(error) == "the other server has 0 messages where 60 were expected"
+
+
+async def test_a_cut_link_is_told_as_it_is(redis: Redis) -> None:
+    class Cut(Target):
+        async def arrived(self) -> int:
+            raise ConnectionError("cut")
+
+    wire = Wire(redis)
+    there = Cut(wire, "out", "me", 7)
+    await there.meet()
+    assert isinstance(await refusal_of(transfer(Here(numbered(100)), there).run(0)), ConnectionError)
+    await wire.close()
+
+
+# Meeting
+
+
+def arrived(messages: list[bytes], last: int, first: int) -> Arrived:
+    return Arrived(7, last, first, digest_of(Packed(messages[first - 1 : last])))
+
+
+@pytest.mark.parametrize(
+    ("settled_", "last", "first"), [(0, 0, 1), (0, 25, 21), (20, 25, 21), (3, 25, 4), (25, 25, 21)]
+)
+async def test_what_has_arrived_is_settled(settled_: int, last: int, first: int) -> None:
+    here = Here(numbered(40), settled=settled_)
+    assert await catch_up(here, arrived(here.messages, last, first), settled_) == last
+    assert here.settled == last
+
+
+async def test_what_was_to_die_of_it_dies() -> None:
+    def dying(first: int, messages: list[bytes]) -> Outgoing:
+        return Outgoing(messages, [Dead(number, "bad", "it is") for number in range(first, first + len(messages))])
+
+    here = Here(numbered(40), settled=4)
+    assert await catch_up(here, arrived(here.messages, 25, 21), 4, dying) == 25
+    assert [letter.number for letter in here.dead] == list(range(5, 26))
+
+
+@pytest.mark.parametrize("kept", [0, 5, 24])
+async def test_a_source_that_lacks_what_arrived_is_found_out(kept: int) -> None:
+    here = Here(numbered(kept))
+    assert await catch_up(here, arrived(numbered(40), 25, 21), 0) is None
+    assert here.settled == 0
+
+
+@pytest.mark.parametrize("other", [21, 25])
+async def test_a_source_that_has_other_messages_is_found_out(other: int) -> None:
+    here = Here(numbered(40))
+    here.messages[other - 1] = b"another"
+    assert await catch_up(here, arrived(numbered(40), 25, 21), 0) is None
+    assert here.settled == 0
+
+
+async def test_a_target_that_has_less_than_was_settled_is_found_out() -> None:
+    with pytest.raises(TargetLost, match="the other server has 25 messages of ours, of 26 that had arrived"):
+        await catch_up(Here(numbered(40)), arrived(numbered(40), 25, 21), 26)
