@@ -448,3 +448,16 @@ async def test_a_source_that_has_other_messages_is_found_out(other: int) -> None
 async def test_a_target_that_has_less_than_was_settled_is_found_out() -> None:
     with pytest.raises(TargetLost, match="the other server has 25 messages of ours, of 26 that had arrived"):
         await catch_up(Here(numbered(40)), arrived(numbered(40), 25, 21), 26)
+
+
+@pytest.mark.parametrize("size", [1, 10, 1_000])
+async def test_a_batch_ends_with_the_message_that_makes_it_large_enough(redis: Redis, size: int) -> None:
+    await redis.hset("state", "source", "me")
+    await redis.hset("lease", "token", 7)
+    messages = [b"x" * (size * number % 97) for number in range(300)]
+    await redis.lpush("in", *messages)
+    found: list[bytes] = []
+    while batch := await take(redis, len(found) + 1, bytes=500):
+        assert sum(map(len, batch[:-1])) < 500
+        found += batch
+    assert found == messages

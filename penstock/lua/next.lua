@@ -46,6 +46,7 @@ while #found < tonumber(batch) and size < tonumber(bytes) do
   end
   largest, most = 1, math.min(2 * most, PIECE)
   for _, message in ipairs(piece) do
+    if size >= tonumber(bytes) then break end
     found[#found + 1], size, largest = message, size + #message, math.max(largest, #message)
   end
 end
