@@ -42,3 +42,11 @@ def _is_own(name: str, namespace: str) -> bool:
     return (
         name in fixed or name.startswith(families) or bool(re.fullmatch(re.escape(keys.instance("")) + "[0-9]+", name))
     )
+
+
+def pending_is_not_in(pending: str, in_: str) -> str | None:
+    return f"{quoted(pending)} is `in` as well: expected another list" if pending == in_ else None
+
+
+def in_is_free(in_: str, pending: str, redis_namespace: str | None) -> str | None:
+    return collision(in_, pending, redis_namespace)

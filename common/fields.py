@@ -20,6 +20,10 @@ def _no_bool(value: object) -> object:
     return value
 
 
+def _one_of_one(out: object) -> object:
+    return out[0] if isinstance(out, list) and len(out) == 1 else out
+
+
 def _no_url(name: str) -> str:
     if re.match(r"(redis|rediss|unix|redis\+sentinel)://", name):
         raise ValueError("expected a name, found the URL of a server")
@@ -31,6 +35,8 @@ Seconds = Annotated[float, BeforeValidator(_no_bool), AllowInfNan(False)]
 Url = Annotated[str, StringConstraints(strict=True), AfterValidator(server_url)]
 Name = Annotated[str, StringConstraints(strict=True, min_length=1), AfterValidator(_no_url)]
 """The name of a list or a namespace: any text but an empty one."""
+OneName = Annotated[Name, BeforeValidator(_one_of_one)]
+"""The same, also as a list of one, as some props files write ``out``."""
 
 
 def setting(

@@ -87,7 +87,7 @@ class Move(Shovel):
         with told_here():
             while await self._here.transaction(self._put_back, self.state, value_from_callable=True):
                 pass
-        await self._there.delete(self._ledger)
+        await self._leave_no_ledger(self._who)
 
     async def _begin(self, past: int) -> tuple[str, int, int]:
         async def raise_token(transaction: Any) -> None:
@@ -96,10 +96,12 @@ class Move(Shovel):
             transaction.multi()
             transaction.hsetnx(self.state, "source", uuid.uuid4().hex)
             transaction.hset(self.state, mapping={"token": self._token, "to": encoded(self._to)})
-            transaction.hmget(self.state, "source", "sequence")
+            transaction.hmget(self.state, "source", "sequence", "ended")
 
         with told_here():
-            *_, (source, sequence) = await self._here.transaction(raise_token, self.state)
+            *_, (source, sequence, ended) = await self._here.transaction(raise_token, self.state)
+        if ended:
+            await self._leave_no_ledger(ended)
         self._who = source
         return decoded(source), self._token, int(sequence or 0)
 
@@ -111,11 +113,11 @@ class Move(Shovel):
         return secrets.randbelow(1 << 50) if token is None else int(token)
 
     async def _put_back(self, transaction: Any) -> bool:
-        """Some of what has not arrived, the newest first; whether there is more. With the last goes the state.
+        """Some of what has not arrived, the newest first; whether there is more. With the last one it has ended.
 
-        Tried again where the reply was lost: without a state it is done.
+        Tried again where the reply was lost: then it is not ours any more.
         """
-        if not await transaction.exists(self.state):
+        if await transaction.hget(self.state, "source") != self._who:
             return False
         await self._held(transaction)
         left = await transaction.llen(self.pending)
@@ -124,7 +126,13 @@ class Move(Shovel):
             transaction.lmove(self.pending, self._source, "LEFT", "RIGHT")
         if left <= BATCH:
             transaction.delete(self.state)
+            transaction.hset(self.state, "ended", self._who)
         return bool(left > BATCH)
+
+    async def _leave_no_ledger(self, ended: bytes) -> None:
+        await self._there.delete(self._ledger_of(decoded(ended)))
+        with told_here():
+            await self._here.hdel(self.state, "ended")
 
     @property
     def _fenced(self) -> dict[str, Any]:

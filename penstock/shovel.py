@@ -171,7 +171,7 @@ class Shovel(ABC):
             if self._begun is None:
                 self._begun = self._settled = settled
             self._reached(settled)
-            self._ledger = encoded(f"{self._out}:from:{source}")
+            self._ledger = self._ledger_of(source)
             target = Target(self._wire, self._out, source, token)
             arrived = await target.meet()
             if (past := arrived.token) >= token:
@@ -185,6 +185,9 @@ class Shovel(ABC):
                     f"{arrived.last - settled:,} messages that arrived are not here any more: {self.way_out}"
                 )
             return target, caught_up
+
+    def _ledger_of(self, source: str) -> bytes:
+        return encoded(f"{self._out}:from:{source}")
 
     def _took(self, first: int, messages: list[bytes]) -> list[bytes]:
         self._sizes += map(len, messages[self._settled + len(self._sizes) - first + 1 :])

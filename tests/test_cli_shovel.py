@@ -417,6 +417,24 @@ async def test_killed_again_and_again_it_loses_and_doubles_nothing(
     await assert_moved(redis, there, messages)
 
 
+async def test_what_one_left_that_was_killed_at_its_very_end_goes_with_the_next(
+    redis: Redis, there: Redis, redis_url: str, there_url: str, proxy: Proxy
+) -> None:
+    messages = messages_with_trouble(100)
+    await push(redis, messages)
+    fault = proxy.fault("DEL", "out:from:", forward=False)
+    async with running("shovel", redis_url, "in", proxy.url, "out", redis=None) as process:
+        await set_off(fault.met)
+        process.kill()
+        await ended(process)
+    assert len(await keys(there)) == 2
+    new = [b"new %d" % number for number in range(10)]
+    await push(redis, new)
+    # By another way to the same server it is another call, so by the same way it must go on.
+    assert (await shovel(redis_url, "in", proxy.url, "out")).status == 0
+    await assert_moved(redis, there, [*messages, *new])
+
+
 async def test_of_two_at_once_the_later_goes_on_and_the_earlier_is_refused(
     redis: Redis, there: Redis, redis_url: str, proxy: Proxy
 ) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from common.fields import bounds_of
+from common.fields import bounds_of, expected_of
 from common.sources import property_of
 from penstock.errors import SettingsError
 from services.mpush.settings import Settings
@@ -87,11 +87,11 @@ def test_every_number_in_range_is_accepted(name: str, data: st.DataObject) -> No
 @given(data=st.data())
 def test_every_number_out_of_range_is_refused(name: str, data: st.DataObject) -> None:
     least, most = NUMBERS[name]
-    drawn = data.draw(
-        st.integers(max_value=least - 1) | st.integers(min_value=most + 1) | st.floats(least + 0.5, least + 0.9)
-    )
+    field = Settings.model_fields[name]
+    wrong = st.integers(max_value=least - 1) | st.integers(min_value=most + 1)
+    drawn = data.draw(wrong if field.annotation is float else wrong | st.floats(least + 0.5, least + 0.9))
     for value in (least - 1, most + 1, drawn, str(drawn), True):
-        with pytest.raises(SettingsError, match=f"{property_of(name)}: expected a whole number of .* from {least} to"):
+        with pytest.raises(SettingsError, match=f"{property_of(name)}: expected {expected_of(field)}, found"):
             with_number(name, value)
 
 

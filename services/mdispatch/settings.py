@@ -3,11 +3,10 @@
 from typing import Annotated, ClassVar
 
 from annotated_types import Ge, Le, MaxLen
-from pydantic import BeforeValidator
 
 from common.checks import Rule
 from common.collisions import collision, pending_is_free
-from common.fields import YEAR, Name, Seconds, Whole, setting
+from common.fields import YEAR, Name, OneName, Seconds, Whole, setting
 from common.settings import ServiceSettings
 from common.words import quoted
 from penstock.backoff import Backoff
@@ -17,10 +16,6 @@ from penstock.keys import Keys
 def answers_pending(pending: str) -> str:
     """Answers taken and not settled; each instance adds its id."""
     return f"{pending}:answers"
-
-
-def _one_of_one(out: object) -> object:
-    return out[0] if isinstance(out, list) and len(out) == 1 else out
 
 
 def tracking_needs_a_namespace(redis_namespace: str | None) -> str | None:
@@ -105,7 +100,7 @@ class Settings(ServiceSettings):
 
     in_: Name = setting("name", "The list that clients push requests to.")
     pending: Name = setting("name", "The list of requests taken and not settled; each instance adds its id.")
-    out: Annotated[Name, BeforeValidator(_one_of_one)] = setting("name", "The list that workers take requests from.")
+    out: OneName = setting("name", "The list that workers take requests from.")
     done: Name | None = setting(
         "name", "The list that workers push ids or xids to, for the monitor; <redisNamespace>:done by default.", None
     )

@@ -7,7 +7,7 @@ from annotated_types import MinLen
 from pydantic import BeforeValidator, Strict
 
 from common.checks import Rule
-from common.collisions import collision, pending_is_free
+from common.collisions import collision, in_is_free, pending_is_free, pending_is_not_in
 from common.fields import YEAR, Name, Whole, setting
 from common.settings import ServiceSettings
 from common.words import quoted
@@ -23,10 +23,6 @@ def _on_this_server(name: object) -> object:
 
 
 Out = Annotated[list[Annotated[Name, BeforeValidator(_on_this_server)]], Strict(), MinLen(1)]
-
-
-def pending_is_not_in(pending: str, in_: str) -> str | None:
-    return f"{quoted(pending)} is `in` as well: expected another list" if pending == in_ else None
 
 
 def out_is_not_in(out: list[str], in_: str) -> str | None:
@@ -45,10 +41,6 @@ def out_does_not_repeat(out: list[str]) -> str | None:
 def out_is_no_total(out: list[str], redis_namespace: str | None) -> str | None:
     taken = "count" in out and redis_namespace is not None
     return "`count` is the field of the total in the metrics, where each list has its own" if taken else None
-
-
-def in_is_free(in_: str, pending: str, redis_namespace: str | None) -> str | None:
-    return collision(in_, pending, redis_namespace)
 
 
 def out_is_free(out: list[str], pending: str, redis_namespace: str | None) -> str | None:

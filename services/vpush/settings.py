@@ -1,19 +1,13 @@
 """What an operator may set of vpush."""
 
-from typing import Annotated, ClassVar, Literal
-
-from pydantic import BeforeValidator
+from typing import ClassVar, Literal
 
 from common.checks import Rule
-from common.collisions import collision, pending_is_free
-from common.fields import Name, Seconds, Url, Whole, setting
+from common.collisions import collision, in_is_free, pending_is_free, pending_is_not_in
+from common.fields import Name, OneName, Seconds, Url, Whole, setting
 from common.settings import ServiceSettings, renewal_is_in_time
 from common.words import quoted
 from penstock.keys import Keys
-
-
-def _one_of_one(out: object) -> object:
-    return out[0] if isinstance(out, list) and len(out) == 1 else out
 
 
 def transport_needs_a_namespace(redis_namespace: str | None) -> str | None:
@@ -22,14 +16,6 @@ def transport_needs_a_namespace(redis_namespace: str | None) -> str | None:
 
 def one_instance_is_active(ordered: bool) -> str | None:
     return None if ordered else "false would let instances overtake each other: leave it out"
-
-
-def pending_is_not_in(pending: str, in_: str) -> str | None:
-    return f"{quoted(pending)} is `in` as well: expected another list" if pending == in_ else None
-
-
-def in_is_free(in_: str, pending: str, redis_namespace: str | None) -> str | None:
-    return collision(in_, pending, redis_namespace)
 
 
 def out_is_elsewhere(out: str, out_redis: str, redis: str, in_: str, pending: str) -> str | None:
@@ -68,7 +54,7 @@ class Settings(ServiceSettings):
     in_: Name = setting("name", "The list that publishers push to.")
     pending: Name = setting("name", "The list of messages taken that have not arrived yet.")
     out_redis: Url = setting("URL", "The other server.")
-    out: Annotated[Name, BeforeValidator(_one_of_one)] = setting("name", "The list of the other server.")
+    out: OneName = setting("name", "The list of the other server.")
     pop_timeout: Whole = setting(
         "seconds", "Longest wait for a message, in seconds; a stop does not wait for it.", 10, least=5, most=30
     )
