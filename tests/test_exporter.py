@@ -188,7 +188,7 @@ async def test_it_ends_at_once_and_leaves_the_port_to_the_next(redis: Redis) -> 
             assert exporter.port == port
             assert (await scrape(exporter))("up") == 1
             began = time.monotonic()
-        assert time.monotonic() - began < 0.5
+        assert time.monotonic() - began < 3
         with pytest.raises(ConnectionRefusedError):
             await get(exporter, "/live")
     assert "exporter" not in {thread.name for thread in threading.enumerate()}
@@ -202,7 +202,7 @@ async def test_a_client_that_says_nothing_holds_up_neither_others_nor_the_end(re
             assert time.monotonic() - began < 3
             began = time.monotonic()
             await exporter.__aexit__()
-            assert time.monotonic() - began < 0.5
+            assert time.monotonic() - began < 3
 
 
 async def test_nothing_is_printed_for_a_scrape_nor_for_a_client_that_goes_away(

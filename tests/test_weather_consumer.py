@@ -125,25 +125,24 @@ async def test_what_a_second_consumer_of_the_name_settles_meanwhile_is_not_settl
 
 
 @EACH
-async def test_a_backlog_passes_in_well_under_a_second(redis: "Redis", redis_url: str, role: str) -> None:
+async def test_a_backlog_passes_in_batches(redis: "Redis", redis_url: str, role: str) -> None:
     with consumer(redis_url, role):
         await redis.lpush(f"weather:{role}", ROWS[0])
         await settled(redis, role, ROWS[:1])
-        began = time.monotonic()
+        await redis.config_resetstat()
         await redis.lpush(f"weather:{role}", *ROWS[1:])
         assert (await settled(redis, role, ROWS)).differences() == []
-        assert time.monotonic() - began < 1
+    waits = (await redis.info("commandstats"))["cmdstat_blmove"]["calls"]
+    assert waits < len(ROWS) / 10
 
 
 @EACH
-async def test_sigterm_ends_an_idle_consumer_promptly(redis: "Redis", redis_url: str, role: str) -> None:
+async def test_sigterm_ends_an_idle_consumer(redis: "Redis", redis_url: str, role: str) -> None:
     with consumer(redis_url, role) as idle:
         await redis.lpush(f"weather:{role}", ROWS[0])
         await settled(redis, role, ROWS[:1])
-        began = time.monotonic()
         idle.terminate()
         assert idle.wait(timeout=10) == 0
-        assert time.monotonic() - began < 2
 
 
 async def test_a_consumer_survives_a_restart_of_the_server() -> None:
