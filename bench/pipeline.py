@@ -10,7 +10,8 @@ from typing import Final
 
 from bench.line import Line, packed
 
-BATCH: Final = 1_000
+BATCH: Final = 5_000
+"""As many as a batch of vpush has."""
 WINDOW: Final = 200
 """Batches pushed and not answered."""
 AHEAD: Final = 16

@@ -91,26 +91,32 @@ class Context(Generic[S]):
         """This instance's pending list; ``name`` itself where a lease or the lack of a namespace makes it shared."""
         return pending_of(name, None if self.settings.ordered else self.id)
 
-    async def take(self, source: str, pending: str, longest: float) -> Taken:
+    async def take(self, source: str, pending: str, longest: float, then: Transaction | None = None) -> Taken:
         """Wait for a message of ``source`` and move the oldest to ``pending``, at most ``longest`` seconds.
 
         Where ``pending`` is ``source`` it stays where it is: a wait that moves nothing.
 
         There is something to do when a message came, or ``wake`` asked to look, or a message lies in ``pending`` that
         nobody was told of: a lost connection's wait goes on in a server that has not noticed. Cancelled, the wire is
-        cut, and what the server moved is in ``pending`` for the next run.
+        cut, and what the server moved is in ``pending`` for the next run. ``then`` is done by the server as soon as the
+        wait is over, without a round trip between; ``settled`` has its outcome.
         """
         self._waits = self.running and not self._woken
         try:
+            if then:
+                self._under_way.append(then.replies)
+            if not self._waits and then:
+                await self.wire.send(then.packed)
             if self._waits:
                 side = "RIGHT" if pending == source else "LEFT"
-                await self.wire.send(pack([("BLMOVE", source, pending, "RIGHT", side, longest)]))
+                wait = pack([("BLMOVE", source, pending, "RIGHT", side, longest)])
+                await self.wire.send(wait + then.packed if then else wait)
                 (reply,) = await self.wire.receive(1)
                 if isinstance(reply, ResponseError):
                     raise await self.named(reply, source, pending)
                 if reply is not None:
                     return Taken(anything=True, message=reply)
-                if await self.redis.exists(pending):
+                if then is None and await self.redis.exists(pending):
                     return Taken(anything=True)
             return Taken(self._woken and self.running)
         finally:

@@ -8,7 +8,7 @@ from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
 from penstock.errors import WrongType
-from penstock.keys import Keys, pending_of
+from penstock.keys import Keys, in_use, pending_of
 from penstock.names import decoded, encoded
 
 COUNTERS: Final = ("taken", "delivered", "dead", "dropped")
@@ -87,7 +87,7 @@ async def _read(redis: "Redis", keys: Keys) -> _Instant:
     owners: list[str] = []
     while True:
         lists = [pending_of(name, id) for name, role in roles.items() if role == "pending" for id in [None, *owners]]
-        found, present, *counters, lengths = await _replies(redis, keys, lists)
+        found, present, ordered, *counters, lengths = await _replies(redis, keys, lists)
         if (_texts(found), [decoded(id) for id in present]) == (roles, owners):
             break
         roles, owners = _texts(found), [decoded(id) for id in present]
@@ -95,18 +95,26 @@ async def _read(redis: "Redis", keys: Keys) -> _Instant:
     return _Instant(
         roles,
         {counter: _texts(fields) for counter, fields in zip(COUNTERS, counters, strict=True)},
-        {name: length for name, length in held.items() if isinstance(length, int)},
+        {
+            name: length
+            for name, length in held.items()
+            if isinstance(length, int) and in_use(name, length, roles, ordered)
+        },
         [f"{name}: {reply}" for name, reply in held.items() if isinstance(reply, ResponseError)],
     )
 
 
 async def _replies(redis: "Redis", keys: Keys, lists: list[str]) -> list[Any]:
-    """Roles, owners, each counter's hash, and the lengths of ``lists``, of which any may be a ``ResponseError``."""
+    """Roles, owners, whether there is a lease, each counter's hash, and the lengths of ``lists``.
+
+    Any of the lengths may be a ``ResponseError``.
+    """
     hashes = [keys.lists, *map(keys.metric, COUNTERS)]
     async with redis.pipeline(transaction=True) as transaction:
         for name in hashes:
             transaction.hgetall(encoded(name))
         transaction.zrange(encoded(keys.owners), 0, -1)
+        transaction.exists(encoded(keys.lease))
         for name in lists:
             transaction.llen(encoded(name))
         replies = await transaction.execute(raise_on_error=False)
@@ -114,7 +122,8 @@ async def _replies(redis: "Redis", keys: Keys, lists: list[str]) -> list[Any]:
         if isinstance(reply, ResponseError):
             raise WrongType(f"{name}: {reply}")
     roles, *counters = replies[: len(hashes)]
-    return [roles, replies[len(hashes)], *counters, replies[len(hashes) + 1 :]]
+    owners, ordered, *lengths = replies[len(hashes) :]
+    return [roles, owners, bool(ordered), *counters, lengths]
 
 
 def numbers_of(counter: str, fields: Mapping[str, str], problems: list[str]) -> dict[str, int]:

@@ -76,6 +76,9 @@ class Copy(Shovel):
         self._token = max(self._token, past) + 1
         return self._id, self._token, self._settled
 
+    def _place_of(self, number: int) -> int:
+        return number - self._gone
+
     async def _read(self, most: int) -> list[bytes]:
         """What follows; nothing at the new end of the list."""
         count = min(most, self._few)

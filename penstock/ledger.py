@@ -9,7 +9,7 @@ from redis.exceptions import ResponseError
 
 from penstock.audit import numbers_of
 from penstock.errors import WrongType
-from penstock.keys import Keys, pending_of
+from penstock.keys import Keys, in_use, pending_of
 from penstock.names import decoded, encoded
 
 COUNTERS: Final = ("taken", "registered", "untracked", "done", "done:late", "dead", "expired")
@@ -55,6 +55,7 @@ class _Instant:
 
     base: str
     owners: list[str]
+    ordered: bool
     counters: dict[str, dict[str, str]]
     in_flight: int
     delayed: int
@@ -66,7 +67,11 @@ async def ledger(redis: "Redis", keys: Keys) -> Ledger | None:
     instant = await _read(redis, keys)
     if instant is None:
         return None
-    pending = {name: length for name, length in instant.lengths.items() if isinstance(length, int)}
+    pending = {
+        name: length
+        for name, length in instant.lengths.items()
+        if isinstance(length, int) and in_use(name, length, [instant.base], instant.ordered)
+    }
     problems = [f"{name}: {reply}" for name, reply in instant.lengths.items() if isinstance(reply, ResponseError)]
     numbers = {name: numbers_of(name, fields, problems) for name, fields in instant.counters.items()}
     laws = _laws(numbers, sum(pending.values()), instant)
@@ -116,11 +121,13 @@ async def _read(redis: "Redis", keys: Keys) -> _Instant | None:
 
 
 async def _replies(redis: "Redis", keys: Keys, lists: list[str]) -> _Instant | None:
-    names = [keys.policy, keys.policy, keys.owners, keys.deadlines, keys.delayed, *map(keys.metric, COUNTERS)]
+    names = [keys.policy, keys.policy, keys.owners, keys.lease, keys.deadlines, keys.delayed]
+    names += map(keys.metric, COUNTERS)
     async with redis.pipeline(transaction=True) as transaction:
         transaction.hlen(encoded(keys.policy))
         transaction.hget(encoded(keys.policy), "pending")
         transaction.zrange(encoded(keys.owners), 0, -1)
+        transaction.exists(encoded(keys.lease))
         transaction.zcard(encoded(keys.deadlines))
         transaction.zcard(encoded(keys.delayed))
         for name in map(keys.metric, COUNTERS):
@@ -131,12 +138,13 @@ async def _replies(redis: "Redis", keys: Keys, lists: list[str]) -> _Instant | N
     for name, reply in zip(names, replies, strict=False):
         if isinstance(reply, ResponseError):
             raise WrongType(f"{name}: {reply}")
-    size, base, owners, in_flight, delayed, *hashes = replies[: len(names)]
+    size, base, owners, ordered, in_flight, delayed, *hashes = replies[: len(names)]
     if not size:
         return None
     counters = {name: _counts(fields) for name, fields in zip(COUNTERS, hashes, strict=True)}
     lengths = dict(zip(lists, replies[len(names) :], strict=True))
-    return _Instant(decoded(base or b""), [decoded(id) for id in owners], counters, in_flight, delayed, lengths)
+    held_by = [decoded(id) for id in owners]
+    return _Instant(decoded(base or b""), held_by, bool(ordered), counters, in_flight, delayed, lengths)
 
 
 def _counts(fields: Mapping[bytes, bytes]) -> dict[str, str]:

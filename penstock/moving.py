@@ -64,12 +64,20 @@ class Move(Shovel):
 
     async def take(self, first: int, most: int = BATCH) -> list[bytes]:
         with told_here():
-            messages: list[bytes] | None = await next_messages(
-                self._here, source=self._source, next=first, batch=most, bytes=BYTES, **self._fenced
+            found: tuple[list[bytes], int] | None = await next_messages(
+                self._here,
+                source=self._source,
+                next=first,
+                batch=most,
+                bytes=BYTES,
+                whole=0,
+                settled="",
+                most=0,
+                **self._fenced,
             )
-        if messages is None:
+        if found is None:
             raise self._gone()
-        return self._took(first, messages)
+        return self._took(first, found[0])
 
     async def settle(self, last: int, dead: list[Dead]) -> None:
         with told_here():

@@ -4,16 +4,16 @@ import asyncio
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 from redis.asyncio import Redis
-from redis.exceptions import AuthenticationError, ConnectionError, RedisError, TimeoutError
+from redis.exceptions import AuthenticationError, ConnectionError, RedisError, ResponseError, TimeoutError
 
 from penstock.backoff import Backoff
-from penstock.errors import PenstockError, TargetLost
-from penstock.names import encoded
+from penstock.errors import PenstockError, Refused, TargetLost
+from penstock.names import decoded, encoded
 from penstock.transport import Batch, Dead, Target, Transfer, catch_up
 from penstock.wire import Wire, obey_cancellation
 
@@ -24,6 +24,9 @@ BYTES: Final = 256 * 1024
 WINDOW: Final = 200
 WINDOW_BYTES: Final = 16 << 20
 """Batches, and bytes, that are on their way at a time."""
+
+LARGEST: Final = 536_870_912
+"""Bytes of the largest message that a server takes unless it is set otherwise: ``proto-max-bulk-len``."""
 
 PERSEVERANCE: Final = 30
 """Seconds that a broken link is tried again until nothing is expected of it."""
@@ -73,6 +76,14 @@ class Moved:
     bytes: int = 0
 
 
+class _TooLarge(NamedTuple):
+    """A message that the other server does not take, and how many bytes it would."""
+
+    number: int
+    bytes: int
+    largest: int
+
+
 class Shovel(ABC):
     """A ``Source`` of ``transport.py`` that carries itself to the list ``out`` of the server ``there``."""
 
@@ -80,10 +91,13 @@ class Shovel(ABC):
         self._here, self._source, self._there, self._out = here, source, there, out
         self._wire = Wire(there)
         self._ledger = b""
+        self._largest = LARGEST
         self._begun: int | None = None
         self._settled = 0
         self._sizes: list[int] = []
         """Of the messages that follow the settled ones, as far as they were taken."""
+        self.too_large: _TooLarge | None = None
+        """Nothing is carried from there on, whatever the link does meanwhile."""
         self.moved = Moved()
         self.stopped = False
         """Set to take nothing more."""
@@ -128,8 +142,8 @@ class Shovel(ABC):
         Raises ``Fenced`` where another one has begun.
         """
 
-    async def wait(self) -> bool:
-        return False
+    async def wait(self, first: int) -> list[bytes] | None:
+        return None
 
     async def run(self, limit: int | None, note: Callable[[int], object], broken: Callable[[str], object]) -> None:
         """Carry at most ``limit`` messages, over a link that may break; ``note`` has how many have arrived."""
@@ -154,6 +168,7 @@ class Shovel(ABC):
             await asyncio.sleep(BACKOFF.after(failed))
 
     async def _carry(self, limit: int | None, note: Callable[[int], object]) -> None:
+        self._largest = await self._largest_there()
         target, settled = await self._agree()
         begun = self._begun or 0
 
@@ -162,6 +177,8 @@ class Shovel(ABC):
 
         rest = _Rest(self, None if limit is None else begun + limit)
         await Transfer(rest, target, WINDOW, lambda: WINDOW_BYTES, note=arrived).run(settled)
+        if self.too_large:
+            raise self._refused(self.too_large)
 
     async def _agree(self) -> tuple[Target, int]:
         """Be the one whose messages count there, and settle those that have arrived; the number of the last one."""
@@ -186,6 +203,35 @@ class Shovel(ABC):
                 )
             return target, caught_up
 
+    async def _largest_there(self) -> int:
+        """Bytes of the largest message that the other server takes; as usual if we may not ask.
+
+        To be asked while the wire, which is the only connection there, is closed.
+        """
+        limits: Any = {}
+        with suppress(ResponseError):
+            limits = await self._there.config_get("proto-max-bulk-len")
+        return int(limits.get("proto-max-bulk-len", LARGEST))
+
+    def fitting(self, first: int, messages: list[bytes]) -> list[bytes]:
+        """Those of ``messages``, from number ``first`` on, that come before one that is too large."""
+        if max(map(len, messages), default=0) > self._largest:
+            sizes = enumerate(map(len, messages), start=first)
+            self.too_large = next(_TooLarge(*each, self._largest) for each in sizes if each[1] > self._largest)
+        return messages[: self.too_large.number - first] if self.too_large else messages
+
+    def _refused(self, message: _TooLarge) -> Refused:
+        place, source = self._place_of(message.number), decoded(self._source)
+        return Refused(
+            f"message {place:,} from the old end of {source} has {message.bytes:,} bytes, and the other server takes "
+            f"{message.largest:,} at most: raise its proto-max-bulk-len, or take the message out (LINDEX {source} "
+            f"{-place} shows it)"
+        )
+
+    def _place_of(self, number: int) -> int:
+        """Where in the list a message is once this has ended, counted from 1 at the old end."""
+        return number - self._settled
+
     def _ledger_of(self, source: str) -> bytes:
         return encoded(f"{self._out}:from:{source}")
 
@@ -202,7 +248,7 @@ class Shovel(ABC):
 
 
 class _Rest:
-    """What of a shovel's messages one run carries: those up to number ``last``, until it shall stop."""
+    """What of a shovel's messages one run carries: those up to number ``last`` that fit, until it shall stop."""
 
     def __init__(self, shovel: Shovel, last: int | None) -> None:
         self._shovel, self._last = shovel, last
@@ -210,4 +256,8 @@ class _Rest:
 
     async def take(self, first: int) -> list[bytes]:
         most = BATCH if self._last is None else min(BATCH, self._last - first + 1)
-        return [] if self._shovel.stopped or most <= 0 else await self._shovel.take(first, most)
+        if too_large := self._shovel.too_large:
+            most = min(most, too_large.number - first)
+        if self._shovel.stopped or most <= 0:
+            return []
+        return self._shovel.fitting(first, await self._shovel.take(first, most))

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from redis.asyncio import Redis
 
-from penstock.keys import Keys, pending_of
+from penstock.keys import Keys, in_use, pending_of
 from penstock.names import decoded, encoded
 
 TRACES: Final = {":ids": "LIST", ":owners": "ZSET", ":lists": "HASH"}
@@ -96,7 +96,7 @@ def _instance(id: str, fields: dict[bytes, bytes], ttl: int, now: float) -> Inst
 
 
 async def held(redis: "Redis", keys: Keys) -> list[Held]:
-    """The lists that the services of the namespace have named, with every pending list that somebody may own.
+    """The lists that the services of the namespace have named, with every pending list that is in use.
 
     Where messages are tracked, also those in flight and those delayed.
     """
@@ -108,7 +108,9 @@ async def held(redis: "Redis", keys: Keys) -> list[Held]:
     keys_ = []
     for name, role in named:
         keys_ += [(pending_of(name, id), role) for id in ([None, *owners] if role == "pending" else [None])]
-    return [await _held(redis, name, role) for name, role in keys_]
+    found = [await _held(redis, name, role) for name, role in keys_]
+    ordered = bool(await redis.exists(encoded(keys.lease)))
+    return [one for one in found if in_use(one.name, one.length, roles, ordered)]
 
 
 async def _held(redis: "Redis", name: str, role: str) -> Held:

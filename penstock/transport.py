@@ -8,6 +8,7 @@ never answered does not matter: it is sent again, and has its effect once. docs/
 import asyncio
 import re
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from hashlib import sha1
@@ -18,7 +19,7 @@ from redis.exceptions import AuthenticationError, RedisError, ResponseError
 
 from penstock.errors import Refused, TargetLost, WrongType
 from penstock.lua import Script, ours
-from penstock.wire import Packed, Wire, pack
+from penstock.wire import Command, Packed, Wire, pack
 
 LUA: Final = Path(__file__).parent / "lua"
 next_messages, settle, _arrive, _meet = (
@@ -30,6 +31,8 @@ IN_SCRIPT: Final = re.compile(r"^Error running script .*?@user_script: ?\d+: | s
 """Where in which script a server met the error that it tells."""
 BACKLOG: Final = 100
 """So many messages at once mean that more wait."""
+MANY: Final = 100
+"""More messages than that are pushed past the script; for fewer one command is less work than five."""
 GATHER: Final = 0.005
 """Seconds before what has arrived is settled while more is on its way."""
 
@@ -49,11 +52,11 @@ class Outgoing(NamedTuple):
     dead: list[Dead]
 
 
-Prepare = Callable[[int, list[bytes]], Outgoing]
-"""Takes the number of the first message, and messages."""
+Prepare = Callable[[int, list[bytes], int], Outgoing]
+"""Takes the number of the first message, messages, and how many bytes a server reads for them: none has more."""
 
 
-def unchanged(first: int, messages: list[bytes]) -> Outgoing:
+def unchanged(first: int, messages: list[bytes], size: int) -> Outgoing:
     return Outgoing(messages, [])
 
 
@@ -66,8 +69,8 @@ class Source(Protocol):
     async def settle(self, last: int, dead: "list[Dead]") -> None:
         """Forget those up to ``last``: they have arrived, but for ``dead``, which never will."""
 
-    async def wait(self) -> bool:
-        """Until there may be more to take; whether to go on."""
+    async def wait(self, first: int) -> list[bytes] | None:
+        """As ``take``, once something may be there; None for the end."""
 
 
 class Arrived(NamedTuple):
@@ -89,8 +92,11 @@ class Target:
     """The list ``out`` of the other server, and the ledger of what arrived there from one source."""
 
     def __init__(self, wire: Wire, out: str, source: str, token: int) -> None:
-        self._wire = wire
-        self._named: dict[str, Any] = {"out": out, "ledger": f"{out}:from:{source}", "token": token}
+        self._wire, self._out, self._ledger = wire, out, f"{out}:from:{source}"
+        self._door = f"{self._ledger}:door"
+        self._named: dict[str, Any] = {"out": out, "ledger": self._ledger, "token": token}
+        self._owed: deque[int] = deque()
+        """How many replies each batch on the way will bring."""
 
     async def meet(self) -> Arrived:
         """What is there; whoever sent with a lower token is refused from now on.
@@ -98,10 +104,16 @@ class Target:
         Raises ``Refused`` where the server does not want it, ``ConnectionError`` or ``TimeoutError`` where it is away.
         """
         try:
-            _, source, *_ = _arrive.by_source(**self._named, first=1, last=1, digest="", messages=[""])
-            meeting = _meet.by_source(ledger=self._named["ledger"], token=self._named["token"])
-            await self._wire.send(pack([("SCRIPT", "LOAD", source), meeting]))
-            _, met = map(_checked, await self._wire.receive(2))
+            calls = [
+                _arrive.by_source(**self._named, first=1, last=1, digest="", messages=Packed(), **door)
+                for door in ({}, {"door": self._door})
+            ]
+            loads = [("SCRIPT", "LOAD", source) for _, source, *_ in calls]
+            meeting = _meet.by_source(ledger=self._ledger, token=self._named["token"])
+            # In a MULTI, for no other reason than to know that there may be one.
+            await self._wire.send(pack([*loads, ("MULTI",), meeting, ("EXEC",)]))
+            *_, (met,) = map(_checked, await self._wire.receive(5))
+            _checked(met)
         except RedisError as error:
             raise refused(error) from error
         token, last, first, digest = met
@@ -109,13 +121,23 @@ class Target:
 
     async def send(self, first: int, last: int, digest: bytes, messages: Packed) -> None:
         """Send ``messages`` for those from ``first`` to ``last``; ``arrived`` has the answer."""
-        call = _arrive.by_digest(**self._named, first=first, last=last, digest=digest, messages=messages)
-        await self._wire.send(pack([call]))
+        named = {**self._named, "first": first, "last": last, "digest": digest}
+        commands: list[Command]
+        if messages.count <= MANY:
+            commands = [_arrive.by_digest(**named, messages=messages)]
+        else:
+            oldest, others = messages.split()
+            call = _arrive.by_digest(**named, messages=oldest, door=self._door)
+            push, open_ = ("LPUSHX", self._door, others), ("RENAMENX", self._door, self._out)
+            commands = [("MULTI",), call, push, open_, ("EXEC",)]
+        self._owed.append(len(commands))
+        await self._wire.send(pack(commands))
 
     async def arrived(self) -> int:
         """The number of the last message there, by the answer to the oldest ``send``. Raises as ``meet`` does."""
         try:
-            (last,) = map(_checked, await self._wire.receive(1))
+            *_, answer = map(_checked, await self._wire.receive(self._owed.popleft()))
+            last = _checked(answer[0]) if isinstance(answer, list) else answer
         except RedisError as error:
             raise refused(error) from error
         return int(last)
@@ -148,8 +170,8 @@ async def catch_up(source: Source, arrived: Arrived, settled: int, prepare: Prep
         messages = (await source.take(number))[: arrived.last - number + 1]
         if not messages:
             return None
-        digest.update(Packed(messages[max(arrived.first - number, 0) :]).data)
-        dead += prepare(number, messages).dead
+        digest.update(Packed.of(messages[max(arrived.first - number, 0) :]).data)
+        dead += prepare(number, messages, len(Packed.of(messages).data)).dead
         number += len(messages)
     if arrived.last > settled:
         if digest.hexdigest().encode() != arrived.digest:
@@ -203,21 +225,22 @@ class Transfer:
 
     async def _send(self, first: int, tasks: asyncio.TaskGroup) -> None:
         """With a backlog the next messages are asked for while those in hand are packed and sent."""
-        more, ahead = True, None
-        while more and self._goes_on():
+        ahead = None
+        while self._goes_on():
             await self._room.wait()
-            messages = await (ahead or self._source.take(first))
+            messages = await (ahead or self._source.take(first)) or await self._source.wait(first)
             ahead = None
+            if messages is None:
+                break
             if not messages:
-                more = await self._source.wait()
                 continue
             if len(messages) >= BACKLOG:
                 ahead = tasks.create_task(self._source.take(first + len(messages)))
                 await asyncio.sleep(0)
-            packed = Packed(messages)
-            digest, outgoing = digest_of(packed), self._prepare(first, messages)
+            packed = Packed.of(messages)
+            digest, outgoing = digest_of(packed), self._prepare(first, messages, len(packed.data))
             if outgoing.messages is not messages:
-                packed = Packed(outgoing.messages)
+                packed = Packed.of(outgoing.messages)
             batch = Batch(first, first + len(messages) - 1, len(packed.data), outgoing.dead)
             self._on_the_way.put_nowait(batch)
             self._bytes += batch.bytes

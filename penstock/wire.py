@@ -3,8 +3,7 @@
 import asyncio
 import time
 from collections.abc import Sequence
-from itertools import groupby
-from typing import Any
+from typing import Any, Final, Self
 
 from hiredis import pack_command
 from redis.asyncio import Redis
@@ -14,6 +13,8 @@ from redis.exceptions import TimeoutError as Unanswered
 from penstock.connection import SILENCE, connect
 
 Word = bytes | str | int | float
+KEPT: Final = 4_096
+"""Bytes of the longest words whose heads are kept."""
 
 
 class Packed:
@@ -23,7 +24,42 @@ class Packed:
         self.count = len(words)
         self.data = _packed(tuple(words)).partition(b"\r\n")[2] if words else b""
 
+    @classmethod
+    def of(cls, messages: Sequence[bytes]) -> "Self":
+        """The same for bytes alone, in a third of the time."""
+        packed = cls()
+        lengths = list(map(len, messages))
+        if lengths:
+            head, packed.count = _HEADS[lengths[0]], len(lengths)
+            if lengths.count(lengths[0]) == len(lengths):
+                rest = [head.join(messages)]
+            else:
+                rest = [b""] * (2 * len(lengths) - 1)
+                rest[::2], rest[1::2] = messages, map(_HEADS.__getitem__, lengths[1:])
+            packed.data = b"".join((head[2:], *rest, b"\r\n"))
+        return packed
 
+    def split(self) -> "tuple[Packed, Packed]":
+        """The first word, and the others."""
+        length, _, _ = self.data.partition(b"\r\n")
+        end = len(length) + 2 + int(length[1:]) + 2
+        first, others = Packed(), Packed()
+        first.count, first.data = 1, self.data[:end]
+        others.count, others.data = self.count - 1, self.data[end:]
+        return first, others
+
+
+class _Heads(dict[int, bytes]):
+    """What ends a word and begins the next one, by its length."""
+
+    def __missing__(self, length: int) -> bytes:
+        head = b"\r\n$%d\r\n" % length
+        if length < KEPT:
+            self[length] = head
+        return head
+
+
+_HEADS: Final = _Heads()
 Command = tuple[Word | Packed, ...]
 
 
@@ -36,11 +72,21 @@ def _packed(command: Command) -> bytes:
     if Packed not in map(type, command):
         packed: bytes = pack_command(command)  # type: ignore[arg-type]  # its stub: one word
         return packed
-    parts: list[Any] = []
-    for ahead, words in groupby(command, lambda word: isinstance(word, Packed)):
-        run: tuple[Any, ...] = tuple(words)
-        parts += run if ahead else (Packed(run),)
-    return b"".join([b"*%d\r\n" % sum(part.count for part in parts), *(part.data for part in parts)])
+    parts: list[bytes] = []
+    count = 0
+    for word in command:
+        if isinstance(word, Packed):
+            count += word.count
+            parts.append(word.data)
+        else:
+            count += 1
+            parts.append(_one(word))
+    return b"*%d\r\n%b" % (count, b"".join(parts))
+
+
+def _one(word: Word) -> bytes:
+    encoded = word if isinstance(word, bytes) else str(word).encode()
+    return b"$%d\r\n%b\r\n" % (len(encoded), encoded)
 
 
 def obey_cancellation() -> None:
@@ -104,6 +150,7 @@ class Wire:
         received: list[Any] = []
         if self._connection is None:
             raise ConnectionError("the connection is closed")
+        self._asked = self._asked or time.monotonic()  # others may be under way
         try:
             while len(received) < replies:
                 try:

@@ -63,6 +63,16 @@ async def test_json_says_the_same(redis: Redis, redis_url: str) -> None:
     }
 
 
+async def test_replicas_that_take_turns_by_a_lease_have_one_pending_list(redis: Redis, redis_url: str) -> None:
+    await settle(redis, messages=10)
+    await redis.zadd("demo:owners", {"4": 1, "5": 1})
+    await redis.hset("demo:lease", mapping={"owner": "4", "token": 4, "expires": 0})
+    await redis.rpush("pending", "a", "b")
+    await redis.rpush("pending:5", "left when it had a list of its own")
+    result = await penstock("audit", "demo", "--json", redis=redis_url)
+    assert result.json["pending"] == {"pending": 2, "pending:5": 1}
+
+
 async def found(redis_url: str) -> Result:
     return await penstock("audit", "demo", redis=redis_url)
 

@@ -28,6 +28,9 @@ from tests.test_cli_pull import left, push
 HALFWAY = b"halfway"
 """In every message of some batches: the first request that has it is a good moment for trouble."""
 
+NARROW = 1 << 20
+"""The least that a server can be told to take at most as one message."""
+
 
 @pytest.fixture(scope="module")
 def there_server() -> Iterator[EmbeddedServer]:
@@ -594,6 +597,84 @@ async def test_a_full_server_is_told_and_nothing_is_lost(
     assert await left(redis) == [b"one", b"two"]
     assert (await shovel(redis_url, "in", there_url, "out")).status == 0
     await assert_moved(redis, there, [b"one", b"two"])
+
+
+@pytest.fixture
+async def narrow(there: Redis) -> AsyncIterator[Redis]:
+    """The other server, where no message may have more than ``NARROW`` bytes."""
+    await there.config_set("proto-max-bulk-len", NARROW)
+    yield there
+    await there.config_set("proto-max-bulk-len", 512 << 20)
+
+
+@pytest.mark.parametrize("words", [[], ["--copy"]])
+async def test_a_message_that_is_too_large_for_the_other_server_is_named_and_stays_with_all_behind_it(
+    redis: Redis, narrow: Redis, redis_url: str, there_url: str, words: list[str]
+) -> None:
+    before = [b"x" * NARROW, *messages_with_trouble(3_000)]
+    behind = [b"x" * (NARROW + 1), b"small", b"x" * (NARROW + 2), *messages_with_trouble(1_500)]
+    await push(redis, before + behind)
+    result = await shovel(redis_url, "in", there_url, "out", *words)
+    place, done = (3_002, "copied") if words else (1, "moved")
+    assert (result.status, result.out) == (1, b"")
+    assert result.error == (
+        f"penstock: 3,001 messages were {done} to out before this:\n"
+        f"penstock: message {place:,} from the old end of in has 1,048,577 bytes, and the other server takes 1,048,576 "
+        f"at most: raise its proto-max-bulk-len, or take the message out (LINDEX in -{place} shows it)\n"
+    )
+    assert_same(await left(narrow, "out"), before)
+    assert_same(await left(redis), before + behind if words else behind)
+    assert (await keys(redis), await keys(narrow)) == ([b"in"], [b"out"])
+    assert await redis.lindex("in", -place) == behind[0]
+    await narrow.config_set("proto-max-bulk-len", 2 * NARROW)
+    await narrow.delete("out")
+    assert (await shovel(redis_url, "in", there_url, "out", *words)).status == 0
+    assert_same(await left(narrow, "out"), before + behind if words else behind)
+
+
+@pytest.mark.parametrize("words", [[], ["--copy"]])
+@pytest.mark.parametrize("forward", [True, False])
+async def test_a_link_that_is_cut_before_a_message_that_is_too_large_skips_nothing(
+    redis: Redis, narrow: Redis, redis_url: str, proxy: Proxy, words: list[str], forward: bool
+) -> None:
+    before, behind = [HALFWAY], [b"x" * (NARROW + 1), *messages_with_trouble(100)]
+    await push(redis, before + behind)
+    fault = proxy.fault(HALFWAY.decode(), forward=forward)
+    async with running("shovel", redis_url, "in", proxy.url, "out", *words, redis=None) as process:
+        await set_off(fault.met)
+        fault.cut()
+        status, err = await ended(process)
+    assert (status, err.count("the link is broken")) == (1, 1)
+    assert "has 1,048,577 bytes" in err
+    assert await left(narrow, "out") == before
+    assert await left(redis) == (before + behind if words else behind)
+
+
+async def test_a_copy_names_a_message_that_is_too_large_by_its_place_after_others_were_taken(
+    redis: Redis, narrow: Redis, redis_url: str, gate: Gate
+) -> None:
+    messages = messages_with_trouble(40_000, size=1_000)
+    large = b"x" * (NARROW + 1)
+    await push(redis, [*messages, large])
+    async with running("shovel", redis_url, "in", gate.url, "out", "--copy", redis=None) as process:
+        await set_off(gate.closed)
+        await redis.rpop("in", 3_000)
+        gate.open()
+        status, err = await ended(process)
+    assert status == 1
+    assert "LINDEX in -37001 shows it" in err
+    assert await redis.lindex("in", -37_001) == large
+
+
+async def test_a_user_there_who_may_not_ask_for_the_largest_message_suffices(
+    redis: Redis, redis_url: str, tmp_path: Path
+) -> None:
+    await push(redis, [b"one", b"two"])
+    with EmbeddedServer(directory=tmp_path) as server:
+        async with Redis.from_url(server.url) as there:
+            await there.execute_command("ACL", "SETUSER", "default", "-config")
+            assert (await shovel(redis_url, "in", server.url, "out")).status == 0
+            await assert_moved(redis, there, [b"one", b"two"])
 
 
 async def test_a_target_that_is_no_list_any_more_leaves_the_rest_in_its_list(

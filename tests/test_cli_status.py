@@ -129,6 +129,17 @@ async def test_the_dead_are_not_shown_but_what_they_hold_is(redis: Redis, redis_
     assert ("work pending:3", 1) in [(one["name"], one["length"]) for one in told["lists"]]
 
 
+async def test_replicas_that_take_turns_by_a_lease_have_one_pending_list(redis: Redis, redis_url: str) -> None:
+    for id in ("3", "4", "5"):
+        await register(redis, "demo", id)
+    await redis.hset("demo:lease", mapping={"owner": "3", "token": 4, "expires": 0})
+    await redis.rpush("work pending", "a", "b")
+    await redis.rpush("work pending:5", "left when it had a list of its own")
+    told = (await penstock("status", "demo", "--json", redis=redis_url)).json["lists"]
+    pending = [(one["name"], one["length"]) for one in told if one["role"] == "pending"]
+    assert pending == [("work pending", 2), ("work pending:5", 1)]
+
+
 async def test_an_instance_that_the_bounded_list_of_ids_lost_is_shown(redis: Redis, redis_url: str) -> None:
     for id in ("8", "9", "10"):
         await register(redis, "demo", id)

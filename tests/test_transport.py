@@ -13,6 +13,7 @@ from penstock.errors import Fenced, Refused, TargetLost, WrongType
 from penstock.lua import Script
 from penstock.transport import (
     LUA,
+    MANY,
     Arrived,
     Batch,
     Dead,
@@ -56,9 +57,16 @@ async def prepared(redis: Any, waiting: int, pending: int = 0, sequence: int = 0
             await redis.lpush(name, *messages)
 
 
-async def take(redis: Any, first: int = 1, **more: Any) -> Any:
+async def asked_for(redis: Any, first: int = 1, **more: Any) -> Any:
     named = {"pending": "pending", "source": "in", "state": "state", "lease": "lease", "token": 7, "who": "me"}
-    return await next_messages(redis, **{**named, "next": first, "batch": 5_000, "bytes": 2**20, **more})
+    how = {"next": first, "batch": 5_000, "bytes": 2**20, "whole": 0, "settled": "", "most": 0}
+    return await next_messages(redis, **{**named, **how, **more})
+
+
+async def take(redis: Any, first: int = 1, **more: Any) -> Any:
+    """The messages."""
+    found = await asked_for(redis, first, **more)
+    return found and found[0]
 
 
 async def settled(redis: Any, sequence: int, buried: list[Dead] | None = None, **more: Any) -> Any:
@@ -95,6 +103,48 @@ async def test_a_batch_has_so_many_messages_at_most_and_the_next_follows(redis: 
         assert len(messages) <= batch
         found += messages
     assert found == numbered(2_000)
+
+
+@pytest.mark.parametrize("pending", [0, 1, 3])
+async def test_a_backlog_becomes_pending_at_once_where_it_may(redis: Redis, pending: int) -> None:
+    await prepared(redis, waiting=100, pending=pending, sequence=40)
+    await redis.expire("in", 1_000)
+    assert await take(redis, 41 + pending, batch=10, whole=1) == numbered(10, 41 + pending)
+    assert await held(redis, "pending") == numbered(100 + pending, 41)
+    assert not await redis.exists("in")
+    assert await redis.ttl("pending") == -1
+
+
+@pytest.mark.parametrize(("pending", "unsent", "whole"), [(3, 0, 0), (13, 0, 1), (30, 10, 1), (3, 3, 0)])
+async def test_else_only_as_many_as_are_taken(redis: Redis, pending: int, unsent: int, whole: int) -> None:
+    """Where it may not, much is on its way already, or there is enough for this time."""
+    await prepared(redis, waiting=100, pending=pending)
+    first = pending - unsent + 1
+    assert await take(redis, first, batch=10, whole=whole) == numbered(10, first)
+    assert await held(redis, "pending") == numbered(max(pending, first + 9))
+    assert await held(redis, "in") == numbered(100 + pending - max(pending, first + 9), max(pending, first + 9) + 1)
+
+
+async def test_it_says_how_many_of_the_next_are_small_enough_to_be_read_past_the_script(redis: Redis) -> None:
+    await prepared(redis, waiting=0, pending=1_000)
+    how = {"batch": 10, "bytes": 900}
+    assert [(await asked_for(redis, **how, most=most))[1] for most in (0, 5, 300, 5_000)] == [0, 5, 300, 300]
+    assert (await asked_for(redis, 900, **how, most=500))[1] == 91
+    await redis.lset("pending", -11, "x" * 90)
+    assert [(await asked_for(redis, **how, most=most))[1] for most in (5, 100, 990)] == [5, 10, 10]
+
+
+async def test_whoever_reads_past_the_script_is_told_whether_the_places_were_right(redis: Redis) -> None:
+    await prepared(redis, waiting=5, pending=10, sequence=40)
+    right = {"settled": 40, "batch": 4, "most": 3}
+    assert await asked_for(redis, 43, **right) == [1, 3]
+    assert await asked_for(redis, 47, **right) == [1, 0]
+    for first, more in (48, {}), (43, {"settled": 39}), (43, {"batch": 9}):
+        assert await asked_for(redis, first, **{**right, **more}) == [0, 0]
+    assert await asked_for(redis, 43, **right, who="another") is None
+    with pytest.raises(Fenced):
+        await asked_for(redis, 43, **right, token=6)
+    assert (await held(redis, "pending"), await held(redis, "in")) == (numbered(10, 41), numbered(5, 51))
 
 
 async def test_any_bytes_are_taken_as_they_are(redis: Redis) -> None:
@@ -177,8 +227,8 @@ async def test_those_that_never_arrive_are_dead_letters_or_dropped_in_the_same_s
 # There
 
 
-async def asked(redis: Any, token: int = 7) -> list[Any]:
-    found: list[Any] = await meet(redis, ledger="ledger", token=token)
+async def asked(redis: Any, token: int = 7, ledger: str = "ledger") -> list[Any]:
+    found: list[Any] = await meet(redis, ledger=ledger, token=token)
     return found
 
 
@@ -237,6 +287,135 @@ async def test_a_key_there_of_the_wrong_type_is_named_and_nothing_is_pushed(redi
     assert set(await redis.keys()) <= {b"ledger", key.encode()}
 
 
+@pytest.fixture
+async def there(redis: Redis) -> AsyncIterator[Target]:
+    wire = Wire(redis)
+    target = Target(wire, "out", "me", 7)
+    await target.meet()
+    yield target
+    await wire.close()
+
+
+async def answer_to(there: Target, first: int, last: int, messages: list[bytes] | None = None) -> int:
+    going = Packed.of(numbered(last - first + 1, first) if messages is None else messages)
+    await there.send(first, last, digest_of(going), going)
+    return await there.arrived()
+
+
+ODD_SIZES = [BINARY * 100, [b"x" * size for size in range(MANY + 1)], [b"", *numbered(1_000)], [b"y" * 5_000] * 200]
+
+
+async def test_many_messages_arrive_past_the_script_if_they_are_the_next_and_once(redis: Redis, there: Target) -> None:
+    calls = [(1, 300), (1, 300), (200, 400), (302, 500), (301, 301), (302, 500)]
+    assert [await answer_to(there, *call) for call in calls] == [300, 300, 300, 300, 301, 500]
+    assert await held(redis, "out") == numbered(500)
+    assert sorted(await redis.keys()) == [b"out", b"out:from:me"]
+    assert await redis.hmget("out:from:me", "first", "sequence") == [b"302", b"500"]
+
+
+@pytest.mark.parametrize("messages", ODD_SIZES)
+async def test_many_messages_of_any_bytes_arrive_behind_those_that_are_there(
+    redis: Redis, there: Target, messages: list[bytes]
+) -> None:
+    await redis.lpush("out", b"before")
+    await redis.expire("out", 1_000)
+    assert await answer_to(there, 1, len(messages), messages) == len(messages)
+    assert await held(redis, "out") == [b"before", *messages]
+    assert await redis.ttl("out") > 900
+
+
+async def test_a_reader_that_waits_gets_the_first_of_many(redis: Redis, there: Target) -> None:
+    async with redis.client() as other:
+        reader: Any = other
+        waiting = asyncio.create_task(reader.brpop(["out"], timeout=20))
+        while (await redis.info("clients"))["blocked_clients"] == 0:
+            await asyncio.sleep(0.01)
+        assert await answer_to(there, 1, 300) == 300
+        assert await waiting == (b"out", b"1")
+    assert await held(redis, "out") == numbered(299, 2)
+
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        ("out", "out holds a string, expected a list"),
+        ("out:from:me", "out:from:me holds a string, expected a hash"),
+        ("out:from:me:door", "out:from:me:door holds a string, expected nothing"),
+    ],
+)
+async def test_many_messages_are_refused_where_something_is_in_the_way(
+    redis: Redis, there: Target, key: str, said: str
+) -> None:
+    if key.endswith("door"):
+        await redis.lpush("out", b"before")
+    await redis.set(key, "in the way")
+    with pytest.raises(Refused, match=said):
+        await answer_to(there, 1, 300)
+    assert await redis.get(key) == b"in the way"
+    assert set(await redis.keys()) <= {b"out:from:me", b"out", key.encode()}
+    assert key == "out" or await held(redis, "out") == [b"before"] * key.endswith("door")
+
+
+@pytest.mark.parametrize("others", [[], [b"before"]])
+async def test_many_messages_of_another_sender_are_refused(redis: Redis, there: Target, others: list[bytes]) -> None:
+    if others:
+        await redis.lpush("out", *others)
+    await asked(redis, 8, "out:from:me")
+    with pytest.raises(Fenced):
+        await answer_to(there, 1, 300)
+    assert await held(redis, "out") == others
+    assert set(await redis.keys()) <= {b"out:from:me", b"out"}
+
+
+@pytest.mark.parametrize("others", [[], [b"before"]])
+@pytest.mark.parametrize("right", ["-renamenx", "-lpush", "-lpushx", "-hset", "-evalsha", "-exec"])
+async def test_many_messages_are_refused_as_a_whole_where_a_right_is_missing(
+    redis: Redis, right: str, others: list[bytes]
+) -> None:
+    """``LPUSH`` is used, and missing, only where there is no list to be pushed to."""
+    if others:
+        await redis.lpush("out", *others)
+    wire = Wire(redis)
+    there = Target(wire, "out", "me", 7)
+    await there.meet()
+    await redis.execute_command("ACL", "SETUSER", "default", *right.split())
+    try:
+        if right == "-lpush" and others:
+            assert await answer_to(there, 1, 300) == 300
+        else:
+            with pytest.raises(Refused, match=r"(?i)no permission|previous errors"):
+                await answer_to(there, 1, 300)
+            assert await held(redis, "out") == others
+            assert await redis.hget("out:from:me", "sequence") is None
+    finally:
+        await redis.execute_command("ACL", "SETUSER", "default", "+@all")
+        await wire.close()
+    assert b"out:from:me:door" not in await redis.keys()
+
+
+async def test_without_the_right_to_a_transaction_nothing_is_sent(redis: Redis) -> None:
+    """Its parts would be done one by one."""
+    wire = Wire(redis)
+    await redis.execute_command("ACL", "SETUSER", "default", "-multi")
+    try:
+        with pytest.raises(Refused, match=r"(?i)no permission"):
+            await Target(wire, "out", "me", 7).meet()
+    finally:
+        await redis.execute_command("ACL", "SETUSER", "default", "+@all")
+        await wire.close()
+
+
+async def test_many_messages_are_refused_as_a_whole_by_a_full_server(redis: Redis, there: Target) -> None:
+    await redis.config_set("maxmemory", 1)
+    try:
+        with pytest.raises(Refused, match="used memory"):
+            await answer_to(there, 1, 300)
+    finally:
+        await redis.config_set("maxmemory", 0)
+    assert await redis.keys() == [b"out:from:me"]
+    assert await answer_to(there, 1, 300) == 300
+
+
 # Between
 
 
@@ -261,17 +440,8 @@ class Here:
         self.settled = last
         self.dead += dead
 
-    async def wait(self) -> bool:
-        return False
-
-
-@pytest.fixture
-async def there(redis: Redis) -> AsyncIterator[Target]:
-    wire = Wire(redis)
-    target = Target(wire, "out", "me", 7)
-    await target.meet()
-    yield target
-    await wire.close()
+    async def wait(self, first: int) -> list[bytes] | None:
+        return None
 
 
 def transfer(here: Here, there: Target, window: int = 5, window_bytes: int = 2**30, **more: Any) -> Transfer:
@@ -280,8 +450,11 @@ def transfer(here: Here, there: Target, window: int = 5, window_bytes: int = 2**
 
 @pytest.mark.parametrize("count", [0, 1, 10, 11, 1_234])
 @pytest.mark.parametrize("window", [1, 5, 10_000])
-async def test_everything_arrives_in_order_and_is_settled(redis: Redis, there: Target, count: int, window: int) -> None:
-    here = Here(numbered(count))
+@pytest.mark.parametrize("batch", [10, 3 * MANY])
+async def test_everything_arrives_in_order_and_is_settled(
+    redis: Redis, there: Target, count: int, window: int, batch: int
+) -> None:
+    here = Here(numbered(count), batch)
     await transfer(here, there, window).run(0)
     assert await held(redis, "out") == here.messages
     assert here.settled == count
@@ -346,7 +519,7 @@ async def test_no_more_is_sent_once_it_shall_not_go_on_and_what_was_sent_is_sett
 
 
 async def test_what_is_prepared_arrives_in_place_of_the_messages(redis: Redis, there: Target) -> None:
-    def odd_ones(first: int, messages: list[bytes]) -> Outgoing:
+    def odd_ones(first: int, messages: list[bytes], size: int) -> Outgoing:
         dead = [Dead(number, "even", "it is") for number, _ in enumerate(messages, first) if number % 2 == 0]
         return Outgoing([message for message in messages if int(message) % 2], dead)
 
@@ -422,7 +595,7 @@ async def test_what_has_arrived_is_settled(settled_: int, last: int, first: int)
 
 
 async def test_what_was_to_die_of_it_dies() -> None:
-    def dying(first: int, messages: list[bytes]) -> Outgoing:
+    def dying(first: int, messages: list[bytes], size: int) -> Outgoing:
         return Outgoing(messages, [Dead(number, "bad", "it is") for number in range(first, first + len(messages))])
 
     here = Here(numbered(40), settled=4)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
+import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -18,14 +19,16 @@ from common.context import Context
 from common.durability import Durability
 from common.lease import Lease
 from common.trouble import Trouble
+from penstock import transport
 from penstock.embedded import EmbeddedServer
 from penstock.errors import Fenced, Refused, TargetLost
 from penstock.keys import Keys
 from penstock.transport import Dead, Outgoing, Target, digest_of
 from penstock.wire import Packed, Wire
-from services.vpush import service
+from services.vpush import here, service
 from services.vpush.here import Here
 from services.vpush.settings import Settings
+from tests.reliability.boundaries import Frames
 
 KEYS: Final = Keys("demo")
 SENDERS: Final = 2
@@ -142,7 +145,7 @@ class Link(Wire):
         return [self.answers.popleft() for _ in range(replies)]
 
 
-def prepared(first: int, messages: list[bytes]) -> Outgoing:
+def prepared(first: int, messages: list[bytes], size: int) -> Outgoing:
     bad = [Dead(number, "bad", "it is") for number, each in enumerate(messages, first) if each.startswith(BAD)]
     return Outgoing([each for each in messages if not each.startswith(BAD)], bad)
 
@@ -159,6 +162,7 @@ class Transport(RuleBasedStateMachine):
     """Two databases are the two servers: a snapshot that is put back is a server that has lost data."""
 
     url: str
+    sources: type[MortalHere] = MortalHere
 
     def __init__(self) -> None:
         super().__init__()
@@ -232,7 +236,7 @@ class Transport(RuleBasedStateMachine):
         context = self.context_of(number)
         context.token = await Lease(self.here, KEYS.lease, str(number), 3600).hold()
         link = Link(self.there, mortal, partial(self.sent, number, self.incarnations))
-        here = MortalHere(context, mortal)
+        here = self.sources(context, mortal)
         try:
             target, settled = await service._agree(context, here, link, prepared)  # type: ignore[arg-type]
         except (Died, Fenced, Refused):
@@ -285,10 +289,11 @@ class Transport(RuleBasedStateMachine):
 
     async def take_and_send(self, sender: Sender) -> None:
         if messages := await sender.here.take(sender.next):
-            outgoing = prepared(sender.next, messages)
+            packed = Packed(messages)
+            outgoing = prepared(sender.next, messages, len(packed.data))
             last = sender.next + len(messages) - 1
             sender.on_the_way.append((last, outgoing.dead))
-            await sender.target.send(sender.next, last, digest_of(Packed(messages)), Packed(outgoing.messages))
+            await sender.target.send(sender.next, last, digest_of(packed), Packed(outgoing.messages))
             sender.next = last + 1
 
     @precondition(lambda self: self.senders)
@@ -369,13 +374,13 @@ class Transport(RuleBasedStateMachine):
         await self.remember("there")
         wire = Wire(self.there)
         await wire.send(packet.data)
-        (reply,) = await wire.receive(1)
+        replies = await wire.receive(len(Frames().whole(packet.data)))
         await wire.close()
         if answer:
             packet.delivered = True
             sender = self.senders.get(packet.sender)
             if sender and sender.incarnation == packet.incarnation:
-                self.links[packet.sender].answers.append(reply)
+                self.links[packet.sender].answers += replies
 
     # Servers that lose data
 
@@ -477,9 +482,25 @@ class Transport(RuleBasedStateMachine):
         self.nothing_is_lost_doubled_or_overtaken()
 
 
-def test_whatever_happens_there_is_what_was_pushed_in_order_and_once(server: EmbeddedServer) -> None:
+def test_whatever_happens_there_is_what_was_pushed_in_order_and_once(
+    server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two messages are many here: they go past the scripts, as a thousand do elsewhere."""
+    read = 0
+
     class OnServer(Transport):
         url = server.url
+
+    class Counting(MortalHere):
+        async def _read(self, first: int, many: int) -> list[bytes]:
+            nonlocal read
+            messages = await super()._read(first, many)
+            read += bool(messages)
+            return messages
+
+    for module in (transport, here):
+        monkeypatch.setattr(module, "MANY", 1)
+    OnServer.sources = Counting
 
     run_state_machine_as_test(
         OnServer,
@@ -492,3 +513,4 @@ def test_whatever_happens_there_is_what_was_pushed_in_order_and_once(server: Emb
             suppress_health_check=list(HealthCheck),
         ),
     )
+    assert read > 50

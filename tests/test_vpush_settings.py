@@ -32,7 +32,7 @@ ENVIRONMENT = {
 }
 DEFAULTS: dict[str, Any] = {
     "pop_timeout": 10,
-    "batch": 1_000,
+    "batch": 5_000,
     "batch_bytes": 1_048_576,
     "window": 200,
     "window_bytes": 67_108_864,

@@ -9,7 +9,7 @@ from redis.asyncio import Redis
 from redis.asyncio.client import Pipeline
 from redis.exceptions import ResponseError
 
-from penstock.keys import Keys, pending_of
+from penstock.keys import Keys, in_use, pending_of
 from penstock.names import decoded, encoded
 from penstock.survey import Instance, instances
 
@@ -63,6 +63,7 @@ async def _reading(redis: "Redis", service_redis: "Redis", keys: Keys) -> Readin
         transaction.hgetall(encoded(keys.policy))
         transaction.hgetall(encoded(keys.lists))
         transaction.zrange(encoded(keys.owners), 0, -1)
+        transaction.exists(encoded(keys.lease))
         transaction.zcard(encoded(keys.deadlines))
         transaction.zcard(encoded(keys.delayed))
         transaction.lrange(encoded(keys.message_ids), -TAIL, -1)
@@ -70,7 +71,11 @@ async def _reading(redis: "Redis", service_redis: "Redis", keys: Keys) -> Readin
         transaction.hgetall(encoded(keys.link))
         for name in METRICS:
             transaction.hgetall(encoded(keys.metric(name)))
-        time, policy, named, owners, in_flight, delayed, tail, first_due, link, *metrics = await _replies(transaction)
+        time, policy, named, owners, ordered, *counted = await _replies(transaction)
+    in_flight, delayed, tail, first_due, link, *metrics = counted
+    roles = _roles(keys, policy or {}, named or {}, owners or [])
+    shared = {decoded(name) for name in named or {}}
+    lengths = await _lengths(redis, roles)
     return Reading(
         keys.namespace,
         tracked=bool(policy),
@@ -78,7 +83,9 @@ async def _reading(redis: "Redis", service_redis: "Redis", keys: Keys) -> Readin
         in_flight=in_flight or 0,
         delayed=delayed or 0,
         oldest=await _oldest(redis, keys, tail or [], first_due or [], time[0] + time[1] / 1e6),
-        lists=await _lengths(redis, _roles(keys, policy or {}, named or {}, owners or [])),
+        lists=[
+            one for one in lengths if one.role != "pending" or in_use(one.list, one.messages, shared, bool(ordered))
+        ],
         instances=await instances(redis, service_redis, keys),
         metrics={name: _numbers(fields) for name, fields in zip(METRICS, metrics, strict=True)},
         link={**_numbers(link), "up": float(link.get(b"state") == b"up")} if link else {},

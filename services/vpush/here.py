@@ -1,5 +1,6 @@
 """The messages that vpush sends, on the server where they were pushed."""
 
+import asyncio
 import uuid
 from pathlib import Path
 from typing import Any, Final
@@ -10,13 +11,15 @@ from common.context import Context
 from penstock.errors import Refused
 from penstock.lua import Script
 from penstock.names import decoded
-from penstock.transport import Batch, Dead, next_messages, settle
+from penstock.transport import MANY, Batch, Dead, next_messages, settle
 from services.vpush.pace import pace
 from services.vpush.settings import Settings
 
 _raise_token, _disown = (
     Script.read(Path(__file__).parent / "lua" / f"{verb}.lua") for verb in ("raise_token", "disown")
 )
+SCRIPTED: Final = 1_000
+"""Messages that a script shall return at most: through it each one takes the server three times as long."""
 METRICS: Final = ("taken", "delivered", "dead", "dropped")
 
 
@@ -32,7 +35,9 @@ class Here:
         self._fenced: dict[str, Any] = {"lease": keys.lease, "token": context.token or 0}
         self._named: dict[str, Any] = {"pending": settings.pending, "state": keys.sequence}
         self._metrics = {name: keys.metric(name) for name in METRICS}
-        self._arrived = 0
+        self._arrived = self._settled = self._ahead = 0
+        self._places = asyncio.Lock()
+        """Held by whoever counts on them, or changes them by settling."""
 
     @property
     def way_out(self) -> str:
@@ -50,8 +55,9 @@ class Here:
             source, sequence = await redis.hmget(self._state, "source", "sequence")
         except ResponseError as error:
             raise await self._context.named(error, self._state, expected="hash") from None
-        self._named["who"], self._arrived = source, int(sequence or 0)
-        return decoded(source), self._arrived
+        self._named["who"], self._arrived, self._ahead = source, int(sequence or 0), 0
+        self._settled = self._arrived
+        return decoded(source), self._settled
 
     async def be_another(self) -> None:
         """What is here is not what had arrived from the one we were. Raises ``Fenced``."""
@@ -69,44 +75,73 @@ class Here:
         self._context.trouble.over()
 
     async def take(self, first: int) -> list[bytes]:
+        if self._ahead > MANY:
+            async with self._places:
+                if messages := await self._read(first, self._ahead):
+                    return messages
+        return self._taken(first, await self._context.run(next_messages, **self._next(first)))
+
+    async def _read(self, first: int, many: int) -> list[bytes]:
+        """As ``take``, so many and past the script, which only looks; none where it finds the places changed."""
+        sent = first - 1 - self._settled
+        look = next_messages.by_source(**self._next(first) | {"settled": self._settled, "batch": many})
+        read = ("LRANGE", self._context.settings.pending, -sent - many, -sent - 1)
+        await self._context.send(self._context.transaction(look, read))
+        found, messages = await self._context.settled()
+        right, self._ahead = found or (0, 0)
+        messages.reverse()
+        return messages if right else []
+
+    async def wait(self, first: int) -> list[bytes] | None:
+        context, settings = self._context, self._context.settings
+        if not context.running:
+            return None
+        then = context.transaction(next_messages.by_source(**self._next(first)))
+        await context.take(settings.in_, settings.in_, settings.pop_timeout, then)
+        (found,) = await context.settled()
+        messages = self._taken(first, found)
+        return messages if self._context.running else None
+
+    def _next(self, first: int) -> dict[str, Any]:
         settings = self._context.settings
-        messages: list[bytes] | None = await self._context.run(
-            next_messages,
-            source=settings.in_,
-            next=first,
-            batch=1 if settings.unpack else settings.batch,
-            bytes=min(settings.batch_bytes, pace.batch),
+        return {
+            "source": settings.in_,
+            "next": first,
+            "batch": 1 if settings.unpack else min(settings.batch, SCRIPTED),
+            "bytes": min(settings.batch_bytes, pace.batch),
+            "whole": 1,
+            "settled": "",
+            "most": 0 if settings.unpack else settings.batch,
             **self._named,
             **self._fenced,
-        )
-        if messages is None:
+        }
+
+    def _taken(self, first: int, found: tuple[list[bytes], int] | None) -> list[bytes]:
+        if found is None:
             raise self._changed()
+        messages, self._ahead = found
         if not messages and first == self._arrived + 1:
             self._context.trouble.over()
         return messages
 
     async def settle(self, last: int, dead: list[Dead]) -> None:
         settings = self._context.settings
-        settled = await self._settling.run(
-            settle,
-            sequence=last,
-            origin=settings.in_,
-            out=settings.out,
-            letters=self._letters if dead else None,
-            buried=[word for letter in dead for word in letter],
-            **self._named,
-            **self._fenced,
-            **self._metrics,
-        )
-        if settled is None:
-            raise self._changed()
+        async with self._places:
+            settled = await self._settling.run(
+                settle,
+                sequence=last,
+                origin=settings.in_,
+                out=settings.out,
+                letters=self._letters if dead else None,
+                buried=[word for letter in dead for word in letter],
+                **self._named,
+                **self._fenced,
+                **self._metrics,
+            )
+            if settled is None:
+                raise self._changed()
+            self._settled = last
         self._arrived = max(self._arrived, last)
-
-    async def wait(self) -> bool:
-        settings = self._context.settings
-        if self._context.running:
-            await self._context.take(settings.in_, settings.in_, settings.pop_timeout)
-        return self._context.running
 
     def _changed(self) -> Refused:
         return Refused(f"{self._context.settings.pending} or {self._state} was changed by somebody else")

@@ -21,6 +21,8 @@ LENGTH: Final = 4
 """Bytes of a message's length there."""
 MOST: Final = 5_000
 """Messages that it may have: as many as ``batch`` allows, and as one script takes."""
+TOO_FAR: Final = ("maxHops", "")
+"""What ``Unfit`` says of a message that has crossed as many links as it may."""
 _json: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
@@ -32,8 +34,8 @@ class Preparation:
         self._compresses, self._unpacks, self._hops = settings.compression != "none", settings.unpack, settings.max_hops
         self._largest = int(largest * SLACK) if self._compresses else largest
 
-    def __call__(self, first: int, messages: list[bytes]) -> Outgoing:
-        if not (self._compresses or self._unpacks or self._hops) and max(map(len, messages)) <= self._largest:
+    def __call__(self, first: int, messages: list[bytes], size: int) -> Outgoing:
+        if not (self._compresses or self._unpacks or self._hops) and size <= self._largest:
             return Outgoing(messages, [])
         going: list[bytes] = []
         dead: list[Dead] = []
@@ -61,7 +63,7 @@ class Preparation:
         """What goes for one message. Raises ``Unfit``."""
         several = unpacked(message) if self._unpacks else [message]
         if self._hops:
-            several = [one_more_hop(each, self._hops) for each in several]
+            several = hopped(several, self._hops)
         for each in several:
             if len(each) > self._largest:
                 raise Unfit("tooLarge", f"{len(each)} bytes, where the other server takes {self._largest}")
@@ -86,20 +88,36 @@ def unpacked(message: bytes) -> list[bytes]:
     try:
         if zstandard.frame_content_size(frame) > UNPACKED:
             raise Unfit("notPacked", f"more than {UNPACKED} bytes")
-        data = zstandard.ZstdDecompressor().decompress(frame, max_output_size=UNPACKED)
+        data = zstandard.ZstdDecompressor().decompress(frame, max_output_size=UNPACKED, allow_extra_data=False)
     except zstandard.ZstdError as error:
         raise Unfit("notPacked", str(error)) from None
     found: list[bytes] = []
     place = 0
     while place < len(data):
+        if len(found) == MOST:
+            raise Unfit("notPacked", f"more than {MOST} messages")
         begin = place + LENGTH
         end = begin + int.from_bytes(data[place:begin], "little")
         found.append(data[begin:end])
         place = end
     if place != len(data):
         raise Unfit("notPacked", "the last message is cut off")
-    if len(found) > MOST:
-        raise Unfit("notPacked", f"more than {MOST} messages")
+    if not found:  # nobody packs none: a frame that claims to be empty is not looked into
+        raise Unfit("notPacked", "no messages")
+    return found
+
+
+def hopped(messages: list[bytes], most: int) -> list[bytes]:
+    """``messages``, which came as one, but for those that go no further. Raises ``Unfit``, also where none is left."""
+    found: list[bytes] = []
+    for message in messages:
+        try:
+            found.append(one_more_hop(message, most))
+        except Unfit as unfit:
+            if unfit.args != TOO_FAR:
+                raise
+    if not found:
+        raise Unfit(*TOO_FAR)
     return found
 
 
@@ -107,10 +125,12 @@ def one_more_hop(message: bytes, most: int) -> bytes:
     """``message`` with ``meta.hops`` one higher. Raises ``Unfit``, without words where that would be too many."""
     try:
         content: Any = json.loads(message)
-        hops = content.setdefault("meta", {}).get("hops", 0) + 1
-        content["meta"]["hops"] = hops
+        hops = content.setdefault("meta", {}).get("hops", 0)
+        if isinstance(hops, bool) or not hops >= 0:  # such as NaN, which never grows
+            raise TypeError
+        content["meta"]["hops"] = hops + 1
     except (ValueError, RecursionError, AttributeError, TypeError):
         raise Unfit("noEnvelope", "expected a JSON object, whose meta.hops counts the sites") from None
-    if hops > most:
-        raise Unfit("maxHops", "")
-    return _json(content).encode(errors="surrogatepass")
+    if hops + 1 > most:
+        raise Unfit(*TOO_FAR)
+    return _json(content).encode(errors="backslashreplace")  # half a surrogate pair, as JSON writes it

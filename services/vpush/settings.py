@@ -58,7 +58,7 @@ class Settings(ServiceSettings):
     pop_timeout: Whole = setting(
         "seconds", "Longest wait for a message, in seconds; a stop does not wait for it.", 10, least=5, most=30
     )
-    batch: Whole = setting("messages", "Most messages that are sent at a time.", 1_000, least=1, most=5_000)
+    batch: Whole = setting("messages", "Most messages that are sent at a time.", 5_000, least=1, most=5_000)
     batch_bytes: Whole = setting(
         "bytes",
         "No more messages are sent at a time once they have so many bytes.",
