@@ -35,6 +35,15 @@ async def busy(redis: Redis) -> None:
     await redis.rpush("pending:answers:2", "answers are no requests")
 
 
+async def test_replicas_that_take_turns_by_a_lease_have_one_pending_list(
+    redis: Redis, redis_url: str, busy: None
+) -> None:
+    await redis.zadd(KEYS.owners, {"3": 1})
+    await redis.hset(KEYS.lease, mapping={"owner": "3", "token": 4, "expires": 0})
+    result = await penstock("audit", "demo", "--json", redis=redis_url)
+    assert result.json["pending"] == {"pending": 0, "pending:2": 2}
+
+
 async def test_steps_are_a_table(redis: Redis, redis_url: str, busy: None) -> None:
     result = await penstock("audit", "demo", redis=redis_url)
     assert (result.status, result.error) == (0, "")

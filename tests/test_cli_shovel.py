@@ -11,6 +11,7 @@ import sys
 import threading
 from asyncio.subprocess import Process
 from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,10 @@ async def shovel(*words: str | bytes) -> Result:
     return await penstock("shovel", *words)
 
 
+def shoveling(*words: str) -> AbstractAsyncContextManager[Process]:
+    return running("shovel", *words, redis=None)
+
+
 async def finished(process: Process) -> tuple[int | None, bytes, str]:
     out, err = await asyncio.wait_for(process.communicate(), PATIENCE)
     return process.returncode, out, err.decode()
@@ -121,6 +126,14 @@ async def finished(process: Process) -> tuple[int | None, bytes, str]:
 
 async def set_off(event: threading.Event) -> None:
     assert await asyncio.to_thread(event.wait, PATIENCE)
+
+
+async def kill_once(event: threading.Event, *words: str) -> str:
+    """A shovel killed when that has happened; what it said on stderr."""
+    async with shoveling(*words) as process:
+        await set_off(event)
+        process.kill()
+        return (await ended(process))[1]
 
 
 async def keys(redis: Redis) -> list[bytes]:
@@ -162,7 +175,7 @@ async def test_what_is_pushed_meanwhile_stays_unless_it_goes_on_until_empty(
     messages, later = messages_with_trouble(), [b"later"]
     for words in ([], ["--until-empty"]):
         await push(redis, messages)
-        async with running("shovel", redis_url, "in", gate.url, "out", *words, redis=None) as process:
+        async with shoveling(redis_url, "in", gate.url, "out", *words) as process:
             await set_off(gate.closed)
             await push(redis, later)
             gate.open()
@@ -282,17 +295,14 @@ async def test_no_password_is_ever_shown_or_kept(redis: Redis, redis_url: str, t
         assert wrong.status == 1
         assert "refuses the login" in wrong.error
         fault = proxy.fault("EVALSHA", forward=False)
-        async with running("shovel", redis_url, "in", url, "out", redis=None) as process:
-            await set_off(fault.met)
-            process.kill()
-            killed = await ended(process)
+        killed = await kill_once(fault.met, redis_url, "in", url, "out")
         (state,) = [key for key in await keys(redis) if key.endswith(b":sequence")]
         kept: Any = await redis.hgetall(state)
         assert kept[b"to"] == f"{proxy.url.replace('redis://', 'redis://:***@')} out".encode()
         again = await shovel(redis_url, "in", url, "out")
         assert again.status == 0
         assert await keys(redis) == []
-        for text in (wrong.error, killed[1], again.text, again.error, repr(kept)):
+        for text in (wrong.error, killed, again.text, again.error, repr(kept)):
             assert "secret" not in text
             assert "wrongone" not in text
 
@@ -329,7 +339,7 @@ async def test_a_link_that_is_cut_before_or_after_a_reply_loses_and_doubles_noth
     messages = messages_with_trouble()
     await push(redis, messages)
     fault = proxy.fault(HALFWAY.decode(), forward=forward)
-    async with running("shovel", redis_url, "in", proxy.url, "out", *words, redis=None) as process:
+    async with shoveling(redis_url, "in", proxy.url, "out", *words) as process:
         await set_off(fault.met)
         fault.cut()
         status, out, err = await finished(process)
@@ -351,7 +361,7 @@ async def test_a_link_to_the_source_that_is_cut_loses_and_doubles_nothing(
     await redis.script_flush()
     with Proxy(server.port) as proxy:
         fault = proxy.fault(verb, forward=forward)
-        async with running("shovel", proxy.url, "in", there_url, "out", redis=None) as process:
+        async with shoveling(proxy.url, "in", there_url, "out") as process:
             await set_off(fault.met)
             fault.cut()
             status, err = await ended(process)
@@ -371,10 +381,7 @@ async def test_a_killed_shovel_is_resumed_by_the_same_call(
     messages = messages_with_trouble()
     await push(redis, messages)
     fault = proxy.fault(HALFWAY.decode(), forward=forward)
-    async with running("shovel", redis_url, "in", proxy.url, "out", redis=None) as process:
-        await set_off(fault.met)
-        process.kill()
-        await ended(process)
+    await kill_once(fault.met, redis_url, "in", proxy.url, "out")
     pending, state = [key for key in await keys(redis) if key != b"in"]
     assert re.fullmatch(rb"in:shovel:[0-9a-f]{12}", pending)
     assert state == pending + b":sequence"
@@ -389,7 +396,7 @@ async def test_what_a_killed_shovel_sent_and_a_link_held_back_is_refused_when_it
     messages = [b"%d" % number for number in range(500)]
     await push(redis, messages)
     fault = proxy.fault("EVALSHA", forward=False)
-    async with running("shovel", redis_url, "in", proxy.url, "out", redis=None) as process:
+    async with shoveling(redis_url, "in", proxy.url, "out") as process:
         await set_off(fault.met)
         assert (await shovel(redis_url, "in", proxy.url, "out")).status == 0
         fault.late()
@@ -406,7 +413,7 @@ async def test_killed_again_and_again_it_loses_and_doubles_nothing(
     await push(redis, messages)
     for turn in range(8):
         before = await there.llen("out")
-        async with running("shovel", redis_url, "in", there_url, "out", "--limit", "7000", redis=None) as process:
+        async with shoveling(redis_url, "in", there_url, "out", "--limit", "7000") as process:
 
             async def has_more(before: int = before) -> bool:
                 return await there.llen("out") > before or process.returncode is not None
@@ -426,10 +433,7 @@ async def test_what_one_left_that_was_killed_at_its_very_end_goes_with_the_next(
     messages = messages_with_trouble(100)
     await push(redis, messages)
     fault = proxy.fault("DEL", "out:from:", forward=False)
-    async with running("shovel", redis_url, "in", proxy.url, "out", redis=None) as process:
-        await set_off(fault.met)
-        process.kill()
-        await ended(process)
+    await kill_once(fault.met, redis_url, "in", proxy.url, "out")
     assert len(await keys(there)) == 2
     new = [b"new %d" % number for number in range(10)]
     await push(redis, new)
@@ -444,7 +448,7 @@ async def test_of_two_at_once_the_later_goes_on_and_the_earlier_is_refused(
     messages = messages_with_trouble()
     await push(redis, messages)
     fault = proxy.fault(HALFWAY.decode(), forward=True)
-    async with running("shovel", redis_url, "in", proxy.url, "out", redis=None) as earlier:
+    async with shoveling(redis_url, "in", proxy.url, "out") as earlier:
         await set_off(fault.met)
         assert (await shovel(redis_url, "in", proxy.url, "out")).status == 0
         await assert_moved(redis, there, messages)
@@ -488,7 +492,7 @@ async def test_a_signal_settles_what_is_on_its_way_and_leaves_the_rest(
 ) -> None:
     messages = messages_with_trouble(40_000, size=1_000)
     await push(redis, messages)
-    async with running("shovel", redis_url, "in", gate.url, "out", "--json", redis=None) as process:
+    async with shoveling(redis_url, "in", gate.url, "out", "--json") as process:
         await set_off(gate.closed)
         process.send_signal(number)
         gate.open()
@@ -509,7 +513,7 @@ async def test_what_is_never_answered_is_put_back_unless_it_has_arrived(
     messages = messages_with_trouble()
     await push(redis, messages)
     fault = proxy.fault(HALFWAY.decode(), forward=forward)
-    async with running("shovel", redis_url, "in", proxy.url, "out", redis=None) as process:
+    async with shoveling(redis_url, "in", proxy.url, "out") as process:
         await set_off(fault.met)
         if forward:
             await until(lambda: _is_long(there, len(messages)))
@@ -530,7 +534,7 @@ async def test_a_signal_while_the_other_server_is_away_leaves_all_for_the_next_c
     await push(redis, messages)
     with EmbeddedServer(directory=tmp_path, aof=True) as server, Proxy(server.port) as proxy:
         fault = proxy.fault(HALFWAY.decode(), forward=False)
-        async with running("shovel", redis_url, "in", proxy.url, "out", redis=None) as process:
+        async with shoveling(redis_url, "in", proxy.url, "out") as process:
             await set_off(fault.met)
             os.kill(server.pid, signal.SIGSTOP)
             process.send_signal(signal.SIGINT)
@@ -550,7 +554,7 @@ async def test_a_restart_of_the_other_server_is_waited_for(redis: Redis, redis_u
     messages = messages_with_trouble(60_000, size=500)
     await push(redis, messages)
     with EmbeddedServer(directory=tmp_path, aof=True) as server, Gate(server.port) as gate:
-        async with running("shovel", redis_url, "in", gate.url, "out", redis=None) as process:
+        async with shoveling(redis_url, "in", gate.url, "out") as process:
             await set_off(gate.closed)
             await asyncio.to_thread(server.kill)
             await asyncio.to_thread(server.start)
@@ -566,7 +570,7 @@ async def test_a_server_that_is_away_for_a_moment_is_waited_for(redis: Redis, re
     with EmbeddedServer(directory=tmp_path) as server:
         async with Redis.from_url(server.url) as there:
             await there.execute_command("CLIENT", "PAUSE", 60_000, "WRITE")
-        async with running("shovel", redis_url, "in", server.url, "out", redis=None) as process:
+        async with shoveling(redis_url, "in", server.url, "out") as process:
             await until(lambda: _has_begun(redis))
             await asyncio.to_thread(server.kill)
             assert process.stderr is not None
@@ -640,7 +644,7 @@ async def test_a_link_that_is_cut_before_a_message_that_is_too_large_skips_nothi
     before, behind = [HALFWAY], [b"x" * (NARROW + 1), *messages_with_trouble(100)]
     await push(redis, before + behind)
     fault = proxy.fault(HALFWAY.decode(), forward=forward)
-    async with running("shovel", redis_url, "in", proxy.url, "out", *words, redis=None) as process:
+    async with shoveling(redis_url, "in", proxy.url, "out", *words) as process:
         await set_off(fault.met)
         fault.cut()
         status, err = await ended(process)
@@ -656,7 +660,7 @@ async def test_a_copy_names_a_message_that_is_too_large_by_its_place_after_other
     messages = messages_with_trouble(40_000, size=1_000)
     large = b"x" * (NARROW + 1)
     await push(redis, [*messages, large])
-    async with running("shovel", redis_url, "in", gate.url, "out", "--copy", redis=None) as process:
+    async with shoveling(redis_url, "in", gate.url, "out", "--copy") as process:
         await set_off(gate.closed)
         await redis.rpop("in", 3_000)
         gate.open()
@@ -682,7 +686,7 @@ async def test_a_target_that_is_no_list_any_more_leaves_the_rest_in_its_list(
 ) -> None:
     messages = messages_with_trouble(40_000, size=1_000)
     await push(redis, messages)
-    async with running("shovel", redis_url, "in", gate.url, "out", redis=None) as process:
+    async with shoveling(redis_url, "in", gate.url, "out") as process:
         await set_off(gate.closed)
         async with there.pipeline(transaction=True) as transaction:
             transaction.rename("out", "aside")
@@ -703,10 +707,7 @@ async def test_a_target_that_lost_its_data_is_told_with_the_way_out(
     messages = messages_with_trouble(40_000, size=1_000)
     await push(redis, messages)
     fault = proxy.fault(HALFWAY.decode(), forward=True)
-    async with running("shovel", redis_url, "in", proxy.url, "out", redis=None) as process:
-        await set_off(fault.met)
-        process.kill()
-        await ended(process)
+    await kill_once(fault.met, redis_url, "in", proxy.url, "out")
     (state,) = [key for key in await keys(redis) if key.endswith(b":sequence")]
     settled = int(await redis.hget(state, "sequence") or 0)
     assert settled
@@ -725,7 +726,7 @@ async def test_a_source_that_lost_its_data_is_told_with_the_way_out(
     messages = messages_with_trouble()
     await push(redis, messages)
     fault = proxy.fault(HALFWAY.decode(), forward=True)
-    async with running("shovel", redis_url, "in", proxy.url, "out", redis=None) as process:
+    async with shoveling(redis_url, "in", proxy.url, "out") as process:
         await set_off(fault.met)
         await until(lambda: _is_long(there, len(messages)))
         process.kill()
@@ -763,7 +764,7 @@ async def test_a_copy_is_not_disturbed_by_what_is_pushed_or_taken_meanwhile(
 ) -> None:
     messages, later = messages_with_trouble(40_000, size=1_000), [b"later %d" % number for number in range(5_000)]
     await push(redis, messages)
-    async with running("shovel", redis_url, "in", gate.url, "out", "--copy", *words, redis=None) as process:
+    async with shoveling(redis_url, "in", gate.url, "out", "--copy", *words) as process:
         await set_off(gate.closed)
         await push(redis, later)
         await redis.rpop("in", 3_000)
@@ -777,7 +778,7 @@ async def test_a_copy_is_not_disturbed_by_what_is_pushed_or_taken_meanwhile(
 async def test_a_copy_that_is_overtaken_says_so(redis: Redis, there: Redis, redis_url: str, gate: Gate) -> None:
     messages = messages_with_trouble(40_000, size=1_000)
     await push(redis, messages)
-    async with running("shovel", redis_url, "in", gate.url, "out", "--copy", redis=None) as process:
+    async with shoveling(redis_url, "in", gate.url, "out", "--copy") as process:
         await set_off(gate.closed)
         await redis.rpop("in", 39_990)
         gate.open()
@@ -794,7 +795,7 @@ async def test_messages_that_are_all_the_same_and_are_taken_are_counted(
     redis: Redis, there: Redis, redis_url: str, gate: Gate
 ) -> None:
     await push(redis, [HALFWAY + b"x" * 1_000] * 40_000)
-    async with running("shovel", redis_url, "in", gate.url, "out", "--copy", redis=None) as process:
+    async with shoveling(redis_url, "in", gate.url, "out", "--copy") as process:
         await set_off(gate.closed)
         await redis.rpop("in", 5_000)
         gate.open()

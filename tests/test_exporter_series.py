@@ -90,6 +90,15 @@ async def test_lists_are_shown_with_their_roles_and_the_pending_lists_of_all_who
     assert (await scraped(redis))("list_length", list="pending:1", role="pending") is None
 
 
+async def test_replicas_that_take_turns_by_a_lease_have_one_pending_list(redis: Redis) -> None:
+    await redis.hset("demo:lists", "pending", "pending")
+    await redis.zadd("demo:owners", {"1": 5, "2": 6})
+    await redis.hset("demo:lease", mapping={"owner": "1", "token": 4, "expires": 0})
+    await redis.rpush("pending:2", "left when it had a list of its own")
+    found = await scraped(redis)
+    assert [found("list_length", list=f"pending{id}", role="pending") for id in ("", ":1", ":2")] == [0, None, 1]
+
+
 async def test_a_link_to_another_server_is_shown_with_what_waits_for_it_and_what_crossed_it(redis: Redis) -> None:
     assert (await scraped(redis))("link_up") is None
     seen: Any = {"state": "up", "since": 1, "reason": "", "rtt": "0.25", "waiting": 7, "oldest": "1.5", "at": 2}

@@ -111,7 +111,12 @@ class Proxy:
                 client, _ = self._listener.accept()
             except OSError:  # closed
                 return
-            self._links.append(self.link(client, socket.create_connection(("127.0.0.1", self._port))))
+            try:
+                server = socket.create_connection(("127.0.0.1", self._port))
+            except OSError:  # it is down: the client sees what it would see without us
+                client.close()
+            else:
+                self._links.append(self.link(client, server))
 
     def link(self, client: socket.socket, server: socket.socket) -> Link:
         return Link(self, client, server)

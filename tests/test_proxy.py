@@ -1,0 +1,25 @@
+"""The link that tests break: it must outlive what they do to the server behind it."""
+
+from pathlib import Path
+
+import pytest
+from redis import Redis
+from redis.backoff import NoBackoff
+from redis.exceptions import ConnectionError
+from redis.retry import Retry
+
+from penstock.embedded import EmbeddedServer
+from tests.reliability.proxy import Proxy
+
+
+def test_whoever_comes_while_the_server_is_down_is_sent_away_and_the_next_is_served(tmp_path: Path) -> None:
+    with (
+        EmbeddedServer(directory=tmp_path) as server,
+        Proxy(server.port) as proxy,
+        Redis.from_url(proxy.url, retry=Retry(NoBackoff(), 0)) as client,
+    ):
+        server.kill()
+        with pytest.raises(ConnectionError):
+            client.ping()
+        server.start()
+        assert client.ping()
