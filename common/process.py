@@ -144,7 +144,8 @@ class Process(Generic[S]):
                     await self._membership.enter(context)
                     if self._membership.dismissed:
                         return
-                if context.running:
+                in_hand = context.adopted.total() > 0 and not self._settings.ordered
+                if context.running or in_hand:  # what was adopted before the order to stop is finished, too
                     await context.confirm()
                     await self._run(context)
             except FAILURES as error:

@@ -28,6 +28,11 @@ class Fault:
         assert self.link is not None
         self.link.send_kept()
 
+    def over(self) -> None:
+        """Send on what was kept back, and from now on all that either side says."""
+        assert self.link is not None
+        self.link.mend()
+
     def cut(self, *, server_too: bool = True) -> None:
         """Close the connection; without ``server_too`` the server goes on as if nothing had happened."""
         assert self.link is not None
@@ -73,6 +78,10 @@ class Link:
                 end.shutdown(socket.SHUT_RDWR)
             except OSError:  # closed by the other side
                 continue
+
+    def mend(self) -> None:
+        self._fault = None
+        self.send_kept()
 
     def send_kept(self) -> None:
         send(self._server, self._kept)

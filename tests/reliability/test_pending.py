@@ -1,9 +1,14 @@
 """What a dead run left in its pending list is delivered once, first and in order."""
 
+import signal
+
 import pytest
 
+from penstock.embedded import EmbeddedServer
 from penstock.keys import pending_of
 from tests.harness import until
+from tests.reliability.conftest import Staged
+from tests.reliability.proxy import Proxy
 from tests.reliability.stage import Stage, assert_accounted, assert_registry_clean
 
 LEFT = [b"left %d" % number for number in range(10_000)]
@@ -61,6 +66,25 @@ def test_a_run_that_lives_adopts_what_one_that_dies_later_has_left(stage: Stage)
     stage.stop()
     assert_accounted(stage, LATER)
     assert_registry_clean(stage, killed=["77"])
+
+
+def test_a_run_told_to_stop_while_it_adopts_finishes_what_it_has_adopted(
+    staged: Staged, server: EmbeddedServer
+) -> None:
+    with Proxy(server.port) as proxy:
+        stage = staged(server)
+        stage.redis.flushall()
+        orphan = pending_of(stage.service.pending, "77")
+        stage.redis.zadd(stage.keys.owners, {"77": stage.redis.time()[0]})
+        stage.redis.lpush(orphan, *LATER)
+        adoption = proxy.fault(orphan, stage.keys.owners, forward=False)
+        replica = stage.start(redis=proxy.url)
+        until(adoption.met.is_set)
+        replica.signal(signal.SIGTERM)
+        adoption.over()
+        assert replica.wait() == 0
+        assert_accounted(stage, LATER)
+        assert_registry_clean(stage, killed=["77"])
 
 
 def test_a_run_that_lives_keeps_what_it_holds(stage: Stage) -> None:
