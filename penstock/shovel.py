@@ -4,17 +4,17 @@ import asyncio
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from redis.asyncio import Redis
-from redis.exceptions import AuthenticationError, ConnectionError, RedisError, ResponseError, TimeoutError
+from redis.exceptions import AuthenticationError, ConnectionError, RedisError, TimeoutError
 
 from penstock.backoff import Backoff
 from penstock.errors import PenstockError, Refused, TargetLost
 from penstock.names import decoded, encoded
-from penstock.transport import Batch, Dead, Target, Transfer, catch_up
+from penstock.transport import Batch, Dead, Target, Transfer, catch_up, largest_message
 from penstock.wire import Wire, obey_cancellation
 
 BATCH: Final = 1000
@@ -24,9 +24,6 @@ BYTES: Final = 256 * 1024
 WINDOW: Final = 200
 WINDOW_BYTES: Final = 16 << 20
 """Batches, and bytes, that are on their way at a time."""
-
-LARGEST: Final = 536_870_912
-"""Bytes of the largest message that a server takes unless it is set otherwise: ``proto-max-bulk-len``."""
 
 PERSEVERANCE: Final = 30
 """Seconds that a broken link is tried again until nothing is expected of it."""
@@ -91,7 +88,7 @@ class Shovel(ABC):
         self._here, self._source, self._there, self._out = here, source, there, out
         self._wire = Wire(there)
         self._ledger = b""
-        self._largest = LARGEST
+        self._largest = 0
         self._begun: int | None = None
         self._settled = 0
         self._sizes: list[int] = []
@@ -168,7 +165,7 @@ class Shovel(ABC):
             await asyncio.sleep(BACKOFF.after(failed))
 
     async def _carry(self, limit: int | None, note: Callable[[int], object]) -> None:
-        self._largest = await self._largest_there()
+        self._largest = await largest_message(self._there)  # while the wire, the only connection there, is closed
         target, settled = await self._agree()
         begun = self._begun or 0
 
@@ -202,16 +199,6 @@ class Shovel(ABC):
                     f"{arrived.last - settled:,} messages that arrived are not here any more: {self.way_out}"
                 )
             return target, caught_up
-
-    async def _largest_there(self) -> int:
-        """Bytes of the largest message that the other server takes; as usual if we may not ask.
-
-        To be asked while the wire, which is the only connection there, is closed.
-        """
-        limits: Any = {}
-        with suppress(ResponseError):
-            limits = await self._there.config_get("proto-max-bulk-len")
-        return int(limits.get("proto-max-bulk-len", LARGEST))
 
     def fitting(self, first: int, messages: list[bytes]) -> list[bytes]:
         """Those of ``messages``, from number ``first`` on, that come before one that is too large."""

@@ -10,11 +10,13 @@ import re
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import sha1
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
+from redis.asyncio import Redis
 from redis.exceptions import AuthenticationError, RedisError, ResponseError
 
 from penstock.errors import Refused, TargetLost, WrongType
@@ -33,6 +35,8 @@ BACKLOG: Final = 100
 """So many messages at once mean that more wait."""
 MANY: Final = 100
 """More messages than that are pushed past the script; for fewer one command is less work than five."""
+LARGEST: Final = 536_870_912
+"""Bytes of the largest message that a server takes unless it is set otherwise: ``proto-max-bulk-len``."""
 GATHER: Final = 0.005
 """Seconds before what has arrived is settled while more is on its way."""
 
@@ -82,6 +86,14 @@ class Arrived(NamedTuple):
     first: int
     digest: bytes
     """SHA-1 of the messages from ``first`` to ``last``, as ``digest_of`` makes it."""
+
+
+async def largest_message(redis: "Redis") -> int:
+    """Bytes of the largest message that a server takes; as usual if we may not ask."""
+    limits: Any = {}
+    with suppress(ResponseError):
+        limits = await redis.config_get("proto-max-bulk-len")
+    return int(limits.get("proto-max-bulk-len", LARGEST))
 
 
 def digest_of(messages: Packed) -> bytes:

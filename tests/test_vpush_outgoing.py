@@ -325,14 +325,6 @@ def test_messages_are_counted_before_they_are_compressed() -> None:
     assert dead == [Dead(1, "maxHops", ""), Dead(3, "noEnvelope", NO_ENVELOPE)]
 
 
-def test_of_a_batch_only_those_are_dropped_that_have_crossed_enough() -> None:
-    far, near = b'{"meta":{"hops":2}}', b'{"meta":{"hops":1}}'
-    messages = [packed([far, b"{}", far, near]), packed([far, far]), packed([b"{}", b"[]"])]
-    going, dead = prepared(messages, unpack=True, max_hops=2)
-    assert going == [near, far]
-    assert dead == [Dead(2, "maxHops", ""), Dead(3, "noEnvelope", NO_ENVELOPE)]
-
-
 def test_a_batch_is_a_part_of_what_may_be_on_its_way() -> None:
     pace = Pace()
     assert (pace.bytes, pace.batch) == (START, START // PART)

@@ -129,6 +129,13 @@ def test_what_is_unpacked_is_not_compressed_again() -> None:
     assert one(compression="gzip").startswith("compression: expected none | zstd")
 
 
+def test_what_is_unpacked_has_no_hops_to_count() -> None:
+    assert one(max_hops=3, unpack=True) == (
+        "unpack: what is unpacked has no hops to count: set it on the side that compresses"
+    )
+    assert made(max_hops=3, compression="zstd").max_hops == 3
+
+
 def test_the_lists_may_be_called_the_same_on_both_servers() -> None:
     assert made(out="in").out == "in"
     assert made(out="pending").out == "pending"

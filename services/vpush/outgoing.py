@@ -9,8 +9,6 @@ import zstandard
 from penstock.transport import Dead, Outgoing
 from services.vpush.settings import Settings
 
-LARGEST: Final = 536_870_912
-"""Bytes of the largest message that a server takes unless it is set otherwise: ``proto-max-bulk-len``."""
 SLACK: Final = 0.99
 """What may be compressed must be smaller: random bytes grow a little."""
 MAGIC: Final = b"penstock:zstd:1\n"
@@ -21,8 +19,6 @@ LENGTH: Final = 4
 """Bytes of a message's length there."""
 MOST: Final = 5_000
 """Messages that it may have: as many as ``batch`` allows, and as one script takes."""
-TOO_FAR: Final = ("maxHops", "")
-"""What ``Unfit`` says of a message that has crossed as many links as it may."""
 _json: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
@@ -61,9 +57,9 @@ class Preparation:
 
     def _checked(self, message: bytes) -> list[bytes]:
         """What goes for one message. Raises ``Unfit``."""
-        several = unpacked(message) if self._unpacks else [message]
         if self._hops:
-            several = hopped(several, self._hops)
+            message = one_more_hop(message, self._hops)
+        several = unpacked(message) if self._unpacks else [message]
         for each in several:
             if len(each) > self._largest:
                 raise Unfit("tooLarge", f"{len(each)} bytes, where the other server takes {self._largest}")
@@ -107,20 +103,6 @@ def unpacked(message: bytes) -> list[bytes]:
     return found
 
 
-def hopped(messages: list[bytes], most: int) -> list[bytes]:
-    """``messages``, which came as one, but for those that go no further. Raises ``Unfit``, also where none is left."""
-    found: list[bytes] = []
-    for message in messages:
-        try:
-            found.append(one_more_hop(message, most))
-        except Unfit as unfit:
-            if unfit.args != TOO_FAR:
-                raise
-    if not found:
-        raise Unfit(*TOO_FAR)
-    return found
-
-
 def one_more_hop(message: bytes, most: int) -> bytes:
     """``message`` with ``meta.hops`` one higher. Raises ``Unfit``, without words where that would be too many."""
     try:
@@ -132,5 +114,5 @@ def one_more_hop(message: bytes, most: int) -> bytes:
     except (ValueError, RecursionError, AttributeError, TypeError):
         raise Unfit("noEnvelope", "expected a JSON object, whose meta.hops counts the sites") from None
     if hops + 1 > most:
-        raise Unfit(*TOO_FAR)
+        raise Unfit("maxHops", "")
     return _json(content).encode(errors="backslashreplace")  # half a surrogate pair, as JSON writes it

@@ -2,9 +2,8 @@
 
 import asyncio
 from contextlib import suppress
-from typing import Any
 
-from redis.exceptions import NoPermissionError, RedisError, ResponseError
+from redis.exceptions import NoPermissionError, RedisError
 from redis.exceptions import TimeoutError as Unanswered
 
 from common.context import Context
@@ -12,11 +11,11 @@ from common.server import check_server
 from common.trouble import first_of, told
 from penstock.connection import connect
 from penstock.errors import TargetLost
-from penstock.transport import Batch, Target, Transfer, catch_up, refused
+from penstock.transport import Batch, Target, Transfer, catch_up, largest_message, refused
 from penstock.wire import Wire
 from services.vpush.here import Here
 from services.vpush.link import Link
-from services.vpush.outgoing import LARGEST, Preparation
+from services.vpush.outgoing import Preparation
 from services.vpush.pace import pace
 from services.vpush.settings import Settings
 
@@ -39,7 +38,7 @@ async def _send(context: Context[Settings], link: Link) -> None:
     settings = context.settings
     there = Wire(connect(settings.out_redis, silence=settings.link_timeout, name="penstock-vpush"))
     try:
-        prepare = Preparation(settings, await _limits(context, there))
+        prepare = Preparation(settings, await _largest(context, there))
         here = Here(context)
         target, settled = await _agree(context, here, there, prepare)
 
@@ -66,19 +65,15 @@ async def _send(context: Context[Settings], link: Link) -> None:
         await there.redis.aclose()
 
 
-async def _limits(context: Context[Settings], there: Wire) -> int:
+async def _largest(context: Context[Settings], there: Wire) -> int:
     """Bytes of the largest message that the other server takes, once it is fit for ours; as usual if we may not ask."""
-    largest = LARGEST
     try:
         with suppress(NoPermissionError):
             if not context.trouble.failures:
                 await check_server(there.redis, [context.settings.out], context.log.bind(server="outRedis"))
-        with suppress(ResponseError):
-            limits: Any = await there.redis.config_get("proto-max-bulk-len")
-            largest = int(limits.get("proto-max-bulk-len", largest))
+        return await largest_message(there.redis)
     except RedisError as error:
         raise refused(error) from error
-    return largest
 
 
 async def _agree(context: Context[Settings], here: Here, there: Wire, prepare: Preparation) -> tuple[Target, int]:

@@ -35,6 +35,10 @@ def unpacked_is_not_compressed(unpack: bool, compression: str) -> str | None:
     )
 
 
+def hops_are_counted_before(unpack: bool, max_hops: int | None) -> str | None:
+    return "what is unpacked has no hops to count: set it on the side that compresses" if unpack and max_hops else None
+
+
 class Settings(ServiceSettings):
     """From ``in`` on the server ``redis`` to ``out`` on the server ``outRedis``."""
 
@@ -49,6 +53,7 @@ class Settings(ServiceSettings):
         out_is_free,
         pending_is_free,
         unpacked_is_not_compressed,
+        hops_are_counted_before,
     )
 
     in_: Name = setting("name", "The list that publishers push to.")
