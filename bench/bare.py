@@ -14,7 +14,7 @@ local time = call('TIME')
 local stamp, at = string.format('%d.%06d', time[1], time[2]), string.format('%d%03d', time[1], time[2] / 1000)
 local deadline = string.format('%.6f', time[1] + time[2] / 1e6 + 600)
 local first = call('INCRBY', ns .. 'id', #messages) - #messages
-local ids, deadlines = {}, {}
+local ids, xids, deadlines = {}, {}, {}
 for place, message in ipairs(messages) do
   local id, xid = string.format('%d', first + place), redis.sha1hex(message)
   local record, key = ns .. id, ns .. 'xid:' .. xid
@@ -24,15 +24,20 @@ for place, message in ipairs(messages) do
   call('HSETNX', key, 'id', id)
   call('HSET', key, 'type', 'sha1')
   call('EXPIRE', key, 3600)
-  call('XADD', KEYS[3], '*', 'event', 'registered', 'id', id, 'xid', xid, 'at', at, 'queue', out, 'service', 1,
-    'attempt', 1, 'seconds', '')
-  ids[place], deadlines[2 * place - 1], deadlines[2 * place] = id, deadline, id
+  ids[place], xids[place], deadlines[2 * place - 1], deadlines[2 * place] = id, xid, deadline, id
 end
 call('LPUSH', out, unpack(messages))
 call('LPUSH', ns .. 'ids', unpack(ids))
 call('LTRIM', ns .. 'ids', 0, capacity - 1)
 call('ZADD', ns .. 'deadlines', unpack(deadlines))
-call('XTRIM', KEYS[3], 'MAXLEN', '~', 100000)
+local written = call('HINCRBY', ARGV[2] .. ':metrics:events', 'count', #messages) - #messages
+for from = 1, #messages, 100 do
+  local to = math.min(from + 99, #messages)
+  call('XADD', KEYS[3], '*', 'first', written + from, 'count', to - from + 1, 'event', 'registered',
+    'id', table.concat(ids, '\n', from, to), 'xid', table.concat(xids, '\n', from, to), 'at', at, 'queue', out,
+    'service', 1, 'attempt', 1, 'seconds', '')
+end
+call('XTRIM', KEYS[3], 'MAXLEN', '~', 1000)
 return #messages
 """
 """It asks no key for its type, looks at no message for an xid of its own, and loses what it has in hand when it dies.

@@ -68,7 +68,7 @@ class Finisher:
             "ids": keys.message_ids,
             "deadlines": keys.deadlines,
             "delayed": keys.delayed,
-            "events": keys.events,
+            **keys.telling,
             "letters": keys.dead,
             "done": keys.metric("done"),
             "late": keys.metric("done:late"),

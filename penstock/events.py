@@ -1,8 +1,14 @@
-"""The stream of events, read in chunks: what happened to messages, one entry a step."""
+"""The stream of events, read in chunks: what happened to messages, as ``lua/parts/events.lua`` tells it.
 
-from collections.abc import AsyncIterator
+An entry holds up to some hundred events: ``count`` of them, the ``first`` one's number, and eight more fields. Such a
+field is one word, which holds for all, or a word for each, a line each; in a word ``\\\\`` stands for a backslash and
+``\\n`` for the end of a line. An entry without ``count`` is one event.
+"""
+
+import re
+from collections.abc import AsyncIterator, Container, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from redis.asyncio import Redis
 
@@ -11,11 +17,13 @@ from penstock.names import decoded, encoded
 from penstock.tracking import canonical, is_number, number
 
 CHUNK: Final = 1000
+"""Entries that are read at a time."""
+ESCAPED: Final = re.compile(r"\\(.)")
 
 
 @dataclass(frozen=True)
 class Event:
-    """One entry; None and empty stand for what it does not say."""
+    """What happened once; None and empty stand for what the stream does not say."""
 
     event: str
     at: float
@@ -28,40 +36,66 @@ class Event:
     seconds: float | None
     """Since the delivery or the registration of the message."""
 
-    @classmethod
-    def of(cls, entry: bytes, fields: dict[bytes, bytes]) -> Self:
-        """From an entry's name, which tells its time where ``at`` does not, and its fields."""
-        words = {decoded(name): decoded(value) for name, value in fields.items()}
-        at, attempt = number(words.get("at")), number(words.get("attempt"))
-        return cls(
-            words.get("event", ""),
-            (float(entry.partition(b"-")[0]) if at is None else at) / 1000,
-            words.get("id", ""),
-            words.get("xid", ""),
-            words.get("queue", ""),
-            words.get("service", ""),
-            None if attempt is None else int(attempt),
-            number(words.get("seconds")),
-        )
+
+class Entry:
+    """One entry of the stream."""
+
+    def __init__(self, name: bytes, fields: Mapping[bytes, bytes]) -> None:
+        words = {decoded(field): decoded(value) for field, value in fields.items()}
+        self.count = max(int(number(words.get("count")) or 1), 1)
+        self._at = float(name.partition(b"-")[0])  # where the events do not tell
+        self._packed = "count" in words
+        self._columns = {field: self._column(word) for field, word in words.items()}
+
+    def _column(self, word: str) -> list[str]:
+        """One word for all, or one for each."""
+        lines = word.split("\n") if self._packed else [word]
+        return lines if len(lines) == self.count else [word]
+
+    def _word(self, field: str, place: int) -> str:
+        column = self._columns.get(field, [""])
+        word = column[place] if len(column) > 1 else column[0]
+        return ESCAPED.sub(_unescaped, word) if self._packed and "\\" in word else word
+
+    def events(self, about: Container[str] | None = None) -> Iterator[Event]:
+        """All, or those whose id or xid is one of ``about``; in the order in which it happened."""
+        for place in range(self.count):
+            id, xid = self._word("id", place), self._word("xid", place)
+            if about is None or id in about or xid in about:
+                at, attempt = number(self._word("at", place)), number(self._word("attempt", place))
+                yield Event(
+                    self._word("event", place),
+                    (self._at if at is None else at) / 1000,
+                    id,
+                    xid,
+                    self._word("queue", place),
+                    self._word("service", place),
+                    None if attempt is None else int(attempt),
+                    number(self._word("seconds", place)),
+                )
 
 
-async def events(redis: "Redis", keys: Keys, since: float | None = None) -> AsyncIterator[list[Event]]:
+def _unescaped(found: re.Match[str]) -> str:
+    return "\n" if found[1] == "n" else found[1]
+
+
+async def entries(redis: "Redis", keys: Keys, since: float | None = None) -> AsyncIterator[list[Entry]]:
     """Chunks of the stream, oldest first: all of it, or from ``since`` on (s since the epoch)."""
     start = "-" if since is None else str(max(0, int(since * 1000)))
-    while chunk := _entries(await redis.xrange(encoded(keys.events), start, "+", CHUNK)):
-        yield [Event.of(entry, fields) for entry, fields in chunk]
+    while chunk := _named(await redis.xrange(encoded(keys.events), start, "+", CHUNK)):
+        yield [Entry(name, fields) for name, fields in chunk]
         start = f"({decoded(chunk[-1][0])}"
 
 
 async def last_event(redis: "Redis", keys: Keys, word: str) -> Event | None:
     """The newest event of the message whose id is ``word``, or else of one whose xid it is."""
     id, end, by_xid = canonical(word), "+", None
-    while chunk := _entries(await redis.xrevrange(encoded(keys.events), end, "-", CHUNK)):
-        for event in (Event.of(entry, fields) for entry, fields in chunk):
-            if event.id == id:
-                return event
-            if event.xid in (word, id) and by_xid is None:
-                by_xid = event
+    while chunk := _named(await redis.xrevrange(encoded(keys.events), end, "-", CHUNK)):
+        for entry in (Entry(name, fields) for name, fields in chunk):
+            for event in reversed(list(entry.events({word, id}))):
+                if event.id == id:
+                    return event
+                by_xid = by_xid or event
         if by_xid is not None and not is_number(word):
             break
         end = f"({decoded(chunk[-1][0])}"
@@ -70,10 +104,18 @@ async def last_event(redis: "Redis", keys: Keys, word: str) -> Event | None:
 
 async def reach(redis: "Redis", keys: Keys) -> tuple[int, float | None]:
     """How many events there are, and when the oldest of them was (s since the epoch)."""
-    length = await redis.xlen(encoded(keys.events))
-    oldest: Any = await redis.xrange(encoded(keys.events), count=1)
-    return length, Event.of(*oldest[0]).at if oldest else None
+    key = encoded(keys.events)
+    async with redis.pipeline(transaction=True) as transaction:
+        transaction.xlen(key)
+        transaction.xrange(key, count=1)
+        transaction.xrevrange(key, count=1)
+        length, oldest, newest = await transaction.execute()
+    if not length:
+        return 0, None
+    first, last = (number(decoded(ends[0][1].get(b"first", b""))) for ends in (oldest, newest))
+    newest_count, at = Entry(*newest[0]).count, next(Entry(*oldest[0]).events()).at
+    return int(last - first) + newest_count if first and last and last >= first else length, at
 
 
-def _entries(reply: Any) -> list[tuple[bytes, dict[bytes, bytes]]]:
+def _named(reply: Any) -> list[tuple[bytes, dict[bytes, bytes]]]:
     return list(reply)

@@ -14,6 +14,7 @@ class Keys:
         self.lists = f"{namespace}:lists"
         self.lease = f"{namespace}:lease"
         self.events = f"{namespace}:events"
+        self.event_marks = f"{namespace}:events:marks"
         self.done = f"{namespace}:done"
         self.dead = f"{namespace}:dead"
         self.policy = f"{namespace}:policy"
@@ -38,6 +39,11 @@ class Keys:
     def xid(self, xid: str) -> str:
         """Which ids the messages have that a worker calls ``xid``."""
         return f"{self.namespace}:message:xid:{xid}"
+
+    @property
+    def telling(self) -> dict[str, str]:
+        """The keys of ``lua/parts/events.lua``."""
+        return {"events": self.events, "events_written": self.metric("events"), "events_marks": self.event_marks}
 
     def metric(self, name: str) -> str:
         return f"{self.namespace}:metrics:{name}"

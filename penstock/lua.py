@@ -3,7 +3,8 @@
 A header line ``-- KEYS name type what`` declares a key, ``name?`` one that may be left out (``nil`` in the script) and
 ``name...`` a last one that takes several (some thousand at most); ``-- ARGV name what`` declares an argument, of which
 the last may take several, too. The loader makes each name a local of the script, so no script counts positions, and a
-call that does not fit the header never reaches the server.
+call that does not fit the header never reaches the server. ``-- WITH part`` puts ``lua/parts/part.lua`` before the
+body, and what its header declares before the script's own.
 """
 
 import re
@@ -19,6 +20,8 @@ from redis.exceptions import NoScriptError, ResponseError
 from penstock.errors import Fenced, WrongCall, WrongType
 from penstock.wire import Command, Packed, Word
 
+PARTS: Final = Path(__file__).parent / "lua" / "parts"
+PART: Final = re.compile(r"^-- WITH (\w+)$", re.MULTILINE)
 DECLARATION: Final = re.compile(r"^-- (KEYS|ARGV) (\w+)(\?|\.\.\.)?(?: |$)")
 
 
@@ -34,7 +37,9 @@ class Script:
 
     def __init__(self, name: str, text: str) -> None:
         self.name = name
-        declared = [found.groups() for found in map(DECLARATION.match, text.splitlines()) if found]
+        parts = [(PARTS / f"{part}.lua").read_text() for part in PART.findall(text)]
+        lines = [line for each in (*parts, text) for line in each.splitlines()]
+        declared = [found.groups() for found in map(DECLARATION.match, lines) if found]
         self._keys = [(key, mark) for kind, key, mark in declared if kind == "KEYS"]
         self._arguments = [(argument, mark) for kind, argument, mark in declared if kind == "ARGV"]
         if any(mark == "..." for _, mark in self._keys[:-1] + self._arguments[:-1]):
@@ -42,7 +47,8 @@ class Script:
         self._several = {word for word, mark in self._keys + self._arguments if mark == "..."}
         self._known = {word for word, _ in self._keys + self._arguments}
         self._needed = self._known - {key for key, mark in self._keys if mark == "?"}
-        self._body = "\n".join("" if line.startswith("--") else line.strip() for line in text.splitlines())
+        first = "".join(f"{line} " for part in parts for line in _code(part))  # so that line numbers hold
+        self._body = first + "\n".join(_code(text))
         self._fitting: dict[tuple[tuple[str, ...], tuple[type, ...]], tuple[str, str, tuple[str, ...]]] = {}
         """By the names and types of a call that fits the header: the source for it, its digest, and the keys given."""
 
@@ -115,6 +121,11 @@ class Script:
                 value = f"{{unpack({table},{place})}}" if word in self._several else f"{table}[{place}]"
                 locals_.append(f"local {word}={value}")
         return ";".join(locals_) + " "
+
+
+def _code(text: str) -> list[str]:
+    """Its lines, those of comments empty."""
+    return ["" if line.startswith("--") else line.strip() for line in text.splitlines()]
 
 
 def _flat(values: Iterable[Word | Packed | list[Word]]) -> list[Word | Packed]:

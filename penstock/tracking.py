@@ -38,7 +38,7 @@ async def touch(redis: "Redis", keys: Keys, id: str, seconds: float | None = Non
         record=record,
         deadlines=encoded(keys.deadlines),
         policy=encoded(keys.policy),
-        events=encoded(keys.events),
+        **{name: encoded(key) for name, key in keys.telling.items()},
         touched=encoded(keys.metric("touched")),
         xid=None if xid is None else encoded(keys.xid(decoded(xid))),
         id=id,

@@ -15,6 +15,7 @@ from common.context import Context
 from common.durability import Durability
 from common.finisher import Finisher, Place
 from common.trouble import Trouble
+from penstock.events import entries
 from penstock.keys import Keys
 from penstock.ledger import ledger
 from penstock.lua import Script
@@ -219,16 +220,17 @@ class Hop:
 
     async def events(self) -> list[tuple[str, str, str]]:
         """Event, id and attempt of each."""
-        entries = [_texts(fields) for _, fields in await self.redis.xrange(self.keys.events)]
-        return [(entry["event"], entry["id"], entry["attempt"]) for entry in entries]
+        found = [event async for chunk in entries(self.redis, self.keys) for entry in chunk for event in entry.events()]
+        return [(event.event, event.id, "" if event.attempt is None else str(event.attempt)) for event in found]
 
     async def metric(self, name: str) -> dict[str, float]:
         return {field: float(value) for field, value in (await self.texts(self.keys.metric(name))).items()}
 
     async def counts(self) -> dict[str, int]:
-        """The count of every metric that has one, those that are 0 left out."""
+        """The count of every metric that has one, those that are 0 left out, and that of the events themselves."""
         names = [decoded(key) async for key in self.redis.scan_iter(f"{self.keys.metric('')}*")]
         counts = {name: int(await self.redis.hget(name, "count") or 0) for name in sorted(names)}
+        counts.pop(self.keys.metric("events"), None)
         return {name.removeprefix(self.keys.metric("")): count for name, count in counts.items() if count}
 
     async def texts(self, key: str) -> dict[str, str]:

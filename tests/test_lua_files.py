@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from penstock.lua import Script
+from penstock.lua import PART, PARTS, Script
 from tests.harness import ROOT
 
 FILES = sorted(path for house in ("penstock", "common", "services") for path in (ROOT / house).rglob("*.lua"))
@@ -30,6 +30,12 @@ def declared_in(file: Path) -> list[tuple[str, str, str]]:
     """Kind, name with its mark, and the words about it."""
     found = (re.match(r"-- (KEYS|ARGV) (\S+)\s+(.*)", line) for line in header_of(file))
     return [(each[1], each[2], each[3]) for each in found if each]
+
+
+def declared_for(file: Path) -> list[tuple[str, str, str]]:
+    """The same with that of its parts."""
+    parts = [PARTS / f"{name}.lua" for name in PART.findall(file.read_text())]
+    return [each for path in (*parts, file) for each in declared_in(path)]
 
 
 def test_there_are_scripts() -> None:
@@ -112,10 +118,10 @@ def test_unpack_is_bounded(file: Path) -> None:
 async def test_the_server_compiles_it_with_and_without_its_optional_keys(file: Path, redis: Redis) -> None:
     script = Script.read(file)
     named: dict[str, Any] = {
-        name.rstrip("?."): ["x"] if name.endswith("...") else "x" for _, name, _ in declared_in(file)
+        name.rstrip("?."): ["x"] if name.endswith("...") else "x" for _, name, _ in declared_for(file)
     }
     least = {
-        name: value for name, value in named.items() if f"{name}?" not in [each for _, each, _ in declared_in(file)]
+        name: value for name, value in named.items() if f"{name}?" not in [each for _, each, _ in declared_for(file)]
     }
     for given in (named, least):
         await redis.script_load(str(script.by_source(**given)[1]))

@@ -181,9 +181,13 @@ async def skip(redis: "Redis") -> None:
 
 
 async def forget(redis: "Redis") -> None:
-    """An event that says that a message was done."""
-    events: Any = await redis.xrange("tracked:archive:events")
-    await redis.xdel("tracked:archive:events", next(entry for entry, fields in events if fields[b"event"] == b"done"))
+    """The last event of an entry that says that messages were done."""
+    entries: Any = await redis.xrange("tracked:archive:events")
+    name, fields = next(entry for entry in entries if entry[1][b"event"] == b"done")
+    await redis.xdel("tracked:archive:events", name)
+    if several := int(fields[b"count"]) - 1:
+        fewer = {field: word.rpartition(b"\n")[0] or word for field, word in fields.items()}
+        await redis.xadd("tracked:archive:events", fewer | {b"count": several})
 
 
 async def miscount(redis: "Redis") -> None:

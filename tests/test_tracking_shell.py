@@ -76,7 +76,7 @@ async def test_a_message_is_looked_up_done_and_timed_out_as_the_documents_say(sh
     assert 4 <= float(timeout["sum"]) < 6
     assert await shell("exists demo:mpush:message:ids") == "0"
     names = sorted((await shell("keys demo:mpush:metrics:*")).splitlines())
-    known = ["dead", "delivered", "done", "registered", "start", "taken", "timeout"]
+    known = ["dead", "delivered", "done", "events", "registered", "start", "taken", "timeout"]
     assert names == [f"demo:mpush:metrics:{name}" for name in known]
 
 

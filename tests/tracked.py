@@ -140,9 +140,9 @@ async def bury(redis: Redis, *letters: bytes) -> None:
 
 
 async def events(redis: Redis) -> list[dict[bytes, bytes]]:
-    """What the stream holds, without the names of its entries."""
+    """What the stream holds, of which each entry is one event, without what it says of itself."""
     entries: Any = await redis.xrange(KEYS.events)
-    return [fields for _, fields in entries]
+    return [{name: word for name, word in fields.items() if name not in (b"first", b"count")} for _, fields in entries]
 
 
 async def event(

@@ -127,6 +127,7 @@ class Model:
 
     def tell(self, event: str, id: int, attempt: object) -> None:
         self.events.append((event, str(id), str(attempt)))
+        self.count("events")
 
     # Requests
 

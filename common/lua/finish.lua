@@ -1,11 +1,11 @@
 -- Do what workers said of messages: the oldest entries of `pending`, which hold it or are answers to pass on.
 --
+-- WITH events
 -- KEYS pending     list    entries that this instance has taken and not settled (oldest at the tail)
 -- KEYS source      list    where they came from
 -- KEYS ids         list    ids in flight, newest at the head
 -- KEYS deadlines   zset    ids in flight by deadline (s since the epoch)
 -- KEYS delayed     zset    ids to be delivered later, by when
--- KEYS events      stream  the life of messages
 -- KEYS letters     list    dead letters, JSON
 -- KEYS done        hash    metric: time from delivery to the end, of messages that were finished in time
 -- KEYS late        hash    metric: finished after the time-out
@@ -42,7 +42,8 @@ local function length(command, key)
   return 0
 end
 
-local here, waiting, written = length('LLEN', pending), length('LLEN', source), length('XLEN', events)
+local here, waiting = length('LLEN', pending), length('LLEN', source)
+length('XLEN', events) length('HLEN', events_written) length('ZCARD', events_marks)
 local in_flight, held_back = length('ZCARD', deadlines), length('ZCARD', delayed)
 length('LLEN', ids) length('LLEN', letters)
 for _, metric in ipairs({done, late, unknown, failed, dead}) do length('HLEN', metric) end
@@ -51,7 +52,6 @@ if here ~= tonumber(held) then return false end
 
 local time = call('TIME')
 local now, at = time[1] + time[2] / 1e6, string.format('%d%03d', time[1], time[2] / 1000)
-history = tonumber(history)
 local again, urgent = {}, false
 local counts = {[late] = {}, [unknown] = {}, [failed] = {}, [dead] = {}}
 local spent = {count = 0, sum = 0, max = -1, histo = {}}
@@ -93,14 +93,6 @@ local function observe(seconds, budget)
   spent.histo[bucket] = (spent.histo[bucket] or 0) + 1
 end
 
-local function report(event, id, known, attempt, seconds)
-  if history > 0 then
-    written = written + 1
-    call('XADD', events, '*', 'event', event, 'id', id, 'xid', known[1], 'at', at, 'queue', known[6], 'service', known[7],
-      'attempt', attempt, 'seconds', string.format('%.6f', seconds))
-  end
-end
-
 -- The end of a message that was delivered; false where it is not to be ended by this entry.
 local function finish(record, xid_key, id, attempt, known)
   local current = tonumber(known[5])
@@ -119,7 +111,7 @@ local function finish(record, xid_key, id, attempt, known)
   else
     observe(seconds, math.max(tonumber(known[3]) - begun, 0.001))
   end
-  report(overdue and 'late' or 'done', id, known, current, seconds)
+  report(overdue and 'late' or 'done', id, known[1], known[6] or '', known[7] or '', current, seconds)
   return true
 end
 
@@ -132,7 +124,7 @@ local function fail(record, id, attempt, final, words, known)
   call('ZADD', deadlines, string.format('%.6f', now), id)
   urgent = true
   tally(failed, 'count')
-  report('failed', id, known, current, now - (known[4] or known[2]))
+  report('failed', id, known[1], known[6] or '', known[7] or '', current, now - (known[4] or known[2]))
   return true
 end
 
@@ -182,7 +174,7 @@ for _ = 1, in_flight + held_back > 0 and 2 * count or 0 do
   if not oldest or call('ZSCORE', deadlines, oldest) or call('ZSCORE', delayed, oldest) then break end
   call('RPOP', ids)
 end
-if written > history and history > 0 then call('XTRIM', events, 'MAXLEN', '~', history) end
+tell(at, tonumber(history))
 
 for key, fields in pairs(counts) do
   for field, number in pairs(fields) do pcall('HINCRBY', key, field, number) end

@@ -13,7 +13,7 @@ from compose.tracked.counts import Counts
 from compose.tracked.keyspace import ALERT, ARCHIVE, FANOUT, KEPT, KEYSPACE, TAKEN
 from compose.tracked.worker import WARM
 from penstock.audit import Audit, audit
-from penstock.events import events
+from penstock.events import entries
 from penstock.keys import Keys
 from penstock.ledger import Ledger, ledger
 from penstock.letters import Letter, newest_first
@@ -138,8 +138,8 @@ async def _events(redis: "Redis", keys: Keys, rows: Sequence[bytes]) -> dict[str
     """To which of ``rows`` what happened, an entry each time; one that is none of them stands there by its xid."""
     known = {sha1(row).hexdigest(): row for row in rows}
     happened: dict[str, list[bytes]] = {"done": [], "late": [], "failed": []}
-    async for chunk in events(redis, keys):
-        for event in chunk:
+    async for chunk in entries(redis, keys):
+        for event in (event for entry in chunk for event in entry.events()):
             if event.event in happened:
                 happened[event.event].append(known.get(event.xid, event.xid.encode()))
     return happened

@@ -56,7 +56,7 @@ async def _trace(namespace: str, word: str, url: str, as_json: bool) -> int:
 
 async def _events(redis: "Redis", keys: "Keys", word: str) -> list["Event"]:
     """Those of the message with that id, else those of all that have that xid."""
-    from penstock.events import events
+    from penstock.events import entries
     from penstock.tracking import canonical, find, number
 
     id, since = canonical(word), None
@@ -66,9 +66,10 @@ async def _events(redis: "Redis", keys: "Keys", word: str) -> list["Event"]:
     by_id: list[Event] = []
     by_xid: list[Event] = []
     with progress(f"events of {shown(keys.namespace)}", await redis.xlen(encoded(keys.events))) as advance:
-        async for chunk in events(redis, keys, None if since is None else since - EARLY):
-            by_id += [event for event in chunk if event.id == id]
-            by_xid += [event for event in chunk if event.xid in (word, id)]
+        async for chunk in entries(redis, keys, None if since is None else since - EARLY):
+            told = [event for entry in chunk for event in entry.events({word, id})]
+            by_id += [event for event in told if event.id == id]
+            by_xid += [event for event in told if event.xid in (word, id)]
             advance(len(chunk))
     if message and message.id != id:
         return by_xid

@@ -1,8 +1,8 @@
 -- Remove dead letters for good.
 --
+-- WITH events
 -- KEYS dead         list    dead letters (newest at the head)
 -- KEYS buried       hash    metric: letters removed
--- KEYS events       stream  the life of messages
 -- ARGV offset       how many letters at the tail are left alone
 -- ARGV window       among how many behind them the letters are looked for
 -- ARGV mark         a word that is no letter
@@ -12,10 +12,12 @@
 -- Returns a number for each letter: 1 it was removed, 0 it is not there. Run twice: the second run finds none of those
 -- that were removed.
 local call = redis.call
-for kind, key in pairs({list = dead, hash = buried, stream = events}) do
-  local found = call('TYPE', key).ok
-  if found ~= kind and found ~= 'none' then
-    return redis.error_reply('WRONGTYPE ' .. key .. ' holds a ' .. found .. ', expected a ' .. kind)
+for kind, keys in pairs({list = {dead}, hash = {buried, events_written}, stream = {events}, zset = {events_marks}}) do
+  for _, key in ipairs(keys) do
+    local found = call('TYPE', key).ok
+    if found ~= kind and found ~= 'none' then
+      return redis.error_reply('WRONGTYPE ' .. key .. ' holds a ' .. found .. ', expected a ' .. kind)
+    end
   end
 end
 
@@ -28,7 +30,7 @@ end
 -- It changes nothing, but a server whose memory is full takes it, and then what follows: burying makes room.
 call('LTRIM', dead, 0, -1)
 
-local time, outcomes, gone, history = call('TIME'), {}, 0, tonumber(history)
+local time, outcomes, gone = call('TIME'), {}, 0
 local at = string.format('%d%03d', time[1], time[2] / 1000)
 for number = 1, #letters / 4 do
   local letter, id, xid, attempts = unpack(letters, 4 * number - 3, 4 * number)
@@ -37,10 +39,7 @@ for number = 1, #letters / 4 do
   else
     outcomes[number], gone = 1, gone + 1
     call('LSET', dead, table.remove(places[letter]) - #seen - offset - 1, mark)
-    if id ~= '' and history > 0 then
-      call('XADD', events, 'MAXLEN', '~', history, '*', 'event', 'buried', 'id', id, 'xid', xid, 'at', at, 'queue', '',
-        'service', '', 'attempt', attempts, 'seconds', '')
-    end
+    if id ~= '' then report('buried', id, xid, '', '', attempts) end
   end
 end
 if gone > 0 then
@@ -48,5 +47,6 @@ if gone > 0 then
   local near = offset + #seen <= call('LLEN', dead) / 2 and -1 or 1
   call('LREM', dead, near * gone, mark)
   redis.pcall('HINCRBY', buried, 'count', gone)
+  tell(at, tonumber(history))
 end
 return outcomes

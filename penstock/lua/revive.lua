@@ -1,8 +1,8 @@
 -- Put messages of dead letters back into the lists they came from, as publishers push them; each letter at most once.
 --
+-- WITH events
 -- KEYS dead              list    dead letters (newest at the head)
 -- KEYS revived           hash    metric: messages put back
--- KEYS events            stream  the life of messages
 -- KEYS destinations...   list    where messages go
 -- ARGV offset            how many letters at the tail are left alone
 -- ARGV window            among how many behind them the letters are looked for
@@ -19,7 +19,8 @@ local function is(kind, key)
   if found == kind or found == 'none' then return true end
   problem = redis.error_reply('WRONGTYPE ' .. key .. ' holds a ' .. found .. ', expected a ' .. kind)
 end
-if not (is('list', dead) and is('hash', revived) and is('stream', events)) then return problem end
+if not (is('list', dead) and is('hash', revived) and is('stream', events) and is('hash', events_written)
+    and is('zset', events_marks)) then return problem end
 local open = {}
 for place, destination in ipairs(destinations) do open[place] = is('list', destination) end
 
@@ -29,7 +30,7 @@ for place, letter in ipairs(seen) do
   table.insert(places[letter], place)
 end
 
-local time, outcomes, back, history = call('TIME'), {}, 0, tonumber(history)
+local time, outcomes, back = call('TIME'), {}, 0
 local at = string.format('%d%03d', time[1], time[2] / 1000)
 for number = 1, #letters / 6 do
   local letter, message, place, id, xid, attempts = unpack(letters, 6 * number - 5, 6 * number)
@@ -42,10 +43,7 @@ for number = 1, #letters / 6 do
     outcomes[number], back = 1, back + 1
     call('LSET', dead, table.remove(places[letter]) - #seen - offset - 1, mark)
     call('LPUSH', destination, message)
-    if id ~= '' and history > 0 then
-      call('XADD', events, 'MAXLEN', '~', history, '*', 'event', 'revived', 'id', id, 'xid', xid, 'at', at,
-        'queue', destination, 'service', '', 'attempt', attempts, 'seconds', '')
-    end
+    if id ~= '' then report('revived', id, xid, destination, '', attempts) end
   end
 end
 if back > 0 then
@@ -53,5 +51,6 @@ if back > 0 then
   local near = offset + #seen <= call('LLEN', dead) / 2 and -1 or 1
   call('LREM', dead, near * back, mark)
   redis.pcall('HINCRBY', revived, 'count', back)
+  tell(at, tonumber(history))
 end
 return outcomes

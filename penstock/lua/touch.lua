@@ -1,9 +1,9 @@
 -- Give a message in flight more time: its deadline becomes `seconds` from now, unless it is later already.
 --
+-- WITH events
 -- KEYS record      hash    the message's record
 -- KEYS deadlines   zset    ids in flight by deadline (s since the epoch)
 -- KEYS policy      hash    what mdispatch wrote at start; without it nothing is tracked
--- KEYS events      stream  the life of messages
 -- KEYS touched     hash    metric: messages that were given more time
 -- KEYS xid?        hash    the record of the message's xid, which lives as long
 -- ARGV id          the message's id
@@ -11,7 +11,8 @@
 -- Returns the deadline (s since the epoch, as text), or false where no such message is in flight. Run twice: the
 -- deadline is `seconds` from the second run, and two are counted.
 local call = redis.call
-for kind, keys in pairs({hash = {record, policy, touched, xid}, zset = {deadlines}, stream = {events}}) do
+for kind, keys in pairs({hash = {record, policy, touched, events_written, xid}, zset = {deadlines, events_marks},
+    stream = {events}}) do
   for _, key in pairs(keys) do
     local found = call('TYPE', key).ok
     if found ~= kind and found ~= 'none' then
@@ -36,10 +37,7 @@ for _, key in ipairs({record, xid}) do
   if left >= 0 and left < life then call('PEXPIRE', key, life) end
 end
 redis.pcall('HINCRBY', touched, 'count', 1)
-local history = tonumber(rules[3]) or 0
-if history > 0 then
-  call('XADD', events, 'MAXLEN', '~', history, '*', 'event', 'touched', 'id', id, 'xid', known[3] or '',
-    'at', string.format('%d%03d', time[1], time[2] / 1000), 'queue', known[4] or '', 'service', known[5] or '',
-    'attempt', known[6] or '', 'seconds', string.format('%.6f', now - (tonumber(known[2] or known[1]) or now)))
-end
+report('touched', id, known[3] or '', known[4] or '', known[5] or '', known[6] or '',
+  now - (tonumber(known[2] or known[1]) or now))
+tell(string.format('%d%03d', time[1], time[2] / 1000), tonumber(rules[3]) or 0)
 return deadline

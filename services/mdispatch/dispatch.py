@@ -69,7 +69,7 @@ class Dispatch:
             "ids": keys.message_ids,
             "deadlines": keys.deadlines,
             "delayed": keys.delayed,
-            "events": keys.events,
+            **keys.telling,
             "lease": keys.lease if settings.ordered else None,
             **{name: keys.metric(name) for name in ("taken", "delivered", "registered", "untracked", "dead")},
             "token": context.token or 0,

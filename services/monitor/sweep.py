@@ -43,7 +43,7 @@ class Sweep:
                 deadlines=keys.deadlines,
                 delayed=keys.delayed,
                 ids=keys.message_ids,
-                events=keys.events,
+                **keys.telling,
                 letters=keys.dead,
                 timespan=policy.timeout,
                 expire=policy.expire,

@@ -8,9 +8,9 @@ import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
+from penstock.events import Entry, Event
 from tests.reliability.jobs import REPLIES, UNWILLING, Job, read
 from tests.reliability.stage import assert_registry_clean, audited
 from tests.reliability.tracked_line import TRACKING, Line
@@ -25,19 +25,9 @@ LIFE: Final = re.compile(
 GRACE: Final = 2_000
 """Milliseconds that the word of a worker may lie unread while everybody is killed, one after the other."""
 PERMANENT: Final = re.compile(
-    r"(demo|watcher):(id|lists|owners|metrics:[a-z:]+)|demo:(message:id|policy|events|dead)|" + SAID
+    r"(demo|watcher):(id|lists|owners|metrics:[a-z:]+)|demo:(message:id|policy|events(:marks)?|dead)|" + SAID
 )
 """Keys that live for good, by docs/keys.md."""
-
-
-@dataclass(frozen=True)
-class Event:
-    name: str
-    id: str
-    xid: str
-    attempt: str
-    at: int
-    """When it was written (ms)."""
 
 
 class Books:
@@ -47,8 +37,8 @@ class Books:
         self.line, stage = line, line.dispatching
         self.accepted, self.unsure = list(map(read, accepted)), list(map(read, unsure))
         self.jobs = {job.xid: job for job in [*self.accepted, *self.unsure]}
-        events = _read(stage.redis.xrange(KEYS.events))
-        self.events = [Event(each["event"], each["id"], each["xid"], each["attempt"], at) for at, each in events]
+        entries = [Entry(*entry) for entry in stage.redis.xrange(KEYS.events)]
+        self.events = [event for entry in entries for event in entry.events()]
         self.lives: dict[str, list[Event]] = defaultdict(list)
         for event in self.events:
             self.lives[event.id].append(event)
@@ -56,7 +46,7 @@ class Books:
         self.said = _read(stage.redis.xrange(SAID))
 
     def named(self, *names: str) -> list[Event]:
-        return [event for event in self.events if event.name in names]
+        return [event for event in self.events if event.event in names]
 
     def letters_of(self, *reasons: str) -> list[dict[str, Any]]:
         return [letter for letter in self.letters if letter["reason"] in reasons]
@@ -78,10 +68,10 @@ def assert_all_ended(line: Line, accepted: Sequence[bytes], unsure: Sequence[byt
 
 def assert_each_ended_once(books: Books) -> None:
     for id, life in books.lives.items():
-        told = "".join(f"{event.name} " for event in life)
+        told = "".join(f"{event.event} " for event in life)
         assert LIFE.fullmatch(told), f"{id}, {life[0].xid}: {told}"
-        deliveries = [event.attempt for event in life if event.name in ("delivered", "retry")]
-        first = 1 if deliveries and life[1].name == "delayed" else 2
+        deliveries = [str(event.attempt) for event in life if event.event in ("delivered", "retry")]
+        first = 1 if deliveries and life[1].event == "delayed" else 2
         assert deliveries == [str(first + place) for place in range(len(deliveries))], (id, life)
     ended = Counter(event.xid for event in books.named("done", "late", "dead"))
     ended += Counter(read(letter["message"].encode()).xid for letter in books.letters_of("poison"))
@@ -121,9 +111,10 @@ def assert_each_ended_as_it_says(books: Books) -> None:
         assert done[event.xid], f"nobody said that {event} is done"
     first = {(said["verdict"], said["xid"], said["attempt"]): at for at, said in reversed(books.said)}
     for event in books.named("done", "failed"):
-        verdicts = ("done",) if event.name == "done" else ("failed", "final")
-        words = [(verdict, event.xid, attempt) for verdict in verdicts for attempt in ("", event.attempt)]
-        assert any(first.get(word, event.at + 1) <= event.at for word in words), f"nobody had said it: {event}"
+        verdicts = ("done",) if event.event == "done" else ("failed", "final")
+        words = [(verdict, event.xid, attempt) for verdict in verdicts for attempt in ("", str(event.attempt))]
+        at = round(event.at * 1000)
+        assert any(first.get(word, at + 1) <= at for word in words), f"nobody had said it: {event}"
 
 
 def assert_answers(books: Books) -> None:
@@ -153,7 +144,7 @@ def _answer(job: Job, letter: dict[str, Any] | None) -> dict[str, Any]:
 
 def assert_metrics(books: Books) -> None:
     """They are what happened, and what is in the events."""
-    stage, events = books.line.dispatching, Counter(event.name for event in books.events)
+    stage, events = books.line.dispatching, Counter(event.event for event in books.events)
     taken = len(books.lives) + len(books.letters_of("poison"))
     if not books.unsure:
         assert taken == len(books.accepted)

@@ -50,13 +50,13 @@ def test_any_of_two_mdispatch_three_monitors_and_two_workers_killed_200_times_un
 
 
 def assert_every_kind_was_met(books: Books) -> None:
-    ends = Counter((books.jobs[event.xid].kind, event.name) for event in books.named("done", "late", "dead"))
+    ends = Counter((books.jobs[event.xid].kind, event.event) for event in books.named("done", "late", "dead"))
     print({f"{kind} {end}": count for (kind, end), count in sorted(ends.items())})
     usual = {"late": "late", **dict.fromkeys(("silent", "failing", "final", "posthumous"), "dead")}
     assert all(ends[kind, usual.get(kind, "done")] for kind in WEIGHTS)
     assert any(job.delay for job in books.accepted)
     assert any(job.reply_to for job in books.accepted)
-    seen = Counter(event.name for event in books.events)
+    seen = Counter(event.event for event in books.events)
     assert all(seen[name] for name in ("delayed", "delivered", "timeout", "failed", "retry", "touched", "late"))
     late = books.line.dispatching.metric("done:late")
     assert late["count"] > late["completed"], "nobody was done with a dead one"

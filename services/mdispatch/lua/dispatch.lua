@@ -1,5 +1,6 @@
 -- Register the oldest pending requests and push them to `out`, then take the next ones from `source`. All or none.
 --
+-- WITH events
 -- KEYS pending     list    what this instance has taken and not settled (oldest at the tail)
 -- KEYS source      list    what clients push to (newest at the head)
 -- KEYS out         list    what workers take from
@@ -7,7 +8,6 @@
 -- KEYS ids         list    ids in flight, newest at the head
 -- KEYS deadlines   zset    ids in flight by deadline (s since the epoch)
 -- KEYS delayed     zset    ids to be delivered later, by when
--- KEYS events      stream  the life of messages
 -- KEYS letters?    list    dead letters, JSON; left out where no request is to be rejected
 -- KEYS deaths?     hash    how often an instance died with a message in hand, by the SHA-1 of the message; left out where
 --                          none did with these
@@ -54,11 +54,11 @@ local function length(command, key)
 end
 
 local count = #subjects / 2
-local here, waiting, listed, written = length('LLEN', pending), length('LLEN', source), length('LLEN', ids),
-  length('XLEN', events)
+local here, waiting, listed = length('LLEN', pending), length('LLEN', source), length('LLEN', ids)
 local in_flight, held_back = length('ZCARD', deadlines), length('ZCARD', delayed)
 local room = capacity - in_flight - held_back
 length('LLEN', out) length('STRLEN', counter)
+length('XLEN', events) length('HLEN', events_written) length('ZCARD', events_marks)
 length('HLEN', taken) length('HLEN', delivered) length('HLEN', registered)
 if room < count then length('HLEN', untracked) end
 if letters then length('LLEN', letters) length('HLEN', dead) end
@@ -74,7 +74,6 @@ if type(refused) == 'table' and refused.err then return refused end
 local time = call('TIME')
 local now, stamp = time[1] + time[2] / 1e6, string.format('%d.%06d', time[1], time[2])
 local at, deadline = string.format('%d%03d', time[1], time[2] / 1000), string.format('%.6f', now + timeout)
-history = tonumber(history)
 local push, tracked, deadlines_of, later, rejected = {}, {}, {}, {}, {}
 local ours, soonest = 0, math.huge
 -- EXPIRE would be rewritten to this by the server, each time.
@@ -83,14 +82,6 @@ local gone = string.format('%d%03d', time[1] + expire, time[2] / 1000)
 -- One look at all records instead of one at each, since hardly ever two messages have the same xid.
 local linked = {}
 local all_new = count > 0 and call('EXISTS', unpack(subjects, 1, #subjects)) == 0
-
-local function report(event, id, xid, attempt)
-  if history > 0 then
-    written = written + 1
-    call('XADD', events, '*', 'event', event, 'id', id, 'xid', xid, 'at', at, 'queue', out, 'service', service,
-      'attempt', attempt, 'seconds', '')
-  end
-end
 
 -- Make its xid lead to a message; behind the others where several have the same.
 local function link(key, id, kind, answer)
@@ -128,8 +119,8 @@ local function delay(record, id, xid, kind, answer, message, wait)
   soonest = math.min(soonest, now + wait)
   later[#later + 1] = now + wait
   later[#later + 1] = id
-  report('registered', id, xid, 0)
-  report('delayed', id, xid, 0)
+  report('registered', id, xid, out, service, 0)
+  report('delayed', id, xid, out, service, 0)
 end
 
 local messages = count > 0 and call('RPOP', pending, count) or {}
@@ -159,7 +150,7 @@ for place = 1, count do
         if answer then call('HSET', record, 'replyTo', answer) end
       end
       link(key, id, kind, answer)
-      report('registered', id, xid, 1)
+      report('registered', id, xid, out, service, 1)
       tracked[ours] = id
       -- A microsecond apart, so that those of one batch fall due in the order in which they came.
       deadlines_of[2 * ours - 1], deadlines_of[2 * ours] = now + timeout + ours * 1e-6, id
@@ -180,7 +171,7 @@ if #tracked > 0 then
 end
 if #later > 0 then schedule(delayed, held_back, later, soonest) end
 if count > 0 then
-  if written > history and history > 0 then call('XTRIM', events, 'MAXLEN', '~', history) end
+  tell(at, tonumber(history))
   pcall('HINCRBY', taken, 'count', count)
   pcall('HINCRBY', taken, out, count)
   pcall('HINCRBY', delivered, 'count', #push)

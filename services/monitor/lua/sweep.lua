@@ -1,9 +1,9 @@
 -- Do what is due with messages: deliver what was delayed; of those past their deadline try again, or bury.
 --
+-- WITH events
 -- KEYS deadlines   zset    ids in flight by deadline (s since the epoch)
 -- KEYS delayed     zset    ids to be delivered later, by when
 -- KEYS ids         list    ids in flight, newest at the head
--- KEYS events      stream  the life of messages
 -- KEYS letters     list    dead letters, JSON
 -- KEYS delivered   hash    metric: messages pushed to a list for the first time
 -- KEYS timeout     hash    metric: time from delivery to here, of attempts that nobody finished in time
@@ -25,7 +25,7 @@ local call, pcall = redis.call, redis.pcall
 local time = call('TIME')
 local now, stamp = time[1] + time[2] / 1e6, string.format('%d.%06d', time[1], time[2])
 local at, deadline = string.format('%d%03d', time[1], time[2] / 1000), string.format('%.6f', now + timespan)
-history, expire = tonumber(history), tonumber(expire)
+expire = tonumber(expire)
 
 local kinds = {}
 local function check(kind, key)
@@ -34,8 +34,8 @@ local function check(kind, key)
     return redis.error_reply('WRONGTYPE ' .. key .. ' holds a ' .. kinds[key] .. ', expected a ' .. kind)
   end
 end
-for kind, keys in pairs({list = {ids, letters}, zset = {deadlines, delayed}, stream = {events},
-    hash = {delivered, timeout, retry, dead, expired}}) do
+for kind, keys in pairs({list = {ids, letters}, zset = {deadlines, delayed, events_marks}, stream = {events},
+    hash = {delivered, timeout, retry, dead, expired, events_written}}) do
   for _, key in ipairs(keys) do
     local wrong = check(kind, key)
     if wrong then return wrong end
@@ -53,11 +53,8 @@ local earliest, acted = math.huge, 0
 
 local function tally(metric, field) counts[metric][field] = (counts[metric][field] or 0) + 1 end
 
-local function report(event, id, known, attempt, seconds)
-  if history > 0 then
-    call('XADD', events, '*', 'event', event, 'id', id, 'xid', known.xid or '', 'at', at, 'queue', known.queue or '',
-      'service', known.service or '', 'attempt', attempt, 'seconds', seconds and string.format('%.6f', seconds) or '')
-  end
+local function happened(event, id, known, attempt, seconds)
+  report(event, id, known.xid or '', known.queue or '', known.service or '', attempt, seconds)
 end
 
 -- Take a message out of the chain of those that have the same xid; returns the xid's type.
@@ -116,10 +113,10 @@ local function deliver(record, xid_key, queue, id, known)
     call('LPUSH', ids, id)
     tally(delivered, 'count')
     tally(delivered, queue)
-    report('delivered', id, known, attempt, now - known.timestamp)
+    happened('delivered', id, known, attempt, now - known.timestamp)
   else
     tally(retry, 'count')
-    report('retry', id, known, attempt, now - known.timestamp)
+    happened('retry', id, known, attempt, now - known.timestamp)
   end
 end
 
@@ -145,7 +142,7 @@ local function bury(record, xid_key, answer, id, known, reason)
   end
   tally(dead, 'count')
   tally(dead, reason)
-  report('dead', id, known, known.attempt, now - known.timestamp)
+  happened('dead', id, known, known.attempt, now - known.timestamp)
 end
 
 local FIELDS = {'xid', 'timestamp', 'delivered', 'attempt', 'queue', 'service', 'message', 'error', 'final', 'replyTo', 'type'}
@@ -170,7 +167,7 @@ for place = 1, #messages / 4 do
     if not again and call('ZREM', deadlines, id) == 0 then call('ZREM', delayed, id) end
     if action == 'expired' or not known.message then
       tally(expired, 'count')
-      report('expired', id, known, '')
+      happened('expired', id, known, '')
       if known.xid then -- what somebody has left of a record
         unlink(xid_key, id)
         call('DEL', record)
@@ -181,7 +178,7 @@ for place = 1, #messages / 4 do
       local seconds = now - (known.delivered or known.timestamp)
       if not known.error then
         spent.count, spent.sum, spent.max = spent.count + 1, spent.sum + seconds, math.max(spent.max, seconds)
-        report('timeout', id, known, known.attempt, seconds)
+        happened('timeout', id, known, known.attempt, seconds)
       end
       if action ~= 'retry' then
         bury(record, xid_key, answer, id, known, action)
@@ -205,7 +202,7 @@ for _ = 1, 2 * acted do
   call('RPOP', ids)
 end
 if acted > 0 and call('ZCARD', deadlines) + call('ZCARD', delayed) == 0 then call('UNLINK', ids) end
-if acted > 0 and history > 0 then call('XTRIM', events, 'MAXLEN', '~', history) end
+tell(at, tonumber(history))
 
 for key, fields in pairs(counts) do
   for field, number in pairs(fields) do pcall('HINCRBY', key, field, number) end
