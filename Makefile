@@ -18,7 +18,7 @@ demo-sites: .venv/.ready  ## Run the sites composition: three servers, one down 
 	@$(BIN)/python -m compose.sites.demo
 
 test: lint  ## Run every check and every test
-	$(BIN)/python -m pytest --numprocesses 2
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup
 
 lint: .venv/.ready  ## Run ruff, mypy and import-linter
 	$(BIN)/ruff check

@@ -37,6 +37,10 @@ class WrongCall(PenstockError):
     """A script was called with other names than its header declares: a mistake in our own code."""
 
 
+class WrongOption(PenstockError):
+    """An option of a source or sink of Spark that cannot be used; says what was expected."""
+
+
 class Fenced(PenstockError):
     """Another instance holds the lease with a newer token; nothing was moved."""
 
@@ -47,6 +51,10 @@ class Refused(PenstockError):
 
 class TargetLost(PenstockError):
     """The other server has less than had arrived there."""
+
+
+class DataLost(PenstockError):
+    """What was to be read is not there any more; says what, and what the operator can decide."""
 
 
 class Unsuitable(PenstockError):

@@ -8,6 +8,9 @@ from redis.asyncio import Redis
 
 from penstock.embedded import EmbeddedServer
 from tests.hop import Hop, Start
+from tests.spark import spark
+
+__all__ = ["spark"]
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,21 @@
+"""Redis as a source and sink of PySpark 4: lists, streams and hashes, in batch and as streams, without a jar.
+
+    from penstock.spark import register
+    register(spark)
+    events = spark.readStream.format("redis-stream").option("url", url).option("keys", "shop:*:events").load()
+
+docs/spark.md tells of every format, its columns and its options.
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def register(spark: "SparkSession") -> None:
+    """Make the format ``redis-stream`` known to ``spark``."""
+    from penstock.spark.streams import RedisStream
+
+    for source in (RedisStream,):
+        spark.dataSource.register(source)

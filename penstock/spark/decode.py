@@ -1,0 +1,159 @@
+"""Pages of a stream of events as Arrow, column by column: no event is looked at by itself unless its entry is odd.
+
+An entry holds ``count`` events in fields that are one word for all, or one for each, a line each: docs/keys.md. The
+words that a page has of one field are cut at their line ends all at once, and repeated where one stands for many.
+"""
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+RawEntry = tuple[bytes, list[bytes]]
+"""As the server replies: its id, and fields and values in turns."""
+FIELDS: Final = [b"first", b"count", b"event", b"id", b"xid", b"at", b"queue", b"service", b"attempt", b"seconds"]
+"""In the order in which scripts write them."""
+ESCAPED: Final = re.compile(rb"\\(.)", re.DOTALL)
+MOST: Final = 2**31 - 1
+"""Bytes of a column."""
+SCHEMA: Final = pa.schema(
+    [
+        ("namespace", pa.string()),
+        ("entry", pa.string()),
+        ("place", pa.int32()),
+        ("number", pa.int64()),
+        ("event", pa.string()),
+        ("id", pa.string()),
+        ("xid", pa.string()),
+        ("at", pa.timestamp("us", tz="UTC")),
+        ("queue", pa.string()),
+        ("service", pa.string()),
+        ("attempt", pa.int32()),
+        ("seconds", pa.float64()),
+        ("malformed", pa.string()),
+    ]
+)
+"""``entry`` and ``place`` in it are what an event is known by; ``malformed`` is what an entry says that is no event."""
+
+
+def decoded(namespace: str, entries: Sequence[RawEntry]) -> list[pa.RecordBatch]:
+    """The events of ``entries``, in order; what is no event is a row with ``malformed`` (JSON) and its entry alone."""
+    if not entries:
+        return []
+    try:
+        return [_columns(namespace, entries)]
+    except (ValueError, IndexError):  # pyarrow's are ValueErrors
+        if len(entries) == 1:
+            return [_alone(namespace, *entries[0])]
+        half = len(entries) // 2
+        return decoded(namespace, entries[:half]) + decoded(namespace, entries[half:])
+
+
+def _columns(namespace: str, entries: Sequence[RawEntry]) -> pa.RecordBatch:
+    """Raises ``ValueError`` where one of them is not as our scripts write it."""
+    fields = [each for _, each in entries]
+    if any(each[::2] != FIELDS for each in fields):
+        raise ValueError("fields of somebody else")
+    firsts, counts = (np.array([int(each[place]) for each in fields]) for place in (1, 3))
+    if counts.min() < 1:
+        raise ValueError("less than one event")
+    before = np.cumsum(counts) - counts
+    total = int(counts.sum())
+    place = np.arange(total) - np.repeat(before, counts)
+    names = pa.array([name for name, _ in entries], pa.binary()).cast(pa.string())
+
+    def column(name: bytes, convert: Callable[[pa.Array], pa.Array] = lambda lines: lines) -> pa.Array:
+        return _column([each[2 * FIELDS.index(name) + 1] for each in fields], counts, place, convert)
+
+    columns = [
+        pa.repeat(namespace, total),
+        names if total == len(entries) else names.take(pa.array(np.repeat(np.arange(len(entries)), counts))),
+        pa.array(place.astype(np.int32)),
+        pa.array(np.repeat(firsts, counts) + place),
+        column(b"event"),
+        column(b"id"),
+        column(b"xid"),
+        column(b"at", _times),
+        column(b"queue"),
+        column(b"service"),
+        column(b"attempt", lambda lines: _or_null(lines).cast(pa.int32())),
+        column(b"seconds", lambda lines: _or_null(lines).cast(pa.float64())),
+        pa.nulls(total, pa.string()),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+
+
+def _column(words: list[bytes], counts: Any, place: Any, convert: Callable[[pa.Array], pa.Array]) -> pa.Array:
+    """One field of all events, from what each entry says of it."""
+    data = b"\n".join(words) + b"\n"
+    ends = np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n"))
+    last = np.searchsorted(ends, np.cumsum([len(word) + 1 for word in words]) - 1)
+    lines_of = np.diff(last, prepend=-1)
+    if not ((lines_of == 1) | (lines_of == counts)).all():
+        raise ValueError("neither one word nor one for each")
+    lines = convert(_lines(data, ends))
+    if len(lines) == len(place):
+        return lines
+    each_has_its_own = np.repeat(lines_of > 1, counts)
+    return lines.take(pa.array(np.repeat(last - lines_of + 1, counts) + np.where(each_has_its_own, place, 0)))
+
+
+def _lines(data: bytes, ends: Any) -> pa.Array:
+    """The lines of ``data``, which end at ``ends``, as text: what is not UTF-8 in them as ``\\xff``."""
+    if b"\\" in data or not _is_text(data):
+        return pa.array([_text(ESCAPED.sub(_unescaped, line)) for line in data.split(b"\n")[:-1]], pa.string())
+    if len(data) > MOST:
+        raise ValueError("too much for one column")
+    offsets = np.zeros(len(ends) + 1, np.int32)
+    offsets[1:] = ends - np.arange(len(ends))
+    text = pa.py_buffer(data.replace(b"\n", b""))
+    return pa.StringArray.from_buffers(len(ends), pa.py_buffer(offsets), text)
+
+
+def _is_text(data: bytes) -> bool:
+    if data.isascii():
+        return True
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _unescaped(found: re.Match[bytes]) -> bytes:
+    return b"\n" if found[1] == b"n" else found[1]
+
+
+def _times(lines: pa.Array) -> pa.Array:
+    milliseconds = pc.multiply(lines.cast(pa.int64()), 1000)
+    return milliseconds.cast(pa.timestamp("us", tz="UTC"))
+
+
+def _or_null(lines: pa.Array) -> pa.Array:
+    return pc.if_else(pc.equal(lines, ""), pa.scalar(None, pa.string()), lines)
+
+
+def _alone(namespace: str, name: bytes, fields: list[bytes]) -> pa.RecordBatch:
+    """An entry that somebody else has written, as one event if it tells of one."""
+    words = {_text(field): _text(value) for field, value in zip(fields[::2], fields[1::2], strict=False)}
+    row: dict[str, Any] = dict.fromkeys(SCHEMA.names)
+    row |= {"namespace": namespace, "entry": name.decode(), "place": 0}
+    try:
+        if "count" in words:
+            raise ValueError("not as it should be")
+        row |= {field: words.get(field, "") for field in ("id", "xid", "queue", "service")} | {"event": words["event"]}
+        row["at"] = int(words.get("at") or name.partition(b"-")[0]) * 1000
+        row["attempt"] = int(words["attempt"]) if words.get("attempt") else None
+        row["seconds"] = float(words["seconds"]) if words.get("seconds") else None
+        return pa.RecordBatch.from_pylist([row], schema=SCHEMA)
+    except (ValueError, KeyError):
+        kept = {field: row[field] for field in ("namespace", "entry", "place")}
+        return pa.RecordBatch.from_pylist([{**kept, "malformed": json.dumps(words)}], schema=SCHEMA)
+
+
+def _text(word: bytes) -> str:
+    return word.decode(errors="backslashreplace")

@@ -1,0 +1,102 @@
+"""Pages of entries become the rows that reading them one by one gives."""
+
+import json
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from penstock.events import Entry
+from penstock.spark.decode import FIELDS, RawEntry, decoded
+
+WORD = st.sampled_from([b"", b"a", b"out", b"\\n", b"\\\\", b"a\\\\n", b"\xc3\xa4"])
+
+
+def entry(name: str, first: int, count: int, **words: Sequence[bytes]) -> RawEntry:
+    """One word for all, or one for each."""
+    said = {b"first": b"%d" % first, b"count": b"%d" % count, b"at": b"1700000000123"}
+    said |= {field.encode(): b"\n".join(each) for field, each in words.items()}
+    return name.encode(), [word for field in FIELDS for word in (field, said.get(field, b""))]
+
+
+@st.composite
+def entries(draw: st.DrawFn) -> list[RawEntry]:
+    found, first = [], 1
+    for place in range(draw(st.integers(1, 6))):
+        count = draw(st.integers(1, 4))
+
+        def column(words: st.SearchStrategy[bytes], count: int = count) -> list[bytes]:
+            return draw(st.lists(words, min_size=1, max_size=1) | st.lists(words, min_size=count, max_size=count))
+
+        several = {name: column(WORD) for name in ("event", "id", "xid", "queue", "service")}
+        several["attempt"] = column(st.sampled_from([b"", b"1", b"30"]))
+        several["seconds"] = column(st.sampled_from([b"", b"0.250000", b"1e3"]))
+        several["at"] = column(st.sampled_from([b"1700000000123", b"0", b"99999"]))
+        found.append(entry(f"170000000000{place}-0", first, count, **several))
+        first += count
+    return found
+
+
+def rows(found: list[pa.RecordBatch]) -> list[dict[str, object]]:
+    return [row for batch in found for row in batch.to_pylist()]
+
+
+@settings(deadline=None)  # the first one loads much
+@given(entries())
+@example([entry("1-0", 1, 2, event=[b"", b""], id=[b"1", b"2"]), entry("2-0", 3, 1, event=[b"a\\n"])])
+def test_a_page_has_the_events_of_its_entries_in_order(page: list[RawEntry]) -> None:
+    expected = []
+    for name, fields in page:
+        told = dict(zip(fields[::2], fields[1::2], strict=True))
+        for place, event in enumerate(Entry(name, told).events()):
+            number = int(told[b"first"]) + place
+            words = event.event, event.id, event.xid, event.queue, event.service, event.attempt, event.seconds
+            expected.append((name.decode(), place, number, round(event.at * 1000), *words))
+    found = [
+        (
+            *(row["entry"], row["place"], row["number"], round(row["at"].timestamp() * 1000)),  # type: ignore[attr-defined]
+            *(row[name] for name in ("event", "id", "xid", "queue", "service", "attempt", "seconds")),
+        )
+        for row in rows(decoded("demo", page))
+    ]
+    assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "word"),
+    [("count", b"0"), ("count", b"x"), ("first", b""), ("at", b"noon"), ("attempt", b"1.5"), ("seconds", b"long")],
+)
+def test_an_entry_that_tells_of_no_event_is_kept_aside_and_the_others_are_read(name: str, word: bytes) -> None:
+    good = [entry(f"{number}-0", number, 1, event=[b"done"], id=[b"%d" % number]) for number in range(1, 8)]
+    bad = good[3][1].copy()
+    bad[2 * FIELDS.index(name.encode()) + 1] = word
+    found = rows(decoded("demo", [*good[:3], (b"4-0", bad), *good[4:]]))
+    assert [row["id"] for row in found] == ["1", "2", "3", None, "5", "6", "7"]
+    assert (found[3]["entry"], found[3]["event"], found[3]["number"]) == ("4-0", None, None)
+    assert json.loads(str(found[3]["malformed"]))[name] == word.decode()
+    assert all(row["malformed"] is None for row in found if row["id"])
+
+
+def test_a_field_with_too_few_lines_is_no_event() -> None:
+    (row,) = rows(decoded("demo", [entry("1-0", 1, 3, event=[b"done"], id=[b"1", b"2"])]))
+    assert json.loads(str(row["malformed"]))["id"] == "1\n2"
+
+
+def test_an_entry_of_somebody_else_is_one_event_where_it_tells_of_one() -> None:
+    told, odd = rows(
+        decoded("demo", [(b"5-0", [b"event", b"done", b"id", b"\xff"]), (b"6-0", [b"temperature", b"20"])])
+    )
+    assert (told["event"], told["id"], told["attempt"], told["malformed"]) == ("done", "\\xff", None, None)
+    assert told["at"].timestamp() == 0.005  # type: ignore[attr-defined]
+    assert (odd["entry"], odd["malformed"]) == ("6-0", '{"temperature": "20"}')
+
+
+def test_bytes_that_are_no_text_are_shown_beside_those_that_stand_for_others() -> None:
+    (first, second) = rows(decoded("demo", [entry("1-0", 1, 2, event=[b"done"], id=[b"\xff\\n", b"b"])]))
+    assert (first["id"], second["id"]) == ("\\xff\n", "b")
+
+
+def test_nothing_is_nothing() -> None:
+    assert decoded("demo", []) == []

@@ -1,0 +1,231 @@
+"""Event streams as a source of Spark: all of them once, in bounded micro-batches, and nothing skipped in silence."""
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from redis import Redis
+
+from penstock.errors import DataLost, WrongOption, WrongType
+from penstock.keys import Keys
+from penstock.lua import Script
+from tests.spark import pytestmark  # noqa: F401
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SHOP = Keys("shop")
+TELL = Script(
+    "tell.lua",
+    """-- Tell of messages that are done.
+--
+-- WITH events
+-- ARGV history  most events to keep
+-- ARGV from     the first id
+-- ARGV many     how many
+-- Returns nothing. Run twice: they are told twice.
+for id = from, from + many - 1 do report('done', string.format('%d', id), 'x' .. id, 'out', '1', 1, id / 10) end
+tell('1700000000123', tonumber(history))
+""",
+)
+
+
+def tell(redis: Any, many: int, *, start: int = 1, each: int = 37, keys: Keys = SHOP, history: int = 10**6) -> None:
+    """Events of the messages ``start`` and following, so many an entry."""
+    for first in range(start, start + many, each):
+        count = min(each, start + many - first)
+        redis.execute_command(*TELL.by_source(**keys.telling, history=history, many=count, **{"from": first}))
+
+
+@pytest.fixture
+def shop(redis_url: str) -> Iterator[Any]:
+    with Redis.from_url(redis_url) as client:
+        client.flushall()
+        yield client
+
+
+def options(redis_url: str, **more: object) -> dict[str, str]:
+    given: dict[str, object] = {"url": redis_url, "keys": SHOP.events, **more}
+    return {name: str(value) for name, value in given.items()}
+
+
+def load(spark: "SparkSession", redis_url: str, **more: object) -> "DataFrame":
+    return spark.read.format("redis-stream").options(**options(redis_url, **more)).load()
+
+
+def read_on(spark: "SparkSession", redis_url: str, place: Path, **more: object) -> list[int]:
+    """What a query that is started anew finds, appended to what it found before; the sizes of its micro-batches."""
+    stream = spark.readStream.format("redis-stream").options(**options(redis_url, **more)).load()
+    query = (
+        stream.writeStream.format("parquet")
+        .option("path", str(place / "out"))
+        .option("checkpointLocation", str(place / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination(60)
+    assert query.exception() is None
+    return [progress.numInputRows for progress in query.recentProgress if progress.numInputRows]
+
+
+def ids_in(spark: "SparkSession", place: Path) -> Counter[int]:
+    return Counter(int(row.id) for row in spark.read.parquet(str(place / "out")).select("id").collect())
+
+
+def test_a_batch_has_every_event_once_with_all_that_it_says(spark: "SparkSession", shop: Any, redis_url: str) -> None:
+    tell(shop, 1_000)
+    rows = load(spark, redis_url).orderBy("number").collect()
+    assert [(row.number, row.id, row.xid, row.seconds) for row in rows] == [
+        (id, str(id), f"x{id}", id / 10) for id in range(1, 1_001)
+    ]
+    assert {(row.namespace, row.event, row.queue, row.service, row.attempt) for row in rows} == {
+        ("shop", "done", "out", "1", 1)
+    }
+    assert {row["at"].timestamp() for row in rows} == {1_700_000_000.123}
+    assert len({(row.entry, row.place) for row in rows}) == 1_000
+
+
+def test_a_long_stream_is_read_in_parts_that_are_the_whole(spark: "SparkSession", shop: Any, redis_url: str) -> None:
+    tell(shop, 120_000, each=5_000)
+    found = load(spark, redis_url, partitions=4)
+    assert found.rdd.getNumPartitions() == 4
+    assert found.selectExpr("count(*)", "count(distinct id)", "min(number)", "max(number)").collect() == [
+        (120_000, 120_000, 1, 120_000)
+    ]
+
+
+def test_streams_are_found_by_pattern_and_only_streams(spark: "SparkSession", shop: Any, redis_url: str) -> None:
+    for name, many in ("shop:a", 3), ("shop:b", 5), ("other", 7):
+        tell(shop, many, keys=Keys(name))
+    shop.set("shop:c:events", "text")
+    found = load(spark, redis_url, keys="shop:*:events,other:events").groupBy("namespace").count().collect()
+    assert {row.namespace: row["count"] for row in found} == {"shop:a": 3, "shop:b": 5, "other": 7}
+    assert load(spark, redis_url, keys="none:*:events").count() == 0
+
+
+def test_a_query_goes_on_where_it_was_and_no_micro_batch_is_much_larger_than_allowed(
+    spark: "SparkSession", shop: Any, redis_url: str, tmp_path: Path
+) -> None:
+    tell(shop, 9_000, each=250)
+    sizes = read_on(spark, redis_url, tmp_path, maxEventsPerTrigger=3_000)
+    assert sum(sizes) == 9_000
+    assert max(sizes) <= 3_000 + 250
+    tell(shop, 500, start=9_001)
+    tell(shop, 30, start=20_000, keys=Keys("new"))
+    names = f"{SHOP.events},new:events"
+    assert sum(read_on(spark, redis_url, tmp_path, keys=names)) == 530
+    assert read_on(spark, redis_url, tmp_path, keys=names) == []
+    expected = [*range(1, 9_501), *range(20_000, 20_030)]
+    assert ids_in(spark, tmp_path) == Counter(expected)
+
+
+def test_entries_without_numbers_are_bounded_too(
+    spark: "SparkSession", shop: Any, redis_url: str, tmp_path: Path
+) -> None:
+    for id in range(500):
+        shop.xadd(SHOP.events, {"event": "done", "id": id, "at": 1_700_000_000_000})
+    sizes = read_on(spark, redis_url, tmp_path, maxEventsPerTrigger=200)
+    assert sizes == [200, 200, 100]
+    assert ids_in(spark, tmp_path) == Counter(range(500))
+
+
+def test_from_the_end_only_what_comes_later_is_read(
+    spark: "SparkSession", shop: Any, redis_url: str, tmp_path: Path
+) -> None:
+    tell(shop, 100)
+    assert read_on(spark, redis_url, tmp_path, startingOffsets="latest") == []
+    tell(shop, 10, start=101)
+    assert read_on(spark, redis_url, tmp_path, startingOffsets="latest") == [10]
+
+
+def reader(redis_url: str, **more: object) -> Any:
+    from penstock.spark.streams import StreamReader
+
+    return StreamReader(options(redis_url, **more))
+
+
+def everything() -> Any:
+    from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+    return ReadAllAvailable()
+
+
+def numbers(reader: Any, start: Any, end: Any) -> list[int | None]:
+    batches = [batch for part in reader.partitions(start, end) for batch in reader.read(part)]
+    return [number for batch in batches for number in batch.column("number").to_pylist()]
+
+
+def test_a_planned_batch_is_the_same_again_though_more_has_come(shop: Any, redis_url: str) -> None:
+    tell(shop, 100)
+    first = reader(redis_url)
+    end = first.latestOffset({}, everything())
+    once = numbers(first, {}, end)
+    tell(shop, 100, start=101)
+    assert numbers(reader(redis_url), {}, end) == once == list(range(1, 101))
+    assert numbers(first, end, first.latestOffset(end, everything())) == list(range(101, 201))
+    assert (
+        first.latestOffset(end | {"gone:events": {"id": "5-0", "number": 3}}, everything())["gone:events"]["id"]
+        == "5-0"
+    )
+
+
+@pytest.mark.parametrize("where", ["before it was planned", "after it was planned", "in the middle", "all of it"])
+def test_what_was_trimmed_before_it_was_read_is_told(shop: Any, redis_url: str, where: str) -> None:
+    tell(shop, 40, each=10)
+    names = [name for name, _ in shop.xrange(SHOP.events)]
+    source = reader(redis_url)
+    start = {SHOP.events: {"id": names[0].decode(), "number": 10}}
+    end = source.latestOffset(start, everything())
+    match where:
+        case "before it was planned":
+            shop.xtrim(SHOP.events, minid=names[2], approximate=False)
+            end = source.latestOffset(start, everything())
+        case "after it was planned":
+            shop.xtrim(SHOP.events, minid=names[2], approximate=False)
+        case "in the middle":
+            shop.xdel(SHOP.events, names[2])
+        case "all of it":
+            shop.delete(SHOP.events)
+    lost = {"in the middle": "21 to 30", "all of it": "11 to 40"}.get(where, "11 to 20")
+    with pytest.raises(DataLost, match=rf"^shop:events: events {lost} after .* are gone: .*failOnDataLoss=false"):
+        numbers(source, start, end)
+    told = reader(redis_url, failOnDataLoss="false")
+    kept = [number for number in numbers(told, start, end) if number]
+    low, high = map(int, lost.split(" to "))
+    assert kept == [number for number in range(11, 41) if not low <= number <= high]
+    rows = [row for part in told.partitions(start, end) for batch in told.read(part) for row in batch.to_pylist()]
+    (mark,) = [row for row in rows if row["malformed"]]
+    assert f"events {lost} after" in mark["malformed"]
+
+
+def test_numbers_that_begin_anew_are_no_loss(shop: Any, redis_url: str) -> None:
+    tell(shop, 20, each=10)
+    shop.delete(SHOP.metric("events"))
+    tell(shop, 20, each=10)
+    source = reader(redis_url)
+    assert numbers(source, {}, source.latestOffset({}, everything())) == [*range(1, 21), *range(1, 21)]
+
+
+def test_a_key_of_another_type_is_named(shop: Any, redis_url: str) -> None:
+    shop.set(SHOP.events, "text")
+    with pytest.raises(WrongType, match=r"^shop:events holds something else, expected a stream$"):
+        reader(redis_url).latestOffset({}, everything())
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"keys": ""}, "redis-stream: option keys: missing"),
+        ({"maxEventsPerTrigger": "0"}, "maxEventsPerTrigger: 0 is out of range: expected 1 to"),
+        ({"partitions": "two"}, "partitions: 'two' is no whole number"),
+        ({"failOnDataLoss": "maybe"}, "failOnDataLoss: 'maybe': expected true | false"),
+        ({"key": "shop:events"}, "option key: not known: expected one of .*keys"),
+        ({"url": "http://user:secret@host"}, r"option url: 'http://user:\*\*\*@host': "),
+    ],
+)
+def test_a_wrong_option_is_told(redis_url: str, more: dict[str, str], said: str) -> None:
+    with pytest.raises(WrongOption, match=said) as told:
+        reader(redis_url, **more)
+    assert "secret" not in str(told.value)
