@@ -19,7 +19,7 @@ from common.membership import Membership
 from common.server import check_server
 from common.settings import ServiceSettings
 from common.trouble import Trouble, first_of, passes, told
-from penstock.connection import SILENCE, connect, follow, return_home
+from penstock.connection import ELSEWHERE, SILENCE, connect, follow, return_home
 from penstock.errors import Fenced, PenstockError, WrongType
 from penstock.keys import Keys
 from penstock.metrics import count
@@ -195,7 +195,8 @@ class Process(Generic[S]):
     async def _bear(self, error: Exception) -> None:
         """Wait, ever longer up to a second, where waiting mends it; raise it where it does not."""
         if isinstance(error, Fenced):
-            self._log.warning("lease lost", key=str(error))
+            event = "fenced by the other server" if str(error).startswith(ELSEWHERE) else "lease lost"
+            self._log.warning(event, key=str(error).removeprefix(ELSEWHERE))
             return
         if not passes(error):
             raise error

@@ -18,6 +18,7 @@ from redis.exceptions import (
 from structlog.typing import FilteringBoundLogger
 
 from common.durability import NotDurable
+from penstock.connection import ELSEWHERE
 from penstock.errors import Refused, WrongType
 
 PASSING: Final = (
@@ -61,12 +62,12 @@ def told(error: Exception) -> str:
 
 
 class Trouble:
-    """At most one at a time; a new reason is told, the same one again is not."""
+    """At most one at a time; each reason is told once. Of lost connections those to one server are one reason."""
 
     def __init__(self, log: FilteringBoundLogger) -> None:
         self._log = log
         self._since: float | None = None
-        self._reason = ""
+        self._told: set[str] = set()
         self.failures = 0
 
     def begins(self, error: Exception) -> bool:
@@ -74,16 +75,22 @@ class Trouble:
         self.failures += 1
         if self._since is None:
             self._since = time.monotonic()
-        kind, self._reason = (
-            self._reason,
-            told(error) if isinstance(error, Refused | WrongType) else type(error).__name__,
-        )
-        if kind == self._reason:
+        reason = _kind(error)
+        if reason in self._told:
             return False
+        self._told.add(reason)
         self._log.warning("waiting", reason=told(error))
         return True
 
     def over(self) -> None:
         if self._since is not None:
             self._log.info("resumed", after=round(time.monotonic() - self._since, 3))
-            self._since, self._reason, self.failures = None, "", 0
+            self._since, self.failures = None, 0
+            self._told.clear()
+
+
+def _kind(error: Exception) -> str:
+    """The same for what is one reason: the words of a lost connection differ from one attempt to the next."""
+    if isinstance(error, Refused | WrongType):
+        return told(error)
+    return f"{ELSEWHERE if str(error).startswith(ELSEWHERE) else ''}{type(error).__name__}"

@@ -11,6 +11,9 @@ from redis.asyncio.sentinel import SentinelConnectionPool
 from redis.backoff import NoBackoff
 from redis.exceptions import MovedError
 
+ELSEWHERE: Final = "the other server: "
+"""How a reason begins that is trouble with another server than that of the service's own lists."""
+
 SILENCE: Final = 10.0
 """Seconds without a reply after which a connection counts as lost: a link that swallows packets."""
 

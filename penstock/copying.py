@@ -25,6 +25,8 @@ class Overtaken(PenstockError):
 class Copy(Shovel):
     """The list stays as it is; what is on its way is kept in memory, and nothing of it stays on the other server."""
 
+    late = "the other server was not tidied up"
+
     def __init__(self, here: "Redis", source: bytes, there: "Redis", out: str) -> None:
         super().__init__(here, source, there, out)
         self._id, self._token = uuid.uuid4().hex, 0

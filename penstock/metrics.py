@@ -1,5 +1,6 @@
 """Metrics: hashes ``<ns>:metrics:<name>`` with ``count sum max histo0 ... histo100``, written in the caller's MULTI."""
 
+from math import inf
 from pathlib import Path
 from typing import Final
 
@@ -35,3 +36,12 @@ async def read_metrics(redis: "Redis", keys: Keys) -> dict[str, dict[str, str]]:
         decoded(key).removeprefix(prefix): {decoded(field): decoded(value) for field, value in fields.items()}
         for key, fields in zip(found, hashes, strict=True)
     }
+
+
+def number(value: bytes | None) -> float | None:
+    """None for what no counter, sum or time can be."""
+    try:
+        found = float(value or b"")
+    except ValueError:
+        return None
+    return found if 0 <= found < inf else None

@@ -10,16 +10,23 @@ import random
 import secrets
 import uuid
 from hashlib import sha1
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
 
 from redis.asyncio import Redis
 
 from penstock.connection import masked
 from penstock.errors import Fenced
+from penstock.lua import Script
 from penstock.names import decoded, encoded
 from penstock.shovel import BATCH, BYTES, Shovel, SourceLost, told_here
 from penstock.transport import Dead, next_messages, settle
+
+_put_back: Final = Script.read(Path(__file__).parent / "lua" / "put_back.lua")
+
+BACK: Final = 5_000
+"""Messages that are put back at a time: some milliseconds of the server's."""
 
 
 def place(url: str) -> str:
@@ -33,6 +40,8 @@ def place(url: str) -> str:
 
 class Move(Shovel):
     """Messages leave their list; what has not arrived goes back to it at the end."""
+
+    late = "not everything was put back"
 
     def __init__(self, here: "Redis", source: bytes, there: "Redis", out: str, url: str) -> None:
         """``url`` is that of ``there``."""
@@ -130,12 +139,11 @@ class Move(Shovel):
         await self._held(transaction)
         left = await transaction.llen(self.pending)
         transaction.multi()
-        for _ in range(min(left, BATCH)):
-            transaction.lmove(self.pending, self._source, "LEFT", "RIGHT")
-        if left <= BATCH:
+        _put_back.queue(transaction, pending=self.pending, source=self._source, most=BACK)
+        if left <= BACK:
             transaction.delete(self.state)
             transaction.hset(self.state, "ended", self._who)
-        return bool(left > BATCH)
+        return bool(left > BACK)
 
     async def _leave_no_ledger(self, ended: bytes) -> None:
         await self._there.delete(self._ledger_of(decoded(ended)))

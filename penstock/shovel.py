@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple
 
 from redis.asyncio import Redis
 from redis.exceptions import AuthenticationError, ConnectionError, RedisError, TimeoutError
@@ -83,6 +83,9 @@ class _TooLarge(NamedTuple):
 
 class Shovel(ABC):
     """A ``Source`` of ``transport.py`` that carries itself to the list ``out`` of the server ``there``."""
+
+    late: ClassVar[str]
+    """What there is to say where ``end`` takes too long."""
 
     def __init__(self, here: "Redis", source: bytes, there: "Redis", out: str) -> None:
         self._here, self._source, self._there, self._out = here, source, there, out

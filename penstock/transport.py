@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
 from redis.asyncio import Redis
-from redis.exceptions import AuthenticationError, RedisError, ResponseError
+from redis.exceptions import AuthenticationError, ConnectionError, RedisError, ResponseError, TimeoutError
 
-from penstock.errors import Refused, TargetLost, WrongType
+from penstock.connection import ELSEWHERE
+from penstock.errors import Fenced, Refused, TargetLost, WrongType
 from penstock.lua import Script, ours
 from penstock.wire import Command, Packed, Wire, pack
 
@@ -29,8 +30,11 @@ next_messages, settle, _arrive, _meet = (
 )
 
 
-IN_SCRIPT: Final = re.compile(r"^Error running script .*?@user_script: ?\d+: | script: (?:\w+, )?on @user_script.*$")
-"""Where in which script a server met the error that it tells."""
+IN_SCRIPT: Final = re.compile(
+    r"^Error running script .*?@user_script:\d+: (?:@user_script: \d+: )?(?:-(?:OOM |READONLY )?)?"
+    r"| script: (?:\w+, )?on @user_script.*$"
+)
+"""Where in which script a server met the error that it tells (Redis 6.2 says it twice), and what clients cut off."""
 BACKLOG: Final = 100
 """So many messages at once mean that more wait."""
 MANY: Final = 100
@@ -132,7 +136,7 @@ class Target:
         return Arrived(int(token), int(last or 0), int(first or 0), digest)
 
     async def send(self, first: int, last: int, digest: bytes, messages: Packed) -> None:
-        """Send ``messages`` for those from ``first`` to ``last``; ``arrived`` has the answer."""
+        """Send ``messages`` for those from ``first`` to ``last``; ``arrived`` has the answer. Raises like ``meet``."""
         named = {**self._named, "first": first, "last": last, "digest": digest}
         commands: list[Command]
         if messages.count <= MANY:
@@ -143,7 +147,10 @@ class Target:
             push, open_ = ("LPUSHX", self._door, others), ("RENAMENX", self._door, self._out)
             commands = [("MULTI",), call, push, open_, ("EXEC",)]
         self._owed.append(len(commands))
-        await self._wire.send(pack(commands))
+        try:
+            await self._wire.send(pack(commands))
+        except RedisError as error:
+            raise refused(error) from error
 
     async def arrived(self) -> int:
         """The number of the last message there, by the answer to the oldest ``send``. Raises as ``meet`` does."""
@@ -158,14 +165,17 @@ class Target:
 def _checked(reply: Any) -> Any:
     if isinstance(reply, ResponseError):
         error = ours(reply)
-        raise Refused(f"the other server: {error}") if isinstance(error, WrongType) else error
+        if isinstance(error, Fenced):
+            raise Fenced(f"{ELSEWHERE}{error}")
+        raise Refused(f"{ELSEWHERE}{error}") if isinstance(error, WrongType) else error
     return reply
 
 
 def refused(error: RedisError) -> Exception:
-    """What the other server says, told as such; trouble with the connection as it is."""
-    said = isinstance(error, ResponseError | AuthenticationError)
-    return Refused(f"the other server: {IN_SCRIPT.sub('', str(error))}") if said else error
+    """What the other server says, and trouble with the connection to it, told as such; that stays of its type."""
+    if isinstance(error, ResponseError | AuthenticationError):
+        return Refused(f"{ELSEWHERE}{IN_SCRIPT.sub('', str(error))}")
+    return type(error)(f"{ELSEWHERE}{error}") if isinstance(error, ConnectionError | TimeoutError) else error
 
 
 async def catch_up(source: Source, arrived: Arrived, settled: int, prepare: Prepare = unchanged) -> int | None:

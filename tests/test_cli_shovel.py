@@ -20,7 +20,7 @@ from redis.asyncio import Redis
 
 from penstock.copying import Copy, Overtaken
 from penstock.embedded import EmbeddedServer
-from penstock.moving import place
+from penstock.moving import Move, place
 from tests.commandline import AWKWARD, PATIENCE, Result, ended, penstock, running, until
 from tests.reliability.proxy import Link, Proxy, received, send
 from tests.reliability.two_servers import assert_same
@@ -247,12 +247,12 @@ async def test_what_is_no_list_or_not_there(redis: Redis, there: Redis, redis_ur
     missing = await shovel(redis_url, "in", there_url, "out")
     assert (missing.status, missing.error) == (1, "penstock: in is not there: expected a list with messages\n")
     await redis.hset("in", "field", "value")
-    assert "in is a hash, expected a list" in (await shovel(redis_url, "in", there_url, "out")).error
+    assert f"in on {redis_url} is a hash, expected a list" in (await shovel(redis_url, "in", there_url, "out")).error
     await there.set("out", "value")
     await push(redis, [b"one"], "real")
     wrong = await shovel(redis_url, "real", there_url, "out")
     assert (wrong.status, wrong.out) == (1, b"")
-    assert "out is a string, expected a list" in wrong.error
+    assert f"out on {there_url} is a string, expected a list" in wrong.error
     assert (await keys(redis), await keys(there)) == ([b"in", b"real"], [b"out"])
 
 
@@ -283,7 +283,10 @@ async def test_the_server_that_does_not_answer_is_named_without_its_password(red
     for words in ((redis_url, "in", away, "out"), (away, "in", redis_url, "out")):
         result = await shovel(*words)
         assert (result.status, result.out) == (1, b"")
-        assert result.error.startswith("penstock: cannot reach redis://user:***@127.0.0.1:1/0: connection refused")
+        assert result.error == (
+            "penstock: cannot reach redis://user:***@127.0.0.1:1/0: connection refused; "
+            "start a server there, or name another\n"
+        )
     assert await keys(redis) == [b"in"]
 
 
@@ -308,7 +311,9 @@ async def test_no_password_is_ever_shown_or_kept(redis: Redis, redis_url: str, t
 
 
 async def test_help_and_wrong_calls() -> None:
-    assert "--until-empty" in (await penstock("shovel", "--help")).text
+    told = " ".join((await penstock("shovel", "--help")).text.split())
+    for words in ("--until-empty", "an empty list is an error", "13 seconds at most", "LIST:from:<id> on the target"):
+        assert words in told
     for wrong in (["redis://h", "in", "redis://h"], ["redis://h", "in", "redis://h", "out", "--limit", "-1"]):
         assert (await shovel(*wrong)).status == 2
 
@@ -527,6 +532,23 @@ async def test_what_is_never_answered_is_put_back_unless_it_has_arrived(
     assert await keys(redis) == ([b"in"] if rest else [])
 
 
+async def test_a_lot_that_has_not_arrived_is_put_back_in_order_and_in_a_few_transactions(
+    redis: Redis, there: Redis, there_url: str
+) -> None:
+    messages = [b"%d" % number for number in range(20_000)]
+    move = Move(redis, b"in", there, "out", there_url)
+    await move._agree()
+    await push(redis, messages)
+    await redis.rename("in", move.pending)
+    await push(redis, [b"later"])
+    await redis.config_resetstat()
+    await move.end()
+    transactions = (await redis.info("commandstats"))["cmdstat_exec"]["calls"]
+    assert transactions < 10
+    assert_same(await left(redis), [*messages, b"later"])
+    assert (await keys(redis), await keys(there)) == ([b"in"], [])
+
+
 async def test_a_signal_while_the_other_server_is_away_leaves_all_for_the_next_call(
     redis: Redis, redis_url: str, tmp_path: Path
 ) -> None:
@@ -541,7 +563,8 @@ async def test_a_signal_while_the_other_server_is_away_leaves_all_for_the_next_c
             status, err = await ended(process, 60)
             os.kill(server.pid, signal.SIGCONT)
         assert status == 1
-        assert re.search(r"what may not have arrived is in in:shovel:[0-9a-f]{12}: the same call goes on with it", err)
+        late, remains = "not everything was put back within 10 s", "what may not have arrived is in in:shovel:"
+        assert re.search(rf"penstock: {late}: {remains}[0-9a-f]{{12}}: the same call goes on with it\n", err)
         assert (await shovel(redis_url, "in", proxy.url, "out")).status == 0
         async with Redis.from_url(server.url) as there:
             await assert_moved(redis, there, messages)
@@ -831,18 +854,44 @@ async def test_a_copy_never_guesses(redis: Redis, there: Redis) -> None:
 # What is seen.
 
 
-async def test_a_progress_bar_is_on_a_terminal_only(redis: Redis, there: Redis, redis_url: str, there_url: str) -> None:
-    await push(redis, messages_with_trouble())
+async def on_terminal(*words: str) -> tuple[Process, int]:
+    """A shovel, and the terminal that it writes to."""
     ours, theirs = pty.openpty()
-    words = ("-m", "penstock", "shovel", redis_url, "in", there_url, "out")
-    environment = {**os.environ, "COLUMNS": "200", "TERM": "xterm"}
     process = await asyncio.create_subprocess_exec(
-        sys.executable, *words, stderr=theirs, stdout=asyncio.subprocess.PIPE, env=environment
+        sys.executable,
+        *("-m", "penstock", "shovel", *words),
+        stderr=theirs,
+        stdout=asyncio.subprocess.PIPE,
+        env={**os.environ, "COLUMNS": "200", "TERM": "xterm"},
     )
     os.close(theirs)
-    shown = await asyncio.to_thread(_all_of, ours)
+    return process, ours
+
+
+async def test_words_have_a_line_of_their_own_beside_the_bar(
+    redis: Redis, there: Redis, redis_url: str, proxy: Proxy
+) -> None:
+    await push(redis, messages_with_trouble())
+    fault = proxy.fault(HALFWAY.decode(), forward=False)
+    process, terminal = await on_terminal(redis_url, "in", proxy.url, "out")
+    await set_off(fault.met)
+    while b"left," not in await asyncio.to_thread(os.read, terminal, 65536):
+        pass
+    fault.cut()
+    shown = await asyncio.to_thread(_all_of, terminal)
+    await asyncio.wait_for(process.communicate(), PATIENCE)
+    os.close(terminal)
+    assert (process.returncode, shown.count(b"penstock: ")) == (0, 1)
+    words = rb"penstock: the link is broken, and tried again: the other server: [^\r\n]*\r\n"
+    assert re.search(rb"(\n|\x1b\[2K)" + words, shown)
+
+
+async def test_a_progress_bar_is_on_a_terminal_only(redis: Redis, there: Redis, redis_url: str, there_url: str) -> None:
+    await push(redis, messages_with_trouble())
+    process, terminal = await on_terminal(redis_url, "in", there_url, "out")
+    shown = await asyncio.to_thread(_all_of, terminal)
     out, _ = await asyncio.wait_for(process.communicate(), PATIENCE)
-    os.close(ours)
+    os.close(terminal)
     assert out.startswith(b"moved 20,000 messages")
     assert process.returncode == 0
     plain = re.sub(rb"\x1b\[[\d;?]*[a-zA-Z]", b"", shown)

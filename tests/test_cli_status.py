@@ -1,6 +1,7 @@
 """penstock status."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +118,56 @@ async def test_json_says_it_all(redis: Redis, redis_url: str) -> None:
     assert {"name": "out0", "role": "out", "type": "none", "length": 0, "oldest": None} in told["lists"]
     assert (told["lease"]["owner"], told["lease"]["token"]) == ("3", 4)
     assert 0 < told["lease"]["expires_in"] <= 10
+
+
+async def _linked(redis: Redis, **noted: Any) -> int:
+    """A vpush has ``noted`` that of its link, and is alive; the server's time (s)."""
+    await register(redis, "demo", "3")
+    now = (await redis.time())[0]
+    fields: dict[Any, Any] = {"state": "up", "since": now - 90, "reason": "", "waiting": 0, "oldest": 0, "at": now}
+    await redis.hset("demo:link", mapping=fields | {"rtt": "0.001234"} | noted)
+    await redis.hset("demo:lease", mapping={"owner": "3", "token": 4, "expires": now * 1000 + 60_000})
+    return now
+
+
+async def test_a_link_is_told_in_one_line(redis: Redis, redis_url: str) -> None:
+    now = await _linked(redis)
+    told = (await penstock("status", "demo", redis=redis_url)).text
+    assert re.search(
+        r"^The link is up for 1 min 3\d s, by its last batch; nothing waits; last round trip 1.2 ms.$",
+        told,
+        re.MULTILINE,
+    )
+    await redis.rpush("work in", *range(1500))
+    await redis.rpush("work pending", "a")
+    down: dict[Any, Any] = {
+        "state": "down",
+        "reason": "the other server: closed.",
+        "waiting": 9,
+        "oldest": 60,
+        "at": now,
+    }
+    await redis.hset("demo:link", mapping=down)
+    told = (await penstock("status", "demo", redis=redis_url)).text
+    state, waits = (
+        r"The link is down for 1 min 3\d s: the other server: closed",
+        r"1,501 wait, the oldest for 1 min \d s",
+    )
+    assert re.search(rf"^{state}; {waits}; last round trip 1.2 ms.$", told, re.MULTILINE)
+    await redis.delete("demo:lease")
+    await redis.hdel("demo:link", "rtt")
+    told = (await penstock("status", "demo", redis=redis_url)).text
+    assert re.search(rf"^No vpush is alive to use the link; {waits}.$", told, re.MULTILINE)
+
+
+async def test_a_link_is_told_to_programs(redis: Redis, redis_url: str) -> None:
+    await register(redis, "demo", "3")
+    assert (await penstock("status", "demo", "--json", redis=redis_url)).json["link"] is None
+    await _linked(redis, state="down", reason="closed", waiting=1, oldest="2.5")
+    await redis.rpush("work in", "a")
+    link = (await penstock("status", "demo", "--json", redis=redis_url)).json["link"]
+    assert (link.pop("changed_ago"), link.pop("oldest")) == (pytest.approx(90, abs=5), pytest.approx(2.5, abs=5))
+    assert link == {"alive": True, "up": False, "reason": "closed", "waiting": 1, "round_trip": 0.001234}
 
 
 async def test_the_dead_are_not_shown_but_what_they_hold_is(redis: Redis, redis_url: str) -> None:

@@ -101,22 +101,55 @@ async def test_replicas_that_take_turns_by_a_lease_have_one_pending_list(redis: 
 
 async def test_a_link_to_another_server_is_shown_with_what_waits_for_it_and_what_crossed_it(redis: Redis) -> None:
     assert (await scraped(redis))("link_up") is None
-    seen: Any = {"state": "up", "since": 1, "reason": "", "rtt": "0.25", "waiting": 7, "oldest": "1.5", "at": 2}
+    now = time.time()
+    seen: Any = {"state": "up", "since": 1, "reason": "", "rtt": "0.25", "waiting": 7, "oldest": "1.5", "at": now}
     await redis.hset("demo:link", mapping=seen)
+    await redis.hset("demo:lists", mapping={"in": "in", "pending": "pending"})
+    await redis.hset("demo:lease", mapping={"owner": "1", "token": 4, "expires": int(now * 1000) + 60_000})
+    await redis.lpush("in", *range(4))
+    await redis.lpush("pending", *range(3))
     await redis.hset("demo:metrics:batches", mapping={"count": 3, "bytes": 99, "sum": "0.5", "max": "0.25"})
     await redis.hset("demo:metrics:dead", mapping={"count": 2, "out": 2})
     found = await scraped(redis)
-    assert [found(f"link_{name}") for name in ("up", "waiting", "oldest_seconds", "round_trip_seconds")] == [
-        1,
-        7,
-        1.5,
-        0.25,
-    ]
+    assert [found(f"link_{name}") for name in ("up", "waiting", "round_trip_seconds")] == [1, 7, 0.25]
+    assert found("link_oldest_seconds") == pytest.approx(1.5, abs=1)
     assert (found("link_batches_total"), found("link_bytes_total")) == (3, 99)
     assert found("dead_total", reason="unfit") == 2
-    await redis.hset("demo:link", mapping={"state": "down", "waiting": "many"})
+    await redis.hset("demo:link", mapping={"state": "down", "rtt": "much"})
+    await redis.delete("demo:lists")
     found = await scraped(redis)
-    assert (found("link_up"), found("link_waiting")) == (0, None)
+    assert [found(f"link_{name}") for name in ("up", "waiting", "round_trip_seconds")] == [0, None, None]
+
+
+@pytest.mark.parametrize("lease", [{"owner": "1", "token": 4, "expires": 5}, {}], ids=["run out", "none"])
+async def test_a_link_that_no_vpush_uses_is_down_and_what_waits_for_it_is_counted_and_grows_old(
+    redis: Redis, lease: dict[Any, Any]
+) -> None:
+    seen: Any = {"state": "up", "since": 1, "waiting": 0, "oldest": 0, "at": time.time() - 100}
+    await redis.hset("demo:link", mapping=seen)
+    await redis.hset("demo:lists", mapping={"in": "in", "pending": "pending"})
+    if lease:
+        await redis.hset("demo:lease", mapping=lease)
+    found = await scraped(redis)
+    assert [found(f"link_{name}") for name in ("up", "waiting", "oldest_seconds")] == [0, 0, 0]
+    await redis.lpush("in", 1, 2)
+    await redis.lpush("pending", 1)
+    found = await scraped(redis)
+    assert [found(f"link_{name}") for name in ("up", "waiting")] == [0, 3]
+    assert found("link_oldest_seconds") == pytest.approx(100, abs=2)
+
+
+async def test_what_has_just_come_to_an_idle_vpush_is_not_as_old_as_its_last_batch(redis: Redis) -> None:
+    now = time.time()
+    seen: Any = {"state": "up", "since": 1, "waiting": 0, "oldest": 0, "at": now - 100}
+    await redis.hset("demo:link", mapping=seen)
+    await redis.hset("demo:lease", mapping={"owner": "1", "token": 4, "expires": int(now * 1000) + 60_000})
+    await redis.hset("demo:lists", "in", "in")
+    await redis.lpush("in", 1)
+    found = await scraped(redis)
+    assert [found(f"link_{name}") for name in ("up", "waiting", "oldest_seconds")] == [1, 1, 0]
+    await redis.hset("demo:link", mapping={"waiting": 1, "oldest": "7"})
+    assert (await scraped(redis))("link_oldest_seconds") == pytest.approx(107, abs=2)
 
 
 async def test_a_done_list_of_another_name_is_shown_in_place_of_the_usual_one(redis: Redis) -> None:

@@ -13,8 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 from redis import Redis
+from redis.exceptions import ConnectionError as Disconnected
+from redis.exceptions import TimeoutError as Unanswered
+from structlog.testing import capture_logs
 
+from common.trouble import Trouble
 from penstock.embedded import EmbeddedServer, free_port
 from tests.harness import Service, until
 
@@ -232,6 +237,24 @@ def test_trouble_is_told_once_and_once_with_its_length_when_it_is_over(mpush: St
     (resumed,) = log_of(service, "resumed")
     assert 1.2 <= resumed["after"] < 10
     assert kinds.count("registered") == 1  # the server kept the registration
+
+
+def test_of_two_servers_each_kind_of_trouble_is_told_once_for_each() -> None:
+    with capture_logs() as told:
+        trouble = Trouble(structlog.get_logger())
+        for _ in range(2):
+            for words in ("closed", "the other server: closed", "the other server: refused", "refused"):
+                trouble.begins(Disconnected(words))
+            trouble.begins(Unanswered("the other server: silent"))
+        trouble.over()
+        trouble.begins(Disconnected("closed"))
+    assert [line.get("reason") for line in told] == [
+        "closed",
+        "the other server: closed",
+        "the other server: silent",
+        None,
+        "closed",
+    ]
 
 
 def test_a_server_that_may_lose_messages_is_told_of_once(mpush: Start) -> None:

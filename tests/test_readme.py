@@ -23,10 +23,11 @@ RECURSES: Final = re.compile(r"^make test$", re.MULTILINE)
 class Shell:
     """A bash session in the repository, as a reader has it."""
 
-    def __init__(self, port: int, other_port: int) -> None:
+    def __init__(self, *ports: int) -> None:
+        """``ports`` are in place of 6379, 6380 and so on."""
         ours = ("MPUSH_", "VPUSH_", "REDIS")
         environment = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
-        self._ports = {"6379": str(port), "6380": str(other_port)}
+        self.ports = {str(6379 + place): str(port) for place, port in enumerate(ports)}
         self._process = subprocess.Popen(
             ["bash"],
             cwd=ROOT,
@@ -42,8 +43,7 @@ class Shell:
         """What ``command`` printed, and its status; the README's ports are the test's."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        command = re.sub("6379|6380", lambda port: self._ports[port[0]], command)
-        self._process.stdin.write(f"{command}\necho '{END}' $?\n")
+        self._process.stdin.write(f"{self.ours(command)}\necho '{END}' $?\n")
         self._process.stdin.flush()
         lines: list[str] = []
         for line in self._process.stdout:
@@ -52,6 +52,13 @@ class Shell:
             if not line.startswith('{"'):  # a service's log
                 lines.append(line)
         raise AssertionError(f"the shell ended in {command!r}: {lines}")
+
+    def ours(self, text: str) -> str:
+        return re.sub("|".join(self.ports), lambda port: self.ports[port[0]], text)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     def close(self) -> None:
         os.killpg(self._process.pid, signal.SIGKILL)

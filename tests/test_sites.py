@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, suppress
@@ -10,6 +11,7 @@ from typing import Any, NamedTuple
 
 import psutil
 import pytest
+from redis import Redis as Client
 from redis.asyncio import Redis
 
 from compose import stage
@@ -18,9 +20,11 @@ from compose.sites.keyspace import queues_for
 from compose.sites.outcome import Outcome, read_outcome
 from compose.sites.sent import Sent
 from compose.sites.site import Site
-from penstock.embedded import EmbeddedServer
+from penstock.embedded import EmbeddedServer, free_port
 from tests.commandline import penstock
 from tests.demos import ROOT, begun, demonstrate
+from tests.harness import until
+from tests.test_readme import Shell
 
 DEMO = ("-m", "compose.sites.demo")
 PROCESSES = ["mpush", "to-two", "to-three"]
@@ -309,6 +313,40 @@ async def test_the_longest_delay_is_that_of_the_oldest_message_that_came_late(re
     assert site.longest_delay([1.0, 8.5, 12.9]) == 8.0
     site.seen = [(1, 1.5), (3, 13.0), (9, 14.0)]  # more than were pushed
     assert site.longest_delay([1.0, 2.0, 12.9]) == 11.0
+
+
+@pytest.fixture
+def shell() -> Iterator[Shell]:
+    session = Shell(*(free_port() for _ in range(3)))
+    yield session
+    left = psutil.Process(session.pid).children(recursive=True)  # those of a composition are in groups of their own
+    session.close()
+    for process in left:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+
+
+def test_every_command_of_its_readme_works_as_typed(shell: Shell, tmp_path: Path) -> None:
+    """On free ports, and in one terminal in place of two: what stays in the first one goes on behind the rest."""
+    for file in [ROOT / "compose/sites/Procfile", *ROOT.glob("compose/sites/*.yaml")]:
+        text = shell.ours(file.read_text()).replace("compose/sites", str(tmp_path))
+        (tmp_path / file.name).write_text(text)
+    text = (ROOT / "compose/sites/README.md").read_text().replace("compose/sites", str(tmp_path))
+    text = text.replace("/tmp/site-three", f"{tmp_path}/three")
+    blocks = re.findall(r"^```\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    first, *others = [block for block in blocks if "penstock " in block]
+    shell.run(f"{first.rstrip()} > /dev/null 2>&1 &")
+    for port in shell.ports:
+        wait = (
+            f"until .venv/bin/penstock redis --redis redis://localhost:{port}/0 ping 2> /dev/null; do sleep 0.1; done"
+        )
+        assert shell.run(wait)[1] == 0
+    for block in others:
+        for command in block.splitlines():
+            printed, status = shell.run(command)
+            assert status == 0, f"{command}\n{printed}"
+    with Client.from_url(f"redis://localhost:{shell.ports['6381']}/0") as there:
+        until(lambda: there.llen("sites:three") == 1488)
 
 
 async def test_the_props_files_of_vpush_are_fine() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from redis.asyncio import Redis
-from redis.exceptions import ConnectionError
+from redis.exceptions import BusyLoadingError, ConnectionError, ResponseError, TimeoutError
 
 from penstock.errors import Fenced, Refused, TargetLost, WrongType
 from penstock.lua import Script
@@ -23,6 +23,7 @@ from penstock.transport import (
     catch_up,
     digest_of,
     next_messages,
+    refused,
     settle,
 )
 from penstock.wire import Packed, Wire
@@ -367,6 +368,23 @@ async def test_many_messages_of_another_sender_are_refused(redis: Redis, there: 
     assert set(await redis.keys()) <= {b"out:from:me", b"out"}
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        "not allowed.",
+        "not allowed. script: e872a0b8, on @user_script:31.",
+        "not allowed. script: on @user_script:31.",
+        *(
+            f"Error running script (call to f_e872a0b8): @user_script:31: @user_script: 31: {code}not allowed."
+            for code in ("", "-OOM ", "-READONLY ")
+        ),
+    ],
+    ids=["no script", "Redis 7", "Valkey", *(f"Redis 6.2{code}" for code in ("", " full", " read-only"))],
+)
+def test_a_refusal_is_told_without_the_place_in_a_script(said: str) -> None:
+    assert str(refused(ResponseError(said))) == "the other server: not allowed."
+
+
 @pytest.mark.parametrize("others", [[], [b"before"]])
 @pytest.mark.parametrize("right", ["-renamenx", "-lpush", "-lpushx", "-hset", "-evalsha", "-exec"])
 async def test_many_messages_are_refused_as_a_whole_where_a_right_is_missing(
@@ -383,7 +401,7 @@ async def test_many_messages_are_refused_as_a_whole_where_a_right_is_missing(
         if right == "-lpush" and others:
             assert await answer_to(there, 1, 300) == 300
         else:
-            with pytest.raises(Refused, match=r"(?i)no permission|previous errors"):
+            with pytest.raises(Refused, match=r"(?i)no permission|previous errors|server: the user executing"):
                 await answer_to(there, 1, 300)
             assert await held(redis, "out") == others
             assert await redis.hget("out:from:me", "sequence") is None
@@ -557,7 +575,9 @@ async def test_another_sender_ends_it(redis: Redis, there: Target) -> None:
     wire = Wire(redis)
     await Target(wire, "out", "me", 8).meet()
     await wire.close()
-    assert isinstance(await refusal_of(transfer(Here(numbered(100)), there).run(0)), Fenced)
+    error = await refusal_of(transfer(Here(numbered(100)), there).run(0))
+    assert isinstance(error, Fenced)
+    assert str(error) == "the other server: out:from:me"
 
 
 async def test_a_gap_is_told(there: Target) -> None:
@@ -566,15 +586,22 @@ async def test_a_gap_is_told(there: Target) -> None:
     assert str(error) == "the other server has 0 messages where 60 were expected"
 
 
-async def test_a_cut_link_is_told_as_it_is(redis: Redis) -> None:
-    class Cut(Target):
-        async def arrived(self) -> int:
-            raise ConnectionError("cut")
+@pytest.mark.parametrize("kind", [ConnectionError, BusyLoadingError, TimeoutError])
+@pytest.mark.parametrize("step", ["send", "receive"])
+async def test_trouble_with_the_connection_says_that_it_is_the_other_server_and_stays_of_its_type(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch, step: str, kind: type[Exception]
+) -> None:
+    async def cut(*_: object) -> None:
+        raise kind("cut")
 
     wire = Wire(redis)
-    there = Cut(wire, "out", "me", 7)
+    there = Target(wire, "out", "me", 7)
     await there.meet()
-    assert isinstance(await refusal_of(transfer(Here(numbered(100)), there).run(0)), ConnectionError)
+    monkeypatch.setattr(wire, step, cut)
+    error = await refusal_of(transfer(Here(numbered(100)), there).run(0))
+    assert (type(error), str(error)) == (kind, "the other server: cut")
+    with pytest.raises(kind, match="the other server: cut"):
+        await there.meet()
     await wire.close()
 
 

@@ -220,10 +220,24 @@ def test_while_the_other_server_is_away_messages_wait_here(breakable: Line, tmp_
         there.stop()
         breakable.push(messages[500:])
         until(lambda: waits(service))
+        assert all(str(line["reason"]).startswith("the other server: ") for line in told(service, "waiting"))
         assert breakable.here.llen("in") + breakable.here.llen("pending") == 500
         there.start()
         breakable.until_arrived(messages)
         assert len(told(service, "resumed")) == 1
+
+
+def test_what_the_other_server_refuses_for_its_token_is_told_as_such_and_sent_with_another(line: Line) -> None:
+    service = line.up()
+    line.push([b"one"])
+    line.until_arrived([b"one"])
+    source = line.here.hget(KEYS.sequence, "source").decode()
+    line.there.hset(f"out:from:{source}", "token", 1_000_000)
+    line.push([b"two"])
+    line.until_arrived([b"one", b"two"])
+    (fenced,) = told(service, "fenced by the other server")
+    assert fenced["key"] == f"out:from:{source}"
+    assert told(service, "lease lost") == []
 
 
 def test_a_list_there_of_the_wrong_type_is_named_once_and_waited_for(line: Line) -> None:

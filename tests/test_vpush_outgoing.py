@@ -31,7 +31,7 @@ SMALL: Final = 10_000
 """Bytes of the largest message, where a test need not have many of them."""
 ROOM: Final = int(SMALL * SLACK)
 """Bytes of it for messages and their lengths, before they are compressed."""
-NO_ENVELOPE: Final = "expected a JSON object, whose meta.hops counts the sites"
+NO_ENVELOPE: Final = "expected a JSON object, whose meta.hops counts the links"
 quick: Final = settings(deadline=None, max_examples=100)
 
 

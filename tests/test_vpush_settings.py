@@ -107,8 +107,16 @@ def test_a_number_out_of_its_bounds_is_refused_by_name(
 
 def test_transport_needs_a_namespace() -> None:
     assert one(redis_namespace=...) == (
-        "redisNamespace: missing: expected a name, under which the lease and the sequence lie"
+        "redisNamespace: missing: expected a name, "
+        "in a props file or as VPUSH_REDIS_NAMESPACE or VPUSH_SERVICE_NAMESPACE"
     )
+
+
+def test_of_a_file_that_cannot_be_read_nothing_is_called_missing(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError) as refusal:
+        Settings.load(tmp_path / "nowhere.yaml", {})
+    (problem,) = refusal.value.problems
+    assert "cannot be read" in str(problem)
 
 
 def test_one_instance_is_active_whatever_is_asked_for() -> None:
@@ -122,7 +130,8 @@ def test_pending_is_another_list_than_in() -> None:
 
 def test_what_is_unpacked_is_not_compressed_again() -> None:
     assert one(compression="zstd", unpack=True) == (
-        "unpack: what is unpacked is for readers: compression has no place there"
+        "unpack: this and compression: zstd exclude each other: leave one out; "
+        "to send on compressed, run a second vpush"
     )
     assert made(compression="zstd").compression == "zstd"
     assert made(unpack=True).unpack
@@ -131,7 +140,8 @@ def test_what_is_unpacked_is_not_compressed_again() -> None:
 
 def test_what_is_unpacked_has_no_hops_to_count() -> None:
     assert one(max_hops=3, unpack=True) == (
-        "unpack: what is unpacked has no hops to count: set it on the side that compresses"
+        "maxHops: cannot be counted in what comes compressed: "
+        "leave it out here, and set it on the vpush that compresses"
     )
     assert made(max_hops=3, compression="zstd").max_hops == 3
 

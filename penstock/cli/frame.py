@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
 DEFAULT: Final = "redis://localhost:6379/0"
+OTHERWISE: Final = "or name another with --redis URL or REDIS"
 SCHEMES: Final = ("redis://", "rediss://", "unix://", "redis+sentinel://")
 
 RedisUrl = Annotated[str, typer.Option("--redis", envvar="REDIS", metavar="URL", help="The server of the lists.")]
@@ -69,10 +70,12 @@ def complain(error: Exception | str, status: int) -> int:
 
 
 @asynccontextmanager
-async def connected(url: str, *, silence: float = 10, name: str = "penstock-cli") -> AsyncIterator["Redis"]:
+async def connected(
+    url: str, *, silence: float = 10, name: str = "penstock-cli", otherwise: str = OTHERWISE
+) -> AsyncIterator["Redis"]:
     """A client that has answered once; raises ``Failed``, naming the server, where it does not, or not any more.
 
-    After ``silence`` seconds without a reply it counts as lost.
+    After ``silence`` seconds without a reply it counts as lost; ``otherwise`` is what to do then but to start it.
     """
     from redis.exceptions import RedisError
 
@@ -89,7 +92,7 @@ async def connected(url: str, *, silence: float = 10, name: str = "penstock-cli"
         await client.ping()
         yield client
     except RedisError as error:
-        raise Failed(_explained(error, _masked(url))) from error
+        raise Failed(_explained(error, _masked(url), otherwise)) from error
     finally:
         await client.aclose()
 
@@ -105,25 +108,31 @@ async def both(url: str, service_url: str | None) -> AsyncIterator[tuple["Redis"
                 yield redis, service_redis
 
 
-async def require_list(redis: "Redis", key: bytes) -> None:
-    """Raise ``Failed`` where ``key`` is something else than a list; one that does not exist is an empty list."""
+async def require_list(redis: "Redis", key: bytes, url: str | None = None) -> None:
+    """Raise ``Failed`` where ``key`` is something else than a list; one that does not exist is an empty list.
+
+    ``url`` is told where there is more than one server.
+    """
     kind = decoded(await redis.type(key))
     if kind not in ("list", "none"):
-        raise Failed(f"{shown(key)} is a {kind}, expected a list: name another key, or delete or rename this one")
+        name = f"{shown(key)} on {_masked(url)}" if url else shown(key)
+        raise Failed(f"{name} is a {kind}, expected a list: name another key, or delete or rename this one")
 
 
-def _explained(error: Exception, url: str) -> str:
+def _explained(error: Exception, url: str, otherwise: str) -> str:
     from redis import exceptions
 
+    from penstock.connection import ELSEWHERE
+
     words = str(error).partition(" of pipeline caused error: ")
-    reason = shown((words[2] or words[0]).strip().rstrip("."))
+    reason = shown((words[2] or words[0]).strip().rstrip(".").removeprefix(ELSEWHERE))
     if isinstance(error, exceptions.AuthenticationError):
         return f"{url} refuses the login: {reason}; expected redis://USER:PASSWORD@HOST:PORT/DB"
     if isinstance(error, exceptions.BusyLoadingError):
         return f"{url} is still loading its data: try again in a while"
     if isinstance(error, exceptions.ConnectionError | exceptions.TimeoutError):
         why = _cause(error) or reason
-        return f"cannot reach {url}: {why}; start a server there, or name another with --redis URL or REDIS"
+        return f"cannot reach {url}: {why}; start a server there, {otherwise}"
     if isinstance(error, exceptions.OutOfMemoryError):
         return f"{url} is out of memory: {reason}; take messages from its lists, or raise its maxmemory"
     if isinstance(error, exceptions.MovedError):

@@ -30,6 +30,9 @@ PATIENCE: Final = 3
 ENDING: Final = 10
 """Seconds that are spent on putting back what has not arrived."""
 
+OTHERWISE: Final = "or name another"
+"""Where a server does not answer, which is one of two that the call names."""
+
 
 def shovel(
     source_url: Annotated[str, typer.Argument(metavar="SRC_URL", help="The server to take from.")],
@@ -46,10 +49,15 @@ def shovel(
     """Move a list to another server.
 
     Every message arrives once and in order, whatever happens to the link; a broken one is tried again for half a
-    minute. Without --until-empty it ends with what is in the list when it begins. Ctrl-C waits a few seconds for what
-    is on its way; what has not arrived is in its list again. A killed shovel leaves that in LIST:shovel:<hash>, and the
-    same call goes on with it. Of two at once for the same lists, the later one takes over. What --copy has copied when
-    it is killed or fails is there twice once it is called again.
+    minute. Without --until-empty it ends with what is in the list when it begins; an empty list is an error, status 1.
+
+    Ctrl-C waits a few seconds for what is on its way; what has not arrived is in its list again, and the exit status is
+    130. Where a server does not answer, that takes 13 seconds at most: then the rest stays in LIST:shovel:<hash>, and
+    the exit status is 1. A killed shovel leaves the rest there, too. The same call goes on with it. Of two at once for
+    the same lists, the later one takes over.
+
+    What --copy has copied when it is killed or fails is there twice once it is called again. Killed, it leaves
+    LIST:from:<id> on the target: delete that.
     """
     run(_shovel(Order(source_url, source, target_url, target, copy, limit, until_empty), json))
 
@@ -79,12 +87,12 @@ async def _shovel(order: Order, as_json: bool) -> int:
     from penstock.shovel import HereError
 
     order.target.encode()  # raises where it is not UTF-8, as the name of a ledger must be
-    async with connected(order.source_url, silence=SILENCE) as here:
-        await require_list(here, encoded(order.source))
+    async with connected(order.source_url, silence=SILENCE, otherwise=OTHERWISE) as here:
+        await require_list(here, encoded(order.source), order.source_url)
         server = await _server(here, order.source_url)
         try:
-            async with connected(order.target_url, silence=SILENCE) as there:
-                await require_list(there, encoded(order.target))
+            async with connected(order.target_url, silence=SILENCE, otherwise=OTHERWISE) as there:
+                await require_list(there, encoded(order.target), order.target_url)
                 if order.source == order.target and server == await _server(there, order.target_url):
                     raise Misused(f"{shown(order.target)} is the same list on the same server: name another")
                 return await _carry(order, _job(order, here, there), as_json)
@@ -123,8 +131,12 @@ async def _carry(order: Order, job: "Shovel", as_json: bool) -> int:
     most, started = order.most(waiting), time.monotonic()
     title = f"{shown(order.source)} to {shown(order.target)}"
     try:
-        with _progress(title, waiting if most is None else most) as arrived:
-            interrupted = await _until_signal(job, job.run(most, arrived, _tell_broken))
+        with _progress(title, waiting if most is None else most) as (arrived, tell):
+
+            def broken(why: str) -> None:
+                tell(f"the link is broken, and tried again: {why}")
+
+            interrupted = await _until_signal(job, job.run(most, arrived, broken), tell)
     except Fenced:
         raise Failed(f"another shovel from {title} has begun, and goes on with the rest") from None
     except BaseException:
@@ -139,7 +151,7 @@ async def _carry(order: Order, job: "Shovel", as_json: bool) -> int:
     return 130 if interrupted else int(missing > 0)
 
 
-async def _until_signal(job: "Shovel", run: Coroutine[Any, Any, None]) -> bool:
+async def _until_signal(job: "Shovel", run: Coroutine[Any, Any, None], tell: Callable[[str], object]) -> bool:
     """Run it to its end, or a little further than ctrl-C or SIGTERM, and put back the rest; whether it was a signal."""
     signalled = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -157,11 +169,11 @@ async def _until_signal(job: "Shovel", run: Coroutine[Any, Any, None]) -> bool:
         with suppress(asyncio.CancelledError):
             await running
     finally:
-        await _end(job)
+        await _end(job, tell)
     return signalled.is_set()
 
 
-async def _end(job: "Shovel") -> None:
+async def _end(job: "Shovel", tell: Callable[[str], object]) -> None:
     from redis.exceptions import RedisError
 
     from penstock.shovel import HereError
@@ -172,15 +184,10 @@ async def _end(job: "Shovel") -> None:
     except Fenced:
         raise
     except TimeoutError:
-        complain(job.remains, 0)
-        raise Failed(f"no answer within {ENDING} s") from None
+        raise Failed(f"{job.late} within {ENDING} s: {job.remains}") from None
     except (RedisError, HereError, PenstockError):
-        complain(job.remains, 0)
+        tell(job.remains)
         raise
-
-
-def _tell_broken(why: str) -> None:
-    complain(f"the link is broken, and tried again: {why}", 0)
 
 
 def _report(order: Order, moved: "Moved", seconds: float, interrupted: bool, as_json: bool) -> None:
@@ -197,14 +204,15 @@ def _report(order: Order, moved: "Moved", seconds: float, interrupted: bool, as_
 
 
 @contextmanager
-def _progress(title: str, total: int) -> Iterator[Callable[[int], object]]:
-    """A bar on a terminal; yields what is called with the number of messages that have arrived."""
+def _progress(title: str, total: int) -> Iterator[tuple[Callable[[int], object], Callable[[str], object]]]:
+    """A bar on a terminal; yields what is called with the number of messages that have arrived, and with words."""
     if not sys.stderr.isatty():
-        yield lambda _: None
+        yield lambda _: None, lambda words: complain(words, 0)
         return
     from rich.console import Console
     from rich.markup import escape
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.text import Text
 
     rate, left = TextColumn("{task.fields[rate]:,.0f}/s"), TextColumn("{task.remaining:,.0f} left,")
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), rate, left, TimeRemainingColumn()
@@ -216,4 +224,4 @@ def _progress(title: str, total: int) -> Iterator[Callable[[int], object]]:
             rate = count / max(time.monotonic() - started, 1e-6)
             bar.update(task, completed=count, total=max(total, count), rate=rate)
 
-        yield arrived
+        yield arrived, lambda words: bar.console.print(Text(f"penstock: {shown(words)}"), soft_wrap=True)

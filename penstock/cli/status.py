@@ -12,6 +12,7 @@ from penstock.cli.text import age, print_json, print_table, shown
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
+    from penstock.link import Link
     from penstock.survey import Held, Instance, Lease
 
 
@@ -56,17 +57,20 @@ async def _all(redis: "Redis", service_redis: "Redis", as_json: bool) -> None:
 
 async def _one(redis: "Redis", service_redis: "Redis", namespace: str, as_json: bool) -> None:
     from penstock.keys import Keys
+    from penstock.link import read_link
     from penstock.metrics import read_metrics
     from penstock.survey import held, instances, lease
 
     keys = Keys(namespace)
     alive, lists = await instances(redis, service_redis, keys), await held(redis, keys)
     metrics, leased = await read_metrics(redis, keys), await lease(redis, keys)
+    link = await read_link(redis, keys, lists, leased)
     if not (alive or lists or metrics):
         raise await unknown(redis, service_redis, namespace)
     if as_json:
         found = {"instances": [asdict(one) for one in alive], "lists": [asdict(one) for one in lists]}
-        print_json({"namespace": namespace, **found, "lease": leased and asdict(leased), "metrics": metrics})
+        state = {"lease": leased and asdict(leased), "link": link and asdict(link)}
+        print_json({"namespace": namespace, **found, **state, "metrics": metrics})
         return
     if alive:
         print_table(f"{shown(namespace)}: instances alive", INSTANCE, map(_instance, alive))
@@ -75,6 +79,8 @@ async def _one(redis: "Redis", service_redis: "Redis", namespace: str, as_json: 
     print_table("Lists", ("list", "role", "length", "oldest"), map(_list, lists))
     if leased:
         typer.echo(_leased(leased))
+    if link:
+        typer.echo(_linked(link))
     if metrics:
         print_table("Metrics", ("metric", "count", "sum", "max", "more"), [_metric(*item) for item in metrics.items()])
 
@@ -104,6 +110,23 @@ def _metric(name: str, fields: dict[str, str]) -> list[object]:
 def _leased(lease: "Lease") -> str:
     held = f"runs out in {lease.expires_in:.0f} s" if lease.expires_in > 0 else "has run out"
     return f"The active instance is {shown(lease.owner)}: its lease, token {lease.token}, {held}."
+
+
+def _linked(link: "Link") -> str:
+    lasts = "" if link.changed_ago is None else f" for {age(link.changed_ago)}"
+    if not link.alive:
+        state = "No vpush is alive to use the link"
+    elif link.up:
+        state = f"The link is up{lasts}, by its last batch"
+    else:
+        state = f"The link is down{lasts}: {shown(link.reason).rstrip('.')}"
+    parts = [state]
+    if link.waiting is not None:
+        waits = f"{link.waiting:,} wait, the oldest for {age(link.oldest)}"
+        parts.append(waits if link.waiting else "nothing waits")
+    if link.round_trip is not None:
+        parts.append(f"last round trip {link.round_trip * 1000:,.1f} ms")
+    return f"{'; '.join(parts)}."
 
 
 async def unknown(redis: "Redis", service_redis: "Redis", namespace: str) -> Failed:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from math import inf
 from typing import Any, Final
 
 from redis.asyncio import Redis
@@ -10,6 +9,8 @@ from redis.asyncio.client import Pipeline
 from redis.exceptions import ResponseError
 
 from penstock.keys import Keys, in_use, pending_of
+from penstock.link import Link, link_of
+from penstock.metrics import number
 from penstock.names import decoded, encoded
 from penstock.survey import Instance, instances
 
@@ -45,8 +46,8 @@ class Reading:
     instances: list[Instance]
     metrics: dict[str, dict[str, float]]
     """The fields of every hash of ``METRICS`` that are numbers."""
-    link: dict[str, float]
-    """What vpush says of its link, as far as it is numbers; ``up`` is 1 or 0. Empty where no vpush works."""
+    link: Link | None
+    """None where no vpush works."""
 
 
 Readings = list[Reading]
@@ -69,26 +70,28 @@ async def _reading(redis: "Redis", service_redis: "Redis", keys: Keys) -> Readin
         transaction.lrange(encoded(keys.message_ids), -TAIL, -1)
         transaction.zrange(encoded(keys.deadlines), 0, 0)
         transaction.hgetall(encoded(keys.link))
+        transaction.hget(encoded(keys.lease), "expires")
         for name in METRICS:
             transaction.hgetall(encoded(keys.metric(name)))
         time, policy, named, owners, ordered, *counted = await _replies(transaction)
-    in_flight, delayed, tail, first_due, link, *metrics = counted
+    in_flight, delayed, tail, first_due, noted, expires, *metrics = counted
     roles = _roles(keys, policy or {}, named or {}, owners or [])
     shared = {decoded(name) for name in named or {}}
     lengths = await _lengths(redis, roles)
+    now = time[0] + time[1] / 1e6
     return Reading(
         keys.namespace,
         tracked=bool(policy),
         timeout=_numbers(policy).get("messageTimeout"),
         in_flight=in_flight or 0,
         delayed=delayed or 0,
-        oldest=await _oldest(redis, keys, tail or [], first_due or [], time[0] + time[1] / 1e6),
+        oldest=await _oldest(redis, keys, tail or [], first_due or [], now),
         lists=[
             one for one in lengths if one.role != "pending" or in_use(one.list, one.messages, shared, bool(ordered))
         ],
         instances=await instances(redis, service_redis, keys),
         metrics={name: _numbers(fields) for name, fields in zip(METRICS, metrics, strict=True)},
-        link={**_numbers(link), "up": float(link.get(b"state") == b"up")} if link else {},
+        link=link_of(noted or {}, (number(expires) or 0) / 1000 > now, _waiting(lengths), now),
     )
 
 
@@ -114,6 +117,12 @@ async def _lengths(redis: "Redis", roles: dict[str, str]) -> list[Length]:
     ]
 
 
+def _waiting(lengths: list[Length]) -> int | None:
+    """Messages that were not taken, or not settled; None where no list of theirs is known."""
+    waiting = [one.messages for one in lengths if one.role in ("in", "pending")]
+    return sum(waiting) if waiting else None
+
+
 async def _oldest(redis: "Redis", keys: Keys, tail: list[bytes], first_due: list[bytes], now: float) -> float | None:
     """Of the message that was delivered first, as far as ``tail`` says, and of the one that is due first."""
     if not first_due:
@@ -132,7 +141,7 @@ async def _oldest(redis: "Redis", keys: Keys, tail: list[bytes], first_due: list
 
 def _delivered_first(record: list[bytes | None]) -> float | None:
     """When a message was first delivered, as near as its record tells: it has the first delivery or the last one."""
-    timestamp, delivered, attempt = (_number(value) for value in record or [None] * 3)
+    timestamp, delivered, attempt = (number(value) for value in record or [None] * 3)
     return delivered if delivered is not None and attempt == 1 else timestamp
 
 
@@ -150,14 +159,5 @@ def _wrong_type(error: Exception) -> bool:
 
 
 def _numbers(fields: dict[bytes, bytes] | None) -> dict[str, float]:
-    numbers = {decoded(name): _number(value) for name, value in (fields or {}).items()}
-    return {name: number for name, number in numbers.items() if number is not None}
-
-
-def _number(value: bytes | None) -> float | None:
-    """None for what no counter, sum or time can be."""
-    try:
-        number = float(value or b"")
-    except ValueError:
-        return None
-    return number if 0 <= number < inf else None
+    numbers = {decoded(name): number(value) for name, value in (fields or {}).items()}
+    return {name: found for name, found in numbers.items() if found is not None}

@@ -15,9 +15,15 @@ GAUGES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "in_flight": ("Messages delivered and not finished.", ()),
     "delayed": ("Messages that wait for their first delivery or for the next one.", ()),
     "oldest_in_flight_seconds": ("Seconds since the oldest message in flight was first delivered.", ()),
-    "link_up": ("1 where vpush's other server answers, else 0.", ()),
+    "link_up": (
+        "1 where a vpush is alive and its other server answered the last batch, else 0; an idle vpush does not ask it.",
+        (),
+    ),
     "link_waiting": ("Messages that have not arrived on the other server.", ()),
-    "link_oldest_seconds": ("Seconds that the oldest of them has waited at least.", ()),
+    "link_oldest_seconds": (
+        "Seconds that the oldest of them has waited at least; at most, where no vpush is alive.",
+        (),
+    ),
     "link_round_trip_seconds": ("Seconds from sending the last batch until its answer.", ()),
     "instances": ("Instances that are alive.", ("service",)),
     "instance_renewed_seconds": (
@@ -44,7 +50,7 @@ LINK: Final = {
     "link_up": "up",
     "link_waiting": "waiting",
     "link_oldest_seconds": "oldest",
-    "link_round_trip_seconds": "rtt",
+    "link_round_trip_seconds": "round_trip",
 }
 CROSSED: Final = {
     "count": ("batches", "Batches that arrived on vpush's other server."),
@@ -118,8 +124,8 @@ def _add_gauges(gauges: dict[str, GaugeMetricFamily], reading: Reading) -> None:
         add("in_flight", reading.in_flight)
         add("delayed", reading.delayed)
         add("oldest_in_flight_seconds", reading.oldest)
-    for name, field in LINK.items():
-        add(name, reading.link.get(field))
+    for name, field in LINK.items() if reading.link else ():
+        add(name, getattr(reading.link, field))
     alive = Counter({"mdispatch": 0} if reading.tracked else {})
     for instance in reading.instances:
         alive[instance.service] += 1

@@ -112,7 +112,7 @@ def one_more_hop(message: bytes, most: int) -> bytes:
             raise TypeError
         content["meta"]["hops"] = hops + 1
     except (ValueError, RecursionError, AttributeError, TypeError):
-        raise Unfit("noEnvelope", "expected a JSON object, whose meta.hops counts the sites") from None
+        raise Unfit("noEnvelope", "expected a JSON object, whose meta.hops counts the links") from None
     if hops + 1 > most:
         raise Unfit("maxHops", "")
     return _json(content).encode(errors="backslashreplace")  # half a surrogate pair, as JSON writes it

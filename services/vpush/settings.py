@@ -10,10 +10,6 @@ from common.words import quoted
 from penstock.keys import Keys
 
 
-def transport_needs_a_namespace(redis_namespace: str | None) -> str | None:
-    return "missing: expected a name, under which the lease and the sequence lie" if redis_namespace is None else None
-
-
 def one_instance_is_active(ordered: bool) -> str | None:
     return None if ordered else "false would let instances overtake each other: leave it out"
 
@@ -30,13 +26,18 @@ def out_is_free(out: str, out_redis: str, redis: str, pending: str, redis_namesp
 
 
 def unpacked_is_not_compressed(unpack: bool, compression: str) -> str | None:
-    return (
-        "what is unpacked is for readers: compression has no place there" if unpack and compression != "none" else None
-    )
+    if unpack and compression != "none":
+        return (
+            f"this and compression: {compression} exclude each other: leave one out; "
+            "to send on compressed, run a second vpush"
+        )
+    return None
 
 
-def hops_are_counted_before(unpack: bool, max_hops: int | None) -> str | None:
-    return "what is unpacked has no hops to count: set it on the side that compresses" if unpack and max_hops else None
+def hops_are_counted_before(max_hops: int | None, unpack: bool) -> str | None:
+    if unpack and max_hops:
+        return "cannot be counted in what comes compressed: leave it out here, and set it on the vpush that compresses"
+    return None
 
 
 class Settings(ServiceSettings):
@@ -45,7 +46,6 @@ class Settings(ServiceSettings):
     service: ClassVar[str] = "vpush"
     rules: ClassVar[tuple[Rule, ...]] = (
         renewal_is_in_time,
-        transport_needs_a_namespace,
         one_instance_is_active,
         pending_is_not_in,
         in_is_free,
@@ -56,6 +56,7 @@ class Settings(ServiceSettings):
         hops_are_counted_before,
     )
 
+    redis_namespace: Name = setting("name", "Prefix of all keys of the service, among them the lease and the sequence.")
     in_: Name = setting("name", "The list that publishers push to.")
     pending: Name = setting("name", "The list of messages taken that have not arrived yet.")
     out_redis: Url = setting("URL", "The other server.")
@@ -83,7 +84,7 @@ class Settings(ServiceSettings):
     )
     unpack: bool = setting("true | false", "What comes in `in` are batches that another vpush has compressed.", False)
     max_hops: Whole | None = setting(
-        "sites",
+        "links",
         "A JSON message that has crossed so many links (its meta.hops) goes no further.",
         None,
         least=1,
