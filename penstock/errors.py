@@ -57,5 +57,9 @@ class DataLost(PenstockError):
     """What was to be read is not there any more; says what, and what the operator can decide."""
 
 
+class QueryFailed(PenstockError):
+    """A query of Spark has ended by itself, for a reason that waiting does not mend."""
+
+
 class Unsuitable(PenstockError):
     """The server cannot do what the settings ask for, e.g. it is too old."""

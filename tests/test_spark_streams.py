@@ -10,33 +10,10 @@ from redis import Redis
 
 from penstock.errors import DataLost, WrongOption, WrongType
 from penstock.keys import Keys
-from penstock.lua import Script
-from tests.spark import pytestmark  # noqa: F401
+from tests.spark import SHOP, pytestmark, tell  # noqa: F401
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-SHOP = Keys("shop")
-TELL = Script(
-    "tell.lua",
-    """-- Tell of messages that are done.
---
--- WITH events
--- ARGV history  most events to keep
--- ARGV from     the first id
--- ARGV many     how many
--- Returns nothing. Run twice: they are told twice.
-for id = from, from + many - 1 do report('done', string.format('%d', id), 'x' .. id, 'out', '1', 1, id / 10) end
-tell('1700000000123', tonumber(history))
-""",
-)
-
-
-def tell(redis: Any, many: int, *, start: int = 1, each: int = 37, keys: Keys = SHOP, history: int = 10**6) -> None:
-    """Events of the messages ``start`` and following, so many an entry."""
-    for first in range(start, start + many, each):
-        count = min(each, start + many - first)
-        redis.execute_command(*TELL.by_source(**keys.telling, history=history, many=count, **{"from": first}))
 
 
 @pytest.fixture

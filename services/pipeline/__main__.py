@@ -1,0 +1,7 @@
+"""Run pipeline: ``python -m services.pipeline --props FILE``."""
+
+from common.main import main
+from services.pipeline.service import run, sparks
+from services.pipeline.settings import Settings
+
+main("pipeline", Settings, run, sparks)

@@ -1,0 +1,90 @@
+"""pipeline: the events of many namespaces, in an archive that Spark writes and reads."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from redis.exceptions import ConnectionError as Disconnected
+
+from common.context import Context
+from penstock.errors import QueryFailed
+from penstock.spark.options import connect
+from penstock.spark.session import session
+from services.pipeline.archive import Archive
+from services.pipeline.settings import Settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+LOOK: Final = 0.5
+"""Seconds between two looks at the query."""
+AWAY: Final = ("redis.exceptions.ConnectionError", "redis.exceptions.TimeoutError", "redis.exceptions.BusyLoadingError")
+"""What a query says of a server that is away: the service waits then."""
+_sessions: "list[SparkSession]" = []
+
+
+@asynccontextmanager
+async def sparks(settings: Settings) -> AsyncIterator[None]:
+    """While the process lives there is one Spark, whatever becomes of the server."""
+    spark = await asyncio.to_thread(session, settings.master, settings.memory)
+    _sessions.append(spark)
+    try:
+        yield
+    finally:
+        _sessions.remove(spark)
+        await asyncio.to_thread(spark.stop)
+
+
+async def run(context: Context[Settings]) -> None:
+    """One query, from where its checkpoint says, until the run shall end."""
+    assert context.keys
+    settings = context.settings
+    context.mends = False
+    with connect(settings.redis, name="penstock-pipeline") as redis:
+        archive = Archive(settings.archive, redis, context.keys)
+        query = await asyncio.to_thread(_begin, _sessions[-1], settings, archive)
+        try:
+            while context.running and await asyncio.to_thread(lambda: query.isActive):
+                if query.lastProgress:
+                    context.trouble.over()
+                await context.pause(LOOK)
+        finally:
+            await asyncio.to_thread(_end, query, settings.stop_timeout / 2)
+        if error := query.exception():
+            raise _told(str(error))
+
+
+def _begin(spark: "SparkSession", settings: Settings, archive: Archive) -> "StreamingQuery":
+    options: dict[str, str | int] = {
+        "url": settings.redis,
+        "keys": ",".join(settings.lists()),
+        "maxEventsPerTrigger": settings.max_events,
+        "discover": settings.discover,
+        "failOnDataLoss": str(settings.fail_on_data_loss).lower(),
+    }
+    events: Any = spark.readStream.format("redis-stream").options(**options).load()
+    writer = events.writeStream.foreachBatch(archive.write).option("checkpointLocation", settings.progress)
+    query: StreamingQuery = writer.trigger(processingTime=f"{settings.trigger} seconds").start()
+    return query
+
+
+def _end(query: "StreamingQuery", patience: float) -> None:
+    """Let it end the micro-batch in hand; what takes longer than ``patience`` (s) is done again by the next one."""
+    end = time.monotonic() + patience
+    while query.isActive and query.status["isTriggerActive"] and time.monotonic() < end:
+        time.sleep(0.02)
+    query.stop()
+
+
+def _told(error: str) -> Exception:
+    """What ended the query: one line of all that Spark says of it."""
+    lines = [line.strip() for line in error.splitlines()]
+    said = next(
+        (line for line in reversed(lines) if line.startswith(("penstock.errors.", *AWAY))), lines[0] if lines else ""
+    )
+    if said.startswith(AWAY):
+        return Disconnected(said.partition(": ")[2])
+    return QueryFailed(said.removeprefix("penstock.errors."))
