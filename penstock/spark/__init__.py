@@ -14,8 +14,10 @@ if TYPE_CHECKING:
 
 
 def register(spark: "SparkSession") -> None:
-    """Make the format ``redis-stream`` known to ``spark``."""
+    """Make the formats ``redis-stream``, ``redis-list`` and ``redis-hash`` known to ``spark``."""
+    from penstock.spark.hashes import RedisHash
+    from penstock.spark.lists import RedisList
     from penstock.spark.streams import RedisStream
 
-    for source in (RedisStream,):
+    for source in (RedisStream, RedisList, RedisHash):
         spark.dataSource.register(source)

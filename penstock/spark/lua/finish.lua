@@ -1,0 +1,17 @@
+-- Delete the segments of micro-batches that are finished.
+--
+-- KEYS state        hash   `taken`, the number of the newest segment, and `done`, that of the newest one that is finished
+-- KEYS segments...  list   the messages of a micro-batch
+-- ARGV number       that of the newest of them
+-- Returns how many were there. Run twice: the second run finds none.
+local call = redis.call
+local found = call('TYPE', state).ok
+if found ~= 'hash' and found ~= 'none' then
+  return redis.error_reply('WRONGTYPE ' .. state .. ' holds a ' .. found .. ', expected a hash')
+end
+local gone = 0
+for _, key in ipairs(segments) do gone = gone + call('UNLINK', key) end
+for place, known in ipairs(call('HMGET', state, 'taken', 'done')) do
+  if tonumber(known or 0) < tonumber(number) then call('HSET', state, place == 1 and 'taken' or 'done', number) end
+end
+return gone

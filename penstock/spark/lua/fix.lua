@@ -1,0 +1,39 @@
+-- Fix a micro-batch: move the oldest messages of a list to a segment, unless that is there already.
+--
+-- KEYS source   list   what publishers push to (newest at the head)
+-- KEYS segment  list   the messages of the micro-batch (oldest at the tail)
+-- KEYS state    hash   `taken`, the number of the newest segment, and `done`, that of the newest one that is finished
+-- ARGV number   the number of the segment
+-- ARGV batch    most messages to move; empty for all
+-- ARGV bytes    no more are moved once they reach this size together; empty for no limit
+-- Returns how many messages are in the segment, and how many of them were moved by this run: 0 and 0 where none wait;
+-- false where it was taken, and is gone. Run twice: the second run moves none.
+local call = redis.call
+for key, kind in pairs({[source] = 'list', [segment] = 'list', [state] = 'hash'}) do
+  local found = call('TYPE', key).ok
+  if found ~= kind and found ~= 'none' then
+    return redis.error_reply('WRONGTYPE ' .. key .. ' holds a ' .. found .. ', expected a ' .. kind)
+  end
+end
+local here, waiting = call('LLEN', segment), call('LLEN', source)
+if here > 0 then return {here, 0} end
+local taken = call('HGET', state, 'taken')
+if taken and tonumber(taken) >= tonumber(number) then return false end
+if waiting == 0 or batch == '0' then return {0, 0} end
+
+-- A server whose memory is full refuses this, before anything is moved.
+call('HSET', state, 'taken', number)
+call('HSETNX', state, 'done', number - 1)
+if batch == '' and bytes == '' then
+  call('RENAME', source, segment)
+  call('PERSIST', segment)
+  return {waiting, waiting}
+end
+local moved, size = 0, 0
+batch, bytes = tonumber(batch) or waiting, tonumber(bytes) or math.huge
+while moved < batch and size < bytes do
+  local message = call('LMOVE', source, segment, 'RIGHT', 'LEFT')
+  if not message then break end
+  moved, size = moved + 1, size + #message
+end
+return {moved, moved}

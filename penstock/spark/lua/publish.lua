@@ -1,0 +1,60 @@
+-- Append to a list what the tasks of one batch have staged for it, the rows of the first task first. All or none.
+--
+-- KEYS out       list   gets the rows, the first nearest to the tail
+-- KEYS ledger    hash   by writer: the number of its last batch that is here
+-- KEYS parts...  list   the rows of one task, the first at the tail
+-- ARGV writer    the id of the query, or of the job
+-- ARGV batch     the number of the batch
+-- ARGV replace   1 where the rows take the place of those in `out`, else 0
+-- ARGV life      how long the ledger is kept (s); 0 for ever
+-- ARGV counts... how many rows each part has
+-- Returns 1, or 0 where this batch or a later one of the writer is here already: then what is staged is deleted. Run
+-- twice: the second run adds nothing.
+local PIECE = 256
+local call = redis.call
+for key, kind in pairs({[out] = 'list', [ledger] = 'hash'}) do
+  local found = call('TYPE', key).ok
+  if found ~= kind and found ~= 'none' then
+    return redis.error_reply('WRONGTYPE ' .. key .. ' holds a ' .. found .. ', expected a ' .. kind)
+  end
+end
+local last = call('HGET', ledger, writer)
+if last and tonumber(last) >= tonumber(batch) then
+  for _, part in ipairs(parts) do call('UNLINK', part) end
+  return 0
+end
+for place, part in ipairs(parts) do
+  if call('LLEN', part) ~= tonumber(counts[place]) then return redis.error_reply('GONE ' .. part) end
+end
+
+-- A server whose memory is full refuses this, before anything is moved.
+call('HSET', ledger, writer, batch)
+if life ~= '0' then call('EXPIRE', ledger, life) end
+if replace == '1' then call('UNLINK', out) end
+
+-- The longest list stays as it is: older rows go to its tail, newer ones to its head, and it becomes `out`.
+local all, longest, most = {out, unpack(parts, 1, #parts)}, 1, call('LLEN', out)
+for place, part in ipairs(parts) do
+  local length = tonumber(counts[place])
+  if length > most and call('TTL', out) < 0 then longest, most = place + 1, length end
+end
+local part = all[longest]
+for place = longest - 1, 1, -1 do
+  local key = all[place]
+  for _ = 1, call('LLEN', key), PIECE do
+    local rows = call('LPOP', key, PIECE)
+    call('RPUSH', part, unpack(rows, 1, #rows))
+  end
+end
+for place = longest + 1, #all do
+  local key = all[place]
+  for _ = 1, call('LLEN', key), PIECE do
+    local rows = call('RPOP', key, PIECE)
+    call('LPUSH', part, unpack(rows, 1, #rows))
+  end
+end
+if longest > 1 then
+  call('RENAME', part, out)
+  call('PERSIST', out)
+end
+return 1
