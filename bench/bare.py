@@ -34,7 +34,7 @@ local written = call('HINCRBY', ARGV[2] .. ':metrics:events', 'count', #messages
 for from = 1, #messages, 100 do
   local to = math.min(from + 99, #messages)
   call('XADD', KEYS[3], '*', 'first', written + from, 'count', to - from + 1, 'event', 'registered',
-    'id', table.concat(ids, '\n', from, to), 'xid', table.concat(xids, '\n', from, to), 'at', at, 'queue', out,
+    'id', table.concat(ids, '\\n', from, to), 'xid', table.concat(xids, '\\n', from, to), 'at', at, 'queue', out,
     'service', 1, 'attempt', 1, 'seconds', '')
 end
 call('XTRIM', KEYS[3], 'MAXLEN', '~', 1000)
@@ -67,5 +67,5 @@ def written(redis: Any, namespace: str, out: str) -> dict[str, Any]:
         "expiry": [redis.ttl(key) > 3000 for key in (keys.message(newest), xid)],
         "message": redis.lindex(out, 0),
         "lengths": [redis.llen(out), redis.llen(keys.message_ids), redis.zcard(keys.deadlines)],
-        "events": redis.xlen(keys.events),
+        "events": int(event[b"first"]) + int(event[b"count"]) - 1,
     }

@@ -214,9 +214,11 @@ class Context(Generic[S]):
     async def pause(self, seconds: float, news: asyncio.Event | None = None) -> None:
         """Sleep, but no longer than the run lasts, or until there is ``news``."""
         events = [asyncio.ensure_future(event.wait()) for event in (self._stopped, news) if event]
-        await asyncio.wait(events, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        for event in events:
-            event.cancel()
+        try:
+            await asyncio.wait(events, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for event in events:
+                event.cancel()
 
     async def wake(self) -> None:
         """End the wait in ``take``, or the next one before it begins."""

@@ -145,12 +145,16 @@ class Wire:
             await self.close()
             raise
 
-    async def receive(self, replies: int) -> list[Any]:
-        """The next ``replies`` replies; an error of the server stands in its place. Raises as ``send`` does."""
+    async def receive(self, replies: int, *, owed: bool = True) -> list[Any]:
+        """The next ``replies`` replies; an error of the server stands in its place. Raises as ``send`` does.
+
+        Where they are not ``owed``, as the messages of a subscription, silence means nothing.
+        """
         received: list[Any] = []
         if self._connection is None:
             raise ConnectionError("the connection is closed")
-        self._asked = self._asked or time.monotonic()  # others may be under way
+        if owed:
+            self._asked = self._asked or time.monotonic()  # others may be under way
         try:
             while len(received) < replies:
                 try:

@@ -138,7 +138,7 @@ class Link(Wire):
         else:
             self._send_later(packed)
 
-    async def receive(self, replies: int) -> list[Any]:
+    async def receive(self, replies: int, *, owed: bool = True) -> list[Any]:
         if self.direct:
             found: list[Any] = await self._mortal.do(super().receive(replies))
             return found

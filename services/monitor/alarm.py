@@ -24,7 +24,7 @@ class Alarm:
         """Until cancelled."""
         await self._context.wire.send(pack([("SUBSCRIBE", *self._channels)]))
         while True:
-            (reply,) = await self._context.wire.receive(1)
+            (reply,) = await self._context.wire.receive(1, owed=False)
             self._earliest = min(self._earliest, _due(reply))
             if self._earliest < self._before:
                 self._rung.set()
