@@ -58,6 +58,7 @@ def main(
     parser = argparse.ArgumentParser(prog=f"python -m compose.{name}.demo", description=about.partition("\n")[0])
     parser.add_argument("--json", action="store_true", help="print the outcome as JSON")
     as_json = parser.parse_args().json
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job has it ignored
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     named = os.environ.get("REDIS")
     try:

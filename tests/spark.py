@@ -1,5 +1,7 @@
 """One Spark for all tests that need it, on this machine; they are skipped, with the reason, where there is no Java."""
 
+import os
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # for drivers that tests start, too
 MISSING: Final = what_is_missing()
 pytestmark: Any = [
     pytest.mark.skipif(MISSING is not None, reason=str(MISSING)),

@@ -52,6 +52,7 @@ if here ~= tonumber(held) then return false end
 
 local time = call('TIME')
 local now, at = time[1] + time[2] / 1e6, string.format('%d%03d', time[1], time[2] / 1000)
+if tonumber(history) == 0 then report = function() end end
 local again, urgent = {}, false
 local counts = {[late] = {}, [unknown] = {}, [failed] = {}, [dead] = {}}
 local spent = {count = 0, sum = 0, max = -1, histo = {}}

@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,6 +27,9 @@ def session(master: str = "local[2]", memory: str = "1g", name: str = "penstock"
     from pyspark.sql import SparkSession
 
     from penstock.spark import register
+
+    if master.startswith("local"):  # else Spark takes the python3 of PATH for its workers, which may be another
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
     settings = {
         "spark.ui.enabled": "false",

@@ -74,6 +74,7 @@ if type(refused) == 'table' and refused.err then return refused end
 local time = call('TIME')
 local now, stamp = time[1] + time[2] / 1e6, string.format('%d.%06d', time[1], time[2])
 local at, deadline = string.format('%d%03d', time[1], time[2] / 1000), string.format('%.6f', now + timeout)
+if tonumber(history) == 0 then report = function() end end
 local push, tracked, deadlines_of, later, rejected = {}, {}, {}, {}, {}
 local ours, soonest = 0, math.huge
 -- EXPIRE would be rewritten to this by the server, each time.

@@ -26,6 +26,7 @@ local time = call('TIME')
 local now, stamp = time[1] + time[2] / 1e6, string.format('%d.%06d', time[1], time[2])
 local at, deadline = string.format('%d%03d', time[1], time[2] / 1000), string.format('%.6f', now + timespan)
 expire = tonumber(expire)
+if tonumber(history) == 0 then report = function() end end
 
 local kinds = {}
 local function check(kind, key)
