@@ -56,15 +56,15 @@ def test_events_of_all_namespaces_are_archived_counted_and_a_stop_ends_it(
 ) -> None:
     tell(shop, 300)
     with pipeline(discover=1) as service:
-        until(lambda: archived(shop) == 300, 60)
+        until(lambda: archived(shop) == 300, 120)
         tell(shop, 50, keys=Keys("shop:new"))
         shop.xadd("shop:events", {"event": "done", "id": "77", "at": 86_400_000})
         shop.xadd("shop:events", {"temperature": 20})
-        until(lambda: archived(shop) == 351, 20)
+        until(lambda: archived(shop) == 351, 120)
         assert shop.hget(PIPE.metric("pipeline"), "malformed") == b"1"
         assert shop.hget(PIPE.instance("1"), "service") == b"pipeline"
         shop.delete(PIPE.instance("1"))
-        assert service.wait() == 0
+        assert service.wait(60) == 0
         assert "Traceback" not in service.said()
     rows = events_in(tmp_path)
     assert [(row["namespace"], row["id"]) for row in rows] == [
@@ -91,12 +91,12 @@ def test_killed_at_any_moment_nothing_is_lost_or_doubled(shop: Any, pipeline: St
             before = archived(shop)
             tell(shop, 7_000, start=told + 1, each=rng.choice([10, 100]))
             told += 7_000
-            until(lambda before=before: archived(shop) > before, 60, every=0.002)  # type: ignore[misc]
+            until(lambda before=before: archived(shop) > before, 120, every=0.002)  # type: ignore[misc]
             until(lambda: rng.random() < 0.02, every=0.02)
             service.kill()
     with pipeline() as service:
-        until(lambda: archived(shop) == told, 60)
-        assert service.stop() == 0
+        until(lambda: archived(shop) == told, 120)
+        assert service.stop(60) == 0
     assert Counter(int(row["id"]) for row in events_in(tmp_path)) == Counter(range(1, told + 1))
 
 
@@ -104,13 +104,13 @@ def test_a_server_that_restarts_is_waited_for(tmp_path: Path, pipeline: Start) -
     with EmbeddedServer(aof=True) as server, Redis.from_url(server.url) as redis:
         tell(redis, 100)
         with pipeline(redis=server.url) as service:
-            until(lambda: archived(redis) == 100, 60)
+            until(lambda: archived(redis) == 100, 120)
             server.stop()
-            until(lambda: '"waiting"' in service.said(), 60)
+            until(lambda: '"waiting"' in service.said(), 120)
             server.start()
             tell(redis, 100, start=101)
-            until(lambda: archived(redis) == 200, 60)
-            assert service.stop() == 0
+            until(lambda: archived(redis) == 200, 120)
+            assert service.stop(60) == 0
     assert Counter(int(row["id"]) for row in events_in(tmp_path)) == Counter(range(1, 201))
 
 
@@ -119,16 +119,16 @@ def test_events_that_were_trimmed_before_they_were_read_end_it_unless_told_other
 ) -> None:
     tell(shop, 100)
     with pipeline() as service:
-        until(lambda: archived(shop) == 100, 60)
+        until(lambda: archived(shop) == 100, 120)
         service.signal(signal.SIGSTOP)
         tell(shop, 10_000, start=101, history=1_000)
         first = int(shop.xrange(SHOP.events, count=1)[0][1][b"first"])
         service.signal(signal.SIGCONT)
-        assert service.wait(60) == 1
+        assert service.wait(120) == 1
         assert f"DataLost: shop:events: events 101 to {first - 1} after" in service.said()
     with pipeline(fail_on_data_loss="false") as service:
-        until(lambda: archived(shop) == 100 + 10_100 - first + 1, 60)
-        assert service.stop() == 0
+        until(lambda: archived(shop) == 100 + 10_100 - first + 1, 120)
+        assert service.stop(60) == 0
     assert f"events 101 to {first - 1} after" in malformed_in(tmp_path)[0]["malformed"]
 
 
@@ -149,7 +149,7 @@ def test_what_it_cannot_do_without_is_told_and_ends_it(
         monkeypatch.setenv("JAVA_HOME", home)
     tell(shop, 1)
     with pipeline(**{name: value for name, value in settings.items() if name != "java_home"}) as service:
-        assert service.wait(60) == 1
+        assert service.wait(120) == 1
         assert said in service.said()
 
 

@@ -206,7 +206,7 @@ def test_a_query_adds_each_row_once_over_a_restart(
         frame = spark.readStream.schema("key string, hits long").csv(str(source))
         sink = frame.writeStream.format("redis-hash").options(url=redis_url, mode="add")
         query = sink.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
-        assert query.awaitTermination(60)
+        assert query.awaitTermination(120)
         assert here.hgetall("two") == {b"hits": b"%d" % (100 * (number + 1))}
 
 

@@ -352,7 +352,7 @@ def copy(spark: "SparkSession", url: str, checkpoint: Path) -> None:
     sink = source.load().writeStream.format("redis-list").options(url=url, key="out")
     query = sink.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
     try:
-        assert query.awaitTermination(60)
+        assert query.awaitTermination(120)
     finally:
         query.stop()
 

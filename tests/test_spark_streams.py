@@ -42,7 +42,7 @@ def read_on(spark: "SparkSession", redis_url: str, place: Path, **more: object) 
         .trigger(availableNow=True)
         .start()
     )
-    query.awaitTermination(60)
+    query.awaitTermination(120)
     assert query.exception() is None
     return [progress.numInputRows for progress in query.recentProgress if progress.numInputRows]
 
