@@ -66,6 +66,7 @@ def _tracking(quick: bool) -> list[Take]:
     rounds, messages = (3, 10_000) if quick else (7, 100_000)
     return [
         lambda stage: tracking.dispatch(stage, rounds, messages),
+        lambda stage: tracking.telling(stage, rounds, messages),
         lambda stage: tracking.life(stage, rounds, messages),
         lambda _: tracking.sweep(rounds, 10 * messages),
         lambda stage: replies.sequential(stage, rounds),
