@@ -47,7 +47,7 @@ def dispatch(stage: Stage, rounds: int, messages: int) -> list[Figure]:
 
 
 def telling(stage: Stage, rounds: int, messages: int) -> Figure:
-    """What the events cost mdispatch and its server: a backlog dispatched with them, over the same without, in turns."""
+    """What events cost mdispatch and its server: a backlog dispatched with them, over the same without, in turns."""
     pairs = []
     for turn in range(rounds + 1):
         stage.seed(messages, 32, first=turn * messages)
