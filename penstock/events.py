@@ -18,6 +18,8 @@ from penstock.tracking import canonical, is_number, number
 
 CHUNK: Final = 1000
 """Entries that are read at a time."""
+MOST: Final = 1_000
+"""Events of an entry: more than any script writes."""
 ESCAPED: Final = re.compile(r"\\(.)")
 
 
@@ -42,7 +44,7 @@ class Entry:
 
     def __init__(self, name: bytes, fields: Mapping[bytes, bytes]) -> None:
         words = {decoded(field): decoded(value) for field, value in fields.items()}
-        self.count = max(int(number(words.get("count")) or 1), 1)
+        self.count = min(max(int(number(words.get("count")) or 1), 1), MOST)
         self._at = float(name.partition(b"-")[0])  # where the events do not tell
         self._packed = "count" in words
         self._columns = {field: self._column(word) for field, word in words.items()}

@@ -177,6 +177,19 @@ def test_what_was_trimmed_before_it_was_read_is_told(shop: Any, redis_url: str, 
     assert f"events {lost} after" in mark["malformed"]
 
 
+def test_what_is_no_event_among_events_is_no_loss(shop: Any, redis_url: str) -> None:
+    tell(shop, 20, each=10)
+    shop.xadd(SHOP.events, {"temperature": 20})
+    tell(shop, 20, start=21, each=10)
+    shop.xadd(SHOP.events, {"first": 41, "count": 2, "event": "done", "at": "noon"})
+    shop.hincrby(SHOP.metric("events"), "count", 2)
+    tell(shop, 20, start=43, each=10)
+    source = reader(redis_url)
+    start = {SHOP.events: {"id": shop.xrange(SHOP.events, count=1)[0][0].decode(), "number": 10}}
+    found = numbers(source, start, source.latestOffset(start, everything()))
+    assert found == [*range(11, 21), None, *range(21, 41), None, *range(43, 63)]
+
+
 def test_numbers_that_begin_anew_are_no_loss(shop: Any, redis_url: str) -> None:
     tell(shop, 20, each=10)
     shop.delete(SHOP.metric("events"))

@@ -39,7 +39,7 @@ for number = 1, #letters / 4 do
   else
     outcomes[number], gone = 1, gone + 1
     call('LSET', dead, table.remove(places[letter]) - #seen - offset - 1, mark)
-    if id ~= '' then report('buried', id, xid, '', '', attempts) end
+    if id ~= '' then report('buried', one_line(id), xid, '', '', one_line(attempts)) end
   end
 end
 if gone > 0 then

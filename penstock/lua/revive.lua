@@ -43,7 +43,7 @@ for number = 1, #letters / 6 do
     outcomes[number], back = 1, back + 1
     call('LSET', dead, table.remove(places[letter]) - #seen - offset - 1, mark)
     call('LPUSH', destination, message)
-    if id ~= '' then report('revived', id, xid, destination, '', attempts) end
+    if id ~= '' then report('revived', one_line(id), xid, destination, '', one_line(attempts)) end
   end
 end
 if back > 0 then

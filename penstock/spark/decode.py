@@ -13,12 +13,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.events import MOST
+
 RawEntry = tuple[bytes, list[bytes]]
 """As the server replies: its id, and fields and values in turns."""
 FIELDS: Final = [b"first", b"count", b"event", b"id", b"xid", b"at", b"queue", b"service", b"attempt", b"seconds"]
 """In the order in which scripts write them."""
 ESCAPED: Final = re.compile(rb"\\(.)", re.DOTALL)
-MOST: Final = 2**31 - 1
+LARGEST: Final = 2**31 - 1
 """Bytes of a column."""
 SCHEMA: Final = pa.schema(
     [
@@ -59,8 +61,8 @@ def _columns(namespace: str, entries: Sequence[RawEntry]) -> pa.RecordBatch:
     if any(each[::2] != FIELDS for each in fields):
         raise ValueError("fields of somebody else")
     firsts, counts = (np.array([int(each[place]) for each in fields]) for place in (1, 3))
-    if counts.min() < 1:
-        raise ValueError("less than one event")
+    if counts.min() < 1 or counts.max() > MOST:
+        raise ValueError("no number of events")
     before = np.cumsum(counts) - counts
     total = int(counts.sum())
     place = np.arange(total) - np.repeat(before, counts)
@@ -106,7 +108,7 @@ def _lines(data: bytes, ends: Any) -> pa.Array:
     """The lines of ``data``, which end at ``ends``, as text: what is not UTF-8 in them as ``\\xff``."""
     if b"\\" in data or not _is_text(data):
         return pa.array([_text(ESCAPED.sub(_unescaped, line)) for line in data.split(b"\n")[:-1]], pa.string())
-    if len(data) > MOST:
+    if len(data) > LARGEST:
         raise ValueError("too much for one column")
     offsets = np.zeros(len(ends) + 1, np.int32)
     offsets[1:] = ends - np.arange(len(ends))

@@ -48,7 +48,7 @@ from penstock.errors import PenstockError, WrongOption, WrongType
 from penstock.lua import Script
 from penstock.names import decoded
 from penstock.spark.options import Options, connect, exchange, run
-from penstock.spark.staging import DAY, KEYS, Stage, Staged, discard, query_of_task, told
+from penstock.spark.staging import DAY, KEYS, Staged, discard, query_of_task, staging, told
 from penstock.wire import Command
 
 LUA: Final = Path(__file__).parent / "lua"
@@ -262,15 +262,10 @@ class _Writer:
                 raise _named(redis, "".join(map(str, command[1:2])).encode(), reply)
 
     def _stage(self, redis: "Redis", batches: Iterator[pa.RecordBatch], query: str) -> Staged:
-        stage = Stage(redis)
-        try:
+        with staging(redis) as stage:
             for batch in batches:
                 rows = [json.dumps([key, *_amounts(key, words)]).encode() for key, words in _rows(batch, self._column)]
                 stage.put(OUT, rows)
-            stage.flush()
-        except BaseException:
-            stage.drop()
-            raise
         return Staged(query, stage.lists)
 
     def _apply(self, messages: Sequence[WriterCommitMessage | None], writer: str, batch: int, life: int) -> None:

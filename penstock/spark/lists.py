@@ -29,14 +29,25 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import BinaryType, StringType, StructType
-from redis import Redis
 from redis.exceptions import NoScriptError, ResponseError
 
 from penstock.errors import DataLost, PenstockError, WrongOption
 from penstock.lua import Script
 from penstock.names import decoded, encoded
-from penstock.spark.options import Options, connect, exchange, run
-from penstock.spark.staging import BYTES, DAY, KEYS, PAGE, Stage, Staged, checked, chunks, discard, query_of_task, told
+from penstock.spark.options import Connecting, Options, connect, exchange, run
+from penstock.spark.staging import (
+    BYTES,
+    DAY,
+    KEYS,
+    PAGE,
+    Staged,
+    checked,
+    chunks,
+    discard,
+    query_of_task,
+    staging,
+    told,
+)
 
 LUA: Final = Path(__file__).parent / "lua"
 FIX, FINISH, PUBLISH = (Script.read(LUA / f"{verb}.lua") for verb in ("fix", "finish", "publish"))
@@ -92,12 +103,12 @@ class Span(InputPartition):
     """That of the first one in the column."""
 
 
-class _Reader:
-    """What both kinds of reading have in common. It is pickled, so it connects when it must."""
+class _Reader(Connecting):
+    """What both kinds of reading have in common."""
 
     def __init__(self, given: Mapping[str, str]) -> None:
         options = Options("redis-list", given, READS)
-        self._url = options.url()
+        super().__init__(options.url())
         self._key = encoded(options.text("key"))
         self._text = options.truth("text", False)
         self._parts = options.whole("partitions", 1, most=1_000)
@@ -107,16 +118,6 @@ class _Reader:
         self._most = options.whole("maxMessagesPerTrigger", 10_000)
         self._bytes = options.whole("maxBytesPerTrigger", 64 * 2**20)
         self._fails = options.truth("failOnDataLoss", True)
-        self._redis: Redis | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_redis": None}
-
-    @property
-    def redis(self) -> Any:
-        if self._redis is None:
-            self._redis = connect(self._url)
-        return self._redis
 
     def lengths(self, keys: Sequence[bytes]) -> list[int]:
         replies = exchange(self.redis, [("LLEN", key) for key in keys])
@@ -236,10 +237,6 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
             segments = [self._segment(number) for number in numbers]
             run(self.redis, FINISH, state=self._state, segments=segments, number=numbers[-1])
 
-    def stop(self) -> None:
-        if self._redis:
-            self._redis.close()
-
     def _segment(self, number: int) -> bytes:
         return b"%b:%d" % (self._state, number)
 
@@ -290,16 +287,10 @@ class _Writer:
             raise WrongOption(f"redis-list: no column value (binary or string) among {', '.join(names)}")
 
     def _stage(self, batches: Iterator[pa.RecordBatch], query: str) -> Staged:
-        with connect(self._url) as redis:
-            stage = Stage(redis)
-            try:
-                for batch in batches:
-                    for out, rows in self._by_list(batch):
-                        stage.put(out, rows)
-                stage.flush()
-            except BaseException:
-                stage.drop()
-                raise
+        with connect(self._url) as redis, staging(redis) as stage:
+            for batch in batches:
+                for out, rows in self._by_list(batch):
+                    stage.put(out, rows)
         return Staged(query, stage.lists)
 
     def _by_list(self, batch: pa.RecordBatch) -> Iterator[tuple[bytes, list[bytes]]]:

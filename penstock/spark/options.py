@@ -69,15 +69,40 @@ class Options:
         return url
 
 
+class Connecting:
+    """A reader, which Spark pickles: it connects when it must."""
+
+    _redis: "Redis | None" = None
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_redis": None}
+
+    @property
+    def redis(self) -> Any:
+        if self._redis is None:
+            self._redis = connect(self._url)
+        return self._redis
+
+    def stop(self) -> None:
+        if self._redis:
+            self._redis.close()
+
+
 def connect(url: str, *, name: str = "penstock-spark") -> "Redis":
     """A connection, made when first used, that asks again where the server is away for a moment.
 
     So what is asked of it must be such that it may be done twice. Raises ``ValueError`` for what is no URL of a server.
     """
     again = Retry(ExponentialBackoff(cap=1, base=0.05), RETRIES, (ConnectionError, TimeoutError))
-    return Redis.from_url(
+    client = Redis.from_url(
         url, protocol=2, client_name=name, socket_timeout=SILENCE, socket_connect_timeout=SILENCE, retry=again
     )
+    for command in ("XRANGE", "XREVRANGE"):  # entries as the server has them
+        client.response_callbacks.pop(command)
+    return client
 
 
 def run(redis: "Redis", script: Script, /, **named: Any) -> Any:

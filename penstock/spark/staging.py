@@ -1,6 +1,7 @@
 """Where tasks put rows until Spark commits the batch: in staged lists, each of which expires in a day."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate, groupby
 from typing import Any, Final
@@ -63,9 +64,17 @@ class Stage:
         for reply in exchange(self._redis, commands) if commands else []:
             checked(self._redis, reply, b"staged rows")
 
-    def drop(self) -> None:
-        """Of no use any more."""
-        discard(self._redis, [staged for staged, _ in self.lists.values()])
+
+@contextmanager
+def staging(redis: "Redis") -> Iterator[Stage]:
+    """A stage on which all is there at the end, or nothing where something went wrong."""
+    stage = Stage(redis)
+    try:
+        yield stage
+        stage.flush()
+    except BaseException:
+        discard(redis, [staged for staged, _ in stage.lists.values()])
+        raise
 
 
 def discard(redis: "Redis", keys: Sequence[bytes]) -> None:

@@ -8,6 +8,7 @@ whenever it is read again. The numbers of events (docs/keys.md) tell what was tr
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Final
@@ -17,12 +18,12 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
-from redis import Redis
 from redis.exceptions import RedisError, ResponseError
 
 from penstock.errors import DataLost, WrongType
+from penstock.events import MOST
 from penstock.spark.decode import SCHEMA, RawEntry, decoded
-from penstock.spark.options import Options, connect
+from penstock.spark.options import Connecting, Options
 
 KNOWN: Final = frozenset(
     {"url", "keys", "maxEventsPerTrigger", "startingOffsets", "failOnDataLoss", "partitions", "discover"}
@@ -68,7 +69,7 @@ def numbers_of(entry: RawEntry) -> tuple[int, int] | None:
         first, count = int(words[b"first"]), int(words[b"count"])
     except (KeyError, ValueError):
         return None
-    return first, first + count - 1
+    return (first, first + count - 1) if 1 <= count <= MOST else None
 
 
 @dataclass(frozen=True)
@@ -97,32 +98,20 @@ class RedisStream(DataSource):
         return StreamReader(self.options)
 
 
-class _Reader:
-    """What both kinds of reading have in common. It is pickled, so it connects when it must."""
+class _Reader(Connecting):
+    """What both kinds of reading have in common."""
 
     def __init__(self, given: Mapping[str, str]) -> None:
         options = Options("redis-stream", given, KNOWN)
-        self._url = options.url()
+        super().__init__(options.url())
         self._names = [name for name in options.text("keys").split(",") if name]
         self._most = options.whole("maxEventsPerTrigger", 500_000)
         self._from_the_end = options.one_of("startingOffsets", "earliest", ("earliest", "latest")) == "latest"
         self._fails = options.truth("failOnDataLoss", True)
         self._parts = options.whole("partitions", 2, most=1_000)
         self._discover = options.whole("discover", 30, least=0)
-        self._redis: Redis | None = None
         self._found: set[str] = set()
         self._looked = -float("inf")
-
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_redis": None}
-
-    @property
-    def redis(self) -> Any:
-        if self._redis is None:
-            self._redis = connect(self._url)
-            for command in ("XRANGE", "XREVRANGE"):  # entries as the server has them
-                self._redis.response_callbacks.pop(command)
-        return self._redis
 
     def keys(self) -> list[str]:
         """The streams that there are; patterns are looked for in all keys, every ``discover`` seconds."""
@@ -183,7 +172,7 @@ class _Reader:
         for entries in self._pages(part):
             for batch in decoded(namespace, entries):
                 yield from self._unbroken(part.key, place, batch)
-            place = Place.of(entries[-1])
+                place = _last_of(batch, place)
         if place.order < part.end.order:
             yield from self._lost(part.key, place, None if part.end.number is None else part.end.number + 1)
 
@@ -241,14 +230,15 @@ class _Reader:
                 if not entries:
                     return
                 after = entries[-1][0].decode()
-                if len(entries) == count and after != upto:
+                if more := len(entries) == count and after != upto:
                     numbers = numbers_of(entries[-1])
                     each = numbers[1] - numbers[0] + 1 if numbers else 1
                     count = max(PAGE // each, 1)
-                    connection.send_command("XRANGE", part.key, f"({after}", upto, "COUNT", count)
-                    asked = True
+                    with suppress(RedisError):  # asked for again, when its turn comes
+                        connection.send_command("XRANGE", part.key, f"({after}", upto, "COUNT", count)
+                        asked = True
                 yield entries
-                if not asked:
+                if not more:
                     return
         finally:
             if connection:
@@ -288,7 +278,8 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         keys = sorted({*self.keys(), *places})
         ends = self.ends(keys)
         if self._until is not None:
-            ends = {key: min(ends[key], end, key=lambda place: place.order) for key, end in self._until.items()}
+            until = {key: end for key, end in self._until.items() if key in ends}
+            ends = {key: min(ends[key], end, key=lambda place: place.order) for key, end in until.items()}
         behind = [key for key, end in ends.items() if end.order > places.get(key, Place()).order]
         left = limit.max_rows if isinstance(limit, ReadMaxRows) else 2**62
         for done, key in enumerate(behind):
@@ -339,9 +330,13 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing to do: what was read stays in the stream until it is trimmed."""
 
-    def stop(self) -> None:
-        if self._redis:
-            self._redis.close()
+
+def _last_of(batch: pa.RecordBatch, before: Place) -> Place:
+    """Where ``batch`` ends; what is no event may tell its numbers all the same."""
+    (row,) = batch.slice(batch.num_rows - 1).to_pylist()
+    words = json.loads(row["malformed"] or "{}")
+    told = numbers_of((b"", [word.encode() for pair in words.items() for word in pair]))
+    return Place(row["entry"], row["number"] or (told[1] if told else before.number))
 
 
 def _offset(places: Mapping[str, Place]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from redis import Redis
 
 from penstock.keys import Keys
 from penstock.lua import Script
+from penstock.spark.options import run
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -51,7 +52,9 @@ class Archive:
         if counts["malformed"]:
             aside = batch.where("malformed is not null").select("namespace", "entry", "malformed")
             _write(aside.withColumn("batch", F.lit(name)), f"{self._directory}/{MALFORMED}")
-        command = _archived.by_source(
+        run(
+            self._redis,
+            _archived,
             metric=self._metric,
             query=query,
             batch=number,
@@ -59,7 +62,6 @@ class Archive:
             malformed=counts["malformed"],
             seconds=time.monotonic() - begun,
         )
-        self._redis.execute_command(*command)
 
 
 def _write(rows: "DataFrame", directory: str, *columns: str) -> None:
