@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help demo demo-tracked demo-sites test lint format bench container-check lock clean
+.PHONY: help demo demo-tracked demo-sites demo-pipeline test lint format bench bench-pipeline bench-peers container-check lock clean
 
 help:  ## Print this help
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/\1|\2/p' Makefile | awk -F'|' '{ printf "make %-16s %s\n", $$1, $$2 }'
@@ -17,8 +17,11 @@ demo-tracked: .venv/.ready  ## Run the tracked composition: time-outs, retries, 
 demo-sites: .venv/.ready  ## Run the sites composition: three servers, one down for a while (REDIS=, SITE_TWO=, SITE_THREE=)
 	@$(BIN)/python -m compose.sites.demo
 
+demo-pipeline: .venv/.ready  ## Run the tracked composition, archived by Spark, with report and reconciliation (needs Java; REDIS=)
+	@$(BIN)/python -m compose.tracked.pipeline_demo
+
 test: lint  ## Run every check and every test
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup
+	$(BIN)/python -m pytest --numprocesses 3 --dist loadgroup
 
 lint: .venv/.ready  ## Run ruff, mypy and import-linter
 	$(BIN)/ruff check
@@ -32,6 +35,12 @@ format: .venv/.ready  ## Format the code and mend what ruff can mend
 
 bench: .venv/.ready  ## Measure against the references and write the figures as JSON
 	$(BIN)/python -m bench
+
+bench-pipeline: .venv/.ready  ## Measure the pipeline alone, which takes about ten minutes (needs Java)
+	$(BIN)/python -m bench pipeline
+
+bench-peers: .venv/.ready  ## Have others do the same work, in turns, and write docs/benchmarks.md (needs PyPI and npm; 10 minutes)
+	$(BIN)/python -m bench peers
 
 container-check: .venv/.ready  ## Build the image and run the weather composition from it (needs buildah)
 	scripts/container-check

@@ -14,10 +14,12 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from bench import figures, replies, tracking, transport
+from bench import archive, figures, replies, tracking, transport
 from bench.figures import KIB, MIB, Figure
+from bench.peers.command import app as peers
 from bench.stage import Stage
 from penstock.embedded import EmbeddedServer
+from penstock.spark.session import what_is_missing
 
 Take = Callable[[Stage], Figure | list[Figure]]
 
@@ -26,6 +28,7 @@ class Part(StrEnum):
     MPUSH = "mpush"
     TRACKING = "tracking"
     VPUSH = "vpush"
+    PIPELINE = "pipeline"
 
 
 def main(
@@ -33,8 +36,13 @@ def main(
     json_file: Annotated[Path, typer.Option("--json", help="Where the figures go.")] = Path("bench.json"),
     quick: Annotated[bool, typer.Option(help="A tenth of the messages, fewer rounds: to try the benchmark.")] = False,
 ) -> None:
-    """Take all figures; exit 1 where one is not reached."""
-    plans = {Part.MPUSH: _mpush(quick), Part.TRACKING: _tracking(quick), Part.VPUSH: _vpush(quick)}
+    """Take all figures; exit 1 where one is not reached. The same work through others: ``peers --help``."""
+    plans = {
+        Part.MPUSH: _mpush(quick),
+        Part.TRACKING: _tracking(quick),
+        Part.VPUSH: _vpush(quick),
+        Part.PIPELINE: _pipeline(quick),
+    }
     plan = [take for part in parts or Part for take in plans[part]]
     taken: list[Figure] = []
     with Progress(disable=not sys.stderr.isatty(), console=Console(stderr=True)) as progress:
@@ -87,6 +95,20 @@ def _vpush(quick: bool) -> list[Take]:
     ]
 
 
+def _pipeline(quick: bool) -> list[Take]:
+    if problem := what_is_missing():
+        return [lambda _: Figure("all of the pipeline", "", [], 0, missing=problem)]
+    rounds, events = (1, 100_000) if quick else (5, archive.MILLION)
+    return [
+        lambda stage: archive.reading(stage, rounds, events),
+        lambda stage: archive.archive(stage, 5 * events),
+        lambda stage: archive.rolling_up(stage, 20 * events),
+        lambda stage: archive.shards(stage, 1 if quick else 2, 4 * events),
+        lambda stage: archive.visible(stage, rounds + 2),
+        lambda stage: tracking.telling(stage, rounds, events // 10),
+    ]
+
+
 def _table(taken: Iterable[Figure]) -> Table:
     table = Table("figure", "median", "min - max", "runs", "wanted", "", "beside")
     for figure in taken:
@@ -127,4 +149,7 @@ def _as_json(taken: Iterable[Figure]) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    if sys.argv[1:2] == ["peers"]:
+        peers(sys.argv[2:], prog_name="python -m bench peers")
+    else:
+        typer.run(main)

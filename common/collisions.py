@@ -9,7 +9,7 @@ from penstock.keys import Keys, pending_of
 
 def collision(name: str, pending: str | None, namespace: str | None) -> str | None:
     """Why ``name`` cannot be an operator's list: the kernel keeps something there. None if it can."""
-    if namespace is not None and _is_own(name, namespace):
+    if namespace is not None and Keys(namespace).owns(name):
         return f"{quoted(name)} is a key of the service itself, below redisNamespace: expected another name"
     if pending is not None and re.fullmatch(re.escape(pending_of(pending, "")) + "[0-9]+", name):
         return f"{quoted(name)} is the pending list of an instance: expected another name"
@@ -33,15 +33,6 @@ def different_slots(names: Sequence[str]) -> dict[str, int]:
 
     slots = {name: key_slot(name.encode()) for name in names}
     return slots if len(set(slots.values())) > 1 else {}
-
-
-def _is_own(name: str, namespace: str) -> bool:
-    keys = Keys(namespace)
-    fixed = {key for key in vars(keys).values() if key != namespace}
-    families = (keys.metric(""), keys.instance("message:"))
-    return (
-        name in fixed or name.startswith(families) or bool(re.fullmatch(re.escape(keys.instance("")) + "[0-9]+", name))
-    )
 
 
 def pending_is_not_in(pending: str, in_: str) -> str | None:

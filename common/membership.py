@@ -14,6 +14,7 @@ from common.registry import Presence, Registry
 from common.settings import ServiceSettings
 from penstock.keys import Keys
 from penstock.metrics import count
+from penstock.topology.registered import written
 
 S = TypeVar("S", bound=ServiceSettings)
 
@@ -36,7 +37,7 @@ class Membership(Generic[S]):
         self._in_reach = registry_redis is redis
         self._lease: Lease | None = None
         self._presence = Presence.LOST
-        self._introduced = False
+        self._introduced = self._counted = False
         self._former: set[str] = set()
         self._told: int | None = None
         self._renew_at = self._hold_at = 0.0
@@ -56,6 +57,9 @@ class Membership(Generic[S]):
             context.id, context.registration = self._registry.id, self._registry.key if self._in_reach else None
             context.adopted += await self._orphans.adopt(self._registry.alive)
         await self._lead(context)
+        if context.token is not None:
+            async with self._one_at_a_time:
+                context.adopted += await self._orphans.adopt(self._registry.alive, leads=True)
 
     async def attend(self, context: Context[S]) -> bool:
         """Every second or so: whether the run may go on. Renews registration and lease when they are due."""
@@ -63,7 +67,7 @@ class Membership(Generic[S]):
             if time.monotonic() >= self._renew_at or context.suspect.is_set():
                 context.suspect.clear()
                 await self._renew(context)
-            else:
+            if self._presence is Presence.HERE:
                 self._presence = await self._registry.look()
         return self._presence is Presence.HERE and await self._keeps_lease(context)
 
@@ -73,7 +77,8 @@ class Membership(Generic[S]):
         if self._presence is Presence.HERE:
             await self._orphans.own()
             await self._expire_metrics()
-            adopted = await self._orphans.adopt(self._registry.alive, shared=False)
+            leads = context.token is not None
+            adopted = await self._orphans.adopt(self._registry.alive, shared=False, leads=leads)
             if adopted.total():
                 context.adopted += adopted
                 await context.wake()
@@ -84,6 +89,25 @@ class Membership(Generic[S]):
         """Whether somebody deleted the registration."""
         return self._presence is Presence.DELETED
 
+    @property
+    def order(self) -> str | None:
+        """What ``reload`` in the registration says."""
+        return self._registry.order
+
+    async def answer(self, order: str, refused: str) -> None:
+        """Count an order to read the settings anew, and answer it: why it is ``refused``, empty where it is not."""
+        async with self._redis.pipeline(transaction=True) as transaction:
+            transaction.hincrby(self._keys.metric("reload"), "failed" if refused else "count", 1)
+            await transaction.execute()
+        await self._registry.answer(order, refused)
+
+    def change(self, settings: S) -> None:
+        """Go by ``settings`` from the next ``enter`` on, as the same instance, with the same lease."""
+        self._settings = self._registry.settings = settings
+        self._orphans.change(settings)
+        self._lend()
+        self._introduced, self._renew_at = False, 0.0
+
     async def leave(self) -> None:
         if self._lease:
             await self._lease.release()
@@ -93,13 +117,16 @@ class Membership(Generic[S]):
 
     async def _register(self) -> None:
         self._former |= {self._registry.id} - {""}
-        id = await self._registry.enter()
+        await self._registry.enter()
         self._renew_at = time.monotonic() + self._settings.service_renew
-        if self._settings.ordered:
-            self._lease = Lease(self._redis, self._keys.lease, id, self._settings.lease_expire)
-            self._told = None
-        self._introduced = False
+        self._lend()
+        self._told = None
+        self._introduced = self._counted = False
         self._presence = Presence.HERE
+
+    def _lend(self) -> None:
+        if self._settings.ordered and self._registry.id:
+            self._lease = Lease(self._redis, self._keys.lease, self._registry.id, self._settings.lease_expire)
 
     async def _introduce(self) -> None:
         """Say once, on the server of the lists, who may hold a pending list now and which lists it works on."""
@@ -107,9 +134,11 @@ class Membership(Generic[S]):
         async with self._redis.pipeline(transaction=True) as transaction:
             transaction.delete(self._keys.lists)
             transaction.hset(self._keys.lists, items=[word for pair in self._settings.lists().items() for word in pair])
-            count(transaction, self._keys.metric("start"))
+            transaction.set(self._keys.shape, written(self._settings))
+            if not self._counted:
+                count(transaction, self._keys.metric("start"))
             await transaction.execute()
-        self._introduced = True
+        self._introduced = self._counted = True
 
     async def _lead(self, context: Context[S]) -> None:
         """Stand by until the lease is ours."""
@@ -133,6 +162,6 @@ class Membership(Generic[S]):
     async def _expire_metrics(self) -> None:
         if self._settings.metrics_expire:
             async with self._redis.pipeline(transaction=False) as wire:
-                for name in ("start", "error", *self._settings.metrics()):
+                for name in ("start", "reload", "error", *self._settings.metrics()):
                     wire.expire(self._keys.metric(name), self._settings.metrics_expire)
                 await wire.execute()

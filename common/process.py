@@ -3,7 +3,7 @@
 import asyncio
 import signal
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, nullcontext, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext, suppress
 from typing import Final, Generic, TypeVar
 
 import structlog
@@ -13,9 +13,11 @@ from redis.exceptions import ConnectionError as Disconnected
 from redis.exceptions import MovedError, RedisError
 from redis.exceptions import TimeoutError as Unanswered
 
+from common import logs
 from common.context import Context
 from common.durability import Durability
 from common.membership import Membership
+from common.reload import Reload
 from common.server import check_server
 from common.settings import ServiceSettings
 from common.trouble import Trouble, first_of, passes, told
@@ -28,7 +30,7 @@ from penstock.wire import Wire
 S = TypeVar("S", bound=ServiceSettings)
 Run = Callable[[Context[S]], Awaitable[None]]
 Lifespan = Callable[[S], AbstractAsyncContextManager[object]]
-"""What a service needs around all its runs, while the server is away, too."""
+"""What a service needs around its runs under the same settings, while the server is away, too."""
 FAILURES: Final = (PenstockError, RedisError, OSError, ExceptionGroup)
 BACKOFF: Final = EqualJitterBackoff(cap=1, base=0.02)
 LOOK: Final = 1.5
@@ -40,7 +42,9 @@ class Process(Generic[S]):
 
     def __init__(self, service: str, settings: S, run: Run[S], lifespan: Lifespan[S] = nullcontext) -> None:
         self._settings, self._run, self._lifespan = settings, run, lifespan
-        self._log = structlog.get_logger(service)
+        # Not cached, unlike others, so that it obeys when the level changes.
+        self._log = structlog.wrap_logger(None, logger_factory_args=(service,), cache_logger_on_first_use=False)
+        self._reload: Reload[S] = Reload(self._check_server, self._tell, self._log)
         self._trouble = Trouble(self._log)
         self._durability = Durability(settings.durability, settings.durability_timeout)
         self._stop = asyncio.Event()
@@ -67,9 +71,9 @@ class Process(Generic[S]):
         """Run until told to stop; the exit status: 0 as ordered, 1 for whatever must not be hidden."""
         for each in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(each, self._stop.set)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reload.signalled)
         self._log.info("settings", **self._settings.shown())
-        for warning in self._settings.warnings():
-            self._log.warning("settings", problem=warning)
+        self._warn()
         try:
             return await self._until_stopped(asyncio.create_task(self._live()))
         except FAILURES as error:
@@ -82,6 +86,10 @@ class Process(Generic[S]):
                 await wire.close()
             for redis in (*self._clients, self._registry_redis):
                 await redis.aclose()
+
+    def _warn(self) -> None:
+        for warning in self._settings.warnings():
+            self._log.warning("settings", problem=warning)
 
     async def _until_stopped(self, life: "asyncio.Task[None]") -> int:
         """``stopTimeout`` seconds after the order to stop, the process ends in any case."""
@@ -98,27 +106,54 @@ class Process(Generic[S]):
         return 1
 
     async def _live(self) -> None:
-        """Run, and run again under a new registration when only that was lost, until the order to stop."""
-        async with self._lifespan(self._settings):
+        """Run, and run again under a new registration or new settings, until the order to stop."""
+        async with AsyncExitStack() as around:
+            await around.enter_async_context(self._lifespan(self._settings))
             await self._wait_for_server()
             try:
                 while not self._stop.is_set():
                     await self._run_once()
+                    if self._reload.settings and not self._stop.is_set():
+                        await self._change(self._reload.take(), around)
             finally:
                 await self._leave()
 
+    async def _change(self, settings: S, around: AsyncExitStack) -> None:
+        """Put ``settings`` in force, unless what the service needs around its runs cannot be had with them."""
+        await around.aclose()
+        try:
+            await around.enter_async_context(self._lifespan(settings))
+        except PenstockError as error:
+            self._reload.refuse(told(error))
+            await around.enter_async_context(self._lifespan(self._settings))
+            return
+        self._settings = settings
+        self._durability = Durability(settings.durability, settings.durability_timeout)
+        if self._membership:
+            self._membership.change(settings)
+        logs.configure(settings.logger_level)
+        self._warn()
+
+    async def _tell(self, order: str, refused: str) -> None:
+        if self._membership:
+            await self._membership.answer(order, refused)
+
     async def _wait_for_server(self) -> None:
         """Connect, as long as it takes; raise ``Unsuitable`` for a server that will not do."""
-        names = [*self._settings.lists(), *([self._keys.ids] if self._keys else [])]
         while not self._stop.is_set():
             try:
-                await self._redis.exists(names[0])
-                await check_server(self._redis, names, self._log)
-                await self._durability.check_server(self._redis)
+                await self._check_server(self._settings)
                 self._trouble.over()
                 return
             except FAILURES as error:
                 await self._bear(first_of(error))
+
+    async def _check_server(self, settings: S) -> None:
+        """Raise ``Unsuitable`` where it cannot do what ``settings`` ask."""
+        names = [*settings.lists(), *([self._keys.ids] if self._keys else [])]
+        await self._redis.exists(names[0])
+        await check_server(self._redis, names, self._log)
+        await Durability(settings.durability, settings.durability_timeout).check_server(self._redis)
 
     async def _run_once(self) -> None:
         """One run beside the watch over it."""
@@ -144,6 +179,7 @@ class Process(Generic[S]):
                     await self._membership.enter(context)
                     if self._membership.dismissed:
                         return
+                    self._reload.repeat()
                 in_hand = context.adopted.total() > 0 and not self._settings.ordered
                 if context.running or in_hand:  # what was adopted before the order to stop is finished, too
                     await context.confirm()
@@ -171,24 +207,32 @@ class Process(Generic[S]):
 
     async def _may_go_on(self, context: Context[S]) -> bool:
         await self._cut_silent_wires()
-        if self._membership is None or context.id is None or self._stop.is_set():
+        if self._stop.is_set() or (self._membership and context.id is None):
             return not self._stop.is_set()
         try:
-            goes_on = await self._membership.attend(context)
+            return await self._is_member(context) and not await self._reload.attend(self._settings)
         except FAILURES as error:
             if not passes(error):
                 raise
             return True
+
+    async def _is_member(self, context: Context[S]) -> bool:
+        if self._membership is None:
+            return True
+        goes_on = await self._membership.attend(context)
+        self._reload.asked(self._membership.order)
         if self._membership.dismissed:
             self._log.info("registration deleted: stopping")
             self._stop.set()
         return goes_on
 
     async def _wait_for_news(self, context: Context[S], work: "asyncio.Task[None]") -> None:
-        """An order to stop, a missing registration, or the end of the run; at most until it is time to look again."""
-        news = [asyncio.create_task(self._stop.wait()), asyncio.create_task(context.suspect.wait())]
+        """An order, a missing registration, or the end of the run; at most until it is time to look again."""
+        events = (self._stop, context.suspect, self._reload.news)
+        news = [asyncio.create_task(event.wait()) for event in events]
         longest = min(LOOK, self._settings.lease_expire / 3) if self._settings.ordered else LOOK
         await asyncio.wait({work, *news}, timeout=longest, return_when=asyncio.FIRST_COMPLETED)
+        self._reload.news.clear()
         for each in news:
             each.cancel()
 

@@ -17,8 +17,8 @@ from penstock.lua import Script
 from penstock.names import decoded
 
 LUA: Final = Path(__file__).parent / "lua"
-_register, _renew, _compact, _deregister = (
-    Script.read(LUA / f"{verb}.lua") for verb in ("register", "renew", "compact", "deregister")
+_register, _renew, _compact, _deregister, _answer = (
+    Script.read(LUA / f"{verb}.lua") for verb in ("register", "renew", "compact", "deregister", "answer")
 )
 
 
@@ -36,11 +36,14 @@ class Registry:
     def __init__(
         self, redis: "Redis", keys: Keys, service: str, settings: ServiceSettings, log: FilteringBoundLogger
     ) -> None:
-        self._redis, self._keys, self._service, self._settings, self._log = redis, keys, service, settings, log
+        self._redis, self._keys, self._service, self._log = redis, keys, service, log
+        self.settings = settings
         self._host, self._pid = socket.gethostname(), str(os.getpid())
         self.id = ""
         self.alive: set[str] = set()
         """The other listed instances that were alive when this one last entered or renewed."""
+        self.order: str | None = None
+        """What ``reload`` was when it was last looked at: each new value is an order to read the settings anew."""
         self._renewed = 0.0
         self._server = ""
 
@@ -65,8 +68,8 @@ class Registry:
                 pid=self._pid,
                 service=self._service,
                 version=__version__,
-                expire=self._settings.service_expire,
-                capacity=self._settings.service_capacity,
+                expire=self.settings.service_expire,
+                capacity=self.settings.service_capacity,
             )
         self._log.info("registered", key=self.key, host=self._host, pid=int(self._pid), started=started)
         await self._compact_ids()
@@ -81,8 +84,8 @@ class Registry:
             id=self.id,
             host=self._host,
             pid=self._pid,
-            expire=self._settings.service_expire,
-            capacity=self._settings.service_capacity,
+            expire=self.settings.service_expire,
+            capacity=self.settings.service_capacity,
         ):
             return await self._why_gone()
         self._server, self._renewed = await self._server_id(), time.monotonic()
@@ -90,15 +93,25 @@ class Registry:
         return Presence.HERE
 
     async def look(self) -> Presence:
-        """Whether the registration is still there: one EXISTS."""
-        return Presence.HERE if await self._redis.exists(self.key) else await self._why_gone()
+        """Whether the registration is still there, and what it orders: one HMGET."""
+        read: Any = self._redis.hmget(self.key, "host", "pid", "reload")
+        host, pid, order = (None if field is None else decoded(field) for field in await read)
+        if (host, pid) != (self._host, self._pid):
+            return await self._why_gone()
+        self.order = order
+        return Presence.HERE
+
+    async def answer(self, order: str, refused: str = "") -> None:
+        """Write in the registration, if it is there, that the new settings are in force, or why they are refused."""
+        await _answer(self._redis, instance=self.key, host=self._host, pid=self._pid, order=order, refused=refused)
 
     async def dead(self, ids: list[str]) -> list[str]:
         """Those of ``ids`` that no live instance has."""
         async with self._redis.pipeline(transaction=False) as wire:
             for id in ids:
-                wire.exists(self._keys.instance(id))
-            return [id for id, alive in zip(ids, await wire.execute(), strict=True) if not alive]
+                wire.hexists(self._keys.instance(id), "host")  # an order that came too late makes nobody alive
+            alive = await wire.execute(raise_on_error=False)
+        return [id for id, lives in zip(ids, alive, strict=True) if lives == 0]
 
     async def leave(self) -> None:
         removed, unlisted = await self._deregister()
@@ -119,7 +132,7 @@ class Registry:
         self.alive = others - set(dead)
 
     async def _why_gone(self) -> Presence:
-        expired = time.monotonic() - self._renewed >= self._settings.service_expire
+        expired = time.monotonic() - self._renewed >= self.settings.service_expire
         return Presence.LOST if expired or await self._server_id() != self._server else Presence.DELETED
 
     async def _server_id(self) -> str:

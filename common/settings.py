@@ -1,6 +1,6 @@
 """What an operator may set of any service, and how it is read: environment over props file over default."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -11,6 +11,8 @@ from common.checks import Rule, checked
 from common.fields import YEAR, Name, Seconds, Url, Whole, setting
 from common.sources import Found, Given, Names, property_of
 from penstock.connection import masked
+from penstock.errors import Problem, SettingsError
+from penstock.topology import End, Shape, Use
 
 LEVELS = {"trace": "debug", "warn": "warning", "fatal": "critical"}
 """What Node's loggers call them."""
@@ -79,6 +81,7 @@ class ServiceSettings(BaseSettings):
         "seconds", "Seconds to wait for the server's disk or its replicas.", 5, least=1, most=60
     )
     _given: dict[str, Given] = PrivateAttr(default_factory=dict)
+    _read_from: tuple[Path | None, Mapping[str, str]] = PrivateAttr(default=(None, {}))
 
     def __init__(self, **values: object) -> None:
         found = Found({name: Given(value, property_of(name), source="call") for name, value in values.items()})
@@ -91,8 +94,30 @@ class ServiceSettings(BaseSettings):
         names = cls.names()
         found = names.look(props_file, environ)
         settings = cls(**checked(cls, cls.rules, names, found))
-        settings._given = found.given
+        settings._given, settings._read_from = found.given, (props_file, environ)
         return settings
+
+    def again(self) -> Self:
+        """What the same file and environment give now. Raises as ``load`` does."""
+        return type(self).load(*self._read_from)
+
+    def fixed(self) -> frozenset[str]:
+        """The fields that cannot change while the process runs."""
+        kernel = frozenset({"redis", "service_redis", "redis_namespace", "ordered"})
+        return kernel if self.redis_namespace else kernel | {"pending"}  # nothing says then what is left in the old one
+
+    def changes_from(self, before: Self) -> dict[str, str]:
+        """What differs, by property, as ``old -> new``. Raises ``SettingsError`` where a restart is needed for it."""
+        fields = type(self).model_fields
+        changed = [name for name in fields if getattr(self, name) != getattr(before, name)]
+        if frozen := [name for name in changed if name in before.fixed()]:
+            raise SettingsError([self._restart_for(name) for name in frozen])
+        old, new = before.shown(), self.shown()
+        return {name: f"{old[name]} -> {new[name]}" for name in map(property_of, changed)}
+
+    def _restart_for(self, name: str) -> Problem:
+        given = self._given.get(name) or Given(None, property_of(name))
+        return given.problem("cannot change while the service runs: restart it")
 
     @classmethod
     def names(cls) -> Names:
@@ -108,8 +133,29 @@ class ServiceSettings(BaseSettings):
         """The names from which an instance's pending lists are made; none for a service that keeps none."""
         return ()
 
+    def heirs(self, former: Sequence[str]) -> dict[str, str]:
+        """Which of ``pending_lists`` takes what lies in each of ``former``, those of other settings of the service."""
+        return dict(zip(former, self.pending_lists, strict=False))
+
     def lists(self) -> dict[str, str]:
         """The lists that the service works on, with the role of each: ``in``, ``pending``, ``out``, ``dead``."""
+        return {}
+
+    def shape(self) -> Shape:
+        """The service's place in a composition: what it reads and writes, and where that is said."""
+        return Shape()
+
+    def end(self, key: str, role: str, use: Use, field: str, *, url: str | None = None, **more: Any) -> End:
+        """One end of ``shape``: ``field`` names it, the namespace where that is not set.
+
+        It is on the server of the lists unless ``url`` says otherwise.
+        """
+        given = self._given.get(field) or self._given.get("redis_namespace")
+        origin = given.origin if given and given.file else None
+        return End(key, role, use, property_of(field), url or self.redis, origin=origin, **more)
+
+    def apart(self, directory: Path) -> dict[str, object]:
+        """What to set, by field, so that another instance of the service on this machine does not get in the way."""
         return {}
 
     def metrics(self) -> tuple[str, ...]:

@@ -30,7 +30,7 @@ STANDSTILL: Final = 1.0
 """With nothing on its way any more, what has not come by then is lost (s)."""
 AGAIN: Final = 1.0
 """Time after which a demo that goes on is told to stop once more (s)."""
-SETTINGS: Final = ("MPUSH_", "MDISPATCH_", "MONITOR_", "VPUSH_")
+SETTINGS: Final = ("MPUSH_", "MDISPATCH_", "MONITOR_", "VPUSH_", "PIPELINE_")
 """How variables begin that would change what the composition's files say."""
 
 
@@ -49,13 +49,13 @@ OutcomeT = TypeVar("OutcomeT", bound=Outcome)
 
 
 def main(
-    name: str,
+    module: str,
     about: str,
     run: Callable[[str], Coroutine[Any, Any, OutcomeT]],
     show: Callable[[OutcomeT, Console], None],
 ) -> NoReturn:
-    """Run the demo of the composition ``name`` on the server that REDIS names, or on one of its own."""
-    parser = argparse.ArgumentParser(prog=f"python -m compose.{name}.demo", description=about.partition("\n")[0])
+    """Run the demo in ``module`` on the server that REDIS names, or on one of its own."""
+    parser = argparse.ArgumentParser(prog=f"python -m {module}", description=about.partition("\n")[0])
     parser.add_argument("--json", action="store_true", help="print the outcome as JSON")
     as_json = parser.parse_args().json
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job has it ignored

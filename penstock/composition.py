@@ -38,7 +38,7 @@ class Composition:
     """
 
     def __init__(self, directory: Path, *, write: Callable[[Any], None] | None = None, stop: float = STOP) -> None:
-        self.commands = _read(directory / "Procfile")
+        self.commands = read_procfile(directory / "Procfile")
         self.statuses: dict[str, int] = {}
         """Exit status by name, of those that have ended; below 0 by a signal."""
         self.failed: list[str] = []
@@ -119,7 +119,8 @@ class Composition:
         self.stop()
 
 
-def _read(file: Path) -> dict[str, str]:
+def read_procfile(file: Path) -> dict[str, str]:
+    """Command by name. Raises ``SettingsError`` for lines that are no process, ``PenstockError`` without a file."""
     try:
         text = file.read_text()
     except OSError as error:

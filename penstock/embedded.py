@@ -6,7 +6,9 @@ import socket
 import subprocess
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
+from random import SystemRandom
 from typing import Self
 
 from penstock.errors import PenstockError
@@ -106,8 +108,14 @@ def binary() -> str:
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that nothing listened on just now."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port: int = taken.getsockname()[1]
-        return port
+    """A port of 127.0.0.1 that nothing listened on just now.
+
+    It is below those that Linux gives to outgoing connections (32768 and up): one of these might have it while the
+    server is down that is to have it again, or, where a client keeps asking for that server, be connected to itself.
+    The nodes of a cluster talk to each other on their port + 10,000, which there is, too.
+    """
+    while True:
+        port = SystemRandom().randrange(10_000, 32_768)
+        with socket.socket() as taken, suppress(OSError):
+            taken.bind(("127.0.0.1", port))
+            return port

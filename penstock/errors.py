@@ -57,6 +57,10 @@ class DataLost(PenstockError):
     """What was to be read is not there any more; says what, and what the operator can decide."""
 
 
+class NoArchive(PenstockError):
+    """Where an archive of events was expected there is none; says where."""
+
+
 class QueryFailed(PenstockError):
     """A query of Spark has ended by itself, for a reason that waiting does not mend."""
 

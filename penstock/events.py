@@ -2,7 +2,7 @@
 
 An entry holds up to some hundred events: ``count`` of them, the ``first`` one's number, and eight more fields. Such a
 field is one word, which holds for all, or a word for each, a line each; in a word ``\\\\`` stands for a backslash and
-``\\n`` for the end of a line. An entry without ``count`` is one event.
+``\\n`` for the end of a line. An entry without ``count`` is one event. A ninth field, ``message``, is not read here.
 """
 
 import re
@@ -17,7 +17,14 @@ from penstock.names import decoded, encoded
 from penstock.tracking import canonical, is_number, number
 
 CHUNK: Final = 1000
-"""Entries that are read at a time."""
+"""Most entries that are read at a time."""
+FEW: Final = 50
+"""Entries of the first chunk, when nobody knows how large they are."""
+BYTES: Final = 16 * 2**20
+"""Of the messages that a chunk may have in it, about."""
+MESSAGE: Final = b"message"
+ENDS: Final = ("done", "late", "dead", "expired")
+"""Kinds of events after which a message is not under way any more."""
 MOST: Final = 1_000
 """Events of an entry: more than any script writes."""
 ESCAPED: Final = re.compile(r"\\(.)")
@@ -43,7 +50,7 @@ class Entry:
     """One entry of the stream."""
 
     def __init__(self, name: bytes, fields: Mapping[bytes, bytes]) -> None:
-        words = {decoded(field): decoded(value) for field, value in fields.items()}
+        words = {decoded(field): decoded(value) for field, value in fields.items() if field != MESSAGE}
         self.count = min(max(int(number(words.get("count")) or 1), 1), MOST)
         self._at = float(name.partition(b"-")[0])  # where the events do not tell
         self._packed = "count" in words
@@ -83,16 +90,16 @@ def _unescaped(found: re.Match[str]) -> str:
 
 async def entries(redis: "Redis", keys: Keys, since: float | None = None) -> AsyncIterator[list[Entry]]:
     """Chunks of the stream, oldest first: all of it, or from ``since`` on (s since the epoch)."""
-    start = "-" if since is None else str(max(0, int(since * 1000)))
-    while chunk := _named(await redis.xrange(encoded(keys.events), start, "+", CHUNK)):
+    start, count = "-" if since is None else str(max(0, int(since * 1000))), FEW
+    while chunk := _named(await redis.xrange(encoded(keys.events), start, "+", count)):
         yield [Entry(name, fields) for name, fields in chunk]
-        start = f"({decoded(chunk[-1][0])}"
+        start, count = f"({decoded(chunk[-1][0])}", next_count(chunk)
 
 
 async def last_event(redis: "Redis", keys: Keys, word: str) -> Event | None:
     """The newest event of the message whose id is ``word``, or else of one whose xid it is."""
-    id, end, by_xid = canonical(word), "+", None
-    while chunk := _named(await redis.xrevrange(encoded(keys.events), end, "-", CHUNK)):
+    id, end, by_xid, count = canonical(word), "+", None, FEW
+    while chunk := _named(await redis.xrevrange(encoded(keys.events), end, "-", count)):
         for entry in (Entry(name, fields) for name, fields in chunk):
             for event in reversed(list(entry.events({word, id}))):
                 if event.id == id:
@@ -100,7 +107,7 @@ async def last_event(redis: "Redis", keys: Keys, word: str) -> Event | None:
                 by_xid = by_xid or event
         if by_xid is not None and not is_number(word):
             break
-        end = f"({decoded(chunk[-1][0])}"
+        end, count = f"({decoded(chunk[-1][0])}", next_count(chunk)
     return by_xid
 
 
@@ -117,6 +124,12 @@ async def reach(redis: "Redis", keys: Keys) -> tuple[int, float | None]:
     first, last = (number(decoded(ends[0][1].get(b"first", b""))) for ends in (oldest, newest))
     newest_count, at = Entry(*newest[0]).count, next(Entry(*oldest[0]).events()).at
     return int(last - first) + newest_count if first and last and last >= first else length, at
+
+
+def next_count(chunk: list[tuple[bytes, dict[bytes, bytes]]]) -> int:
+    """Entries to read after ``chunk``, as large as those in it."""
+    each = sum(len(fields.get(MESSAGE, b"")) for _, fields in chunk) // len(chunk)
+    return min(max(BYTES // (each + 1), 1), CHUNK)
 
 
 def _named(reply: Any) -> list[tuple[bytes, dict[bytes, bytes]]]:

@@ -1,5 +1,6 @@
 """The names of all keys, made here and nowhere else (docs/keys.md is the reader's view of this file)."""
 
+import re
 from collections.abc import Container
 
 
@@ -11,7 +12,10 @@ class Keys:
         self.counter = f"{namespace}:id"
         self.ids = f"{namespace}:ids"
         self.owners = f"{namespace}:owners"
+        self.holdings = f"{namespace}:holdings"
         self.lists = f"{namespace}:lists"
+        self.shape = f"{namespace}:shape"
+        self.changes = f"{namespace}:changes"
         self.lease = f"{namespace}:lease"
         self.events = f"{namespace}:events"
         self.event_marks = f"{namespace}:events:marks"
@@ -45,8 +49,22 @@ class Keys:
         """The keys of ``lua/parts/events.lua``."""
         return {"events": self.events, "events_written": self.metric("events"), "events_marks": self.event_marks}
 
+    def rollup(self, window: str) -> str:
+        """What happened in a window of time, which its start names: ``2026-11-21``, ``...T18``, ``...T18:05``."""
+        return f"{self.namespace}:rollup:{window}"
+
     def metric(self, name: str) -> str:
         return f"{self.namespace}:metrics:{name}"
+
+    def owns(self, name: str) -> bool:
+        """Whether the service keeps something of its own at ``name``."""
+        fixed = {key for key in vars(self).values() if key != self.namespace}
+        families = (self.metric(""), self.instance("message:"))
+        return (
+            name in fixed
+            or name.startswith(families)
+            or bool(re.fullmatch(re.escape(self.instance("")) + "[0-9]+", name))
+        )
 
 
 def pending_of(pending: str, id: str | None) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from hashlib import sha1
 from pathlib import Path
 from typing import Any, Final
+from zipimport import zipimporter
 
 from redis.asyncio import Redis
 from redis.asyncio.client import Pipeline
@@ -37,7 +38,7 @@ class Script:
 
     def __init__(self, name: str, text: str) -> None:
         self.name = name
-        parts = [(PARTS / f"{part}.lua").read_text() for part in PART.findall(text)]
+        parts = [_text(PARTS / f"{part}.lua") for part in PART.findall(text)]
         lines = [line for each in (*parts, text) for line in each.splitlines()]
         declared = [found.groups() for found in map(DECLARATION.match, lines) if found]
         self._keys = [(key, mark) for kind, key, mark in declared if kind == "KEYS"]
@@ -54,7 +55,8 @@ class Script:
 
     @classmethod
     def read(cls, path: Path) -> "Script":
-        return cls(path.name, path.read_text())
+        """That of ``path``, which may lie in the zip archive that we are imported from (Spark's ``--py-files``)."""
+        return cls(path.name, _text(path))
 
     async def __call__(self, redis: "Redis", /, **named: Any) -> Any:
         """Run it, by its digest; where the server does not know it (``SCRIPT FLUSH``, a restart), by its source.
@@ -121,6 +123,13 @@ class Script:
                 value = f"{{unpack({table},{place})}}" if word in self._several else f"{table}[{place}]"
                 locals_.append(f"local {word}={value}")
         return ";".join(locals_) + " "
+
+
+def _text(path: Path) -> str:
+    loader = __spec__.loader
+    if isinstance(loader, zipimporter) and path.is_relative_to(loader.archive):
+        return loader.get_data(str(path.relative_to(loader.archive))).decode()
+    return path.read_text()
 
 
 def _code(text: str) -> list[str]:

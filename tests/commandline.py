@@ -92,12 +92,14 @@ async def _end(process: Process) -> None:
         await process.communicate()
 
 
-async def penstock(*words: str | bytes | Path, redis: str | None = None, stdin: bytes = b"") -> Result:
+async def penstock(
+    *words: str | bytes | Path, redis: str | None = None, stdin: bytes = b"", patience: float = 60
+) -> Result:
     """``penstock WORDS < stdin``, to its end; what reads and writes pipes itself as a process, all else within this."""
     if words[0] in WITHIN or "--help" in words:
         return await asyncio.to_thread(_within, [os.fsdecode(word) for word in words], redis)
     async with running(*words, redis=redis) as process:
-        out, err = await asyncio.wait_for(process.communicate(stdin), 60)
+        out, err = await asyncio.wait_for(process.communicate(stdin), patience)
     assert process.returncode is not None
     return Result(process.returncode, out, err)
 

@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -10,18 +11,28 @@ import pytest
 from penstock.keys import Keys
 from penstock.lua import Script
 from penstock.spark.session import session, what_is_missing
+from tests.standalone import SMALL
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # for drivers that tests start, too
+# For what tests start, too: drivers, and the commands of PySpark.
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+# Such a Java lives for seconds: to compile and to collect as for days costs it a fifth of them.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", SMALL)
 MISSING: Final = what_is_missing()
-pytestmark: Any = [
-    pytest.mark.skipif(MISSING is not None, reason=str(MISSING)),
-    pytest.mark.xdist_group("spark"),
-]
-"""What every module of Spark's tests has as its own: one process runs them all, with one session."""
+
+
+def _marks(group: str) -> Any:
+    return [pytest.mark.skipif(MISSING is not None, reason=str(MISSING)), pytest.mark.xdist_group(group)]
+
+
+pytestmark: Any = _marks("spark")
+"""What a module whose tests use ``spark`` has as its own: one process runs them all, with one session."""
+own_sessions: Any = _marks("sparks")
+"""The same of one that starts processes, each with a session: beside the others, but one after the other."""
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ import pytest
 from redis import Redis
 from redis.crc import key_slot
 
-from penstock.embedded import EmbeddedServer, free_port
+from penstock.embedded import EmbeddedServer
 from tests.harness import Service, until
 
 SLOT = key_slot(b"demo")
@@ -39,19 +39,13 @@ class Node:
 def cluster() -> Iterator[tuple[Node, Node]]:
     """Two servers that share the slots; their clients are closed at the end."""
     with ExitStack() as stack:
-        first, second = nodes = [Node(stack.enter_context(_server())) for _ in range(2)]
+        first, second = nodes = [Node(stack.enter_context(EmbeddedServer(cluster_enabled="yes"))) for _ in range(2)]
         for node, slots in zip(nodes, ((0, 8192), (8192, 16384)), strict=True):
             stack.callback(node.client.close)
             node.ask("ADDSLOTS", *range(*slots))
         first.ask("MEET", "127.0.0.1", second.server.port)
         until(lambda: all(node.ready() for node in nodes))
         yield first, second
-
-
-def _server() -> EmbeddedServer:
-    """The servers talk to each other on their port + 10,000."""
-    port = next(port for port in iter(free_port, None) if port < 55_000)
-    return EmbeddedServer(port=port, cluster_enabled="yes")
 
 
 @pytest.fixture

@@ -1,24 +1,50 @@
 """The pipeline as a service: every event in the archive once, whatever dies, and clear words where it cannot go on."""
 
 import json
+import os
 import random
 import signal
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from redis import Redis
 
+from common.fields import YEAR
 from penstock.embedded import EmbeddedServer
 from penstock.errors import SettingsError
 from penstock.keys import Keys
+from tests.demos import ROOT, environment
 from tests.harness import Service, until
-from tests.spark import SHOP, pytestmark, tell  # noqa: F401
+from tests.spark import SHOP, tell
+from tests.spark import own_sessions as pytestmark  # noqa: F401
 
+KILLS = int(os.environ.get("SPARK_KILLS", "2"))
+"""How often the pipeline is killed: CONTRIBUTING.md."""
+PATIENCE = 300
+"""Seconds until what is waited for must have happened: a Spark starts, beside others."""
 PIPE = Keys("pipe")
 Start = Callable[..., Service]
+PAID: Any = {
+    "first": 1,
+    "count": 1,
+    "event": "registered",
+    "id": 9,
+    "xid": "order-9",
+    "at": 86_400_000,
+    "queue": "out",
+    "service": 1,
+    "attempt": 1,
+    "seconds": "",
+    "message": b'{"card": "4111", "sum": 7}',
+}
+"""An event that carries its message."""
 
 
 @pytest.fixture
@@ -45,9 +71,7 @@ def archived(redis: Any) -> int:
 
 def events_in(place: Path) -> list[dict[str, Any]]:
     """Every row of the archive, by namespace and number."""
-    import pyarrow.dataset as ds
-
-    rows: list[dict[str, Any]] = ds.dataset(place / "archive/events", partitioning="hive").to_table().to_pylist()
+    rows = table(place / "archive/events")
     return sorted(rows, key=lambda row: (row["namespace"], row["number"] or 0, row["entry"]))
 
 
@@ -55,12 +79,13 @@ def test_events_of_all_namespaces_are_archived_counted_and_a_stop_ends_it(
     shop: Any, pipeline: Start, tmp_path: Path
 ) -> None:
     tell(shop, 300)
-    with pipeline(discover=1) as service:
-        until(lambda: archived(shop) == 300, 120)
+    shop.xadd("shop:paid:events", PAID)
+    with pipeline(discover=1, payloads="true", mask='["$.card"]') as service:
+        until(lambda: archived(shop) == 301, PATIENCE)
         tell(shop, 50, keys=Keys("shop:new"))
         shop.xadd("shop:events", {"event": "done", "id": "77", "at": 86_400_000})
         shop.xadd("shop:events", {"temperature": 20})
-        until(lambda: archived(shop) == 351, 120)
+        until(lambda: archived(shop) == 352, PATIENCE)
         assert shop.hget(PIPE.metric("pipeline"), "malformed") == b"1"
         assert shop.hget(PIPE.instance("1"), "service") == b"pipeline"
         shop.delete(PIPE.instance("1"))
@@ -71,47 +96,83 @@ def test_events_of_all_namespaces_are_archived_counted_and_a_stop_ends_it(
         ("shop", "77"),
         *(("shop", str(id)) for id in range(1, 301)),
         *(("shop:new", str(id)) for id in range(1, 51)),
+        ("shop:paid", "9"),
     ]
+    assert {row["message"] for row in rows} == {None, b'{"card":"***","sum":7}'}
     assert {str(row["date"]) for row in rows} == {"2023-11-14", "1970-01-02"}
     (aside,) = malformed_in(tmp_path)
     assert (aside["namespace"], json.loads(aside["malformed"])) == ("shop", {"temperature": "20"})
 
 
 def malformed_in(place: Path) -> list[dict[str, Any]]:
+    return table(place / "archive/_malformed")
+
+
+def table(place: Path) -> list[dict[str, Any]]:
     import pyarrow.dataset as ds
 
-    rows: list[dict[str, Any]] = ds.dataset(place / "archive/_malformed", partitioning="hive").to_table().to_pylist()
+    rows: list[dict[str, Any]] = ds.dataset(place, partitioning="hive").to_table().to_pylist()
     return rows
 
 
 def test_killed_at_any_moment_nothing_is_lost_or_doubled(shop: Any, pipeline: Start, tmp_path: Path) -> None:
     rng, told = random.Random(), 0
-    for _ in range(3):
-        with pipeline(max_events=1_000) as service:
+    endless = dict.fromkeys(["keep_minutes", "keep_hours", "keep_days"], 10 * YEAR)
+    for _ in range(KILLS):
+        with pipeline(max_events=1_000, **endless) as service:
             before = archived(shop)
             tell(shop, 7_000, start=told + 1, each=rng.choice([10, 100]))
             told += 7_000
-            until(lambda before=before: archived(shop) > before, 120, every=0.002)  # type: ignore[misc]
-            until(lambda: rng.random() < 0.02, every=0.02)
-            service.kill()
-    with pipeline() as service:
-        until(lambda: archived(shop) == told, 120)
+            until(lambda before=before: archived(shop) > before, PATIENCE, every=0.002)  # type: ignore[misc]
+            for victim in (worker_of(service), service.pid):
+                until(lambda: rng.random() < 0.02, every=0.02)
+                if victim:
+                    os.kill(victim, signal.SIGKILL)
+            service.wait()
+    with pipeline(lateness=0, **endless) as service:
+        until(lambda: archived(shop) == told, PATIENCE)
+        until(lambda: final(tmp_path) == told, PATIENCE)
         assert service.stop(60) == 0
     assert Counter(int(row["id"]) for row in events_in(tmp_path)) == Counter(range(1, told + 1))
+    micros = sum(id * 100_000 for id in range(1, told + 1))
+    for window, size in (("2023-11-14T22:13", "minute"), ("2023-11-14T22", "hour"), ("2023-11-14", "day")):
+        found = shop.hmget(f"shop:rollup:{window}", "count", "done:out:count", "done:out:sum", "done:out:max")
+        assert [float(value) for value in found] == [told, told, micros / 1e6, told / 10]
+        (row,) = table(tmp_path / f"archive/rollups/size={size}")
+        assert (row["count"], row["micros"], row["max"]) == (told, micros, told / 10)
+
+
+def worker_of(service: Service) -> int | None:
+    """One of the processes in which Spark runs Python, if there is one."""
+    for child in psutil.Process(service.pid).children(recursive=True):
+        with suppress(psutil.Error):
+            if "pyspark.daemon" in child.cmdline():
+                return child.pid
+    return None
+
+
+def final(place: Path) -> int:
+    """How many events the roll-up of the day tells of, once it is there."""
+    with suppress(OSError):
+        return sum(row["count"] for row in table(place / "archive/rollups/size=day"))
+    return 0
 
 
 def test_a_server_that_restarts_is_waited_for(tmp_path: Path, pipeline: Start) -> None:
     with EmbeddedServer(aof=True) as server, Redis.from_url(server.url) as redis:
         tell(redis, 100)
+        redis.xadd("shop:paid:events", PAID)
         with pipeline(redis=server.url) as service:
-            until(lambda: archived(redis) == 100, 120)
+            until(lambda: archived(redis) == 101, PATIENCE)
             server.stop()
-            until(lambda: '"waiting"' in service.said(), 120)
+            until(lambda: '"waiting"' in service.said(), PATIENCE)
             server.start()
             tell(redis, 100, start=101)
-            until(lambda: archived(redis) == 200, 120)
+            until(lambda: archived(redis) == 201, PATIENCE)
             assert service.stop(60) == 0
-    assert Counter(int(row["id"]) for row in events_in(tmp_path)) == Counter(range(1, 201))
+    rows = events_in(tmp_path)
+    assert Counter(int(row["id"]) for row in rows) == Counter([*range(1, 201), 9])
+    assert {row["message"] for row in rows} == {None}, "no payload is archived unless that was asked for"
 
 
 def test_events_that_were_trimmed_before_they_were_read_end_it_unless_told_otherwise(
@@ -119,15 +180,19 @@ def test_events_that_were_trimmed_before_they_were_read_end_it_unless_told_other
 ) -> None:
     tell(shop, 100)
     with pipeline() as service:
-        until(lambda: archived(shop) == 100, 120)
-        service.signal(signal.SIGSTOP)
+        until(lambda: archived(shop) == 100, PATIENCE)
+        driver = psutil.Process(service.pid)
+        asleep = [driver, *driver.children(recursive=True)]
+        for process in asleep:
+            process.suspend()
         tell(shop, 10_000, start=101, history=1_000)
         first = int(shop.xrange(SHOP.events, count=1)[0][1][b"first"])
-        service.signal(signal.SIGCONT)
-        assert service.wait(120) == 1
+        for process in asleep:
+            process.resume()
+        assert service.wait(PATIENCE) == 1
         assert f"DataLost: shop:events: events 101 to {first - 1} after" in service.said()
     with pipeline(fail_on_data_loss="false") as service:
-        until(lambda: archived(shop) == 100 + 10_100 - first + 1, 120)
+        until(lambda: archived(shop) == 100 + 10_100 - first + 1, PATIENCE)
         assert service.stop(60) == 0
     assert f"events 101 to {first - 1} after" in malformed_in(tmp_path)[0]["malformed"]
 
@@ -149,8 +214,21 @@ def test_what_it_cannot_do_without_is_told_and_ends_it(
         monkeypatch.setenv("JAVA_HOME", home)
     tell(shop, 1)
     with pipeline(**{name: value for name, value in settings.items() if name != "java_home"}) as service:
-        assert service.wait(120) == 1
+        assert service.wait(PATIENCE) == 1
         assert said in service.said()
+
+
+def test_the_demo_archives_reports_and_accounts_for_every_message() -> None:
+    sample = "from compose.tracked import demo, pipeline_demo; pipeline_demo.main(rows=demo.ROWS[::25])"
+    words = [sys.executable, "-c", sample, "--json"]
+    done = subprocess.run(words, env=environment(None), cwd=ROOT, capture_output=True, text=True, timeout=2 * PATIENCE)
+    assert done.returncode == 0, done.stderr + done.stdout
+    told = json.loads(done.stdout)
+    assert (told["differences"], told["pushed"]) == ([], 351)
+    # registered, done on one leg; registered, three time-outs, two retries, dead on the other
+    assert told["events"]["told"] == told["events"]["archived"] >= 351 * 9
+    assert list(told["commands"].values()) == [0, 0]
+    assert "tracked:alert" in Path(told["report"]).read_text()
 
 
 def test_settings_that_make_no_sense_are_told() -> None:
@@ -161,5 +239,9 @@ def test_settings_that_make_no_sense_are_told() -> None:
     assert {problem.property for problem in told.value.problems} == {"watch", "trigger", "archive"}
     with pytest.raises(SettingsError, match="ordered: false would let two instances write one archive: leave it out"):
         Settings(redis="redis://h", redis_namespace="p", watch=["shop"], archive="a", ordered=False)
+    with pytest.raises(SettingsError, match="mask: means nothing without payloads: true"):
+        Settings(redis="redis://h", redis_namespace="p", watch=["shop"], archive="a", mask=["$.card"])
+    with pytest.raises(SettingsError, match=r"'card' does not begin with \$"):
+        Settings(redis="redis://h", redis_namespace="p", watch=["shop"], archive="a", payloads=True, mask=["card"])
     with pytest.raises(SettingsError, match="redisNamespace: missing: expected a name of the pipeline's own"):
         Settings(redis="redis://h", watch=["shop"], archive="a")

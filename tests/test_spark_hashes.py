@@ -53,7 +53,7 @@ def writer_of(url: str, ddl: str, overwrite: str = "", **options: str) -> Any:
 
 
 def adder_of(url: str, monkeypatch: pytest.MonkeyPatch, **options: str) -> Any:
-    monkeypatch.setattr("penstock.spark.hashes.query_of_task", lambda: "q")
+    monkeypatch.setattr("penstock.spark.sinks.writers.query_of_task", lambda: "q")
     return writer_of(url, "key string, hits long, seconds double", mode="add", **options)
 
 
@@ -133,7 +133,8 @@ def test_a_commit_that_broke_off_is_finished_with_its_own_rows(
         return run(redis, script, **named)
 
     with monkeypatch.context() as patched:
-        patched.setattr("penstock.spark.hashes.run", breaks_off)
+        for module in ("once", "hashes"):
+            patched.setattr(f"penstock.spark.sinks.{module}.run", breaks_off)
         with pytest.raises(ConnectionError):
             writer.commit(staged, 0)
     assert calls == ["decide.lua", "add.lua", "add.lua"]
@@ -152,7 +153,8 @@ def test_scripts_whose_replies_are_lost_are_run_again_and_add_once(
         run(redis, script, **named)
         return run(redis, script, **named)
 
-    monkeypatch.setattr("penstock.spark.hashes.run", run_twice)
+    for module in ("once", "hashes"):
+        monkeypatch.setattr(f"penstock.spark.sinks.{module}.run", run_twice)
     writer = adder_of(redis_url, monkeypatch)
     writer.commit([writer.write(iter([hits(*["one", "two"] * 1200)])), writer.write(iter([hits("one")]))], 0)
     assert (here.hget("one", "hits"), here.hget("two", "hits")) == (b"1201", b"1200")

@@ -1,12 +1,6 @@
 """Lists as source and sink of Spark: what is read, what is written, and that a crash neither loses nor doubles any."""
 
-import os
-import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +13,6 @@ from redis.exceptions import OutOfMemoryError
 from penstock.embedded import EmbeddedServer
 from penstock.errors import DataLost, PenstockError, WrongOption, WrongType
 from penstock.spark.options import connect
-from tests.harness import ROOT
 from tests.spark import pytestmark
 
 if TYPE_CHECKING:
@@ -53,7 +46,7 @@ def waiting(client: "Redis", key: str) -> list[bytes]:
 
 
 def reader_of(url: str, **options: str) -> Any:
-    from penstock.spark.lists import StreamReader
+    from penstock.spark.sources.lists import StreamReader
 
     return StreamReader({"url": url, "key": "in", **options})
 
@@ -86,7 +79,7 @@ def batch_of(*values: bytes, **columns: list[str]) -> pa.RecordBatch:
 
 def written(monkeypatch: pytest.MonkeyPatch, writer: Any, batch: int, *tasks: pa.RecordBatch, query: str = "q") -> None:
     """One batch of ``query``, from the first row to the commit."""
-    monkeypatch.setattr("penstock.spark.lists.query_of_task", lambda: query)
+    monkeypatch.setattr("penstock.spark.sinks.writers.query_of_task", lambda: query)
     writer.commit([writer.write(iter([task])) for task in tasks], batch)
 
 
@@ -298,7 +291,7 @@ def test_the_order_is_the_same_whichever_list_is_the_longest(
 def test_a_commit_sent_twice_is_one_and_aborted_rows_are_gone(
     monkeypatch: pytest.MonkeyPatch, here: Any, redis_url: str
 ) -> None:
-    monkeypatch.setattr("penstock.spark.lists.query_of_task", lambda: "q")
+    monkeypatch.setattr("penstock.spark.sinks.writers.query_of_task", lambda: "q")
     writer = writer_of(redis_url, key="out")
     staged = [writer.write(iter([batch_of(b"1")]))]
     assert 0 < here.ttl(staged[0].lists[b"out"][0]) <= 86_400
@@ -312,7 +305,7 @@ def test_a_commit_sent_twice_is_one_and_aborted_rows_are_gone(
 def test_a_full_server_refuses_before_anything_is_moved(
     monkeypatch: pytest.MonkeyPatch, here: Any, redis_url: str
 ) -> None:
-    monkeypatch.setattr("penstock.spark.lists.query_of_task", lambda: "q")
+    monkeypatch.setattr("penstock.spark.sinks.writers.query_of_task", lambda: "q")
     here.lpush("in", "1", "2")
     reader, writer = reader_of(redis_url, maxMessagesPerTrigger="1"), writer_of(redis_url, key="out")
     latest(reader, 0)
@@ -334,7 +327,7 @@ def test_a_full_server_refuses_before_anything_is_moved(
 def test_staged_rows_that_are_gone_are_told_and_nothing_is_written(
     monkeypatch: pytest.MonkeyPatch, here: Any, redis_url: str
 ) -> None:
-    monkeypatch.setattr("penstock.spark.lists.query_of_task", lambda: "q")
+    monkeypatch.setattr("penstock.spark.sinks.writers.query_of_task", lambda: "q")
     writer = writer_of(redis_url, key="out")
     staged = [writer.write(iter([batch_of(b"1")])), writer.write(iter([batch_of(b"2")]))]
     here.delete(staged[1].lists[b"out"][0])
@@ -369,67 +362,3 @@ def test_from_list_to_list_in_order_over_a_stop_and_a_restart(
     segments = list(here.scan_iter("in:spark:stream:*"))
     assert len(segments) <= 1, "Spark commits the last batch when another one follows"
     assert sorted(set(here.keys()) - set(segments)) == [b"in:spark:stream", b"out", b"out:spark-written"]
-
-
-QUERY = """
-import sys
-from pyspark.sql import SparkSession
-from penstock.spark.lists import RedisList
-url, checkpoint, local = sys.argv[1:]
-builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
-builder = builder.config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-for name in ("spark.driver.host", "spark.driver.bindAddress"):
-    builder = builder.config(name, "127.0.0.1")
-spark = builder.config("spark.local.dir", local).getOrCreate()
-spark.dataSource.register(RedisList)
-source = spark.readStream.format("redis-list").options(url=url, key="in", maxMessagesPerTrigger="20")
-sink = source.load().writeStream.format("redis-list").options(url=url, key="out")
-sys.stdin.readline()
-sink.option("checkpointLocation", checkpoint).start().awaitTermination()
-"""
-
-
-def kill(driver: "subprocess.Popen[bytes]") -> None:
-    """Its JVM, too."""
-    if driver.poll() is None:
-        os.killpg(driver.pid, signal.SIGKILL)
-    driver.communicate()
-
-
-def test_a_query_that_is_killed_again_and_again_loses_and_doubles_nothing(
-    spark: "SparkSession", here: Any, redis_url: str, tmp_path: Path
-) -> None:
-    messages = [b"%d" % number for number in range(300)]
-    here.lpush("in", *messages)
-    command = [sys.executable, "-c", QUERY, redis_url, str(tmp_path / "checkpoint"), str(tmp_path / "local")]
-    moments: dict[str, Callable[[], Any]] = {
-        "a batch is fixed": lambda: here.exists("in:spark:stream:1"),
-        "a batch is published, and Spark does not know": lambda: here.llen("out") >= 60,
-        "a task has staged its rows": lambda: here.llen("out") >= 100 and any(here.scan_iter("out:spark-staged:*")),
-    }
-    with (tmp_path / "log").open("ab") as log, ExitStack() as ends:
-
-        def driver() -> "subprocess.Popen[bytes]":
-            started = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=log, stderr=log, cwd=ROOT, start_new_session=True
-            )
-            ends.callback(kill, started)
-            return started
-
-        drivers = [driver()]
-        for number, (name, has_come) in enumerate(moments.items(), start=1):
-            running = drivers[-1]
-            if number < len(moments):
-                drivers.append(driver())  # which warms up meanwhile
-            assert running.stdin
-            running.stdin.write(b"go\n")
-            running.stdin.flush()
-            until = time.monotonic() + 60
-            while not has_come():
-                assert running.poll() is None, f"{name}: {(tmp_path / 'log').read_text()[-4000:]}"
-                assert time.monotonic() < until, f"{name}: {(tmp_path / 'log').read_text()[-4000:]}"
-                time.sleep(0.002)
-            kill(running)
-    assert waiting(here, "out") == messages[: here.llen("out")] != messages
-    copy(spark, redis_url, tmp_path / "checkpoint")
-    assert waiting(here, "out") == messages

@@ -35,6 +35,7 @@ DEFAULTS: dict[type[ServiceSettings], dict[str, Any]] = {
         "backoff_base": 1.0,
         "backoff_cap": 5.0,
         "event_capacity": 100_000,
+        "event_messages": False,
         "ordered": False,
         "durability": "memory",
     },

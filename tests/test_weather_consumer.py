@@ -1,14 +1,12 @@
 """Each consumer of the weather composition alone: killed, restarted, doubled, fed with what is not a row."""
 
-import asyncio
 import json
 import os
 import random
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import cast
@@ -20,6 +18,7 @@ from redis.asyncio import Redis
 from compose.passage import Passage
 from compose.weather.consumer import HANDLED, Consumer
 from penstock.embedded import EmbeddedServer
+from tests.commandline import until
 
 ROOT = Path(__file__).parent.parent
 ROWS = (ROOT / "compose/weather/seattle-weather.csv").read_bytes().splitlines()[1:]
@@ -51,15 +50,6 @@ def process(url: str, *words: str) -> Iterator[subprocess.Popen[bytes]]:
 
 def consumer(url: str, role: str) -> AbstractContextManager[subprocess.Popen[bytes]]:
     return process(url, "-m", "compose.weather.consumer", role)
-
-
-async def until(condition: Callable[[], Awaitable[bool]], seconds: float = 10) -> None:
-    """Wait for ``condition``; raises ``TimeoutError``."""
-    deadline = time.monotonic() + seconds
-    while not await condition():
-        if time.monotonic() > deadline:
-            raise TimeoutError("the condition did not come true")
-        await asyncio.sleep(0.02)
 
 
 async def content(redis: "Redis", key: str) -> list[bytes]:

@@ -1,11 +1,12 @@
 -- Take the ids of the dead off the list of live instances.
 --
 -- KEYS ids            list   ids of live instances
--- KEYS instances...   hash   the registration of every listed id, named `<namespace>:<id>`
+-- KEYS instances...   hash   the registration of every listed id, named `<namespace>:<id>`; a hash without `host` is
+--                            no registration, but an order (`reload`) that came too late
 -- Returns how many ids were taken off. Run twice: the second run finds nothing.
 local gone = 0
 for _, instance in ipairs(instances) do
-  if redis.call('EXISTS', instance) == 0 then
+  if redis.pcall('HEXISTS', instance, 'host') == 0 then
     gone = gone + redis.call('LREM', ids, 0, string.match(instance, '[^:]*$'))
   end
 end

@@ -31,7 +31,7 @@ ROWS: Final = (HERE.parent / "tracked/seattle-temps.csv").read_bytes().splitline
 
 
 def main(directory: Path = HERE, rows: Sequence[bytes] = ROWS) -> None:
-    stage.main("sites", __doc__, lambda url: run(url, rows, directory), show)
+    stage.main("compose.sites.demo", __doc__, lambda url: run(url, rows, directory), show)
 
 
 async def run(url: str, rows: Sequence[bytes], directory: Path = HERE) -> Outcome:

@@ -27,7 +27,7 @@ SEEN: Final = {"delivered": "delivered", "done": "done", "timeout": "timed out",
 
 
 def main(directory: Path = HERE, rows: Sequence[bytes] = ROWS) -> None:
-    stage.main("tracked", __doc__, lambda url: run(url, rows, directory), show)
+    stage.main("compose.tracked.demo", __doc__, lambda url: run(url, rows, directory), show)
 
 
 async def run(url: str, rows: Sequence[bytes], directory: Path = HERE) -> Outcome:
@@ -36,17 +36,17 @@ async def run(url: str, rows: Sequence[bytes], directory: Path = HERE) -> Outcom
     Raises ``PenstockError`` where that server holds data of a composition which is not a demo's.
     """
 
-    async def carry(redis: "Redis", composition: Composition) -> None:
-        await _carry(redis, rows, composition)
+    async def through(redis: "Redis", composition: Composition) -> None:
+        await carry(redis, rows, composition)
 
     async def judge(redis: "Redis", statuses: Mapping[str, int]) -> Outcome:
         return await read_outcome(redis, rows, statuses)
 
     # No /metrics: the port of monitor.yaml may be taken on this machine.
-    return await stage.perform(url, directory, KEYSPACE, carry, judge, MONITOR_METRICS_PORT="0")
+    return await stage.perform(url, directory, KEYSPACE, through, judge, MONITOR_METRICS_PORT="0")
 
 
-async def _carry(redis: "Redis", rows: Sequence[bytes], composition: Composition) -> None:
+async def carry(redis: "Redis", rows: Sequence[bytes], composition: Composition) -> None:
     """Push ``rows`` and wait until each has ended on both legs, or until that cannot be any more."""
     columns = (TextColumn(f"{{task.fields[seen][{metric}]}}", justify="right") for metric in SEEN)
     with stage.progress(*columns, width=9) as progress:

@@ -23,7 +23,7 @@ BATCH: Final = 50
 
 def main(directory: Path = HERE) -> None:
     rows = (HERE / "seattle-weather.csv").read_bytes().splitlines()[1:]
-    stage.main("weather", __doc__, lambda url: run(url, rows, directory), show)
+    stage.main("compose.weather.demo", __doc__, lambda url: run(url, rows, directory), show)
 
 
 async def run(url: str, rows: Sequence[bytes], directory: Path = HERE) -> Outcome:

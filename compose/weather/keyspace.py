@@ -17,7 +17,18 @@ LEGS: Final = {f"weather:{role}": handled for role, handled in HANDLED.items()}
 
 _SINGLE: Final = (
     *(SOURCE, PENDING, STORMS, REPORTS, *LEGS, *LEGS.values()),
-    *(KEYS.counter, KEYS.ids, KEYS.owners, KEYS.lists, KEYS.lease, KEYS.events, KEYS.done, KEYS.dead),
+    *(
+        KEYS.counter,
+        KEYS.ids,
+        KEYS.owners,
+        KEYS.holdings,
+        KEYS.lists,
+        KEYS.shape,
+        KEYS.lease,
+        KEYS.events,
+        KEYS.done,
+        KEYS.dead,
+    ),
 )
 _MANY: Final = r"weather:(\d+|pending:\d+|metrics:\w+|(archive|alarm|report):(working:.+|dead))"
 _WAY: Final = r"weather:(in|pending|pending:.+|archive|alarm|report|dead|.+:working:.+|.+:dead)"

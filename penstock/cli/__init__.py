@@ -5,16 +5,23 @@ import typer
 from penstock.cli import (
     audit,
     bury,
+    chaos,
     dead,
     explain,
     lint,
+    map,
+    plan,
     pull,
     push,
+    reconcile,
     redis,
+    replay,
+    report,
     revive,
     shovel,
     status,
     stop,
+    test,
     touch,
     trace,
     up,
@@ -35,6 +42,10 @@ app.command()(pull.pull)
 app.command()(shovel.shovel)
 app.command()(stop.stop)
 app.command()(lint.lint)
+app.command("map")(map.draw)
+app.command("test")(test.trials)
+app.command("plan")(plan.plan)
+app.command("apply")(plan.apply)
 app.command()(audit.audit)
 app.command()(explain.explain)
 app.command()(trace.trace)
@@ -42,5 +53,9 @@ app.command()(touch.touch)
 app.command()(dead.dead)
 app.command()(revive.revive)
 app.command()(bury.bury)
+app.command()(reconcile.reconcile)
+app.command()(replay.replay)
+app.command()(report.report)
+app.command()(chaos.chaos)
 app.command()(up.up)
 app.command(context_settings={"allow_interspersed_args": False})(redis.redis)

@@ -1,60 +1,201 @@
-"""``penstock audit``: the proof that a service has neither lost nor doubled a message."""
+"""``penstock audit``: the proof that services have neither lost nor doubled a message."""
 
 import asyncio
 import signal
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.frame import DEFAULT, Json, RedisUrl, complain, connected, run
+from penstock.cli.frame import DEFAULT, Failed, Json, Misused, complain, connected, run, surroundings
 from penstock.cli.status import unknown
 from penstock.cli.text import print_json, print_table, shown
 
 if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
     from penstock.audit import Audit
     from penstock.ledger import Ledger
 
 COLUMNS = ("list", "taken", "delivered", "dead", "dropped", "pending", "missing")
 
 
+@dataclass(frozen=True)
+class Server:
+    """What is to be audited there: all that is found where ``namespaces`` is None."""
+
+    url: str
+    name: str
+    namespaces: tuple[str, ...] | None = None
+    required: frozenset[str] = frozenset()
+    """Those of ``namespaces`` that must be there."""
+
+
+@dataclass(frozen=True)
+class Hop:
+    """A namespace, and its sums; None where no service has registered."""
+
+    server: str
+    namespace: str
+    result: "Audit | Ledger | None"
+
+    @property
+    def holds(self) -> bool:
+        return self.result is not None and self.result.holds
+
+    @property
+    def problems(self) -> list[str]:
+        none = (
+            f"no service has registered there: start the composition, or name its server with --redis ({self.server})"
+        )
+        return [none] if self.result is None else self.result.problems
+
+
 def audit(
-    namespace: Annotated[str, typer.Argument(metavar="NS", help="The namespace of the service.")],
+    namespace: Annotated[
+        str | None, typer.Argument(metavar="NS|DIR", help="The namespace of a service, or a composition: ./mine.")
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="Every namespace on the server.")] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Once a second, until ctrl-C; 1 if it ever failed.")] = False,
-    redis: RedisUrl = DEFAULT,
+    redis: Annotated[
+        str | None,
+        typer.Option("--redis", envvar="REDIS", metavar="URL", help=f"The server of the lists: {DEFAULT} by default."),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Prove that nothing was lost or doubled.
 
     For every list that a hop feeds, taken = delivered + dead + dropped + pending. Where messages are tracked, taken =
     registered + untracked + dead at the door + pending, and registered = done + dead + expired + in flight + delayed.
-    All is read at one instant.
+    All of a namespace is read at one instant. A composition is a directory, written with a slash; its servers are those
+    that its files name, or the environment.
     """
-    run(_audit(namespace, watch, redis, json))
+    run(_audit(namespace, every, watch, redis, json))
 
 
-async def _audit(namespace: str, watch: bool, url: str, as_json: bool) -> int:
-    from penstock.audit import audit
-    from penstock.keys import Keys
-    from penstock.ledger import ledger
-
+async def _audit(namespace: str | None, every: bool, watch: bool, url: str | None, as_json: bool) -> int:
+    if (namespace is None) is not every:
+        raise Misused("expected a namespace, a directory with a composition, or --all")
     stop, failed = asyncio.Event(), False
     if watch:
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    async with connected(url) as redis:
-        while True:
-            result = await ledger(redis, Keys(namespace)) or await audit(redis, Keys(namespace))
-            if result is None:
-                raise await unknown(redis, redis, namespace)
+    directory = Path(namespace) if namespace and _is_directory(namespace) else None
+    servers = _servers(directory, url) if directory else [Server(url or DEFAULT, "")]
+    while True:
+        if namespace is None or directory:
+            hops = [hop for server in servers for hop in await _hops(server)]
+            _print_hops(hops, as_json, brief=watch, many=len(servers) > 1)
+            failed = failed or not all(hop.holds for hop in hops)
+        else:
+            result = await _one(namespace, servers[0].url)
             _print(result, as_json, brief=watch)
             failed = failed or not result.holds
-            if not watch or stop.is_set():
-                return int(failed)
-            with suppress(TimeoutError):
-                await asyncio.wait_for(stop.wait(), 1)
-                return int(failed)
+        if not watch or stop.is_set():
+            return int(failed)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(stop.wait(), 1)
+            return int(failed)
+
+
+def _is_directory(name: str) -> bool:
+    """A name without a slash is a namespace, whatever directories there are."""
+    return ("/" in name or name in (".", "..")) and Path(name).is_dir()
+
+
+def _servers(directory: Path, url: str | None) -> list[Server]:
+    from penstock.topology import server_of
+    from penstock.topology.files import read_sound
+
+    topology = read_sound(directory, surroundings(url))
+    urls: dict[str, str] = {}
+    names: dict[str, list[str]] = {}
+    for part in topology.parts:
+        if part.namespace and any(end.role == "in" for end in part.ends):
+            server = server_of(str(part.settings.redis))
+            urls.setdefault(server, str(part.settings.redis))
+            names.setdefault(server, []).append(part.namespace)
+    if not names:
+        raise Failed(
+            f"{directory}: no part has a namespace, so nothing is counted; expected redisNamespace in its files"
+        )
+    started = frozenset(part.namespace for part in topology.parts if part.namespace and part.command)
+    return [Server(urls[server], server, tuple(dict.fromkeys(found)), started) for server, found in names.items()]
+
+
+async def _hops(server: Server) -> list[Hop]:
+    from penstock.survey import namespaces
+
+    async with connected(server.url) as redis:
+        names = await namespaces(redis) if server.namespaces is None else server.namespaces
+        hops = [Hop(server.name, name, await _sums(redis, name)) for name in names]
+        if not hops:
+            raise Failed(f"no service has registered on {server.name or 'this server'}: nothing to audit")
+    return [hop for hop in hops if hop.namespace in server.required or (hop.result and _moves(hop.result))]
+
+
+def _moves(result: "Audit | Ledger") -> bool:
+    """A monitor is no hop: it delivers for those that it watches, and they count it."""
+    from penstock.audit import Audit
+
+    return not isinstance(result, Audit) or bool(result.legs or result.messages or result.problems)
+
+
+async def _one(namespace: str, url: str) -> "Audit | Ledger":
+    async with connected(url) as redis:
+        result = await _sums(redis, namespace)
+        if result is None:
+            raise await unknown(redis, redis, namespace)
+    return result
+
+
+async def _sums(redis: "Redis", namespace: str) -> "Audit | Ledger | None":
+    from penstock.audit import audit
+    from penstock.keys import Keys
+    from penstock.ledger import ledger
+
+    return await ledger(redis, Keys(namespace)) or await audit(redis, Keys(namespace))
+
+
+def _print_hops(hops: Sequence[Hop], as_json: bool, *, brief: bool, many: bool) -> None:
+    if as_json:
+        print_json({"hops": [_plain_hop(hop) for hop in hops], "holds": all(hop.holds for hop in hops)})
+        return
+    if brief:
+        for hop in hops:
+            if hop.result:
+                _print(hop.result, False, brief=True)
+            else:
+                _complain(hop)
+        return
+    columns = (*(["server"] if many else []), "namespace", "settled", "pending", "result")
+    print_table("taken = delivered + dead + dropped + pending, and all that is tracked", columns, _rows(hops, many))
+    for hop in hops:
+        _complain(hop)
+
+
+def _rows(hops: Iterable[Hop], many: bool) -> list[list[object]]:
+    rows: list[list[object]] = []
+    for hop in hops:
+        settled, pending = (hop.result.messages, sum(hop.result.pending.values())) if hop.result else (0, 0)
+        server = [shown(hop.server)] if many else []
+        rows.append([*server, shown(hop.namespace), settled, pending, "conserved" if hop.holds else "NOT CONSERVED"])
+    return rows
+
+
+def _complain(hop: Hop) -> None:
+    for problem in hop.problems:
+        complain(f"{hop.namespace}: {problem}", 1)
+
+
+def _plain_hop(hop: Hop) -> dict[str, Any]:
+    server = {"server": hop.server} if hop.server else {}
+    if hop.result:
+        return {**server, **_plain(hop.result)}
+    return {**server, "namespace": hop.namespace, "problems": hop.problems, "holds": False}
 
 
 def _print(result: "Audit | Ledger", as_json: bool, *, brief: bool) -> None:

@@ -39,6 +39,11 @@ class Misused(PenstockError):
     """The command was called wrongly."""
 
 
+def surroundings(redis: str | None) -> dict[str, str]:
+    """The environment in which a composition is read, with the server that ``--redis`` names."""
+    return {**os.environ, **({"REDIS": redis} if redis else {})}
+
+
 def run(action: Coroutine[Any, Any, int]) -> NoReturn:
     """Run a command to its exit status; what goes wrong is one line on stderr."""
     if isinstance(sys.stdout, io.TextIOWrapper):

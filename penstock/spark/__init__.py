@@ -14,10 +14,12 @@ if TYPE_CHECKING:
 
 
 def register(spark: "SparkSession") -> None:
-    """Make the formats ``redis-stream``, ``redis-list`` and ``redis-hash`` known to ``spark``."""
+    """Make the formats ``redis-stream``, ``redis-list`` and ``redis-hash`` known to ``spark`` and its workers."""
     from penstock.spark.hashes import RedisHash
     from penstock.spark.lists import RedisList
+    from penstock.spark.shipping import ship
     from penstock.spark.streams import RedisStream
 
+    ship(spark)
     for source in (RedisStream, RedisList, RedisHash):
         spark.dataSource.register(source)

@@ -13,12 +13,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.events import MOST
+from penstock.events import MESSAGE, MOST
 
 RawEntry = tuple[bytes, list[bytes]]
 """As the server replies: its id, and fields and values in turns."""
 FIELDS: Final = [b"first", b"count", b"event", b"id", b"xid", b"at", b"queue", b"service", b"attempt", b"seconds"]
 """In the order in which scripts write them."""
+WITH_MESSAGES: Final = [*FIELDS, MESSAGE]
+"""The same where the operator wants messages in their events."""
 ESCAPED: Final = re.compile(rb"\\(.)", re.DOTALL)
 LARGEST: Final = 2**31 - 1
 """Bytes of a column."""
@@ -37,6 +39,7 @@ SCHEMA: Final = pa.schema(
         ("attempt", pa.int32()),
         ("seconds", pa.float64()),
         ("malformed", pa.string()),
+        ("message", pa.binary()),
     ]
 )
 """``entry`` and ``place`` in it are what an event is known by; ``malformed`` is what an entry says that is no event."""
@@ -58,7 +61,7 @@ def decoded(namespace: str, entries: Sequence[RawEntry]) -> list[pa.RecordBatch]
 def _columns(namespace: str, entries: Sequence[RawEntry]) -> pa.RecordBatch:
     """Raises ``ValueError`` where one of them is not as our scripts write it."""
     fields = [each for _, each in entries]
-    if any(each[::2] != FIELDS for each in fields):
+    if any(each[::2] not in (FIELDS, WITH_MESSAGES) for each in fields):
         raise ValueError("fields of somebody else")
     firsts, counts = (np.array([int(each[place]) for each in fields]) for place in (1, 3))
     if counts.min() < 1 or counts.max() > MOST:
@@ -71,12 +74,13 @@ def _columns(namespace: str, entries: Sequence[RawEntry]) -> pa.RecordBatch:
     def column(name: bytes, convert: Callable[[pa.Array], pa.Array] = lambda lines: lines) -> pa.Array:
         return _column([each[2 * FIELDS.index(name) + 1] for each in fields], counts, place, convert)
 
+    kinds = column(b"event")
     columns = [
         pa.repeat(namespace, total),
         names if total == len(entries) else names.take(pa.array(np.repeat(np.arange(len(entries)), counts))),
         pa.array(place.astype(np.int32)),
         pa.array(np.repeat(firsts, counts) + place),
-        column(b"event"),
+        kinds,
         column(b"id"),
         column(b"xid"),
         column(b"at", _times),
@@ -85,19 +89,36 @@ def _columns(namespace: str, entries: Sequence[RawEntry]) -> pa.RecordBatch:
         column(b"attempt", lambda lines: _or_null(lines).cast(pa.int32())),
         column(b"seconds", lambda lines: _or_null(lines).cast(pa.float64())),
         pa.nulls(total, pa.string()),
+        _messages(fields, kinds, counts, place),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
 
-def _column(words: list[bytes], counts: Any, place: Any, convert: Callable[[pa.Array], pa.Array]) -> pa.Array:
-    """One field of all events, from what each entry says of it."""
+def _messages(fields: list[list[bytes]], kinds: pa.Array, counts: Any, place: Any) -> pa.Array:
+    """What was registered, of entries that have it; null for any other event."""
+    has = [len(each) == 2 * len(WITH_MESSAGES) for each in fields]
+    if not any(has):
+        return pa.nulls(len(place), pa.binary())
+    words = [each[-1] if carries else b"" for each, carries in zip(fields, has, strict=True)]
+    wanted = pc.and_(pc.equal(kinds, "registered"), pa.array(np.repeat(has, counts)))
+    return pc.if_else(wanted, _column(words, counts, place, cut=_bytes), pa.scalar(None, pa.binary()))
+
+
+def _column(
+    words: list[bytes],
+    counts: Any,
+    place: Any,
+    convert: Callable[[pa.Array], pa.Array] = lambda lines: lines,
+    cut: Callable[[bytes, Any], pa.Array] | None = None,
+) -> pa.Array:
+    """One field of all events, from what each entry says of it: cut to lines, which are converted."""
     data = b"\n".join(words) + b"\n"
     ends = np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n"))
     last = np.searchsorted(ends, np.cumsum([len(word) + 1 for word in words]) - 1)
     lines_of = np.diff(last, prepend=-1)
     if not ((lines_of == 1) | (lines_of == counts)).all():
         raise ValueError("neither one word nor one for each")
-    lines = convert(_lines(data, ends))
+    lines = convert((cut or _lines)(data, ends))
     if len(lines) == len(place):
         return lines
     each_has_its_own = np.repeat(lines_of > 1, counts)
@@ -108,12 +129,33 @@ def _lines(data: bytes, ends: Any) -> pa.Array:
     """The lines of ``data``, which end at ``ends``, as text: what is not UTF-8 in them as ``\\xff``."""
     if b"\\" in data or not _is_text(data):
         return pa.array([_text(ESCAPED.sub(_unescaped, line)) for line in data.split(b"\n")[:-1]], pa.string())
-    if len(data) > LARGEST:
-        raise ValueError("too much for one column")
+    return _cut(data, ends, pa.string())
+
+
+def _bytes(data: bytes, ends: Any) -> pa.Array:
+    """The same as bytes, whatever they are."""
+    if b"\\" not in data:
+        return _cut(data, ends, pa.binary())
+    _require_room(data)
+    return pa.array([_plain(line) if b"\\" in line else line for line in data.split(b"\n")[:-1]], pa.binary())
+
+
+def _cut(data: bytes, ends: Any, kind: pa.DataType) -> pa.Array:
+    _require_room(data)
     offsets = np.zeros(len(ends) + 1, np.int32)
     offsets[1:] = ends - np.arange(len(ends))
-    text = pa.py_buffer(data.replace(b"\n", b""))
-    return pa.StringArray.from_buffers(len(ends), pa.py_buffer(offsets), text)
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data.replace(b"\n", b""))]
+    return pa.Array.from_buffers(kind, len(ends), buffers)
+
+
+def _require_room(data: bytes) -> None:
+    if len(data) > LARGEST:
+        raise ValueError("too much for one column")
+
+
+def _plain(line: bytes) -> bytes:
+    """What was escaped; a good deal faster than ``ESCAPED`` where much was."""
+    return b"\\".join(part.replace(b"\\n", b"\n") for part in line.split(b"\\\\"))
 
 
 def _is_text(data: bytes) -> bool:
@@ -140,8 +182,11 @@ def _or_null(lines: pa.Array) -> pa.Array:
 
 
 def _alone(namespace: str, name: bytes, fields: list[bytes]) -> pa.RecordBatch:
-    """An entry that somebody else has written, as one event if it tells of one."""
-    words = {_text(field): _text(value) for field, value in zip(fields[::2], fields[1::2], strict=False)}
+    """An entry that somebody else has written, as one event if it tells of one. Of a message only the size is told."""
+    told = dict(zip(fields[::2], fields[1::2], strict=False))
+    if message := told.get(MESSAGE):
+        told[MESSAGE] = b"(%d bytes)" % len(message)
+    words = {_text(field): _text(value) for field, value in told.items()}
     row: dict[str, Any] = dict.fromkeys(SCHEMA.names)
     row |= {"namespace": namespace, "entry": name.decode(), "place": 0}
     try:

@@ -1,6 +1,7 @@
 """What a user of PySpark says with ``option(name, value)``, and the connection that it leads to."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from redis import Redis
@@ -13,6 +14,7 @@ from penstock.errors import WrongOption
 from penstock.lua import Script, ours
 from penstock.wire import Command, pack
 
+LUA: Final = Path(__file__).parent / "lua"
 RETRIES: Final = 6
 """How often a command that only reads, or that may be done twice, is asked again: some 3 seconds."""
 SPARKS: Final = frozenset({"path", "checkpointlocation"})
@@ -103,6 +105,11 @@ def connect(url: str, *, name: str = "penstock-spark") -> "Redis":
     for command in ("XRANGE", "XREVRANGE"):  # entries as the server has them
         client.response_callbacks.pop(command)
     return client
+
+
+def script(verb: str) -> Script:
+    """One of those of Spark's sources and sinks."""
+    return Script.read(LUA / f"{verb}.lua")
 
 
 def run(redis: "Redis", script: Script, /, **named: Any) -> Any:

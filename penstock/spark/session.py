@@ -3,8 +3,10 @@
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,39 +17,96 @@ if TYPE_CHECKING:
 
 JAVA: Final = 17
 """The oldest Java that Spark 4 runs on."""
+EVERYWHERE: Final = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.parquet.compression.codec": "zstd",
+}
+ALONE: Final = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties')}",
+    "spark.sql.shuffle.partitions": "2",
+}
+"""Where there is no ``spark-submit`` to say otherwise."""
+LOOPBACK: Final = frozenset({"localhost", "127.0.0.1"})
+PATIENCE: Final = 30.0
+"""Seconds that a cluster may take to start."""
 
 
 def session(master: str = "local[2]", memory: str = "1g", name: str = "penstock", **more: str) -> "SparkSession":
     """The session of this process; ``more`` are settings of Spark's, ``_`` for a dot.
 
-    Raises ``Unsuitable`` where there is no PySpark or no Java that it runs on.
+    Under ``spark-submit`` what is said there holds in place of ``master`` and ``memory``. Raises ``Unsuitable`` where
+    there is no PySpark, no Java that it runs on, or no master of a cluster at that address.
     """
     if problem := what_is_missing():
         raise Unsuitable(problem)
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
 
     from penstock.spark import register
 
-    if master.startswith("local"):  # else Spark takes the python3 of PATH for its workers, which may be another
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-
-    settings = {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.driver.memory": memory,
-        "spark.driver.extraJavaOptions": "-Dlog4j2.level=ERROR",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.shuffle.partitions": "2",
-        "spark.sql.parquet.compression.codec": "zstd",
-        **{key.replace("_", "."): value for key, value in more.items()},
-    }
-    builder: Any = SparkSession.builder.master(master).appName(name)
-    for key, value in settings.items():
-        builder = builder.config(key, value)
-    spark: SparkSession = builder.getOrCreate()
+    settings = EVERYWHERE | {key.replace("_", "."): value for key, value in more.items()}
+    if not is_submitted():
+        _choose_python(master)
+        _choose_address(master)
+        wait_for_master(master)
+        settings = {"spark.master": master, "spark.driver.memory": memory, **ALONE, **settings}
+    conf = SparkConf().setAppName(name).setAll(list(settings.items()))
+    if not is_submitted() and SparkContext._gateway is None:
+        # In a session of its own: a SIGTERM to our process group is for us to obey, and Java ends when we have ended.
+        java = launch_gateway(conf, {"start_new_session": True})  # type: ignore[no-untyped-call]
+        SparkContext(conf=conf, gateway=java)
+    builder: Any = SparkSession.builder
+    spark: SparkSession = builder.config(conf=conf).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     register(spark)
     return spark
+
+
+def is_submitted() -> bool:
+    """Whether ``spark-submit`` has started this process, with a Java of its own and settings that an operator gave."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def _choose_python(master: str) -> None:
+    """Have workers of this machine run the Python that runs this; on others Spark takes the ``python3`` of PATH."""
+    if master.startswith("local"):
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+
+
+def _choose_address(master: str) -> None:
+    """Have Spark listen to this machine alone where its workers are here, whatever name the machine has."""
+    if master.startswith("local") or LOOPBACK.intersection(host for host, _ in masters(master)):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+
+
+def wait_for_master(master: str) -> None:
+    """Wait until the master of a standalone cluster can be reached, which may be starting; no other is waited for.
+
+    Spark itself would look every 20 s. Raises ``Unsuitable`` after ``PATIENCE``.
+    """
+    until, problem, addresses = time.monotonic() + PATIENCE, "", masters(master)
+    while addresses and time.monotonic() < until:
+        for address in addresses:
+            try:
+                socket.create_connection(address, timeout=5).close()
+            except OSError as error:
+                problem = str(error)
+            else:
+                return
+        time.sleep(0.1)
+    if addresses:
+        raise Unsuitable(f"there is no Spark master at {master} ({problem}): start it, or mend the setting master")
+
+
+def masters(master: str) -> list[tuple[str, int]]:
+    """Host and port of each of a standalone cluster; none where ``master`` is of another kind."""
+    scheme, _, hosts = master.partition("://")
+    parts = (each.rpartition(":") for each in hosts.split(","))
+    return [(host, int(port)) for host, _, port in parts if port.isdigit()] if scheme == "spark" else []
 
 
 def what_is_missing() -> str | None:

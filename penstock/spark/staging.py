@@ -12,8 +12,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from redis import Redis
 from redis.exceptions import ResponseError
 
-from penstock.errors import DataLost, PenstockError, WrongType
-from penstock.lua import ours
+from penstock.errors import PenstockError, WrongType
 from penstock.names import decoded
 from penstock.spark.options import exchange
 from penstock.wire import Command, Packed
@@ -27,21 +26,24 @@ KEYS: Final = 1_000
 DAY: Final = 86_400
 """Seconds that staged rows live which nobody publishes: those of a task that was killed."""
 
+Part = tuple[bytes, int]
+"""A staged list, and how many rows are in it."""
+
 
 @dataclass(frozen=True)
 class Staged(WriterCommitMessage):
-    """What one task has staged, by the list that it is for: the staged list, and how many rows are in it."""
+    """What one task has staged, by the key that it is for."""
 
     query: str
     """The id of the query; empty for a job."""
-    lists: dict[bytes, tuple[bytes, int]]
+    lists: dict[bytes, Part]
 
 
 class Stage:
     """Where a task puts its rows until those of all tasks are published; whatever it leaves expires in a day."""
 
     def __init__(self, redis: "Redis") -> None:
-        self.lists: dict[bytes, tuple[bytes, int]] = {}
+        self.lists: dict[bytes, Part] = {}
         self._redis = redis
         self._commands: list[Command] = []
         self._size = 0
@@ -77,6 +79,15 @@ def staging(redis: "Redis") -> Iterator[Stage]:
         raise
 
 
+def by_out(messages: Sequence[WriterCommitMessage | None]) -> dict[bytes, list[Part]]:
+    """What the tasks have staged, in their order, by the key that it is for."""
+    found: dict[bytes, list[Part]] = {}
+    for message in messages:
+        for out, part in message.lists.items() if isinstance(message, Staged) else ():
+            found.setdefault(out, []).append(part)
+    return found
+
+
 def discard(redis: "Redis", keys: Sequence[bytes]) -> None:
     for some in chunks(keys, KEYS):
         redis.unlink(*some)
@@ -97,19 +108,6 @@ def query_of_task() -> str:
     if not query:
         raise PenstockError("this Spark does not tell a task the id of its query: a repeated batch cannot be known")
     return query
-
-
-def told(error: Exception, what: str) -> Exception:
-    """The error of a script that publishes or applies ``what``, in the words of an operator."""
-    word, _, text = str(error).partition(" ")
-    if word == "VALUE":
-        return PenstockError(f"{what}: {text}")
-    if word == "GONE":
-        return DataLost(
-            f"{what}: nothing of it is written: {text}, which its task had staged, is gone or incomplete: the server "
-            "was restarted or emptied, or a day has passed. Run it again; a query does so from its checkpoint"
-        )
-    return ours(error) if isinstance(error, ResponseError) else error
 
 
 def chunks(several: Any, most: int) -> Iterator[Any]:

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from common.context import Context
 from common.finisher import Finisher, Place, Said
-from services.mdispatch.request import xid_of
+from penstock.xids import xid_of
 from services.mdispatch.settings import Settings
 
 MOST_REMEMBERED: Final = 10_000

@@ -79,6 +79,7 @@ class Dispatch:
             "expire": settings.message_expire,
             "capacity": settings.message_capacity,
             "history": settings.event_capacity,
+            "payloads": int(settings.event_messages),
             "due": keys.due,
             "prefix": len(encoded(keys.xid(""))),
         }

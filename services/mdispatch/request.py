@@ -1,17 +1,14 @@
 """What a request says of itself: by which name a worker will call it, where its answer goes, when it is wanted."""
 
 import json
-import re
 from collections.abc import Callable
 from datetime import datetime
-from hashlib import sha1
 from typing import Any, Final, NamedTuple
 
-LONGEST_XID: Final = 512
-"""Bytes; a longer one is taken for a text, and its SHA-1 for its name."""
+from penstock.xids import named
+
 LONGEST_DELAY: Final = 10 * 31_536_000
 """Seconds that a message may be held."""
-OBJECT: Final = re.compile(rb"\s*\{")
 _json: Final = json.JSONEncoder(ensure_ascii=False).encode
 
 
@@ -29,11 +26,8 @@ class Request(NamedTuple):
 
 def read(message: bytes, refusal: Callable[[str], str | None]) -> Request:
     """``refusal`` says why a list cannot be one for answers. Raises ``Unreadable``."""
-    if message.isdigit() and len(message) <= LONGEST_XID:
-        return Request(message.lstrip(b"0") or b"0", "number")
-    meta = _meta(message) if OBJECT.match(message) else {}
-    name = xid_of(meta.get("id"))
-    request = Request(name, "meta") if name else Request(sha1(message).hexdigest().encode(), "sha1")
+    name, kind, meta = named(message)
+    request = Request(name, kind)
     if meta.keys() <= {"id"}:
         return request
     more = {"replyTo": _reply_to(meta, refusal), "when": _when(meta)}
@@ -46,22 +40,6 @@ def read(message: bytes, refusal: Callable[[str], str | None]) -> Request:
 def rejected(reason: str, error: str) -> Request:
     """A request that goes to the dead letters."""
     return Request(b"", _json({"reject": reason, "error": error}))
-
-
-def xid_of(id: object) -> bytes:
-    """The bytes of ``meta.id``; empty where it cannot be a name."""
-    if isinstance(id, bool) or not isinstance(id, str | int | float):
-        return b""
-    name = str(id).encode(errors="surrogatepass")
-    return name if len(name) <= LONGEST_XID else b""
-
-
-def _meta(message: bytes) -> dict[str, Any]:
-    try:
-        meta = json.loads(message).get("meta")
-    except (ValueError, RecursionError):
-        return {}
-    return meta if isinstance(meta, dict) else {}
 
 
 def _reply_to(meta: dict[str, Any], refusal: Callable[[str], str | None]) -> str | None:

@@ -11,6 +11,7 @@ from common.settings import ServiceSettings
 from common.words import quoted
 from penstock.backoff import Backoff
 from penstock.keys import Keys
+from penstock.topology import Shape
 
 
 def answers_pending(pending: str) -> str:
@@ -64,6 +65,10 @@ def replies_need_a_list_of_answers(reply_to: str | None, res: str | None) -> str
     return "has no effect without res, where workers push answers" if reply_to and not res else None
 
 
+def messages_need_events(event_messages: bool, event_capacity: int) -> str | None:
+    return "has no effect with eventCapacity 0" if event_messages and not event_capacity else None
+
+
 def records_outlive_all_attempts(
     message_expire: int,
     message_timeout: int,
@@ -95,6 +100,7 @@ class Settings(ServiceSettings):
         pending_is_free,
         out_is_no_total,
         replies_need_a_list_of_answers,
+        messages_need_events,
         records_outlive_all_attempts,
     )
 
@@ -146,6 +152,9 @@ class Settings(ServiceSettings):
     event_capacity: Whole = setting(
         "events", "Most events kept in <redisNamespace>:events, roughly; 0 for none.", 100_000, least=0, most=10**9
     )
+    event_messages: bool = setting(
+        "true | false", "Whether the events `registered` carry the messages themselves, for an archive.", False
+    )
 
     @property
     def longest_wait(self) -> float:
@@ -164,6 +173,25 @@ class Settings(ServiceSettings):
         named = {self.reply_to: "replies", self.res: "answers", self.done or keys.done: "done", keys.dead: "dead"}
         roles = {self.in_: "in", self.pending: "pending", self.out: "out"}
         return roles | {name: role for name, role in named.items() if name}
+
+    def shape(self) -> Shape:
+        keys = Keys(str(self.redis_namespace))
+        given = [
+            self.end(self.out, "out", "writes", "out"),
+            self.end(keys.dead, "dead", "writes", "redis_namespace"),
+        ]
+        if self.event_capacity:
+            given.append(self.end(keys.events, "events", "writes", "event_capacity", kind="stream"))
+        taken, pending = self.end(self.in_, "in", "reads", "in_"), self.end(self.pending, "pending", "keeps", "pending")
+        ends = [taken, pending, *given]
+        if self.res:
+            ends.append(self.end(self.res, "answers", "reads", "res"))
+            ends.append(self.end(self.answers_pending, "pending", "keeps", "pending"))
+        if self.reply_to:
+            ends.append(self.end(self.reply_to, "replies", "writes", "reply_to"))
+        done = self.end(self.done or keys.done, "done", "reads", "done")
+        again = self.message_timeout + Backoff(self.backoff, self.backoff_base, self.backoff_cap).longest(self.attempts)
+        return Shape(ends, watched=[done, *given], promise="at-least-once", again=again)
 
     def metrics(self) -> tuple[str, ...]:
         tracked = ("registered", "untracked", "done", "done:late", "done:unknown", "timeout", "failed", "retry")

@@ -1,5 +1,7 @@
 """What an operator may set of monitor."""
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, ClassVar
 
 from annotated_types import MinLen
@@ -9,6 +11,7 @@ from common.checks import Rule
 from common.fields import Name, Whole, setting
 from common.settings import ServiceSettings
 from common.words import quoted
+from penstock.topology import Shape
 
 
 def monitors_register(redis_namespace: str | None) -> str | None:
@@ -62,5 +65,19 @@ class Settings(ServiceSettings):
     def pending_lists(self) -> tuple[str, ...]:
         return tuple(map(self.pending_of, self.watch))
 
+    def heirs(self, former: Sequence[str]) -> dict[str, str]:
+        """What was taken for one namespace is nothing for another."""
+        return {name: name for name in former if name in self.pending_lists}
+
     def lists(self) -> dict[str, str]:
         return dict.fromkeys(self.pending_lists, "pending")
+
+    def apart(self, directory: Path) -> dict[str, object]:
+        return {"metrics_port": 0}
+
+    def shape(self) -> Shape:
+        return Shape(
+            [self.end(name, "pending", "keeps", "watch") for name in self.pending_lists],
+            watches=self.watch,
+            promise="at-least-once",
+        )

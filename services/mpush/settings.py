@@ -12,6 +12,7 @@ from common.fields import YEAR, Name, Whole, setting
 from common.settings import ServiceSettings
 from common.words import quoted
 from penstock.keys import Keys
+from penstock.topology import Shape
 
 
 def _on_this_server(name: object) -> object:
@@ -123,6 +124,13 @@ class Settings(ServiceSettings):
         if self.overflow == "dead" and self.redis_namespace:
             roles[Keys(self.redis_namespace).dead] = "dead"
         return roles
+
+    def shape(self) -> Shape:
+        ends = [self.end(self.in_, "in", "reads", "in_"), self.end(self.pending, "pending", "keeps", "pending")]
+        ends += [self.end(name, "out", "writes", "out", copies=len(self.out) > 1) for name in self.out]
+        if self.overflow == "dead":
+            ends.append(self.end(Keys(str(self.redis_namespace)).dead, "dead", "writes", "overflow"))
+        return Shape(ends)
 
     def metrics(self) -> tuple[str, ...]:
         return ("taken", "delivered", "dropped", "dead")

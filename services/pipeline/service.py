@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 
+from redis import Redis
 from redis.exceptions import ConnectionError as Disconnected
 
 from common.context import Context
@@ -13,6 +14,7 @@ from penstock.errors import QueryFailed
 from penstock.spark.options import connect
 from penstock.spark.session import session
 from services.pipeline.archive import Archive
+from services.pipeline.rollups import Rollups
 from services.pipeline.settings import Settings
 
 if TYPE_CHECKING:
@@ -29,7 +31,8 @@ _sessions: "list[SparkSession]" = []
 @asynccontextmanager
 async def sparks(settings: Settings) -> AsyncIterator[None]:
     """While the process lives there is one Spark, whatever becomes of the server."""
-    spark = await asyncio.to_thread(session, settings.master, settings.memory)
+    # Adaptive plans cost each of the small jobs of a micro-batch more than they save.
+    spark = await asyncio.to_thread(session, settings.master, settings.memory, spark_sql_adaptive_enabled="false")
     _sessions.append(spark)
     try:
         yield
@@ -44,17 +47,25 @@ async def run(context: Context[Settings]) -> None:
     settings = context.settings
     context.mends = False
     with connect(settings.redis, name="penstock-pipeline") as redis:
-        archive = Archive(settings.archive, redis, context.keys)
-        query = await asyncio.to_thread(_begin, _sessions[-1], settings, archive)
+        spark = _sessions[-1]
+        rollups = await asyncio.to_thread(_rollups, spark, settings, redis) if settings.rollups else None
+        archive = Archive(settings, redis, context.keys, rollups)
+        query = await asyncio.to_thread(_begin, spark, settings, archive)
         try:
             while context.running and await asyncio.to_thread(lambda: query.isActive):
                 if query.lastProgress:
                     context.trouble.over()
+                if rollups:
+                    await asyncio.to_thread(rollups.close)
                 await context.pause(LOOK)
         finally:
             await asyncio.to_thread(_end, query, settings.stop_timeout / 2)
         if error := query.exception():
             raise _told(str(error))
+
+
+def _rollups(spark: "SparkSession", settings: Settings, redis: "Redis") -> Rollups:
+    return Rollups(spark, settings.archive, redis, settings.kept, settings.lateness)
 
 
 def _begin(spark: "SparkSession", settings: Settings, archive: Archive) -> "StreamingQuery":
@@ -63,6 +74,7 @@ def _begin(spark: "SparkSession", settings: Settings, archive: Archive) -> "Stre
         "keys": ",".join(settings.lists()),
         "maxEventsPerTrigger": settings.max_events,
         "discover": settings.discover,
+        "partitions": max(spark.sparkContext.defaultParallelism, 2),
         "failOnDataLoss": str(settings.fail_on_data_loss).lower(),
     }
     events: Any = spark.readStream.format("redis-stream").options(**options).load()

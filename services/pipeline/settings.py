@@ -1,13 +1,17 @@
 """What an operator may set of pipeline."""
 
+from pathlib import Path
 from typing import Annotated, ClassVar
 
 from annotated_types import MinLen
-from pydantic import Strict
+from pydantic import AfterValidator, Strict
 
 from common.checks import Rule
-from common.fields import Name, Whole, setting
+from common.fields import YEAR, Name, Whole, setting
 from common.settings import ServiceSettings, renewal_is_in_time
+from penstock.keys import Keys
+from penstock.spark.masking import checked
+from penstock.topology import Shape
 
 
 def pipelines_register(redis_namespace: str | None) -> str | None:
@@ -18,11 +22,20 @@ def one_instance_writes(ordered: bool) -> str | None:
     return None if ordered else "false would let two instances write one archive: leave it out"
 
 
+def masks_need_payloads(mask: list[str], payloads: bool) -> str | None:
+    return "means nothing without payloads: true" if mask and not payloads else None
+
+
 class Settings(ServiceSettings):
     """From the event streams of ``watch`` to the Parquet files of ``archive``."""
 
     service: ClassVar[str] = "pipeline"
-    rules: ClassVar[tuple[Rule, ...]] = (renewal_is_in_time, pipelines_register, one_instance_writes)
+    rules: ClassVar[tuple[Rule, ...]] = (
+        renewal_is_in_time,
+        pipelines_register,
+        one_instance_writes,
+        masks_need_payloads,
+    )
 
     watch: Annotated[list[Name], Strict(), MinLen(1)] = setting(
         "list of names", "The namespaces whose events are archived; a name may be a pattern, e.g. shop:*."
@@ -42,19 +55,48 @@ class Settings(ServiceSettings):
         most=86_400,
         least=1,
     )
+    payloads: bool = setting(
+        "true | false", "Archive the messages that come with events: those of an mdispatch with eventMessages.", False
+    )
+    mask: Annotated[list[Annotated[str, AfterValidator(checked)]], Strict()] = setting(
+        "list of JSON paths", 'What is to be "***" in archived messages, e.g. $.card.number.', []
+    )
+    rollups: bool = setting("true | false", "Keep roll-ups of minutes, hours and days; else the archive alone.", True)
+    keep_minutes: Whole = setting(
+        "seconds", "Seconds that the roll-up hash of a minute lives after it; 0 for none.", 86_400, most=10 * YEAR
+    )
+    keep_hours: Whole = setting("seconds", "The same of an hour.", 7 * 86_400, most=10 * YEAR)
+    keep_days: Whole = setting("seconds", "The same of a day.", 90 * 86_400, most=10 * YEAR)
+    lateness: Whole = setting(
+        "seconds",
+        "Seconds without events for a window after which its roll-ups are final; what comes later counts as late.",
+        600,
+        most=7 * 86_400,
+    )
     fail_on_data_loss: bool = setting(
         "true | false", "End where events were trimmed before they were read; else go on and keep word of it.", True
     )
     master: Name = setting(
-        "URL", "Spark's master: local[N] for this process, spark://host:7077 for a cluster.", "local[2]"
+        "URL",
+        "Spark's master: local[N,F] for this process, where a task may fail F times; spark://host:7077 for a cluster.",
+        "local[2,4]",
     )
     memory: Name = setting("size", "Memory of Spark's driver, e.g. 1g.", "1g")
     ordered: bool = setting(
         "true", "One active instance, since an archive has one writer: there is no other way.", True
     )
 
+    def fixed(self) -> frozenset[str]:
+        """A query of Spark has its options from its start to its end."""
+        return frozenset(type(self).model_fields)
+
     def lists(self) -> dict[str, str]:
         return {f"{namespace}:events": "events" for namespace in self.watch}
+
+    @property
+    def kept(self) -> dict[str, int]:
+        """Seconds that roll-up hashes live, by the size of their windows."""
+        return {"minute": self.keep_minutes, "hour": self.keep_hours, "day": self.keep_days}
 
     @property
     def progress(self) -> str:
@@ -62,3 +104,10 @@ class Settings(ServiceSettings):
 
     def metrics(self) -> tuple[str, ...]:
         return ("pipeline",)
+
+    def apart(self, directory: Path) -> dict[str, object]:
+        return {"archive": directory / "archive"}
+
+    def shape(self) -> Shape:
+        streams = [Keys(namespace).events for namespace in self.watch]
+        return Shape([self.end(name, "events", "reads", "watch", kind="stream") for name in streams])

@@ -8,6 +8,7 @@ from common.fields import Name, OneName, Seconds, Url, Whole, setting
 from common.settings import ServiceSettings, renewal_is_in_time
 from common.words import quoted
 from penstock.keys import Keys
+from penstock.topology import Shape
 
 
 def one_instance_is_active(ordered: bool) -> str | None:
@@ -103,8 +104,22 @@ class Settings(ServiceSettings):
     def pending_lists(self) -> tuple[str, ...]:
         return (self.pending,)
 
+    def fixed(self) -> frozenset[str]:
+        """Where the messages go and as what: batches whose fate is unknown must be the same when the link is back."""
+        return super().fixed() | {"out_redis", "out", "compression", "unpack", "max_hops"}
+
     def lists(self) -> dict[str, str]:
         return {self.in_: "in", self.pending: "pending", Keys(str(self.redis_namespace)).dead: "dead"}
+
+    def shape(self) -> Shape:
+        return Shape(
+            [
+                self.end(self.in_, "in", "reads", "in_"),
+                self.end(self.pending, "pending", "keeps", "pending"),
+                self.end(self.out, "out", "writes", "out", url=self.out_redis),
+                self.end(Keys(self.redis_namespace).dead, "dead", "writes", "redis_namespace"),
+            ]
+        )
 
     def metrics(self) -> tuple[str, ...]:
         return ("taken", "delivered", "dead", "dropped", "batches")

@@ -2,10 +2,9 @@
 
 import socket
 import threading
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass
 from enum import Enum
-from itertools import count
 
 from tests.reliability.proxy import Link, Proxy, received, send
 
@@ -34,10 +33,14 @@ AT_COMMAND = (Kind.CUT_BEFORE, Kind.TORN_COMMAND, Kind.SWALLOWED_COMMAND)
 
 @dataclass(frozen=True)
 class Blow:
-    """A fault at command number ``place`` of all that go through the proxy, counted from 0 as they come."""
+    """A fault at the ``nth`` command that begins with ``word``, counted from 0 as they come over all connections.
+
+    Which of two connections speaks first is by chance; what each says is not.
+    """
 
     kind: Kind
-    place: int
+    word: str
+    nth: int
 
 
 class Boundaries(Proxy):
@@ -46,12 +49,11 @@ class Boundaries(Proxy):
     def __init__(self, port: int, blow: Blow | None = None) -> None:
         super().__init__(port)
         self._blow = blow
-        self._places = count()
+        self._met: Counter[str] = Counter()
         self._one_at_a_time = threading.Lock()
         self.commands: list[str] = []
         """The first word of every command that came."""
-        self.struck: str | None = None
-        """The one that was struck."""
+        self.struck = False
 
     def link(self, client: socket.socket, server: socket.socket) -> Link:
         return FramedLink(self, client, server)
@@ -61,9 +63,10 @@ class Boundaries(Proxy):
         with self._one_at_a_time:
             word = command.split(b"\r\n", 3)[2].decode().upper()
             self.commands.append(word)
-            if self._blow is None or next(self._places) != self._blow.place:
+            self._met[word] += 1
+            if self._blow is None or (word, self._met[word]) != (self._blow.word, self._blow.nth + 1):
                 return None
-            self.struck = word
+            self.struck = True
             return self._blow.kind
 
 

@@ -1,27 +1,17 @@
-"""Replicas in milliseconds: processes forked from one that has imported their service already.
+"""Replicas in milliseconds: processes forked from one that has imported their service already."""
 
-``python -m tests.reliability.nursery SOCKET MODULE...`` imports the modules and then forks a process for every
-connection to SOCKET that brings an order: its environment, its log, and the module to run as ``python -m`` would. Each
-has a keeper, which answers with its pid and, in the end, its exit status, and kills it if whoever asked is gone.
-"""
-
-import gc
-import json
 import os
-import runpy
-import select
-import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
-from importlib import import_module
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NoReturn, Self
+from typing import Any, Self
 
+from penstock.nursery import order
 from tests.harness import ROOT, Service, until
 
 
@@ -38,11 +28,11 @@ class Nursery:
         """A process; the connection says its pid and its exit status, a line each."""
         connection = socket.socket(socket.AF_UNIX)
         connection.connect(self._socket)
-        connection.sendall(json.dumps([module, dict(environment), str(log)]).encode() + b"\n")
+        connection.sendall(order(module, [], environment, log))
         return connection
 
     def __enter__(self) -> Self:
-        words = [sys.executable, "-m", "tests.reliability.nursery", self._socket, *self._modules]
+        words = [sys.executable, "-m", "penstock.nursery", self._socket, *self._modules]
         self._process = subprocess.Popen(words, cwd=ROOT, stdin=subprocess.PIPE)
         until(Path(self._socket).exists)
         return self
@@ -104,59 +94,3 @@ class Replica(Service):
             self.kill()
         if error is not None:
             print(self.said()[-4000:])
-
-
-def serve(path: str, modules: Sequence[str]) -> None:
-    """Fork for every connection, until standard input ends with whoever started this."""
-    for module in modules:
-        import_module(module)
-    gc.freeze()  # a replica that ends does not look through all of it
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # keepers need no burial
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(f"{path}.unborn")
-        listener.listen(64)
-        Path(f"{path}.unborn").rename(path)
-        orders = listener.fileno()
-        while select.select([orders, sys.stdin.fileno()], [], [])[0] == [orders]:
-            connection, _ = listener.accept()
-            if os.fork() == 0:
-                listener.close()
-                keep(connection)
-            connection.close()
-
-
-def keep(connection: socket.socket) -> NoReturn:
-    """Start what ``connection`` orders and stay beside it to its end."""
-    ended, news = os.pipe()
-    os.set_blocking(news, False)
-    signal.set_wakeup_fd(news)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    module, environment, log = json.loads(connection.makefile().readline())
-    pid = os.fork()
-    if pid == 0:
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        connection.close()
-        become(module, environment, log)
-    connection.sendall(b"%d\n" % pid)
-    if ended not in select.select([connection.fileno(), ended], [], [])[0]:
-        os.kill(pid, signal.SIGKILL)
-    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    connection.sendall(b"%d\n" % status)
-    os._exit(0)
-
-
-def become(module: str, environment: dict[str, str], log: str) -> NoReturn:
-    """Be ``python -m module``, with that environment and everything said in ``log``."""
-    os.environ.clear()
-    os.environ.update(environment)
-    said = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-    os.dup2(said, 1)
-    os.dup2(said, 2)
-    sys.argv = [module]
-    runpy.run_module(module, run_name="__main__", alter_sys=True)
-    sys.exit(0)
-
-
-if __name__ == "__main__":
-    serve(sys.argv[1], sys.argv[2:])

@@ -1,6 +1,7 @@
 """The link breaks at one command after the other, in every way: what was sent arrives once, in order."""
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -27,10 +28,10 @@ class Servers(NamedTuple):
 
 
 class Run(NamedTuple):
-    """The commands on the link until all had arrived, and the one that was struck."""
+    """The first words of the commands on the link until all had arrived, and whether one of them was struck."""
 
     commands: list[str]
-    struck: str | None
+    struck: bool
 
 
 class Sweep:
@@ -41,20 +42,20 @@ class Sweep:
 
     def strike_each(self, kinds: list[Kind], at_once: int) -> None:
         """Every command of an undisturbed run in every way of ``kinds``; so many runs side by side."""
-        commands = self.run(BATCHES).commands
-        blows = [Blow(kind, place) for kind in kinds for place in range(len(commands))]
+        commands = Counter(self.run(BATCHES).commands)
+        blows = [Blow(kind, word, nth) for kind in kinds for word, times in commands.items() for nth in range(times)]
         messages = max(math.ceil(MESSAGES / len(blows)), BATCHES)
         with ThreadPoolExecutor(at_once) as pool:
             struck = [run.struck for run in pool.map(lambda blow: self.run(messages, blow), blows)]
-        print(f"{len(blows)} runs of {messages} messages; {struck.count(None)} ended before the blow")
-        assert struck.count(None) < len(blows) / 10
+        print(f"{len(blows)} runs of {messages} messages; {struck.count(False)} ended before the blow")
+        assert struck.count(False) < len(blows) / 10
         for kind in kinds:
-            met = {word for word, blow in zip(struck, blows, strict=True) if blow.kind is kind}
+            met = {blow.word for blow, happened in zip(blows, struck, strict=True) if happened and blow.kind is kind}
             assert met >= {"CLIENT", "INFO", "EVALSHA"}, kind
 
     def run(self, messages: int, blow: Blow | None = None) -> Run:
         """Push so many messages; they arrive."""
-        name = f"{blow.kind.name}-{blow.place}".lower() if blow else "undisturbed"
+        name = f"{blow.kind.name}-{blow.word}-{blow.nth}".lower() if blow else "undisturbed"
         service = Pushing(
             source=f"{name}:in", pending=f"{name}:pending", outs=(f"{name}:out",), namespace=f"demo:{name}"
         )

@@ -28,6 +28,7 @@
 -- ARGV expire      how long a record lives (s)
 -- ARGV capacity    most messages to track; a delayed one is tracked in any case
 -- ARGV history     most events to keep; 0 for none
+-- ARGV payloads    1 where the events `registered` carry the requests, too
 -- ARGV due         channel that is told when something falls due before all else
 -- ARGV survived    SHA-1 of the message that an instance died with, which is now out of hand; empty without `deaths`
 -- ARGV first       the id of the oldest; the others follow
@@ -120,7 +121,7 @@ local function delay(record, id, xid, kind, answer, message, wait)
   soonest = math.min(soonest, now + wait)
   later[#later + 1] = now + wait
   later[#later + 1] = id
-  report('registered', id, xid, out, service, 0)
+  report('registered', id, xid, out, service, 0, nil, payloads == '1' and message)
   report('delayed', id, xid, out, service, 0)
 end
 
@@ -151,7 +152,7 @@ for place = 1, count do
         if answer then call('HSET', record, 'replyTo', answer) end
       end
       link(key, id, kind, answer)
-      report('registered', id, xid, out, service, 1)
+      report('registered', id, xid, out, service, 1, nil, payloads == '1' and message)
       tracked[ours] = id
       -- A microsecond apart, so that those of one batch fall due in the order in which they came.
       deadlines_of[2 * ours - 1], deadlines_of[2 * ours] = now + timeout + ours * 1e-6, id

@@ -1,0 +1,27 @@
+"""A bare publisher: ``python -m bench.peers.drivers.publisher PORT lists|stream NAME...`` reads numbers, and pushes."""
+
+import sys
+from collections.abc import Iterator
+
+from bench.line import Line, packed
+from bench.peers.drivers.orders import batches, messages, orders
+
+
+def to_lists(batch: list[str], names: list[str]) -> Iterator[bytes]:
+    """One command a list and batch."""
+    return (packed("LPUSH", name, *batch) for name in names)
+
+
+def to_stream(batch: list[str], names: list[str]) -> Iterator[bytes]:
+    """One command a message, since a stream takes no more."""
+    return (packed("XADD", names[0], "*", "message", message) for message in batch)
+
+
+if __name__ == "__main__":
+    port, kind, *names = sys.argv[1:]
+    line, commands = Line(int(port)), {"lists": to_lists, "stream": to_stream}[kind]
+    source = messages()
+    for count in orders():
+        for batch in batches(count, source):
+            said = list(commands(batch, names))
+            line.exchange(b"".join(said), len(said))

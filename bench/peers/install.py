@@ -1,0 +1,131 @@
+"""Peers, each in a directory of its own below ``build/peers``: a virtual environment or a ``node_modules``."""
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from tests.harness import ROOT
+
+HOME: Final = ROOT / "build" / "peers"
+LONGEST: Final = 300
+"""Seconds for one installation."""
+
+
+class NotInstalled(Exception):
+    """A peer cannot be had here; why is in the message."""
+
+
+@dataclass(frozen=True)
+class Installed:
+    """How a driver of the peer is started."""
+
+    command: tuple[str, ...]
+    environment: dict[str, str] = field(default_factory=dict)
+    directory: Path = HOME
+    version: str = ""
+
+
+@dataclass(frozen=True)
+class FromPyPI:
+    """``packages`` are requirements with their versions; the first one is the peer itself."""
+
+    packages: tuple[str, ...]
+
+    @property
+    def version(self) -> str:
+        return self.packages[0].partition("==")[2]
+
+    def into(self, directory: Path) -> Installed:
+        """Raises ``NotInstalled``."""
+        python = directory / "bin" / "python"
+        if _changed(directory, self.packages):
+            _run(sys.executable, "-m", "venv", str(directory))
+            quiet = ("-q", "--disable-pip-version-check", "--retries", "1", "--timeout", "15")
+            _run(str(python), "-m", "pip", "install", *quiet, *self.packages)
+            _note(directory, self.packages)
+        return Installed((str(python), "-m"), {"PYTHONPATH": str(ROOT)}, directory, self.version)
+
+
+@dataclass(frozen=True)
+class FromNpm:
+    """``packages`` and ``overrides`` by name; the first package is the peer itself."""
+
+    packages: dict[str, str]
+    overrides: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def version(self) -> str:
+        return next(iter(self.packages.values()))
+
+    def into(self, directory: Path) -> Installed:
+        """Raises ``NotInstalled``."""
+        for program in ("node", "npm"):
+            if not shutil.which(program):
+                raise NotInstalled(f"no {program}")
+        manifest = {"private": True, "dependencies": self.packages, "overrides": self.overrides}
+        wanted = (json.dumps(manifest, indent=2),)
+        if _changed(directory, wanted):
+            (directory / "package.json").write_text(wanted[0])
+            _run("npm", "install", "--prefix", str(directory), "--no-audit", "--no-fund", "--ignore-scripts")
+            _note(directory, wanted)
+        return Installed(("node",), {"NODE_PATH": str(directory / "node_modules")}, directory, self.version)
+
+
+@dataclass(frozen=True)
+class FromDebian:
+    """A server that is on the machine if anybody has put it there, and its client from PyPI."""
+
+    package: str
+    binary: Path
+    client: FromPyPI
+
+    def into(self, directory: Path) -> Installed:
+        """Raises ``NotInstalled``."""
+        if not self.binary.exists():
+            raise NotInstalled(f"Debian's package {self.package} is not installed")
+        installed = self.client.into(directory)
+        asked = subprocess.run(
+            ["dpkg-query", "--show", "--showformat=${Version}", self.package],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        version = f"{asked.stdout.strip() or 'unknown'}, client {self.client.packages[0].replace('==', ' ')}"
+        return Installed(installed.command, installed.environment, directory, version)
+
+
+Origin = FromPyPI | FromNpm | FromDebian
+
+
+def _changed(directory: Path, wanted: Sequence[str]) -> bool:
+    """Whether anything else than what is wanted, or nothing whole, is there; then the directory is empty."""
+    note = directory / "installed"
+    if note.exists() and note.read_text() == "\n".join(wanted):
+        return False
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    return True
+
+
+def _note(directory: Path, wanted: Sequence[str]) -> None:
+    (directory / "installed").write_text("\n".join(wanted))
+
+
+def _run(*command: str) -> None:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LONGEST)
+    except subprocess.TimeoutExpired:
+        raise NotInstalled(f"{_named(command)} took longer than {LONGEST} s") from None
+    if done.returncode:
+        said = [line.strip() for line in (done.stderr or done.stdout).splitlines() if line.strip()]
+        reason = next((line for line in said if "error" in line.lower()), said[-1] if said else "it said nothing")
+        raise NotInstalled(f"{_named(command)}: {reason}")
+
+
+def _named(command: Sequence[str]) -> str:
+    return "npm install" if command[0] == "npm" else "pip install" if "pip" in command else "venv"

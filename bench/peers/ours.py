@@ -1,0 +1,136 @@
+"""Penstock at each work, and the limit: bare clients that do the least that could be called the work."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from subprocess import Popen
+from typing import Final
+
+from bench import replies
+from bench.peers.scene import Scene, Take
+from bench.peers.works import LIMIT, OURS, Entry, Peer, Work
+from bench.stage import NAMESPACE, OUT, PYTHON, SOURCE, TRACKED, Stage, subscribers
+from penstock.embedded import EmbeddedServer
+from penstock.keys import Keys
+
+DRIVERS: Final = "bench.peers.drivers"
+DONE: Final = Keys(TRACKED).done
+
+
+@contextmanager
+def fan_out(scene: Scene) -> Iterator[Take]:
+    with _staged() as stage, stage.mpush(2):
+        yield _published(scene, stage, SOURCE)
+
+
+@contextmanager
+def fan_out_by_a_loop(scene: Scene) -> Iterator[Take]:
+    pending = f"{NAMESPACE}:pending"
+    with _staged() as stage, stage.beside(*PYTHON, "bench.reference", stage.url, SOURCE, pending, *subscribers(2)):
+        yield _published(scene, stage, SOURCE)
+
+
+@contextmanager
+def fan_out_by_the_publisher(scene: Scene) -> Iterator[Take]:
+    with _staged() as stage:
+        yield _published(scene, stage, *subscribers(2))
+
+
+def _published(scene: Scene, stage: Stage, *lists: str) -> Take:
+    return scene.flow(_publisher(scene, stage, "lists", *lists), lambda: stage.redis.llen(subscribers(2)[-1]))
+
+
+@contextmanager
+def fan_out_by_a_stream(scene: Scene) -> Iterator[Take]:
+    with _staged() as stage:
+        yield scene.flow(_publisher(scene, stage, "stream", OUT), lambda: stage.redis.xlen(OUT))
+
+
+@contextmanager
+def jobs(scene: Scene) -> Iterator[Take]:
+    with _tracked(scene, "bench.worker", OUT, DONE, "done") as take:
+        yield take
+
+
+@contextmanager
+def jobs_one_by_one(scene: Scene) -> Iterator[Take]:
+    with _tracked(scene, f"{DRIVERS}.worker", "one", OUT, DONE) as take:
+        yield take
+
+
+@contextmanager
+def _tracked(scene: Scene, worker: str, *words: str) -> Iterator[Take]:
+    """Registered by mdispatch, done when the monitor has counted it as done."""
+    done = Keys(TRACKED).metric("done")
+    with _staged() as stage, stage.tracking(), stage.monitor():
+        scene.start(*PYTHON, worker, str(stage.server.port), *words)
+        publisher = _publisher(scene, stage, "lists", SOURCE)
+        yield scene.flow(publisher, lambda: int(stage.redis.hget(done, "count") or 0))
+
+
+@contextmanager
+def jobs_of_one_list(scene: Scene) -> Iterator[Take]:
+    with _staged() as stage:
+        scene.start(*PYTHON, f"{DRIVERS}.worker", str(stage.server.port), "least", SOURCE, DONE)
+        publisher = _publisher(scene, stage, "lists", SOURCE)
+        yield scene.flow(publisher, lambda: int(stage.redis.hget(DONE, "count") or 0))
+
+
+@contextmanager
+def answered(scene: Scene) -> Iterator[Take]:
+    with _staged() as stage, replies.through_mdispatch(stage) as ask:
+        yield lambda requests: 1000 * ask(requests, 1)["p50"]
+
+
+@contextmanager
+def answered_by_bare_moves(scene: Scene) -> Iterator[Take]:
+    with _staged() as stage, replies.through_bare_moves(stage) as ask:
+        yield lambda requests: 1000 * ask(requests, 1)["p50"]
+
+
+@contextmanager
+def _staged() -> Iterator[Stage]:
+    with EmbeddedServer() as server:
+        yield Stage(server)
+
+
+def _publisher(scene: Scene, stage: Stage, *words: str) -> Popen[str]:
+    return scene.start(*PYTHON, f"{DRIVERS}.publisher", str(stage.server.port), *words)
+
+
+BARE: Final = Peer(
+    LIMIT,
+    {
+        Work.FAN_OUT: Entry(fan_out_by_the_publisher, 500_000, "the publisher pushes to both lists, 500 a command"),
+        Work.JOBS: Entry(jobs_of_one_list, 500_000, "one list; 500 looked at, then removed and counted in one MULTI"),
+        Work.REPLIES: Entry(answered_by_bare_moves, 300, "two bare forwarders, one each way; no record, no matching"),
+    },
+)
+PENSTOCK: Final = Peer(
+    OURS,
+    {
+        Work.FAN_OUT: Entry(fan_out, 500_000, "mpush; the publisher pushes 500 a command"),
+        Work.JOBS: Entry(jobs, 30_000, "mdispatch, a monitor; the worker takes up to 500 at a time"),
+        Work.REPLIES: Entry(answered, 300, "mdispatch and a monitor"),
+    },
+)
+ONE_BY_ONE: Final = Peer(
+    f"{OURS}, job by job",
+    {Work.JOBS: Entry(jobs_one_by_one, 10_000, "the same, with a worker that takes one and says done, then the next")},
+)
+LOOP: Final = Peer(
+    "a loop with redis-py",
+    {
+        Work.FAN_OUT: Entry(
+            fan_out_by_a_loop, 5_000, "BLMOVE to a pending list, then one MULTI a message, as many do it"
+        )
+    },
+)
+STREAM: Final = Peer(
+    "Redis Streams",
+    {
+        Work.FAN_OUT: Entry(
+            fan_out_by_a_stream, 200_000, "XADD, pipelined; groups of consumers would read the one stream"
+        )
+    },
+    more="every group reads the same entries, so nothing is copied; what was read can be read again",
+)

@@ -1,0 +1,61 @@
+"""A node of a standalone Spark cluster: ``python -m compose.cluster.node master``, or ``worker``.
+
+SPARK_MASTER says where the master is. Spark's own variables hold besides, such as SPARK_WORKER_CORES.
+"""
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Final, NoReturn
+
+from penstock.errors import PenstockError, Unsuitable
+from penstock.spark.session import LOOPBACK, masters, wait_for_master, what_is_missing
+
+MASTER: Final = "spark://127.0.0.1:7077"
+ROLES: Final = {"master": "org.apache.spark.deploy.master.Master", "worker": "org.apache.spark.deploy.worker.Worker"}
+USUAL: Final = {
+    "SPARK_DAEMON_MEMORY": "128m",
+    "SPARK_DAEMON_JAVA_OPTS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+    "SPARK_WORKER_CORES": "1",
+    "SPARK_WORKER_MEMORY": "1g",
+    "SPARK_WORKER_DIR": str(Path(tempfile.gettempdir()) / "penstock-cluster-work"),
+}
+"""For small nodes, of which several share a machine."""
+
+
+def main(words: list[str]) -> NoReturn:
+    """Become the node: its process is that of Spark."""
+    if len(words) != 1 or words[0] not in ROLES:
+        print("usage: python -m compose.cluster.node master|worker", file=sys.stderr)
+        sys.exit(2)
+    (role,) = words
+    try:
+        command, environment = node(role, os.environ.get("SPARK_MASTER", MASTER))
+    except PenstockError as error:
+        sys.exit(f"{role}: {error}")
+    os.execve(command[0], command, environment)
+
+
+def node(role: str, master: str) -> tuple[list[str], dict[str, str]]:
+    """Its command and its environment. A worker waits for the master here. Raises ``Unsuitable``."""
+    if problem := what_is_missing():
+        raise Unsuitable(problem)
+    import pyspark
+
+    if not (addresses := masters(master)):
+        raise Unsuitable(f"SPARK_MASTER={master}: expected spark://host:port")
+    (host, port), *_ = addresses
+    environment = USUAL | dict(os.environ)
+    environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), environment.get("PATH", os.defpath)])
+    if host in LOOPBACK:  # no other machine shall reach what runs whatever it is told to
+        environment["SPARK_LOCAL_IP"] = "127.0.0.1"
+    command = [str(Path(pyspark.__file__).parent / "bin" / "spark-class"), ROLES[role]]
+    if role == "master":
+        return [*command, "--host", host, "--port", str(port)], environment
+    wait_for_master(master)
+    return [*command, master], environment
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,167 @@
+"""What all counters, sets and lists of tracked messages say at one instant, and those of what fans out to them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from redis.asyncio import Redis
+from redis.exceptions import ResponseError
+
+from penstock.audit import numbers_of
+from penstock.errors import WrongType
+from penstock.keys import Keys, in_use, pending_of
+from penstock.ledger import MEASURES
+from penstock.names import decoded, encoded
+from penstock.survey import namespaces
+
+TRACKED: Final = (
+    *("events", "registered", "untracked", "done", "done:late", "dead"),
+    *("expired", "timeout", "failed", "retry", "touched", "revived"),
+)
+FANNED: Final = ("taken", "delivered", "dead", "dropped", "revived")
+REFUSED: Final = ("poison", "badRequest")
+"""Reasons of dead letters that were never tracked."""
+Counters = dict[str, dict[str, int]]
+
+
+@dataclass(frozen=True)
+class Book:
+    """A namespace whose messages are tracked."""
+
+    namespace: str
+    source: str
+    queue: str
+    """The lists that its mdispatch takes from, and delivers to."""
+    pending: dict[str, int]
+    """Messages in each pending list."""
+    in_flight: int
+    delayed: int
+    counters: Counters
+
+    def count(self, metric: str, *fields: str) -> int:
+        return sum(self.counters[metric].get(field, 0) for field in fields or ("count",))
+
+    @property
+    def told(self) -> dict[str, int]:
+        """How many events of each kind there must be: what is counted in the transaction that tells of it."""
+        same = {name: self.count(name) for name in ("registered", "done", "expired", "timeout", "failed", "retry")}
+        ends = {"late": self.count("done:late", "completed"), "dead": self.count("dead", "timeout", "failed")}
+        return {**same, **ends, "touched": self.count("touched")}
+
+    @property
+    def refused(self) -> int:
+        return self.count("dead", *REFUSED)
+
+    @property
+    def under_way(self) -> int:
+        return self.in_flight + self.delayed
+
+    @property
+    def gone(self) -> int:
+        """Messages that have not ended and are not under way; below 0 where more are under way than can be."""
+        told = self.told
+        ended = sum(told[kind] for kind in ("done", "late", "dead", "expired"))
+        return told["registered"] - ended - self.under_way
+
+
+@dataclass(frozen=True)
+class Fan:
+    """A namespace that copies messages to several lists."""
+
+    namespace: str
+    lists: tuple[str, ...]
+    counters: Counters
+
+    def count(self, metric: str, list: str = "count") -> int:
+        return self.counters[metric].get(list, 0)
+
+
+@dataclass(frozen=True)
+class Books:
+    """All of them at one instant."""
+
+    at: float
+    """Seconds since the epoch, by the server's clock."""
+    tracked: dict[str, Book]
+    fans: list[Fan]
+    waiting: dict[str, int]
+    """Messages in each list that an mdispatch takes from."""
+    problems: dict[str, list[str]]
+    """By namespace, counters that are no numbers."""
+
+
+async def read(redis: "Redis") -> Books:
+    """Everything that counts, in one MULTI; what there is, is looked for before, through all keys."""
+    names = await namespaces(redis)
+    async with redis.pipeline(transaction=False) as wire:
+        for keys in map(Keys, names):
+            wire.exists(encoded(keys.policy))
+            wire.hvals(encoded(keys.lists))
+        replies = await wire.execute(raise_on_error=False)
+    kinds = list(zip(names, replies[::2], replies[1::2], strict=True))
+    tracked = [name for name, has_policy, _ in kinds if has_policy]
+    fans = [name for name, has_policy, roles in kinds if not has_policy and b"out" in roles]
+    sources, lists = list[str](), list[str]()
+    while True:
+        found, seen = await _instant(redis, tracked, fans, sources, lists)
+        if seen == (sources, lists):
+            return found
+        sources, lists = seen
+
+
+async def _instant(
+    redis: "Redis", tracked: Sequence[str], fans: Sequence[str], sources: list[str], lists: list[str]
+) -> tuple[Books, tuple[list[str], list[str]]]:
+    """The books, with the lengths of ``sources`` and of pending ``lists``; and which of them there are in truth."""
+    calls: list[tuple[Any, ...]] = [("TIME",)]
+    for keys in map(Keys, tracked):
+        calls += [("HMGET", keys.policy, "source", "pending", "out"), ("ZRANGE", keys.owners, 0, -1)]
+        calls += [("EXISTS", keys.lease), ("ZCARD", keys.deadlines), ("ZCARD", keys.delayed)]
+        calls += [("HGETALL", keys.metric(name)) for name in TRACKED]
+    for keys in map(Keys, fans):
+        calls += [("HGETALL", keys.lists), *(("HGETALL", keys.metric(name)) for name in FANNED)]
+    calls += [("LLEN", name) for name in (*sources, *lists)]
+    replies = iter(await _at_once(redis, calls))
+    (seconds, micros), problems = next(replies), dict[str, list[str]]()
+    read_tracked = [
+        (name, *(next(replies) for _ in range(5)), _counters(name, TRACKED, replies, problems)) for name in tracked
+    ]
+    read_fans = [Fan(name, tuple(_outs(next(replies))), _counters(name, FANNED, replies, problems)) for name in fans]
+    waiting = {name: next(replies) for name in sources}
+    lengths = {name: next(replies) for name in lists}
+    books, seen_sources, seen_lists = {}, set[str](), set[str]()
+    for name, words, owners, ordered, in_flight, delayed, counters in read_tracked:
+        source, base, queue = (decoded(word or b"") for word in words)
+        pendings = [pending_of(base, id) for id in (None, *sorted(map(decoded, owners)))] if base else []
+        pending = {each: lengths.get(each, 0) for each in pendings}
+        kept = {each: length for each, length in pending.items() if in_use(each, length, [base], bool(ordered))}
+        books[name] = Book(name, source, queue, kept, in_flight, delayed, counters)
+        seen_sources.add(source)
+        seen_lists.update(pendings)
+    at = seconds + micros / 1e6
+    return Books(at, books, read_fans, waiting, problems), (sorted(seen_sources - {""}), sorted(seen_lists))
+
+
+async def _at_once(redis: "Redis", calls: Sequence[tuple[Any, ...]]) -> list[Any]:
+    """Raises ``WrongType``, naming the key."""
+    async with redis.pipeline(transaction=True) as transaction:
+        for command, *words in calls:
+            transaction.execute_command(command, *(encoded(word) if isinstance(word, str) else word for word in words))
+        replies = await transaction.execute(raise_on_error=False)
+    for call, reply in zip(calls, replies, strict=True):
+        if isinstance(reply, ResponseError):
+            raise WrongType(f"{call[1]}: {reply}")
+    return list(replies)
+
+
+def _outs(roles: Mapping[bytes, bytes]) -> list[str]:
+    return sorted(decoded(name) for name, role in roles.items() if role == b"out")
+
+
+def _counters(namespace: str, names: Sequence[str], replies: Any, problems: dict[str, list[str]]) -> Counters:
+    counters = {}
+    for name in names:
+        texts = {decoded(field): decoded(value) for field, value in next(replies).items()}
+        counts = {field: value for field, value in texts.items() if field not in MEASURES}
+        counters[name] = numbers_of(name, counts, problems.setdefault(namespace, []))
+    return counters

@@ -1,0 +1,55 @@
+"""What the commands that read an archive share: its options, moments in time, a Spark."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from penstock.cli.frame import Failed, Misused
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+AGO: Final = re.compile(r"(\d+)([smhdw])")
+EXPECTED: Final = "how long ago, e.g. 90s 15m 2h 1d 4w, or a moment in UTC, e.g. 2026-11-21 or 2026-11-21T18:05:00"
+
+ArchiveDirectory = Annotated[
+    str, typer.Option("--archive", metavar="DIR", help="What a pipeline writes: a directory, or a URL for Spark.")
+]
+Since = Annotated[str | None, typer.Option("--since", metavar="WHEN", help="From when on: 90s 15m 2h 1d, or a date.")]
+Until = Annotated[str | None, typer.Option("--until", metavar="WHEN", help="Before when: 90s 15m 2h 1d, or a date.")]
+Master = Annotated[str, typer.Option("--master", metavar="URL", help="Spark's: local[N], or spark://host:7077.")]
+Memory = Annotated[str, typer.Option("--memory", metavar="SIZE", help="Memory of Spark's driver.")]
+
+
+def moment(text: str | None, option: str) -> datetime | None:
+    """What ``--since`` and ``--until`` mean, in UTC. Raises ``Misused``."""
+    if text is None:
+        return None
+    if ago := AGO.fullmatch(text):
+        return datetime.now(UTC) - timedelta(**{UNITS[ago[2]]: int(ago[1])})
+    try:
+        given = datetime.fromisoformat(text)
+    except ValueError:
+        raise Misused(f"--{option} {text!r}: expected {EXPECTED}") from None
+    return given.astimezone(UTC) if given.tzinfo else given.replace(tzinfo=UTC)
+
+
+@contextmanager
+def sparks(master: str, memory: str) -> "Iterator[SparkSession]":
+    """A session for one command. Raises ``Unsuitable`` without Spark or Java, ``Failed`` with what Spark says."""
+    from penstock.spark.session import session
+
+    spark = session(master, memory)
+    from pyspark.errors import PySparkException
+
+    try:
+        yield spark
+    except PySparkException as error:
+        raise Failed(f"Spark: {str(error).strip().partition(chr(10))[0]}") from error
+    finally:
+        spark.stop()

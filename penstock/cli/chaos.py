@@ -1,0 +1,111 @@
+"""``penstock chaos``: breaks a composition on purpose, and says what was lost, doubled or put out of order."""
+
+import random
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.cli.frame import Failed, Json, complain, run
+from penstock.cli.text import print_json, print_table, shown
+
+if TYPE_CHECKING:
+    from penstock.chaos.run import Chosen, Report
+
+
+def chaos(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="The composition.")],
+    fault: Annotated[
+        list[str] | None, typer.Option(metavar="TEXT", help="Only faults with this in their name; may be repeated.")
+    ] = None,
+    service: Annotated[str | None, typer.Option(metavar="NAME", help="Only faults of this process.")] = None,
+    point: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Only points with this in their name, e.g. 'mpush flow: EXEC'.")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(metavar="N", help="Of what happens by chance; one is drawn by default.")
+    ] = None,
+    rounds: Annotated[int, typer.Option(min=0, metavar="N", help="How often each fault by chance happens.")] = 1,
+    stages: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Compositions that run side by side; three for each core.")
+    ] = None,
+    junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a report in JUnit's XML.")] = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page with a plot.")] = None,
+    json: Json = False,
+) -> None:
+    """Break a composition on purpose.
+
+    Its processes run on embedded servers of their own, behind a proxy. For every command that a process sends when it
+    starts, while messages come and when it stops: the connection is cut before it, and before its reply, and the
+    process is killed there. Then, by chance: server restart, SCRIPT FLUSH, CLIENT PAUSE, maxmemory, slow link,
+    swallowed packet, wrong type, SIGTERM, two at once. Exit status 1 if a promise is broken.
+    """
+    from penstock.chaos.run import Chosen
+
+    drawn = random.SystemRandom().randrange(2**31) if seed is None else seed
+    run(_chaos(directory, Chosen(drawn, tuple(fault or ()), service, point, rounds, stages), junit, html, json))
+
+
+async def _chaos(directory: Path, chosen: "Chosen", junit: Path | None, html: Path | None, as_json: bool) -> int:
+    from penstock.chaos import report as told
+    from penstock.chaos.run import Run
+    from penstock.topology.files import read_sound
+
+    topology = read_sound(directory)
+    complain(f"seed {chosen.seed}", 0)
+    with _progress() as tell:
+        report = await Run(topology, chosen, tell).report()
+    name = str(directory)
+    if junit:
+        try:
+            told.write_junit(report, name, junit)
+        except ImportError as error:
+            raise Failed(f"{error.name} is not installed: pip install 'penstock[test]'") from error
+    if html:
+        _write(html, told.page(report, name))
+    if as_json:
+        print_json(told.plain(report, name))
+    else:
+        _tell(report, name)
+    return int(not report.holds)
+
+
+def _write(file: Path, text: str) -> None:
+    file.write_text(text)
+
+
+def _tell(report: "Report", name: str) -> None:
+    from penstock.chaos import report as told
+
+    title = f"{shown(name)}: {len(report.outcomes):,} faults, {len(report.points):,} points, {report.seconds:.0f} s"
+    rows = [[*row[:-1], f"{row[-1]:.2f} s"] for row in told.rows(report)]
+    print_table(title, told.COLUMNS, rows)
+    for outcome in told.findings(report):
+        complain(f"{told.told(outcome)}\n  again: {told.again(outcome, name, report.seed)}", 1)
+    for line in report.books:
+        complain(f"the ledger does not agree: {line}", 1)
+    unmet = sum(not outcome.met for outcome in report.outcomes)
+    if unmet:
+        typer.echo(f"{unmet} not met: the command did not come again")
+    typer.echo(told.verdict(report))
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[int, int, str], None]]:
+    """Yields what hears how many of how many faults are over, and of the last; a bar where there is a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda *_: None
+        return
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}")
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("recording what each process asks for", total=None)
+        yield lambda done, total, last: bar.update(
+            task, completed=done, total=total, description=escape(shown(last)[:60])
+        )

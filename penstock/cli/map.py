@@ -1,0 +1,162 @@
+"""``penstock map``: a composition drawn, from its files or as it runs."""
+
+import asyncio
+import signal
+import sys
+from contextlib import nullcontext, suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from penstock.cli.frame import DEFAULT, Json, Misused, run, surroundings
+from penstock.cli.text import clock, print_json
+
+if TYPE_CHECKING:
+    from rich.tree import Tree
+
+    from penstock.cli.observer import Observer
+    from penstock.topology.observed import Looks
+    from penstock.topology.sketch import Sketch
+
+EVERY: Final = 1.0
+"""Seconds between two looks."""
+
+
+def draw(
+    directory: Annotated[
+        Path | None,
+        typer.Argument(metavar="DIR", help="The composition; without it, with --live, what has registered."),
+    ] = None,
+    live: Annotated[bool, typer.Option("--live", help="Look at what is in the lists, until ctrl-C.")] = False,
+    once: Annotated[
+        bool, typer.Option("--once", help="With --live: one drawing, of two looks a second apart.")
+    ] = False,
+    svg: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw a picture; needs penstock[map].")] = None,
+    mermaid: Annotated[bool, typer.Option("--mermaid", help="Print a flowchart in Mermaid's words.")] = False,
+    redis: Annotated[
+        str | None,
+        typer.Option("--redis", envvar="REDIS", metavar="URL", help=f"With --live, the server: {DEFAULT} by default."),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Draw a composition: its services, their lists, and the servers these are on.
+
+    Live, with what each list holds, how much comes and goes a second, and how long the oldest has waited, as far as
+    services count it. A list that has grown from look to look is marked.
+    """
+    run(_draw(directory, live, once, svg, mermaid, redis, json))
+
+
+async def _draw(
+    directory: Path | None, live: bool, once: bool, picture: Path | None, mermaid: bool, url: str | None, as_json: bool
+) -> int:
+    from penstock.topology.files import read_sound
+    from penstock.topology.sketch import Sketch
+
+    if (picture is not None) + mermaid + as_json > 1:
+        raise Misused("expected one of --svg, --mermaid and --json")
+    if once and not live:
+        raise Misused("--once is for --live")
+    if not once and live and (picture or mermaid):
+        raise Misused("--svg and --mermaid show one moment: expected --once beside --live")
+    if live:
+        return await _live(directory, once, picture, mermaid, url, as_json)
+    if directory is None:
+        raise Misused("expected a directory with a composition, or --live")
+    _show(Sketch(read_sound(directory)), picture, mermaid, as_json)
+    return 0
+
+
+async def _live(
+    directory: Path | None, once: bool, picture: Path | None, mermaid: bool, url: str | None, as_json: bool
+) -> int:
+    from penstock.cli.observer import observing, sketch
+    from penstock.topology.files import read_sound
+
+    files = read_sound(directory, surroundings(url)) if directory else None
+    async with observing(url or DEFAULT, files) as observer:
+        if not once:
+            return await _follow(observer, as_json)
+        await observer.look()
+        await asyncio.sleep(EVERY)
+        looks = await observer.look()
+        _show(sketch(looks), picture, mermaid, as_json, looks)
+    return 0
+
+
+async def _follow(observer: "Observer", as_json: bool) -> int:
+    """Look and show until ctrl-C: in place on a terminal, else one after the other."""
+    from rich.live import Live
+
+    from penstock.cli.observer import sketch
+
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    in_place = sys.stdout.isatty() and not as_json
+    with Live(auto_refresh=False) if in_place else nullcontext() as screen:
+        while not stop.is_set():
+            looks = await observer.look()
+            if screen:
+                screen.update(_tree(sketch(looks), looks), refresh=True)
+            else:
+                _show(sketch(looks), None, False, as_json, looks)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), EVERY)
+    return 0
+
+
+def _show(sketch: "Sketch", picture: Path | None, mermaid: bool, as_json: bool, looks: "Looks | None" = None) -> None:
+    if picture:
+        from penstock.topology.svg import svg
+
+        picture.write_bytes(svg(sketch))
+    elif mermaid:
+        from penstock.topology.mermaid import mermaid as written
+
+        typer.echo(written(sketch), nl=False)
+    elif as_json:
+        print_json(_plain(sketch, looks))
+    else:
+        from rich.console import Console
+
+        width = None if sys.stdout.isatty() else 10_000
+        Console(width=width, highlight=False).print(_tree(sketch, looks))
+
+
+def _tree(sketch: "Sketch", looks: "Looks | None") -> "Tree":
+    from penstock.cli.tree import Drawing
+
+    if looks is None:
+        return Drawing(sketch, str(sketch.topology.directory)).tree()
+    where = sketch.topology.directory or "What has registered"
+    silent = [f"{server} does not answer: {why}" for server, why in looks.last.silent.items()]
+    return Drawing(sketch, f"{where}, {clock(looks.last.when)} UTC", silent).tree()
+
+
+def _plain(sketch: "Sketch", looks: "Looks | None") -> dict[str, Any]:
+    parts = [
+        {
+            "name": part.name,
+            "service": part.service,
+            "namespace": part.namespace,
+            "reads": [asdict(end.place) for end in part.using("reads")],
+            "writes": [asdict(end.place) for end in part.using("writes")],
+            **(looks.told(part.namespace) if looks else {}),
+        }
+        for part in sketch.topology.parts
+    ]
+    lists = [
+        {
+            **asdict(place),
+            "kind": "stream" if sketch.is_stream(place) else "list",
+            "from_others": sketch.from_others(place),
+            "to_others": sketch.to_others(place),
+            **(asdict(looks.sight(place)) if looks else {}),
+        }
+        for place in sketch.places
+    ]
+    silent = {"at": looks.last.when, "silent": looks.last.silent} if looks else {}
+    return {"composition": sketch.topology.directory, **silent, "parts": parts, "lists": lists}

@@ -1,0 +1,258 @@
+"""``penstock plan`` and ``penstock apply``: from the running composition to what its files say, without a restart."""
+
+import sys
+import time
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from penstock.cli.frame import Failed, Json, Misused, complain, connected, run, surroundings
+from penstock.cli.text import print_json, print_table, shown
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+    from penstock.changes import Plan, Step, Wishes
+    from penstock.changes.present import Present
+    from penstock.topology import Part, Topology
+
+Directory = Annotated[Path, typer.Argument(metavar="DIR", help="A composition.")]
+Rename = Annotated[
+    list[str] | None,
+    typer.Option("--rename", metavar="OLD=NEW", help="A subscriber's list of several is called otherwise now."),
+]
+Backfill = Annotated[
+    list[str] | None,
+    typer.Option("--backfill", metavar="NEW=LIST", help="A new subscriber gets what this one's list still holds, too."),
+]
+Drain = Annotated[bool, typer.Option("--drain", help="Wait until the lists of removed subscribers are empty.")]
+Drop = Annotated[bool, typer.Option("--drop", help="Delete what the lists of removed subscribers hold.")]
+Reload = Annotated[bool, typer.Option("--reload", help="Have every service read its settings anew.")]
+Server = Annotated[
+    str | None, typer.Option("--redis", envvar="REDIS", metavar="URL", help="In place of `redis` in the files.")
+]
+
+
+def plan(
+    directory: Directory,
+    rename: Rename = None,
+    backfill: Backfill = None,
+    drain: Drain = False,
+    drop: Drop = False,
+    reload: Reload = False,
+    check: Annotated[bool, typer.Option("--check", help="Exit with 1 where there is something to do.")] = False,
+    redis: Server = None,
+    json: Json = False,
+) -> None:
+    """Show what would change between a running composition and its files; nothing is changed.
+
+    Which lists services read and write is compared, and nothing else: other settings they tell nobody. Exit status 1
+    where a step is refused.
+    """
+    run(_plan(_Call(directory, _wishes(rename, backfill, drain, drop, reload), redis, json), check))
+
+
+def apply(
+    directory: Directory,
+    rename: Rename = None,
+    backfill: Backfill = None,
+    drain: Drain = False,
+    drop: Drop = False,
+    reload: Reload = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    wait: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="Longest wait for a step.")] = 60,
+    redis: Server = None,
+    json: Json = False,
+) -> None:
+    """Change a running composition to what its files say, without a restart.
+
+    Services are ordered to read their settings anew, those that fill a list before those that take from it; lists
+    with new names are moved. It ends at the first step that fails; the same call goes on from there, also after a
+    kill -9. Each service reads its own file: change that first, wherever it runs.
+    """
+    run(_apply(_Call(directory, _wishes(rename, backfill, drain, drop, reload), redis, json), yes, wait))
+
+
+@dataclass(frozen=True)
+class _Call:
+    directory: Path
+    wishes: "Wishes"
+    url: str | None
+    json: bool
+
+
+def _wishes(
+    rename: Iterable[str] | None, backfill: Iterable[str] | None, drain: bool, drop: bool, reload: bool
+) -> "Wishes":
+    from penstock.changes import Wishes
+
+    if drain and drop:
+        raise typer.BadParameter("--drain and --drop exclude each other")
+    return Wishes(_pairs("--rename", rename), _pairs("--backfill", backfill), drain, drop, reload)
+
+
+def _pairs(option: str, words: Iterable[str] | None) -> dict[str, str]:
+    pairs = [word.partition("=") for word in words or ()]
+    for left, _, right in pairs:
+        if not left or not right or left == right:
+            raise typer.BadParameter(f"{option} takes two names of lists with = between them")
+    return {left: right for left, _, right in pairs}
+
+
+async def _plan(call: _Call, check: bool) -> int:
+    async with _planned(call) as found:
+        if call.json:
+            print_json(_plain(found))
+        else:
+            _print(call.directory, found)
+        return int(bool(found.refused) or (check and bool(found.steps)))
+
+
+async def _apply(call: _Call, yes: bool, wait: float) -> int:
+    if not yes and (call.json or not sys.stdin.isatty()):
+        raise Misused("there is nobody to ask: see penstock plan, then say --yes")
+    async with _planned(call) as found:
+        if not call.json:
+            _print(call.directory, found)
+        if found.refused:
+            if call.json:
+                print_json(_plain(found))
+            return 1
+        if not yes and found.steps and not typer.confirm("Do it?"):
+            return 1
+        done, failure = await _perform(found, wait, call.json)
+    if call.json:
+        print_json(_plain(found, done, failure))
+    return int(bool(failure or found.by_hand)) or await _remark(call)
+
+
+async def _perform(found: "Plan", wait: float, quiet: bool) -> tuple[list[str], str]:
+    """What came of each step that was done, and why the next one was not."""
+    from redis.exceptions import RedisError
+
+    from penstock.changes.performing import perform, prepare
+    from penstock.errors import PenstockError
+
+    steps, done = [step for step in found.steps if step not in found.by_hand], list[str]()
+    try:
+        await prepare(found)
+        for number, step in enumerate(steps, start=1):
+            started = time.monotonic()
+            done.append(await perform(step, wait))
+            if not quiet:
+                told = f"{number}/{len(steps)} {step.kind} {shown(step.words)}: {shown(done[-1])}"
+                typer.echo(f"{told} ({time.monotonic() - started:.1f} s)")
+    except (PenstockError, RedisError) as error:
+        complain(error, 1)
+        left = [f"{step.kind} {step.words}" for step in steps[len(done) :]]
+        complain(f"{len(done)} of {len(steps)} steps are done; not done: {'; '.join(left)}. Apply again to go on", 1)
+        return done, str(error)
+    for step in found.by_hand:
+        complain(f"{step.by.namespace}: {step.words}", 1)
+    return done, ""
+
+
+async def _remark(call: _Call) -> int:
+    """What has come to old lists meanwhile is told: nobody takes it from there any more."""
+    from dataclasses import replace
+
+    from penstock.changes import Wishes
+
+    async with _planned(replace(call, wishes=Wishes(drain=call.wishes.drain, drop=call.wishes.drop))) as left:
+        for step in left.steps:
+            if step.kind == "move" and step.list and step.to:
+                there = f"push to {step.to.key}, and apply again to have them moved"
+                complain(f"{step.messages:,} messages have come to {step.list.key} meanwhile: {there}", 1)
+            else:
+                complain(f"still to be done: {step.kind} {step.words}", 1)
+        return int(any(step.kind != "move" for step in left.steps))
+
+
+@asynccontextmanager
+async def _planned(call: _Call) -> "AsyncIterator[Plan]":
+    """The plan, while its servers are connected."""
+    from penstock.changes.difference import compare
+    from penstock.changes.planning import plan
+    from penstock.changes.present import lengths
+    from penstock.topology import Place
+    from penstock.topology.files import read_sound
+
+    topology = read_sound(call.directory, surroundings(call.url))
+    async with AsyncExitStack() as servers:
+        presents = await _presents(topology, servers)
+        found = compare(topology, presents, call.wishes)
+        held: dict[Place, int] = {}
+        for server, redis in {one.place("").server: one.redis for one in presents}.items():
+            keys = sorted(place.key for place in found.places() if place.server == server)
+            held |= {Place(key, server): length for key, length in (await lengths(redis, keys)).items()}
+        yield plan(topology, presents, found, held, call.wishes)
+
+
+async def _presents(topology: "Topology", servers: AsyncExitStack) -> "list[Present]":
+    """One of each namespace, with its servers connected."""
+    from penstock.changes.present import look
+    from penstock.topology import server_of
+
+    clients: dict[str, Redis] = {}
+
+    async def client(url: str) -> "Redis":
+        if server_of(url) not in clients:
+            clients[server_of(url)] = await servers.enter_async_context(connected(url))
+        return clients[server_of(url)]
+
+    parts: dict[tuple[str, str], Part] = {}
+    for part in topology.parts:
+        if part.namespace:
+            parts.setdefault((server_of(str(part.settings.redis)), part.namespace), part)
+    if not parts:
+        raise Failed(
+            f"{topology.directory}: no part has a namespace, so nobody knows what runs; expected redisNamespace"
+        )
+    presents = []
+    for part in parts.values():
+        redis = str(part.settings.redis)
+        registry = part.settings.service_redis
+        presents.append(await look(part, await client(redis), await client(str(registry or redis))))
+    return presents
+
+
+def _print(directory: Path, found: "Plan") -> None:
+    if not found.steps:
+        typer.echo(f"{shown(str(directory))}: nothing to do")
+        return
+    rows = [[number, *_row(step)] for number, step in enumerate(found.steps, start=1)]
+    print_table(shown(str(directory)), ("", "step", "of", "what", "messages"), rows)
+    for step in found.refused:
+        complain(f"{step.by.namespace}: {step.refused}", 1)
+
+
+def _row(step: "Step") -> Sequence[object]:
+    messages = "" if step.messages is None else f"{step.messages:,}"
+    return [step.kind, shown(step.by.namespace), shown(step.words), messages]
+
+
+def _plain(found: "Plan", done: Sequence[str] = (), failure: str | None = None) -> dict[str, Any]:
+    """``failure`` is None where nothing was done."""
+    outcomes = iter(done)
+    steps = []
+    for step in found.steps:
+        came = {} if failure is None or step in found.by_hand else {"done": next(outcomes, None)}
+        steps.append({**_plain_step(step), **came})
+    return {"steps": steps, **({} if failure is None else {"failed": failure or None})}
+
+
+def _plain_step(step: "Step") -> dict[str, Any]:
+    place = {"server": step.list.server, "list": step.list.key} if step.list else {}
+    return {
+        "step": step.kind,
+        "namespace": step.by.namespace,
+        **place,
+        **({"to": step.to.key} if step.to else {}),
+        **({} if step.messages is None else {"messages": step.messages}),
+        "words": step.words,
+        "refused": step.refused or None,
+    }

@@ -1,0 +1,142 @@
+"""``penstock reconcile``: every message that was accepted, and what became of it on each leg."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from penstock.cli.archived import ArchiveDirectory, Master, Memory, sparks
+from penstock.cli.choice import require_tracked
+from penstock.cli.frame import DEFAULT, Failed, Json, RedisUrl, complain, connected, run
+from penstock.cli.text import clock, print_json, print_table, shown
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from penstock.legs import Finding
+    from penstock.spark.reconciliation import Open, Reconciliation
+
+MOST: Final = 100
+"""Findings that are shown; ``--json`` has all."""
+OLDEST: Final = 10
+"""Messages in flight that are shown."""
+ALWAYS: Final = ("accepted", "done", "late", "dead", "expired", "in flight", "waiting", "missing", "doubled")
+"""Columns that are shown even where all is 0."""
+
+
+def reconcile(
+    archive: ArchiveDirectory,
+    namespaces: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="NS", help="Namespaces of mdispatch; all that there are where left out."),
+    ] = None,
+    live: Annotated[
+        bool, typer.Option("--live", help="Look in Redis for each message that is not archived to its end.")
+    ] = False,
+    redis: RedisUrl = DEFAULT,
+    master: Master = "local[2]",
+    memory: Memory = "1g",
+    json: Json = False,
+) -> None:
+    """Say what became of every message, on every leg that it should have gone to.
+
+    The archive of a pipeline is held against the counters in Redis. Exit status 0 only if all is accounted for; else it
+    names the hop and the message: missing, doubled, not archived yet.
+    """
+    run(reconciled(archive, namespaces or [], partial(sparks, master, memory), redis, live=live, as_json=json))
+
+
+async def reconciled(
+    archive: str,
+    namespaces: list[str],
+    sparks: "Callable[[], AbstractContextManager[SparkSession]]",
+    url: str,
+    *,
+    live: bool,
+    as_json: bool,
+    **more: Any,
+) -> int:
+    """The exit status."""
+    from penstock.keys import Keys
+    from penstock.spark.reconciliation import reconcile
+
+    async with connected(url) as redis:
+        for name in namespaces:
+            await require_tracked(redis, Keys(name))
+        with _doing() as say:
+            say("starting Spark")
+            with sparks() as spark:
+                found = await reconcile(redis, spark, archive, namespaces, live=live, say=say, **more)
+    if not found.legs and not found.findings:
+        raise Failed("no mdispatch has registered on this server: name another with --redis URL or REDIS")
+    if as_json:
+        print_json(_plain(found))
+    else:
+        _print(found)
+    return int(not found.holds)
+
+
+@contextmanager
+def _doing() -> Iterator[Callable[[str], object]]:
+    """Yields what is told of each step, which a terminal shows while it lasts."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console
+    from rich.markup import escape
+
+    with Console(stderr=True).status("") as status:
+        yield lambda step: status.update(escape(step))
+
+
+def _print(found: "Reconciliation") -> None:
+    rows = found.rows()
+    columns = [name for name in rows[0] if name in ALWAYS or any(row[name] for row in rows)] if rows else []
+    legs = zip(found.legs, rows, strict=True)
+    cells = [[shown(leg.hop), *(row[name] for name in columns)] for leg, row in legs]
+    print_table(f"Messages by leg, as of {clock(found.books.at)} UTC", ("leg", *columns), cells)
+    if found.open:
+        typer.echo(f"under way: {len(found.open):,}, the oldest first")
+        for each in found.open[:OLDEST]:
+            typer.echo(f"  {_open(each)}")
+        _and_more(len(found.open) - OLDEST, err=False)
+    for finding in found.findings[:MOST]:
+        complain(_line(finding), 1)
+    _and_more(len(found.findings) - MOST, err=True)
+    if found.holds:
+        messages = sum(row["accepted"] for row in rows)
+        typer.echo(f"reconciled: {messages:,} messages by {found.events:,} events, all accounted for")
+
+
+def _and_more(number: int, *, err: bool) -> None:
+    if number > 0:
+        typer.echo(f"{'penstock:' if err else ' '} and {number:,} more: --json has all", err=err)
+
+
+def _open(each: "Open") -> str:
+    place = f"{shown(each.queue)} of {shown(each.namespace)}"
+    return f"id {shown(each.id)} (xid {shown(each.xid)}) in {place}: {shown(each.event)} {clock(each.at)} UTC"
+
+
+def _line(finding: "Finding") -> str:
+    names = ", ".join(f"{kind} {name}" for kind, name in (("id", finding.id), ("xid", finding.xid)) if name)
+    return ": ".join(filter(None, (finding.where, names, finding.words)))
+
+
+def _plain(found: "Reconciliation") -> dict[str, Any]:
+    legs = [
+        {"hop": leg.hop, "list": leg.list, "namespaces": [book.namespace for book in leg.books], **row}
+        for leg, row in zip(found.legs, found.rows(), strict=True)
+    ]
+    return {
+        "holds": found.holds,
+        "at": found.books.at,
+        "events": found.events,
+        "legs": legs,
+        "findings": [asdict(finding) for finding in found.findings],
+        "open": [asdict(each) for each in found.open],
+    }

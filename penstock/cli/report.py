@@ -1,0 +1,156 @@
+"""``penstock report``: what an archive says of messages, as tables, as JSON and as a page with plots."""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.cli.archived import ArchiveDirectory, Master, Memory, Since, Until, moment, sparks
+from penstock.cli.frame import Failed, Json, Misused, run
+from penstock.cli.text import clock, print_json, print_table, shown
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from penstock.spark.report import Report
+    from penstock.spark.tables import Table
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the report is to be of; no namespace means all."""
+
+    archive: str
+    namespace: str | None
+    since: datetime | None
+    until: datetime | None
+
+    @property
+    def namespaces(self) -> Sequence[str]:
+        return () if self.namespace is None else (self.namespace,)
+
+
+def report(
+    archive: ArchiveDirectory,
+    namespace: Annotated[str | None, typer.Argument(metavar="[NS]", help="The namespace of an mdispatch.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All namespaces of the archive, and compare them.")] = False,
+    since: Since = None,
+    until: Until = None,
+    html: Annotated[str | None, typer.Option(metavar="FILE", help="Write a page with plots as well.")] = None,
+    master: Master = "local[2]",
+    memory: Memory = "1g",
+    json: Json = False,
+) -> None:
+    """Tell how messages fared.
+
+    Throughput, response times, time-outs, dead letters, backlog and the slowest messages, from the archive of a
+    pipeline. The page is one file that needs no network.
+    """
+    run(_report(namespace, everything, archive, since, until, html, master, memory, json))
+
+
+async def _report(
+    namespace: str | None,
+    everything: bool,
+    archive: str,
+    since: str | None,
+    until: str | None,
+    html: str | None,
+    master: str,
+    memory: str,
+    as_json: bool,
+) -> int:
+    if (namespace is not None) == everything:
+        raise Misused("expected the name of a namespace, or --all for all of the archive" + ", not both" * everything)
+    asked = Asked(archive, namespace, moment(since, "since"), moment(until, "until"))
+    if asked.since and asked.until and asked.since >= asked.until:
+        raise Misused("--since is not before --until: there is nothing between them")
+    return told(lambda: sparks(master, memory), asked, html, as_json)
+
+
+def told(
+    session: "Callable[[], AbstractContextManager[SparkSession]]", asked: Asked, html: str | None, as_json: bool
+) -> int:
+    """Tell it; ``session`` is called for when the page can be written. Raises ``Failed`` where there is nothing."""
+    with nullcontext() if html is None else replacing(html) as write:
+        with session() as spark:
+            found = _made(spark, asked)
+        if write:
+            from penstock.spark.page import page
+
+            write(page(found))
+    if as_json:
+        print_json(asdict(found))
+    else:
+        _print(found)
+    return 0
+
+
+@contextmanager
+def replacing(file: str) -> Iterator[Callable[[str], object]]:
+    """Yields what writes the new text of ``file``, which gets it as a whole, at the end, or not at all.
+
+    Raises ``Failed`` where that would not work, at once.
+    """
+    path = Path(file).resolve()
+    if path.exists() and not path.is_file():
+        raise Failed(f"{file} is not a file: name another one with --html")
+    new = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        opened = new.open("x", encoding="utf-8")
+    except OSError as error:
+        raise Failed(f"{file} cannot be written: {error.strerror}; name another file with --html") from error
+    try:
+        with opened:
+            yield opened.write
+        new.replace(path)
+    finally:
+        new.unlink(missing_ok=True)
+
+
+def _made(spark: "SparkSession", asked: Asked) -> "Report":
+    from penstock.spark.report import coverage, report
+
+    found = report(spark, asked.archive, asked.namespaces, asked.since, asked.until)
+    if found:
+        return found
+    there = [
+        f"{shown(each.namespace)} has {each.events:,} from {clock(each.first)} to {clock(each.last)}"
+        for each in coverage(spark, asked.archive)
+    ]
+    whose = "" if asked.namespace is None else f" of {shown(asked.namespace)}"
+    limits = {"since": asked.since, "until": asked.until}
+    when = "".join(f" {name} {clock(limit.timestamp())}" for name, limit in limits.items() if limit)
+    has = "it has (UTC)" if there else "it has none at all yet"
+    raise Failed("\n  ".join([f"{shown(asked.archive)} has no events{whose}{when}: {has}", *there]))
+
+
+def _print(found: "Report") -> None:
+    """The longest table first, so that what matters most is what a terminal shows in the end."""
+    from penstock.spark import tables
+
+    between = f"{clock(found.first)} to {clock(found.last)} UTC"
+    for section in found.sections:
+        for table in (
+            tables.over_time(section, found, *tables.KINDS, *(tables.spent("done") if section.times else ()), "open"),
+            tables.slowest(section),
+            tables.histogram(section),
+            tables.dead(section),
+            tables.times(section),
+            tables.events(section, found),
+        ):
+            _print_table(table, f"{section.namespace}: {table.title}")
+        typer.echo(f"{shown(section.namespace)}: {tables.backlog(section)}; {between}\n")
+    if len(found.sections) > 1:
+        compared = tables.compared(found)
+        _print_table(compared, compared.title)
+
+
+def _print_table(table: "Table", title: str) -> None:
+    rows = [[cell if isinstance(cell, int) else shown(cell) for cell in row] for row in table.rows]
+    print_table(shown(title), table.columns, rows)

@@ -1,0 +1,31 @@
+-- Delete a list that is an output no more; what was in it counts as dropped by those who filled it.
+--
+-- KEYS list         list   the output
+-- KEYS notes        hash   by list that has changed, what has become of it
+-- KEYS counters...  hash   two of each service that fills the list: delivered dropped
+-- Returns how many messages were deleted. Run twice: the second run deletes what has come meanwhile.
+local call = redis.call
+for kind, keys in pairs({list = {list}, hash = {notes, unpack(counters, 1, #counters)}}) do
+  for _, key in ipairs(keys) do
+    local found = call('TYPE', key).ok
+    if found ~= kind and found ~= 'none' then
+      return redis.error_reply('WRONGTYPE ' .. key .. ' holds a ' .. found .. ', expected a ' .. kind)
+    end
+  end
+end
+
+local deleted = call('LLEN', list)
+local left = deleted
+call('UNLINK', list)
+call('HDEL', notes, list)
+for place = 1, #counters, 2 do
+  local delivered, dropped = counters[place], counters[place + 1]
+  local here = math.min(left, tonumber(call('HGET', delivered, list) or 0) or 0)
+  if here > 0 and type(redis.pcall('HINCRBY', dropped, list, here)) == 'number' then
+    redis.pcall('HINCRBY', dropped, 'count', here)
+    redis.pcall('HINCRBY', delivered, list, -here)
+    redis.pcall('HINCRBY', delivered, 'count', -here)
+    left = left - here
+  end
+end
+return deleted

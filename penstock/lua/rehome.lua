@@ -1,0 +1,55 @@
+-- Move messages of a list that is called otherwise now to the new one, and with the last ones what was counted of it.
+--
+-- Where they are older, the shorter list goes to the end of the longer one: at any time what the old list holds is
+-- older than what the new one does.
+--
+-- KEYS former       list   the old name
+-- KEYS present      list   the new name
+-- KEYS notes        hash   by list that has changed, what has become of it
+-- KEYS counters...  hash   four of each service that fills the list: taken delivered dead dropped
+-- ARGV noted        what `notes` says of `former`, as the caller knows it
+-- ARGV settled      what it is to say when all are moved
+-- ARGV older        1 where the messages of `former` are older than those of `present`, 0 where they are younger
+-- ARGV most         most messages to move
+-- Returns how many messages `former` has less, and whether some are left; false where `notes` says otherwise. Run twice:
+-- the second run moves those that are left, or finds another note.
+local call = redis.call
+for kind, keys in pairs({list = {former, present}, hash = {notes, unpack(counters, 1, #counters)}}) do
+  for _, key in ipairs(keys) do
+    local found = call('TYPE', key).ok
+    if found ~= kind and found ~= 'none' then
+      return redis.error_reply('WRONGTYPE ' .. key .. ' holds a ' .. found .. ', expected a ' .. kind)
+    end
+  end
+end
+if call('HGET', notes, former) ~= noted then return false end
+
+local old, new, moved = call('LLEN', former), call('LLEN', present), 0
+most = tonumber(most)
+if older == '0' then
+  while moved < most and call('LMOVE', former, present, 'RIGHT', 'LEFT') do moved = moved + 1 end
+elseif old <= new then
+  while moved < most and call('LMOVE', former, present, 'LEFT', 'RIGHT') do moved = moved + 1 end
+else
+  while -moved < most and call('LMOVE', present, former, 'RIGHT', 'LEFT') do moved = moved - 1 end
+  if -moved == new then
+    call('RENAME', former, present)
+    moved = old
+  end
+end
+if call('EXISTS', former) == 1 then return {moved, 1} end
+call('HSET', notes, former, settled)
+
+-- Only as much as the service has taken can be owed to one list: what both names had at once stays as it is.
+for place = 1, #counters, 4 do
+  local taken, delivered, dead, dropped = counters[place], counters[place + 1], counters[place + 2], counters[place + 3]
+  local all = tonumber(call('HGET', taken, 'count') or 0) or 0
+  local owed = tonumber(call('HGET', taken, former) or 0) or 0
+  if owed > 0 and owed + (tonumber(call('HGET', taken, present) or 0) or 0) <= all then
+    for _, key in ipairs({taken, delivered, dead, dropped}) do
+      local count = call('HGET', key, former)
+      if count and type(redis.pcall('HINCRBY', key, present, count)) == 'number' then call('HDEL', key, former) end
+    end
+  end
+end
+return {moved, 0}

@@ -1,0 +1,14 @@
+-- Have messages in flight delivered again to a list by its new name.
+--
+-- KEYS records...  hash   of tracked messages; `queue` is where each was delivered
+-- ARGV former      the old name
+-- ARGV present     the new name
+-- Returns how many records were changed. Run twice: the second run finds none of those.
+local changed = 0
+for _, record in ipairs(records) do
+  if redis.call('HGET', record, 'queue') == former then
+    redis.call('HSET', record, 'queue', present)
+    changed = changed + 1
+  end
+end
+return changed

@@ -1,0 +1,27 @@
+-- Append the oldest staged rows to a stream, and forget them: each is in one of the two, and in one only.
+--
+-- KEYS out     stream  gets an entry a row
+-- KEYS staged  list    rows of one task, the first at the tail; a row is fields and values in turns, each with its length
+--                      before it (4 bytes, the lowest first)
+-- ARGV batch   most rows to append
+-- ARGV bytes   no more are appended once they reach this size together
+-- ARGV keep    about as many entries as are kept; 0 for all
+-- Returns how many rows are still staged. Run twice: the second run appends the next rows.
+local call = redis.call
+local found = call('TYPE', out).ok
+if found ~= 'stream' and found ~= 'none' then
+  return redis.error_reply('WRONGTYPE ' .. out .. ' holds a ' .. found .. ', expected a stream')
+end
+
+local here, done, size = call('LLEN', staged), 0, 0
+batch, bytes = math.min(tonumber(batch), here), tonumber(bytes)
+while done < batch and size < bytes do
+  local row = call('LINDEX', staged, -1)
+  local words, place = {}, 1
+  while place <= #row do words[#words + 1], place = struct.unpack('<I4c0', row, place) end
+  call('XADD', out, '*', unpack(words, 1, #words))
+  call('RPOP', staged)
+  done, size = done + 1, size + #row
+end
+if keep ~= '0' then call('XTRIM', out, 'MAXLEN', '~', keep) end
+return here - done

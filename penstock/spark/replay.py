@@ -1,0 +1,145 @@
+"""Messages of an archive pushed again, in their order and at their pace."""
+
+import asyncio
+import time
+from bisect import bisect_right
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from redis.asyncio import Redis
+
+from penstock.names import encoded
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+BATCH: Final = 1_000
+"""Most messages of one LPUSH."""
+BYTES: Final = 2**20
+"""No more of them once they have so many bytes."""
+PART: Final = 32 * 2**20
+"""Bytes of messages that Spark has in hand at a time, about."""
+ROWS: Final = 200_000
+"""The same as a number of messages, however small."""
+PATIENCE: Final = 1
+"""Seconds that an interrupted replay waits for the server's word on what is under way."""
+
+
+class Message(NamedTuple):
+    at: float
+    """When it was registered, in seconds since the epoch."""
+    message: bytes
+
+
+@dataclass(frozen=True)
+class Archived:
+    """What an archive has of the messages of one namespace."""
+
+    namespace: str
+    registered: int
+    kept: int
+    """Those whose payload is there."""
+    bytes: int
+    """Of the payloads."""
+
+
+def archived(registered: "DataFrame") -> list[Archived]:
+    """By namespace, what there is in ``registered``, which are events of that kind."""
+    from pyspark.sql import functions as F
+
+    counted = registered.groupBy("namespace").agg(
+        F.count("*").alias("registered"),
+        F.count("message").alias("kept"),
+        F.coalesce(F.sum(F.octet_length("message")), F.lit(0)).alias("bytes"),
+    )
+    return [Archived(**row.asDict()) for row in counted.sort("namespace").collect()]
+
+
+def messages(registered: "DataFrame", there: Archived) -> Iterator[list[Message]]:
+    """The payloads of ``registered``, the oldest first, in lists of at most ``BATCH``."""
+    from pyspark.sql import functions as F
+
+    parts = there.bytes // PART + there.kept // ROWS + 1
+    kept = registered.where("message is not null").select(F.unix_micros("at").alias("at"), "number", "message")
+    rows = kept.repartitionByRange(parts, "at", "number").sortWithinPartitions("at", "number").drop("number")
+    batch, size = list[Message](), 0
+    for row in rows.toLocalIterator(prefetchPartitions=True):
+        batch.append(Message(row.at / 1e6, bytes(row.message)))
+        size += len(row.message)
+        if len(batch) == BATCH or size >= BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+class Pace:
+    """When what is due: ``speed`` times as fast as it was, reckoned from the first; without a speed, at once."""
+
+    def __init__(
+        self,
+        speed: float | None,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    ) -> None:
+        self._speed, self._clock, self._sleep = speed, clock, sleep
+        self._begun = self._first = 0.0
+        self._started = False
+        self.behind = 0.0
+        """How late something was at worst (s)."""
+
+    async def due(self, messages: Sequence[Message]) -> int:
+        """Wait until the first of ``messages`` is due; how many of them are then."""
+        if self._speed is None:
+            return len(messages)
+        if not self._started:
+            self._begun, self._first, self._started = self._clock(), messages[0].at, True
+        when = self._begun + (messages[0].at - self._first) / self._speed
+        while (wait := when - self._clock()) > 0:
+            await self._sleep(wait)
+        self.behind = max(self.behind, -wait)
+        now = self._first + (self._clock() - self._begun) * self._speed
+        return max(bisect_right(messages, now, key=lambda message: message.at), 1)
+
+
+@dataclass
+class Pushed:
+    """What the server has confirmed so far."""
+
+    messages: int = 0
+    bytes: int = 0
+
+
+async def push(
+    redis: "Redis", key: str, lists: Iterator[list[Message]], pace: Pace, pushed: Pushed, advance: Callable[[int], None]
+) -> None:
+    """Push them to ``key`` when they are due. Where it ends early, ``pushed`` has what has arrived until then."""
+    async for batch in _ahead(lists):
+        rest = batch
+        while rest:
+            count = await pace.due(rest)
+            sent = asyncio.create_task(_send(redis, key, rest[:count], pushed))
+            try:
+                await asyncio.shield(sent)
+            except asyncio.CancelledError:
+                await asyncio.wait({sent}, timeout=PATIENCE)
+                raise
+            advance(count)
+            rest = rest[count:]
+
+
+async def _send(redis: "Redis", key: str, batch: Sequence[Message], pushed: Pushed) -> None:
+    """All of them or none."""
+    words: Any = [each.message for each in batch]
+    await redis.lpush(encoded(key), *words)
+    pushed.messages += len(batch)
+    pushed.bytes += sum(map(len, words))
+
+
+async def _ahead(lists: Iterator[list[Message]]) -> AsyncIterator[list[Message]]:
+    """Each of them, while the next one is read by another thread."""
+    coming = asyncio.create_task(asyncio.to_thread(next, lists, None))
+    while (batch := await coming) is not None:
+        coming = asyncio.create_task(asyncio.to_thread(next, lists, None))
+        yield batch

@@ -1,0 +1,49 @@
+"""Our own code, for the workers of a cluster: what it depends on must be installed there, we need not be."""
+
+from collections.abc import Iterator
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from shutil import copy
+from typing import TYPE_CHECKING, Final
+from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SHIPPED: Final = "penstock-of-the-driver.zip"
+STREAMING: Final = "streaming_job"
+"""Where Spark has the reader of a stream look for what it was sent, and puts nothing (4.3)."""
+
+
+def ship(spark: "SparkSession") -> None:
+    """Have workers import the ``penstock`` of this process, whether one is installed there or not.
+
+    To be called before a format is registered; a second call changes nothing. Spark's ``--py-files`` alone takes no
+    wheel: it would be with the driver, and with no worker.
+    """
+    context = spark.sparkContext
+    if str(context.master).startswith("local") and Path(__file__).is_file():
+        return  # they are processes of this machine, and see what we see
+    from pyspark import SparkFiles
+
+    root = Path(SparkFiles.getRootDirectory())
+    archive = root / SHIPPED
+    if archive.exists():
+        return
+    with ZipFile(archive, "w", ZIP_DEFLATED) as file:
+        for name, content in _sources(files("penstock"), "penstock"):
+            file.writestr(ZipInfo(name), content)
+    context.addPyFile(str(archive))
+    (root / STREAMING).mkdir(exist_ok=True)
+    copy(archive, root / STREAMING)
+
+
+def _sources(place: Traversable, name: str) -> Iterator[tuple[str, bytes]]:
+    """Python and Lua below ``place``, by names that begin with ``name``."""
+    for each in place.iterdir():
+        below = f"{name}/{each.name}"
+        if each.is_dir():
+            yield from _sources(each, below)
+        elif each.name.endswith((".py", ".lua")):
+            yield below, each.read_bytes()

@@ -1,0 +1,1 @@
+"""What Spark writes to Redis: one module a type, and what makes a repeated batch change nothing."""

@@ -1,0 +1,1 @@
+"""What Spark reads from Redis: one module a type."""

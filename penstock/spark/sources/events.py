@@ -1,0 +1,153 @@
+"""Streams of events: one row an event, and what was trimmed before it was read is known by the numbers of events."""
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+from redis.exceptions import ResponseError
+
+from penstock.errors import DataLost
+from penstock.events import MOST
+from penstock.keys import Keys
+from penstock.spark.decode import SCHEMA, RawEntry, decoded
+from penstock.spark.sources.pages import Entries, named
+from penstock.spark.sources.places import Place, Range
+
+SUFFIX: Final = ":events"
+MARKS: Final = ":marks"
+SPLIT: Final = 50_000
+"""Events of a stream that are worth a task of their own."""
+
+
+def place_of(entry: RawEntry) -> Place:
+    numbers = numbers_of(entry)
+    return Place(entry[0].decode(), numbers[1] if numbers else None)
+
+
+def numbers_of(entry: RawEntry) -> tuple[int, int] | None:
+    """Of its first and last event."""
+    words = dict(zip(entry[1][::2], entry[1][1::2], strict=False))
+    try:
+        first, count = int(words[b"first"]), int(words[b"count"])
+    except (KeyError, ValueError):
+        return None
+    return (first, first + count - 1) if 1 <= count <= MOST else None
+
+
+class Events(Entries):
+    """Events of namespaces, as docs/keys.md says."""
+
+    def ends(self, keys: Sequence[str]) -> dict[str, Place]:
+        with self.redis.pipeline(transaction=False) as wire:
+            for key in keys:
+                wire.execute_command("XREVRANGE", key, "+", "-", "COUNT", 1)
+            replies = wire.execute(raise_on_error=False)
+        found = {}
+        for key, reply in zip(keys, replies, strict=True):
+            if isinstance(reply, ResponseError):
+                raise named(reply, key)
+            if isinstance(reply, Exception):
+                raise reply
+            if reply:
+                found[key] = place_of(reply[0])
+        return found
+
+    def as_far_as(self, key: str, start: Place, end: Place, most: int) -> tuple[Place, int]:
+        number = start.number if start.number is not None else self._number_before(key)
+        if number is not None and end.number is not None and end.number >= number:
+            if end.number - number <= most:
+                return end, end.number - number
+            cut = self._mark(key, number + most, after=start)
+            if cut and cut.number is not None and cut.order < end.order:
+                return cut, max(cut.number - number, 0)
+        last, events = self.walk(key, start, end, most)
+        return place_of(last) if last and events >= most else end, events
+
+    def ranges(self, key: str, start: Place, end: Place, parts: int) -> list[Range]:
+        """Parts of about the same number of events, cut at marks."""
+        cuts = [start]
+        if end.number is not None:
+            number = start.number if start.number is not None else self._number_before(key)
+            if number is not None and end.number - number >= SPLIT:
+                for part in range(1, parts):
+                    wanted = number + (end.number - number) * part // parts
+                    cut = self._mark(key, wanted, after=cuts[-1])
+                    cuts += [cut] if cut and cut.order < end.order else []
+        return [Range(key, after, upto) for after, upto in zip(cuts, [*cuts[1:], end], strict=True)]
+
+    def weight(self, entry: RawEntry) -> int:
+        numbers = numbers_of(entry)
+        return numbers[1] - numbers[0] + 1 if numbers else 1
+
+    def rows(self, part: Range) -> Iterator[pa.RecordBatch]:
+        """Its events, with the time that their namespace allows a message (s) beside each."""
+        timeout = pa.scalar(self._timeout(part.key.removesuffix(SUFFIX)), pa.float64())
+        for batch in self._events(part):
+            yield batch.append_column("timeout", pa.repeat(timeout, batch.num_rows))
+
+    def _number_before(self, key: str) -> int | None:
+        """The event before the oldest that is there."""
+        oldest = self.redis.execute_command("XRANGE", key, "-", "+", "COUNT", 1)
+        numbers = numbers_of(oldest[0]) if oldest else None
+        return numbers[0] - 1 if numbers else None
+
+    def _mark(self, key: str, number: int, after: Place) -> Place | None:
+        """The last entry that a mark leads to, beginning with event ``number`` at most, if it comes ``after``."""
+        found = self.redis.zrevrangebyscore(key + MARKS, number, "-inf", start=0, num=1)
+        if not found or Place(found[0].decode()).order <= after.order:
+            return None
+        entries = self.redis.execute_command("XRANGE", key, found[0], found[0])
+        return place_of(entries[0]) if entries else None
+
+    def _timeout(self, namespace: str) -> float | None:
+        try:
+            return float(self.redis.hget(Keys(namespace).policy, "messageTimeout") or "none")
+        except (ValueError, ResponseError):  # what somebody else has put there
+            return None
+
+    def _events(self, part: Range) -> Iterator[pa.RecordBatch]:
+        """Raises ``DataLost`` where some are gone, or tells of it in a row."""
+        namespace = part.key.removesuffix(SUFFIX)
+        place = part.start
+        for entries in self.pages(part):
+            for batch in decoded(namespace, entries):
+                yield from self._unbroken(part.key, place, batch)
+                place = _last_of(batch, place)
+        if place.order < part.end.order:
+            yield from self._lost(part.key, place, None if part.end.number is None else part.end.number + 1)
+
+    def _unbroken(self, key: str, before: Place, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """``batch``, and what is missing before and in it."""
+        numbers = batch.column("number")
+        if numbers.null_count:
+            yield batch
+            return
+        known = numbers.to_numpy()
+        first = before.number + 1 if before.number is not None else known[0]
+        gaps = np.flatnonzero(np.diff(known, prepend=first - 1) > 1)
+        begin = 0
+        for gap in gaps.tolist():
+            yield batch.slice(begin, gap - begin)
+            last = Place(batch.column("entry")[gap - 1].as_py(), int(known[gap - 1])) if gap else before
+            yield from self._lost(key, last, int(known[gap]))
+            begin = gap
+        yield batch.slice(begin)
+
+    def _lost(self, key: str, before: Place, next_number: int | None) -> Iterator[pa.RecordBatch]:
+        known = before.number is not None and next_number is not None
+        which = f"events {before.number + 1} to {next_number - 1}" if known else "entries"  # type: ignore[operator]
+        told = f"{key}: {which} after {before.id} are gone: they were trimmed before they were read"
+        if self._fails:
+            raise DataLost(f"{told}. Keep more of them (eventCapacity), and go on without these: failOnDataLoss=false")
+        row = {"namespace": key.removesuffix(SUFFIX), "entry": before.id, "place": -1}
+        yield pa.RecordBatch.from_pylist([{**row, "malformed": json.dumps({"lost": told})}], schema=SCHEMA)
+
+
+def _last_of(batch: pa.RecordBatch, before: Place) -> Place:
+    """Where ``batch`` ends; what is no event may tell its numbers all the same."""
+    (row,) = batch.slice(batch.num_rows - 1).to_pylist()
+    words = json.loads(row["malformed"] or "{}")
+    told = numbers_of((b"", [word.encode() for pair in words.items() for word in pair]))
+    return Place(row["entry"], row["number"] or (told[1] if told else before.number))

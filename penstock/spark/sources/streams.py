@@ -1,0 +1,118 @@
+"""Streams as a source: their readers plan micro-batches between entries, and tasks read the parts.
+
+Where a query stands is in its own checkpoint, by stream and id; the server keeps no state of readers. The ends of a
+micro-batch are entries that are there when it is planned, and nothing is ever added before them: it is the same
+whenever it is read again.
+"""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from penstock.spark.options import Options
+from penstock.spark.sources.events import Events
+from penstock.spark.sources.pages import Entries
+from penstock.spark.sources.places import Place, Task, offset_of, places_of
+from penstock.spark.sources.raw import Raw
+
+OPTIONS: Final = frozenset(
+    {"url", "keys", "entries", "maxEventsPerTrigger", "startingOffsets", "failOnDataLoss", "partitions", "discover"}
+)
+
+
+def is_raw(options: Options) -> bool:
+    return options.one_of("entries", "events", ("events", "raw")) == "raw"
+
+
+class _Reader:
+    """What both kinds of reading have in common."""
+
+    def __init__(self, given: Mapping[str, str], schema: StructType | None = None) -> None:
+        options = Options("redis-stream", given, OPTIONS)
+        self._entries: Entries = Raw(options, schema) if is_raw(options) else Events(options)
+        self._names = [name for name in options.text("keys").split(",") if name]
+        self._most = options.whole("maxEventsPerTrigger", 500_000)
+        self._tasks = options.whole("partitions", 2, most=1_000)
+        self._from_the_end = options.one_of("startingOffsets", "earliest", ("earliest", "latest")) == "latest"
+        self._discover = options.whole("discover", 30, least=0)
+        self._found: set[str] = set()
+        self._looked = -float("inf")
+
+    def keys(self) -> list[str]:
+        """The streams that there are; patterns are looked for in all keys, every ``discover`` seconds."""
+        patterns = [name for name in self._names if any(letter in name for letter in "*?[")]
+        if patterns and time.monotonic() - self._looked >= self._discover:
+            for key in self._entries.redis.scan_iter(count=10_000, _type="stream"):
+                if any(fnmatchcase(key.decode(errors="surrogateescape"), pattern) for pattern in patterns):
+                    self._found.add(key.decode(errors="surrogateescape"))
+            self._looked = time.monotonic()
+        return sorted(self._found.union(set(self._names) - set(patterns)))
+
+    def ends(self) -> dict[str, Place]:
+        return self._entries.ends(self.keys())
+
+    def tasks(self, bounds: Mapping[str, tuple[Place, Place]]) -> Sequence[InputPartition]:
+        """For each stream from where to where: at most as many as asked for, since each costs some 0.1 s."""
+        parts = -(-self._tasks // max(len(bounds), 1))
+        ranges = [each for key, ends in bounds.items() for each in self._entries.ranges(key, *ends, parts)]
+        return [Task(ranges[place :: self._tasks]) for place in range(min(self._tasks, len(ranges)))]
+
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+        for each in partition.ranges if isinstance(partition, Task) else ():  # Spark's word for no partition is None
+            yield from self._entries.rows(each)
+
+
+class BatchReader(_Reader, DataSourceReader):
+    """What is there when the job is planned."""
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return self.tasks({key: (Place(), end) for key, end in self.ends().items()})
+
+
+class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Offsets are a ``Place`` a stream."""
+
+    def __init__(self, given: Mapping[str, str], schema: StructType | None = None) -> None:
+        super().__init__(given, schema)
+        self._until: dict[str, Place] | None = None
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return ReadMaxRows(self._most)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._until = self.ends()
+
+    def initialOffset(self) -> dict[str, Any]:
+        return offset_of(self.ends() if self._from_the_end else {})
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        places = places_of(start)
+        ends = self._entries.ends(sorted({*self.keys(), *places}))
+        if self._until is not None:
+            until = {key: end for key, end in self._until.items() if key in ends}
+            ends = {key: min(ends[key], end, key=lambda place: place.order) for key, end in until.items()}
+        behind = [key for key, end in ends.items() if end.order > places.get(key, Place()).order]
+        left = limit.max_rows if isinstance(limit, ReadMaxRows) else 2**62
+        for done, key in enumerate(behind):
+            share = max(left // (len(behind) - done), 1)
+            before = places.get(key, Place())
+            places[key], found = self._entries.as_far_as(key, before, ends[key], share)
+            left = max(left - found, 0)
+        return offset_of(places)
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        before = places_of(start)
+        bounds = {key: (before.get(key, Place()), upto) for key, upto in places_of(end).items()}
+        return self.tasks({key: ends for key, ends in bounds.items() if ends[1].order > ends[0].order})
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing to do: what was read stays in the stream until it is trimmed."""
+
+    def stop(self) -> None:
+        self._entries.stop()

@@ -1,0 +1,136 @@
+"""The rules of a composition as a whole: where its messages come from, and where they go."""
+
+from collections.abc import Callable, Iterable, Iterator
+from graphlib import CycleError, TopologicalSorter
+from itertools import pairwise
+from typing import Final
+
+from penstock.topology import End, Part, Place, Topology, Use
+from penstock.topology.clashes import kinds, namespaces, own_keys, pendings, slots
+from penstock.topology.findings import Finding, at, called, nearest, setting
+from penstock.topology.timing import answers, metrics, nested, unwatched, watched
+
+FLOWS: Final = {"in": "out", "answers": "replies"}
+"""Where what a part takes in a role goes: not what is done with a message, which ends there."""
+DECLARED: Final = "composition.yaml"
+
+
+def lint(topology: Topology) -> list[Finding]:
+    """All that is wrong, each once; where single files are, those alone: the rest would follow from them."""
+    if topology.problems:
+        return [Finding("file", problem) for problem in topology.problems]
+    return list(dict.fromkeys(finding for rule in RULES for finding in rule(topology)))
+
+
+def orphans(topology: Topology) -> Iterator[Finding]:
+    """Lists that are written and never read. Dead letters wait for an operator, events are trimmed."""
+    read = {end.place for _, end in topology.ends("reads")}
+    late = {end.place for part in unwatched(topology) for end in part.settings.shape().watched}
+    for part, end in topology.ends("writes"):
+        external = topology.outside.does("reads", end.key)
+        if end.kind == "stream" or end.role == "dead" or end.place in read | late or external:
+            continue
+        lone = [*_lone(topology, "reads", "writes"), *topology.outside.reads]
+        why = _elsewhere(end, read) or nearest(end.key, lone)
+        yield at("orphan", part, end, f"{end.key!r} is written and never read{why}; {_todo(topology, 'reads')}")
+
+
+def unfed(topology: Topology) -> Iterator[Finding]:
+    """Lists and streams that are read and never written."""
+    written = {end.place for _, end in topology.ends("writes")}
+    for part, end in topology.ends("reads"):
+        if end.place in written or topology.outside.does("writes", end.key):
+            continue
+        streams = [other.key for _, other in topology.ends("writes") if other.kind == "stream"]
+        lone = streams if end.kind == "stream" else [*_lone(topology, "writes", "reads"), *topology.outside.writes]
+        why = _elsewhere(end, written) or nearest(end.key, lone)
+        yield at("unfed", part, end, f"{end.key!r} is read and never written{why}; {_todo(topology, 'writes')}")
+
+
+def loops(topology: Topology) -> Iterator[Finding]:
+    """Ways on which services alone, none of which counts hops, lead a message round for ever."""
+    services = [part for part in topology.parts if part.service and not setting(part, "max_hops")]
+    steps = {(taken.place, given.place): (part, given) for part in services for taken, given in flows(part)}
+    while cycle := _cycle(steps):
+        pairs = [*pairwise(cycle)]
+        part, end = next((steps[pair] for pair in pairs if steps[pair][0].service == "vpush"), steps[pairs[-1]])
+        way = " -> ".join(repr(place.key) for place in cycle)
+        yield at("loop", part, end, f"messages go round for ever: {way}; expected a vpush with maxHops on the way")
+        for pair in pairs:
+            steps.pop(pair)
+
+
+def rivals(topology: Topology) -> Iterator[Finding]:
+    """Readers of one leg of a fan-out that are no replicas of each other: each of them gets some of its messages."""
+    for leg in sorted({end.place for _, end in topology.ends("writes") if end.copies}):
+        readers = [(part, end) for part, end in topology.at(leg, "reads") if end.role == "in"]
+        for part, end in readers[1:]:
+            first, _ = readers[0]
+            if _who(part) != _who(first):
+                some = f"{called(first)} reads this leg of a fan-out, too: each gets some of its messages"
+                yield at("rivals", part, end, f"{some}; expected a list of its own, in `out` of the mpush")
+
+
+def flows(part: Part) -> Iterator[tuple[End, End]]:
+    """What the part takes, with where that goes."""
+    for taken in part.using("reads"):
+        for given in part.using("writes"):
+            if given.role == FLOWS.get(taken.role):
+                yield taken, given
+
+
+def _who(part: Part) -> object:
+    """The same for replicas; programs that read and write the same are replicas."""
+    if part.service and part.namespace:
+        return part.service, part.namespace
+    return part.service, frozenset((end.use, end.place) for end in part.ends)
+
+
+def _cycle(steps: Iterable[tuple[Place, Place]]) -> list[Place]:
+    """One way that ends where it begins, if there is one."""
+    graph = TopologicalSorter[Place]()
+    for taken, given in steps:
+        graph.add(given, taken)
+    try:
+        graph.prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def _lone(topology: Topology, use: Use, opposite: Use) -> list[str]:
+    """Keys that are used so, and by nobody in the opposite way: one of them may be meant."""
+    others = {end.place for _, end in topology.ends(opposite)}
+    return [end.key for _, end in topology.ends(use) if end.place not in others and end.role != "dead"]
+
+
+def _elsewhere(end: End, places: Iterable[Place]) -> str:
+    servers = sorted({place.server for place in places if place.key == end.key} - {end.place.server})
+    if not servers:
+        return ""
+    opposite = "read" if end.use == "writes" else "written"
+    return f" on {end.place.server}: it is {opposite} on {', '.join(servers)}"
+
+
+def _todo(topology: Topology, use: Use) -> str:
+    mute = [repr(part.name) for part in topology.parts if part.service is None and not part.ends]
+    verb = "reads" if use == "reads" else "writes to"
+    programs = f", or what {', '.join(mute)} {use} under programs" if mute else ""
+    return f"expected a part that {verb} it, or external.{use}{programs} in {DECLARED}"
+
+
+RULES: Final[tuple[Callable[[Topology], Iterator[Finding]], ...]] = (
+    orphans,
+    unfed,
+    watched,
+    loops,
+    rivals,
+    namespaces,
+    own_keys,
+    pendings,
+    kinds,
+    metrics,
+    answers,
+    nested,
+    slots,
+)

@@ -1,0 +1,178 @@
+"""Roll-ups: what every micro-batch says of minutes, hours and days, in hashes and in Parquet.
+
+A micro-batch leaves a part, which says minute by minute what happened in it; parts add up. When a window is over, and
+nothing has come to it for a while, all its parts become its rows. Events that come later still are counted as late, and
+the rows are made anew.
+"""
+
+import json
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Final
+
+from redis import Redis
+
+from penstock.keys import Keys
+from penstock.lua import Script
+from penstock.names import encoded
+from penstock.spark.archive import MINUTES, ROLLUPS, listed, overwrite
+from penstock.spark.options import exchange
+from penstock.spark.rollups import BASE, LEAST, SHARES, SIZES, minutes, windows
+from penstock.spark.staging import checked
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_rollup: Final = Script.read(Path(__file__).parent / "lua" / "rollup.lua")
+NAMES: Final = {"minute": "%Y-%m-%dT%H:%M", "hour": "%Y-%m-%dT%H", "day": "%Y-%m-%d"}
+"""How a window is named: as much of its start as tells how long it is."""
+COUNTS: Final = ("count", "timed", "micros", "attempts", "timeouts", "dead")
+AT_A_TIME: Final = 500
+"""Hashes that one round trip adds to."""
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Window:
+    """A minute, an hour or a day from ``start`` on."""
+
+    size: str
+    start: datetime
+
+    @classmethod
+    def of(cls, size: str, at: datetime) -> "Window":
+        """The one that ``at`` lies in."""
+        seconds = int(at.timestamp())
+        return cls(size, datetime.fromtimestamp(seconds - seconds % SIZES[size], UTC))
+
+    @property
+    def end(self) -> datetime:
+        return self.start + timedelta(seconds=SIZES[self.size])
+
+    @property
+    def name(self) -> str:
+        return self.start.strftime(NAMES[self.size])
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """Its date and hour in the archive, where a day is at hour 0."""
+        return self.start.date().isoformat(), str(self.start.hour)
+
+
+class Rollups:
+    """Those of one archive. ``kept``: seconds that a hash lives after the end of its window, by size; 0 for none.
+
+    ``lateness``: seconds that nothing must have come to a window before it counts as over.
+    """
+
+    def __init__(
+        self, spark: "SparkSession", directory: str, redis: Redis, kept: dict[str, int], lateness: int
+    ) -> None:
+        self._spark, self._redis, self._kept, self._lateness = spark, redis, kept, lateness
+        self._minutes, self._rollups = f"{directory}/{MINUTES}", f"{directory}/{ROLLUPS}"
+        self._guard = Lock()
+        starts = [
+            datetime.strptime(hour, NAMES["hour"]).replace(tzinfo=UTC)
+            for (hour,) in listed(spark, self._minutes, "hour")
+        ]
+        touched = {Window.of(size, start) for start in starts for size in ("hour", "day")}
+        places = {size: set(listed(spark, f"{self._rollups}/size={size}", "date", "hour")) for size in ("hour", "day")}
+        self._closed = {window for window in touched if window.place in places[window.size]}
+        self._open = dict.fromkeys(touched - self._closed, -float(lateness))
+        """Windows whose rows are to be made, by when something came to them last (``time.monotonic``)."""
+
+    def add(self, events: "DataFrame", query: str, batch: int, name: str) -> int:
+        """Put what ``events``, those of a micro-batch, say into parts and hashes, once. Returns how many are late."""
+        from pyspark.sql import functions as F
+
+        table = minutes(events).toArrow()
+        parts = self._spark.createDataFrame(table).coalesce(1)
+        hour = F.date_format("start", "yyyy-MM-dd'T'HH")
+        overwrite(parts.withColumns({"hour": hour, "batch": F.lit(name)}), self._minutes, "hour", "batch")
+        rows = table.to_pylist()
+        self._add_to_hashes(rows, query, batch)
+        now = time.monotonic()
+        touched = Counter[Window]()
+        for row in rows:
+            touched[Window.of("hour", row["start"])] += row["count"]
+        with self._guard:
+            for window in touched:
+                self._open |= {window: now, Window.of("day", window.start): now}
+            return sum(count for window, count in touched.items() if window in self._closed)
+
+    def _add_to_hashes(self, rows: Iterable[Row], query: str, batch: int) -> None:
+        gathered: defaultdict[tuple[str, Window], defaultdict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
+        now = datetime.now(UTC)
+        for row in rows:
+            for size, life in self._kept.items():
+                window = Window.of(size, row["start"])
+                if window.end + timedelta(seconds=life) > now and life:
+                    gathered[row["namespace"], window][f"{row['event']}:{row['queue']}"].append(row)
+        commands = []
+        for (namespace, window), by_name in gathered.items():
+            key = Keys(namespace).rollup(window.name)
+            words = {
+                "window": key,
+                "query": query,
+                "batch": batch,
+                "gone": int(window.end.timestamp()) + self._kept[window.size],
+                "base": BASE,
+                "least": LEAST,
+                "rows": json.dumps([{"name": name, **_added_up(several)} for name, several in by_name.items()]),
+            }
+            commands.append((key, words))
+        for first in range(0, len(commands), AT_A_TIME):
+            some = commands[first : first + AT_A_TIME]
+            # The server learns the script from the first one.
+            calls = [_rollup.by_source(**some[0][1]), *(_rollup.by_digest(**words) for _, words in some[1:])]
+            for (key, _), reply in zip(some, exchange(self._redis, calls), strict=True):
+                checked(self._redis, reply, encoded(key), "hash")
+
+    def close(self) -> None:
+        """Make the rows of windows that are over."""
+        over = self._over()
+        # By their paths: to look for them would be to list all that there ever were.
+        hours = [f"{self._minutes}/hour={window.name}" for window in over if window.size == "hour"]
+        days = [f"{self._rollups}/size=hour/date={window.name}" for window in over if window.size == "day"]
+        if hours:
+            parts = self._spark.read.option("basePath", self._minutes).parquet(*hours)
+            for size in ("minute", "hour"):
+                self._write(windows(parts, size), size)
+        if days:
+            ended = self._spark.read.option("basePath", f"{self._rollups}/size=hour").parquet(*days)
+            self._write(windows(ended, "day"), "day")
+        with self._guard:
+            self._closed.update(over)
+
+    def _over(self) -> list[Window]:
+        """Takes them from those that are open; whatever comes to one from now on opens it again."""
+        now, quiet = datetime.now(UTC) - timedelta(seconds=self._lateness), time.monotonic() - self._lateness
+        with self._guard:
+            over = [window for window, last in self._open.items() if window.end <= now and last <= quiet]
+            for window in over:
+                del self._open[window]
+        return over
+
+    def _write(self, rows: "DataFrame", size: str) -> None:
+        from pyspark.sql import functions as F
+
+        columns = {"size": F.lit(size), "date": F.to_date("start"), "hour": F.hour("start")}
+        overwrite(rows.withColumns(columns).coalesce(1), self._rollups, *columns)
+
+
+def _added_up(rows: list[Row]) -> Row:
+    """Rows of one kind of event in one queue, as one."""
+    buckets = Counter[int]()
+    for row in rows:
+        buckets.update(dict(row["buckets"]))
+    return {
+        **{count: sum(row[count] for row in rows) for count in COUNTS},
+        "max": max(row["max"] or 0 for row in rows),
+        "histogram": [sum(row["histogram"][share] for row in rows) for share in range(SHARES)],
+        "buckets": buckets,
+    }

@@ -1,0 +1,107 @@
+"""Settings change while messages are in hand, and replicas die meanwhile: nothing is lost or doubled."""
+
+import random
+import signal
+import time
+from itertools import count
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.harness import until
+from tests.reliability.nursery import Replica
+from tests.reliability.stage import Publisher, Stage, assert_accounted, assert_registry_clean
+
+ROUNDS = 40
+BASE = "work:pending"
+"""How all names of pending lists begin."""
+
+
+class Reloading:
+    """Two replicas of ``stage`` that read in one props file how their pending lists are called, and their batch."""
+
+    def __init__(self, stage: Stage, props: Path, rng: random.Random) -> None:
+        self.stage, self._props, self._rng = stage, props, rng
+        self._names = count()
+        self.write()
+        self.replicas = [self._start(), self._start()]
+
+    def _start(self) -> Replica:
+        return self.stage.start(pending="")  # as in the props file
+
+    def write(self) -> None:
+        """Other settings than ever before; the file changes in one step."""
+        unborn = self._props.with_suffix(".new.yaml")
+        settings = {"pending": f"{BASE}{next(self._names)}", "batch": self._rng.choice([1, 7, 500])}
+        unborn.write_text(yaml.safe_dump(settings))
+        unborn.replace(self._props)
+
+    def reload(self) -> None:
+        """Order it, of those that obey signals by now."""
+        self.write()
+        for replica in self.replicas:
+            if replica.listens:
+                replica.signal(signal.SIGHUP)
+
+    def kill_one(self) -> str | None:
+        """And start another; the id of the dead."""
+        which = self._rng.randrange(2)
+        self.replicas[which].kill()
+        id = self.stage.id_of(self.replicas[which])
+        self.stage.forget(self.replicas[which])
+        self.replicas[which] = self._start()
+        return id
+
+    def held(self) -> dict[str, int]:
+        """The lengths of all pending lists that hold anything."""
+        redis = self.stage.redis
+        names = [name.decode() for name in redis.scan_iter(f"{BASE}*", count=1_000, _type="list")]
+        return {name: length for name in names if (length := redis.llen(name))}
+
+    def is_settled(self) -> bool:
+        return self.stage.redis.llen(self.stage.service.source) == 0 and not self.held()
+
+
+@pytest.fixture
+def reloading(stage: Stage, tmp_path: Path, rng: random.Random, monkeypatch: pytest.MonkeyPatch) -> Reloading:
+    props = tmp_path / "props.yaml"
+    monkeypatch.setenv("PROPS_FILE", str(props))
+    return Reloading(stage, props, rng)
+
+
+def test_two_replicas_that_reload_at_random_times_under_load_lose_and_double_nothing(
+    reloading: Reloading, rng: random.Random
+) -> None:
+    stage = reloading.stage
+    until(lambda: all(map(stage.id_of, reloading.replicas)))
+    with Publisher(stage, rng) as publisher:
+        for _ in range(ROUNDS):
+            time.sleep(rng.uniform(0, 0.06))  # not a wait for something: the time of the order is chance
+            reloading.reload()
+    until(reloading.is_settled, 30)
+    until(lambda: stage.metric("reload").get("count", 0) >= 2)
+    stage.stop()
+    assert_accounted(stage, publisher.accepted)
+    assert_registry_clean(stage)
+    assert stage.metric("reload").keys() == {"count"}
+
+
+def test_replicas_killed_while_their_settings_change_lose_and_double_nothing(
+    reloading: Reloading, rng: random.Random
+) -> None:
+    stage = reloading.stage
+    killed, in_hand = set(), 0
+    with Publisher(stage, rng) as publisher:
+        for _ in range(ROUNDS):
+            time.sleep(rng.uniform(0, 0.12))  # as above
+            reloading.reload()
+            time.sleep(rng.choice([0, rng.uniform(0, 0.02)]))
+            killed.add(reloading.kill_one())
+            in_hand += bool(reloading.held())
+    stage.forget(*(replica for replica in stage.replicas if not replica.running))
+    until(reloading.is_settled, 30)
+    stage.stop()
+    assert_accounted(stage, publisher.accepted)
+    assert_registry_clean(stage, killed=filter(None, killed))
+    assert in_hand, "no kill met a message in hand: the test proves nothing"

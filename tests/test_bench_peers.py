@@ -1,0 +1,326 @@
+"""The comparison with others: catalog, table, plot, turns, and ours at each work. No peer is installed here."""
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from bench.peers import install, ours, rounds, scene
+from bench.peers.catalog import PEERS
+from bench.peers.install import FromDebian, FromNpm, FromPyPI, NotInstalled
+from bench.peers.page import page, ranked, table, write
+from bench.peers.plot import bars
+from bench.peers.programs import DRIVERS, Asked, Driven
+from bench.peers.results import Member, Report, Row, short
+from bench.peers.scene import DidNotRun, Scene, Take
+from bench.peers.works import LIMIT, OURS, Entry, Peer, Work
+from tests.harness import ROOT, until
+
+MACHINE = {
+    "date": "2026-11-21",
+    "cores": "2",
+    "system": "Linux",
+    "Python": "3",
+    "Node": "20",
+    "server": "S",
+    "load": "0",
+}
+SHARED = {"__init__.py", "orders.py", "orders.js", "publisher.py", "worker.py"}
+
+
+def row(peer: str, *samples: float, work: Work = Work.JOBS, missing: str = "") -> Row:
+    return Row(peer, work, f"how {peer} runs", 20_000, samples, missing)
+
+
+def report(*rows: Row) -> Report:
+    return Report(MACHINE, 3, (Member("them", "1.2.3", "dances"),), rows)
+
+
+THE_LIMIT, US, THEM = row(LIMIT, 1000, 3000, 2000), row(OURS, 500, 600, 1500), row("them", 100, 600, 300)
+GONE = row("gone", missing="pip install: no\nnetwork | none")
+
+
+def test_every_peer_that_is_promised_is_in_the_catalog_once() -> None:
+    names = [peer.name for peer in PEERS]
+    promised = {"busmq", "hfx-bus", "BullMQ", "dramatiq", "taskiq", "RQ", "Celery", "RabbitMQ", "NATS", LIMIT, OURS}
+    assert promised <= set(names)
+    assert len(names) == len({name.lower() for name in names})
+
+
+def test_every_peer_that_is_installed_has_its_drivers_and_no_driver_is_left_over() -> None:
+    started = set()
+    for peer in PEERS:
+        for entry in peer.works.values() if peer.origin else ():
+            assert isinstance(entry.opened, Driven | Asked)
+            drivers = set().union(*map(_drivers, entry.opened.programs))
+            assert drivers, f"{peer.name} starts none of our drivers"
+            started |= drivers
+    assert all(path.exists() for path in started)
+    assert {path.name for path in DRIVERS.iterdir() if path.is_file()} - {path.name for path in started} == SHARED
+
+
+def _drivers(words: tuple[str, ...]) -> set[Path]:
+    scripts = {Path(word).resolve() for word in words if word.endswith(".js")}
+    names = re.findall(r"bench\.peers\.drivers\.\w+", " ".join(words))
+    found = [importlib.util.find_spec(name) for name in names]
+    return scripts | {Path(spec.origin) for spec in found if spec and spec.origin}
+
+
+def test_versions_are_pinned_and_whoever_is_installed_says_what_it_does_more() -> None:
+    for peer in PEERS:
+        assert bool(peer.more) or not peer.origin
+        client = peer.origin.client if isinstance(peer.origin, FromDebian) else peer.origin
+        if isinstance(client, FromPyPI):
+            assert all(re.fullmatch(r"[\w\[\]-]+==[\d.]+", package) for package in client.packages)
+        elif client:
+            assert all(re.fullmatch(r"[\d.]+", version) for version in client.packages.values())
+    busmq = next(peer.origin for peer in PEERS if peer.name == "busmq")
+    assert isinstance(busmq, FromNpm)
+    assert busmq.overrides == {"flexbuffer": "0.0.6"}
+
+
+def test_a_ratio_is_the_median_of_the_rounds_ratios() -> None:
+    assert US.over(THE_LIMIT) == 0.5, "of 0.5, 0.2 and 0.75; the ratio of the medians is 0.3"
+    assert GONE.over(THE_LIMIT) is None
+    assert report(US).ratio(US, LIMIT) is None
+
+
+def test_the_table_has_the_best_first_and_says_why_a_figure_is_missing() -> None:
+    assert table(report(GONE, THEM, THE_LIMIT, US), Work.JOBS).splitlines()[2:] == [
+        "| **limit** | how limit runs | 20,000 | 2,000 | 1,000 - 3,000 | 1 | 2 |",
+        "| **Penstock** | how Penstock runs | 20,000 | 600 | 500 - 1,500 | 0.5 | 1 |",
+        "| them | how them runs | 20,000 | 300 | 100 - 600 | 0.15 | 0.2 |",
+        "| gone | how gone runs | 20,000 | not measured: pip install: no network \\| none |  |  |  |",
+    ]
+
+
+def test_of_waits_the_shortest_is_first() -> None:
+    waits = [row("slow", 5, work=Work.REPLIES), row("quick", 1, work=Work.REPLIES)]
+    assert [each.peer for each in ranked(waits)] == ["quick", "slow"]
+
+
+@pytest.mark.parametrize(
+    ("number", "words"), [(123_456, "123,000"), (1.234, "1.23"), (0.0456, "0.0456"), (99.9, "99.9")]
+)
+def test_figures_have_three_digits(number: float, words: str) -> None:
+    assert short(number) == words
+
+
+def test_the_page_says_what_was_measured_on_what_and_who_does_more(tmp_path: Path) -> None:
+    told = report(GONE, THEM, THE_LIMIT, US, row("them", 7, work=Work.REPLIES))
+    write(told, tmp_path / "benchmarks.md")
+    text = (tmp_path / "benchmarks.md").read_text()
+    assert "2026-11-21: 2 cores, Linux, Python 3" in text
+    assert "3 times" in text
+    assert table(told, Work.JOBS) in text
+    assert "| them | 1.2.3 | dances |" in text
+    assert "Fan-out" not in text, "nobody was measured at that"
+    assert re.findall(r"\]\((.*svg)\)", text) == ["benchmarks/jobs.svg", "benchmarks/replies.svg"]
+    assert all((tmp_path / picture).exists() for picture in re.findall(r"\]\((.*svg)\)", text))
+
+
+@pytest.mark.parametrize(("load", "shared"), [("1.9", False), ("2.1", True)])
+def test_the_page_says_when_others_used_the_machine(load: str, shared: bool) -> None:
+    text = page(Report({**MACHINE, "load": load}, 3, (), (US,)), "plots")
+    assert f"Load average {load} when it began" in text
+    assert ("other work shared the cores" in text) is shared
+
+
+def test_the_page_of_a_work_that_nobody_did_has_no_picture() -> None:
+    assert "svg" not in page(report(GONE), "plots")
+
+
+def test_the_plot_has_a_bar_for_each_who_was_measured_and_is_the_same_for_the_same_figures() -> None:
+    picture = bars([THE_LIMIT, US, THEM])
+    words = {text.text for text in ElementTree.fromstring(picture).iter("{http://www.w3.org/2000/svg}text")}
+    assert {LIMIT, OURS, "them", "2,000", "600", "300"} <= words
+    assert bars([THE_LIMIT, US, THEM]) == picture
+
+
+def test_figures_as_json_have_ratios_and_a_reason_where_there_are_none() -> None:
+    told = json.loads(json.dumps(report(THE_LIMIT, US, GONE).as_json()))
+    assert [each["of_limit"] for each in told["figures"]] == [1, 0.5, None]
+    assert told["figures"][2]["not_measured"] == GONE.missing
+    assert told["figures"][2]["median"] is None
+
+
+def _peer(name: str, *said: float | Exception, log: list[str]) -> Peer:
+    """One that gives these figures, the warm-ups included, or fails."""
+    figures = iter(said)
+
+    @contextmanager
+    def opened(_: Scene) -> Iterator[Take]:
+        def take(messages: int) -> float:
+            log.append(f"{name} {messages}")
+            figure = next(figures)
+            if isinstance(figure, Exception):
+                raise figure
+            return figure
+
+        yield take
+
+    return Peer(name, {Work.JOBS: Entry(opened, 100, "so")})
+
+
+def test_peers_take_turns_and_the_warm_up_does_not_count() -> None:
+    log: list[str] = []
+    peers = [_peer("a", 1, 2, 3, 4, log=log), _peer("b", 5, 6, 7, 8, log=log)]
+    rows = rounds.measured(peers, [Work.JOBS], {"a": None, "b": None}, 2, lambda *_: None)
+    assert [each.samples for each in rows] == [(2, 4), (6, 8)]
+    assert log == ["a 10", "a 100", "b 10", "b 100"] * 2
+
+
+def test_who_fails_is_told_with_the_reason_and_not_tried_again() -> None:
+    log: list[str] = []
+    peers = [_peer("a", 1, 2, DidNotRun("ended with status 9"), log=log), _peer("b", *range(6), log=log)]
+    rows = rounds.measured(peers, [Work.JOBS], {"a": None, "b": None}, 3, lambda *_: None)
+    assert (rows[0].samples, rows[0].missing) == ((), "round 2: ended with status 9")
+    assert len(rows[1].samples) == 3
+    assert log.count("a 10") == 2
+
+
+def test_who_cannot_be_installed_is_told_with_the_reason_and_the_others_run() -> None:
+    absent = Peer("absent", {}, FromDebian("none-such", Path("/nowhere/none-such"), FromPyPI(("x==1",))))
+    told: list[str] = []
+    found = rounds.installed([absent, _peer("b", log=[])], lambda what, _: told.append(what))
+    reason = "Debian's package none-such is not installed"
+    assert found == {"absent": reason, "b": None}
+    assert told == [f"absent: {reason}", "b: ready"]
+    missing = Peer("absent", _peer("x", log=[]).works)
+    (told_row,) = rounds.measured([missing], [Work.JOBS], {"absent": reason}, 1, lambda *_: None)
+    assert told_row.missing == reason
+
+
+def test_without_npm_its_peers_are_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(NotInstalled, match="no node"):
+        FromNpm({"busmq": "3.1.0"}).into(tmp_path / "busmq")
+
+
+def test_an_installation_is_made_anew_only_when_something_else_is_wanted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[str] = []
+    monkeypatch.setattr(install, "_run", lambda *command: ran.append(command[-1]))
+    monkeypatch.setattr("shutil.which", lambda program: program)
+    for version in ("1.0", "1.0", "2.0"):
+        installed = FromNpm({"x": version}).into(tmp_path / "x")
+        assert (installed.version, installed.environment) == (version, {"NODE_PATH": str(tmp_path / "x/node_modules")})
+    assert len(ran) == 2
+
+
+def test_what_an_installer_says_is_the_reason() -> None:
+    says = (sys.executable, "-c", "import sys; sys.exit('ERROR: no such version')", "pip")
+    with pytest.raises(NotInstalled, match="pip install: ERROR: no such version"):
+        install._run(*says)
+
+
+def _producer(stage: Scene, code: str, *, speaks: bool = False) -> "subprocess.Popen[str]":
+    return stage.start(sys.executable, "-c", f"import os, sys, time\n{code}", speaks=speaks)
+
+
+def test_a_flow_is_measured_from_the_order_to_the_last_mark() -> None:
+    code = """
+for order in sys.stdin:
+    time.sleep(0.05)
+    open(os.environ["BENCH_MARKS"], "a").write("." * int(order))
+"""
+    with Scene.opened(None) as stage:
+        take = stage.flow(_producer(stage, code))
+        assert 10 < take(100) < 2000
+        assert stage.marks() == 100
+        take(20)
+        assert stage.marks() == 120
+
+
+def test_more_than_was_sent_is_no_figure() -> None:
+    code = """
+for order in sys.stdin:
+    open(os.environ["BENCH_MARKS"], "a").write("." * int(order) + ".")
+"""
+    with Scene.opened(None) as stage:
+        take = stage.flow(_producer(stage, code))
+        with pytest.raises(DidNotRun, match="11 have come through, 10 were sent"):
+            take(10)
+
+
+def test_of_a_client_the_median_wait_is_read_in_milliseconds() -> None:
+    with Scene.opened(None) as stage:
+        ask = stage.answers(
+            _producer(stage, "for order in sys.stdin: print('{\"p50\": 0.25}', flush=True)", speaks=True)
+        )
+        assert ask(3) == 250
+
+
+@pytest.mark.parametrize("speaks", [True, False])
+def test_a_program_that_dies_is_told_with_its_last_words(speaks: bool) -> None:
+    with Scene.opened(None) as stage:
+        dying = _producer(stage, "sys.stdin.readline(); raise ValueError('out of paper')", speaks=speaks)
+        take = (stage.answers if speaks else stage.flow)(dying)
+        with pytest.raises(DidNotRun, match=r"status 1: ValueError: out of paper"):
+            take(10)
+
+
+def test_a_program_that_never_ends_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scene, "LONGEST", 0.2)
+    with Scene.opened(None) as stage, pytest.raises(DidNotRun, match=r"not done within 0.2 s, 0 messages"):
+        stage.flow(_producer(stage, "time.sleep(60)"))(10)
+
+
+def test_nothing_that_was_started_outlives_its_run() -> None:
+    code = "import subprocess; print(subprocess.Popen(['sleep', '60']).pid, flush=True); time.sleep(60)"
+    with Scene.opened(None) as stage:
+        parent = _producer(stage, code, speaks=True)
+        assert parent.stdout
+        child = int(parent.stdout.readline())
+        directory = stage.directory
+    assert parent.poll() is not None
+    until(lambda: not _lives(child))
+    assert not directory.exists()
+
+
+def _lives(pid: int) -> bool:
+    """Whether it is there and not a zombie that nobody has fetched yet."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+OUR_WORKS = [
+    pytest.param(entry, id=f"{peer.name}, {work}")
+    for peer in (ours.BARE, ours.PENSTOCK, ours.ONE_BY_ONE, ours.LOOP, ours.STREAM)
+    for work, entry in peer.works.items()
+]
+
+
+@pytest.mark.parametrize("entry", OUR_WORKS)
+def test_ours_and_the_bare_clients_do_their_work(entry: Entry) -> None:
+    with Scene.opened(None) as stage, entry.opened(stage) as take:
+        assert take(20) > 0
+        assert take(min(1_200, entry.messages // 10)) > 0
+
+
+@pytest.mark.parametrize("words", [("--peer", "nobody"), ("--rounds", "none"), ("--work", "sleeping")])
+def test_a_wrong_call_ends_with_status_2_and_installs_nothing(words: tuple[str, str]) -> None:
+    command = [sys.executable, "-m", "bench", "peers", *words]
+    environment = os.environ | {"COLUMNS": "300", "TERM": "dumb"}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment, check=False, timeout=60)
+    assert done.returncode == 2
+    assert words[0] in done.stderr
+    assert words[0] != "--peer" or all(peer.name in done.stderr for peer in PEERS)
+
+
+def test_a_driver_of_a_peer_needs_none_of_our_packages() -> None:
+    code = (
+        "import sys; import bench.peers.drivers.orders; sys.exit('redis' in sys.modules or 'penstock' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False, timeout=60).returncode == 0

@@ -1,0 +1,79 @@
+"""The moves of ``penstock apply`` by themselves, and who has yet to be told of a change."""
+
+from dataclasses import replace
+
+import pytest
+from redis.asyncio import Redis
+
+from penstock.changes.performing import LUA
+from penstock.changes.present import Instance, Present
+from penstock.lua import Script
+from penstock.topology import Part
+
+
+@pytest.mark.parametrize(
+    ("instances", "disagrees"),
+    [
+        ([(10, "", "")], False),
+        ([(10, "ours 20", "ours 20")], False),
+        ([(10, "ours 20", "ours 20"), (10, "", "")], True),
+        ([(10, "ours 20", "ours 20"), (30, "", "")], False),
+        ([(10, "ours 20", "ours 20"), (10, "ours 21", "")], True),
+        ([(10, "ours 20", "ours 20"), (10, "ours 21", "ours 21")], False),
+        ([(10, "7", "7"), (10, "", "")], False),
+    ],
+)
+def test_instances_that_were_not_told_are_found(
+    redis: Redis, instances: list[tuple[float, str, str]], disagrees: bool
+) -> None:
+    """Seconds since they were started, the last order that each has got, and the last that it obeyed."""
+    nothing = Present(Part("fan", namespace="fan"), redis, redis, {}, {}, (), {}, {})
+    told = [
+        Instance(str(id), started, ordered.replace("ours", nothing.order), obeyed.replace("ours", nothing.order))
+        for id, (started, ordered, obeyed) in enumerate(instances)
+    ]
+    assert replace(nothing, instances=tuple(told)).disagrees is disagrees
+
+
+async def test_an_order_that_comes_too_late_makes_nobody_alive(redis: Redis) -> None:
+    order = Script.read(LUA / "order.lua")
+    assert await order(redis, instance="fan:1", order="x") == 0
+    assert not await redis.exists("fan:1")
+
+
+@pytest.mark.parametrize("newer", [1, 7, 30])
+@pytest.mark.parametrize("most", [4, 100])
+@pytest.mark.parametrize("noted", ["renamed b", "moved b"])
+async def test_messages_of_an_old_name_go_to_the_end_that_keeps_their_order(
+    redis: Redis, newer: int, noted: str, most: int
+) -> None:
+    """Those of the first move are older than what came under the new name, later ones younger than what was moved."""
+    await redis.lpush("a", *range(10))
+    await redis.lpush("b", *range(10, 10 + newer))
+    await redis.hset("notes", "a", noted)
+    rehome = Script.read(LUA / "rehome.lua")
+    older = int(noted == "renamed b")
+    words = {"former": "a", "present": "b", "notes": "notes", "counters": [], "older": older, "most": most}
+    assert await rehome(redis, **words, noted="renamed c", settled="moved c") is None
+    total, left = 0, 1
+    while left:
+        assert await redis.hget("notes", "a") == noted.encode()
+        count, left = await rehome(redis, **words, noted=noted, settled="moved b")
+        total += count
+    assert total == 10
+    old, new = [*range(10)], [*range(10, 10 + newer)]
+    found = [int(number) for number in reversed(await redis.lrange("b", 0, -1))]
+    assert found == (old + new if older else new + old)
+    assert not await redis.exists("a")
+    assert await redis.hget("notes", "a") == b"moved b"
+
+
+async def test_counts_of_two_names_that_were_outputs_at_once_are_not_added(redis: Redis) -> None:
+    """No list may have been owed more than the service took."""
+    counters = {name: f"fan:metrics:{name}" for name in ("taken", "delivered", "dead", "dropped")}
+    await redis.hset(counters["taken"], mapping={"count": 10, "a": 10, "b": 4})
+    await redis.hset("notes", "a", "renamed b")
+    rehome = Script.read(LUA / "rehome.lua")
+    words = {"former": "a", "present": "b", "notes": "notes", "noted": "renamed b", "settled": "moved b", "older": 1}
+    assert await rehome(redis, **words, counters=[*counters.values()], most=1) == [0, 0]
+    assert await redis.hgetall(counters["taken"]) == {b"count": b"10", b"a": b"10", b"b": b"4"}

@@ -1,0 +1,82 @@
+"""``penstock chaos``: what a user types, sees and has written."""
+
+from pathlib import Path
+
+import pytest
+from junitparser import JUnitXml
+
+from tests.chaos_programs import IN, OUT
+from tests.commandline import penstock
+from tests.test_chaos import composed
+
+
+@pytest.fixture
+def bad(tmp_path: Path) -> Path:
+    return composed(tmp_path, "pops_and_pushes", OUT)
+
+
+async def test_a_finding_is_a_row_a_line_a_page_and_a_command_that_makes_it_again(bad: Path, tmp_path: Path) -> None:
+    xml, html = tmp_path / "junit.xml", tmp_path / "page.html"
+    words: list[str | bytes | Path] = [
+        "chaos",
+        bad,
+        "--fault",
+        "cut before the command",
+        "--rounds",
+        "0",
+        "--seed",
+        "7",
+        "--stages",
+        "4",
+    ]
+    result = await penstock(*words, "--junit", xml, "--html", html, patience=120)
+    assert result.status == 1
+    (row,) = [line for line in result.text.splitlines() if "cut before the command" in line]
+    cells = [cell.strip() for cell in row.strip("│").split("│")]
+    assert cells[1] == cells[2] != "0", "all were met"
+    assert cells[3:6] == ["1", "0", "0"]
+    assert f"cut before the command: mover flow: LPUSH {OUT}: 1 lost of" in result.error
+    again = f"--fault 'cut before the command' --point 'mover flow: LPUSH {OUT}'"
+    assert f"again: penstock chaos {bad} {again}" in result.error
+    suites = JUnitXml.fromfile(str(xml))
+    assert (suites.tests, suites.failures) == (int(cells[1]), 1)
+    page = html.read_text()
+    assert "A promise is broken" in page
+    assert page.count("<svg") == 1
+    assert "http" not in page.replace("http://www.w3.org/", ""), "it needs no network"
+
+
+async def test_just_one_finding_can_be_made_again_and_read_by_a_program(bad: Path) -> None:
+    point = f"mover flow: BRPOP {IN}"
+    words: list[str | bytes | Path] = ["chaos", bad, "--fault", "cut before the reply", "--point", point, "--json"]
+    result = await penstock(*words, patience=120)
+    assert result.status == 1
+    found = result.json
+    assert not found["holds"]
+    (outcome,) = found["outcomes"]
+    assert (outcome["lost"], outcome["doubled"], outcome["met"]) == (1, 0, True)
+    assert outcome["injection"]["point"]["shape"] == f"BRPOP {IN}"
+    assert [point["process"] for point in found["points"]] == ["mover"] * len(found["points"])
+
+
+async def test_what_cannot_be_broken_is_told_with_what_to_do(bad: Path, tmp_path: Path) -> None:
+    nothing = await penstock("chaos", bad, "--fault", "earthquake")
+    assert nothing.status == 1
+    assert "no fault is called 'earthquake': expected part of cut before the command, cut" in nothing.error
+    nobody = await penstock("chaos", bad, "--service", "nobody")
+    assert nobody.status == 1
+    assert "no process is called 'nobody': expected one of mover" in nobody.error
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    absent = await penstock("chaos", empty)
+    assert absent.status == 1
+    assert f"{empty}: no composition is here" in absent.error
+
+
+async def test_messages_that_do_not_come_out_with_nothing_broken_are_told(bad: Path) -> None:
+    declared = bad / "composition.yaml"
+    declared.write_text(declared.read_text().replace(f"[{OUT}]", f"[{OUT}, shop:never]"))
+    result = await penstock("chaos", bad, patience=120)
+    assert result.status == 1
+    assert f"{IN} to shop:never: with nothing broken" in result.error
+    assert "chaos: message must be one that" in result.error

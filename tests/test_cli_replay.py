@@ -1,0 +1,433 @@
+"""penstock replay: archived messages once more, in their order, at their pace, and how they fared."""
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from threading import Event, Thread
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from pyarrow.dataset import write_dataset
+from redis import Redis as Blocking
+from redis.asyncio import Redis
+
+from penstock.cli.frame import Failed, Misused
+from penstock.cli.replay import Asked, replayed
+from penstock.errors import DataLost, NoArchive
+from penstock.keys import Keys
+from penstock.policy import Policy
+from penstock.spark.archive import DDL
+from penstock.spark.fates import Comparison, Shadow, compare, fates, replayed_as
+from penstock.spark.masking import masked
+from penstock.spark.replay import Archived, Message, Pace, Pushed, messages, push
+from tests.commandline import ended, running
+from tests.harness import Service, until
+from tests.spark import pytestmark, tell  # noqa: F401
+from tests.tracked import policy
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+BEGUN = datetime(2026, 11, 21, 18, 5, tzinfo=UTC)
+LISTS = {"source": "shadow:in", "pending": "shadow:pending", "out": "shadow:out"}
+
+
+@dataclass
+class Happened:
+    """A row of an archive."""
+
+    event: str
+    id: str
+    xid: str = ""
+    message: bytes | None = None
+    after: float = 0
+    """Seconds since ``BEGUN``."""
+    namespace: str = "shop"
+
+
+SCHEMA = pa.schema(
+    [
+        *((name, pa.string()) for name in ("entry", "event", "id", "xid", "namespace")),
+        *(("number", pa.int64()), ("at", pa.timestamp("us", "UTC")), ("message", pa.binary()), ("date", pa.date32())),
+        ("batch", pa.string()),
+    ]
+)
+
+
+def write(place: Path, rows: Sequence[Happened]) -> str:
+    """An archive as the pipeline lays it out; its directory."""
+    told = [
+        {
+            "entry": f"{round(row.after * 1000)}-{number}",
+            "number": number,
+            **{name: getattr(row, name) for name in ("event", "id", "namespace", "message")},
+            "xid": row.xid or f"x{row.id}",
+            "at": BEGUN + timedelta(seconds=row.after),
+            "date": BEGUN.date(),
+            "batch": "1",
+        }
+        for number, row in enumerate(rows, start=1)
+    ]
+    parts = ["date", "namespace", "batch"]
+    table = pa.Table.from_pylist(told, SCHEMA)
+    write_dataset(table, f"{place}/events", format="parquet", partitioning=parts, partitioning_flavor="hive")
+    return str(place)
+
+
+def asked(place: object, **more: Any) -> Asked:
+    return replace(Asked(str(place), "shadow", None, None, None, None, False), **more)
+
+
+async def replayed_here(spark: "SparkSession", url: str, asked: Asked) -> int:
+    return await replayed(asked, lambda: nullcontext(spark), url, True)
+
+
+async def test_messages_come_in_their_order_byte_for_byte_and_the_others_are_counted(
+    spark: "SparkSession", redis: Redis, redis_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    awkward = [b"", b"\0\xff\n\\", b'{"a": 1}', b"x" * 3_000_000]
+    rows = [Happened("registered", str(place), message=each, after=place) for place, each in enumerate(awkward)]
+    rows += [Happened("registered", "9", after=9), Happened("done", "1", after=9), Happened("done", "9", after=9)]
+    write(tmp_path, rows[::-1])
+    await policy(redis, Keys("shadow"), **LISTS)
+    assert await replayed_here(spark, redis_url, asked(tmp_path)) == 0
+    assert await redis.lrange("shadow:in", 0, -1) == awkward[::-1]
+    told = json.loads(capsys.readouterr().out)
+    assert told.pop("seconds") > 0
+    assert told == {
+        "archive": str(tmp_path), "from": "shop", "into": "shadow", "list": "shadow:in", "messages": 4,
+        "bytes": 3_000_012, "behind": 0.0, "withoutPayload": 1, "unfinished": 0, "compared": None,
+    }  # fmt: skip
+
+
+async def test_an_interval_and_a_namespace_can_be_chosen(
+    spark: "SparkSession", redis: Redis, redis_url: str, tmp_path: Path
+) -> None:
+    both = [Happened("registered", str(at), message=b"%d" % at, after=at) for at in range(6)]
+    write(tmp_path, [*both, *(replace(each, namespace="other", message=b"theirs") for each in both)])
+    await policy(redis, Keys("shadow"), **LISTS)
+    with pytest.raises(Misused, match="has messages of other, shop: name one of them with --from"):
+        await replayed_here(spark, redis_url, asked(tmp_path))
+    between = {"since": BEGUN + timedelta(seconds=1), "until": BEGUN + timedelta(seconds=4)}
+    assert await replayed_here(spark, redis_url, asked(tmp_path, origin="shop", **between)) == 0
+    assert await redis.lrange("shadow:in", 0, -1) == [b"3", b"2", b"1"]
+
+
+async def test_what_cannot_be_replayed_is_said_and_what_to_do(
+    spark: "SparkSession", redis: Redis, redis_url: str, tmp_path: Path
+) -> None:
+    async def refusal(kind: type[Exception], **more: Any) -> str:
+        with pytest.raises(kind) as error:
+            await replayed_here(spark, redis_url, asked(tmp_path, **more))
+        return str(error.value)
+
+    assert "shadow" in await refusal(Failed)
+    await policy(redis, Keys("shadow"), **LISTS)
+    assert f"{tmp_path}/events: there is no archive" in await refusal(NoArchive)
+    write(tmp_path, [Happened("registered", "1"), Happened("done", "1")])
+    assert "has none of the 1 messages of shop themselves: have them archived" in await refusal(Failed)
+    assert "no message of nobody was registered: look" in await refusal(Failed, origin="nobody")
+    later = await refusal(Failed, since=BEGUN + timedelta(days=1), until=BEGUN + timedelta(days=2))
+    assert "was registered from 2026-11-22 18:05:00 UTC before 2026-11-23 18:05:00 UTC" in later
+    assert "name another namespace with --into" in await refusal(Misused, origin="shadow")
+    await policy(redis, Keys("shop"), source="shop:in", out="shadow:in", done="shop:done")
+    assert "shadow shares its list shadow:in with shop" in await refusal(Failed, origin="shop")
+    await redis.delete("shop:policy")
+    await redis.set("shadow:in", "no list")
+    assert "shadow:in is a string, expected a list" in await refusal(Failed, origin="shop")
+
+
+async def test_it_is_a_command_and_a_wrong_call_is_refused_before_anything_starts(redis: Redis, redis_url: str) -> None:
+    calls: list[tuple[tuple[str, ...], str]] = [
+        (("--speed", "0"), "--speed takes a number above 0"),
+        (("--speed", "nan"), "--speed takes a number above 0"),
+        (("--speed", "2", "--fast"), "leave out --speed"),
+        (("--since", "soon"), "--since 'soon': expected how long ago"),
+        (("--from", "shadow"), "is where they come from"),
+    ]
+    await policy(redis, Keys("shadow"), **LISTS)
+    for words, expected in calls:
+        async with running("replay", "--archive", "/nowhere", "--into", "shadow", *words, redis=redis_url) as process:
+            status, said = await ended(process)
+        assert status == 2, said
+        assert expected in " ".join(said.replace("│", " ").split())
+
+
+class Clock:
+    """Time that passes when somebody sleeps, or works."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.slept: list[float] = []
+
+    def __call__(self) -> float:
+        return self.now
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(round(seconds, 6))
+        self.now += seconds
+
+
+@pytest.mark.parametrize("speed", [1, 10, 0.5])
+async def test_each_is_pushed_when_it_is_due_and_no_delay_adds_up(speed: float) -> None:
+    clock, at = Clock(), [50.0, 50.0, 51.0, 53.5, 53.5, 60.0]
+    pace, rest, pushed = Pace(speed, clock, clock.sleep), [Message(each, b"") for each in at], list[tuple[float, int]]()
+    while rest:
+        count = await pace.due(rest)
+        pushed.append((round((clock.now - 1000) * speed, 6), count))
+        rest = rest[count:]
+        clock.now += 0.25 / speed  # that is what a push takes
+    assert pushed == [(0, 2), (1, 1), (3.5, 2), (10, 1)]
+    assert clock.slept == [round(each / speed, 6) for each in (0.75, 2.25, 6.25)]
+    assert pace.behind < 1e-9
+
+
+async def test_what_is_late_is_pushed_at_once_and_the_delay_is_told() -> None:
+    clock = Clock()
+    pace, rest = Pace(1, clock, clock.sleep), [Message(float(at), b"") for at in (0, 1, 2, 3, 10)]
+    assert await pace.due(rest) == 1
+    clock.now += 3
+    assert await pace.due(rest[1:]) == 3
+    assert pace.behind == 2
+    assert await pace.due(rest[4:]) == 1
+    assert (clock.slept, pace.behind) == ([7.0], 2)
+
+
+async def test_as_fast_as_possible_waits_for_nothing() -> None:
+    clock = Clock()
+    pace = Pace(None, clock, clock.sleep)
+    assert await pace.due([Message(float(at), b"") for at in range(500)]) == 500
+    assert (clock.slept, pace.behind) == ([], 0)
+
+
+async def test_an_interrupted_push_knows_what_has_arrived(redis: Redis) -> None:
+    lists, pushed = [[Message(0, b"1"), Message(0, b"2"), Message(1000, b"3")], [Message(1001, b"4")]], Pushed()
+    advanced: list[int] = []
+    task = asyncio.create_task(push(redis, "in", iter(lists), Pace(1), pushed, advanced.append))
+    while not advanced:
+        await asyncio.sleep(0.01)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert (pushed, advanced) == (Pushed(2, 2), [2])
+    assert await redis.lrange("in", 0, -1) == [b"2", b"1"]
+
+
+async def test_an_interrupted_push_waits_for_the_word_on_what_is_under_way(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lpush, under_way, pushed = redis.lpush, asyncio.Event(), Pushed()
+
+    async def slow(key: Any, *words: Any) -> Any:
+        under_way.set()
+        await asyncio.sleep(0.2)
+        return await lpush(key, *words)
+
+    monkeypatch.setattr(redis, "lpush", slow)
+    task = asyncio.create_task(push(redis, "in", iter([[Message(0, b"1")]]), Pace(None), pushed, lambda _: None))
+    await under_way.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert pushed == Pushed(1, 1)
+
+
+def test_messages_are_read_part_by_part_in_order(spark: "SparkSession", monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.spark.replay.ROWS", 700)
+    monkeypatch.setattr("penstock.spark.replay.BATCH", 300)
+    rows = spark.range(0, 2_000, 1, 3).selectExpr(
+        "timestamp_millis(1700000000000 + (id * 7919 % 2000) div 3) as at",
+        "id * 7919 % 2000 as number",
+        "cast(cast(id * 7919 % 2000 as string) as binary) as message",
+    )
+    lists = list(messages(rows, Archived("shop", 2_000, 2_000, 6_890)))
+    assert [int(each.message) for batch in lists for each in batch] == list(range(2_000))
+    assert [each.at for batch in lists for each in batch] == [1.7e9 + number // 3 / 1000 for number in range(2_000)]
+    assert [len(batch) for batch in lists] == [300] * 6 + [200]
+
+
+def test_fates_are_of_registrations_and_what_died_stays_dead(spark: "SparkSession", tmp_path: Path) -> None:
+    lives = {"1": ["done"], "2": ["timeout", "late"], "3": ["dead", "late"], "4": ["expired"], "5": ["retry"]}
+    told = [Happened("done", "1", after=-1)]  # of an id that was given before
+    for id, events in lives.items():
+        told += [Happened(event, id, after=int(id)) for event in ("registered", *events)]
+    told += [Happened("registered", "1", after=10), Happened("dead", "1", after=11), Happened("dead", "77")]
+    rows = spark.read.schema(DDL).parquet(write(tmp_path, told) + "/events")
+    found = [(row.key, row.fate) for row in fates(rows, rows.xid).collect()]
+    expected = [("x1", "dead"), ("x1", "done"), ("x2", "late"), ("x3", "dead"), ("x4", "expired"), ("x5", "open")]
+    assert sorted(found) == expected
+
+
+def test_of_messages_with_the_same_name_as_many_as_can_have_fared_alike(spark: "SparkSession") -> None:
+    def rows(**fates: str) -> Any:
+        told = [(key, fate) for key, words in fates.items() for fate in words.split()]
+        return spark.createDataFrame(
+            pa.Table.from_pydict(dict(zip(("key", "fate"), zip(*told, strict=True), strict=True)))
+        )
+
+    before = rows(a="done done dead", b="done", c="done done", d="open", e="late", f="done")
+    found = compare(before, rows(a="dead dead done", b="done", c="done", d="open open", e="done", z="dead"))
+    assert found.pairs == {
+        ("done", "done"): 3,
+        ("dead", "dead"): 1,
+        ("done", "dead"): 1,
+        ("done", "none"): 2,
+        ("open", "open"): 1,
+        ("none", "open"): 1,
+        ("late", "done"): 1,
+    }
+    assert (found.ids, found.differ) == (["a", "c", "d", "e", "f"], 5)
+    assert compare(before, before) == Comparison({("done", "done"): 6, ("dead", "dead"): 1, ("open", "open"): 1, ("late", "late"): 1}, [])  # fmt: skip  # noqa: E501
+
+
+def test_a_masked_message_is_known_by_what_is_left_of_it(spark: "SparkSession") -> None:
+    plain, order = b'{"card": "4111"}', b'{"meta": {"id": "%s"}, "card": "4111"}' % (b"a" * 40)
+    told = [(hashlib.sha1(plain).hexdigest(), plain), ("a" * 40, order), ("12", b"0012"), (hashlib.sha1(b"[]").hexdigest(), b"[]")]  # fmt: skip  # noqa: E501
+    rows = spark.createDataFrame(pa.Table.from_pylist([{"xid": xid, "message": message} for xid, message in told]))
+    found = [row.xid for row in masked(rows, ["$.card"]).select(replayed_as().alias("xid")).collect()]
+    assert found == [hashlib.sha1(b'{"card":"***"}').hexdigest(), "a" * 40, "12", told[3][0]]
+
+
+async def test_events_that_were_trimmed_before_they_were_read_are_told(redis: Redis, redis_url: str) -> None:
+    keys = Keys("shadow")
+    with Blocking.from_url(redis_url) as blocking:
+        tell(blocking, 5, keys=keys)
+        shadow = Shadow(redis, keys)
+        await shadow.begin()
+        tell(blocking, 7, start=6, each=3, keys=keys)
+        assert await shadow.read()
+        assert not await shadow.read()
+        tell(blocking, 2_000, start=13, keys=keys, history=10)
+    with pytest.raises(DataLost, match=r"events 13 to \d+ of shadow:events are gone: .* eventCapacity"):
+        await shadow.read()
+
+
+async def test_the_wait_ends_when_all_have_ended_or_nothing_can_come_any_more(redis: Redis) -> None:
+    keys, clock = Keys("shadow"), iter(range(0, 10_000, 10))
+    await policy(redis, keys, **LISTS)
+    found = await Policy.read(redis, keys)
+    assert found
+    shadow = Shadow(redis, keys)
+    await shadow.begin()
+    assert await shadow.ended(3, found, lambda: next(clock)) == 3
+    assert 50 < next(clock) <= 3 * (10 + 5) + 10 + 40
+    await redis.hset(keys.metric("taken"), "count", 3)
+    await redis.zadd(keys.deadlines, {"1": 1})
+    await redis.zadd(keys.delayed, {"2": 1, "3": 1})
+    begun = next(clock)
+    assert await shadow.ended(3, found, lambda: next(clock)) == 3
+    assert 50 < next(clock) - begun <= 3 * (10 + 5) + 10 + 50
+    waiting = asyncio.create_task(shadow.ended(3, found))
+    await redis.delete(keys.deadlines, keys.delayed)
+    assert await waiting == 0
+
+
+@contextmanager
+def working(url: str, namespace: str, act: Callable[[bytes], bool | None]) -> Iterator[None]:
+    """A worker: what ``act`` says of a message is that it is done, or given up for good, or nothing."""
+    over = Event()
+
+    def work() -> None:
+        with Blocking.from_url(url) as redis:
+            while not over.is_set():
+                taken: Any = redis.brpop([f"{namespace}:out"], 1)
+                if taken and (said := act(taken[1])) is not None:
+                    xid = xid_of(taken[1])
+                    word = {"xid": xid} if said else {"xid": xid, "error": "no tea", "retry": False}
+                    redis.lpush(f"{namespace}:done", json.dumps(word))
+
+    thread = Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def xid_of(message: bytes) -> str:
+    try:
+        return str(json.loads(message)["meta"]["id"])
+    except (ValueError, TypeError, KeyError):
+        return str(int(message)) if message.isdigit() else hashlib.sha1(message).hexdigest()
+
+
+@pytest.fixture
+def services(redis: Redis, redis_url: str, tmp_path: Path) -> Iterator[Callable[[str], Service]]:
+    """Starts an mdispatch, beside a monitor of shop and shadow."""
+    patience = {"message_timeout": 1, "message_expire": 30, "attempts": 2, "backoff": "[0.2]"}
+    started: list[Service] = []
+
+    def start(namespace: str) -> Service:
+        lists = {"in": f"{namespace}:in", "pending": f"{namespace}:pending", "out": f"{namespace}:out"}
+        service = Service("mdispatch", tmp_path / namespace, redis=redis_url, redis_namespace=namespace,
+                          event_messages="true", **lists, **patience)  # fmt: skip
+        started.append(service.start())
+        return service
+
+    monitor = Service("monitor", tmp_path / "monitor", redis=redis_url, redis_namespace="watcher",
+                      watch='["shop", "shadow"]', metrics_port=0)  # fmt: skip
+    with monitor:
+        yield start
+        for service in started:
+            assert service.stop() == 0
+
+
+def archive(spark: "SparkSession", url: str, place: Path) -> None:
+    """What the pipeline would make of shop's events."""
+    from pyspark.sql import functions as F
+
+    rows = spark.read.format("redis-stream").options(url=url, keys="shop:events").load().drop("malformed")
+    rows = rows.withColumns({"date": F.to_date("at"), "batch": F.lit("1")})
+    rows.write.partitionBy("date", "namespace", "batch").parquet(f"{place}/events")
+
+
+async def test_a_replay_has_the_outcome_of_before_and_a_worker_that_does_otherwise_is_found_out(
+    spark: "SparkSession",
+    services: Callable[[str], Service],
+    redis_url: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    pushed = [b"%d" % number for number in range(100)] + [b'{"meta": {"id": "order-%d"}}' % at for at in range(50)]
+    pushed += [b"lazy \0\xff\n\\", b"same", b"same", b"000"]
+
+    def act(message: bytes) -> bool | None:
+        return None if message.startswith(b"lazy") else xid_of(message)[-1] not in "27"
+
+    def settled(redis: Blocking) -> bool:
+        return redis.zcard("shop:message:deadlines") + redis.zcard("shop:message:delayed") == 0
+
+    with Blocking.from_url(redis_url) as redis, working(redis_url, "shop", act):
+        services("shop")
+        redis.lpush("shop:in", *pushed)
+        until(lambda: int(redis.hget("shop:metrics:taken", "count") or 0) == len(pushed) and settled(redis))
+    await asyncio.to_thread(archive, spark, redis_url, tmp_path)
+    services("shadow")
+    with Blocking.from_url(redis_url) as redis:
+        until(lambda: redis.exists("shadow:policy"))
+    given = asked(tmp_path, compare=True)
+    with working(redis_url, "shadow", act):
+        status = await replayed_here(spark, redis_url, replace(given, speed=3))
+    told = json.loads(capsys.readouterr().out)
+    died = sum(act(message) is not True for message in pushed)
+    assert {(row["before"], row["now"]): row["messages"] for row in told["compared"]["table"]} == {
+        ("done", "done"): len(pushed) - died,
+        ("dead", "dead"): died,
+    }
+    assert (status, told["messages"], told["unfinished"], told["compared"]["differ"]) == (0, len(pushed), 0, 0)
+    with Blocking.from_url(redis_url) as redis:
+        letters: Any = redis.lrange("shop:dead", 0, -1)
+        again: Any = redis.lrange("shadow:dead", 0, -1)
+        assert [len(letters), len(again)] == [died, died]
+    with working(redis_url, "shadow", lambda message: message not in (b"same", b"5") and act(message)):
+        assert await replayed_here(spark, redis_url, given) == 1
+    told = json.loads(capsys.readouterr().out)["compared"]
+    assert (told["differ"], told["ids"]) == (3, sorted(["5", hashlib.sha1(b"same").hexdigest()]))
+    assert {"before": "done", "now": "dead", "messages": 3} in told["table"]

@@ -1,0 +1,71 @@
+"""penstock lint --live: a composition as it is on its servers."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+import redis as blocking
+
+from penstock.embedded import EmbeddedServer, free_port
+from tests.commandline import penstock
+from tests.harness import Service, until
+
+
+async def test_live_is_about_compositions(tmp_path: Path) -> None:
+    result = await penstock("lint", tmp_path / "mpush.yaml", "--live")
+    assert (result.status, "expected a directory" in result.error) == (2, True)
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    """One fan-out."""
+    (tmp_path / "Procfile").write_text("fan: python -m services.mpush --props mpush.yaml\n")
+    (tmp_path / "mpush.yaml").write_text("redisNamespace: fan\nin: in\npending: pending\nout: [a, b]\n")
+    (tmp_path / "composition.yaml").write_text("external: {writes: in, reads: [a, b]}\n")
+    return tmp_path
+
+
+async def live(directory: Path, url: str) -> list[str]:
+    result = await penstock("lint", directory, "--live", "--redis", url)
+    assert result.error == ""
+    return [line.replace(f"{directory}/", "") for line in result.text.splitlines()]
+
+
+async def test_live_finds_nothing_where_all_is_well(small: Path) -> None:
+    with (
+        EmbeddedServer(aof=True) as server,
+        Service("mpush", small / "log", redis=server.url, redis_namespace="fan", **{"in": "in"}, pending="pending",
+                out=["a", "b"]) as service,
+    ):  # fmt: skip
+        await asyncio.to_thread(until, lambda: "registered" in service.said())
+        result = await penstock("lint", small, "--live", redis=server.url)
+        assert (result.status, result.text.partition(";")[0]) == (0, f"{small}: fine")
+
+
+async def test_live_finds_what_is_wrong_on_the_server(small: Path) -> None:
+    with EmbeddedServer(maxmemory_policy="allkeys-lru") as server:
+        client = blocking.Redis(port=server.port)
+        client.set("b", "text")
+        client.set("fan:lists", "text")
+        here = f"localhost:{server.port}/0"
+        redis, namespace = "mpush.yaml: redis: its server", "mpush.yaml:1: redisNamespace:"
+        deletes = "deletes messages when its memory is full: maxmemory-policy allkeys-lru"
+        assert await live(small, server.url) == [
+            f"{redis} {deletes}; expected noeviction [server]",
+            f"{redis} keeps nothing on disk: a restart loses all messages; expected appendonly yes [server]",
+            f"mpush.yaml:4: out: 'b' is a string on {here}; expected a list [type]",
+            f"{namespace} 'fan:lists' is a string on {here}; expected a hash [type]",
+            f"{namespace} fan (mpush) does not run: no instance is alive on {here} [running]",
+        ]
+
+
+async def test_live_takes_names_in_different_slots_for_a_mistake_on_a_cluster(small: Path) -> None:
+    with EmbeddedServer(cluster_enabled="yes") as server:
+        lines = await live(small, server.url)
+    assert any(line.startswith("mpush.yaml:1: redisNamespace: a, b, fan:ids, in, pending lie in") for line in lines)
+
+
+async def test_live_names_a_server_that_is_not_there(small: Path) -> None:
+    port = free_port()
+    (line,) = await live(small, f"redis://user:secret@127.0.0.1:{port}/0")
+    assert line.startswith(f"mpush.yaml: redis: cannot reach redis://user:***@127.0.0.1:{port}/0: connection refused")

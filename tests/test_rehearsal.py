@@ -1,0 +1,89 @@
+"""A rehearsal runs a composition as it is, and nothing of it reaches a server but those of its own."""
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import PenstockError
+from penstock.rehearsal import Rehearsal
+from penstock.topology.files import read
+from tests.commandline import until
+from tests.harness import ROOT
+
+
+async def test_no_server_that_the_environment_or_a_file_names_is_reached(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MPUSH_SERVICE_REDIS", "rediss://user:secret@far.example:6390/0")
+    monkeypatch.setenv("FAR", "redis://far.example:6391/3")
+    (tmp_path / "Procfile").write_text(
+        "show: REDIS=redis://far.example:6392/2 OTHER=$FAR env && sleep 60\n"
+        "plain: env && sleep 60\n"
+        f"mpush: exec python -m services.mpush --props {tmp_path}/mpush.yaml\n"
+    )
+    (tmp_path / "mpush.yaml").write_text("redis: redis://far.example:6392/2\nin: in\npending: pending\nout: [out]\n")
+    async with Rehearsal(read(tmp_path)) as rehearsal:
+        await rehearsal.start()
+        said = rehearsal.performers["show"].said
+
+        async def told() -> bool:
+            return "OTHER=" in said() and "REDIS=" in rehearsal.performers["plain"].said()
+
+        await until(told)
+        ports = {host: server.port for host, server in rehearsal.servers.items()}
+        assert set(ports) == {"localhost:6379", "far.example:6391", "far.example:6392"}
+        environ = dict(line.split("=", 1) for line in said().splitlines() if "=" in line)
+        assert environ["REDIS"] == f"redis://127.0.0.1:{ports['far.example:6392']}/2"
+        assert environ["OTHER"] == f"redis://127.0.0.1:{ports['far.example:6391']}/3"
+        assert f"REDIS=redis://127.0.0.1:{ports['localhost:6379']}/0" in rehearsal.performers["plain"].said()
+        assert "far.example" not in said() + rehearsal.performers["plain"].said()
+        redis = rehearsal.client("far.example:6392/2")
+        await redis.lpush("in", "one")
+
+        async def delivered() -> bool:
+            return bool(await redis.llen("out"))
+
+        await until(delivered)
+
+
+def test_a_command_that_names_a_server_is_refused_without_its_password(tmp_path: Path) -> None:
+    (tmp_path / "Procfile").write_text("mover: exec python mover.py --from rediss://user:secret@far.example:6390/0\n")
+    with pytest.raises(PenstockError, match="mover: its command names a server, which it would reach") as told:
+        Rehearsal(read(tmp_path))
+    assert "secret" not in str(told.value)
+
+
+async def test_a_composition_of_containers_alone_runs_here(tmp_path: Path) -> None:
+    for name in ("compose.yaml", "composition.yaml", "mpush.yaml"):
+        shutil.copy(ROOT / "compose" / "weather" / name, tmp_path)
+    topology = read(tmp_path)
+    assert topology.problems == ()
+    async with Rehearsal(topology) as rehearsal:
+        await rehearsal.start()
+        (host,) = set(rehearsal.servers) - {"localhost:6379"}
+        redis = rehearsal.client(f"{host}/0")
+        await redis.lpush("weather:in", *range(10))
+
+        async def handled() -> bool:
+            return [await redis.llen(f"weather:{name}") for name in ("archived", "report:handled")] == [10, 10]
+
+        await until(handled)
+
+
+async def test_a_process_that_fails_is_started_again_and_one_that_was_stopped_is_not(tmp_path: Path) -> None:
+    (tmp_path / "Procfile").write_text("fails: exit 3\nends: exit 0\nstays: exec sleep 60\n")
+    async with Rehearsal(read(tmp_path)) as rehearsal:
+        await rehearsal.start()
+        fails, ends, stays = (rehearsal.performers[name] for name in ("fails", "ends", "stays"))
+
+        async def again() -> bool:
+            return fails.starts > 2
+
+        await until(again)
+        assert ends.starts == 1
+        await asyncio.gather(stays.start(), stays.start())
+        assert stays.starts == 1, "one that runs is not started twice"
+        assert await stays.stop() == -15
+        assert stays.pid is None

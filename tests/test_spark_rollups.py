@@ -1,0 +1,217 @@
+"""Roll-ups: added up from parts they are what plain Python and NumPy find of the whole, and nothing counts twice."""
+
+import math
+import random
+from collections import defaultdict
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from redis import Redis
+
+from penstock.errors import WrongType
+from tests.spark import pytestmark  # noqa: F401
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+DAY: Final = datetime(2025, 11, 20, tzinfo=UTC)
+KEPT: Final = {"minute": 10**9, "hour": 10**9, "day": 10**9}
+Event = dict[str, Any]
+
+
+def events(number: int, rng: random.Random) -> list[Event]:
+    """Of two days, two namespaces, with times from nothing to far more than what is allowed."""
+    kinds = ["registered", "done", "timeout", "dead"]
+    return [
+        {
+            "namespace": rng.choice(["shop", "shop:café"]),
+            "queue": rng.choice(["out", "a:b"]),
+            "event": (kind := rng.choice(kinds)),
+            "at": DAY + timedelta(seconds=rng.choice([1, 4_000, 90_000]) + rng.random() * 120),
+            "attempt": rng.choice([None, 1, 2]),
+            "seconds": None
+            if kind == "registered"
+            else round(rng.choice([0.0, rng.random(), rng.expovariate(0.3)]), 6),
+            "timeout": rng.choice([None, 2.0]),
+        }
+        for _ in range(number)
+    ]
+
+
+def frame(spark: "SparkSession", rows: list[Event]) -> "DataFrame":
+    import pyarrow as pa
+
+    words, moment = dict.fromkeys(["namespace", "queue", "event"], pa.string()), pa.timestamp("us", tz="UTC")
+    numbers = {"attempt": pa.int32(), "seconds": pa.float64(), "timeout": pa.float64()}
+    return spark.createDataFrame(pa.Table.from_pylist(rows, pa.schema({**words, "at": moment, **numbers})))
+
+
+def plainly(rows: list[Event], seconds: int) -> dict[tuple[Any, ...], dict[str, Any]]:
+    """What the windows of so many seconds have to say, found one event at a time."""
+    import numpy as np
+
+    several = defaultdict(list)
+    for row in rows:
+        start = datetime.fromtimestamp(row["at"].timestamp() // seconds * seconds, UTC)
+        several[start, row["namespace"], row["queue"], row["event"]].append(row)
+    found = {}
+    for key, some in several.items():
+        times = [row["seconds"] for row in some if row["seconds"] is not None]
+        shares = [row["seconds"] / row["timeout"] for row in some if None not in (row["seconds"], row["timeout"])]
+        found[key] = {
+            "count": len(some),
+            "micros": sum(round(time * 1_000_000) for time in times),
+            "max": max(times, default=None),
+            "histogram": [
+                sum(min(math.floor(share * 10 + 1e-9), 10) == place for share in shares) for place in range(11)
+            ],
+            "attempts": sum(row["attempt"] or 0 for row in some),
+            "timeouts": len(some) * (key[3] == "timeout"),
+            "dead": len(some) * (key[3] == "dead"),
+            "percentiles": [
+                float(np.quantile(times, share, method="inverted_cdf")) if times else None
+                for share in (0.5, 0.95, 0.99)
+            ],
+        }
+    return found
+
+
+def check(rows: "DataFrame", expected: dict[tuple[Any, ...], dict[str, Any]]) -> None:
+    found = {(row["start"], row["namespace"], row["queue"], row["event"]): row for row in rows.toArrow().to_pylist()}
+    assert found.keys() == expected.keys()
+    for key, wanted in expected.items():
+        row = found[key]
+        assert {name: row[name] for name in wanted if name != "percentiles"} | {
+            "percentiles": wanted["percentiles"]
+        } == wanted
+        assert row["sum"] == row["micros"] / 1_000_000
+        for name, percentile in zip(("p50", "p95", "p99"), wanted["percentiles"], strict=True):
+            assert row[name] == (percentile if percentile is None else pytest.approx(percentile, rel=0.05, abs=1e-6))
+
+
+@settings(max_examples=3, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+@given(seed=st.integers(0, 2**32), cuts=st.lists(st.floats(0, 1), min_size=1, max_size=3))
+def test_parts_however_they_are_cut_add_up_to_what_plain_python_finds(
+    spark: "SparkSession", seed: int, cuts: list[float]
+) -> None:
+    from penstock.spark.rollups import SIZES, minutes, windows
+
+    rows = events(300, random.Random(seed))
+    bounds = [0, *sorted(int(cut * len(rows)) for cut in cuts), len(rows)]
+    parts = [minutes(frame(spark, rows[first:last])) for first, last in pairwise(bounds)]
+    together = parts[0]
+    for part in parts[1:]:
+        together = together.union(part)
+    together = together.cache()
+    for size, seconds in SIZES.items():
+        check(windows(together, size), plainly(rows, seconds))
+    together.unpersist()
+
+
+@pytest.fixture
+def shop(redis_url: str) -> Iterator[Any]:
+    with Redis.from_url(redis_url, decode_responses=True) as client:
+        client.flushall()
+        yield client
+
+
+def test_what_batches_say_is_in_hashes_and_parquet_once_whatever_is_done_twice(
+    spark: "SparkSession", shop: Any, redis_url: str, tmp_path: Path
+) -> None:
+    from penstock.spark.archive import rolled_up
+    from services.pipeline.rollups import Rollups
+
+    rows = events(400, random.Random(7))
+    with Redis.from_url(redis_url) as redis:
+        one = Rollups(spark, str(tmp_path), redis, KEPT, 0)
+        assert one.add(frame(spark, rows[:150]), "q", 0, "q-0") == 0
+        shop.set("shop:rollup:2025-11-20T01:06", "somebody else's")
+        with pytest.raises(WrongType, match="shop:rollup:2025-11-20T01:06 holds a string, expected a hash"):
+            one.add(frame(spark, rows[150:300]), "q", 1, "q-1")
+        shop.delete("shop:rollup:2025-11-20T01:06")
+        again = Rollups(spark, str(tmp_path), redis, KEPT, 0)
+        for _ in range(2):
+            assert again.add(frame(spark, rows[150:300]), "q", 1, "q-1") == 0
+        again.close()
+        late = again.add(frame(spark, rows[300:]), "q", 2, "q-2")
+        assert late == 100
+        Rollups(spark, str(tmp_path), redis, KEPT, 0).close()  # knows of no hour that is not done
+        again.close()
+    for size, seconds in (("minute", 60), ("hour", 3_600), ("day", 86_400)):
+        expected = plainly(rows, seconds)
+        check(spark.read.parquet(str(tmp_path / "rollups")).where(f"size = '{size}'"), expected)
+        check(rolled_up(spark, str(tmp_path), size), expected)
+        check_hashes(shop, expected, size, without="2025-11-20T01:06")
+
+
+def check_hashes(shop: Any, expected: dict[tuple[Any, ...], dict[str, Any]], size: str, without: str) -> None:
+    name_of = {"minute": "%Y-%m-%dT%H:%M", "hour": "%Y-%m-%dT%H", "day": "%Y-%m-%d"}[size]
+    for (start, namespace, queue, event), wanted in expected.items():
+        if start.strftime(name_of) == without:
+            continue
+        key, prefix = f"{namespace}:rollup:{start.strftime(name_of)}", f"{event}:{queue}"
+        found = {
+            field.removeprefix(prefix + ":"): value
+            for field, value in shop.hgetall(key).items()
+            if field.startswith(prefix + ":")
+        }
+        assert int(found["count"]) == wanted["count"]
+        assert int(found.get("attempts", 0)) == wanted["attempts"]
+        assert [int(found.get(f"histo{place}", 0)) for place in range(0, 101, 10)] == wanted["histogram"]
+        if wanted["max"] is None:
+            assert "sum" not in found
+            continue
+        assert (float(found["sum"]), float(found["max"])) == (wanted["micros"] / 1e6, wanted["max"])
+        for name, percentile in zip(("p50", "p95", "p99"), wanted["percentiles"], strict=True):
+            assert float(found[name]) == pytest.approx(percentile, rel=0.05, abs=2e-6)
+    for key in shop.keys("*:rollup:*"):
+        assert shop.ttl(key) > 10**8
+    if size == "day":
+        whole = shop.hgetall(f"shop:rollup:{DAY:%Y-%m-%d}")
+        of_day = {key: value for key, value in expected.items() if key[0] == DAY and key[1] == "shop"}
+        for total in ("count", "timeouts", "dead", "attempts"):
+            assert int(whole[total]) == sum(value[total] for value in of_day.values())
+
+
+def now_and_before() -> tuple[datetime, datetime, list[Event]]:
+    """A moment of this hour and one three days ago, and an event of each."""
+    now = datetime.now(UTC)
+    before = now - timedelta(days=3)
+    done: Event = {"namespace": "shop", "queue": "out", "event": "done", "attempt": 1, "seconds": 1.0, "timeout": 2.0}
+    return now, before, [done | {"at": now}, done | {"at": before}]
+
+
+def test_no_hash_is_kept_for_windows_that_are_long_over(
+    spark: "SparkSession", shop: Any, redis_url: str, tmp_path: Path
+) -> None:
+    from services.pipeline.rollups import Rollups
+
+    now, before, rows = now_and_before()
+    with Redis.from_url(redis_url) as redis:
+        kept = {"minute": 60, "hour": 7 * 86_400, "day": 0}
+        Rollups(spark, str(tmp_path), redis, kept, 0).add(frame(spark, rows), "q", 0, "q-0")
+    names = {f"shop:rollup:{now:%Y-%m-%dT%H:%M}", f"shop:rollup:{now:%Y-%m-%dT%H}"}
+    assert set(shop.keys("shop:rollup:*")) == names | {f"shop:rollup:{before:%Y-%m-%dT%H}"}
+    assert 0 < shop.ttl(f"shop:rollup:{now:%Y-%m-%dT%H:%M}") <= 120
+
+
+def test_a_window_is_left_open_while_it_lasts_and_for_a_while_after(
+    spark: "SparkSession", redis_url: str, tmp_path: Path
+) -> None:
+    from services.pipeline.rollups import Rollups
+
+    _, before, rows = now_and_before()
+    with Redis.from_url(redis_url) as redis:
+        rollups = Rollups(spark, str(tmp_path), redis, KEPT, 3_600)
+        rollups.add(frame(spark, rows), "q", 0, "q-0")
+        rollups.close()
+        assert not (tmp_path / "rollups").exists()
+        Rollups(spark, str(tmp_path), redis, KEPT, 0).close()
+    hours = spark.read.parquet(str(tmp_path / "rollups")).where("size = 'hour'").toArrow().to_pylist()
+    assert [row["start"] for row in hours] == [before.replace(minute=0, second=0, microsecond=0)]

@@ -1,0 +1,104 @@
+"""What several looks at a composition say together: rates, ages, and where messages pile up."""
+
+import pytest
+
+from penstock.topology import End, Part, Place, Topology
+from penstock.topology.observed import REMEMBERED, Counted, Look, Looks, Sight
+
+URL = "redis://localhost:6379/0"
+SERVER = "localhost:6379/0"
+IN, OUT, END = (Place(name, SERVER) for name in ("in", "out", "end"))
+HOP = Topology(
+    (
+        Part("hop", "mpush", "ns", ends=(End("in", "in", "reads", "in", URL), End("out", "out", "writes", "out", URL))),
+        Part("worker", ends=(End("out", "in", "reads", "reads", URL), End("end", "out", "writes", "writes", URL))),
+        Part(
+            "monitor",
+            "monitor",
+            "m",
+            ends=(End("done", "done", "reads", "", URL), End("out", "out", "writes", "", URL)),
+        ),
+    )
+)
+
+
+def seen(*looks: tuple[int, int, int]) -> Looks:
+    """A look a second: messages in ``in``, those that the hop has delivered, those left in ``out``; one is in hand."""
+    found = Looks()
+    for second, (waiting, delivered, left) in enumerate(looks):
+        hop = Counted(alive=1, pending=1, taken=delivered, delivered={"out": delivered, "count": delivered})
+        services = {"ns": hop, "m": Counted(1, 0, 0, {})}
+        found.add(HOP, Look(float(second), lengths={IN: waiting, OUT: left, END: 5}, services=services))
+    return found
+
+
+def test_rates_are_those_of_what_came_and_what_left() -> None:
+    looks = seen((10, 0, 0), (20, 30, 10), (0, 80, 20))
+    assert looks.sight(IN) == Sight(0, arriving=35, leaving=40, growth=-5)
+    assert looks.sight(OUT) == Sight(20, arriving=40, leaving=30, growth=10, oldest=0, piles_up=False)
+    assert looks.taking("ns") == 40
+
+
+def test_after_one_look_no_rate_is_known() -> None:
+    looks = seen((10, 5, 0))
+    assert (looks.sight(IN).arriving, looks.taking("ns")) == (None, None)
+    assert looks.sight(IN).at_least
+
+
+def test_of_a_list_that_nobody_counts_only_its_growth_is_known() -> None:
+    looks = seen((0, 0, 0), (0, 9, 9))
+    assert looks.sight(END) == Sight(5, growth=0)
+    looks.add(HOP, Look(2.0, lengths={END: 9}))
+    assert looks.sight(END) == Sight(9, growth=2)
+
+
+def test_a_list_that_was_not_seen_is_not_known() -> None:
+    assert seen((0, 0, 0)).sight(Place("in", "elsewhere:6379/0")) == Sight()
+
+
+@pytest.mark.parametrize(
+    ("looks", "oldest", "at_least"),
+    [
+        ([(0, 0, 0), (0, 10, 10), (0, 20, 20), (0, 30, 30)], 2, False),
+        ([(0, 0, 0), (0, 10, 10), (0, 20, 10), (0, 30, 10)], 0, False),
+        ([(0, 0, 0), (0, 10, 10), (0, 20, 11), (0, 30, 15)], 1, False),
+        ([(0, 10, 10), (0, 10, 10), (0, 10, 10)], 2, True),
+        ([(0, 10, 10), (0, 12, 2), (0, 15, 5)], 1, False),
+    ],
+)
+def test_the_oldest_message_is_the_one_after_those_that_have_left(
+    looks: list[tuple[int, int, int]], oldest: float, at_least: bool
+) -> None:
+    sight = seen(*looks).sight(OUT)
+    assert (sight.oldest, sight.at_least) == (oldest, at_least)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "piles_up"),
+    [
+        ([1, 2, 3], False),
+        ([1, 2, 3, 4], True),
+        ([5, 1, 2, 3, 4], True),
+        ([1, 1, 2, 2, 2, 3, 3, 4], True),
+        ([1, 2, 3, 3], False),
+        ([1, 2, 3, 4, *[4] * 7], False),
+        ([1, 2, 3, 4, 2], False),
+    ],
+)
+def test_a_list_that_only_ever_grows_piles_up(lengths: list[int], piles_up: bool) -> None:
+    assert seen(*((0, 0, length) for length in lengths)).sight(OUT).piles_up is piles_up
+
+
+def test_what_the_entries_say_of_their_age_wins() -> None:
+    looks = seen((0, 0, 0))
+    looks.add(HOP, Look(1.0, lengths={OUT: 3}, oldest={OUT: 77.0}))
+    assert looks.sight(OUT).oldest == 77.0
+
+
+def test_a_counter_that_was_reset_is_no_rate_below_zero() -> None:
+    assert seen((0, 50, 0), (0, 3, 0)).sight(OUT).arriving == 0
+
+
+def test_no_more_looks_are_kept_than_ages_need() -> None:
+    looks = seen(*((0, second, 0) for second in range(REMEMBERED + 50)))
+    assert len(looks._looks) == REMEMBERED
