@@ -6,7 +6,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from random import SystemRandom
 from typing import Self
@@ -26,7 +26,7 @@ class EmbeddedServer:
     """
 
     def __init__(self, *, directory: Path | None = None, aof: bool = False, port: int = 0, **options: Words) -> None:
-        self.port = port or free_port()
+        self.port = port or free_port(bus="cluster_enabled" in options)
         self.url = f"redis://127.0.0.1:{self.port}/0"
         self._temporary = directory is None
         self.directory = directory or Path(tempfile.mkdtemp(prefix="penstock-"))
@@ -107,15 +107,19 @@ def binary() -> str:
     return str(get_binary_path())
 
 
-def free_port() -> int:
-    """A port of 127.0.0.1 that nothing listened on just now.
+BUS = 10_000
+"""The nodes of a cluster talk to each other on their port and so many."""
 
-    It is below those that Linux gives to outgoing connections (32768 and up): one of these might have it while the
+
+def free_port(*, bus: bool = False) -> int:
+    """A port of 127.0.0.1 that nothing listened on just now; with ``bus`` nor on the one for the nodes of a cluster.
+
+    Both are below those that Linux gives to outgoing connections (32768 and up): one of these might have it while the
     server is down that is to have it again, or, where a client keeps asking for that server, be connected to itself.
-    The nodes of a cluster talk to each other on their port + 10,000, which there is, too.
     """
     while True:
-        port = SystemRandom().randrange(10_000, 32_768)
-        with socket.socket() as taken, suppress(OSError):
-            taken.bind(("127.0.0.1", port))
+        port = SystemRandom().randrange(10_000, 32_768 - BUS * bus)
+        with ExitStack() as taken, suppress(OSError):
+            for wanted in (port, port + BUS)[: 1 + bus]:
+                taken.enter_context(socket.socket()).bind(("127.0.0.1", wanted))
             return port

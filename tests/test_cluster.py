@@ -1,16 +1,18 @@
 """Services on a Redis Cluster: names with a common hash tag, wherever their slot is and goes."""
 
 import json
+import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from random import SystemRandom
 from typing import Any
 
 import pytest
 from redis import Redis
 from redis.crc import key_slot
 
-from penstock.embedded import EmbeddedServer
+from penstock.embedded import BUS, EmbeddedServer, free_port
 from tests.harness import Service, until
 
 SLOT = key_slot(b"demo")
@@ -60,6 +62,14 @@ def nodes(cluster: tuple[Node, Node]) -> tuple[Node, Node]:
 
 def _has_slot(node: Node) -> bool:
     return any(start <= SLOT <= end and servers[0][2].decode() == node.id for start, end, *servers in node.ask("SLOTS"))
+
+
+def test_a_nodes_port_is_free_for_the_other_nodes_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    busy, free = (free_port(bus=True) for _ in range(2))
+    asked = iter((busy, free))
+    monkeypatch.setattr(SystemRandom, "randrange", lambda *_: next(asked))
+    with socket.create_server(("127.0.0.1", busy + BUS)), EmbeddedServer(cluster_enabled="yes") as server:
+        assert server.port == free
 
 
 @contextmanager
