@@ -13,10 +13,11 @@ from bench.figures import Figure
 from bench.stage import Stage
 from penstock.keys import Keys
 from penstock.lua import Script
+from penstock.spark.archive import WRITING
 from tests.harness import Service, until
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 SHOP: Final = Keys("bench:shop")
 PIPELINE: Final = Keys("bench:pipeline")
@@ -79,25 +80,76 @@ def reading(stage: Stage, rounds: int, events: int) -> list[Figure]:
     return figures
 
 
+Turn = tuple[float, float, float]
+"""Seconds of the bare process, of Spark, and of Spark where nothing is to be read: all else is its own."""
+
+
 def _in_turns(
     stage: Stage, spark: "SparkSession", rounds: int, events: int, place: Path
-) -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
-    """Bare seconds and Spark's, of reading alone and of Parquet."""
+) -> tuple[list[Turn], list[Turn]]:
+    """Of reading alone and of Parquet."""
+    import pyarrow as pa
+
+    from penstock.spark.decode import decoded
+
     frame = spark.read.format("redis-stream").options(url=stage.url, keys=SHOP.events).load()
-    assert frame.count() == events  # which warms up
+    (batch,) = decoded(SHOP.namespace, next(_pages(stage)))
+    ready = _ready(
+        spark, batch.slice(0, PAGE).append_column("timeout", pa.repeat(10.0, min(PAGE, batch.num_rows))), events
+    )
+    assert frame.count() == ready.count() == events  # which warms up
+
+    def into_arrow(rows: "DataFrame") -> float:
+        return _seconds(lambda: rows.write.format("noop").mode("overwrite").save())
+
+    def into_parquet(rows: "DataFrame") -> float:
+        writer = rows.write.mode("overwrite").options(**WRITING)
+        return _seconds(lambda: writer.parquet(f"{place}/spark"))
+
     read, parquet = [], []
     for _ in range(rounds):
-        ours = _seconds(lambda: frame.write.format("noop").mode("overwrite").save())
-        read.append((_seconds(lambda: [len(page) for page in _pages(stage)]), ours))
-        ours = _seconds(lambda: frame.write.mode("overwrite").parquet(f"{place}/spark"))
-        parquet.append((_seconds(lambda: _bare_parquet(stage, place / "bare.parquet")), ours))
+        spent = into_arrow(frame), into_arrow(ready)
+        read.append((_seconds(lambda: [len(page) for page in _pages(stage)]), *spent))
+        spent = into_parquet(frame), into_parquet(ready)
+        parquet.append((_seconds(lambda: _bare_parquet(stage, place / "bare.parquet")), *spent))
     return read, parquet
 
 
-def _ratio(name: str, events: int, pairs: Sequence[tuple[float, float]], limit: float) -> Figure:
-    bare, ours = (statistics.median(column) for column in zip(*pairs, strict=True))
-    note = f"{events / ours / 1000:,.0f} k/s against {events / bare / 1000:,.0f} k/s"
-    return Figure(name, "x", [bare / ours for bare, ours in pairs], limit, at_least=True, note=note)
+def _ready(spark: "SparkSession", batch: Any, events: int) -> "DataFrame":
+    """``events`` rows that two workers hand to Spark without reading any: ``batch`` again and again."""
+    from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+    from penstock.spark.streams import DDL
+
+    tasks = 2
+
+    class Ready(DataSourceReader):
+        def partitions(self) -> list[InputPartition]:
+            return [InputPartition(task) for task in range(tasks)]
+
+        def read(self, _: Any) -> Iterator[Any]:
+            for _ in range(events // tasks // batch.num_rows):
+                yield batch
+
+    class Source(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "ready"
+
+        def schema(self) -> str:
+            return DDL
+
+        def reader(self, schema: Any) -> Ready:
+            return Ready()
+
+    spark.dataSource.register(Source)
+    return spark.read.format("ready").load()
+
+
+def _ratio(name: str, events: int, turns: Sequence[Turn], limit: float) -> Figure:
+    bare, ours, ready = (f"{events / statistics.median(column) / 1000:,.0f} k/s" for column in zip(*turns, strict=True))
+    note = f"{ours} against {bare}; Spark with nothing to read: {ready}"
+    return Figure(name, "x", [bare / ours for bare, ours, _ in turns], limit, at_least=True, note=note)
 
 
 def _seconds(work: Any) -> float:
@@ -127,7 +179,8 @@ def _bare_parquet(stage: Stage, place: Path) -> None:
 
     from penstock.spark.decode import SCHEMA, decoded
 
-    with pq.ParquetWriter(place, SCHEMA, compression="zstd") as writer:
+    level = int(WRITING["parquet.compression.codec.zstd.level"])
+    with pq.ParquetWriter(place, SCHEMA, compression="zstd", compression_level=level) as writer:
         for page in _pages(stage):
             for batch in decoded(SHOP.namespace, page):
                 writer.write_batch(batch)

@@ -2,7 +2,7 @@
 
 A micro-batch leaves a part, which says minute by minute what happened in it; parts add up. When a window is over, and
 nothing has come to it for a while, all its parts become its rows. Events that come later still are counted as late, and
-the rows are made anew.
+the rows are made anew: an empty file says so before such events are there, and is gone when the rows are.
 """
 
 import json
@@ -32,6 +32,8 @@ _rollup: Final = Script.read(Path(__file__).parent / "lua" / "rollup.lua")
 NAMES: Final = {"minute": "%Y-%m-%dT%H:%M", "hour": "%Y-%m-%dT%H", "day": "%Y-%m-%d"}
 """How a window is named: as much of its start as tells how long it is."""
 COUNTS: Final = ("count", "timed", "micros", "attempts", "timeouts", "dead")
+AGAIN: Final = "_again"
+"""Where among the roll-ups it is said which rows are to be made anew."""
 AT_A_TIME: Final = 500
 """Hashes that one round trip adds to."""
 Row = dict[str, Any]
@@ -76,14 +78,17 @@ class Rollups:
         self._spark, self._redis, self._kept, self._lateness = spark, redis, kept, lateness
         self._minutes, self._rollups = f"{directory}/{MINUTES}", f"{directory}/{ROLLUPS}"
         self._guard = Lock()
+        """Parts are added, or rows made: never both at once."""
         starts = [
             datetime.strptime(hour, NAMES["hour"]).replace(tzinfo=UTC)
             for (hour,) in listed(spark, self._minutes, "hour")
         ]
         touched = {Window.of(size, start) for start in starts for size in ("hour", "day")}
         places = {size: set(listed(spark, f"{self._rollups}/size={size}", "date", "hour")) for size in ("hour", "day")}
+        reopened = {size: {name for (name,) in listed(spark, f"{self._rollups}/{AGAIN}", size)} for size in places}
         self._closed = {window for window in touched if window.place in places[window.size]}
-        self._open = dict.fromkeys(touched - self._closed, -float(lateness))
+        again = {window for window in self._closed if window.name in reopened[window.size]}
+        self._open = dict.fromkeys(touched - self._closed | again, -float(lateness))
         """Windows whose rows are to be made, by when something came to them last (``time.monotonic``)."""
 
     def add(self, events: "DataFrame", query: str, batch: int, name: str) -> int:
@@ -91,19 +96,21 @@ class Rollups:
         from pyspark.sql import functions as F
 
         table = minutes(events).toArrow()
-        parts = self._spark.createDataFrame(table).coalesce(1)
-        hour = F.date_format("start", "yyyy-MM-dd'T'HH")
-        overwrite(parts.withColumns({"hour": hour, "batch": F.lit(name)}), self._minutes, "hour", "batch")
         rows = table.to_pylist()
-        self._add_to_hashes(rows, query, batch)
-        now = time.monotonic()
         touched = Counter[Window]()
         for row in rows:
             touched[Window.of("hour", row["start"])] += row["count"]
+        parts = self._spark.createDataFrame(table).coalesce(1)
+        hour = F.date_format("start", "yyyy-MM-dd'T'HH")
         with self._guard:
-            for window in touched:
-                self._open |= {window: now, Window.of("day", window.start): now}
-            return sum(count for window, count in touched.items() if window in self._closed)
+            reached = {*touched, *(Window.of("day", window.start) for window in touched)}
+            for window in reached & self._closed - self._open.keys():
+                self._mark(window, again=True)
+            overwrite(parts.withColumns({"hour": hour, "batch": F.lit(name)}), self._minutes, "hour", "batch")
+            self._open |= dict.fromkeys(reached, time.monotonic())
+            late = sum(count for window, count in touched.items() if window in self._closed)
+        self._add_to_hashes(rows, query, batch)
+        return late
 
     def _add_to_hashes(self, rows: Iterable[Row], query: str, batch: int) -> None:
         gathered: defaultdict[tuple[str, Window], defaultdict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
@@ -135,28 +142,34 @@ class Rollups:
 
     def close(self) -> None:
         """Make the rows of windows that are over."""
-        over = self._over()
-        # By their paths: to look for them would be to list all that there ever were.
-        hours = [f"{self._minutes}/hour={window.name}" for window in over if window.size == "hour"]
-        days = [f"{self._rollups}/size=hour/date={window.name}" for window in over if window.size == "day"]
-        if hours:
-            parts = self._spark.read.option("basePath", self._minutes).parquet(*hours)
-            for size in ("minute", "hour"):
-                self._write(windows(parts, size), size)
-        if days:
-            ended = self._spark.read.option("basePath", f"{self._rollups}/size=hour").parquet(*days)
-            self._write(windows(ended, "day"), "day")
         with self._guard:
-            self._closed.update(over)
-
-    def _over(self) -> list[Window]:
-        """Takes them from those that are open; whatever comes to one from now on opens it again."""
-        now, quiet = datetime.now(UTC) - timedelta(seconds=self._lateness), time.monotonic() - self._lateness
-        with self._guard:
+            now, quiet = datetime.now(UTC) - timedelta(seconds=self._lateness), time.monotonic() - self._lateness
             over = [window for window, last in self._open.items() if window.end <= now and last <= quiet]
+            # By their paths: to look for them would be to list all that there ever were.
+            hours = [f"{self._minutes}/hour={window.name}" for window in over if window.size == "hour"]
+            days = [f"{self._rollups}/size=hour/date={window.name}" for window in over if window.size == "day"]
+            if hours:
+                parts = self._spark.read.option("basePath", self._minutes).parquet(*hours)
+                for size in ("minute", "hour"):
+                    self._write(windows(parts, size), size)
+            if days:
+                ended = self._spark.read.option("basePath", f"{self._rollups}/size=hour").parquet(*days)
+                self._write(windows(ended, "day"), "day")
             for window in over:
                 del self._open[window]
-        return over
+                if window in self._closed:
+                    self._mark(window, again=False)
+            self._closed.update(over)
+
+    def _mark(self, window: Window, *, again: bool) -> None:
+        """Have a file say that the rows of ``window`` are to be made anew, or not any more."""
+        java: Any = self._spark._jvm
+        file = java.org.apache.hadoop.fs.Path(f"{self._rollups}/{AGAIN}/{window.size}={window.name}")
+        files = file.getFileSystem(self._spark._jsc.hadoopConfiguration())
+        if again:
+            files.create(file).close()
+        else:
+            files.delete(file, False)
 
     def _write(self, rows: "DataFrame", size: str) -> None:
         from pyspark.sql import functions as F

@@ -31,8 +31,13 @@ _sessions: "list[SparkSession]" = []
 @asynccontextmanager
 async def sparks(settings: Settings) -> AsyncIterator[None]:
     """While the process lives there is one Spark, whatever becomes of the server."""
-    # Adaptive plans cost each of the small jobs of a micro-batch more than they save.
-    spark = await asyncio.to_thread(session, settings.master, settings.memory, spark_sql_adaptive_enabled="false")
+    tuned = {
+        # Adaptive plans cost each of the small jobs of a micro-batch more than they save.
+        "spark_sql_adaptive_enabled": "false",
+        # Files that a task has open at once, or it sorts all rows by file first; with payloads they want too much room.
+        "spark_sql_maxConcurrentOutputFileWriters": "0" if settings.payloads else "64",
+    }
+    spark = await asyncio.to_thread(session, settings.master, settings.memory, **tuned)
     _sessions.append(spark)
     try:
         yield
