@@ -93,10 +93,8 @@ def _in_turns(
     from penstock.spark.decode import decoded
 
     frame = spark.read.format("redis-stream").options(url=stage.url, keys=SHOP.events).load()
-    (batch,) = decoded(SHOP.namespace, next(_pages(stage)))
-    ready = _ready(
-        spark, batch.slice(0, PAGE).append_column("timeout", pa.repeat(10.0, min(PAGE, batch.num_rows))), events
-    )
+    page = decoded(SHOP.namespace, next(_pages(stage)))[0].slice(0, 5_000)
+    ready = _ready(spark, page.append_column("timeout", pa.repeat(10.0, page.num_rows)), events)
     assert frame.count() == ready.count() == events  # which warms up
 
     def into_arrow(rows: "DataFrame") -> float:
