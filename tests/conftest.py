@@ -7,6 +7,7 @@ import pytest
 from redis.asyncio import Redis
 
 from penstock.embedded import EmbeddedServer
+from penstock.spark.options import connect
 from tests.hop import Hop, Start
 from tests.spark import spark
 
@@ -29,6 +30,14 @@ def redis_url(server: EmbeddedServer) -> str:
 async def redis(redis_url: str) -> AsyncIterator["Redis"]:
     async with Redis.from_url(redis_url) as client:
         await client.flushall()
+        yield client
+
+
+@pytest.fixture
+def here(redis_url: str) -> Iterator[Any]:
+    """The server, with nothing in it, for whoever waits."""
+    with connect(redis_url) as client:
+        client.flushall()
         yield client
 
 

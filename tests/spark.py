@@ -48,6 +48,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
     made.stop()
 
 
+def schema_of(ddl: str) -> Any:
+    """Spark must have been started: it alone can read a DDL."""
+    from pyspark.sql.types import StructType
+
+    return StructType.fromDDL(ddl)
+
+
 SHOP = Keys("shop")
 TELL = Script(
     "tell.lua",

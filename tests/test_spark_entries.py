@@ -1,6 +1,5 @@
 """Streams of anybody: entries as they are, read and written, each once."""
 
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,7 @@ from redis.exceptions import OutOfMemoryError
 from penstock.embedded import EmbeddedServer
 from penstock.errors import DataLost, PenstockError, WrongOption, WrongType
 from penstock.spark.options import connect, run
-from tests.spark import pytestmark
+from tests.spark import pytestmark, schema_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,20 +24,6 @@ TEXT = "key string, entry string, fields map<string,string>"
 @pytest.fixture(autouse=True, scope="module")
 def started(spark: "SparkSession") -> None:
     """Spark, which alone can read a DDL."""
-
-
-@pytest.fixture
-def here(redis_url: str) -> Iterator[Any]:
-    """The server, with nothing in it, for whoever waits."""
-    with connect(redis_url) as client:
-        client.flushall()
-        yield client
-
-
-def schema_of(ddl: str) -> Any:
-    from pyspark.sql.types import StructType
-
-    return StructType.fromDDL(ddl)
 
 
 def reader_of(url: str, ddl: str = TEXT, **options: str) -> Any:

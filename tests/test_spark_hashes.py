@@ -1,6 +1,5 @@
 """Hashes as source and sink of Spark: what is read, what is written, and that nothing is added twice."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -8,8 +7,8 @@ import pyarrow as pa
 import pytest
 
 from penstock.errors import DataLost, PenstockError, WrongOption, WrongType
-from penstock.spark.options import connect, run
-from tests.spark import pytestmark
+from penstock.spark.options import run
+from tests.spark import pytestmark, schema_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -22,20 +21,6 @@ def registered(spark: "SparkSession") -> None:
     from penstock.spark.hashes import RedisHash
 
     spark.dataSource.register(RedisHash)
-
-
-@pytest.fixture
-def here(redis_url: str) -> Iterator[Any]:
-    """The server, with nothing in it, for whoever waits."""
-    with connect(redis_url) as client:
-        client.flushall()
-        yield client
-
-
-def schema_of(ddl: str) -> Any:
-    from pyspark.sql.types import StructType
-
-    return StructType.fromDDL(ddl)
 
 
 def rows_of(url: str, ddl: str | None, **options: str) -> list[dict[str, Any]]:

@@ -1,6 +1,5 @@
 """Lists as source and sink of Spark: what is read, what is written, and that a crash neither loses nor doubles any."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,14 +28,6 @@ def registered(spark: "SparkSession") -> None:
 
 
 ANY_BYTES = [bytes([first, second]) * (first % 7) for first in range(256) for second in (0, 10, 255)]
-
-
-@pytest.fixture
-def here(redis_url: str) -> Iterator[Any]:
-    """The server, with nothing in it, for whoever waits."""
-    with connect(redis_url) as client:
-        client.flushall()
-        yield client
 
 
 def waiting(client: "Redis", key: str) -> list[bytes]:
