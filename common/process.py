@@ -69,9 +69,10 @@ class Process(Generic[S]):
 
     async def serve(self) -> int:
         """Run until told to stop; the exit status: 0 as ordered, 1 for whatever must not be hidden."""
-        for each in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(each, self._stop.set)
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reload.signalled)
+        orders = {signal.SIGTERM: self._stop.set, signal.SIGINT: self._stop.set, signal.SIGHUP: self._reload.signalled}
+        for number, obey in orders.items():
+            asyncio.get_running_loop().add_signal_handler(number, obey)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, orders)  # those that common.held kept waiting
         self._log.info("settings", **self._settings.shown())
         self._warn()
         try:

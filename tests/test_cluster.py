@@ -153,6 +153,7 @@ def tracked(asked: Node, tmp_path: Path) -> Iterator[Service]:
     """mdispatch and a monitor, which find the node that has the slot from ``asked``."""
     monitor = Service("monitor", tmp_path / "monitor", redis=asked.server.url, **WATCHING)
     with monitor, Service("mdispatch", tmp_path / "log", redis=asked.server.url, **TRACKED) as service:
+        until(lambda: '"registered"' in monitor.said())
         yield service
         assert monitor.stop() == 0
 

@@ -5,6 +5,8 @@ import os
 import signal
 import socket
 import socketserver
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,7 +23,7 @@ from structlog.testing import capture_logs
 
 from common.trouble import Trouble
 from penstock.embedded import EmbeddedServer, free_port
-from tests.harness import Service, until
+from tests.harness import ROOT, Service, until
 
 NAMES = {"in_": "in", "pending": "pending", "out": ["a", "b"], "redis_namespace": "demo"}
 Start = Callable[..., Service]
@@ -74,6 +76,46 @@ def test_a_stop_ends_an_idle_service_at_once_with_0_and_leaves_a_clean_registry(
         assert sorted(connected.keys()) == [b"demo:id", b"demo:lists", b"demo:metrics:start", b"demo:shape"]
     (ended,) = log_of(service, "ended")
     assert (ended["key"], ended["del"], ended["lrem"]) == ("demo:1", 1, 1)
+
+
+ORDERED_WHILE_IMPORTING = """
+import os, signal, sys
+
+class Orders:
+    def find_spec(self, name, path, target=None):
+        if name == "redis":
+            sys.meta_path.remove(self)
+            os.kill(os.getpid(), signal.SIGHUP)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+sys.meta_path.insert(0, Orders())
+"""
+
+
+def ordered_while_importing(tmp_path: Path, service: str, *arguments: str, **settings: str) -> tuple[int, str]:
+    """Its exit status and what it said, of a service that has a SIGHUP and a SIGTERM before it can obey."""
+    (tmp_path / "sitecustomize.py").write_text(ORDERED_WHILE_IMPORTING)
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), **settings}
+    command = [sys.executable, "-m", f"services.{service}", *arguments]
+    ended = subprocess.run(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=20
+    )
+    return ended.returncode, ended.stdout
+
+
+@pytest.mark.parametrize("service", ["mdispatch", "monitor", "mpush", "pipeline", "vpush"])
+def test_orders_that_come_while_a_service_is_imported_do_not_kill_it(tmp_path: Path, service: str) -> None:
+    status, said = ordered_while_importing(tmp_path, service, "--help")
+    assert status == 0, said
+    assert f"usage: {service}" in said
+
+
+def test_orders_that_come_while_a_service_is_imported_are_obeyed(tmp_path: Path) -> None:
+    lists = {"MPUSH_IN": "in", "MPUSH_PENDING": "pending", "MPUSH_OUT": "a"}
+    server = f"redis://127.0.0.1:{free_port()}/0"
+    status, said = ordered_while_importing(tmp_path, "mpush", MPUSH_REDIS=server, **lists)
+    assert status == 0, said
+    assert "Traceback" not in said
 
 
 def test_the_deleted_registration_is_an_order_to_stop(

@@ -1,5 +1,6 @@
 """Run mdispatch: ``python -m services.mdispatch --props FILE``."""
 
+import common.held  # noqa: F401
 from common.main import main
 from services.mdispatch.service import run
 from services.mdispatch.settings import Settings

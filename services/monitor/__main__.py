@@ -1,5 +1,6 @@
 """Run monitor: ``python -m services.monitor --props FILE``."""
 
+import common.held  # noqa: F401
 from common.main import main
 from services.monitor.service import run, seen
 from services.monitor.settings import Settings

@@ -1,5 +1,6 @@
 """Run pipeline: ``python -m services.pipeline --props FILE``."""
 
+import common.held  # noqa: F401
 from common.main import main
 from services.pipeline.service import run, sparks
 from services.pipeline.settings import Settings

@@ -1,5 +1,6 @@
 """Run vpush: ``python -m services.vpush --props FILE``."""
 
+import common.held  # noqa: F401
 from common.main import main
 from services.vpush.service import run
 from services.vpush.settings import Settings
