@@ -20,6 +20,10 @@ JAVA: Final = 17
 EVERYWHERE: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.parquet.compression.codec": "zstd",
+    # An archive has many small files: by default Spark would list each directory in a task of its own, and have no more
+    # than 32 files in a partition.
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "8",
+    "spark.sql.files.openCostInBytes": "262144",
 }
 ALONE: Final = {
     "spark.ui.enabled": "false",
