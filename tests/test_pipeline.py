@@ -116,23 +116,29 @@ def table(place: Path) -> list[dict[str, Any]]:
 
 
 def test_killed_at_any_moment_nothing_is_lost_or_doubled(shop: Any, pipeline: Start, tmp_path: Path) -> None:
-    rng, told = random.Random(), 0
-    endless = dict.fromkeys(["keep_minutes", "keep_hours", "keep_days"], 10 * YEAR)
+    rng, told, runs = random.Random(), 6_000 * (KILLS + 1), [*range(KILLS + 1)]
+    usual = dict.fromkeys(["keep_minutes", "keep_hours", "keep_days"], 10 * YEAR)
+    usual |= {"merge_every": 1, "trigger": 0, "max_events": 1_000}
+
+    def tell_more() -> None:
+        before = archived(shop)
+        tell(shop, 6_000, start=6_000 * runs.pop(0) + 1, each=rng.choice([10, 100]))
+        until(lambda: archived(shop) > before, PATIENCE, every=0.002)
+
     for _ in range(KILLS):
         # With no lateness windows are over at once, and made anew for whatever comes next.
-        with pipeline(max_events=1_000, lateness=rng.choice([0, 600]), **endless) as service:
-            before = archived(shop)
-            tell(shop, 7_000, start=told + 1, each=rng.choice([10, 100]))
-            told += 7_000
-            until(lambda before=before: archived(shop) > before, PATIENCE, every=0.002)  # type: ignore[misc]
+        with pipeline(lateness=rng.choice([0, 600]), **usual) as service:
+            tell_more()
             for victim in (worker_of(service), service.pid):
                 until(lambda: rng.random() < 0.02, every=0.02)
                 if victim:
                     os.kill(victim, signal.SIGKILL)
             service.wait()
-    with pipeline(lateness=0, **endless) as service:
+    with pipeline(lateness=0, **usual) as service:
+        tell_more()
         until(lambda: archived(shop) == told, PATIENCE)
         until(lambda: final(tmp_path) == told, PATIENCE)
+        until(lambda: '"merged"' in service.said(), PATIENCE)
         assert service.stop(60) == 0
     assert Counter(int(row["id"]) for row in events_in(tmp_path)) == Counter(range(1, told + 1))
     micros = sum(id * 100_000 for id in range(1, told + 1))

@@ -2,19 +2,20 @@
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from penstock.cli.frame import Failed, Misused
+from penstock.cli.frame import Failed, Misused, complain
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 AGO: Final = re.compile(r"(\d+)([smhdw])")
+TRIES: Final = 3
 EXPECTED: Final = "how long ago, e.g. 90s 15m 2h 1d 4w, or a moment in UTC, e.g. 2026-11-21 or 2026-11-21T18:05:00"
 
 ArchiveDirectory = Annotated[
@@ -42,14 +43,37 @@ def moment(text: str | None, option: str) -> datetime | None:
 @contextmanager
 def sparks(master: str, memory: str) -> "Iterator[SparkSession]":
     """A session for one command. Raises ``Unsuitable`` without Spark or Java, ``Failed`` with what Spark says."""
-    from penstock.spark.session import session
+    from penstock.spark.session import said, session
 
     spark = session(master, memory)
+    from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
     try:
         yield spark
-    except PySparkException as error:
-        raise Failed(f"Spark: {str(error).strip().partition(chr(10))[0]}") from error
+    except (Py4JError, PySparkException) as error:
+        raise Failed(f"Spark: {said(error)}") from error
     finally:
         spark.stop()
+
+
+def steadily() -> "Iterator[AbstractContextManager[None]]":
+    """Yields what an archive is to be read in; once more where a pipeline has merged files that were to be read."""
+    from py4j.protocol import Py4JError
+
+    whole = False
+
+    @contextmanager
+    def reading(*, again: bool) -> Iterator[None]:
+        nonlocal whole
+        try:
+            yield
+            whole = True
+        except Py4JError as error:
+            if not again or "FileNotFoundException" not in str(error):
+                raise
+            complain("files of the archive were merged meanwhile: it is read anew", 1)
+
+    for left in reversed(range(TRIES)):
+        if not whole:
+            yield reading(again=left > 0)

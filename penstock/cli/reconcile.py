@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from penstock.cli.archived import ArchiveDirectory, Master, Memory, sparks
+from penstock.cli.archived import ArchiveDirectory, Master, Memory, sparks, steadily
 from penstock.cli.choice import require_tracked
 from penstock.cli.frame import DEFAULT, Failed, Json, RedisUrl, complain, connected, run
 from penstock.cli.text import clock, print_json, print_table, shown
@@ -70,7 +70,9 @@ async def reconciled(
         with _doing() as say:
             say("starting Spark")
             with sparks() as spark:
-                found = await reconcile(redis, spark, archive, namespaces, live=live, say=say, **more)
+                for reading in steadily():
+                    with reading:
+                        found = await reconcile(redis, spark, archive, namespaces, live=live, say=say, **more)
     if not found.legs and not found.findings:
         raise Failed("no mdispatch has registered on this server: name another with --redis URL or REDIS")
     if as_json:

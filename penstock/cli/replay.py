@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from penstock.cli.archived import ArchiveDirectory, Master, Memory, Since, Until, moment, sparks
+from penstock.cli.archived import ArchiveDirectory, Master, Memory, Since, Until, moment, sparks, steadily
 from penstock.cli.bar import progress
 from penstock.cli.choice import require_tracked
 from penstock.cli.frame import DEFAULT, Failed, Json, Misused, RedisUrl, complain, connected, require_list, run
@@ -104,8 +104,10 @@ async def replayed(
         policy = await require_tracked(redis, keys)
         await _require_apart(redis, asked.origin, keys, policy)
         async with _entered(sparks()) as spark:
-            rows = await asyncio.to_thread(_registered, spark, asked)
-            there = await asyncio.to_thread(_chosen, rows, asked)
+            for reading in steadily():
+                with reading:
+                    rows = await asyncio.to_thread(_registered, spark, asked)
+                    there = await asyncio.to_thread(_chosen, rows, asked)
             await _require_apart(redis, there.namespace, keys, policy)
             shadow = Shadow(redis, keys)
             await shadow.begin()
@@ -115,7 +117,9 @@ async def replayed(
                 told["unfinished"] = await shadow.ended(told["messages"], policy)
                 while await shadow.read():
                     pass
-                comparison = await asyncio.to_thread(_compared, spark, asked, there.namespace, shadow)
+                for reading in steadily():
+                    with reading:
+                        comparison = await asyncio.to_thread(_compared, spark, asked, there.namespace, shadow)
     _tell(asked, there, policy, told, comparison, as_json)
     return int(comparison is not None and comparison.differ > 0)
 

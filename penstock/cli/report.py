@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.archived import ArchiveDirectory, Master, Memory, Since, Until, moment, sparks
+from penstock.cli.archived import ArchiveDirectory, Master, Memory, Since, Until, moment, sparks, steadily
 from penstock.cli.frame import Failed, Json, Misused, run
 from penstock.cli.text import clock, print_json, print_table, shown
 
@@ -79,7 +79,9 @@ def told(
     """Tell it; ``session`` is called for when the page can be written. Raises ``Failed`` where there is nothing."""
     with nullcontext() if html is None else replacing(html) as write:
         with session() as spark:
-            found = _made(spark, asked)
+            for reading in steadily():
+                with reading:
+                    found = _made(spark, asked)
         if write:
             from penstock.spark.page import page
 

@@ -1,8 +1,17 @@
-"""The archive that the pipeline writes: where what lies in it, and how it is read."""
+"""The archive that the pipeline writes: where what lies in it, and how it is read.
 
-from collections.abc import Sequence
+Its rows lie in a directory for each micro-batch of a day and namespace, or of an hour for parts of roll-ups. Several
+of them are merged into one, which bears their numbers; those that it covers are deleted after that. Whoever reads
+meanwhile leaves out what is covered, and so has each row once.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
+from urllib.parse import unquote
 
 from penstock.errors import NoArchive
 
@@ -19,11 +28,44 @@ WRITING: Final = {
     "partitionOverwriteMode": "dynamic",
     "parquet.compression.codec.zstd.level": "1",  # no larger than with Spark's 3, and a fifth faster
 }
+BATCHES: Final = re.compile(r"(?P<query>.+)-(?P<first>\d{9,})(\.\.(?P<last>\d{9,}))?")
 DDL: Final = (
     "entry string, place int, number long, event string, id string, xid string, at timestamp, queue string, "
     "service string, attempt int, seconds double, timeout double, message binary, date date, namespace string, "
     "batch string"
 )
+
+
+@dataclass(frozen=True, order=True)
+class Batches:
+    """What one directory holds: a micro-batch of a query, or those from the first to the last that were merged."""
+
+    query: str
+    """As much of its id as tells it from others."""
+    first: int
+    last: int
+
+    @classmethod
+    def of(cls, name: str) -> "Self | None":
+        """Those that a directory of that name holds; None where a pipeline has not named it."""
+        if not (found := BATCHES.fullmatch(name)):
+            return None
+        first = int(found["first"])
+        return cls(found["query"], first, int(found["last"] or first))
+
+    @property
+    def name(self) -> str:
+        return f"{self.query}-{self.first:09d}" + f"..{self.last:09d}" * (self.last > self.first)
+
+    def covers(self, other: "Batches") -> bool:
+        return self.query == other.query and self.first <= other.first and other.last <= self.last and self != other
+
+
+def covered(batches: Iterable[Batches]) -> set[Batches]:
+    """Those of one place whose rows are in another one of it, too."""
+    there = set(batches)
+    merged = [each for each in there if each.last > each.first]
+    return {each for each in there if any(other.covers(each) for other in merged)}
 
 
 def events(
@@ -43,7 +85,7 @@ def events(
     """
     from pyspark.sql import functions as F
 
-    rows = _parquet(spark.read.schema(DDL), f"{directory}/{EVENTS}")
+    rows = once(_parquet(spark.read.schema(DDL), f"{directory}/{EVENTS}"), "date", "namespace")
     if since:
         rows = rows.where((F.col("date") >= F.lit(since.date())) & (F.col("at") >= F.lit(since)))
     if until:
@@ -60,7 +102,21 @@ def rolled_up(spark: "SparkSession", directory: str, size: str) -> "DataFrame":
     """
     from penstock.spark.rollups import windows
 
-    return windows(_parquet(spark.read, f"{directory}/{MINUTES}"), size)
+    return windows(once(_parquet(spark.read, f"{directory}/{MINUTES}"), "hour"), size)
+
+
+def once(rows: "DataFrame", *columns: str) -> "DataFrame":
+    """``rows`` of directories by ``columns`` and by micro-batch, without those that have been merged into others."""
+    from pyspark.sql import functions as F
+
+    there: dict[tuple[str, ...], set[Batches]] = defaultdict(set)
+    for file in rows.inputFiles():
+        # An address, and in it names as Hive would write them.
+        words = [unquote(unquote(word.partition("=")[2])) for word in file.split("/")[-len(columns) - 2 : -1]]
+        if batches := Batches.of(words.pop()):
+            there[tuple(words)].add(batches)
+    twice = ["/".join((*place, each.name)) for place, several in there.items() for each in covered(several)]
+    return rows.where(~F.concat_ws("/", *columns, "batch").isin(twice)) if twice else rows
 
 
 def _parquet(reader: "DataFrameReader", place: str) -> "DataFrame":

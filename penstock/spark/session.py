@@ -69,6 +69,12 @@ def session(master: str = "local[2]", memory: str = "1g", name: str = "penstock"
     return spark
 
 
+def said(error: Exception) -> str:
+    """What Spark says of an error of its own, in a line; ``error`` is Python's or Java's."""
+    java = getattr(error, "java_exception", None)
+    return str(java.getMessage() if java else error).strip().partition("\n")[0]
+
+
 def is_submitted() -> bool:
     """Whether ``spark-submit`` has started this process, with a Java of its own and settings that an operator gave."""
     return "PYSPARK_GATEWAY_PORT" in os.environ

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from redis import Redis
 
+from penstock.errors import Unsuitable
 from penstock.keys import Keys
 from penstock.lua import Script
-from penstock.spark.archive import DDL, EVENTS, MALFORMED, overwrite
+from penstock.spark.archive import DDL, EVENTS, MALFORMED, Batches, overwrite
 from penstock.spark.masking import masked
 from penstock.spark.options import run
 from services.pipeline.rollups import Rollups
@@ -25,27 +26,37 @@ if TYPE_CHECKING:
 _archived: Final = Script.read(Path(__file__).parent / "lua" / "archived.lua")
 
 
+def short(query: str) -> str:
+    """What directories bear of the id of a query."""
+    return query[:8]
+
+
 class Archive:
     """Writes what ``foreachBatch`` gives."""
 
     def __init__(self, settings: Settings, redis: Redis, keys: Keys, rollups: Rollups | None) -> None:
         self._directory, self._redis, self._metric = settings.archive, redis, keys.metric("pipeline")
         self._rollups, self._payloads, self._mask = rollups, settings.payloads, settings.mask
+        self._begun: int | None = None
 
     def write(self, batch: "DataFrame", number: int) -> None:
         """Have the rows of micro-batch ``number`` in the archive and the roll-ups, once, and counted, once.
 
-        One that is counted is there: then Spark was not told, and nothing is read again.
+        One that is counted is there: then Spark was not told, and nothing is read again. Raises ``Unsuitable`` where
+        later ones are counted: what the checkpoint takes for this one may be something else.
         """
         from pyspark.sql import Observation
         from pyspark.sql import functions as F
 
-        begun = time.monotonic()
+        begun, self._begun = time.monotonic(), number
         query = str(batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId"))
-        known: list[bytes | None] = self._redis.hmget(self._metric, "query", "batch")  # type: ignore[assignment]
-        if known[0] == query.encode() and int(known[1] or -1) >= number:
+        counted = self._counted(query)
+        if counted > number:
+            problem = f"micro-batch {number} comes again, though {counted} is archived: the checkpoint is an older one"
+            raise Unsuitable(f"{problem}; restore the last one, or begin another archive")
+        if counted == number:
             return
-        name = f"{query[:8]}-{number:09d}"
+        name = Batches(short(query), number, number).name
         seen = Observation()
         rows = batch.withColumn("date", F.to_date("at")).observe(
             seen,
@@ -76,6 +87,15 @@ class Archive:
             late=late,
             seconds=time.monotonic() - begun,
         )
+
+    def begun(self, query: str) -> int:
+        """The micro-batch of ``query`` that has begun last, as far as is known; those before it never come again."""
+        return self._counted(query) if self._begun is None else self._begun
+
+    def _counted(self, query: str) -> int:
+        """The last one of ``query`` that is counted; -1 for none."""
+        known: list[bytes | None] = self._redis.hmget(self._metric, "query", "batch")  # type: ignore[assignment]
+        return int(known[1] or -1) if known[0] == query.encode() else -1
 
     def _written(self, batch: "DataFrame", name: str, places: list[Any]) -> "DataFrame":
         """What was just written: that costs less than to read it from the server again, or to keep it meanwhile."""

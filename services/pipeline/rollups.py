@@ -20,7 +20,7 @@ from redis import Redis
 from penstock.keys import Keys
 from penstock.lua import Script
 from penstock.names import encoded
-from penstock.spark.archive import MINUTES, ROLLUPS, listed, overwrite
+from penstock.spark.archive import MINUTES, ROLLUPS, listed, once, overwrite
 from penstock.spark.options import exchange
 from penstock.spark.rollups import BASE, LEAST, SHARES, SIZES, minutes, windows
 from penstock.spark.staging import checked
@@ -149,7 +149,7 @@ class Rollups:
             hours = [f"{self._minutes}/hour={window.name}" for window in over if window.size == "hour"]
             days = [f"{self._rollups}/size=hour/date={window.name}" for window in over if window.size == "day"]
             if hours:
-                parts = self._spark.read.option("basePath", self._minutes).parquet(*hours)
+                parts = once(self._spark.read.option("basePath", self._minutes).parquet(*hours), "hour")
                 for size in ("minute", "hour"):
                     self._write(windows(parts, size), size)
             if days:

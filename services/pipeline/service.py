@@ -10,10 +10,11 @@ from redis import Redis
 from redis.exceptions import ConnectionError as Disconnected
 
 from common.context import Context
-from penstock.errors import QueryFailed
+from penstock.errors import PenstockError, QueryFailed
 from penstock.spark.options import connect
-from penstock.spark.session import session
-from services.pipeline.archive import Archive
+from penstock.spark.session import said, session
+from services.pipeline.archive import Archive, short
+from services.pipeline.merging import Merger
 from services.pipeline.rollups import Rollups
 from services.pipeline.settings import Settings
 
@@ -56,17 +57,51 @@ async def run(context: Context[Settings]) -> None:
         rollups = await asyncio.to_thread(_rollups, spark, settings, redis) if settings.rollups else None
         archive = Archive(settings, redis, context.keys, rollups)
         query = await asyncio.to_thread(_begin, spark, settings, archive)
+        tidying = asyncio.create_task(_tidy(context, query, archive, rollups))
         try:
-            while context.running and await asyncio.to_thread(lambda: query.isActive):
+            while context.running and not tidying.done():
                 if query.lastProgress:
                     context.trouble.over()
-                if rollups:
-                    await asyncio.to_thread(rollups.close)
                 await context.pause(LOOK)
         finally:
             await asyncio.to_thread(_end, query, settings.stop_timeout / 2)
+            await asyncio.wait({tidying}, timeout=settings.stop_timeout / 4)
+            await asyncio.to_thread(spark.sparkContext.cancelAllJobs)
+            await asyncio.wait({tidying})
         if error := query.exception():
             raise _told(str(error))
+        if context.running:
+            tidying.result()
+
+
+async def _tidy(context: Context[Settings], query: "StreamingQuery", archive: Archive, rollups: Rollups | None) -> None:
+    """While ``query`` runs, make the rows of windows that are over, and few files of many."""
+    settings = context.settings
+    merger = Merger(_sessions[-1], settings.archive, settings.lateness)
+    merged = time.monotonic()
+    while context.running and await asyncio.to_thread(lambda: query.isActive):
+        if rollups:
+            await asyncio.to_thread(rollups.close)
+        if settings.merge_every and time.monotonic() - merged >= settings.merge_every:
+            merged = time.monotonic()
+            await _merge(context, merger, archive, query.id)
+        await context.pause(LOOK)
+
+
+async def _merge(context: Context[Settings], merger: Merger, archive: Archive, query: str) -> None:
+    """Where that fails nothing is lost, and the next time may be a better one."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    start = time.monotonic()
+    try:
+        gone = await asyncio.to_thread(lambda: merger.merge(short(query), archive.begun(query)))
+    except (PenstockError, Py4JError, PySparkException) as error:
+        if context.running:
+            context.log.warning("not merged", reason=said(error))
+    else:
+        if gone:
+            context.log.info("merged", fewer=gone, seconds=round(time.monotonic() - start, 3))
 
 
 def _rollups(spark: "SparkSession", settings: Settings, redis: "Redis") -> Rollups:

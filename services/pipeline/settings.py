@@ -73,6 +73,9 @@ class Settings(ServiceSettings):
         600,
         most=7 * 86_400,
     )
+    merge_every: Whole = setting(
+        "seconds", "Seconds between two merges of small files into large ones; 0 for never.", 900, most=YEAR
+    )
     fail_on_data_loss: bool = setting(
         "true | false", "End where events were trimmed before they were read; else go on and keep word of it.", True
     )

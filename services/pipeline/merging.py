@@ -1,0 +1,113 @@
+"""Small files made large: what many micro-batches have left in one place of the archive becomes one directory.
+
+The rows are written aside and counted, then the directory gets its place in one step, then those that it covers are
+deleted. A crash in between leaves both; whoever reads takes each row once, and the next merge deletes what is covered.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from itertools import groupby
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.errors import PenstockError
+from penstock.spark.archive import EVENTS, MINUTES, WRITING, Batches, covered, listed
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FEW: Final = 8
+"""So many directories are worth a merge: fewer of small ones, and fewer of merged ones, are left in each place."""
+ROWS: Final = 4_000_000
+"""Most of one file: about 100 MB."""
+ASIDE: Final = "_merging"
+LASTS: Final = {EVENTS: (("date", "namespace"), timedelta(days=1)), MINUTES: (("hour",), timedelta(hours=1))}
+"""The columns of a place, and how long its rows go on coming: from the moment that the first of them tells."""
+
+
+class Merger:
+    """That of one archive. ``lateness``: seconds after which nothing more is expected in a place."""
+
+    def __init__(self, spark: "SparkSession", directory: str, lateness: int) -> None:
+        self._spark, self._directory, self._lateness = spark, directory, timedelta(seconds=lateness)
+        self._begun = -1
+        """The micro-batch that had begun at the last merge."""
+
+    def merge(self, query: str, begun: int) -> int:
+        """Merge what is worth it; how many directories are gone.
+
+        ``begun`` is the micro-batch of ``query`` that has begun last: it and what follows may be written again.
+        """
+        gone = 0
+        before, self._begun = self._begun, begun
+        for base, (columns, lasts) in LASTS.items():
+            for place, batches in self._places(base, columns):
+                start = datetime.fromisoformat(place.partition("/")[0].partition("=")[2]).replace(tzinfo=UTC)
+                over = start + lasts + self._lateness <= datetime.now(UTC)
+                path = f"{self._directory}/{base}/{place}"
+                # From a merge that was interrupted.
+                gone += self._delete(path, covered(batches))
+                settled = sorted(
+                    each for each in batches - covered(batches) if each.query != query or each.last < begun
+                )
+                for _, group in groupby(settled, attrgetter("query")):
+                    several = list(group)
+                    quiet = all(each.query != query or each.last < before for each in several)
+                    if chosen := worth_it(several, everything=over and quiet):
+                        self._join(path, chosen)
+                        gone += self._delete(path, set(chosen)) - 1
+        return gone
+
+    def _places(self, base: str, columns: tuple[str, ...]) -> Iterator[tuple[str, set[Batches]]]:
+        """Each place by its path below ``base``, and what there is in it."""
+        found: dict[str, set[Batches]] = defaultdict(set)
+        for *values, name in listed(self._spark, f"{self._directory}/{base}", *columns, "batch"):
+            if batches := Batches.of(name):
+                found["/".join(f"{column}={value}" for column, value in zip(columns, values, strict=True))].add(batches)
+        yield from found.items()
+
+    def _join(self, path: str, several: list[Batches]) -> None:
+        """Have the rows of ``several`` in one directory as well."""
+        from pyspark.sql import Observation
+        from pyspark.sql import functions as F
+
+        merged = Batches(several[0].query, several[0].first, several[-1].last)
+        aside, target = f"{self._directory}/{ASIDE}", f"{path}/batch={merged.name}"
+        seen = Observation()
+        reader = self._spark.read.option("mergeSchema", "true")  # those of an older version have other columns
+        rows = reader.parquet(*(f"{path}/batch={each.name}" for each in several))
+        one = rows.observe(seen, F.count(F.lit(1)).alias("rows")).coalesce(1)
+        one.write.mode("overwrite").options(**WRITING, maxRecordsPerFile=ROWS).parquet(aside)
+        written = self._spark.read.parquet(aside).count()
+        if written != seen.get["rows"]:
+            raise PenstockError(f"{target}: of {seen.get['rows']} rows {written} were written; nothing is deleted")
+        files = self._files(self._file(aside))
+        if files.exists(self._file(target)) or not files.rename(self._file(aside), self._file(target)):
+            raise PenstockError(f"{aside} cannot be renamed to {target}; nothing is deleted")
+
+    def _delete(self, path: str, batches: set[Batches]) -> int:
+        for each in batches:
+            file = self._file(f"{path}/batch={each.name}")
+            self._files(file).delete(file, True)
+        return len(batches)
+
+    def _file(self, path: str) -> Any:
+        java: Any = self._spark._jvm
+        return java.org.apache.hadoop.fs.Path(path)
+
+    def _files(self, file: Any) -> Any:
+        return file.getFileSystem(self._spark._jsc.hadoopConfiguration())
+
+
+def worth_it(several: list[Batches], *, everything: bool) -> list[Batches]:
+    """Which of them, in their order, are to be one; none where they are too few.
+
+    The new one covers all from its first to its last, so what lies between is in it, too.
+    """
+    if everything and len(several) >= FEW:
+        return several
+    small = [each for each in several if each.first == each.last]
+    if len(small) < FEW:
+        return []
+    return [each for each in several if small[0].first <= each.first and each.last <= small[-1].last]
