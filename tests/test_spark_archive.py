@@ -29,15 +29,14 @@ NAMES: Final = ("shop", "a b:é%/=[x]")
 """The second one is written otherwise in a path, and otherwise again in an address."""
 
 
-def write(spark: "SparkSession", place: Path, batch: Batches, rows: int = 3, at: datetime = NOW) -> None:
-    """What the micro-batch leaves: so many events of each namespace, ids told from those of others."""
+def write(spark: "SparkSession", place: Path, *batches: Batches, at: datetime = NOW) -> None:
+    """What the micro-batches leave: three events of each namespace, ids told from those of others."""
     told: list[dict[str, Any]] = [
-        {"entry": f"{batch.first}-{row}", "place": 0, "id": f"{batch.first}-{row}", "at": at, "namespace": namespace}
+        {"entry": id, "place": 0, "id": id, "at": at, "namespace": namespace, "date": at.date(), "batch": batch.name}
+        for batch in batches
+        for id in (f"{batch.first}-{row}" for row in range(3))
         for namespace in NAMES
-        for row in range(rows)
     ]
-    for each in told:
-        each |= {"date": at.date(), "batch": batch.name}
     overwrite(spark.createDataFrame(told, DDL), str(place / EVENTS), "date", "namespace", "batch")
 
 
@@ -61,8 +60,7 @@ def small(number: int, query: str = "abcdef12") -> Batches:
 def test_what_many_micro_batches_left_becomes_one_directory_and_no_row_is_lost(
     spark: "SparkSession", tmp_path: Path
 ) -> None:
-    for number in range(FEW + 2):
-        write(spark, tmp_path, small(number))
+    write(spark, tmp_path, *map(small, range(FEW + 2)))
     merger = Merger(spark, str(tmp_path), 0)
     assert merger.merge("abcdef12", FEW - 1) == 0, "seven of them have settled"
     assert merger.merge("abcdef12", FEW) == len(NAMES) * (FEW - 1)
@@ -76,8 +74,7 @@ def test_what_many_micro_batches_left_becomes_one_directory_and_no_row_is_lost(
 def test_a_merge_that_broke_off_is_finished_by_the_next_and_each_row_is_read_once(
     spark: "SparkSession", tmp_path: Path
 ) -> None:
-    for number in range(FEW):
-        write(spark, tmp_path, small(number))
+    write(spark, tmp_path, *map(small, range(FEW)))
     kept = shutil.copytree(tmp_path / EVENTS, tmp_path / "kept")
     merger = Merger(spark, str(tmp_path), 0)
     merger.merge("abcdef12", FEW)
@@ -94,14 +91,13 @@ def test_a_merge_that_broke_off_is_finished_by_the_next_and_each_row_is_read_onc
 def test_a_day_that_is_over_becomes_one_directory_once_nothing_comes_any_more(
     spark: "SparkSession", tmp_path: Path
 ) -> None:
+    write(spark, tmp_path, *map(small, range(2 * FEW)), at=LONG_AGO)
     for first in range(0, 2 * FEW, 2):
-        for number in (first, first + 1):
-            write(spark, tmp_path, small(number), at=LONG_AGO)
         for namespace in tmp_path.glob(f"{EVENTS}/*/*"):  # as if they had been merged by twos
             target = namespace / f"batch={Batches('abcdef12', first, first + 1).name}"
             (namespace / f"batch={small(first).name}").rename(target)
             file = next((namespace / f"batch={small(first + 1).name}").glob("*.parquet"))
-            file.rename(target / file.name)
+            file.rename(target / f"other-{file.name}")
             shutil.rmtree(file.parent)
     lasting = Merger(spark, str(tmp_path), 40 * 86_400)
     assert [lasting.merge("abcdef12", 100), lasting.merge("abcdef12", 100)] == [0, 0], "more may come"
@@ -115,10 +111,8 @@ def test_a_day_that_is_over_becomes_one_directory_once_nothing_comes_any_more(
 def test_batches_of_another_query_and_what_a_pipeline_did_not_write_stay_apart(
     spark: "SparkSession", tmp_path: Path
 ) -> None:
-    for number in range(FEW):
-        write(spark, tmp_path, small(number))
-        write(spark, tmp_path, small(100 + number, "12345678"))
-    write(spark, tmp_path, small(200))
+    others = [small(100 + number, "12345678") for number in range(FEW)]
+    write(spark, tmp_path, *map(small, [*range(FEW), 200]), *others)
     for namespace in tmp_path.glob(f"{EVENTS}/*/*"):
         (namespace / f"batch={small(200).name}").rename(namespace / "batch=mine")
     Merger(spark, str(tmp_path), 0).merge("abcdef12", FEW)
@@ -149,8 +143,7 @@ def test_a_merge_that_has_not_written_all_rows_deletes_nothing(
 ) -> None:
     from pyspark.sql.classic.dataframe import DataFrame
 
-    for number in range(FEW):
-        write(spark, tmp_path, small(number))
+    write(spark, tmp_path, *map(small, range(FEW)))
     before = directories(tmp_path)
     monkeypatch.setattr(DataFrame, "count", lambda _: 23)
     with pytest.raises(PenstockError, match=r"of 24 rows 23 were written; nothing is deleted"):
@@ -161,8 +154,7 @@ def test_a_merge_that_has_not_written_all_rows_deletes_nothing(
 def test_whoever_reads_while_files_are_merged_reads_anew(
     spark: "SparkSession", tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    for number in range(FEW):
-        write(spark, tmp_path, small(number))
+    write(spark, tmp_path, *map(small, range(FEW)))
     merger, counts = Merger(spark, str(tmp_path), 0), list[int]()
     for reading in steadily():
         with reading:
