@@ -1,6 +1,7 @@
 """A composition as its files have it: processes, settings, programs, and the lines on which names stand."""
 
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -86,3 +87,15 @@ def test_a_props_file_that_no_process_reads_is_a_part_that_is_not_started(tmp_pa
 )
 def test_urls_of_one_server_are_the_same(url: str, server: str) -> None:
     assert server_of(url) == server
+
+
+def test_variables_of_a_process_are_those_that_a_shell_would_give_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHOP", "the shop")
+    given = """A=$SHOP B="$SHOP's" C='$SHOP' D=x'$SHOP'"$SHOP" """
+    (tmp_path / "Procfile").write_text(f"worker: {given} python worker.py\n")
+    (part,) = read(tmp_path).parts
+    shell = subprocess.run(["sh", "-c", f"{given} env"], capture_output=True, text=True, check=True).stdout.splitlines()
+    assert part.environ == {"A": "the shop", "B": "the shop's", "C": "$SHOP", "D": "x$SHOPthe shop"}
+    assert {f"{name}={value}" for name, value in part.environ.items()} <= set(shell)

@@ -80,7 +80,8 @@ def _write(file: Path, text: str) -> None:
 def _tell(report: "Report", name: str) -> None:
     from penstock.chaos import report as told
 
-    title = f"{shown(name)}: {len(report.outcomes):,} faults, {len(report.points):,} points, {report.seconds:.0f} s"
+    faults = f"{len(report.outcomes):,} fault{'s' * (len(report.outcomes) != 1)}"
+    title = f"{shown(name)}: {faults}, {len(report.points):,} points, {report.seconds:.0f} s"
     rows = [[*row[:-1], f"{row[-1]:.2f} s"] for row in told.rows(report)]
     print_table(title, told.COLUMNS, rows)
     for outcome in told.findings(report):

@@ -22,6 +22,7 @@ BEFORE: Final = re.compile(
     r"""\s*(?:(?P<exec>exec)\s+|env\s+(?=\w+=)|(?P<given>[A-Za-z_]\w*=(?:'[^']*'|"[^"]*"|[^\s'"])*)\s+)"""
 )
 """What stands before the program in a command of a Procfile: a shell's ``exec``, and variables."""
+QUOTED: Final = re.compile(r"""'[^']*'|"[^"]*"|[^'"]+""")
 HERE: Final = "redis://localhost:6379/0"
 """Where a program's lists are that has no REDIS of its own."""
 
@@ -150,11 +151,16 @@ def _of_procfile(file: Path, problems: list[Problem]) -> Iterator[Process]:
         while found := BEFORE.match(command):
             command = command[found.end() :]
             replaces_shell |= found["exec"] is not None
-            for word in _split(os.path.expandvars(found["given"] or "")):
-                variable, _, value = word.partition("=")
-                given[variable] = value
+            if found["given"]:
+                variable, _, value = found["given"].partition("=")
+                given[variable] = QUOTED.sub(_expanded, value)
         words = tuple(_split(command))
         yield Process(name, str(file), words, f"exec {command}" if replaces_shell else command, given)
+
+
+def _expanded(part: re.Match[str]) -> str:
+    """As a shell does it: not within single quotes, and what a variable has is not split."""
+    return part[0].strip("'") if part[0].startswith("'") else os.path.expandvars(part[0].strip('"'))
 
 
 def _of_containers(file: Path, problems: list[Problem]) -> Iterator[Process]:

@@ -46,11 +46,9 @@ class Merger:
                 start = datetime.fromisoformat(place.partition("/")[0].partition("=")[2]).replace(tzinfo=UTC)
                 over = start + lasts + self._lateness <= datetime.now(UTC)
                 path = f"{self._directory}/{base}/{place}"
-                # From a merge that was interrupted.
-                gone += self._delete(path, covered(batches))
-                settled = sorted(
-                    each for each in batches - covered(batches) if each.query != query or each.last < begun
-                )
+                twice = covered(batches)  # from a merge that was interrupted
+                gone += self._delete(path, twice)
+                settled = sorted(each for each in batches - twice if each.query != query or each.last < begun)
                 for _, group in groupby(settled, attrgetter("query")):
                     several = list(group)
                     quiet = all(each.query != query or each.last < before for each in several)
