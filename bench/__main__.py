@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from bench import archive, figures, replies, tracking, transport
+from bench import archive, figures, reading, replies, tracking, transport
 from bench.figures import KIB, MIB, Figure
 from bench.peers.command import app as peers
 from bench.stage import Stage
@@ -100,10 +100,11 @@ def _pipeline(quick: bool) -> list[Take]:
         return [lambda _: Figure("all of the pipeline", "", [], 0, missing=problem)]
     rounds, events = (1, 100_000) if quick else (5, archive.MILLION)
     return [
-        lambda stage: archive.reading(stage, rounds, events),
+        lambda stage: reading.reading(stage, rounds, events),
         lambda stage: archive.archive(stage, 5 * events),
         lambda stage: archive.rolling_up(stage, 20 * events),
         lambda stage: archive.shards(stage, 1 if quick else 3, 4 * events),
+        lambda stage: archive.merging(stage, 1 if quick else 3, 2 * events),
         lambda stage: archive.visible(stage, rounds + 2),
         lambda stage: tracking.telling(stage, rounds, events // 10),
     ]

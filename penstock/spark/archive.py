@@ -137,8 +137,14 @@ def overwrite(rows: "DataFrame", directory: str, *columns: str) -> None:
 
 def listed(spark: "SparkSession", directory: str, *columns: str) -> list[tuple[str, ...]]:
     """The partitions by ``columns`` that there are, each by its values."""
-    java: Any = spark._jvm
-    pattern = java.org.apache.hadoop.fs.Path("/".join([directory, *(f"{column}=*" for column in columns)]))
-    found = pattern.getFileSystem(spark._jsc.hadoopConfiguration()).globStatus(pattern)
+    files, pattern = file_of(spark, "/".join([directory, *(f"{column}=*" for column in columns)]))
+    found = files.globStatus(pattern)
     paths = [str(each.getPath()).split("/")[-len(columns) :] for each in found or ()]
     return [tuple(word.partition("=")[2] for word in path) for path in paths]
+
+
+def file_of(spark: "SparkSession", path: str) -> tuple[Any, Any]:
+    """The file system that ``path`` is on, and the path, as Java knows them."""
+    java: Any = spark._jvm
+    file = java.org.apache.hadoop.fs.Path(path)
+    return file.getFileSystem(spark._jsc.hadoopConfiguration()), file

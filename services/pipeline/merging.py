@@ -5,14 +5,15 @@ deleted. A crash in between leaves both; whoever reads takes each row once, and 
 """
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
+from uuid import uuid4
 
 from penstock.errors import PenstockError
-from penstock.spark.archive import EVENTS, MINUTES, WRITING, Batches, covered, listed
+from penstock.spark.archive import EVENTS, MINUTES, WRITING, Batches, covered, file_of, listed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,8 +32,11 @@ class Merger:
 
     def __init__(self, spark: "SparkSession", directory: str, lateness: int) -> None:
         self._spark, self._directory, self._lateness = spark, directory, timedelta(seconds=lateness)
+        self._aside = f"{directory}/{ASIDE}/{uuid4().hex}"
+        """No other process writes there, though it may take itself for the active one."""
         self._begun = -1
         """The micro-batch that had begun at the last merge."""
+        self._delete(f"{directory}/{ASIDE}")
 
     def merge(self, query: str, begun: int) -> int:
         """Merge what is worth it; how many directories are gone.
@@ -47,14 +51,14 @@ class Merger:
                 over = start + lasts + self._lateness <= datetime.now(UTC)
                 path = f"{self._directory}/{base}/{place}"
                 twice = covered(batches)  # from a merge that was interrupted
-                gone += self._delete(path, twice)
+                gone += self._deleted(path, twice)
                 settled = sorted(each for each in batches - twice if each.query != query or each.last < begun)
                 for _, group in groupby(settled, attrgetter("query")):
                     several = list(group)
                     quiet = all(each.query != query or each.last < before for each in several)
                     if chosen := worth_it(several, everything=over and quiet):
                         self._join(path, chosen)
-                        gone += self._delete(path, set(chosen)) - 1
+                        gone += self._deleted(path, chosen) - 1
         return gone
 
     def _places(self, base: str, columns: tuple[str, ...]) -> Iterator[tuple[str, set[Batches]]]:
@@ -70,32 +74,29 @@ class Merger:
         from pyspark.sql import Observation
         from pyspark.sql import functions as F
 
-        merged = Batches(several[0].query, several[0].first, several[-1].last)
-        aside, target = f"{self._directory}/{ASIDE}", f"{path}/batch={merged.name}"
+        target = f"{path}/batch={Batches(several[0].query, several[0].first, several[-1].last).name}"
         seen = Observation()
         reader = self._spark.read.option("mergeSchema", "true")  # those of an older version have other columns
         rows = reader.parquet(*(f"{path}/batch={each.name}" for each in several))
         one = rows.observe(seen, F.count(F.lit(1)).alias("rows")).coalesce(1)
-        one.write.mode("overwrite").options(**WRITING, maxRecordsPerFile=ROWS).parquet(aside)
-        written = self._spark.read.parquet(aside).count()
+        one.write.mode("overwrite").options(**WRITING, maxRecordsPerFile=ROWS).parquet(self._aside)
+        written = self._spark.read.parquet(self._aside).count()
         if written != seen.get["rows"]:
             raise PenstockError(f"{target}: of {seen.get['rows']} rows {written} were written; nothing is deleted")
-        files = self._files(self._file(aside))
-        if files.exists(self._file(target)) or not files.rename(self._file(aside), self._file(target)):
-            raise PenstockError(f"{aside} cannot be renamed to {target}; nothing is deleted")
+        files, source = file_of(self._spark, self._aside)
+        place = file_of(self._spark, target)[1]
+        if files.exists(place) or not files.rename(source, place):
+            raise PenstockError(f"{self._aside} cannot be renamed to {target}; nothing is deleted")
 
-    def _delete(self, path: str, batches: set[Batches]) -> int:
+    def _deleted(self, path: str, batches: Collection[Batches]) -> int:
+        """How many there were."""
         for each in batches:
-            file = self._file(f"{path}/batch={each.name}")
-            self._files(file).delete(file, True)
+            self._delete(f"{path}/batch={each.name}")
         return len(batches)
 
-    def _file(self, path: str) -> Any:
-        java: Any = self._spark._jvm
-        return java.org.apache.hadoop.fs.Path(path)
-
-    def _files(self, file: Any) -> Any:
-        return file.getFileSystem(self._spark._jsc.hadoopConfiguration())
+    def _delete(self, path: str) -> None:
+        files, place = file_of(self._spark, path)
+        files.delete(place, True)
 
 
 def worth_it(several: list[Batches], *, everything: bool) -> list[Batches]:

@@ -20,7 +20,7 @@ from redis import Redis
 from penstock.keys import Keys
 from penstock.lua import Script
 from penstock.names import encoded
-from penstock.spark.archive import MINUTES, ROLLUPS, listed, once, overwrite
+from penstock.spark.archive import MINUTES, ROLLUPS, file_of, listed, once, overwrite
 from penstock.spark.options import exchange
 from penstock.spark.rollups import BASE, LEAST, SHARES, SIZES, minutes, windows
 from penstock.spark.staging import checked
@@ -163,9 +163,7 @@ class Rollups:
 
     def _mark(self, window: Window, *, again: bool) -> None:
         """Have a file say that the rows of ``window`` are to be made anew, or not any more."""
-        java: Any = self._spark._jvm
-        file = java.org.apache.hadoop.fs.Path(f"{self._rollups}/{AGAIN}/{window.size}={window.name}")
-        files = file.getFileSystem(self._spark._jsc.hadoopConfiguration())
+        files, file = file_of(self._spark, f"{self._rollups}/{AGAIN}/{window.size}={window.name}")
         if again:
             files.create(file).close()
         else:

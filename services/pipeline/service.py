@@ -67,7 +67,7 @@ async def run(context: Context[Settings]) -> None:
             await asyncio.to_thread(_end, query, settings.stop_timeout / 2)
             await asyncio.wait({tidying}, timeout=settings.stop_timeout / 4)
             await asyncio.to_thread(spark.sparkContext.cancelAllJobs)
-            await asyncio.wait({tidying})
+            await asyncio.gather(tidying, return_exceptions=True)
         if error := query.exception():
             raise _told(str(error))
         if context.running:
@@ -77,7 +77,7 @@ async def run(context: Context[Settings]) -> None:
 async def _tidy(context: Context[Settings], query: "StreamingQuery", archive: Archive, rollups: Rollups | None) -> None:
     """While ``query`` runs, make the rows of windows that are over, and few files of many."""
     settings = context.settings
-    merger = Merger(_sessions[-1], settings.archive, settings.lateness)
+    merger = await asyncio.to_thread(Merger, _sessions[-1], settings.archive, settings.lateness)
     merged = time.monotonic()
     while context.running and await asyncio.to_thread(lambda: query.isActive):
         if rollups:

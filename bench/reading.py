@@ -1,0 +1,150 @@
+"""What Spark reads from streams and writes as Parquet, against one bare process that does the same."""
+
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bench.archive import SHOP, tell
+from bench.figures import Figure
+from bench.stage import Stage
+from penstock.spark.archive import WRITING
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@contextmanager
+def _spark() -> "Iterator[SparkSession]":
+    from penstock.spark.session import session
+
+    spark = session("local[2]", "2g")
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def reading(stage: Stage, rounds: int, events: int) -> list[Figure]:
+    """A stream into Spark as Arrow, and into Parquet, against one bare process, in turns."""
+    figures = []
+    with _spark() as spark, tempfile.TemporaryDirectory() as place:
+        for entry, what in ((1, "one an entry"), (100, "packed, as the services tell them")):
+            stage.redis.flushall()
+            tell(stage.redis, events, entry=entry)
+            read, parquet = _in_turns(stage, spark, rounds, events, Path(place))
+            name = f"{events:,} events ({what})"
+            figures += [
+                _ratio(f"batch read of {name} into Arrow, bare XRANGE's time / Spark's", events, read, 0.7),
+                _ratio(f"{name} to Parquet, bare Python's time / Spark's", events, parquet, 0.8),
+            ]
+    return figures
+
+
+Turn = tuple[float, float, float]
+"""Seconds of the bare process, of Spark, and of Spark where nothing is to be read: all else is its own."""
+
+
+def _in_turns(
+    stage: Stage, spark: "SparkSession", rounds: int, events: int, place: Path
+) -> tuple[list[Turn], list[Turn]]:
+    """Of reading alone and of Parquet."""
+    import pyarrow as pa
+
+    from penstock.spark.decode import decoded
+
+    frame = spark.read.format("redis-stream").options(url=stage.url, keys=SHOP.events).load()
+    entries = [entry for page in islice(_pages(stage), 2) for entry in page]
+    rows = decoded(SHOP.namespace, entries)[0].take(pa.array(range(10_000)))  # a slice would be sent with all the rest
+    ready = _ready(spark, rows.append_column("timeout", pa.repeat(10.0, len(rows))), events)
+    assert frame.count() == ready.count() == events  # which warms up
+
+    def into_arrow(rows: "DataFrame") -> float:
+        return _seconds(lambda: rows.write.format("noop").mode("overwrite").save())
+
+    def into_parquet(rows: "DataFrame") -> float:
+        writer = rows.write.mode("overwrite").options(**WRITING)
+        return _seconds(lambda: writer.parquet(f"{place}/spark"))
+
+    read, parquet = [], []
+    for _ in range(rounds):
+        spent = into_arrow(frame), into_arrow(ready)
+        read.append((_seconds(lambda: [len(page) for page in _pages(stage)]), *spent))
+        spent = into_parquet(frame), into_parquet(ready)
+        parquet.append((_seconds(lambda: _bare_parquet(stage, place / "bare.parquet")), *spent))
+    return read, parquet
+
+
+def _ready(spark: "SparkSession", batch: Any, events: int) -> "DataFrame":
+    """``events`` rows that two workers hand to Spark without reading any: ``batch`` again and again."""
+    from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+    from penstock.spark.streams import DDL
+
+    tasks = 2
+
+    class Ready(DataSourceReader):
+        def partitions(self) -> list[InputPartition]:
+            return [InputPartition(task) for task in range(tasks)]
+
+        def read(self, _: Any) -> Iterator[Any]:
+            for _ in range(events // tasks // batch.num_rows):
+                yield batch
+
+    class Source(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "ready"
+
+        def schema(self) -> str:
+            return DDL
+
+        def reader(self, schema: Any) -> Ready:
+            return Ready()
+
+    spark.dataSource.register(Source)
+    return spark.read.format("ready").load()
+
+
+def _ratio(name: str, events: int, turns: Sequence[Turn], limit: float) -> Figure:
+    bare, ours, ready = (f"{events / statistics.median(column) / 1000:,.0f} k/s" for column in zip(*turns, strict=True))
+    note = f"{ours} against {bare}; Spark with nothing to read: {ready}"
+    return Figure(name, "x", [bare / ours for bare, ours, _ in turns], limit, at_least=True, note=note)
+
+
+def _seconds(work: Any) -> float:
+    begin = time.perf_counter()
+    work()
+    return time.perf_counter() - begin
+
+
+def _pages(stage: Stage) -> Iterator[Any]:
+    """The entries, through hiredis and nothing else."""
+    connection = stage.redis.connection_pool.get_connection()
+    try:
+        after = "-"
+        while True:
+            connection.send_command("XRANGE", SHOP.events, after, "+", "COUNT", 5_000)
+            page = connection.read_response()
+            if not page:
+                return
+            yield page
+            after = "(" + page[-1][0].decode()
+    finally:
+        stage.redis.connection_pool.release(connection)
+
+
+def _bare_parquet(stage: Stage, place: Path) -> None:
+    import pyarrow.parquet as pq
+
+    from penstock.spark.decode import SCHEMA, decoded
+
+    level = int(WRITING["parquet.compression.codec.zstd.level"])
+    with pq.ParquetWriter(place, SCHEMA, compression="zstd", compression_level=level) as writer:
+        for page in _pages(stage):
+            for batch in decoded(SHOP.namespace, page):
+                writer.write_batch(batch)
