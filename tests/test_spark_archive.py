@@ -230,3 +230,9 @@ def test_whatever_comes_and_is_merged_in_whatever_order_each_batch_is_there_once
                 del place[batches]
         there = [row for each in place.keys() - covered(place) for row in place[each]]
         assert sorted(there) == list(range(come))
+
+
+def test_what_lies_between_small_ones_is_merged_with_them_since_it_will_be_covered() -> None:
+    between = Batches("abcdef12", 4, 6)
+    several = [*map(small, range(4)), between, *map(small, range(7, 7 + FEW)), Batches("abcdef12", 90, 99)]
+    assert worth_it(several, everything=False) == several[:-1]
