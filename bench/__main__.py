@@ -104,7 +104,7 @@ def _pipeline(quick: bool) -> list[Take]:
         lambda stage: archive.archive(stage, 5 * events),
         lambda stage: archive.rolling_up(stage, 20 * events),
         lambda stage: archive.shards(stage, 1 if quick else 3, 4 * events),
-        lambda stage: archive.merging(stage, 1 if quick else 3, 2 * events),
+        lambda stage: archive.merging(stage, 1 if quick else 3, events),
         lambda stage: archive.visible(stage, rounds + 2),
         lambda stage: tracking.telling(stage, rounds, events // 10),
     ]

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 SHOP: Final = Keys("bench:shop")
 PIPELINE: Final = Keys("bench:pipeline")
 MILLION: Final = 1_000_000
+SMALL: Final = 40
+"""Micro-batches whose files are merged."""
 TELL: Final = Script(
     "tell.lua",
     """-- Tell of messages that are done, as a monitor does.
@@ -157,13 +159,13 @@ def shards(stage: Stage, rounds: int, events: int) -> Figure:
 
 
 def merging(stage: Stage, rounds: int, events: int) -> Figure:
-    """What it costs to merge small files every few seconds, a hundred micro-batches long, in turns with none merged."""
+    """What it costs to merge small files every few seconds, in turns with none merged."""
     pairs, left = [], []
     for _ in range(rounds):
         rates = []
         for every in (0, 5):
             tell(stage.redis, events)
-            with Run(stage, [SHOP], max_events=events // 100, trigger=0, merge_every=every, memory="1g") as run:
+            with Run(stage, [SHOP], max_events=events // SMALL, trigger=0, merge_every=every) as run:
                 run.until(events)
                 rates.append(run.rate(0, events))
                 left.append(sum(1 for _ in run.place.glob("archive/*/**/batch=*")))
@@ -172,7 +174,7 @@ def merging(stage: Stage, rounds: int, events: int) -> Figure:
     without, merged = (f"{statistics.median(column) / 1000:,.0f} k/s" for column in zip(*pairs, strict=True))
     note = f"{merged} and {left[1]} directories against {without} and {left[0]}"
     return Figure(
-        f"cost of an event, {events:,} in 100 micro-batches, small files merged / not",
+        f"cost of an event, {events:,} in {SMALL} micro-batches, small files merged / not",
         "x",
         [without / merged for without, merged in pairs],
         1.2,
