@@ -98,7 +98,7 @@ def ordered_while_importing(tmp_path: Path, service: str, *arguments: str, **set
     environment = {**os.environ, "PYTHONPATH": str(tmp_path), **settings}
     command = [sys.executable, "-m", f"services.{service}", *arguments]
     ended = subprocess.run(
-        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=20
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60
     )
     return ended.returncode, ended.stdout
 
