@@ -36,7 +36,7 @@ format: .venv/.ready  ## Format the code and mend what ruff can mend
 bench: .venv/.ready  ## Measure against the references and write the figures as JSON
 	$(BIN)/python -m bench
 
-bench-pipeline: .venv/.ready  ## Measure the pipeline alone, which takes about ten minutes (needs Java)
+bench-pipeline: .venv/.ready  ## Measure the pipeline alone, which takes about half an hour (needs Java)
 	$(BIN)/python -m bench pipeline
 
 bench-peers: .venv/.ready  ## Have others do the same work, in turns, and write docs/benchmarks.md (needs PyPI and npm; 10 minutes)
