@@ -6,16 +6,13 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from bench.figures import Figure
 from bench.stage import Stage
 from penstock.keys import Keys
 from penstock.lua import Script
 from tests.harness import Service, until
-
-if TYPE_CHECKING:
-    pass
 
 SHOP: Final = Keys("bench:shop")
 PIPELINE: Final = Keys("bench:pipeline")

@@ -103,7 +103,7 @@ def ordered_while_importing(tmp_path: Path, service: str, *arguments: str, **set
     return ended.returncode, ended.stdout
 
 
-@pytest.mark.parametrize("service", ["mdispatch", "monitor", "mpush", "pipeline", "vpush"])
+@pytest.mark.parametrize("service", sorted(file.parent.name for file in ROOT.glob("services/*/__main__.py")))
 def test_orders_that_come_while_a_service_is_imported_do_not_kill_it(tmp_path: Path, service: str) -> None:
     status, said = ordered_while_importing(tmp_path, service, "--help")
     assert status == 0, said

@@ -208,7 +208,8 @@ def test_a_window_is_left_open_while_it_lasts_and_for_a_while_after(
 ) -> None:
     from services.pipeline.rollups import Rollups
 
-    _, before, rows = now_and_before()
+    now, before, rows = now_and_before()
+    rows[0] |= {"at": now + timedelta(hours=1)}  # an hour that does not end meanwhile
     with Redis.from_url(redis_url) as redis:
         rollups = Rollups(spark, str(tmp_path), redis, KEPT, 3_600)
         rollups.add(frame(spark, rows), "q", 0, "q-0")

@@ -37,7 +37,6 @@ class Archive:
     def __init__(self, settings: Settings, redis: Redis, keys: Keys, rollups: Rollups | None) -> None:
         self._directory, self._redis, self._metric = settings.archive, redis, keys.metric("pipeline")
         self._rollups, self._payloads, self._mask = rollups, settings.payloads, settings.mask
-        self._begun: int | None = None
 
     def write(self, batch: "DataFrame", number: int) -> None:
         """Have the rows of micro-batch ``number`` in the archive and the roll-ups, once, and counted, once.
@@ -48,9 +47,9 @@ class Archive:
         from pyspark.sql import Observation
         from pyspark.sql import functions as F
 
-        begun, self._begun = time.monotonic(), number
+        begun = time.monotonic()
         query = str(batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId"))
-        counted = self._counted(query)
+        counted = self.counted(query)
         if counted > number:
             problem = f"micro-batch {number} comes again, though {counted} is archived: the checkpoint is an older one"
             raise Unsuitable(f"{problem}; restore the last one, or begin another archive")
@@ -88,12 +87,8 @@ class Archive:
             seconds=time.monotonic() - begun,
         )
 
-    def begun(self, query: str) -> int:
-        """The micro-batch of ``query`` that has begun last, as far as is known; those before it never come again."""
-        return self._counted(query) if self._begun is None else self._begun
-
-    def _counted(self, query: str) -> int:
-        """The last one of ``query`` that is counted; -1 for none."""
+    def counted(self, query: str) -> int:
+        """The micro-batch of ``query`` that was counted last, -1 for none; those before it never come again."""
         known: list[bytes | None] = self._redis.hmget(self._metric, "query", "batch")  # type: ignore[assignment]
         return int(known[1] or -1) if known[0] == query.encode() else -1
 

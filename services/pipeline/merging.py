@@ -34,17 +34,17 @@ class Merger:
         self._spark, self._directory, self._lateness = spark, directory, timedelta(seconds=lateness)
         self._aside = f"{directory}/{ASIDE}/{uuid4().hex}"
         """No other process writes there, though it may take itself for the active one."""
-        self._begun = -1
-        """The micro-batch that had begun at the last merge."""
+        self._counted = -1
+        """The micro-batch that was counted last at the last merge."""
         self._delete(f"{directory}/{ASIDE}")
 
-    def merge(self, query: str, begun: int) -> int:
+    def merge(self, query: str, counted: int) -> int:
         """Merge what is worth it; how many directories are gone.
 
-        ``begun`` is the micro-batch of ``query`` that has begun last: it and what follows may be written again.
+        ``counted`` is the micro-batch of ``query`` that was counted last: it and what follows may be written again.
         """
         gone = 0
-        before, self._begun = self._begun, begun
+        before, self._counted = self._counted, counted
         for base, (columns, lasts) in LASTS.items():
             for place, batches in self._places(base, columns):
                 start = datetime.fromisoformat(place.partition("/")[0].partition("=")[2]).replace(tzinfo=UTC)
@@ -52,7 +52,7 @@ class Merger:
                 path = f"{self._directory}/{base}/{place}"
                 twice = covered(batches)  # from a merge that was interrupted
                 gone += self._deleted(path, twice)
-                settled = sorted(each for each in batches - twice if each.query != query or each.last < begun)
+                settled = sorted(each for each in batches - twice if each.query != query or each.last < counted)
                 for _, group in groupby(settled, attrgetter("query")):
                     several = list(group)
                     quiet = all(each.query != query or each.last < before for each in several)

@@ -95,7 +95,7 @@ async def _merge(context: Context[Settings], merger: Merger, archive: Archive, q
 
     start = time.monotonic()
     try:
-        gone = await asyncio.to_thread(lambda: merger.merge(short(query), archive.begun(query)))
+        gone = await asyncio.to_thread(lambda: merger.merge(short(query), archive.counted(query)))
     except (PenstockError, Py4JError, PySparkException) as error:
         if context.running:
             context.log.warning("not merged", reason=said(error))
