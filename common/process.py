@@ -252,7 +252,8 @@ class Process(Generic[S]):
         elif isinstance(error, Disconnected | Unanswered):
             await return_home(*self._clients)
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._stop.wait(), BACKOFF.compute(self._trouble.failures))
+            async with asyncio.timeout(BACKOFF.compute(self._trouble.failures)):
+                await self._stop.wait()
 
     async def _count_error(self, error: Exception) -> None:
         if self._keys:

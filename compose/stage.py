@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
 
 from compose.keyspace import Keyspace
-from penstock.composition import Composition
+from penstock.composition import Composition, stoppable
 from penstock.connection import connect, masked
 from penstock.embedded import EmbeddedServer
 from penstock.errors import PenstockError
@@ -28,8 +28,6 @@ PATIENCE: Final = 60.0
 """Longest time until everything has to be through (s)."""
 STANDSTILL: Final = 1.0
 """With nothing on its way any more, what has not come by then is lost (s)."""
-AGAIN: Final = 1.0
-"""Time after which a demo that goes on is told to stop once more (s)."""
 SETTINGS: Final = ("MPUSH_", "MDISPATCH_", "MONITOR_", "VPUSH_", "PIPELINE_")
 """How variables begin that would change what the composition's files say."""
 
@@ -58,33 +56,20 @@ def main(
     parser = argparse.ArgumentParser(prog=f"python -m {module}", description=about.partition("\n")[0])
     parser.add_argument("--json", action="store_true", help="print the outcome as JSON")
     as_json = parser.parse_args().json
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job has it ignored
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     named = os.environ.get("REDIS")
     try:
         with nullcontext() if named else EmbeddedServer() as embedded:
             outcome = asyncio.run(stoppable(run(embedded.url if embedded else str(named))))
     except (PenstockError, RedisError) as error:
         sys.exit(f"demo: {error}")
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, asyncio.CancelledError):
         sys.exit(130)
     if as_json:
         print(json.dumps(outcome.figures(), indent=2))
     else:
         show(outcome, Console())
     sys.exit(1 if outcome.differences else 0)
-
-
-async def stoppable(work: Coroutine[Any, Any, OutcomeT]) -> OutcomeT:
-    """Do ``work``; if cancelled, cancel it until it ends: Python 3.11's ``wait_for``, in redis-py, may swallow one."""
-    task = asyncio.create_task(work)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        while not task.done():
-            task.cancel()
-            await asyncio.wait({task}, timeout=AGAIN)
-        raise
 
 
 async def perform(

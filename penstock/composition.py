@@ -1,16 +1,17 @@
 """A composition: the processes of a Procfile, run together on this machine."""
 
+import asyncio
 import os
 import queue
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 from honcho.environ import PROCFILE_LINE, parse_procfile
 from honcho.printer import Message, Printer
@@ -18,6 +19,7 @@ from honcho.process import Process
 
 from penstock.errors import PenstockError, Problem, SettingsError
 
+T = TypeVar("T")
 STOP: Final = 40.0
 """Seconds until a child that was asked to stop is killed: more than a service's ``stopTimeout``."""
 
@@ -117,6 +119,25 @@ class Composition:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+
+async def stoppable(work: Coroutine[Any, Any, T]) -> T:
+    """Do ``work``, which the first ctrl-C, SIGTERM or SIGHUP cancels, so that what it has started is ended with it.
+
+    ``asyncio.run`` cancels at ctrl-C, too, but amid whatever runs just then: where that is a task which goes on to wait
+    with a time limit of 0, as redis-py does, the cancellation is taken for that of the limit, and lost.
+    """
+    task = asyncio.current_task()
+    assert task is not None
+
+    def cancel() -> None:
+        if not task.cancelling():
+            task.cancel()
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as a shell's background jobs and nohup have some
+            asyncio.get_running_loop().add_signal_handler(number, cancel)
+    return await work
 
 
 def read_procfile(file: Path) -> dict[str, str]:

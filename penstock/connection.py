@@ -1,11 +1,12 @@
 """Connections to Redis or Valkey as our services need them, from a URL."""
 
+import asyncio
 import re
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from redis.asyncio import BlockingConnectionPool, Redis, Sentinel
-from redis.asyncio.connection import ConnectCallbackT
+from redis.asyncio.connection import AbstractConnection, ConnectCallbackT
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import SentinelConnectionPool
 from redis.backoff import NoBackoff
@@ -37,10 +38,32 @@ def connect(
         "redis_connect_func": on_connect,
     }
     if url.startswith("redis+sentinel://"):
-        return _through_sentinel(url, options)
-    if url.startswith("unix://"):
-        del options["socket_keepalive"]
-    return Redis.from_pool(BlockingConnectionPool.from_url(url, max_connections=1, timeout=None, **options))
+        client = _through_sentinel(url, options)
+    else:
+        if url.startswith("unix://"):
+            del options["socket_keepalive"]
+        client = Redis.from_pool(BlockingConnectionPool.from_url(url, max_connections=1, timeout=None, **options))
+    client.connection_pool.connection_class = _obedient(client.connection_pool.connection_class)
+    return client
+
+
+def _obedient(kind: type[AbstractConnection]) -> type[AbstractConnection]:
+    """Connections of ``kind`` through which a task can be cancelled at any moment.
+
+    They send with ``asyncio.wait_for``, which before Python 3.12 swallows a cancellation that comes just as the command
+    is sent: https://github.com/python/cpython/issues/86296. Whoever cancelled would wait for ever.
+    """
+
+    class Obedient(kind):  # type: ignore[misc, valid-type]
+        async def send_packed_command(self, *args: Any, **options: Any) -> None:
+            task = asyncio.current_task()
+            asked = task.cancelling() if task else 0
+            await super().send_packed_command(*args, **options)
+            if task and task.cancelling() > asked:
+                await self.disconnect(nowait=True)  # its reply must not be read for another's
+                raise asyncio.CancelledError
+
+    return Obedient
 
 
 def _through_sentinel(url: str, options: dict[str, Any]) -> "Redis":

@@ -5,6 +5,7 @@ import shutil
 import socket
 import subprocess
 import tempfile
+import threading
 import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -22,7 +23,7 @@ class EmbeddedServer:
 
     ``aof`` makes it write every change to disk at once (``appendfsync always``). Further options are the server's own,
     with underscores: ``maxmemory="64mb"``, ``save=("3600", "1")``. Raises ``PenstockError`` where no server
-    starts within 10 s.
+    starts within 10 s. ``start`` and ``stop`` may be called from several threads: one waits for the other.
     """
 
     def __init__(self, *, directory: Path | None = None, aof: bool = False, port: int = 0, **options: Words) -> None:
@@ -34,8 +35,14 @@ class EmbeddedServer:
         defaults: dict[str, Words] = {"save": "", "loglevel": "warning", "maxmemory_policy": "noeviction"}
         self._options = defaults | persistence | options
         self._process: subprocess.Popen[bytes] | None = None
+        self._changing = threading.RLock()
 
     def start(self) -> Self:
+        with self._changing:
+            self._start()
+        return self
+
+    def _start(self) -> None:
         words = ["--bind", "127.0.0.1", "--port", str(self.port), "--dir", str(self.directory)]
         for name, value in self._options.items():
             words += [f"--{name.replace('_', '-')}", *((value,) if isinstance(value, str) else value)]
@@ -50,7 +57,6 @@ class EmbeddedServer:
                 self.kill()
                 raise PenstockError(f"the embedded server did not start: {log.read_text(errors='replace')[-2000:]}")
             time.sleep(0.01)
-        return self
 
     @property
     def pid(self) -> int:
@@ -67,14 +73,16 @@ class EmbeddedServer:
         self._end(terminate=False)
 
     def restart(self) -> None:
-        self.stop()
-        self.start()
+        with self._changing:
+            self.stop()
+            self.start()
 
     def _end(self, *, terminate: bool) -> None:
-        if self._process is not None:
-            (self._process.terminate if terminate else self._process.kill)()
-            self._process.wait(timeout=30)
-            self._process = None
+        with self._changing:
+            if self._process is not None:
+                (self._process.terminate if terminate else self._process.kill)()
+                self._process.wait(timeout=30)
+                self._process = None
 
     def _answers(self) -> bool:
         try:

@@ -1,8 +1,9 @@
 """Processes in milliseconds: forked from one that has imported what they need already.
 
-``python -m penstock.nursery SOCKET MODULE...`` imports the modules and then forks a process for every connection to
-SOCKET that brings an order: the module to run as ``python -m`` would, its arguments, its environment, and its log. Each
-has a keeper, which answers with its pid and, in the end, its exit status, and kills it if whoever asked is gone.
+``python -m penstock.nursery MODULE...`` imports the modules and then forks a process for every connection that comes
+over the socket which is its standard input, and brings an order: the module to run as ``python -m`` would, its
+arguments, its environment, and its log. Each has a keeper, which answers with its pid and, in the end, its exit status,
+and kills it if whoever asked is gone.
 """
 
 import gc
@@ -20,29 +21,40 @@ from pathlib import Path
 from typing import NoReturn
 
 
+def keeper(nursery: socket.socket) -> socket.socket:
+    """A connection to a new one; ``nursery`` is the other end of a nursery's standard input.
+
+    Raises ``OSError`` where that has ended.
+    """
+    ours, theirs = socket.socketpair()
+    with theirs:
+        try:
+            socket.send_fds(nursery, [b"."], [theirs.fileno()])
+        except OSError:
+            ours.close()
+            raise
+    return ours
+
+
 def order(module: str, arguments: Sequence[str], environment: Mapping[str, str], log: Path) -> bytes:
-    """What to send over a connection; the answers are the pid and the exit status, a line each."""
+    """What to send to a keeper; the answers are the pid and the exit status, a line each, or nothing without either."""
     return json.dumps([module, list(arguments), dict(environment), str(log)]).encode() + b"\n"
 
 
-def serve(path: str, modules: Sequence[str]) -> None:
-    """Fork for every connection, until standard input ends with whoever started this."""
+def serve(modules: Sequence[str]) -> None:
+    """Fork for every connection, until the socket ends with whoever started this."""
+    control = socket.socket(fileno=os.dup(sys.stdin.fileno()))
+    os.dup2(os.open(os.devnull, os.O_RDONLY), sys.stdin.fileno())
     for module in modules:
         with suppress(ImportError):  # whoever runs it hears of it
             import_module(module)
     gc.freeze()  # a process that ends does not look through all of it
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # keepers need no burial
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(f"{path}.unborn")
-        listener.listen(64)
-        Path(f"{path}.unborn").rename(path)
-        orders = listener.fileno()
-        while select.select([orders, sys.stdin.fileno()], [], [])[0] == [orders]:
-            connection, _ = listener.accept()
+    while descriptors := socket.recv_fds(control, 1, 1)[1]:
+        with socket.socket(fileno=descriptors[0]) as connection:
             if os.fork() == 0:
-                listener.close()
+                control.close()
                 keep(connection)
-            connection.close()
 
 
 def keep(connection: socket.socket) -> NoReturn:
@@ -51,28 +63,37 @@ def keep(connection: socket.socket) -> NoReturn:
     os.set_blocking(news, False)
     signal.set_wakeup_fd(news)
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    module, arguments, environment, log = json.loads(connection.makefile().readline())
+    try:
+        module, arguments, environment, log = json.loads(connection.makefile().readline())
+        said = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    except (ValueError, OSError):  # whoever asked is gone, with or without the folder of the log
+        os._exit(1)
     pid = os.fork()
     if pid == 0:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         connection.close()
-        become(module, arguments, environment, log)
-    connection.sendall(b"%d\n" % pid)
-    if ended not in select.select([connection.fileno(), ended], [], [])[0]:
+        become(module, arguments, environment, said)
+    if not _tell(connection, pid) or ended not in select.select([connection.fileno(), ended], [], [])[0]:
         os.kill(pid, signal.SIGKILL)
-    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    with suppress(OSError):  # whoever asked is gone
-        connection.sendall(b"%d\n" % status)
+    _tell(connection, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
     os._exit(0)
 
 
-def become(module: str, arguments: Sequence[str], environment: dict[str, str], log: str) -> NoReturn:
-    """Be ``python -m module``, in a session of its own, with that environment and everything said in ``log``."""
+def _tell(connection: socket.socket, number: int) -> bool:
+    """Whether somebody is there to hear it."""
+    try:
+        connection.sendall(b"%d\n" % number)
+    except OSError:
+        return False
+    return True
+
+
+def become(module: str, arguments: Sequence[str], environment: dict[str, str], said: int) -> NoReturn:
+    """Be ``python -m module``, in a session of its own, with that environment and everything written to ``said``."""
     os.setsid()
     os.environ.clear()
     os.environ.update(environment)
-    said = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     os.dup2(said, 1)
     os.dup2(said, 2)
     sys.argv = [module, *arguments]
@@ -81,4 +102,4 @@ def become(module: str, arguments: Sequence[str], environment: dict[str, str], l
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1], sys.argv[2:])
+    serve(sys.argv[1:])

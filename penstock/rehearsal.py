@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
@@ -19,7 +20,7 @@ from penstock.embedded import EmbeddedServer
 from penstock.errors import PenstockError
 from penstock.keys import Keys
 from penstock.names import decoded, encoded
-from penstock.nursery import order
+from penstock.nursery import keeper, order
 from penstock.topology import Part, Place, Topology, server_of
 from penstock.topology.files import HERE
 
@@ -35,10 +36,10 @@ AGAIN: Final = 0.1
 class Performer:
     """One process. Where it ends by itself, and not well, it is started again, as whatever runs containers does.
 
-    ``nursery`` is the socket of one, for what is no more than ``python -m``; all else is for a shell.
+    ``nursery`` leads to one, for what is no more than ``python -m``; all else is for a shell.
     """
 
-    def __init__(self, part: Part, environ: Mapping[str, str], log: Path, nursery: Path) -> None:
+    def __init__(self, part: Part, environ: Mapping[str, str], log: Path, nursery: socket.socket) -> None:
         self.part, self.name, self.log = part, part.name, log
         self.pid: int | None = None
         """None while it does not run."""
@@ -58,9 +59,19 @@ class Performer:
             self.starts += 1
 
     async def _from_nursery(self) -> "asyncio.Task[int]":
-        reader, writer = await asyncio.open_unix_connection(str(self._nursery))
-        writer.write(order(self.part.module[0], self.part.module[1:], self._environ, self.log))
-        self.pid = int(await reader.readline())
+        try:
+            reader, writer = await asyncio.open_unix_connection(sock=keeper(self._nursery))
+        except OSError as error:
+            raise PenstockError(f"{self.name} cannot be started: the nursery of processes has ended") from error
+        try:
+            writer.write(order(self.part.module[0], self.part.module[1:], self._environ, self.log))
+            pid = await reader.readline()
+        except BaseException:
+            writer.close()  # which ends it
+            raise
+        if not pid:
+            raise PenstockError(f"{self.name} cannot be started: {self.log} cannot be written, or its nursery ended")
+        self.pid = int(pid)
 
         async def ended() -> int:
             status = int(await reader.readline() or -signal.SIGKILL)
@@ -117,7 +128,8 @@ class Performer:
         done, _ = await asyncio.wait({end}, timeout=STOP)
         if not done:
             self.send(signal.SIGKILL)
-        return await asyncio.wait_for(end, STOP)
+        async with asyncio.timeout(STOP):
+            return await end
 
     def said(self, characters: int = 2_000) -> str:
         """The last of what it wrote."""
@@ -156,9 +168,18 @@ class Rehearsal:
         self.performers: dict[str, Performer] = {}
         self._directory = Path(tempfile.mkdtemp(prefix="penstock-rehearsal-"))
         self._nursery: asyncio.subprocess.Process | None = None
+        self._to_nursery, self._of_nursery = socket.socketpair()
         self._clients: dict[str, Redis] = {}
 
     async def __aenter__(self) -> Self:
+        try:
+            await self._open()
+        except BaseException:
+            await self.__aexit__()
+            raise
+        return self
+
+    async def _open(self) -> None:
         await self._open_server(host_of(HERE))
         for part in self._parts:
             place = self._directory / part.name
@@ -168,10 +189,9 @@ class Rehearsal:
                 if _is_server(value):
                     await self._open_server(host_of(value))
                     environ[name] = await self._way(part, value)
-            self.performers[part.name] = Performer(part, environ, place / "log", self._directory / "nursery")
+            self.performers[part.name] = Performer(part, environ, place / "log", self._to_nursery)
         if any(part.module for part in self._parts):
             await self._open_nursery()
-        return self
 
     async def _open_nursery(self) -> None:
         """Of a service it has its settings and what uses them; of a program, what most programs import."""
@@ -179,14 +199,12 @@ class Rehearsal:
         for part in self._parts:
             if part.service and part.module:
                 modules += [f"{part.module[0]}.{name}" for name in ("settings", "service")]
-        socket = self._directory / "nursery"
-        words = [sys.executable, "-m", "penstock.nursery", str(socket), *dict.fromkeys(modules)]
+        words = [sys.executable, "-m", "penstock.nursery", *dict.fromkeys(modules)]
         environ = {**os.environ, "PYTHONUNBUFFERED": "1"}
-        self._nursery = await asyncio.create_subprocess_exec(*words, stdin=asyncio.subprocess.PIPE, env=environ)
-        while not socket.exists():
-            if self._nursery.returncode is not None:
-                raise PenstockError(f"the nursery of processes ended with status {self._nursery.returncode}")
-            await asyncio.sleep(0.01)
+        self._nursery = await asyncio.create_subprocess_exec(  # in a session of its own: ctrl-C is for us to obey
+            *words, stdin=self._of_nursery.fileno(), env=environ, start_new_session=True
+        )
+        self._of_nursery.close()
 
     async def start(self) -> None:
         """Start all processes."""
@@ -194,10 +212,14 @@ class Rehearsal:
             await performer.start()
 
     async def __aexit__(self, *_: object) -> None:
-        await asyncio.gather(*(performer.kill() for performer in self.performers.values()))
+        # Whatever became of one of them, all else must be ended, too.
+        await asyncio.gather(*(performer.kill() for performer in self.performers.values()), return_exceptions=True)
         if self._nursery:
-            self._nursery.kill()
+            with suppress(ProcessLookupError):
+                self._nursery.kill()
             await self._nursery.wait()
+        self._to_nursery.close()
+        self._of_nursery.close()
         for client in self._clients.values():
             await client.aclose()
         for server in self.servers.values():
@@ -254,8 +276,8 @@ class Rehearsal:
 
     async def _open_server(self, host: str) -> None:
         if host not in self.servers:
-            server = EmbeddedServer(aof=self._aof, **self._options)
-            self.servers[host] = await asyncio.to_thread(server.start)
+            self.servers[host] = EmbeddedServer(aof=self._aof, **self._options)
+            await asyncio.to_thread(self.servers[host].start)
 
     def _environ(self, part: Part, place: Path) -> dict[str, str]:
         """What the process is given, with servers as they are called outside; of ours, it hears of none."""

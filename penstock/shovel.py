@@ -15,7 +15,7 @@ from penstock.backoff import Backoff
 from penstock.errors import PenstockError, Refused, TargetLost
 from penstock.names import decoded, encoded
 from penstock.transport import Batch, Dead, Target, Transfer, catch_up, largest_message
-from penstock.wire import Wire, obey_cancellation
+from penstock.wire import Wire
 
 BATCH: Final = 1000
 BYTES: Final = 256 * 1024
@@ -49,7 +49,6 @@ def told_here() -> Iterator[None]:
         yield
     except RedisError as error:
         raise HereError(error) from error
-    obey_cancellation()
 
 
 def first_of(error: BaseException) -> BaseException:

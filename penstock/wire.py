@@ -89,13 +89,6 @@ def _one(word: Word) -> bytes:
     return b"$%d\r\n%b\r\n" % (len(encoded), encoded)
 
 
-def obey_cancellation() -> None:
-    """Raise it now: ``wait_for`` of Python 3.11, with which the client sends, may have swallowed it."""
-    task = asyncio.current_task()
-    if task and task.cancelling():
-        raise asyncio.CancelledError
-
-
 class Wire:
     """The one connection of ``redis``, held until ``close``, for whoever sends and reads in turn.
 
@@ -140,7 +133,6 @@ class Wire:
         self._asked = time.monotonic()
         try:
             await self._connection.send_packed_command([packed])
-            obey_cancellation()
         except BaseException:
             await self.close()
             raise

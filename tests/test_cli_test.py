@@ -1,8 +1,11 @@
 """penstock test: what a user types and sees, and what is wrong with a test file."""
 
 import json
+import os
+import re
 import shutil
 import signal
+from itertools import product
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -73,19 +76,33 @@ async def test_what_passes_is_told_for_people_for_programs_and_for_continuous_in
     assert json.loads(wrong["logs"]["mpush"][-1])["event"] == "registered"
 
 
-async def test_an_order_to_end_leaves_nothing_running(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("words", "many", "order"),
+    [
+        *product((["test"], ["chaos"]), (1, 2, 4), (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)),
+        (["chaos", "--stages", "3"], 12, signal.SIGTERM),
+    ],
+)
+async def test_an_order_to_end_leaves_nothing_running(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], many: int, order: signal.Signals
+) -> None:
     tests = "tests: [{name: long, push: {in: [a]}, expect: {out: [b]}, within: 600}]"
-    async with running("test", written(tmp_path, tests), redis=None) as process:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    async with running(*words, written(tmp_path, tests), redis=None) as process:
 
-        async def all_there() -> bool:
+        async def so_many() -> bool:
             children[:] = psutil.Process(process.pid).children(recursive=True)
-            return len(children) >= 4  # the server, the nursery, the service and its keeper
+            return len(children) >= many  # of each rehearsal: the server, the nursery, a keeper and its service
 
         children = list[psutil.Process]()
-        await until(all_there)
-        process.send_signal(signal.SIGTERM)
-        status, _ = await ended(process)
+        await until(so_many, 60)
+        os.killpg(process.pid, order)  # as a terminal does
+        status, error = await ended(process)
     assert status == 130
+    assert re.sub(r"penstock: seed \d+\n", "", error) == ""
+    assert not list(temporary.iterdir())
     _, alive = psutil.wait_procs(children, timeout=10)
     assert alive == []
 

@@ -4,7 +4,7 @@ import asyncio
 import shutil
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from subprocess import DEVNULL
 from typing import Any
@@ -130,6 +130,37 @@ async def test_a_lost_reply_is_never_asked_for_again(redis: Redis, redis_url: st
             await taking
     await redis.lpush("in", "one")
     assert await redis.llen("pending") == 0
+
+
+@pytest.mark.parametrize("turns", range(12))
+async def test_a_task_is_cancelled_at_whatever_moment_of_a_command(redis_url: str, turns: int) -> None:
+    async with connect(redis_url) as client:
+        await client.ping()
+        asking = asyncio.create_task(_echoed(client, "lost"))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        cancelled = asking.cancel()
+        await asyncio.wait({asking})
+        assert asking.cancelled() is cancelled
+        assert await client.echo("mine") == b"mine"
+
+
+async def _echoed(client: Redis, word: str) -> object:
+    return await client.echo(word)
+
+
+async def test_what_a_cancelled_task_still_asks_for_is_answered(redis_url: str) -> None:
+    async with connect(redis_url) as client:
+
+        async def work() -> object:
+            with suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+            return await client.echo("bye")
+
+        task = asyncio.create_task(work())
+        await asyncio.sleep(0)
+        task.cancel()
+        assert await task == b"bye"
 
 
 async def test_a_server_that_says_nothing_counts_as_lost(redis: Redis, redis_url: str) -> None:

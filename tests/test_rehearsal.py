@@ -4,6 +4,7 @@ import asyncio
 import shutil
 from pathlib import Path
 
+import psutil
 import pytest
 
 from penstock.errors import PenstockError
@@ -70,6 +71,27 @@ async def test_a_composition_of_containers_alone_runs_here(tmp_path: Path) -> No
             return [await redis.llen(f"weather:{name}") for name in ("archived", "report:handled")] == [10, 10]
 
         await until(handled)
+
+
+@pytest.mark.parametrize("started", [False, True])
+async def test_nothing_is_left_behind_where_the_nursery_of_processes_died(tmp_path: Path, started: bool) -> None:
+    shutil.copytree(ROOT / "compose" / "weather", tmp_path, dirs_exist_ok=True)
+    async with Rehearsal(read(tmp_path)) as rehearsal:
+        if started:
+            await rehearsal.start()
+        (nursery,) = [each for each in psutil.Process().children() if "penstock.nursery" in each.cmdline()]
+        nursery.kill()
+
+        async def dead() -> bool:
+            return not nursery.is_running()
+
+        await until(dead)
+        performer = rehearsal.performers["mpush"]
+        await performer.kill()
+        with pytest.raises(PenstockError, match="mpush cannot be started: "):
+            await performer.start()
+        servers = [psutil.Process(server.pid) for server in rehearsal.servers.values()]
+    assert not any(server.is_running() for server in servers)
 
 
 async def test_a_process_that_fails_is_started_again_and_one_that_was_stopped_is_not(tmp_path: Path) -> None:

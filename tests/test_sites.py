@@ -14,7 +14,6 @@ import pytest
 from redis import Redis as Client
 from redis.asyncio import Redis
 
-from compose import stage
 from compose.sites import demo
 from compose.sites.keyspace import queues_for
 from compose.sites.outcome import Outcome, read_outcome
@@ -282,28 +281,6 @@ async def test_a_demo_that_is_told_to_stop_while_a_site_is_down_leaves_no_proces
         started.terminate()
         assert started.wait(timeout=30) == 130
     assert not [child for child in children if child.is_running()]
-
-
-async def test_a_demo_ends_though_its_first_cancellation_was_swallowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stage, "AGAIN", 0.01)
-    cancellations = 0
-
-    async def deaf() -> Outcome:
-        nonlocal cancellations
-        while cancellations < 3:
-            with suppress(asyncio.CancelledError):
-                await asyncio.Event().wait()
-            cancellations += 1
-        await asyncio.Event().wait()
-        raise AssertionError
-
-    demonstration = asyncio.create_task(stage.stoppable(deaf()))
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    demonstration.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await demonstration
-    assert cancellations == 3
 
 
 async def test_the_longest_delay_is_that_of_the_oldest_message_that_came_late(redis: "Redis") -> None:

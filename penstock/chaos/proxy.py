@@ -123,6 +123,8 @@ class Link:
                     if await self._strike(blow):
                         return
                     continue
+                if writer.is_closing():
+                    return
                 self._owed.append(blow)
                 writer.write(frame)
             if not await _sent(writer):
@@ -141,6 +143,8 @@ class Link:
                     if await self._strike(blow):
                         return
                     continue
+                if writer.is_closing():
+                    return
                 writer.write(frame)
             if not await _sent(writer):
                 return

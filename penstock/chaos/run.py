@@ -139,7 +139,8 @@ class Run:
                 raise PenstockError("no fault is left to inject: --fault, --service or --point name none that there is")
             lanes = min(self._chosen.lanes or 3 * (os.cpu_count() or 1), len(injections))
             more = [Stage(self._topology, self._routes, times) for _ in range(lanes - 1)]
-            stages = [first, *await asyncio.gather(*map(exits.enter_async_context, more))]
+            entered = await asyncio.gather(*map(exits.enter_async_context, more), return_exceptions=True)
+            stages = [first, *map(_sound, entered)]
             for stage in stages:
                 stage.order = first.order
             happened = await self._work_off(stages, injections)
@@ -241,6 +242,13 @@ class Run:
         """With the server of the lists of each."""
         parts = [part for part in self._topology.parts if part.namespace and part.name in stage.performers]
         return {(str(part.namespace), server_of(part.settings.redis)) for part in parts}
+
+
+def _sound(stage: Stage | BaseException) -> Stage:
+    """Raised only when none is on its way any more, so that all that were entered are left again."""
+    if isinstance(stage, BaseException):
+        raise stage
+    return stage
 
 
 def _names(word: str, fault: str) -> bool:

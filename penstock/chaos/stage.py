@@ -63,9 +63,13 @@ class Stage:
         """1 where what is new in a list of results is at its head, -1 where it is at the tail."""
 
     async def __aenter__(self) -> Self:
-        await self._exits.enter_async_context(self._rehearsal)
-        await self._rehearsal.start()
-        await asyncio.gather(*(self.started(name) for name in self.performers))
+        try:
+            await self._exits.enter_async_context(self._rehearsal)
+            await self._rehearsal.start()
+            await asyncio.gather(*(self.started(name) for name in self.performers))
+        except BaseException:
+            await self._exits.aclose()
+            raise
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -211,7 +215,8 @@ class Stage:
         gate.blow = blow = Blow(point.after or point.shape, Moment.BEFORE, act=kill)
         await self.push(number, 1 + BURST)
         with suppress(TimeoutError):
-            await asyncio.wait_for(blow.struck.wait(), 2 * QUIET)
+            async with asyncio.timeout(2 * QUIET):
+                await blow.struck.wait()
         gate.blow = None
         await self.kill(point.process)
 

@@ -109,7 +109,8 @@ async def _forget_scripts(stage: Stage) -> None:
 async def struck(blow: Blow, seconds: float) -> bool:
     """Whether it falls in so many seconds."""
     with suppress(TimeoutError):
-        await asyncio.wait_for(blow.struck.wait(), seconds)
+        async with asyncio.timeout(seconds):
+            await blow.struck.wait()
     return blow.struck.is_set()
 
 

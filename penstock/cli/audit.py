@@ -97,7 +97,8 @@ async def _audit(namespace: str | None, every: bool, watch: bool, url: str | Non
         if not watch or stop.is_set():
             return int(failed)
         with suppress(TimeoutError):
-            await asyncio.wait_for(stop.wait(), 1)
+            async with asyncio.timeout(1):
+                await stop.wait()
             return int(failed)
 
 

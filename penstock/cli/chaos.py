@@ -44,9 +44,11 @@ def chaos(
     swallowed packet, wrong type, SIGTERM, two at once. Exit status 1 if a promise is broken.
     """
     from penstock.chaos.run import Chosen
+    from penstock.composition import stoppable
 
     drawn = random.SystemRandom().randrange(2**31) if seed is None else seed
-    run(_chaos(directory, Chosen(drawn, tuple(fault or ()), service, point, rounds, stages), junit, html, json))
+    chosen = Chosen(drawn, tuple(fault or ()), service, point, rounds, stages)
+    run(stoppable(_chaos(directory, chosen, junit, html, json)))
 
 
 async def _chaos(directory: Path, chosen: "Chosen", junit: Path | None, html: Path | None, as_json: bool) -> int:

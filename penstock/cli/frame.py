@@ -51,7 +51,7 @@ def run(action: Coroutine[Any, Any, int]) -> NoReturn:
     try:
         status = asyncio.run(action)
         sys.stdout.flush()
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, asyncio.CancelledError):
         status = 130
     except BrokenPipeError:  # whoever reads our output has seen enough; Python must not flush into it at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -104,7 +104,8 @@ async def _follow(observer: "Observer", as_json: bool) -> int:
             else:
                 _show(sketch(looks), None, False, as_json, looks)
             with suppress(TimeoutError):
-                await asyncio.wait_for(stop.wait(), EVERY)
+                async with asyncio.timeout(EVERY):
+                    await stop.wait()
     return 0
 
 

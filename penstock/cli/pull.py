@@ -115,7 +115,8 @@ class Flow:
 
         while not self._stop.is_set():
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._stop.wait(), 0.5)
+                async with asyncio.timeout(0.5):
+                    await self._stop.wait()
             if self.output.reader_is_gone():
                 self._stop.set()
         with suppress(RedisError):  # then the wait ends by itself

@@ -1,7 +1,6 @@
 """``penstock test``: runs a composition's own tests."""
 
 import os
-import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -36,14 +35,15 @@ def trials(
     Each test of DIR/tests/*.yaml starts the composition's processes on embedded servers of their own, pushes messages,
     breaks what it says, and compares what comes out. Run it where the composition is run, as with up.
     """
-    run(_test(paths, jobs, filter, junit, json))
+    from penstock.composition import stoppable
+
+    run(stoppable(_test(paths, jobs, filter, junit, json)))
 
 
 async def _test(paths: list[Path], jobs: int | None, text: str | None, junit: Path | None, as_json: bool) -> int:
     chosen = _chosen(paths, text)
     from penstock.trial.run import run as run_all
 
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))  # nothing is left behind
     with _progress(len(chosen)) as done:
         outcomes = await run_all(chosen, jobs or len(os.sched_getaffinity(0)), done)
     if junit:

@@ -8,7 +8,6 @@ from typing import Any, Final
 from common.context import Context
 from penstock.lua import Script
 from penstock.transport import Batch
-from penstock.wire import obey_cancellation
 from services.vpush.settings import Settings
 
 _link: Final = Script.read(Path(__file__).parent / "lua" / "link.lua")
@@ -50,7 +49,6 @@ class Link:
         while True:
             if waiting or self._count:
                 waiting = await self.write("up")
-                obey_cancellation()
             await asyncio.sleep(PAUSE)
 
     async def write(self, state: str, reason: str = "") -> int:

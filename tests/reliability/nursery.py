@@ -4,15 +4,14 @@ import os
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from penstock.nursery import order
-from tests.harness import ROOT, Service, until
+from penstock.nursery import keeper, order
+from tests.harness import ROOT, Service
 
 
 class Nursery:
@@ -20,28 +19,26 @@ class Nursery:
 
     def __init__(self, *modules: str) -> None:
         self._modules = modules
-        self._directory = tempfile.TemporaryDirectory(prefix="penstock-nursery-")
-        self._socket = str(Path(self._directory.name) / "orders")
         self._process: subprocess.Popen[bytes] | None = None
+        self._control, self._its_control = socket.socketpair()
 
     def order(self, module: str, environment: Mapping[str, str], log: Path) -> socket.socket:
         """A process; the connection says its pid and its exit status, a line each."""
-        connection = socket.socket(socket.AF_UNIX)
-        connection.connect(self._socket)
+        connection = keeper(self._control)
         connection.sendall(order(module, [], environment, log))
         return connection
 
     def __enter__(self) -> Self:
-        words = [sys.executable, "-m", "penstock.nursery", self._socket, *self._modules]
-        self._process = subprocess.Popen(words, cwd=ROOT, stdin=subprocess.PIPE)
-        until(Path(self._socket).exists)
+        words = [sys.executable, "-m", "penstock.nursery", *self._modules]
+        with self._its_control:
+            self._process = subprocess.Popen(words, cwd=ROOT, stdin=self._its_control.fileno())
         return self
 
     def __exit__(self, *_: object) -> None:
         assert self._process is not None
         self._process.kill()
-        self._process.communicate()
-        self._directory.cleanup()
+        self._process.wait()
+        self._control.close()
 
 
 class Replica(Service):
