@@ -6,7 +6,7 @@ from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from redis.asyncio import BlockingConnectionPool, Redis, Sentinel
-from redis.asyncio.connection import AbstractConnection, ConnectCallbackT
+from redis.asyncio.connection import ConnectCallbackT
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import SentinelConnectionPool
 from redis.backoff import NoBackoff
@@ -43,18 +43,18 @@ def connect(
         if url.startswith("unix://"):
             del options["socket_keepalive"]
         client = Redis.from_pool(BlockingConnectionPool.from_url(url, max_connections=1, timeout=None, **options))
-    client.connection_pool.connection_class = _obedient(client.connection_pool.connection_class)
-    return client
+    return cancellable(client)
 
 
-def _obedient(kind: type[AbstractConnection]) -> type[AbstractConnection]:
-    """Connections of ``kind`` through which a task can be cancelled at any moment.
+def cancellable(client: "Redis") -> "Redis":
+    """``client``, not yet connected; a task that waits for it can be cancelled at any moment.
 
-    They send with ``asyncio.wait_for``, which before Python 3.12 swallows a cancellation that comes just as the command
-    is sent: https://github.com/python/cpython/issues/86296. Whoever cancelled would wait for ever.
+    redis-py sends with ``asyncio.wait_for``, which before Python 3.12 swallows a cancellation that comes just as the
+    command is sent: https://github.com/python/cpython/issues/86296. Whoever cancelled would wait for ever.
     """
+    kind: Any = client.connection_pool.connection_class
 
-    class Obedient(kind):  # type: ignore[misc, valid-type]
+    class Cancellable(kind):  # type: ignore[misc]
         async def send_packed_command(self, *args: Any, **options: Any) -> None:
             task = asyncio.current_task()
             asked = task.cancelling() if task else 0
@@ -63,7 +63,8 @@ def _obedient(kind: type[AbstractConnection]) -> type[AbstractConnection]:
                 await self.disconnect(nowait=True)  # its reply must not be read for another's
                 raise asyncio.CancelledError
 
-    return Obedient
+    client.connection_pool.connection_class = Cancellable
+    return client
 
 
 def _through_sentinel(url: str, options: dict[str, Any]) -> "Redis":

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
+from penstock.connection import cancellable
 from penstock.embedded import EmbeddedServer
 from penstock.spark.options import connect
 from tests.hop import Hop, Start
@@ -28,7 +29,7 @@ def redis_url(server: EmbeddedServer) -> str:
 
 @pytest.fixture
 async def redis(redis_url: str) -> AsyncIterator["Redis"]:
-    async with Redis.from_url(redis_url) as client:
+    async with cancellable(Redis.from_url(redis_url)) as client:
         await client.flushall()
         yield client
 

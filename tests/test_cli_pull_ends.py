@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from io import FileIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 from redis.asyncio import Redis
@@ -189,7 +190,7 @@ async def test_a_server_that_goes_away_keeps_what_was_not_written(tmp_path: Path
     assert again == messages[-len(again) :]
 
 
-def test_head_ends_a_pipe_without_noise(redis_url: str) -> None:
+def test_head_ends_a_pipe_without_noise(here: Any, redis_url: str) -> None:
     command = (
         f"seq 5000 | {sys.executable} -m penstock push in >/dev/null && {sys.executable} -m penstock pull in | head -3"
     )

@@ -1,5 +1,7 @@
 """The container's health check: whether this very process is registered."""
 
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -34,6 +36,7 @@ async def test_a_registered_service_is_well_and_one_that_lost_its_place_is_not(
     with mpush(tmp_path / "log", redis_url, redis_namespace="demo") as service:
         until(lambda: "registered" in service.said())
         assert well(service)
+        os.kill(service.pid, signal.SIGSTOP)  # or it would notice, and end, before it is looked at
         await redis.hset("demo:1", "pid", 1)
         assert not well(service)
 

@@ -20,6 +20,7 @@ from common.durability import Durability
 from common.lease import Lease
 from common.trouble import Trouble
 from penstock import transport
+from penstock.connection import cancellable
 from penstock.embedded import EmbeddedServer
 from penstock.errors import Fenced, Refused, TargetLost
 from penstock.keys import Keys
@@ -193,7 +194,7 @@ class Transport(RuleBasedStateMachine):
 
     async def begin(self) -> None:
         self.here: Any = Redis.from_url(self.url)
-        self.there: Any = Redis.from_url(self.url.removesuffix("/0") + "/1")
+        self.there: Any = cancellable(Redis.from_url(self.url.removesuffix("/0") + "/1"))
         await self.here.flushall()
 
     def teardown(self) -> None:

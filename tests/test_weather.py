@@ -181,7 +181,7 @@ async def test_a_fan_out_that_loses_and_doubles_is_found_by_content(
     assert "weather: nothing to audit, no service has counted anything" in outcome.differences
 
 
-def test_the_demo_exits_1_and_says_what_differs(redis_url: str, faulty: Callable[[int, int], Path]) -> None:
+def test_the_demo_exits_1_and_says_what_differs(faulty: Callable[[int, int], Path]) -> None:
     done = demonstrate(None, "-c", MAIN, str(faulty(0, len(ROWS))))
     assert done.returncode == 1
     assert f"differs: weather:alarm: lost 1, e.g. {ROWS[3]!r}\n" in done.stdout
