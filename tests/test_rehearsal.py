@@ -76,10 +76,12 @@ async def test_a_composition_of_containers_alone_runs_here(tmp_path: Path) -> No
 @pytest.mark.parametrize("started", [False, True])
 async def test_nothing_is_left_behind_where_the_nursery_of_processes_died(tmp_path: Path, started: bool) -> None:
     shutil.copytree(ROOT / "compose" / "weather", tmp_path, dirs_exist_ok=True)
+    before = psutil.Process().children()
     async with Rehearsal(read(tmp_path)) as rehearsal:
         if started:
             await rehearsal.start()
-        (nursery,) = [each for each in psutil.Process().children() if "penstock.nursery" in each.cmdline()]
+        children = set(psutil.Process().children()) - set(before)
+        (nursery,) = [each for each in children if "penstock.nursery" in each.cmdline()]
         nursery.kill()
 
         async def dead() -> bool:
