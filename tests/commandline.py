@@ -27,7 +27,7 @@ WITHIN = {
 }
 """Commands that neither read their input nor mind being run within the tests' own process."""
 
-PATIENCE = 20
+PATIENCE = 60
 """Seconds until something that was expected counts as not coming."""
 
 
@@ -93,7 +93,7 @@ async def _end(process: Process) -> None:
 
 
 async def penstock(
-    *words: str | bytes | Path, redis: str | None = None, stdin: bytes = b"", patience: float = 60
+    *words: str | bytes | Path, redis: str | None = None, stdin: bytes = b"", patience: float = 120
 ) -> Result:
     """``penstock WORDS < stdin``, to its end; what reads and writes pipes itself as a process, all else within this."""
     if words[0] in WITHIN or "--help" in words:

@@ -40,12 +40,12 @@ class Service:
         assert self.process is not None
         self.process.send_signal(number)
 
-    def wait(self, timeout: float = 20) -> int:
+    def wait(self, timeout: float = 60) -> int:
         """Its exit status."""
         assert self.process is not None
         return self.process.wait(timeout)
 
-    def stop(self, timeout: float = 20) -> int:
+    def stop(self, timeout: float = 60) -> int:
         """SIGTERM, and the exit status."""
         self.signal(signal.SIGTERM)
         return self.wait(timeout)
@@ -67,7 +67,7 @@ class Service:
             print(self.said()[-4000:])
 
 
-def until(condition: Callable[[], object], timeout: float = 20, every: float = 0.01) -> None:
+def until(condition: Callable[[], object], timeout: float = 60, every: float = 0.01) -> None:
     """Wait for ``condition``; fail with it named where it does not come true in ``timeout`` seconds."""
     end = time.monotonic() + timeout
     while not condition():

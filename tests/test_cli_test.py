@@ -97,7 +97,7 @@ async def test_an_order_to_end_leaves_nothing_running(
             return len(children) >= many  # of each rehearsal: the server, the nursery, a keeper and its service
 
         children = list[psutil.Process]()
-        await until(so_many, 60)
+        await until(so_many)
         os.killpg(process.pid, order)  # as a terminal does
         status, error = await ended(process)
     assert status == 130

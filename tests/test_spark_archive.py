@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -69,6 +70,25 @@ def test_what_many_micro_batches_left_becomes_one_directory_and_no_row_is_lost(
         names = [f"abcdef12-000000000..{FEW - 1:09d}", f"abcdef12-{FEW:09d}", f"abcdef12-{FEW + 1:09d}"]
         assert sorted(each.name.removeprefix("batch=") for each in namespace.iterdir()) == names
     assert ids(spark, tmp_path) == expected(*range(FEW + 2))
+
+
+def test_what_was_written_with_the_timestamps_of_before_is_read_and_merged_with_the_rest(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    form = "spark.sql.parquet.outputTimestampType"
+    told = spark.conf.get(form)
+    spark.conf.set(form, "INT96")
+    write(spark, tmp_path, *map(small, range(FEW - 1)))
+    spark.conf.set(form, str(told))
+    write(spark, tmp_path, small(FEW - 1))
+    files = [pq.ParquetFile(file) for file in tmp_path.glob(f"{EVENTS}/**/*.parquet")]
+    assert {file.schema.column(6).physical_type for file in files} == {"INT96", "INT64"}
+    assert Merger(spark, str(tmp_path), 0).merge("abcdef12", FEW)
+    assert ids(spark, tmp_path) == expected(*range(FEW))
+    columns = [pq.ParquetFile(file).metadata.row_group(0).column(6) for file in tmp_path.glob(f"{EVENTS}/**/*.parquet")]
+    assert {(column.path_in_schema, column.statistics.min, column.statistics.max) for column in columns} == {
+        ("at", NOW, NOW)
+    }
 
 
 def test_a_merge_that_broke_off_is_finished_by_the_next_and_each_row_is_read_once(

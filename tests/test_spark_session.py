@@ -96,4 +96,4 @@ def test_its_java_listens_here_alone_obeys_us_alone_and_ends_with_us() -> None:
             *("127.0.0.1", "::1", "::ffff:127.0.0.1")
         }
         process.kill()
-    until(lambda: not java[0].is_running(), 20)
+    until(lambda: not java[0].is_running())

@@ -20,6 +20,8 @@ JAVA: Final = 17
 EVERYWHERE: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.parquet.compression.codec": "zstd",
+    # Spark's own, INT96, is no part of the format any more, and has no statistics by which files could be passed over.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     # An archive has many small files: by default Spark would list each directory in a task of its own, and have no more
     # than 32 files in a partition.
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "8",

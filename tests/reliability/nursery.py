@@ -81,7 +81,7 @@ class Replica(Service):
     def signal(self, number: int) -> None:
         os.kill(self._pid, number)
 
-    def wait(self, timeout: float = 20) -> int:
+    def wait(self, timeout: float = 60) -> int:
         assert self._ended.wait(timeout), f"{self._pid} still runs after {timeout} s"
         assert self.status is not None
         return self.status

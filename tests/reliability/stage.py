@@ -158,14 +158,14 @@ class Stage:
         """Whether nothing waits and nothing is in hand."""
         return self.redis.llen(self.service.source) == 0 and not self.pending()
 
-    def wait_until_settled(self, timeout: float = 30) -> None:
+    def wait_until_settled(self, timeout: float = 120) -> None:
         until(self.is_settled, timeout)
 
     def taken(self) -> int:
         """Messages settled since counting began."""
         return self.metric(self.service.ends_in[0]).get("count", 0)
 
-    def until_more_is_taken(self, timeout: float = 20) -> float:
+    def until_more_is_taken(self, timeout: float = 60) -> float:
         """Wait until another message is settled; how long it took (s)."""
         begun, before = time.monotonic(), self.taken()
         until(lambda: self.taken() > before, timeout)

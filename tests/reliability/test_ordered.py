@@ -18,7 +18,7 @@ def active(stage: Stage) -> Replica | None:
     return next((each for each in stage.replicas if each.running and stage.id_of(each) == owner), None)
 
 
-def until_active(stage: Stage, other_than: Replica | None = None, timeout: float = 20) -> Replica:
+def until_active(stage: Stage, other_than: Replica | None = None, timeout: float = 60) -> Replica:
     """Wait until one is active, not ``other_than``."""
     until(lambda: active(stage) not in (None, other_than), timeout)
     found = active(stage)

@@ -79,7 +79,7 @@ def test_two_replicas_that_reload_at_random_times_under_load_lose_and_double_not
         for _ in range(ROUNDS):
             time.sleep(rng.uniform(0, 0.06))  # not a wait for something: the time of the order is chance
             reloading.reload()
-    until(reloading.is_settled, 30)
+    until(reloading.is_settled)
     until(lambda: stage.metric("reload").get("count", 0) >= 2)
     stage.stop()
     assert_accounted(stage, publisher.accepted)
@@ -100,7 +100,7 @@ def test_replicas_killed_while_their_settings_change_lose_and_double_nothing(
             killed.add(reloading.kill_one())
             in_hand += bool(reloading.held())
     stage.forget(*(replica for replica in stage.replicas if not replica.running))
-    until(reloading.is_settled, 30)
+    until(reloading.is_settled)
     stage.stop()
     assert_accounted(stage, publisher.accepted)
     assert_registry_clean(stage, killed=filter(None, killed))

@@ -89,7 +89,7 @@ class TwoServers(Stage):
         """How many times all replicas together logged ``event``."""
         return sum(replica.said().count(f'"event": "{event}"') for replica in self.replicas)
 
-    def until_more_arrives(self, timeout: float = 20) -> None:
+    def until_more_arrives(self, timeout: float = 60) -> None:
         before = self.there.llen(self.service.out)
         until(lambda: self.there.llen(self.service.out) > before, timeout)
 
