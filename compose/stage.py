@@ -5,11 +5,9 @@ import asyncio
 import json
 import os
 import shlex
-import signal
 import sys
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Final, NamedTuple, NoReturn, Protocol, TypeVar
 
@@ -56,11 +54,8 @@ def main(
     parser = argparse.ArgumentParser(prog=f"python -m {module}", description=about.partition("\n")[0])
     parser.add_argument("--json", action="store_true", help="print the outcome as JSON")
     as_json = parser.parse_args().json
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    named = os.environ.get("REDIS")
     try:
-        with nullcontext() if named else EmbeddedServer() as embedded:
-            outcome = asyncio.run(stoppable(run(embedded.url if embedded else str(named))))
+        outcome = asyncio.run(stoppable(_on_a_server(run)))
     except (PenstockError, RedisError) as error:
         sys.exit(f"demo: {error}")
     except (KeyboardInterrupt, asyncio.CancelledError):
@@ -70,6 +65,13 @@ def main(
     else:
         show(outcome, Console())
     sys.exit(1 if outcome.differences else 0)
+
+
+async def _on_a_server(run: Callable[[str], Coroutine[Any, Any, OutcomeT]]) -> OutcomeT:
+    if named := os.environ.get("REDIS"):
+        return await run(named)
+    async with EmbeddedServer() as server:
+        return await run(server.url)
 
 
 async def perform(

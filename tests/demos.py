@@ -19,5 +19,5 @@ def demonstrate(url: str | None, *words: str) -> subprocess.CompletedProcess[str
     return subprocess.run(command, env=environment(url), cwd=ROOT, capture_output=True, text=True, timeout=90)
 
 
-def begun(url: str, *words: str) -> subprocess.Popen[bytes]:
+def begun(url: str | None, *words: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, *words], env=environment(url), cwd=ROOT, stderr=subprocess.DEVNULL)

@@ -11,6 +11,7 @@ from redis.asyncio import Redis
 from compose.weather import demo
 from compose.weather.outcome import Outcome, read_outcome
 from tests.demos import ROOT, begun, demonstrate
+from tests.harness import until
 
 ROWS = (ROOT / "compose/weather/seattle-weather.csv").read_bytes().splitlines()[1:]
 LISTS = ["weather:archive", "weather:alarm", "weather:report", "weather:storms", "weather:reports"]
@@ -199,3 +200,14 @@ async def test_a_demo_that_is_told_to_stop_leaves_no_process_behind(
         started.terminate()
         assert started.wait(timeout=30) == 130
     assert not [child for child in children if child.is_running()]
+
+
+def test_a_demo_that_is_told_to_stop_as_its_server_starts_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    with begun(None, *DEMO) as started:
+        until(lambda: psutil.Process(started.pid).children(), every=0.001)
+        started.terminate()
+        assert started.wait(timeout=60) == 130
+    assert not [*tmp_path.iterdir()]
