@@ -129,10 +129,12 @@ async def stoppable(work: Coroutine[Any, Any, T]) -> T:
     """
     task = asyncio.current_task()
     assert task is not None
+    cancelled = False
 
     def cancel() -> None:
-        if not task.cancelling():
-            task.cancel()
+        nonlocal cancelled
+        if not cancelled:
+            cancelled = task.cancel()
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # as a shell's background jobs and nohup have some

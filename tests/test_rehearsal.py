@@ -2,11 +2,14 @@
 
 import asyncio
 import shutil
+import signal
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
 import pytest
 
+from penstock.composition import stoppable
 from penstock.errors import PenstockError
 from penstock.rehearsal import Rehearsal
 from penstock.topology.files import read
@@ -111,3 +114,21 @@ async def test_a_process_that_fails_is_started_again_and_one_that_was_stopped_is
         assert stays.starts == 1, "one that runs is not started twice"
         assert await stays.stop() == -15
         assert stays.pid is None
+
+
+@pytest.mark.parametrize("order", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("turns", range(4))
+async def test_an_order_to_end_is_not_taken_for_a_time_limit(order: signal.Signals, turns: int) -> None:
+    async def work() -> None:
+        signal.raise_signal(order)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0):
+                await asyncio.sleep(10)
+        await asyncio.Event().wait()
+
+    working = asyncio.create_task(stoppable(work()))
+    done, _ = await asyncio.wait({working}, timeout=20)
+    assert done
+    assert working.cancelled()
