@@ -81,12 +81,14 @@ async def test_what_passes_is_told_for_people_for_programs_and_for_continuous_in
     [
         *product((["test"], ["chaos"]), (1, 2, 4), (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)),
         (["chaos", "--stages", "3"], 12, signal.SIGTERM),
+        (["test", "--jobs", "2"], 8, signal.SIGINT),
     ],
 )
 async def test_an_order_to_end_leaves_nothing_running(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], many: int, order: signal.Signals
 ) -> None:
-    tests = "tests: [{name: long, push: {in: [a]}, expect: {out: [b]}, within: 600}]"
+    long = "push: {in: [a]}, expect: {out: [b]}, within: 600"
+    tests = f"tests: [{{name: a, {long}}}, {{name: b, {long}}}, {{name: c, {long}}}]"
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     monkeypatch.setenv("TMPDIR", str(temporary))

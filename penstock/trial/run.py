@@ -37,7 +37,9 @@ async def run(trials: Sequence[Trial], jobs: int, done: Callable[[Outcome], None
         done(outcome)
         return outcome
 
-    return await asyncio.gather(*map(one, trials))
+    async with asyncio.TaskGroup() as group:  # which waits until all have cleaned up, where gather would not
+        tasks = [group.create_task(one(trial)) for trial in trials]
+    return [task.result() for task in tasks]
 
 
 async def perform(trial: Trial) -> Outcome:
