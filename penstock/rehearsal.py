@@ -9,7 +9,7 @@ import socket
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from contextlib import AsyncExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -170,7 +170,6 @@ class Rehearsal:
         self._nursery: asyncio.subprocess.Process | None = None
         self._to_nursery, self._of_nursery = socket.socketpair()
         self._clients: dict[str, Redis] = {}
-        self._ends = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
         try:
@@ -223,7 +222,8 @@ class Rehearsal:
         self._of_nursery.close()
         for client in self._clients.values():
             await client.aclose()
-        await self._ends.aclose()
+        for server in self.servers.values():
+            await asyncio.to_thread(server.__exit__)
         shutil.rmtree(self._directory, ignore_errors=True)
 
     def client(self, server: str) -> "Redis":
@@ -276,8 +276,8 @@ class Rehearsal:
 
     async def _open_server(self, host: str) -> None:
         if host not in self.servers:
-            server = EmbeddedServer(aof=self._aof, **self._options)
-            self.servers[host] = await self._ends.enter_async_context(server)
+            self.servers[host] = EmbeddedServer(aof=self._aof, **self._options)
+            await asyncio.to_thread(self.servers[host].start)
 
     def _environ(self, part: Part, place: Path) -> dict[str, str]:
         """What the process is given, with servers as they are called outside; of ours, it hears of none."""
