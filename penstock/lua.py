@@ -1,10 +1,15 @@
 """Lua scripts: one atomic move a file, whose header declares its keys and arguments by name.
 
 A header line ``-- KEYS name type what`` declares a key, ``name?`` one that may be left out (``nil`` in the script) and
-``name...`` a last one that takes several (some thousand at most); ``-- ARGV name what`` declares an argument, of which
-the last may take several, too. The loader makes each name a local of the script, so no script counts positions, and a
-call that does not fit the header never reaches the server. ``-- WITH part`` puts ``lua/parts/part.lua`` before the
-body, and what its header declares before the script's own.
+``name...`` a last one that takes several (some thousand at most, unless it is the only one); ``-- ARGV name what``
+declares an argument, of which the last may take several, too. The loader makes each name a local of the script, so no
+script counts positions, and a call that does not fit the header never reaches the server. ``-- WITH part`` puts
+``lua/parts/part.lua`` before the body, and what its header declares before the script's own.
+
+``-- FLAGS allow-oom`` lets a script write when the server is full: use it only if memory does not grow by more than a
+few bytes. Redis refuses a script's first write when that may use memory, and no write after it. So the loader puts
+a write that changes nothing before the body. ``#!lua flags=allow-oom`` says the same from Redis 7.0 on, and is a syntax
+error in 6.2; this works on all of them, whatever server a failover leads to.
 """
 
 import re
@@ -23,6 +28,12 @@ from penstock.wire import Command, Packed, Word
 
 PARTS: Final = Path(__file__).parent / "lua" / "parts"
 PART: Final = re.compile(r"^-- WITH (\w+)$", re.MULTILINE)
+FLAGS: Final = re.compile(r"^-- FLAGS (.*)$", re.MULTILINE)
+FIRST_WRITE: Final = (
+    "if redis.call('EXISTS',KEYS[1])==1 then redis.call('RENAMENX',KEYS[1],KEYS[1]) "
+    "else redis.call('UNLINK',KEYS[1]) end;"
+)
+"""Begins a script flagged ``allow-oom``: changes nothing, notifies nobody, and is not replicated."""
 DECLARATION: Final = re.compile(r"^-- (KEYS|ARGV) (\w+)(\?|\.\.\.)?(?: |$)")
 
 
@@ -43,6 +54,7 @@ class Script:
         declared = [found.groups() for found in map(DECLARATION.match, lines) if found]
         self._keys = [(key, mark) for kind, key, mark in declared if kind == "KEYS"]
         self._arguments = [(argument, mark) for kind, argument, mark in declared if kind == "ARGV"]
+        self._first_write = self._first_write_for(FLAGS.findall(text))
         if any(mark == "..." for _, mark in self._keys[:-1] + self._arguments[:-1]):
             raise WrongCall(f"{name}: only the last key and the last argument may take several")
         self._several = {word for word, mark in self._keys + self._arguments if mark == "..."}
@@ -52,6 +64,15 @@ class Script:
         self._body = first + "\n".join(_code(text))
         self._fitting: dict[tuple[tuple[str, ...], tuple[type, ...]], tuple[str, str, tuple[str, ...]]] = {}
         """By the names and types of a call that fits the header: the source for it, its digest, and the keys given."""
+
+    def _first_write_for(self, flags: list[str]) -> str:
+        if not flags:
+            return ""
+        if flags != ["allow-oom"]:
+            raise WrongCall(f"{self.name}: FLAGS {' '.join(flags)} is unknown: expected allow-oom")
+        if not any(not mark for _, mark in self._keys):
+            raise WrongCall(f"{self.name}: FLAGS allow-oom needs a key that every call gives")
+        return FIRST_WRITE
 
     @classmethod
     def read(cls, path: Path) -> "Script":
@@ -120,9 +141,10 @@ class Script:
         locals_ = [f"local {','.join(absent)}"] if absent else []
         for table, words in (("KEYS", given), ("ARGV", [argument for argument, _ in self._arguments])):
             for place, word in enumerate(words, start=1):
-                value = f"{{unpack({table},{place})}}" if word in self._several else f"{table}[{place}]"
+                rest = table if place == 1 else f"{{unpack({table},{place})}}"
+                value = rest if word in self._several else f"{table}[{place}]"
                 locals_.append(f"local {word}={value}")
-        return ";".join(locals_) + " "
+        return self._first_write + ";".join(locals_) + " "
 
 
 def _text(path: Path) -> str:

@@ -186,3 +186,71 @@ async def test_an_error_that_a_script_returns_is_one_of_ours(
         await script(redis, said=said)
     with pytest.raises(ResponseError, match="other"):
         await script(redis, said="FINE other")
+
+
+GROW: str = "-- KEYS one  list  it\n-- ARGV word  what\nredis.call('LPUSH', one, word)\nreturn redis.call('LLEN', one)"
+FLAGGED = Script("flagged.lua", f"-- FLAGS allow-oom\n{GROW}")
+
+
+@pytest.fixture
+async def full(redis: Redis) -> AsyncIterator[Redis]:
+    """Its memory is full until the test ends."""
+    await redis.config_set("maxmemory", 1)
+    yield redis
+    await redis.config_set("maxmemory", 0)
+
+
+async def test_a_script_flagged_allow_oom_writes_on_a_full_server(full: Redis) -> None:
+    with pytest.raises(ResponseError, match="maxmemory"):
+        await Script("unflagged.lua", GROW)(full, one="a", word="x")
+    assert await FLAGGED(full, one="a", word="x") == 1
+    await full.script_flush()
+    assert await FLAGGED(full, one="a", word="x") == 2
+
+
+@pytest.mark.parametrize("kind", ["list", "hash", "string", "zset", "stream", "none"])
+async def test_what_lets_a_script_write_on_a_full_server_changes_nothing(redis: Redis, kind: str) -> None:
+    makes: dict[str, tuple[Any, ...]] = {
+        "list": ("RPUSH", "k", "a"),
+        "hash": ("HSET", "k", "f", 1),
+        "string": ("SET", "k", 1, "EX", 99),
+        "zset": ("ZADD", "k", 1, "a"),
+        "stream": ("XADD", "k", "*", "f", 1),
+    }
+    if kind != "none":
+        await redis.execute_command(*makes[kind])
+    before, life = await redis.dump("k"), await redis.ttl("k")
+    changes = (await redis.info("persistence"))["rdb_changes_since_last_save"]
+    await redis.config_resetstat()
+    script = Script("looks.lua", "-- FLAGS allow-oom\n-- KEYS one  list  it\nreturn redis.call('EXISTS', one)")
+    assert await redis.execute_command(*script.by_source(one="k")) == int(kind != "none")
+    assert await redis.dump("k") == before
+    assert life - 1 <= await redis.ttl("k") <= life
+    assert (await redis.info("persistence"))["rdb_changes_since_last_save"] == changes
+    assert await redis.info("errorstats") == {}
+
+
+async def test_the_line_in_an_error_of_a_flagged_script_is_the_line_in_the_file(redis: Redis) -> None:
+    script = Script("fails.lua", "-- FLAGS allow-oom\n-- KEYS one  list  it\n\nreturn one + nothing")
+    with pytest.raises(ResponseError, match=r"user_script:4:"):
+        await script(redis, one="a")
+
+
+@pytest.mark.parametrize(
+    ("header", "problem"),
+    [
+        ("-- FLAGS no-writes\n-- KEYS one  list  it", "FLAGS no-writes is unknown: expected allow-oom"),
+        ("-- FLAGS allow-oom\n-- KEYS some...  list  these", "FLAGS allow-oom needs a key that every call gives"),
+    ],
+)
+def test_flags_that_cannot_be_obeyed_are_refused(header: str, problem: str) -> None:
+    with pytest.raises(WrongCall, match=f"^wrong.lua: {problem}$"):
+        Script("wrong.lua", f"{header}\nreturn 1")
+
+
+async def test_a_script_with_nothing_but_several_takes_any_number(redis: Redis) -> None:
+    script = Script(
+        "many.lua", "-- KEYS all...  list  these\n-- ARGV words...  any\nreturn {#all, #words, words[20000]}"
+    )
+    words: list[Word] = [str(number) for number in range(1, 20_001)]
+    assert await script(redis, all=words, words=words) == [20_000, 20_000, b"20000"]
