@@ -181,6 +181,71 @@ def test_what_was_trimmed_before_it_was_read_is_told(shop: Any, redis_url: str, 
     assert f"events {lost} after" in mark["malformed"]
 
 
+TRIMMED = ["some are left", "somebody else's are left", "the last one is somebody else's, too", "one of ours is odd"]
+
+
+@pytest.mark.parametrize("left", TRIMMED)
+@pytest.mark.parametrize("checkpoint", ["of today", "of before"])
+def test_what_was_trimmed_past_a_checkpoint_is_told_whoever_wrote_its_last_entry(
+    shop: Any, redis_url: str, left: str, checkpoint: str
+) -> None:
+    tell(shop, 30, each=10)
+    shop.xadd(SHOP.events, {"temperature": 20})
+    source = reader(redis_url)
+    start = source.latestOffset({}, everything())
+    assert start[SHOP.events]["number"] == 30
+    assert source.latestOffset(start, everything()) == start
+    if checkpoint == "of before":
+        start[SHOP.events]["number"] = None
+    tell(shop, 60, start=31, each=10)
+    if left == "one of ours is odd":
+        shop.xadd(SHOP.events, {"first": 91, "count": 2, "event": "done", "at": "noon"})
+        shop.hincrby(SHOP.metric("events"), "count", 2)
+    names = [name for name, _ in shop.xrange(SHOP.events)]
+    if "somebody" in left:
+        names.append(shop.xadd(SHOP.events, {"temperature": 21}))
+    kept = -2 if left == "the last one is somebody else's, too" else -1
+    shop.xtrim(SHOP.events, minid=names[kept], approximate=False)
+    end = source.latestOffset(start, everything())
+    assert end[SHOP.events]["number"] == (92 if left == "one of ours is odd" else 90)
+    high = {-1: 90, -2: 80}[kept] if "somebody" in left else {"some are left": 80}.get(left, 90)
+    lost = "entries" if checkpoint == "of before" else f"events 31 to {high}"
+    with pytest.raises(DataLost, match=rf"^shop:events: {lost} after .* are gone"):
+        numbers(source, start, end)
+    told = reader(redis_url, failOnDataLoss="false")
+    rows = [row for part in told.partitions(start, end) for batch in told.read(part) for row in batch.to_pylist()]
+    assert [lost in row["malformed"] for row in rows if row["place"] == -1] == [True]
+
+
+def test_a_checkpoint_without_a_number_is_no_loss_where_nothing_was_trimmed_past_it(shop: Any, redis_url: str) -> None:
+    tell(shop, 20, each=10)
+    odd = shop.xadd(SHOP.events, {"temperature": 20})
+    tell(shop, 20, start=21, each=10)
+    source = reader(redis_url)
+    start = {SHOP.events: {"id": odd.decode(), "number": None}}
+    end = source.latestOffset(start, everything())
+    assert numbers(source, start, end) == [*range(21, 41)]
+    shop.xtrim(SHOP.events, minid=odd, approximate=False)
+    assert numbers(source, start, end) == [*range(21, 41)]
+    shop.xdel(SHOP.events, shop.xrange(SHOP.events, min=f"({odd.decode()}", count=1)[0][0])
+    start[SHOP.events]["number"] = 20
+    with pytest.raises(DataLost, match=r"events 21 to 30 after"):
+        numbers(source, start, end)
+
+
+def test_a_query_from_the_end_knows_where_that_is_whoever_wrote_the_last_entry(shop: Any, redis_url: str) -> None:
+    tell(shop, 20, each=10)
+    for _ in range(120):
+        shop.xadd(SHOP.events, {"temperature": 20})
+    source = reader(redis_url, startingOffsets="latest")
+    start = source.initialOffset()
+    assert start[SHOP.events]["number"] == 20
+    tell(shop, 20, start=21, each=10)
+    shop.xtrim(SHOP.events, maxlen=1, approximate=False)
+    with pytest.raises(DataLost, match=r"events 21 to 30 after"):
+        numbers(source, start, source.latestOffset(start, everything()))
+
+
 def test_what_is_no_event_among_events_is_no_loss(shop: Any, redis_url: str) -> None:
     tell(shop, 20, each=10)
     shop.xadd(SHOP.events, {"temperature": 20})

@@ -12,13 +12,16 @@ from penstock.errors import DataLost
 from penstock.events import MOST
 from penstock.keys import Keys
 from penstock.spark.decode import SCHEMA, RawEntry, decoded
-from penstock.spark.sources.pages import Entries, named
+from penstock.spark.sources.pages import ENTRIES, Entries, named
 from penstock.spark.sources.places import Place, Range
 
 SUFFIX: Final = ":events"
 MARKS: Final = ":marks"
 SPLIT: Final = 50_000
 """Events of a stream that are worth a task of their own."""
+BEGINNING: Final = Place().id
+BACK: Final = 10_000
+"""Entries of somebody else that are read backwards, at most, in search of the last one of ours."""
 
 
 def place_of(entry: RawEntry) -> Place:
@@ -54,7 +57,24 @@ class Events(Entries):
                 found[key] = place_of(reply[0])
         return found
 
+    def numbered(self, key: str, start: Place, place: Place) -> Place:
+        """Return ``place`` with the number of the last event up to it, whoever wrote its entry.
+
+        That number is looked for backwards as far as ``start``, whose number it is if there is no event between.
+        """
+        after, looked = place.id, 0
+        while place.number is None and looked < BACK:
+            page = self.redis.execute_command("XREVRANGE", key, f"({after}", f"({start.id}", "COUNT", ENTRIES)
+            for numbers in filter(None, map(numbers_of, page)):
+                return Place(place.id, numbers[1])
+            if len(page) < ENTRIES:
+                known = [number for number in (start.number, self._counted(key, place)) if number is not None]
+                return Place(place.id, max(known, default=None))
+            after, looked = page[-1][0].decode(), looked + len(page)
+        return place
+
     def as_far_as(self, key: str, start: Place, end: Place, most: int) -> tuple[Place, int]:
+        end = self.numbered(key, start, end)
         number = start.number if start.number is not None else self._number_before(key)
         if number is not None and end.number is not None and end.number >= number:
             if end.number - number <= most:
@@ -63,7 +83,7 @@ class Events(Entries):
             if cut and cut.number is not None and cut.order < end.order:
                 return cut, max(cut.number - number, 0)
         last, events = self.walk(key, start, end, most)
-        return place_of(last) if last and events >= most else end, events
+        return self.numbered(key, start, place_of(last)) if last and events >= most else end, events
 
     def ranges(self, key: str, start: Place, end: Place, parts: int) -> list[Range]:
         """Parts of about the same number of events, cut at marks."""
@@ -93,6 +113,20 @@ class Events(Entries):
         numbers = numbers_of(oldest[0]) if oldest else None
         return numbers[0] - 1 if numbers else None
 
+    def _counted(self, key: str, end: Place) -> int | None:
+        """Return how many events there ever were, if ``end`` is still the newest entry; else None.
+
+        The counter is read before and after the entry, since a server that is full refuses reads in MULTI.
+        """
+        counter = Keys(key.removesuffix(SUFFIX)).metric("events")
+        try:
+            before = self.redis.hget(counter, "count")
+            newest = self.redis.execute_command("XREVRANGE", key, "+", "-", "COUNT", 1)
+            same = newest and newest[0][0].decode() == end.id and before == self.redis.hget(counter, "count")
+            return int(before) if same and before else None
+        except (ValueError, ResponseError):  # what somebody else has put there
+            return None
+
     def _mark(self, key: str, number: int, after: Place) -> Place | None:
         """The last entry that a mark leads to, beginning with event ``number`` at most, if it comes ``after``."""
         found = self.redis.zrevrangebyscore(key + MARKS, number, "-inf", start=0, num=1)
@@ -110,18 +144,31 @@ class Events(Entries):
     def _events(self, part: Range) -> Iterator[pa.RecordBatch]:
         """Raises ``DataLost`` where some are gone, or tells of it in a row."""
         namespace = part.key.removesuffix(SUFFIX)
-        place = part.start
+        # A checkpoint of an older version may hold a place without a number.
+        place = part.start if part.start.id == BEGINNING else self.numbered(part.key, Place(), part.start)
         for entries in self.pages(part):
+            if place.number is None and self._is_trimmed_past(part.key, place):
+                yield from self._lost(part.key, place, None)
             for batch in decoded(namespace, entries):
                 yield from self._unbroken(part.key, place, batch)
                 place = _last_of(batch, place)
         if place.order < part.end.order:
             yield from self._lost(part.key, place, None if part.end.number is None else part.end.number + 1)
+        elif None not in (place.number, part.end.number) and place.number < part.end.number:  # type: ignore[operator]
+            yield from self._lost(part.key, place, part.end.number + 1)  # type: ignore[operator]
+
+    def _is_trimmed_past(self, key: str, place: Place) -> bool:
+        """Whether all that is left came after ``place``; asked after what comes next was read, so nothing slips by."""
+        oldest = self.redis.execute_command("XRANGE", key, "-", "+", "COUNT", 1)
+        return place.id != BEGINNING and bool(oldest) and Place(oldest[0][0].decode()).order > place.order
 
     def _unbroken(self, key: str, before: Place, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """``batch``, and what is missing before and in it."""
         numbers = batch.column("number")
         if numbers.null_count:
+            told = _told(batch)
+            if told and before.number is not None and told[0] > before.number + 1:
+                yield from self._lost(key, before, told[0])
             yield batch
             return
         known = numbers.to_numpy()
@@ -146,8 +193,15 @@ class Events(Entries):
 
 
 def _last_of(batch: pa.RecordBatch, before: Place) -> Place:
-    """Where ``batch`` ends; what is no event may tell its numbers all the same."""
-    (row,) = batch.slice(batch.num_rows - 1).to_pylist()
-    words = json.loads(row["malformed"] or "{}")
-    told = numbers_of((b"", [word.encode() for pair in words.items() for word in pair]))
-    return Place(row["entry"], row["number"] or (told[1] if told else before.number))
+    """Where ``batch`` ends. Numbers go back only with events: an entry that is none may say anything."""
+    entry, number = (batch.column(name)[batch.num_rows - 1].as_py() for name in ("entry", "number"))
+    if number is None:
+        known = [known for known in (before.number, (_told(batch) or (None, None))[1]) if known is not None]
+        number = max(known, default=None)
+    return Place(entry, number)
+
+
+def _told(batch: pa.RecordBatch) -> tuple[int, int] | None:
+    """The numbers of the first and last event that an entry tells of which is malformed, if it tells them."""
+    words = json.loads(batch.column("malformed")[batch.num_rows - 1].as_py() or "{}")
+    return numbers_of((b"", [word.encode() for pair in words.items() for word in pair]))

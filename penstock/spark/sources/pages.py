@@ -35,6 +35,10 @@ class Entries(Connecting):
     def ends(self, keys: Sequence[str]) -> dict[str, Place]:
         """The newest entry of each stream that has one. Raises ``WrongType``."""
 
+    def numbered(self, key: str, start: Place, place: Place) -> Place:
+        """Return ``place`` with its number, if one can be found between ``start`` and it."""
+        return place
+
     @abstractmethod
     def as_far_as(self, key: str, start: Place, end: Place, most: int) -> tuple[Place, int]:
         """The last place up to which there is about ``most`` to read, and how much that is."""

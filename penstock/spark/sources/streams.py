@@ -89,7 +89,8 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._until = self.ends()
 
     def initialOffset(self) -> dict[str, Any]:
-        return offset_of(self.ends() if self._from_the_end else {})
+        ends = self.ends() if self._from_the_end else {}
+        return offset_of({key: self._entries.numbered(key, Place(), end) for key, end in ends.items()})
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         places = places_of(start)
