@@ -18,7 +18,7 @@
 -- ARGV held        how many entries `pending` holds as the caller knows it; nothing is done where it holds others
 -- ARGV batch       most entries to take
 -- ARGV bytes       no more are taken once they reach this size together
--- ARGV life        how long the list of an answer lives (s)
+-- ARGV life        how long a list for answers lives after the last one (s), if this push makes it or it has a TTL
 -- ARGV lasting     the one list for answers that lives for good, or empty
 -- ARGV history     most events to keep; 0 for none
 -- ARGV due         channel that is told when something falls due before all else
@@ -129,11 +129,18 @@ local function fail(record, id, attempt, final, words, known)
   return true
 end
 
+-- A list that was there without a TTL holds what others were promised: only one that this push made is given one, and
+-- one that its reader has given it is never shortened.
+local function limit_life(key, length)
+  local left = length == 1 and 0 or call('PTTL', key)
+  if left >= 0 and left < life * 1000 then call('EXPIRE', key, life) end
+end
+
 local function pass_on(message, answer)
   if answer == pending then return bury(message, 'badAnswer', 'nobody is waiting: the request had no replyTo') end
   local pushed = pcall('LPUSH', answer, message)
   if type(pushed) == 'table' then return bury(message, 'badAnswer', answer .. ': ' .. pushed.err) end
-  if answer ~= lasting then call('EXPIRE', answer, life) end
+  if answer ~= lasting then limit_life(answer, pushed) end
 end
 
 local count = #entries / 4

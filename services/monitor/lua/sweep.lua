@@ -13,7 +13,7 @@
 -- KEYS subjects... hash    four a message: its record, that of its xid, its queue, the list for an answer (or its record)
 -- ARGV timespan    how long a worker has (s)
 -- ARGV expire      how long a record lives (s)
--- ARGV life        how long the list of an answer lives (s)
+-- ARGV life        how long a list for answers lives after the last one (s), if this push makes it or it has a TTL
 -- ARGV history     most events to keep; 0 for none
 -- ARGV lasting     the one list for answers that lives for good, or empty
 -- ARGV origin      the list that clients push to, for dead letters
@@ -121,6 +121,13 @@ local function deliver(record, xid_key, queue, id, known)
   end
 end
 
+-- A list that was there without a TTL holds what others were promised: only one that this push made is given one, and
+-- one that its reader has given it is never shortened.
+local function limit_life(key, length)
+  local left = length == 1 and 0 or call('PTTL', key)
+  if left >= 0 and left < life * 1000 then call('EXPIRE', key, life) end
+end
+
 -- For good: a dead letter, an error for whoever waits for an answer, and a tombstone by which a late `done` is known.
 local function bury(record, xid_key, answer, id, known, reason)
   local kind = unlink(xid_key, id)
@@ -139,7 +146,7 @@ local function bury(record, xid_key, answer, id, known, reason)
   if answer ~= record then
     local words = {reason = reason, attempts = tonumber(known.attempt), words = known.error}
     local pushed = pcall('LPUSH', answer, cjson.encode({meta = {id = known.xid}, error = words}))
-    if type(pushed) == 'number' and answer ~= lasting then call('EXPIRE', answer, life) end
+    if type(pushed) == 'number' and answer ~= lasting then limit_life(answer, pushed) end
   end
   tally(dead, 'count')
   tally(dead, reason)
