@@ -5,8 +5,13 @@ A line is one write, also where Python does not buffer, so that services that sh
 
 import logging
 import sys
+from collections.abc import Callable
 
 import structlog
+from structlog.typing import EventDict, FilteringBoundLogger, WrappedLogger
+
+Identity = Callable[[], dict[str, str]]
+"""Return what every line says of its process now: the id of an instance is known later than its service."""
 
 
 def configure(level: str) -> None:
@@ -14,6 +19,7 @@ def configure(level: str) -> None:
     terminal = sys.stderr.isatty()
     structlog.configure(
         processors=[
+            _identified,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
@@ -23,3 +29,14 @@ def configure(level: str) -> None:
         logger_factory=structlog.WriteLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )
+
+
+def logger(identity: Identity) -> FilteringBoundLogger:
+    """Return a logger whose lines begin with ``identity()``; ``configure`` changes its level at any time."""
+    log: FilteringBoundLogger = structlog.wrap_logger(None, cache_logger_on_first_use=False, identity=identity)
+    return log
+
+
+def _identified(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
+    identity: Identity | None = event.pop("identity", None)
+    return {**identity(), **event} if identity else event

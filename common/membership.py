@@ -85,6 +85,11 @@ class Membership(Generic[S]):
             self._renew_at = time.monotonic() + self._settings.service_renew
 
     @property
+    def id(self) -> str:
+        """The id that this instance registered under last; empty before that."""
+        return self._registry.id
+
+    @property
     def dismissed(self) -> bool:
         """Whether somebody deleted the registration."""
         return self._presence is Presence.DELETED

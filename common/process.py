@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext, suppress
 from typing import Final, Generic, TypeVar
 
-import structlog
 from redis.asyncio import Redis
 from redis.backoff import EqualJitterBackoff
 from redis.exceptions import ConnectionError as Disconnected
@@ -42,8 +41,7 @@ class Process(Generic[S]):
 
     def __init__(self, service: str, settings: S, run: Run[S], lifespan: Lifespan[S] = nullcontext) -> None:
         self._settings, self._run, self._lifespan = settings, run, lifespan
-        # Not cached, unlike others, so that it obeys when the level changes.
-        self._log = structlog.wrap_logger(None, logger_factory_args=(service,), cache_logger_on_first_use=False)
+        self._log = logs.logger(self._identity)
         self._reload: Reload[S] = Reload(self._check_server, self._tell, self._log)
         self._trouble = Trouble(self._log)
         self._durability = Durability(settings.durability, settings.durability_timeout)
@@ -57,6 +55,12 @@ class Process(Generic[S]):
         self._membership: Membership[S] | None = None
         if self._keys:
             self._membership = Membership(self._registry_redis, self._redis, self._keys, service, settings, self._log)
+
+    def _identity(self) -> dict[str, str]:
+        """Return the service, the namespace and the id, as far as they are known."""
+        namespace, id = self._settings.redis_namespace, self._membership.id if self._membership else None
+        known = {"service": self._settings.service, "namespace": namespace, "id": id}
+        return {name: value for name, value in known.items() if value}
 
     def _new_wire(self) -> Wire:
         self._wires.append(Wire.to(self._settings.redis, self._name))

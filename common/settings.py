@@ -10,6 +10,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 from common.checks import Rule, checked
 from common.fields import YEAR, Name, Seconds, Url, Whole, setting
 from common.sources import Found, Given, Names, property_of
+from common.urls import unverified
 from penstock.connection import masked
 from penstock.errors import Problem, SettingsError
 from penstock.topology import End, Shape, Use
@@ -81,6 +82,7 @@ class ServiceSettings(BaseSettings):
         "seconds", "Seconds to wait for the server's disk or its replicas.", 5, least=1, most=60
     )
     _given: dict[str, Given] = PrivateAttr(default_factory=dict)
+    _in_file: dict[str, Given] = PrivateAttr(default_factory=dict)
     _read_from: tuple[Path | None, Mapping[str, str]] = PrivateAttr(default=(None, {}))
 
     def __init__(self, **values: object) -> None:
@@ -94,7 +96,7 @@ class ServiceSettings(BaseSettings):
         names = cls.names()
         found = names.look(props_file, environ)
         settings = cls(**checked(cls, cls.rules, names, found))
-        settings._given, settings._read_from = found.given, (props_file, environ)
+        settings._given, settings._in_file, settings._read_from = found.given, found.in_file, (props_file, environ)
         return settings
 
     def again(self) -> Self:
@@ -171,13 +173,21 @@ class ServiceSettings(BaseSettings):
         given = {name: one.origin for name, one in self._given.items()}
         return {property_of(name): given.get(name, "default") for name in type(self).model_fields}
 
-    def warnings(self) -> list[str]:
-        """What was set to no effect."""
-        return [
-            f"{one.origin}: {one.name} has no effect in {self.service}"
-            for name, one in self._given.items()
+    def warnings(self, environ: Mapping[str, str] | None = None) -> list[str]:
+        """Return what an operator may not have meant; ``environ`` stands for the environment that was read."""
+        names, given = self.names(), self._given
+        found = [
+            f"{given[name].origin}: {given[name].name} has no effect in {self.service}"
+            for name in given
             if name in self.ignored
         ]
+        for other, one in names.overriding(self._in_file, self._read_from[1] if environ is None else environ):
+            values = " in place of ".join(str(_masked(each.value)) for each in (other, one))
+            found.append(f"{other.origin} overrides {one.origin}: {one.name}: {values}; unset one of them")
+        for name in type(self).model_fields:
+            origin = given[name].origin if name in given else "default"
+            found += [f"{origin}: {property_of(name)}: {words}" for words in unverified(getattr(self, name))]
+        return found
 
     def __repr_args__(self) -> Iterable[tuple[str, Any]]:
         """Passwords are masked in ``repr`` and ``str``, too."""

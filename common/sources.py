@@ -50,6 +50,8 @@ class Found:
     given: dict[str, Given] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     file: str | None = None
+    in_file: dict[str, Given] = field(default_factory=dict)
+    """What the props file gives, by field, also where the environment is stronger."""
     readable: bool = True
     """False where the props file could not be read: then nothing can be said about what is missing."""
 
@@ -90,7 +92,8 @@ class Names:
         given = found.given | stronger.given
         if environ.get("NODE_ENV") == "development" and "logger_level" in self._fields:
             given.setdefault("logger_level", Given("debug", "NODE_ENV"))
-        return Found(given, found.problems + stronger.problems, str(props_file) if props_file else None, found.readable)
+        file = str(props_file) if props_file else None
+        return Found(given, found.problems + stronger.problems, file, found.given, found.readable)
 
     def in_file(self, props: Props) -> Found:
         found = Found()
@@ -115,6 +118,17 @@ class Names:
             if environ.get(variable) and field in self._fields:
                 found.given.setdefault(field, Given(environ[variable], variable))
         return found
+
+    def overriding(self, in_file: Mapping[str, Given], environ: Mapping[str, str]) -> Iterator[tuple[Given, Given]]:
+        """Yield what a variable without the service's prefix gives, and what of ``in_file`` it replaces.
+
+        Variables with the prefix are meant for the service; REDIS is often set for other programs.
+        """
+        stronger = self.in_environment(environ).given
+        for name, one in in_file.items():
+            other = stronger.get(name)
+            if other and other.name in FALLBACKS and other.value != one.value:
+                yield other, one
 
     def _prefixed(self, environ: Mapping[str, str]) -> Iterator[str]:
         foreign = re.compile(self.prefix + FOREIGN)

@@ -9,6 +9,14 @@ EXPECTED: Final = (
 )
 LOGIN: Final = frozenset({"db", "username", "password"})
 
+UNVERIFIED: Final = {
+    "ssl_cert_reqs": ("none", "accepts any certificate"),
+    "ssl_check_hostname": ("0|f|false|n|no", "accepts the certificate of any other host"),
+    "ssl_exclude_verify_flags": (".+", "skips checks of the certificate"),
+    "ssl_min_version": ("-.*|76[89]|770", "accepts TLS older than 1.2"),
+}
+"""Options that weaken TLS: the values that do (a pattern), and what follows."""
+
 
 def server_url(text: str) -> str:
     """``text`` if it is one of ``EXPECTED``; else ``ValueError`` with a reason that repeats nothing of ``text``.
@@ -64,3 +72,16 @@ def _sentinel_fault(parts: SplitResult, options: frozenset[str]) -> str | None:
     if not re.fullmatch(r"/[\w.:-]+", parts.path):
         return "it names no service after the sentinels"
     return None if options <= {"db"} else "it has an option that we do not know"
+
+
+def unverified(value: object) -> list[str]:
+    """Return which options of ``value``, if it is a server's URL, weaken TLS, and what to do."""
+    if not isinstance(value, str) or not value.startswith("rediss"):
+        return []
+    options = parse_qsl(urlsplit(value).query)
+    return [
+        f"{name}={given} {UNVERIFIED[name][1]}, so others may read and change messages on the way: "
+        "leave it out, and name the authority of the certificate with ssl_ca_certs=FILE"
+        for name, given in options
+        if name in UNVERIFIED and re.fullmatch(UNVERIFIED[name][0], given, re.IGNORECASE)
+    ]

@@ -117,3 +117,13 @@ print([name for name in ("yaml", "pyjson5", "tomllib", "typer", "rich") if name 
     environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
     ran = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True)
     assert ran.stdout == "[]\n"
+
+
+def test_check_warns_of_a_server_that_the_environment_overrides_and_of_tls_without_proof(
+    original: str, capsys: Output
+) -> None:
+    assert status("--check", original, REDIS="rediss://:s3cr3t@h?ssl_cert_reqs=none") == 0
+    warnings = [line for line in capsys.readouterr().out.splitlines() if "redis:" in line and "warning" in line]
+    assert len(warnings) == 2
+    assert "rediss://:***@h?ssl_cert_reqs=none in place of redis://user:***@localhost:6379/1" in warnings[0]
+    assert "accepts any certificate" in warnings[1]

@@ -168,3 +168,27 @@ async def test_a_service_that_nobody_knows_is_a_wrong_call(tmp_path: Path) -> No
 
 async def test_files_are_needed() -> None:
     assert (await penstock("lint")).status == 2
+
+
+async def test_what_is_unwise_is_a_warning_and_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """REDIS that overrides a file or a composition that names its server, and TLS that verifies nothing."""
+    monkeypatch.setenv("REDIS", "redis://other/0")
+    file = tmp_path / "mpush.yaml"
+    file.write_text(GOOD + "redis: rediss://:s3cret@h/1?ssl_check_hostname=no\ndone: d\n")
+    (tmp_path / "Procfile").write_text(f"fan: python -m services.mpush --props {file}\n")
+    (tmp_path / "composition.yaml").write_text("external: {reads: [a, b], writes: [work]}\n")
+    for path in (file, tmp_path):
+        result = await penstock("lint", path, redis="redis://other/0")
+        assert result.status == 0
+        first, *warnings = result.text.splitlines()
+        assert first.startswith(f"{path}: fine")
+        assert [line.startswith("warning: ") for line in warnings] == [True] * 3
+        assert (
+            f"environment REDIS overrides {file}:5: redis: redis://other/0 in place of rediss://:***@h/1" in result.text
+        )
+        assert f"{file}:5: redis: ssl_check_hostname=no accepts" in result.text
+        listed = (await penstock("lint", path, "--json", redis="redis://other/0")).json
+        (entry,) = listed["compositions" if path == tmp_path else "files"]
+        assert [f"warning: {words}" for words in entry["warnings"]] == warnings
+    file.write_text(GOOD + "done: d\n")
+    assert (await penstock("lint", file)).text == f"{file}: fine\nwarning: {file}:5: done has no effect in mpush\n"

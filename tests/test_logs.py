@@ -4,11 +4,13 @@ import io
 import json
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import structlog
 
 from common import logs
+from tests.harness import Service, until
 
 
 class Writes(io.StringIO):
@@ -39,3 +41,29 @@ def test_a_line_is_one_write_so_that_services_do_not_mix_theirs(written: list[st
     assert line.endswith("}\n")
     assert line.count("\n") == 1
     assert json.loads(line).items() >= {"event": "taken", "level": "info", "message": "two\nlines"}.items()
+
+
+async def test_every_line_names_its_service_its_namespace_and_its_id_once_known(redis_url: str, tmp_path: Path) -> None:
+    """Also those of the settings, a warning and the end; the id from the registration on."""
+    settings = {"redis": redis_url, "redis_namespace": "demo", "in_": "in", "pending": "pending", "out": "a"}
+    with Service("mpush", tmp_path / "log", **settings, done="unused") as service:
+        until(lambda: "registered" in service.said())
+        assert service.stop() == 0
+    lines = [json.loads(line) for line in service.said().splitlines()]
+    assert {line["event"] for line in lines} >= {"settings", "registered", "ended"}
+    assert {(line["service"], line["namespace"]) for line in lines} == {("mpush", "demo")}
+    assert any("has no effect in mpush" in line.get("problem", "") for line in lines)
+    assert [list(line)[:2] for line in lines] == [["service", "namespace"]] * len(lines)
+    registered = next(place for place, line in enumerate(lines) if line["event"] == "registered")
+    assert not any("id" in line for line in lines[:registered])
+    assert {line["id"] for line in lines[registered:]} == {lines[registered]["key"].removeprefix("demo:")}
+
+
+async def test_a_service_without_a_namespace_has_neither_namespace_nor_id_in_its_lines(
+    redis_url: str, tmp_path: Path
+) -> None:
+    with Service("mpush", tmp_path / "log", redis=redis_url, in_="in", pending="pending", out="a") as service:
+        until(lambda: "settings" in service.said())
+        assert service.stop() == 0
+    lines = [json.loads(line) for line in service.said().splitlines()]
+    assert all(line["service"] == "mpush" and not {"namespace", "id"} & line.keys() for line in lines)

@@ -180,3 +180,43 @@ def test_mp_d23_a_value_that_is_false_or_zero_is_a_value() -> None:
     assert "found 0" in one(service_capacity=0)
     assert one(in_=0) == "in: expected a name, found 0"
     assert one(pop_timeout=None) == "popTimeout: expected a whole number of seconds from 5 to 30, found nothing"
+
+
+def test_redis_of_the_environment_that_overrides_the_file_is_warned_of_with_both_places(tmp_path: Path) -> None:
+    file = tmp_path / "mpush.yaml"
+    file.write_text("in: in\npending: pending\nout: [a]\nredis: redis://:s3cret@h/1\n")
+    (warning,) = Settings.load(file, {"REDIS": "redis://:s3cret@h/0"}).warnings()
+    assert warning == (
+        f"environment REDIS overrides {file}:4: redis: redis://:***@h/0 in place of redis://:***@h/1; unset one of them"
+    )
+    for meant in (
+        {},
+        {"REDIS": ""},
+        {"REDIS": "redis://:s3cret@h/1"},
+        {"MPUSH_REDIS": "redis://x", "REDIS": "redis://y"},
+    ):
+        assert Settings.load(file, meant).warnings() == []
+    (warning,) = Settings.load(file, {}).warnings({"REDIS": "redis://other"})
+    assert "redis://other in place of" in warning
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ("ssl_cert_reqs=none", "ssl_cert_reqs=none accepts any certificate"),
+        ("ssl_check_hostname=False", "accepts the certificate of any other host"),
+        ("ssl_check_hostname=0", "accepts the certificate of any other host"),
+        ("ssl_min_version=769", "accepts TLS older than 1.2"),
+        ("ssl_exclude_verify_flags=VERIFY_X509_STRICT", "skips checks"),
+        ("ssl_cert_reqs=required&ssl_check_hostname=true&ssl_min_version=771&ssl_ca_certs=ca.pem", None),
+    ],
+)
+def test_tls_that_verifies_nothing_is_warned_of(option: str, words: str | None) -> None:
+    """Whatever redis-py understands by an option it is asked for."""
+    warnings = made(redis=f"rediss://u:s3cret@h/0?{option}", service_redis="rediss://h").warnings()
+    assert len(warnings) == (words is not None)
+    for warning in warnings:
+        assert warning.startswith("call redis: redis: ssl_")
+        assert words
+        assert words in warning
+        assert "s3cret" not in warning

@@ -1,13 +1,14 @@
 """``penstock lint``: props files as the service itself would see them, compositions as a whole; nothing is started."""
 
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.frame import Failed, Json, Misused, connected, run, surroundings
+from penstock.cli.frame import DEFAULT, Failed, Json, Misused, connected, run, surroundings
 from penstock.cli.text import print_json, shown
 from penstock.errors import Problem, SettingsError
 
@@ -33,7 +34,7 @@ def lint(
     """Validate props files and compositions, naming file and line.
 
     In a composition every list must have a reader and a writer, or be external in its composition.yaml; that and all
-    other rules are in docs/composition.md. Exit status 1 where anything was found.
+    other rules are in docs/composition.md. Exit status 1 where anything was found; a warning changes nothing.
     """
     run(_lint(paths, service, cluster, live, redis, json))
 
@@ -48,19 +49,27 @@ async def _lint(
     directories = [path for path in paths if path.is_dir()]
     if live and not directories:
         raise Misused("--live is about compositions: expected a directory")
-    problems = {path: _problems(path, service or service_of(path)) for path in paths if path not in directories}
-    findings = {path: await _composition(path, cluster, live, url) for path in directories}
+    judged = {path: _judged(path, service or service_of(path)) for path in paths if path not in directories}
+    whole = {path: await _composition(path, cluster, live, url) for path in directories}
     if as_json:
-        print_json(_plain(problems, findings))
+        print_json(_plain(judged, whole))
     else:
-        for path, found in problems.items():
-            typer.echo("\n".join(shown(str(problem)) for problem in found) or f"{shown(str(path))}: fine")
-        for path, told in findings.items():
-            typer.echo("\n".join(map(shown, _words(path, told))))
-    return int(any(problems.values()) or any(not finding.note for told in findings.values() for finding in told))
+        for path, (problems, warnings) in judged.items():
+            _print([*map(str, problems)] or [f"{path}: fine"], warnings)
+        for path, (findings, warnings) in whole.items():
+            _print(_words(path, findings), warnings)
+    failed = any(problems for problems, _ in judged.values())
+    return int(failed or any(not finding.note for findings, _ in whole.values() for finding in findings))
 
 
-async def _composition(directory: Path, cluster: bool, live: bool, url: str | None) -> "list[Finding]":
+def _print(lines: list[str], warnings: list[str]) -> None:
+    for line in [*lines, *(f"warning: {warning}" for warning in warnings)]:
+        typer.echo(shown(line))
+
+
+async def _composition(
+    directory: Path, cluster: bool, live: bool, url: str | None
+) -> "tuple[list[Finding], list[str]]":
     from dataclasses import replace
 
     from penstock.topology.files import read
@@ -72,7 +81,15 @@ async def _composition(directory: Path, cluster: bool, live: bool, url: str | No
     if live and not topology.problems:
         seen, is_cluster = await _on_servers(topology)
         found, cluster = found + seen, cluster or is_cluster
-    return [replace(finding, note=False) for finding in found] if cluster else found
+    found = [replace(finding, note=False) for finding in found] if cluster else found
+    return found, list(
+        dict.fromkeys(words for part in topology.parts for words in _warnings(part.settings, part.environ))
+    )
+
+
+def _warnings(settings: Any, environ: Mapping[str, str]) -> list[str]:
+    """Return what is unwise in settings that are valid, for a service that is started from here with ``environ``."""
+    return list(settings.warnings({**os.environ, **environ})) if hasattr(settings, "warnings") else []
 
 
 async def _on_servers(topology: "Topology") -> "tuple[list[Finding], bool]":
@@ -91,21 +108,22 @@ async def _on_servers(topology: "Topology") -> "tuple[list[Finding], bool]":
     return found, cluster
 
 
-def _problems(file: Path, service: str | None) -> list[Problem]:
+def _judged(file: Path, service: str | None) -> tuple[list[Problem], list[str]]:
+    """Return what is wrong with ``file``, and what is unwise in it."""
     from penstock.topology.files import services
 
     if service is None:
         named = f"rename it, or say --service; installed are {_listed(services())}"
-        return [Problem(f"no service's name begins its name: {named}", str(file))]
+        return [Problem(f"no service's name begins its name: {named}", str(file))], []
     try:
         settings = services()[service].load()
     except (ImportError, AttributeError) as error:
         raise Failed(f"the service {service} is not installed as it should be: {error}") from error
     try:
-        settings.load(file, {})
+        return [], _warnings(settings.load(file, {}), {})
     except SettingsError as error:
-        return [problem for problem in error.problems if not _left_to_environment(problem)]
-    return []
+        problems = [problem for problem in error.problems if not _left_to_environment(problem)]
+    return problems, [] if problems else _warnings(settings.load(file, {"REDIS": DEFAULT}), {})
 
 
 def _left_to_environment(problem: Problem) -> bool:
@@ -119,13 +137,22 @@ def _words(directory: Path, findings: "list[Finding]") -> list[str]:
     return lines or [f"{directory}: fine{';' if elsewhere else ''}{elsewhere}"]
 
 
-def _plain(problems: dict[Path, list[Problem]], findings: "dict[Path, list[Finding]]") -> dict[str, Any]:
-    files = [{"file": str(file), "problems": [*map(asdict, found)]} for file, found in problems.items()]
+def _plain(
+    judged: dict[Path, tuple[list[Problem], list[str]]], whole: "dict[Path, tuple[list[Finding], list[str]]]"
+) -> dict[str, Any]:
+    files = [
+        {"file": str(file), "problems": [*map(asdict, problems)], **_also(warnings)}
+        for file, (problems, warnings) in judged.items()
+    ]
     compositions = [
-        {"composition": str(directory), "findings": [_finding(finding) for finding in told]}
-        for directory, told in findings.items()
+        {"composition": str(directory), "findings": [_finding(finding) for finding in findings], **_also(warnings)}
+        for directory, (findings, warnings) in whole.items()
     ]
     return {"files": files, **({"compositions": compositions} if compositions else {})}
+
+
+def _also(warnings: list[str]) -> dict[str, list[str]]:
+    return {"warnings": warnings} if warnings else {}
 
 
 def _finding(finding: "Finding") -> dict[str, Any]:
