@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from bench.figures import Figure, bare_forwarder
-from bench.stage import OUT, PYTHON, SOURCE, Stage
+from bench.stage import OUT, PYTHON, SOURCE, TRACKED, Stage
 from tests.harness import ROOT
 
 HFXBUS: Final = "hfxbus@2.2.0"
@@ -63,7 +63,7 @@ def through_mdispatch(stage: Stage) -> Iterator[Ask]:
         stage.tracking(res="bench:res"),
         stage.monitor(),
         _worker(stage, OUT, "bench:res"),
-        _client(stage, SOURCE, "bench:re") as ask,
+        _client(stage, SOURCE, f"{TRACKED}:reply:all") as ask,
     ):
         yield ask
 

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from common.context import Context
+from common.replies import Replies
 from penstock.keys import Keys
 from penstock.lua import Script
-from penstock.names import encoded
+from penstock.names import decoded, encoded
 
 _finish, _identify = (Script.read(Path(__file__).parent / "lua" / f"{verb}.lua") for verb in ("finish", "identify"))
 
@@ -57,8 +58,11 @@ class Finisher:
         place: Place,
         understand: Callable[[bytes], Said],
         touch: Callable[[bytes, float], Awaitable[object]] | None = None,
+        replies: Replies | None = None,
     ) -> None:
+        """``replies``: which lists may get answers; None where no entry is one."""
         self._context, self._place, self._understand, self._touch = context, place, understand, touch
+        self._replies = replies
         self._entries: deque[bytes] = deque()
         self._known = self._more = False
         keys, ordered = place.keys, context.settings.ordered
@@ -79,7 +83,7 @@ class Finisher:
             "token": context.token or 0,
             "bytes": place.batch_bytes,
             "life": place.reply_expire,
-            "lasting": place.reply_to,
+            "lasting": replies.lasting_words if replies else "[]",
             "history": place.history,
             "due": keys.due,
         }
@@ -141,9 +145,16 @@ class Finisher:
                 verdict = "touched"
                 if self._touch:
                     await self._touch(id, one.seconds)
+            if verdict == "answer" and (reason := self._refusal(answer)):
+                verdict, words, answer = "refused", f"replyTo: {reason}", nobody
             subjects += (record + id, xid_key + xid, answer or self._place.reply_to or nobody)
             entries += (id, verdict, one.attempt, words)
         return subjects, entries
+
+    def _refusal(self, answer: Word | None) -> str | None:
+        """Why the list gets no answer that a request names; None if it may, or none is named."""
+        name = decoded(answer) if isinstance(answer, bytes) else answer
+        return self._replies.refusal(name) if name and self._replies else None
 
     def _recall(self, said: list[Said]) -> list[Any]:
         """What ``identify.lua`` would say of them, all answers, where it is known without asking; else empty."""

@@ -3,22 +3,25 @@
 import json
 import random
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Self
 
 
+@dataclass(frozen=True)
 class Backoff:
     """Either ``steps`` (s), the last again and again, or from ``base`` (s) on twice as long each time, up to ``cap``.
 
     The latter has jitter, from half of it to all, so that what failed together does not come back together.
     """
 
-    def __init__(self, steps: Sequence[float], base: float, cap: float) -> None:
-        self._steps, self._base, self._cap = steps, base, cap
+    steps: Sequence[float]
+    base: float
+    cap: float
 
     @property
     def written(self) -> str:
         """As ``Backoff.read`` takes it: ``[1, 5]`` or ``{"base": 1, "cap": 5}``."""
-        return json.dumps(self._steps or {"base": self._base, "cap": self._cap})
+        return json.dumps(self.steps or {"base": self.base, "cap": self.cap})
 
     @classmethod
     def read(cls, written: str | bytes) -> Self:
@@ -37,9 +40,9 @@ class Backoff:
     def span(self, failed: int) -> tuple[float, float]:
         """The shortest and the longest wait (s) once so many attempts have failed, from 1."""
         whole = self._whole(failed)
-        return (whole, whole) if self._steps else (whole / 2, whole)
+        return (whole, whole) if self.steps else (whole / 2, whole)
 
     def _whole(self, failed: int) -> float:
-        if self._steps:
-            return float(self._steps[min(failed, len(self._steps)) - 1])
-        return float(min(self._cap, self._base * 2.0 ** min(failed - 1, 60)))
+        if self.steps:
+            return float(self.steps[min(failed, len(self.steps)) - 1])
+        return float(min(self.cap, self.base * 2.0 ** min(failed - 1, 60)))

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Container
+from glob import escape
 
 
 class Keys:
@@ -43,6 +44,11 @@ class Keys:
     def xid(self, xid: str) -> str:
         """Which ids the messages have that a worker calls ``xid``."""
         return f"{self.namespace}:message:xid:{xid}"
+
+    @property
+    def replies(self) -> str:
+        """The pattern of the lists that requests may name for their answers, unless ``replyLists`` says otherwise."""
+        return f"{escape(self.namespace)}:reply:*"
 
     @property
     def telling(self) -> dict[str, str]:

@@ -1,5 +1,7 @@
 """How a namespace tracks its messages: what its mdispatch has said of itself for all who look after them."""
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
@@ -21,18 +23,28 @@ class Policy:
     attempts: int
     backoff: Backoff
     source: str
+    pending: str
     out: str
     done: str
+    res: str
+    """The list that workers push answers to; none if empty."""
     history: int
     """Most events to keep."""
     reply_expire: int
     reply_to: str
     """Where answers go whose request does not say; none if empty."""
+    reply_lists: tuple[str, ...]
+    """The lists that a request may name for its answer: names, and patterns of names."""
 
     @classmethod
     async def read(cls, redis: "Redis", keys: Keys) -> Self | None:
         """None for a namespace that tracks nothing, or says it in words that cannot be read."""
-        found = {decoded(name): decoded(value) for name, value in (await redis.hgetall(encoded(keys.policy))).items()}
+        found = await redis.hgetall(encoded(keys.policy))
+        return cls.understood(keys, {decoded(name): decoded(value) for name, value in found.items()})
+
+    @classmethod
+    def understood(cls, keys: Keys, found: Mapping[str, str]) -> Self | None:
+        """Return the policy of the fields of that hash; None if they cannot be read."""
         try:
             return cls(
                 timeout=float(found["messageTimeout"]),
@@ -40,11 +52,19 @@ class Policy:
                 attempts=int(found["attempts"]),
                 backoff=Backoff.read(found["backoff"]),
                 source=found["source"],
+                pending=found.get("pending", ""),
                 out=found["out"],
                 done=found["done"],
+                res=found.get("res", ""),
                 history=int(found["eventCapacity"]),
                 reply_expire=int(found["replyExpire"]),
                 reply_to=found.get("replyTo", ""),
+                reply_lists=_reply_lists(keys, found.get("replyLists")),
             )
         except (KeyError, ValueError, TypeError):
             return None
+
+
+def _reply_lists(keys: Keys, written: str | None) -> tuple[str, ...]:
+    """Return the default if an mdispatch of before has written the policy."""
+    return (keys.replies,) if written is None else tuple(map(str, json.loads(written)))

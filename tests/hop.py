@@ -30,7 +30,7 @@ from services.monitor import settings as monitor
 from services.monitor.done import understood
 from services.monitor.sweep import Sweep
 
-NAMES: dict[str, Any] = {"in_": "in", "pending": "pending", "out": "out", "res": "res"}
+NAMES: dict[str, Any] = {"in_": "in", "pending": "pending", "out": "out", "res": "res", "reply_lists": ["*"]}
 TIMES = ("timestamp", "deadline", "delivered", "died")
 """Fields of a record that are moments."""
 

@@ -162,13 +162,13 @@ def tracked(asked: Node, tmp_path: Path) -> Iterator[Service]:
 def test_messages_are_tracked_whichever_node_is_named(nodes: tuple[Node, Node], tmp_path: Path, asked: int) -> None:
     client = nodes[0].client
     with tracked(nodes[asked], tmp_path) as service:
-        request = '{"meta":{"id":"a","replyTo":"{demo}:mine"}}'
+        request = '{"meta":{"id":"a","replyTo":"{demo}:reply:mine"}}'
         client.lpush("{demo}:in", "hello", "12345", request, '{"meta":{"delay":0.2}}')
         until(lambda: client.llen("{demo}:out") == 4)
         client.lpush("{demo}:done", "12345", '{"id":4,"error":"no luck","retry":false}')
         client.lpush("{demo}:res", '{"meta":{"id":"a"}}')
         until(lambda: client.llen("{demo}:dead") == 2)
-        assert client.lrange("{demo}:mine", 0, -1) == [b'{"meta":{"id":"a"}}']
+        assert client.lrange("{demo}:reply:mine", 0, -1) == [b'{"meta":{"id":"a"}}']
         letters = {
             letter["message"]: letter["reason"] for letter in map(json.loads, client.lrange("{demo}:dead", 0, -1))
         }

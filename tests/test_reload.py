@@ -449,20 +449,20 @@ def test_mdispatch_changes_lists_and_policy_under_load(start: Start) -> None:
 
 def test_answers_come_back_after_a_reload_that_asks_for_them(start: Start) -> None:
     dispatcher = start("mdispatch")
-    dispatcher.redis.lpush("in", '{"meta": {"id": "1", "replyTo": "asked"}}')
+    dispatcher.redis.lpush("in", '{"meta": {"id": "1", "replyTo": "demo:reply:asked"}}')
     until(lambda: dispatcher.held("work"))
     dispatcher.order(res="answers")
     dispatcher.redis.lpush("answers", '{"meta": {"id": "1"}}')
-    until(lambda: dispatcher.held("asked"))
+    until(lambda: dispatcher.held("demo:reply:asked"))
     dispatcher.redis.rename(KEYS.metric("done"), "kept")
     dispatcher.redis.set(KEYS.metric("done"), "no hash")
-    dispatcher.redis.lpush("in", '{"meta": {"id": "2", "replyTo": "asked"}}')
+    dispatcher.redis.lpush("in", '{"meta": {"id": "2", "replyTo": "demo:reply:asked"}}')
     dispatcher.redis.lpush("answers", '{"meta": {"id": "2"}}')
     until(lambda: dispatcher.redis.llen("pending:answers:1"))
     dispatcher.order(pending="another")
     assert dispatcher.redis.llen("another:answers:1") == 1
     dispatcher.redis.rename("kept", KEYS.metric("done"))
-    until(lambda: len(dispatcher.held("asked")) == 2)
+    until(lambda: len(dispatcher.held("demo:reply:asked")) == 2)
 
 
 def get(port: int) -> str:

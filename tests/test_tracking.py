@@ -253,6 +253,7 @@ async def test_the_policy_says_what_monitors_must_know(start: Start) -> None:
         "done": "demo:done",
         "res": "res",
         "replyTo": "replies",
+        "replyLists": '["*"]',
     }
     assert hop.policy.backoff.after(2) == 5
     hop = await start(done="finished")

@@ -7,6 +7,7 @@ import pytest
 
 from common.context import Context
 from penstock.lua import Script
+from penstock.policy import Policy
 from services.mdispatch import answers
 from tests.hop import Hop, Start
 
@@ -364,3 +365,117 @@ async def test_a_list_for_answers_that_is_none_costs_its_answer_and_nothing_more
     assert (await hop.counts()).items() >= {"done": 2, "dead": 2}.items()
     assert await hop.redis.get("mine") == b"not a list"
     assert await hop.problems() == []
+
+
+BAD: dict[str, str] = {
+    "other:in": "what clients push to another service",
+    "other:dead": "its dead letters",
+    "other:pend:1": "what one of its instances has taken",
+    "other:pend": "what its active instance has taken",
+    "other:ids": "its live instances",
+    "other:1": "the registration of an instance that is still to come",
+    "other:owners": "who has a pending list",
+    "watcher:pending:demo:1": "what a monitor has taken",
+    "pending:answers": "answers that were taken",
+    "pending:answers:1": "those of an instance",
+}
+"""Lists that a request once could have deleted, or that would have stopped a service."""
+bad = pytest.mark.parametrize("name", BAD)
+
+
+@bad
+async def test_a_request_names_a_list_that_reply_lists_allow_or_is_a_dead_letter(start: Start, name: str) -> None:
+    hop = await start(reply_lists=[])
+    await hop.redis.lpush("other:in", "accepted")
+    await hop.push(request("a", replyTo=name), request("b", replyTo="demo:reply:b"))
+    await hop.answer(answer("b"))
+    (letter,) = await hop.letters()
+    assert (letter["reason"], letter["message"]) == ("badRequest", request("a", replyTo=name))
+    if not name.startswith("pending:"):
+        assert letter["error"] == (
+            f'meta.replyTo: "{name}" matches nothing in replyLists: expected "demo:reply:*", '
+            "or have the operator add it there"
+        )
+    assert await hop.held("demo:reply:b") == [answer("b")]
+    assert await hop.held("other:in") == [b"accepted"]
+    assert await hop.redis.ttl("other:in") == -1
+    assert await hop.problems() == []
+
+
+@pytest.mark.parametrize(
+    ("allowed", "good", "refused"),
+    [
+        (["to:*"], ["to:a", "to:", "to:a:b"], ["too:a", "a:to:b", "demo:reply:a"]),
+        (["to:?", "exact"], ["to:a", "exact"], ["to:ab", "exactly"]),
+        (["to:[ab]"], ["to:a"], ["to:c", "to:[ab]"]),
+        (["*"], ["anything"], ["demo:dead", "in"]),
+    ],
+    ids=str,
+)
+async def test_reply_lists_are_names_and_patterns(
+    start: Start, allowed: list[str], good: list[str], refused: list[str]
+) -> None:
+    hop = await start(reply_lists=allowed)
+    await hop.push(*[request(name, replyTo=name) for name in good + refused])
+    assert [json.loads(letter["message"])["meta"]["replyTo"] for letter in await hop.letters()] == refused
+    await hop.answer(*map(answer, good))
+    assert [await hop.held(name) for name in good] == [[answer(name)] for name in good]
+
+
+async def test_a_namespace_with_letters_of_patterns_allows_its_own_lists_only(start: Start) -> None:
+    hop = await start(namespace="de[mo]*", reply_lists=[])
+    await hop.push(request("a", replyTo="de[mo]*:reply:a"), request("b", replyTo="dem:reply:b"))
+    (letter,) = await hop.letters()
+    assert letter["message"] == request("b", replyTo="dem:reply:b")
+
+
+async def test_a_list_that_reply_lists_name_in_full_is_given_no_ttl_even_if_an_answer_makes_it(start: Start) -> None:
+    """Such as the ``in`` of the next service: others push to it, too, and would not know."""
+    hop = await start(3, message_timeout=10, attempts=1, reply_lists=["next:in", "to:*"])
+    await hop.push(request("a", replyTo="next:in"), request("b", replyTo="next:in"), request("c", replyTo="to:c"))
+    await hop.answer(answer("a"), answer("c"))
+    await hop.redis.delete("next:in")
+    await hop.advance(10)
+    await hop.sweep()
+    assert len(await hop.held("next:in")) == 1
+    assert await hop.redis.ttl("next:in") == -1
+    assert await hop.redis.ttl("to:c") > 0
+
+
+@bad
+async def test_a_record_that_names_another_list_gets_its_error_nowhere(start: Start, name: str) -> None:
+    """Written by an mdispatch of before, or by somebody else."""
+    hop = await start(message_timeout=10, attempts=1, reply_lists=[])
+    await hop.push(request("a", replyTo="demo:reply:a"))
+    await hop.redis.hset(hop.keys.message("1"), "replyTo", name)
+    await hop.advance(10)
+    await hop.sweep()
+    (letter,) = await hop.letters()
+    assert (letter["reason"], letter["replyTo"]) == ("timeout", name)
+    assert not await hop.redis.exists(name)
+
+
+@bad
+async def test_an_answer_whose_record_names_another_list_is_a_dead_letter(start: Start, name: str) -> None:
+    hop = await start(reply_lists=[])
+    await hop.push(request("a", replyTo="demo:reply:a"))
+    hop.forget()
+    await hop.redis.hset(hop.keys.xid("a"), "replyTo:1", name)
+    await hop.answer(answer("a"))
+    (letter,) = await hop.letters()
+    assert (letter["reason"], letter["message"]) == ("badAnswer", answer("a"))
+    assert letter["error"].startswith(f'replyTo: "{name}" ')
+    assert not await hop.redis.exists(name)
+    assert (await hop.counts()).items() >= {"done": 1, "dead": 1}.items()
+    assert await hop.problems() == []
+
+
+async def test_a_policy_of_before_allows_what_is_the_default(start: Start) -> None:
+    hop = await start(message_timeout=10, attempts=1)
+    await hop.push(request("a", replyTo="demo:reply:a"), request("b", replyTo="other:in"))
+    await hop.redis.hdel(hop.keys.policy, "replyLists")
+    hop.policy = await Policy.read(hop.redis, hop.keys) or hop.policy
+    await hop.advance(10)
+    await hop.sweep()
+    assert await hop.redis.exists("demo:reply:a")
+    assert not await hop.redis.exists("other:in")

@@ -23,6 +23,7 @@ DEFAULTS: dict[type[ServiceSettings], dict[str, Any]] = {
         "done": None,
         "res": None,
         "reply_to": None,
+        "reply_lists": [],
         "reply_expire": 60,
         "pop_timeout": 10,
         "batch": 500,
@@ -229,6 +230,31 @@ def test_the_list_is_not_called_as_the_total_of_the_metrics() -> None:
 
 def test_replies_need_answers() -> None:
     assert dispatching(reply_to="replies").startswith("replyTo: has no effect without res")
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("in", '"in" is in as well'),
+        ("out", '"out" is out as well'),
+        ("demo:done", '"demo:done" is done as well'),
+        ("demo:dead", "is a key of the service itself"),
+        ("demo:7", "is a key of the service itself"),
+        ("pending:7", "is the pending list of an instance"),
+        ("pending:answers:7", "is the pending list of an instance"),
+    ],
+)
+def test_reply_lists_name_no_list_of_the_service_itself(name: str, reason: str) -> None:
+    assert reason in dispatching(reply_lists=["to:*", name])
+
+
+def test_reply_lists_are_those_of_the_namespace_by_default() -> None:
+    assert made(Mdispatch).replies == ["demo:reply:*"]
+    assert made(Mdispatch, reply_lists=["a", "b:*"]).lists().get("a") == "replies"
+    environ = {"REDIS": "redis://h", "MDISPATCH_REDIS_NAMESPACE": "demo", "MDISPATCH_IN": "in"}
+    environ |= {"MDISPATCH_PENDING": "pending", "MDISPATCH_OUT": "out", "MDISPATCH_REPLY_LISTS": "a, b:*"}
+    found = Mdispatch.load(None, environ)
+    assert found.reply_lists == ["a", "b:*"]
 
 
 def test_an_out_list_is_one_name() -> None:

@@ -19,13 +19,13 @@
 -- ARGV batch       most entries to take
 -- ARGV bytes       no more are taken once they reach this size together
 -- ARGV life        how long a list for answers lives after the last one (s), if this push makes it or it has a TTL
--- ARGV lasting     the one list for answers that lives for good, or empty
+-- ARGV lasting     the lists for answers that the settings name, which are never given a TTL: JSON, an array
 -- ARGV history     most events to keep; 0 for none
 -- ARGV due         channel that is told when something falls due before all else
 -- ARGV entries...  four an entry: id; `done`, `answer`, `recalled` (an answer, if that message is the oldest of its xid
---                  and its request names the list in words), `failed`, `final` (failed, and no more attempts), `touched`
---                  (done already), `unknown`, or `badDone` and `badAnswer` for a dead letter; the attempt it speaks of,
---                  or empty; words
+--                  and its request names the list in words), `refused` (an answer that no list may get, and why, in
+--                  words), `failed`, `final` (failed, and no more attempts), `touched` (done already), `unknown`, or
+--                  `badDone` and `badAnswer` for a dead letter; the attempt it speaks of, or empty; words
 -- Returns false where `pending` holds others; the places of entries whose message was not what it was taken for, which
 -- are in `pending` again; and what was taken. Run twice: nothing is done, since `pending` holds others.
 local call, pcall = redis.call, redis.pcall
@@ -129,6 +129,9 @@ local function fail(record, id, attempt, final, words, known)
   return true
 end
 
+local lives_on = {}
+for _, name in ipairs(cjson.decode(lasting)) do lives_on[name] = true end
+
 -- A list that was there without a TTL holds what others were promised: only one that this push made is given one, and
 -- one that its reader has given it is never shortened.
 local function limit_life(key, length)
@@ -136,11 +139,12 @@ local function limit_life(key, length)
   if left >= 0 and left < life * 1000 then call('EXPIRE', key, life) end
 end
 
-local function pass_on(message, answer)
+local function pass_on(message, answer, refusal)
+  if refusal then return bury(message, 'badAnswer', refusal) end
   if answer == pending then return bury(message, 'badAnswer', 'nobody is waiting: the request had no replyTo') end
   local pushed = pcall('LPUSH', answer, message)
   if type(pushed) == 'table' then return bury(message, 'badAnswer', answer .. ': ' .. pushed.err) end
-  if answer ~= lasting then limit_life(answer, pushed) end
+  if not lives_on[answer] then limit_life(answer, pushed) end
 end
 
 local count = #entries / 4
@@ -165,7 +169,8 @@ for place = 1, count do
       local fails = verdict == 'failed' or verdict == 'final'
       if fails and fail(record, id, attempt, verdict == 'final', words, known)
           or not fails and finish(record, xid_key, id, attempt, known) then
-        if verdict == 'answer' or verdict == 'recalled' then pass_on(said[place], answer) end
+        if verdict == 'answer' or verdict == 'recalled' then pass_on(said[place], answer)
+        elseif verdict == 'refused' then pass_on(said[place], answer, words) end
       else
         tally(unknown, 'count')
       end

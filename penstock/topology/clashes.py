@@ -15,7 +15,16 @@ from penstock.topology.sketch import gives_back
 
 COMMON: Final = (
     *("message_timeout", "message_expire", "message_capacity", "attempts", "backoff", "backoff_base", "backoff_cap"),
-    *("reply_expire", "event_capacity", "service_expire", "service_renew", "metrics_expire", "lease_expire", "ordered"),
+    *(
+        "reply_expire",
+        "reply_lists",
+        "event_capacity",
+        "service_expire",
+        "service_renew",
+        "metrics_expire",
+        "lease_expire",
+        "ordered",
+    ),
 )
 """Settings that are written where replicas share them, so that each start would change them for the others."""
 

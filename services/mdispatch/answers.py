@@ -6,6 +6,8 @@ from typing import Any, Final
 
 from common.context import Context
 from common.finisher import Finisher, Place, Said
+from common.replies import Replies
+from penstock.policy import Policy
 from penstock.xids import xid_of
 from services.mdispatch.settings import Settings
 
@@ -33,7 +35,7 @@ class Answers(Finisher):
             settings.reply_expire,
             settings.reply_to or "",
         )
-        super().__init__(context, place, understood)
+        super().__init__(context, place, understood, replies=replies_of(context))
         self._remembered: OrderedDict[bytes, tuple[bytes, bytes, str]] = OrderedDict()
 
     def remember(self, xid: bytes, id: int, reply_to: str) -> None:
@@ -44,7 +46,16 @@ class Answers(Finisher):
 
     def _recall(self, said: list[Said]) -> list[Any]:
         recalled = [self._remembered.pop(one.xid, None) for one in said]
-        return [word for words in recalled for word in words or ()] if all(recalled) else []
+        sound = all(words and not self._refusal(words[2]) for words in recalled)
+        return [word for words in recalled for word in words or ()] if sound else []
+
+
+def replies_of(context: Context[Settings]) -> Replies:
+    """Return what the settings allow, as monitors read it from the policy."""
+    assert context.keys
+    policy = Policy.understood(context.keys, {name: str(value) for name, value in context.settings.policy().items()})
+    assert policy
+    return Replies(context.keys, policy)
 
 
 def understood(answer: bytes) -> Said:

@@ -9,20 +9,20 @@ from typing import Any, Final
 
 from redis.exceptions import ResponseError
 
-from common.collisions import collision, different_slots
+from common.collisions import different_slots
 from common.context import Context
+from common.replies import MOST_NAMES
 from common.words import quoted
 from penstock.lua import Script
 from penstock.names import encoded
 from penstock.wire import Packed
+from services.mdispatch.answers import replies_of
 from services.mdispatch.request import Unreadable, read, rejected
 from services.mdispatch.settings import Settings
 from services.mdispatch.suspects import POISON, Suspects
 
 _dispatch: Final = Script.read(Path(__file__).parent / "lua" / "dispatch.lua")
 NOTHING: Final = Packed()
-MOST_NAMES: Final = 1_000
-"""Lists for answers whose names need not be looked at again."""
 
 
 @dataclass
@@ -60,6 +60,7 @@ class Dispatch:
         """Whether ``in`` may hold more, and whether it held much more when it was last seen."""
         self._suspects = Suspects(context)
         self._cluster = False
+        self._replies = replies_of(context)
         self._refusal = lru_cache(MOST_NAMES)(self._why_not)
         self._named: dict[str, Any] = {
             "pending": self._pending,
@@ -179,11 +180,9 @@ class Dispatch:
     def _why_not(self, name: str) -> str | None:
         """Why a list cannot be one for answers; None if it can."""
         settings = self._context.settings
-        if name in settings.lists() and name != settings.reply_to:
-            return f"{quoted(name)} is a list of the service itself"
         if self._cluster and (moved := different_slots([settings.in_, name])):
             return f"slot {moved[name]} of the cluster is not that of {quoted(settings.in_)}: use the same hash tag"
-        return collision(name, settings.pending, settings.redis_namespace)
+        return self._replies.refusal(name)
 
     def _read_next(self, batch: Batch) -> None:
         following = next((each for each in self._batches if each is not batch), None)

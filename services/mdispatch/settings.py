@@ -1,12 +1,15 @@
 """What an operator may set of mdispatch."""
 
+import json
 from typing import Annotated, ClassVar
 
 from annotated_types import Ge, Le, MaxLen
+from pydantic import Strict
 
 from common.checks import Rule
 from common.collisions import collision, pending_is_free
 from common.fields import YEAR, Name, OneName, Seconds, Whole, setting
+from common.replies import is_pattern
 from common.settings import ServiceSettings
 from common.words import quoted
 from penstock.backoff import Backoff
@@ -65,6 +68,28 @@ def replies_need_a_list_of_answers(reply_to: str | None, res: str | None) -> str
     return "has no effect without res, where workers push answers" if reply_to and not res else None
 
 
+def reply_lists_are_free(
+    reply_lists: list[str],
+    in_: str,
+    out: str,
+    pending: str,
+    res: str | None,
+    done: str | None,
+    redis_namespace: str | None,
+) -> str | None:
+    """Patterns may match more than is allowed: each name is looked at when a request names it."""
+    roles = {in_: "in", out: "out", pending: "pending", res: "res", done or Keys(str(redis_namespace)).done: "done"}
+    for name in reply_lists:
+        if name in roles:
+            return f"{quoted(name)} is {roles[name]} as well: expected another list"
+        if is_pattern(name):
+            continue
+        for base in (pending, answers_pending(pending)):
+            if reason := collision(name, base, redis_namespace):
+                return reason
+    return None
+
+
 def messages_need_events(event_messages: bool, event_capacity: int) -> str | None:
     return "has no effect with eventCapacity 0" if event_messages and not event_capacity else None
 
@@ -100,6 +125,7 @@ class Settings(ServiceSettings):
         pending_is_free,
         out_is_no_total,
         replies_need_a_list_of_answers,
+        reply_lists_are_free,
         messages_need_events,
         records_outlive_all_attempts,
     )
@@ -112,8 +138,17 @@ class Settings(ServiceSettings):
     )
     res: Name | None = setting("name", "The list that workers push answers to; none by default.", None)
     reply_to: Name | None = setting("name", "Where answers go whose request has no meta.replyTo.", None)
+    reply_lists: Annotated[list[Name], Strict()] = setting(
+        "list of names",
+        "The lists that meta.replyTo may name, and patterns (* ? [abc]); <redisNamespace>:reply:* by default.",
+        [],
+    )
     reply_expire: Whole = setting(
-        "seconds", "Seconds that a list of answers named by meta.replyTo lives after the last.", 60, least=1, most=YEAR
+        "seconds",
+        "Seconds that a list of answers lives after the last, where meta.replyTo names it and a pattern allows it.",
+        60,
+        least=1,
+        most=YEAR,
     )
     pop_timeout: Whole = setting(
         "seconds", "Longest wait for a message, in seconds; a stop does not wait for it.", 10, least=5, most=30
@@ -168,10 +203,22 @@ class Settings(ServiceSettings):
     def pending_lists(self) -> tuple[str, ...]:
         return (self.pending, self.answers_pending) if self.res else (self.pending,)
 
+    @property
+    def replies(self) -> list[str]:
+        """What requests may name for their answers."""
+        return self.reply_lists or [Keys(str(self.redis_namespace)).replies]
+
+    @property
+    def lasting_replies(self) -> dict[str, str]:
+        """The lists for answers that the settings name, each with its field."""
+        named = dict.fromkeys((name for name in self.reply_lists if not is_pattern(name)), "reply_lists")
+        return named | ({self.reply_to: "reply_to"} if self.reply_to else {})
+
     def lists(self) -> dict[str, str]:
         keys = Keys(str(self.redis_namespace))
-        named = {self.reply_to: "replies", self.res: "answers", self.done or keys.done: "done", keys.dead: "dead"}
-        roles = {self.in_: "in", self.pending: "pending", self.out: "out"}
+        named = {self.res: "answers", self.done or keys.done: "done", keys.dead: "dead"}
+        roles = dict.fromkeys(self.lasting_replies, "replies")
+        roles |= {self.in_: "in", self.pending: "pending", self.out: "out"}
         return roles | {name: role for name, role in named.items() if name}
 
     def shape(self) -> Shape:
@@ -187,8 +234,7 @@ class Settings(ServiceSettings):
         if self.res:
             ends.append(self.end(self.res, "answers", "reads", "res"))
             ends.append(self.end(self.answers_pending, "pending", "keeps", "pending"))
-        if self.reply_to:
-            ends.append(self.end(self.reply_to, "replies", "writes", "reply_to"))
+        ends += [self.end(name, "replies", "writes", field) for name, field in self.lasting_replies.items()]
         done = self.end(self.done or keys.done, "done", "reads", "done")
         again = self.message_timeout + Backoff(self.backoff, self.backoff_base, self.backoff_cap).longest(self.attempts)
         return Shape(ends, watched=[done, *given], promise="at-least-once", again=again)
@@ -208,6 +254,7 @@ class Settings(ServiceSettings):
             "attempts": self.attempts,
             "backoff": backoff.written,
             "replyExpire": self.reply_expire,
+            "replyLists": json.dumps(self.replies),
             "eventCapacity": self.event_capacity,
             "source": self.in_,
             "pending": self.pending,

@@ -7,9 +7,10 @@ from typing import Any, Final
 from redis.exceptions import ResponseError
 
 from common.context import Context
+from common.replies import Replies
 from penstock.keys import Keys
 from penstock.lua import Script
-from penstock.names import encoded
+from penstock.names import decoded, encoded
 from penstock.policy import Policy
 from penstock.wire import pack
 from services.monitor.settings import Settings
@@ -25,6 +26,7 @@ class Sweep:
         self._context, self._keys = context, keys
         self._record, self._xid = encoded(keys.message("")), encoded(keys.xid(""))
         self.looked_at = inf
+        self._policy: Policy | None = None
 
     async def act(self, policy: Policy) -> float:
         """Do what is due, a batch of it; seconds until more is, infinite where nothing is to come."""
@@ -33,6 +35,8 @@ class Sweep:
             _due, deadlines=keys.deadlines, delayed=keys.delayed, batch=self._context.settings.batch
         )
         self.looked_at = float(now)
+        if policy != self._policy:
+            self._policy, self._replies = policy, Replies(keys, policy)
         if ids := [*overdue, *ready]:
             subjects, messages = self._planned(ids, await self._read(ids), len(overdue), policy)
             await self._context.run(
@@ -48,7 +52,7 @@ class Sweep:
                 timespan=policy.timeout,
                 expire=policy.expire,
                 life=policy.reply_expire,
-                lasting=policy.reply_to,
+                lasting=self._replies.lasting_words,
                 history=policy.history,
                 origin=policy.source,
                 due=keys.due,
@@ -80,6 +84,12 @@ class Sweep:
                     action, wait = "retry", policy.backoff.after(int(attempt))
             key = self._record + id
             seen = (attempt or b"") + (b"" if error is None else b"e") + (b"" if final is None else b"f")
-            subjects += (key, self._xid + (xid or b""), queue or policy.out, reply_to or policy.reply_to or key)
+            subjects += (key, self._xid + (xid or b""), queue or policy.out, self._answer(reply_to, policy) or key)
             messages += (id, seen, action, f"{wait:.3f}")
         return subjects, messages
+
+    def _answer(self, reply_to: bytes | None, policy: Policy) -> bytes | str | None:
+        """The list for the error of a message that dies; None if nobody wants it, or the list may not get it."""
+        if not reply_to:
+            return policy.reply_to
+        return None if self._replies.refusal(decoded(reply_to)) else reply_to

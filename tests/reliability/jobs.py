@@ -6,7 +6,7 @@ from collections.abc import Callable
 from hashlib import sha1
 from typing import Final, NamedTuple
 
-REPLIES: Final = tuple(f"reply:{number}" for number in range(10))
+REPLIES: Final = tuple(f"demo:reply:{number}" for number in range(10))
 WEIGHTS: Final = {
     "done": 50,
     "twin": 6,

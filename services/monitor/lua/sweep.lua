@@ -15,7 +15,7 @@
 -- ARGV expire      how long a record lives (s)
 -- ARGV life        how long a list for answers lives after the last one (s), if this push makes it or it has a TTL
 -- ARGV history     most events to keep; 0 for none
--- ARGV lasting     the one list for answers that lives for good, or empty
+-- ARGV lasting     the lists for answers that the settings name, which are never given a TTL: JSON, an array
 -- ARGV origin      the list that clients push to, for dead letters
 -- ARGV due         channel that is told when something falls due before all else
 -- ARGV messages... four a message: id; the attempt as its record had it; `deliver`, `retry`, `timeout` or `failed` (both
@@ -121,6 +121,9 @@ local function deliver(record, xid_key, queue, id, known)
   end
 end
 
+local lives_on = {}
+for _, name in ipairs(cjson.decode(lasting)) do lives_on[name] = true end
+
 -- A list that was there without a TTL holds what others were promised: only one that this push made is given one, and
 -- one that its reader has given it is never shortened.
 local function limit_life(key, length)
@@ -146,7 +149,7 @@ local function bury(record, xid_key, answer, id, known, reason)
   if answer ~= record then
     local words = {reason = reason, attempts = tonumber(known.attempt), words = known.error}
     local pushed = pcall('LPUSH', answer, cjson.encode({meta = {id = known.xid}, error = words}))
-    if type(pushed) == 'number' and answer ~= lasting then limit_life(answer, pushed) end
+    if type(pushed) == 'number' and not lives_on[answer] then limit_life(answer, pushed) end
   end
   tally(dead, 'count')
   tally(dead, reason)
