@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from penstock.cli.archived import TRIES, steadily
 from penstock.errors import PenstockError, Unsuitable
 from penstock.keys import Keys
-from penstock.spark.archive import DDL, EVENTS, MINUTES, Batches, covered, events, overwrite
+from penstock.spark.archive import DDL, EVENTS, MINUTES, Batches, events, overwrite
+from penstock.spark.merged import sifted
 from penstock.spark.session import said
 from services.pipeline.archive import Archive
 from services.pipeline.merging import FEW, Merger, worth_it
@@ -221,34 +222,44 @@ def test_a_checkpoint_older_than_the_archive_is_refused(spark: "SparkSession", t
 
 
 Step = tuple[str, int]
+STEPS: Final = ("come", "come", "merge", "merge all", "break", "break off", "break off all")
 
 
-@given(
-    st.lists(
-        st.tuples(st.sampled_from(["come", "come", "merge", "merge all", "break"]), st.integers(1, 12)), max_size=40
-    )
-)
-def test_whatever_comes_and_is_merged_in_whatever_order_each_batch_is_there_once(steps: list[Step]) -> None:
-    """A place as the set of its directories; each holds the batches that were in it when it was made."""
+@given(st.lists(st.tuples(st.sampled_from(STEPS), st.integers(1, 12)), max_size=40), st.booleans())
+def test_whatever_comes_and_is_merged_in_whatever_order_each_batch_is_there_once(
+    steps: list[Step], seals: bool
+) -> None:
+    """A place as the set of its directories; each holds the batches that were in it when it was made.
+
+    One that does not ``seal`` is of an older version. A merge may break as it deletes, or off as it renames.
+    """
     place: dict[Batches, set[int]] = {}
+    sealed: set[Batches] = set()
     come = 0
+
+    def look() -> tuple[set[Batches], set[Batches]]:
+        return sifted(place, sealed.__contains__, lambda several: sum(len(place[each]) for each in several))
+
     for step, number in steps:
         if step == "come":
             for each in range(come, come + number):
                 place[small(each)] = {each}
             come += number
             continue
-        for batches in covered(place):
+        for batches in set.union(*look()):
             del place[batches]
         # The last ones may not have settled.
         settled = sorted(each for each in place if each.last < come - number % 3)
-        if chosen := worth_it(settled, everything=step == "merge all"):
+        if chosen := worth_it(settled, everything=step.endswith("all")):
             rows = [place[each] for each in chosen]
             assert sum(map(len, rows)) == len(set.union(*rows))
-            place[Batches("abcdef12", chosen[0].first, chosen[-1].last)] = set.union(*rows)
-            for batches in chosen[number if step == "break" else 0 :]:
-                del place[batches]
-        there = [row for each in place.keys() - covered(place) for row in place[each]]
+            target = Batches("abcdef12", chosen[0].first, chosen[-1].last)
+            place[target] = set(sorted(set.union(*rows))[: number if step.startswith("break off") else None])
+            if not step.startswith("break off"):
+                sealed |= {target} if seals else set()
+                for batches in chosen[number if step == "break" else 0 :]:
+                    del place[batches]
+        there = [row for each in place.keys() - set.union(*look()) for row in place[each]]
         assert sorted(there) == list(range(come))
 
 

@@ -2,7 +2,7 @@
 
 Its rows lie in a directory for each micro-batch of a day and namespace, or of an hour for parts of roll-ups. Several
 of them are merged into one, which bears their numbers; those that it covers are deleted after that. Whoever reads
-meanwhile leaves out what is covered, and so has each row once.
+meanwhile leaves out what is covered by a complete one, and an incomplete one itself, and so has each row once.
 """
 
 import re
@@ -106,16 +106,20 @@ def rolled_up(spark: "SparkSession", directory: str, size: str) -> "DataFrame":
 
 
 def once(rows: "DataFrame", *columns: str) -> "DataFrame":
-    """``rows`` of directories by ``columns`` and by micro-batch, without those that have been merged into others."""
+    """Return ``rows`` of directories by ``columns`` and micro-batch, without those that ``sift`` finds."""
     from pyspark.sql import functions as F
 
-    there: dict[tuple[str, ...], set[Batches]] = defaultdict(set)
+    from penstock.spark.merged import sift
+
+    there: dict[tuple[str, ...], dict[Batches, str]] = defaultdict(dict)
     for file in rows.inputFiles():
         # An address, and in it names as Hive would write them.
-        words = [unquote(unquote(word.partition("=")[2])) for word in file.split("/")[-len(columns) - 2 : -1]]
+        directory = unquote(file.rpartition("/")[0])
+        words = [unquote(word.partition("=")[2]) for word in directory.split("/")[-len(columns) - 1 :]]
         if batches := Batches.of(words.pop()):
-            there[tuple(words)].add(batches)
-    twice = ["/".join((*place, each.name)) for place, several in there.items() for each in covered(several)]
+            there[tuple(words)][batches] = directory
+    unwanted = {place: set().union(*sift(rows.sparkSession, several)) for place, several in there.items()}
+    twice = ["/".join((*place, each.name)) for place, several in unwanted.items() for each in several]
     return rows.where(~F.concat_ws("/", *columns, "batch").isin(twice)) if twice else rows
 
 

@@ -1,7 +1,8 @@
 """Small files made large: what many micro-batches have left in one place of the archive becomes one directory.
 
-The rows are written aside and counted, then the directory gets its place in one step, then those that it covers are
-deleted. A crash in between leaves both; whoever reads takes each row once, and the next merge deletes what is covered.
+The rows are written aside and counted, then the directory gets its place, then its manifest, then those that it covers
+are deleted. A crash in between leaves both; readers take each row once. The next merge deletes what is covered by a
+complete directory, and an incomplete one.
 """
 
 from collections import defaultdict
@@ -13,7 +14,8 @@ from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
 from penstock.errors import PenstockError
-from penstock.spark.archive import EVENTS, MINUTES, WRITING, Batches, covered, file_of, listed
+from penstock.spark.archive import EVENTS, MINUTES, WRITING, Batches, file_of, listed
+from penstock.spark.merged import files_in, seal, sift
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,9 +52,13 @@ class Merger:
                 start = datetime.fromisoformat(place.partition("/")[0].partition("=")[2]).replace(tzinfo=UTC)
                 over = start + lasts + self._lateness <= datetime.now(UTC)
                 path = f"{self._directory}/{base}/{place}"
-                twice = covered(batches)  # from a merge that was interrupted
-                gone += self._deleted(path, twice)
-                settled = sorted(each for each in batches - twice if each.query != query or each.last < counted)
+                # From a merge that was interrupted: what stands twice, and what has no manifest.
+                twice, broken = sift(self._spark, {each: f"{path}/batch={each.name}" for each in batches})
+                self._deleted(path, broken)
+                gone += self._deleted(path, twice - broken)
+                settled = sorted(
+                    each for each in batches - twice - broken if each.query != query or each.last < counted
+                )
                 for _, group in groupby(settled, attrgetter("query")):
                     several = list(group)
                     quiet = all(each.query != query or each.last < before for each in several)
@@ -83,10 +89,20 @@ class Merger:
         written = self._spark.read.parquet(self._aside).count()
         if written != seen.get["rows"]:
             raise PenstockError(f"{target}: of {seen.get['rows']} rows {written} were written; nothing is deleted")
-        files, source = file_of(self._spark, self._aside)
-        place = file_of(self._spark, target)[1]
-        if files.exists(place) or not files.rename(source, place):
-            raise PenstockError(f"{self._aside} cannot be renamed to {target}; nothing is deleted")
+        made = files_in(self._spark, self._aside)
+        files, place = file_of(self._spark, target)
+        if files.exists(place):
+            raise PenstockError(f"{target} is there already; nothing is deleted")
+        self._rename(self._aside, target)
+        if (there := files_in(self._spark, target)) != made:
+            raise PenstockError(f"{target} has {len(there)} of {len(made)} files; nothing is deleted")
+        seal(self._spark, target, made)
+
+    def _rename(self, source: str, target: str) -> None:
+        """Not in one step everywhere: an object store copies file by file, and may be interrupted."""
+        files, place = file_of(self._spark, source)
+        if not files.rename(place, file_of(self._spark, target)[1]):
+            raise PenstockError(f"{source} cannot be renamed to {target}; nothing is deleted")
 
     def _deleted(self, path: str, batches: Collection[Batches]) -> int:
         """How many there were."""
