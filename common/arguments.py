@@ -1,9 +1,11 @@
 """The command line of a service: ``python -m services.mpush [--props FILE] [--check [--json]]``."""
 
 import json
+import os
 import sys
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import NoReturn, TypeVar
@@ -19,16 +21,31 @@ S = TypeVar("S", bound=ServiceSettings)
 def parse(service: str, settings_class: type[S], argv: Sequence[str], environ: Mapping[str, str]) -> S:
     """The settings of ``service``. Ends the process where no more is to be done: status 0 after ``--check`` and
     ``--help``, 2 with all problems on stderr."""
-    arguments = _parser(service, settings_class).parse_args(argv)
+    with _output():
+        arguments = _parser(service, settings_class).parse_args(argv)
     chosen = arguments.props or arguments.file or environ.get("PROPS_FILE") or environ.get("propsFile")
     try:
         settings = settings_class.load(Path(chosen) if chosen else None, environ)
     except SettingsError as error:
         _refuse(error, as_json=arguments.check and arguments.json)
     if arguments.check:
-        print(_as_json(settings) if arguments.json else _as_table(settings))
+        with _output():
+            print(_as_json(settings) if arguments.json else _as_table(settings))
         sys.exit(0)
     return settings
+
+
+@contextmanager
+def _output() -> Iterator[None]:
+    """End with status 1, without a traceback, if the reader of standard output (``head``, say) has left."""
+    try:
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
 
 
 def _parser(service: str, settings_class: type[ServiceSettings]) -> ArgumentParser:

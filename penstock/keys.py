@@ -65,7 +65,7 @@ class Keys:
     def owns(self, name: str) -> bool:
         """Whether the service keeps something of its own at ``name``."""
         fixed = {key for key in vars(self).values() if key != self.namespace}
-        families = (self.metric(""), self.instance("message:"))
+        families = (self.metric(""), self.instance("message:"), self.rollup(""))
         return (
             name in fixed
             or name.startswith(families)

@@ -23,7 +23,7 @@ AWKWARD = ["in", "with space", 'it\'s "quoted"', "ünï¢ødé ✓", "glob*?[a-z
 
 WITHIN = {
     *("--help", "status", "stop", "audit", "lint", "redis"),
-    *("dead", "revive", "bury", "touch", "explain", "trace"),
+    *("dead", "revive", "bury", "clear", "touch", "done", "explain", "trace"),
 }
 """Commands that neither read their input nor mind being run within the tests' own process."""
 

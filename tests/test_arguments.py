@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
@@ -52,6 +53,19 @@ def test_check_prints_a_table_of_values_and_where_they_come_from(original: str, 
     assert "done has no effect in mpush" in table
     assert "s3cr3t" not in table
     assert errors == ""
+
+
+@pytest.mark.parametrize("words", [["--check"], ["--check", "--json"]])
+def test_a_reader_that_leaves_early_brings_no_traceback(words: list[str], original: str) -> None:
+    code = "from services.mpush.settings import Settings; from common.arguments import parse; import sys, os; "
+    code += "input(); parse('mpush', Settings, sys.argv[1:], os.environ)"
+    command = [sys.executable, "-c", code, *words, original]
+    with subprocess.Popen(command, stdin=PIPE, stdout=PIPE, stderr=PIPE, text=True) as process:
+        assert process.stdout
+        process.stdout.close()
+        process.stdout = None
+        _, errors = process.communicate("now\n", timeout=60)
+    assert (process.returncode, errors) == (1, "")
 
 
 def test_check_prints_json_for_a_program(original: str, capsys: Output) -> None:

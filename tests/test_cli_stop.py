@@ -57,9 +57,9 @@ async def test_an_instance_that_is_not_there_is_a_failure(redis: Redis, redis_ur
     await register(redis, "demo", "3")
     result = await penstock("stop", "demo", "4", redis=redis_url)
     assert (result.status, result.out) == (1, b"")
-    assert result.error == "penstock: no instance demo:4 is alive: 3 is\n"
+    assert result.error == "penstock: demo:4 is not alive: the live instances of demo are 3\n"
     nobody = await penstock("stop", "other", "4", redis=redis_url)
-    assert nobody.error == "penstock: no instance other:4 is alive: none is\n"
+    assert nobody.error == "penstock: other has no live instances\n"
     assert await redis.exists("demo:3") == 1
 
 

@@ -6,7 +6,9 @@ from penstock.cli import (
     audit,
     bury,
     chaos,
+    clear,
     dead,
+    done,
     explain,
     lint,
     map,
@@ -50,9 +52,11 @@ app.command()(audit.audit)
 app.command()(explain.explain)
 app.command()(trace.trace)
 app.command()(touch.touch)
+app.command()(done.done)
 app.command()(dead.dead)
 app.command()(revive.revive)
 app.command()(bury.bury)
+app.command()(clear.clear)
 app.command()(reconcile.reconcile)
 app.command()(replay.replay)
 app.command()(report.report)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.frame import DEFAULT, Failed, Json, Misused, complain, connected, run, surroundings
+from penstock.cli.frame import DEFAULT, Failed, Json, Misused, complain, connected, require_path, run, surroundings
 from penstock.cli.status import unknown
 from penstock.cli.text import print_json, print_table, shown
 
@@ -103,11 +103,12 @@ async def _audit(namespace: str | None, every: bool, watch: bool, url: str | Non
 
 
 def _is_directory(name: str) -> bool:
-    """A name without a slash is a namespace, whatever directories there are."""
-    return ("/" in name or name in (".", "..")) and Path(name).is_dir()
+    """Return True for a name with a slash, and for ``.`` and ``..``: any other is a namespace."""
+    return "/" in name or name in (".", "..")
 
 
 def _servers(directory: Path, url: str | None) -> list[Server]:
+    require_path(directory)
     from penstock.topology import server_of
     from penstock.topology.files import read_sound
 

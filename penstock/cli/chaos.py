@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.frame import Failed, Json, complain, run
+from penstock.cli.frame import Failed, Json, complain, require_path, run
 from penstock.cli.text import print_json, print_table, shown
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ async def _chaos(directory: Path, chosen: "Chosen", junit: Path | None, html: Pa
     from penstock.chaos.run import Run
     from penstock.topology.files import read_sound
 
+    require_path(directory)
     topology = read_sound(directory)
     complain(f"seed {chosen.seed}", 0)
     with _progress() as tell:

@@ -2,6 +2,7 @@
 
 import re
 from datetime import UTC, datetime
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -86,3 +87,10 @@ async def require_tracked(redis: "Redis", keys: "Keys") -> "Policy":
     await require_known(redis, keys)
     name = shown(keys.namespace)
     raise Failed(f"messages of {name} are not tracked: {shown(keys.policy)}, which mdispatch writes, does not say how")
+
+
+def not_in_flight(keys: "Keys", word: str, so: str) -> Failed:
+    """Return the error for a message that is not in flight, which means ``so``."""
+    which = f"message {shown(word)} of {shown(keys.namespace)}"
+    see = f"penstock explain {quote(shown(keys.namespace))} {quote(shown(word))}"
+    return Failed(f"{which} is not in flight, so {so}: `{see}` says where it is")

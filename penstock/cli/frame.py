@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
@@ -42,6 +43,12 @@ class Misused(PenstockError):
 def surroundings(redis: str | None) -> dict[str, str]:
     """The environment in which a composition is read, with the server that ``--redis`` names."""
     return {**os.environ, **({"REDIS": redis} if redis else {})}
+
+
+def require_path(path: Path) -> None:
+    """Raise ``Misused`` if ``path``, which the command line names, does not exist."""
+    if not path.exists():
+        raise Misused(f"{path}: no such file or directory")
 
 
 def run(action: Coroutine[Any, Any, int]) -> NoReturn:
@@ -88,16 +95,16 @@ async def connected(
 
     if not url.startswith(SCHEMES):
         begins = f"expected {DEFAULT} or one that begins {_listed(SCHEMES)}"
-        raise Misused(f"{_masked(url)!r} is not the URL of a server: {begins}")
+        raise Misused(f"{masked(url)!r} is not the URL of a server: {begins}")
     try:
         client = connect(url, silence=silence, name=name)
     except ValueError as error:
-        raise Misused(f"{_masked(url)} is not the URL of a server: {error}") from error
+        raise Misused(f"{masked(url)} is not the URL of a server: {error}") from error
     try:
         await client.ping()
         yield client
     except RedisError as error:
-        raise Failed(_explained(error, _masked(url), otherwise)) from error
+        raise Failed(_explained(error, masked(url), otherwise)) from error
     finally:
         await client.aclose()
 
@@ -120,7 +127,7 @@ async def require_list(redis: "Redis", key: bytes, url: str | None = None) -> No
     """
     kind = decoded(await redis.type(key))
     if kind not in ("list", "none"):
-        name = f"{shown(key)} on {_masked(url)}" if url else shown(key)
+        name = f"{shown(key)} on {masked(url)}" if url else shown(key)
         raise Failed(f"{name} is a {kind}, expected a list: name another key, or delete or rename this one")
 
 
@@ -155,10 +162,11 @@ def _cause(error: BaseException) -> str | None:
     return os.strerror(cause.errno).lower() if isinstance(cause, OSError) and cause.errno else None
 
 
-def _masked(url: str) -> str:
-    from penstock.connection import masked
+def masked(url: str) -> str:
+    """Return ``url`` as a terminal may show it, with its password as ``***``."""
+    from penstock import connection
 
-    return shown(masked(url))
+    return shown(connection.masked(url))
 
 
 def _listed(words: tuple[str, ...]) -> str:

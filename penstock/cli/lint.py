@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.frame import DEFAULT, Failed, Json, Misused, connected, run, surroundings
+from penstock.cli.frame import DEFAULT, Failed, Json, Misused, connected, require_path, run, surroundings
 from penstock.cli.text import print_json, shown
 from penstock.errors import Problem, SettingsError
 
@@ -46,6 +46,8 @@ async def _lint(
 
     if service is not None and service not in services():
         raise Misused(f"no service is called {service!r}: installed are {_listed(services())}")
+    for path in paths:
+        require_path(path)
     directories = [path for path in paths if path.is_dir()]
     if live and not directories:
         raise Misused("--live is about compositions: expected a directory")
@@ -113,8 +115,8 @@ def _judged(file: Path, service: str | None) -> tuple[list[Problem], list[str]]:
     from penstock.topology.files import services
 
     if service is None:
-        named = f"rename it, or say --service; installed are {_listed(services())}"
-        return [Problem(f"no service's name begins its name: {named}", str(file))], []
+        named = f"name it mpush-*.yaml or pass --service NAME ({', '.join(services())})"
+        return [Problem(f"cannot tell which service this file is for: {named}", str(file))], []
     try:
         settings = services()[service].load()
     except (ImportError, AttributeError) as error:

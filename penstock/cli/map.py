@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from penstock.cli.frame import DEFAULT, Json, Misused, run, surroundings
+from penstock.cli.frame import DEFAULT, OTHERWISE, Json, Misused, complain, masked, require_path, run, surroundings
 from penstock.cli.text import clock, print_json
 
 if TYPE_CHECKING:
@@ -61,6 +61,8 @@ async def _draw(
         raise Misused("--once is for --live")
     if not once and live and (picture or mermaid):
         raise Misused("--svg and --mermaid show one moment: expected --once beside --live")
+    if directory:
+        require_path(directory)
     if live:
         return await _live(directory, once, picture, mermaid, url, as_json)
     if directory is None:
@@ -83,6 +85,8 @@ async def _live(
         await asyncio.sleep(EVERY)
         looks = await observer.look()
         _show(sketch(looks), picture, mermaid, as_json, looks)
+    if not (directory or as_json or sketch(looks).topology.parts):
+        complain(f"no service has registered at {masked(url or DEFAULT)}: start one, {OTHERWISE}", 0)
     return 0
 
 

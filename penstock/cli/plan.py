@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.frame import Failed, Json, Misused, complain, connected, run, surroundings
+from penstock.cli.frame import Failed, Json, Misused, complain, connected, require_path, run, surroundings
 from penstock.cli.text import print_json, print_table, shown
 
 if TYPE_CHECKING:
@@ -181,6 +181,7 @@ async def _planned(call: _Call) -> "AsyncIterator[Plan]":
     from penstock.topology import Place
     from penstock.topology.files import read_sound
 
+    require_path(call.directory)
     topology = read_sound(call.directory, surroundings(call.url))
     async with AsyncExitStack() as servers:
         presents = await _presents(topology, servers)

@@ -62,6 +62,8 @@ async def _pull(key: bytes, follow: bool, limit: int | None, end: bytes, url: st
                 await flow.run(follow, limit)
             finally:
                 watch.cancel()
+    if flow.found_nothing and sys.stderr.isatty():
+        complain(f"{shown(key)} is empty or does not exist: nothing to take (--follow waits)", 0)
     if flow.back:
         complain(f"{flow.back:,} messages that were not written are back in {shown(key)}", 0)
     if flow.output.error and not isinstance(flow.output.error, BrokenPipeError):
@@ -86,12 +88,13 @@ class Flow:
 
     def __init__(self, source: "Pull", output: Output, stop: asyncio.Event, end: bytes, as_json: bool) -> None:
         self.output, self.back = output, 0
+        self.found_nothing = False
         self._source, self._stop, self._end, self._as_json = source, stop, end, as_json
 
     async def run(self, follow: bool, limit: int | None) -> None:
         from redis.exceptions import RedisError
 
-        written = 0
+        written = taken = 0
         try:
             while not self._stop.is_set() and limit != 0:
                 written = 0  # of what `take` is going to return; it settles what was written before
@@ -99,7 +102,9 @@ class Flow:
                 if not messages and follow:
                     messages = await self._source.wait(WAIT)
                 elif not messages:
+                    self.found_nothing = not taken
                     break
+                taken += len(messages)
                 written = await self.output.write([self._line(message) for message in messages])
                 if written < len(messages):
                     break

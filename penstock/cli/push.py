@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from penstock.cli.frame import DEFAULT, Json, RedisUrl, complain, connected, require_list, run
+from penstock.cli.frame import DEFAULT, Json, RedisUrl, complain, connected, require_list, require_path, run
 from penstock.cli.ready import read
 from penstock.cli.text import print_json, shown
 from penstock.names import decoded, encoded
@@ -73,6 +73,7 @@ def _opened(file: Path | None) -> Iterator[int]:
     if file is None:
         yield sys.stdin.fileno()
         return
+    require_path(file)
     with file.open("rb", buffering=0) as stream:
         yield stream.fileno()
 

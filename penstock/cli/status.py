@@ -12,6 +12,7 @@ from penstock.cli.text import age, print_json, print_table, shown
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
+    from penstock.keys import Keys
     from penstock.link import Link
     from penstock.survey import Held, Instance, Lease
 
@@ -44,7 +45,7 @@ async def _all(redis: "Redis", service_redis: "Redis", as_json: bool) -> None:
         alive = await instances(redis, service_redis, Keys(name))
         lists = await held(redis, Keys(name))
         lengths = {role: sum(one.length for one in lists if one.role == role) for role in ("in", "pending", "dead")}
-        services = sorted({instance.service for instance in alive})
+        services = sorted({instance.service for instance in alive}) or await _registered(redis, Keys(name))
         rows.append({"namespace": name, "services": services, "instances": len(alive), **lengths})
     if as_json:
         print_json({"namespaces": rows})
@@ -53,6 +54,13 @@ async def _all(redis: "Redis", service_redis: "Redis", as_json: bool) -> None:
         print_table("Namespaces", ("namespace", "service", "alive", "waiting", "pending", "dead letters"), cells)
     else:
         typer.echo("no namespaces: no service with a redisNamespace has registered here")
+
+
+async def _registered(redis: "Redis", keys: "Keys") -> list[str]:
+    """Return the services that registered under ``keys`` last; empty if none that runs now or ran before says so."""
+    from penstock.topology.registered import read
+
+    return [part.service for part in (await read(redis, "", [keys.namespace])).parts if part.service]
 
 
 async def _one(redis: "Redis", service_redis: "Redis", namespace: str, as_json: bool) -> None:
@@ -76,7 +84,10 @@ async def _one(redis: "Redis", service_redis: "Redis", namespace: str, as_json: 
         print_table(f"{shown(namespace)}: instances alive", INSTANCE, map(_instance, alive))
     else:
         typer.echo(f"{shown(namespace)}: no instance is alive")
-    print_table("Lists", ("list", "role", "length", "oldest"), map(_list, lists))
+    if lists:
+        print_table("Lists", ("list", "role", "length", "oldest"), map(_list, lists))
+    else:
+        typer.echo(f"{shown(namespace)}: no lists are registered on this server")
     if leased:
         typer.echo(_leased(leased))
     if link:

@@ -46,8 +46,7 @@ async def _stop(namespace: str, id: str | None, wait: float, urls: tuple[str, st
         alive = await instances(redis, service_redis, keys)
         chosen = [instance for instance in alive if id in (None, instance.id)]
         if not chosen:
-            there = ", ".join(f"{instance.id}" for instance in alive) or "none"
-            raise Failed(f"no instance {shown(f'{namespace}:{id}') if id else shown(namespace)} is alive: {there} is")
+            raise _nobody(namespace, id, alive)
         started = time.monotonic()
         for instance in chosen:
             await service_redis.delete(encoded(keys.instance(instance.id)))
@@ -60,6 +59,13 @@ async def _stop(namespace: str, id: str | None, wait: float, urls: tuple[str, st
         for result in results:
             typer.echo(_told(namespace, result, seconds, wait))
     return int(bool(left) and wait > 0)
+
+
+def _nobody(namespace: str, id: str | None, alive: "list[Instance]") -> Failed:
+    if not alive:
+        return Failed(f"{shown(namespace)} has no live instances")
+    ids = ", ".join(shown(instance.id) for instance in alive)
+    return Failed(f"{shown(f'{namespace}:{id}')} is not alive: the live instances of {shown(namespace)} are {ids}")
 
 
 async def _wait(redis: "Redis", service_redis: "Redis", keys: "Keys", ids: set[str], until: float) -> set[str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.frame import Failed, Json, Misused, run
+from penstock.cli.frame import Failed, Json, Misused, require_path, run
 from penstock.cli.text import print_json, shown
 from penstock.errors import PenstockError
 
@@ -58,6 +58,8 @@ async def _test(paths: list[Path], jobs: int | None, text: str | None, junit: Pa
 
 
 def _chosen(paths: list[Path], text: str | None) -> "list[Trial]":
+    for path in paths:
+        require_path(path)
     try:
         from penstock.trial.files import find, read_all
     except ImportError as error:

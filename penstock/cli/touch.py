@@ -1,19 +1,14 @@
 """``penstock touch``: more time for a message that a worker still has in hand."""
 
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from penstock.cli.choice import require_tracked
-from penstock.cli.frame import DEFAULT, Failed, Json, Misused, RedisUrl, connected, run
+from penstock.cli.choice import not_in_flight, require_tracked
+from penstock.cli.frame import DEFAULT, Json, Misused, RedisUrl, connected, run
 from penstock.cli.text import age, clock, print_json, shown
 from penstock.names import decoded
-
-if TYPE_CHECKING:
-    from redis.asyncio import Redis
-
-    from penstock.keys import Keys
 
 
 def touch(
@@ -52,7 +47,7 @@ async def _touch(namespace: str, word: str, seconds: float | None, url: str, as_
         except ValueError as error:
             raise Misused(str(error)) from None
         if found is None or deadline is None:
-            raise await _not_in_flight(redis, keys, word)
+            raise not_in_flight(keys, word, "it has no deadline to move")
         now = await redis.time()
     left = deadline - now[0] - now[1] / 1e6
     if as_json:
@@ -61,12 +56,6 @@ async def _touch(namespace: str, word: str, seconds: float | None, url: str, as_
         which = f"message {shown(found.id)} of {shown(namespace)}"
         typer.echo(f"{which} has until {clock(deadline)} UTC, {age(left + 0.5)} from now")
     return 0
-
-
-async def _not_in_flight(redis: "Redis", keys: "Keys", word: str) -> Failed:
-    which = f"message {shown(word)} of {shown(keys.namespace)}"
-    see = f"penstock explain {_word(keys.namespace)} {_word(word)}"
-    return Failed(f"{which} is not in flight, so it has no deadline to move: `{see}` says where it is")
 
 
 def source(namespace: str, id: str, seconds: float) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.frame import Json, complain, run
+from penstock.cli.frame import Json, complain, require_path, run
 from penstock.cli.text import print_json
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ def up(
 async def _up(directory: Path, url: str | None, as_json: bool) -> int:
     from penstock.composition import Composition
 
+    require_path(directory)
     composition = Composition(directory, write=_write_json if as_json else None)
     orders: list[int] = []
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
