@@ -104,7 +104,7 @@ async def test_an_order_to_end_leaves_nothing_running(
         status, error = await ended(process)
     assert status == 130
     assert re.sub(r"penstock: seed \d+\n", "", error) == ""
-    assert not list(temporary.iterdir())
+    assert not sorted(temporary.rglob("*"))
     _, alive = psutil.wait_procs(children, timeout=10)
     assert alive == []
 
