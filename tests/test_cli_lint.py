@@ -92,12 +92,6 @@ async def test_a_file_that_cannot_be_read_is_told_with_its_line(
     assert lines[0].startswith(f"FILE:{line}: ")
 
 
-async def test_a_file_that_is_not_there_is_a_finding(tmp_path: Path) -> None:
-    result = await penstock("lint", tmp_path / "mpush.yaml")
-    assert result.status == 1
-    assert result.text == f"{tmp_path}/mpush.yaml: cannot be read: No such file or directory\n"
-
-
 async def test_the_environment_is_no_part_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MPUSH_POP_TIMEOUT", "10")
     status, lines = await lint_text(tmp_path / "mpush.yaml", GOOD + "popTimeout: 3\n")
@@ -145,7 +139,7 @@ async def test_the_longest_name_that_a_file_begins_with_is_its_service(tmp_path:
 async def test_a_name_that_begins_with_no_service_is_a_finding_that_says_what_to_do(tmp_path: Path, name: str) -> None:
     status, (line,) = await lint_text(tmp_path / name, "")
     assert status == 1
-    assert "rename it, or say --service; installed are broken, fan, fan-strict" in line
+    assert "name it mpush-*.yaml or pass --service NAME (broken, fan, fan-strict)" in line
 
 
 @pytest.mark.usefixtures("foreign")
@@ -155,6 +149,7 @@ async def test_the_service_may_be_named(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("foreign")
 async def test_a_service_that_cannot_be_loaded_is_one_clear_line(tmp_path: Path) -> None:
+    (tmp_path / "props.yaml").touch()
     result = await penstock("lint", "--service", "broken", tmp_path / "props.yaml")
     assert (result.status, result.out) == (1, b"")
     assert "the service broken is not installed as it should be: No module named 'no'" in result.error

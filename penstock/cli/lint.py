@@ -115,7 +115,7 @@ def _judged(file: Path, service: str | None) -> tuple[list[Problem], list[str]]:
     from penstock.topology.files import services
 
     if service is None:
-        named = f"name it mpush-*.yaml or pass --service NAME ({', '.join(services())})"
+        named = f"name it mpush-*.yaml or pass --service NAME ({_listed(services())})"
         return [Problem(f"cannot tell which service this file is for: {named}", str(file))], []
     try:
         settings = services()[service].load()
