@@ -15,6 +15,7 @@ from common.settings import ServiceSettings
 from penstock.keys import Keys, pending_of
 from penstock.lua import Script
 from penstock.names import decoded
+from penstock.snapshot import Snapshot
 
 _adopt: Final = Script.read(Path(__file__).parent / "lua" / "adopt.lua")
 GRACE: Final = 60
@@ -80,10 +81,10 @@ class Orphans:
 
     async def _held(self) -> dict[str, list[Names]]:
         """The names of the lists of all owners, as far as they say."""
-        async with self._redis.pipeline(transaction=True) as transaction:
-            transaction.zrange(self._keys.owners, 0, -1)
-            transaction.hgetall(self._keys.holdings)
-            owners, said = await transaction.execute()
+        async with Snapshot(self._redis) as snapshot:
+            snapshot.zrange(self._keys.owners, 0, -1)
+            snapshot.hgetall(self._keys.holdings)
+            owners, said = await snapshot.execute()
         return {decoded(id): [tuple(names) for names in json.loads(said.get(id, "[]"))] for id in owners}
 
     async def _take_over(self, id: str | None, held: Sequence[Names]) -> Counter[str]:

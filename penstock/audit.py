@@ -5,11 +5,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from redis.asyncio import Redis
-from redis.exceptions import ResponseError
 
-from penstock.errors import WrongType
 from penstock.keys import Keys, in_use, pending_of
 from penstock.names import decoded, encoded
+from penstock.snapshot import Snapshot
 
 COUNTERS: Final = ("taken", "delivered", "dead", "dropped")
 """The metrics that move in the transaction that moves the messages; each has ``count`` and one field a list."""
@@ -56,7 +55,7 @@ class Audit:
 
 @dataclass(frozen=True)
 class _Instant:
-    """What one MULTI read."""
+    """What one snapshot read."""
 
     roles: dict[str, str]
     counters: dict[str, dict[str, str]]
@@ -82,7 +81,7 @@ async def audit(redis: "Redis", keys: Keys) -> Audit | None:
 
 
 async def _read(redis: "Redis", keys: Keys) -> _Instant:
-    """All that counts, in one MULTI; who may have a pending list is read before, and again if that has changed."""
+    """All that counts, at one instant; who may have a pending list is read before, and again if that has changed."""
     roles: dict[str, str] = {}
     owners: list[str] = []
     while True:
@@ -100,27 +99,27 @@ async def _read(redis: "Redis", keys: Keys) -> _Instant:
             for name, length in held.items()
             if isinstance(length, int) and in_use(name, length, roles, ordered)
         },
-        [f"{name}: {reply}" for name, reply in held.items() if isinstance(reply, ResponseError)],
+        [str(reply) for reply in lengths if isinstance(reply, Exception)],
     )
 
 
 async def _replies(redis: "Redis", keys: Keys, lists: list[str]) -> list[Any]:
     """Roles, owners, whether there is a lease, each counter's hash, and the lengths of ``lists``.
 
-    Any of the lengths may be a ``ResponseError``.
+    Any of the lengths may be an error that names the list.
     """
     hashes = [keys.lists, *map(keys.metric, COUNTERS)]
-    async with redis.pipeline(transaction=True) as transaction:
+    async with Snapshot(redis) as snapshot:
         for name in hashes:
-            transaction.hgetall(encoded(name))
-        transaction.zrange(encoded(keys.owners), 0, -1)
-        transaction.exists(encoded(keys.lease))
+            snapshot.hgetall(encoded(name))
+        snapshot.zrange(encoded(keys.owners), 0, -1)
+        snapshot.exists(encoded(keys.lease))
         for name in lists:
-            transaction.llen(encoded(name))
-        replies = await transaction.execute(raise_on_error=False)
-    for name, reply in zip([*hashes, keys.owners], replies, strict=False):
-        if isinstance(reply, ResponseError):
-            raise WrongType(f"{name}: {reply}")
+            snapshot.llen(encoded(name))
+        replies = await snapshot.execute(raise_on_error=False)
+    for reply in replies[: len(hashes) + 1]:
+        if isinstance(reply, Exception):
+            raise reply
     roles, *counters = replies[: len(hashes)]
     owners, ordered, *lengths = replies[len(hashes) :]
     return [roles, owners, bool(ordered), *counters, lengths]

@@ -5,13 +5,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from redis.asyncio import Redis
-from redis.exceptions import ResponseError
 
 from penstock.audit import numbers_of
-from penstock.errors import WrongType
 from penstock.keys import Keys, in_use, pending_of
 from penstock.ledger import MEASURES
 from penstock.names import decoded, encoded
+from penstock.snapshot import Snapshot
 from penstock.survey import namespaces
 
 TRACKED: Final = (
@@ -91,7 +90,7 @@ class Books:
 
 
 async def read(redis: "Redis") -> Books:
-    """Everything that counts, in one MULTI; what there is, is looked for before, through all keys."""
+    """Everything that counts, at one instant; what there is, is looked for before, through all keys."""
     names = await namespaces(redis)
     async with redis.pipeline(transaction=False) as wire:
         for keys in map(Keys, names):
@@ -144,14 +143,10 @@ async def _instant(
 
 async def _at_once(redis: "Redis", calls: Sequence[tuple[Any, ...]]) -> list[Any]:
     """Raises ``WrongType``, naming the key."""
-    async with redis.pipeline(transaction=True) as transaction:
+    async with Snapshot(redis) as snapshot:
         for command, *words in calls:
-            transaction.execute_command(command, *(encoded(word) if isinstance(word, str) else word for word in words))
-        replies = await transaction.execute(raise_on_error=False)
-    for call, reply in zip(calls, replies, strict=True):
-        if isinstance(reply, ResponseError):
-            raise WrongType(f"{call[1]}: {reply}")
-    return list(replies)
+            snapshot.execute_command(command, *(encoded(word) if isinstance(word, str) else word for word in words))
+        return list(await snapshot.execute())
 
 
 def _outs(roles: Mapping[bytes, bytes]) -> list[str]:

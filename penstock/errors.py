@@ -67,3 +67,7 @@ class QueryFailed(PenstockError):
 
 class Unsuitable(PenstockError):
     """The server cannot do what the settings ask for, e.g. it is too old."""
+
+
+class TooMany(PenstockError):
+    """More keys than can be read at one instant without holding the server for long."""

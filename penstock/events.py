@@ -14,6 +14,7 @@ from redis.asyncio import Redis
 
 from penstock.keys import Keys
 from penstock.names import decoded, encoded
+from penstock.snapshot import Snapshot
 from penstock.tracking import canonical, is_number, number
 
 CHUNK: Final = 1000
@@ -114,11 +115,11 @@ async def last_event(redis: "Redis", keys: Keys, word: str) -> Event | None:
 async def reach(redis: "Redis", keys: Keys) -> tuple[int, float | None]:
     """How many events there are, and when the oldest of them was (s since the epoch)."""
     key = encoded(keys.events)
-    async with redis.pipeline(transaction=True) as transaction:
-        transaction.xlen(key)
-        transaction.xrange(key, count=1)
-        transaction.xrevrange(key, count=1)
-        length, oldest, newest = await transaction.execute()
+    async with Snapshot(redis) as snapshot:
+        snapshot.xlen(key)
+        snapshot.xrange(key, count=1)
+        snapshot.xrevrange(key, count=1)
+        length, oldest, newest = await snapshot.execute()
     if not length:
         return 0, None
     first, last = (number(decoded(ends[0][1].get(b"first", b""))) for ends in (oldest, newest))

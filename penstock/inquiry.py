@@ -10,6 +10,7 @@ from penstock.keys import Keys
 from penstock.letters import Letter, newest_first
 from penstock.names import decoded, encoded
 from penstock.policy import Policy
+from penstock.snapshot import Snapshot
 from penstock.survey import instances, serving
 from penstock.tracking import find, number, texts
 from penstock.whereabouts import BOUND, Whereabouts
@@ -19,12 +20,12 @@ async def whereabouts(redis: "Redis", service_redis: "Redis", keys: Keys, policy
     """Of the message whose id is ``word``, or else of the oldest whose xid it is."""
     found = await find(redis, keys, word)
     id = found.id if found else ""
-    async with redis.pipeline(transaction=True) as transaction:
-        transaction.time()
-        transaction.hgetall(encoded(keys.message(id)))
-        transaction.zscore(encoded(keys.deadlines), id)
-        transaction.zscore(encoded(keys.delayed), id)
-        (seconds, micros), fields, deadline, delivery = await transaction.execute()
+    async with Snapshot(redis) as snapshot:
+        snapshot.time()
+        snapshot.hgetall(encoded(keys.message(id)))
+        snapshot.zscore(encoded(keys.deadlines), id)
+        snapshot.zscore(encoded(keys.delayed), id)
+        (seconds, micros), fields, deadline, delivery = await snapshot.execute()
     record = texts(fields)
     known = Whereabouts(keys.namespace, word, now=seconds + micros / 1e6, attempts=policy.attempts)
     if found is None or (not record and deadline is None and delivery is None):
@@ -89,10 +90,10 @@ async def _in_queue(redis: "Redis", queue: str, record: dict[str, str]) -> tuple
     """Who holds the message, how many are taken before it, and how long the queue is."""
     if not queue or "message" not in record:
         return "", None, 0
-    async with redis.pipeline(transaction=True) as transaction:
-        transaction.llen(encoded(queue))
-        transaction.lpos(encoded(queue), encoded(record["message"]), rank=-1, maxlen=BOUND)  # type: ignore[arg-type]  # its stub: text
-        replies: Any = await transaction.execute(raise_on_error=False)
+    async with Snapshot(redis) as snapshot:
+        snapshot.llen(encoded(queue))
+        snapshot.lpos(encoded(queue), encoded(record["message"]), rank=-1, maxlen=BOUND)  # type: ignore[arg-type]  # its stub: text
+        replies: Any = await snapshot.execute(raise_on_error=False)
     length, place = replies
     if not isinstance(length, int):  # the queue is no list any more
         return "", None, 0

@@ -5,12 +5,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from redis.asyncio import Redis
-from redis.exceptions import ResponseError
 
 from penstock.audit import numbers_of
-from penstock.errors import WrongType
 from penstock.keys import Keys, in_use, pending_of
 from penstock.names import decoded, encoded
+from penstock.snapshot import Snapshot
 
 COUNTERS: Final = ("taken", "registered", "untracked", "done", "done:late", "dead", "expired")
 MEASURES: Final = ("sum", "max")
@@ -51,7 +50,7 @@ class Ledger:
 
 @dataclass(frozen=True)
 class _Instant:
-    """What one MULTI read."""
+    """What one snapshot read."""
 
     base: str
     owners: list[str]
@@ -72,7 +71,7 @@ async def ledger(redis: "Redis", keys: Keys) -> Ledger | None:
         for name, length in instant.lengths.items()
         if isinstance(length, int) and in_use(name, length, [instant.base], instant.ordered)
     }
-    problems = [f"{name}: {reply}" for name, reply in instant.lengths.items() if isinstance(reply, ResponseError)]
+    problems = [str(reply) for reply in instant.lengths.values() if isinstance(reply, Exception)]
     numbers = {name: numbers_of(name, fields, problems) for name, fields in instant.counters.items()}
     laws = _laws(numbers, sum(pending.values()), instant)
     problems += [_imbalance(law) for law in laws if law.difference]
@@ -111,7 +110,7 @@ def _imbalance(law: Law) -> str:
 
 
 async def _read(redis: "Redis", keys: Keys) -> _Instant | None:
-    """All that counts, in one MULTI; who may have a pending list is read before, and again if that has changed."""
+    """All that counts, at one instant; who may have a pending list is read before, and again if that has changed."""
     base, owners = "", list[str]()
     while True:
         instant = await _replies(redis, keys, [pending_of(base, id) for id in [None, *owners]] if base else [])
@@ -121,28 +120,27 @@ async def _read(redis: "Redis", keys: Keys) -> _Instant | None:
 
 
 async def _replies(redis: "Redis", keys: Keys, lists: list[str]) -> _Instant | None:
-    names = [keys.policy, keys.policy, keys.owners, keys.lease, keys.deadlines, keys.delayed]
-    names += map(keys.metric, COUNTERS)
-    async with redis.pipeline(transaction=True) as transaction:
-        transaction.hlen(encoded(keys.policy))
-        transaction.hget(encoded(keys.policy), "pending")
-        transaction.zrange(encoded(keys.owners), 0, -1)
-        transaction.exists(encoded(keys.lease))
-        transaction.zcard(encoded(keys.deadlines))
-        transaction.zcard(encoded(keys.delayed))
+    async with Snapshot(redis) as snapshot:
+        snapshot.hlen(encoded(keys.policy))
+        snapshot.hget(encoded(keys.policy), "pending")
+        snapshot.zrange(encoded(keys.owners), 0, -1)
+        snapshot.exists(encoded(keys.lease))
+        snapshot.zcard(encoded(keys.deadlines))
+        snapshot.zcard(encoded(keys.delayed))
         for name in map(keys.metric, COUNTERS):
-            transaction.hgetall(encoded(name))
+            snapshot.hgetall(encoded(name))
         for name in lists:
-            transaction.llen(encoded(name))
-        replies = await transaction.execute(raise_on_error=False)
-    for name, reply in zip(names, replies, strict=False):
-        if isinstance(reply, ResponseError):
-            raise WrongType(f"{name}: {reply}")
-    size, base, owners, ordered, in_flight, delayed, *hashes = replies[: len(names)]
+            snapshot.llen(encoded(name))
+        replies = await snapshot.execute(raise_on_error=False)
+    first = replies[: len(replies) - len(lists)]
+    for reply in first:
+        if isinstance(reply, Exception):
+            raise reply
+    size, base, owners, ordered, in_flight, delayed, *hashes = first
     if not size:
         return None
     counters = {name: _counts(fields) for name, fields in zip(COUNTERS, hashes, strict=True)}
-    lengths = dict(zip(lists, replies[len(names) :], strict=True))
+    lengths = dict(zip(lists, replies[len(first) :], strict=True))
     held_by = [decoded(id) for id in owners]
     return _Instant(decoded(base or b""), held_by, bool(ordered), counters, in_flight, delayed, lengths)
 

@@ -37,7 +37,7 @@ FIRST_WRITE: Final = (
 DECLARATION: Final = re.compile(r"^-- (KEYS|ARGV) (\w+)(\?|\.\.\.)?(?: |$)")
 
 
-def ours(error: ResponseError) -> Exception:
+def ours(error: Exception) -> Exception:
     """The errors that our scripts return, as exceptions of ours; any other as it is."""
     word, _, text = str(error).partition(" ")
     kinds: dict[str, type[Exception]] = {"WRONGTYPE": WrongType, "FENCED": Fenced}

@@ -10,6 +10,7 @@ from redis.asyncio.client import Pipeline
 from penstock.keys import Keys, glob_escaped
 from penstock.lua import Script
 from penstock.names import decoded
+from penstock.snapshot import Snapshot
 
 _observe: Final = Script.read(Path(__file__).parent / "lua" / "observe.lua")
 
@@ -28,10 +29,10 @@ async def read_metrics(redis: "Redis", keys: Keys) -> dict[str, dict[str, str]]:
     """All metrics of a namespace: name to fields as redis-cli shows them, sorted by name."""
     prefix = keys.metric("")
     found = sorted([key async for key in redis.scan_iter(f"{glob_escaped(prefix)}*", count=1000, _type="HASH")])
-    async with redis.pipeline(transaction=True) as transaction:
+    async with Snapshot(redis) as snapshot:
         for key in found:
-            transaction.hgetall(key)
-        hashes = await transaction.execute()
+            snapshot.hgetall(key)
+        hashes = await snapshot.execute()
     return {
         decoded(key).removeprefix(prefix): {decoded(field): decoded(value) for field, value in fields.items()}
         for key, fields in zip(found, hashes, strict=True)

@@ -17,6 +17,7 @@ from penstock.keys import Keys
 from penstock.legs import Leg
 from penstock.letters import fitting, newest_first
 from penstock.names import decoded, encoded
+from penstock.snapshot import Snapshot
 from penstock.verdicts import Pattern
 from penstock.xids import named
 
@@ -159,10 +160,10 @@ async def among_those(redis: "Redis", book: Book, ids: Collection[str]) -> set[s
     for start in range(0, len(all_ids), CHUNK):
         some = all_ids[start : start + CHUNK]
         members: list[Any] = [encoded(id) for id in some]
-        async with redis.pipeline(transaction=True) as transaction:
-            transaction.zmscore(encoded(keys.deadlines), members)
-            transaction.zmscore(encoded(keys.delayed), members)
-            pairs = zip(*await transaction.execute(), strict=True)
+        async with Snapshot(redis) as snapshot:
+            snapshot.zmscore(encoded(keys.deadlines), members)
+            snapshot.zmscore(encoded(keys.delayed), members)
+            pairs = zip(*await snapshot.execute(), strict=True)
         found.update(id for id, pair in zip(some, pairs, strict=True) if pair != (None, None))
     return found
 

@@ -8,9 +8,13 @@ from redis.asyncio import Redis
 
 from penstock.keys import Keys, in_use, pending_of
 from penstock.names import decoded, encoded
+from penstock.snapshot import Snapshot
 
 TRACES: Final = {":ids": "LIST", ":owners": "ZSET", ":lists": "HASH"}
 """How the names of keys end that tell of a namespace, and their types; others may have such names too."""
+
+CHUNK: Final = 1_000
+"""Instances that are read at one instant."""
 
 ROLES: Final = ("in", "pending", "out", "in flight", "delayed", "done", "answers", "replies", "dead")
 LENGTHS: Final = {"list": "LLEN", "stream": "XLEN", "zset": "ZCARD", "set": "SCARD", "hash": "HLEN", "string": "STRLEN"}
@@ -69,12 +73,20 @@ async def instances(redis: "Redis", service_redis: "Redis", keys: Keys) -> list[
     listed = await service_redis.lrange(encoded(keys.ids), 0, -1)
     owners = await redis.zrange(encoded(keys.owners), 0, -1)
     ids = sorted({decoded(id) for id in [*listed, *owners]}, key=lambda id: (len(id), id), reverse=True)
-    async with service_redis.pipeline(transaction=True) as transaction:
-        transaction.time()
+    return [
+        one
+        for start in range(0, len(ids), CHUNK)
+        for one in await _alive(service_redis, keys, ids[start : start + CHUNK])
+    ]
+
+
+async def _alive(service_redis: "Redis", keys: Keys, ids: list[str]) -> list[Instance]:
+    async with Snapshot(service_redis) as snapshot:
+        snapshot.time()
         for id in ids:
-            transaction.hgetall(encoded(keys.instance(id)))
-            transaction.ttl(encoded(keys.instance(id)))
-        now, *replies = await transaction.execute()
+            snapshot.hgetall(encoded(keys.instance(id)))
+            snapshot.ttl(encoded(keys.instance(id)))
+        now, *replies = await snapshot.execute()
     seconds = now[0] + now[1] / 1e6
     pairs = zip(ids, replies[::2], replies[1::2], strict=True)
     return [_instance(id, fields, ttl, seconds) for id, fields, ttl in pairs if fields]

@@ -11,6 +11,7 @@ from redis.asyncio import Redis
 from penstock.keys import Keys
 from penstock.lua import Script
 from penstock.names import decoded, encoded
+from penstock.snapshot import Snapshot
 
 touch_script: Final = Script.read(Path(__file__).parent / "lua" / "touch.lua")
 
@@ -63,11 +64,11 @@ async def find(redis: "Redis", keys: Keys, word: str) -> Found | None:
     """
     id = canonical(word)
     if is_number(word):
-        async with redis.pipeline(transaction=True) as transaction:
-            transaction.exists(encoded(keys.message(id)))
-            transaction.zscore(encoded(keys.deadlines), id)
-            transaction.zscore(encoded(keys.delayed), id)
-            exists, deadline, delivery = await transaction.execute()
+        async with Snapshot(redis) as snapshot:
+            snapshot.exists(encoded(keys.message(id)))
+            snapshot.zscore(encoded(keys.deadlines), id)
+            snapshot.zscore(encoded(keys.delayed), id)
+            exists, deadline, delivery = await snapshot.execute()
         if exists or deadline is not None or delivery is not None:
             return Found(id)
     xids = list(dict.fromkeys((word, id)))

@@ -1,6 +1,7 @@
 """What every test may ask for: a server of the tests' own, a clean client, and a tracked hop on it."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -32,6 +33,13 @@ async def redis(redis_url: str) -> AsyncIterator["Redis"]:
     async with cancellable(Redis.from_url(redis_url)) as client:
         await client.flushall()
         yield client
+
+
+@pytest.fixture
+async def fill(redis: "Redis") -> AsyncIterator[Callable[[], Awaitable[object]]]:
+    """Make the server's memory full, until the test ends."""
+    yield partial(redis.config_set, "maxmemory", 1)
+    await redis.config_set("maxmemory", 0)
 
 
 @pytest.fixture

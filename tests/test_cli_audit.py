@@ -134,7 +134,7 @@ async def test_a_pending_list_of_another_type_is_found(redis: Redis, redis_url: 
     await redis.set("pending", "text")
     result = await found(redis_url)
     assert result.status == 1
-    assert "pending: WRONGTYPE" in result.error
+    assert "pending holds a" in result.error
 
 
 async def test_a_counter_of_another_type_is_one_clear_line(redis: Redis, redis_url: str) -> None:
@@ -143,7 +143,7 @@ async def test_a_counter_of_another_type_is_one_clear_line(redis: Redis, redis_u
     await redis.set("demo:metrics:dead", "text")
     result = await found(redis_url)
     assert (result.status, result.out) == (1, b"")
-    assert "WRONGTYPE" in result.error
+    assert "holds a string, expected a hash" in result.error
     assert "demo:metrics:dead" in result.error
 
 

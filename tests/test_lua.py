@@ -1,7 +1,7 @@
 """The loader of Lua scripts: names instead of positions, and no wrong call ever reaches a server."""
 
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -192,20 +192,15 @@ GROW: str = "-- KEYS one  list  it\n-- ARGV word  what\nredis.call('LPUSH', one,
 FLAGGED = Script("flagged.lua", f"-- FLAGS allow-oom\n{GROW}")
 
 
-@pytest.fixture
-async def full(redis: Redis) -> AsyncIterator[Redis]:
-    """Its memory is full until the test ends."""
-    await redis.config_set("maxmemory", 1)
-    yield redis
-    await redis.config_set("maxmemory", 0)
-
-
-async def test_a_script_flagged_allow_oom_writes_on_a_full_server(full: Redis) -> None:
+async def test_a_script_flagged_allow_oom_writes_on_a_full_server(
+    redis: Redis, fill: Callable[[], Awaitable[object]]
+) -> None:
+    await fill()
     with pytest.raises(ResponseError, match="maxmemory"):
-        await Script("unflagged.lua", GROW)(full, one="a", word="x")
-    assert await FLAGGED(full, one="a", word="x") == 1
-    await full.script_flush()
-    assert await FLAGGED(full, one="a", word="x") == 2
+        await Script("unflagged.lua", GROW)(redis, one="a", word="x")
+    assert await FLAGGED(redis, one="a", word="x") == 1
+    await redis.script_flush()
+    assert await FLAGGED(redis, one="a", word="x") == 2
 
 
 @pytest.mark.parametrize("kind", ["list", "hash", "string", "zset", "stream", "none"])

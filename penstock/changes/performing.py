@@ -12,6 +12,7 @@ from penstock.changes.notes import is_moved, key_of, moved
 from penstock.changes.present import Present
 from penstock.lua import Script
 from penstock.names import decoded, encoded
+from penstock.snapshot import Snapshot
 from penstock.survey import instances
 
 LUA: Final = Path(__file__).parent.parent / "lua"
@@ -120,10 +121,10 @@ async def _move(step: Step, _: float) -> str:
 
 async def _redirect(writer: Present, former: str, present: str) -> None:
     """All that are in flight or delayed at one instant: they go from one to the other."""
-    async with writer.redis.pipeline(transaction=True) as transaction:
+    async with Snapshot(writer.redis) as snapshot:
         for key in (writer.keys.deadlines, writer.keys.delayed):
-            transaction.zrange(encoded(key), 0, -1)
-        ids = [decoded(id) for found in await transaction.execute() for id in found]
+            snapshot.zrange(encoded(key), 0, -1)
+        ids = [decoded(id) for found in await snapshot.execute() for id in found]
     for first in range(0, len(ids), BATCH):
         records = [encoded(writer.keys.message(id)) for id in ids[first : first + BATCH]]
         await _requeue(writer.redis, records=records, former=encoded(former), present=encoded(present))

@@ -96,12 +96,14 @@ async def _unanswered(call: Awaitable[None]) -> str:
     """Why ``call`` did not succeed; empty where it did."""
     from redis.exceptions import RedisError
 
+    from penstock.errors import WrongType
+
     try:
         async with asyncio.timeout(SILENCE):
             await call
     except TimeoutError:
         return f"no answer within {SILENCE:g} s"
-    except (RedisError, OSError) as error:
+    except (RedisError, WrongType, OSError) as error:
         return str(error)
     return ""
 

@@ -20,6 +20,7 @@ from penstock.keys import Keys
 from penstock.names import decoded as text
 from penstock.names import encoded
 from penstock.policy import Policy
+from penstock.snapshot import Snapshot
 from penstock.spark.decode import SCHEMA, decoded
 
 if TYPE_CHECKING:
@@ -59,11 +60,11 @@ class Shadow:
         self._after, self._number, self._taken, self._count = "-", 0, 0, FEW
 
     async def begin(self) -> None:
-        async with self._redis.pipeline(transaction=True) as transaction:
-            transaction.xrevrange(encoded(self._keys.events), count=1)
-            transaction.hget(encoded(self._keys.metric("events")), "count")
-            transaction.hget(encoded(self._keys.metric("taken")), "count")
-            newest, number, taken = await transaction.execute()
+        async with Snapshot(self._redis) as snapshot:
+            snapshot.xrevrange(encoded(self._keys.events), count=1)
+            snapshot.hget(encoded(self._keys.metric("events")), "count")
+            snapshot.hget(encoded(self._keys.metric("taken")), "count")
+            newest, number, taken = await snapshot.execute()
         self._after = f"({text(newest[0][0])}" if newest else "-"
         self._number, self._taken = int(number or 0), int(taken or 0)
 
@@ -108,11 +109,11 @@ class Shadow:
 
     async def _look(self, pushed: int) -> tuple[int, int]:
         """How many of ``pushed`` nobody has taken yet, and how many messages are in flight or delayed."""
-        async with self._redis.pipeline(transaction=True) as transaction:
-            transaction.hget(encoded(self._keys.metric("taken")), "count")
-            transaction.zcard(encoded(self._keys.deadlines))
-            transaction.zcard(encoded(self._keys.delayed))
-            taken, in_flight, delayed = await transaction.execute()
+        async with Snapshot(self._redis) as snapshot:
+            snapshot.hget(encoded(self._keys.metric("taken")), "count")
+            snapshot.zcard(encoded(self._keys.deadlines))
+            snapshot.zcard(encoded(self._keys.delayed))
+            taken, in_flight, delayed = await snapshot.execute()
         return max(pushed - (int(taken or 0) - self._taken), 0), in_flight + delayed
 
     def events(self, spark: "SparkSession") -> "DataFrame":

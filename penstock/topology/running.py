@@ -9,6 +9,7 @@ from typing import Final
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
+from penstock.errors import WrongType
 from penstock.keys import Keys
 from penstock.names import decoded, encoded
 from penstock.survey import instances
@@ -127,7 +128,7 @@ async def _absent(redis: "Redis", topology: Topology, server: str) -> list[Findi
             continue
         try:
             alive = await instances(redis, redis, Keys(part.namespace))
-        except ResponseError:  # of a wrong type, which is told, or on another node of a cluster
+        except (ResponseError, WrongType):  # of a wrong type, which is told, or on another node of a cluster
             continue
         if not any(one.service == part.service for one in alive):
             message = f"{called(part)} does not run: no instance is alive on {server}"

@@ -15,7 +15,7 @@ from prometheus_client import PLATFORM_COLLECTOR, PROCESS_COLLECTOR, CollectorRe
 from redis.exceptions import RedisError
 
 from common.trouble import told
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, TooMany, WrongType
 from services.monitor.readings import Readings
 from services.monitor.series import Series
 
@@ -29,7 +29,7 @@ LIVE: Final = 2.0
 """Seconds within which a live event loop answers."""
 CLIENT: Final = 10.0
 """Seconds that a client may be silent in the middle of its request."""
-UNREAD: Final = (RedisError, OSError, CancelledError)
+UNREAD: Final = (RedisError, WrongType, TooMany, OSError, CancelledError)
 """What a reading ends with where Redis or the event loop does not answer, or the service is about to end."""
 
 

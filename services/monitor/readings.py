@@ -6,12 +6,14 @@ from typing import Any, Final
 
 from redis.asyncio import Redis
 from redis.asyncio.client import Pipeline
-from redis.exceptions import ResponseError
 
+from penstock.errors import WrongType
 from penstock.keys import Keys, in_use, pending_of
 from penstock.link import Link, link_of
+from penstock.lua import ours
 from penstock.metrics import number
 from penstock.names import decoded, encoded
+from penstock.snapshot import Snapshot
 from penstock.survey import Instance, instances
 
 METRICS: Final = (
@@ -59,21 +61,21 @@ async def read(redis: "Redis", service_redis: "Redis", namespaces: Iterable[str]
 
 
 async def _reading(redis: "Redis", service_redis: "Redis", keys: Keys) -> Reading:
-    async with redis.pipeline(transaction=True) as transaction:
-        transaction.time()
-        transaction.hgetall(encoded(keys.policy))
-        transaction.hgetall(encoded(keys.lists))
-        transaction.zrange(encoded(keys.owners), 0, -1)
-        transaction.exists(encoded(keys.lease))
-        transaction.zcard(encoded(keys.deadlines))
-        transaction.zcard(encoded(keys.delayed))
-        transaction.lrange(encoded(keys.message_ids), -TAIL, -1)
-        transaction.zrange(encoded(keys.deadlines), 0, 0)
-        transaction.hgetall(encoded(keys.link))
-        transaction.hget(encoded(keys.lease), "expires")
+    async with Snapshot(redis) as snapshot:
+        snapshot.time()
+        snapshot.hgetall(encoded(keys.policy))
+        snapshot.hgetall(encoded(keys.lists))
+        snapshot.zrange(encoded(keys.owners), 0, -1)
+        snapshot.exists(encoded(keys.lease))
+        snapshot.zcard(encoded(keys.deadlines))
+        snapshot.zcard(encoded(keys.delayed))
+        snapshot.lrange(encoded(keys.message_ids), -TAIL, -1)
+        snapshot.zrange(encoded(keys.deadlines), 0, 0)
+        snapshot.hgetall(encoded(keys.link))
+        snapshot.hget(encoded(keys.lease), "expires")
         for name in METRICS:
-            transaction.hgetall(encoded(keys.metric(name)))
-        time, policy, named, owners, ordered, *counted = await _replies(transaction)
+            snapshot.hgetall(encoded(keys.metric(name)))
+        time, policy, named, owners, ordered, *counted = await _replies(snapshot)
     in_flight, delayed, tail, first_due, noted, expires, *metrics = counted
     roles = _roles(keys, policy or {}, named or {}, owners or [])
     shared = {decoded(name) for name in named or {}}
@@ -149,13 +151,9 @@ async def _replies(pipeline: "Pipeline") -> list[Any]:
     """None stands for the reply of a key of the wrong type: the rest is worth reading all the same."""
     replies = await pipeline.execute(raise_on_error=False)
     for reply in replies:
-        if isinstance(reply, Exception) and not _wrong_type(reply):
+        if isinstance(reply, Exception) and not isinstance(ours(reply), WrongType):
             raise reply
     return [None if isinstance(reply, Exception) else reply for reply in replies]
-
-
-def _wrong_type(error: Exception) -> bool:
-    return isinstance(error, ResponseError) and str(error).startswith("WRONGTYPE")
 
 
 def _numbers(fields: dict[bytes, bytes] | None) -> dict[str, float]:

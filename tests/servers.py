@@ -1,0 +1,25 @@
+"""The servers that a test may run on besides the embedded one: they differ in what a full one refuses."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from penstock.embedded import EmbeddedServer
+
+KINDS = ("embedded", "redis-server")
+"""The embedded one and the system's. In MULTI a full Redis refuses every command, Valkey 9 only writes."""
+
+
+@contextmanager
+def started(kind: str) -> Iterator[EmbeddedServer]:
+    """A server of that kind. Skips the test if the machine has none."""
+    with pytest.MonkeyPatch.context() as patch:
+        if kind != "embedded":
+            if not (path := shutil.which(kind)):
+                pytest.skip(f"{kind} is not installed")
+            patch.setenv("PENSTOCK_SERVER", path)
+        with EmbeddedServer() as server:
+            patch.undo()
+            yield server

@@ -1,0 +1,183 @@
+"""Reads at one instant, by a script: the replies of a pipeline, on a server that is full, too."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+from redis.exceptions import ResponseError
+
+from penstock.connection import connect
+from penstock.embedded import EmbeddedServer
+from penstock.errors import TooMany, WrongType
+from penstock.snapshot import MOST, Snapshot
+from tests.servers import KINDS, started
+
+Fill = Callable[[], Awaitable[object]]
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def server(request: pytest.FixtureRequest) -> Iterator[EmbeddedServer]:
+    with started(request.param) as server:
+        yield server
+
+
+async def fill_keys(redis: Redis) -> None:
+    await redis.hset("hash", mapping={"a": "1", b"\xff\x00": "two words"})
+    await redis.rpush("list", "x", "", "y", "x")
+    await redis.zadd("zset", {"m": 1.5, "n": 1e17, "o": 2})
+    await redis.set("text", "t")
+    await redis.xadd("stream", {"first": "1"}, id="5-1")
+    await redis.xadd("stream", {"first": "2"}, id="6-1")
+
+
+def look(client: Redis) -> Any:
+    """A snapshot to chain commands on."""
+    return Snapshot(client)
+
+
+def reads(commands: Any) -> None:
+    """Every kind of read that our tools do, with and without something to find."""
+    for key in ("hash", "none"):
+        commands.hgetall(key).hlen(key).hget(key, "a").hmget(key, ["a", "b"])
+    for key in ("list", "none"):
+        commands.llen(key).lrange(key, 0, -1).lrange(key, -2, -1).lpos(key, "x", rank=-1, maxlen=3)
+    for key in ("zset", "none"):
+        commands.zcard(key).zscore(key, "m").zscore(key, "q").zmscore(key, ["m", "q", "n"]).zrange(key, 0, -1)
+        commands.zrange(key, 0, 0, withscores=True)
+    for key in ("stream", "none"):
+        commands.xlen(key).xrange(key, count=1).xrevrange(key, count=1)
+    for name in ("text", "zset", b"\xff\r\n"):
+        commands.type(name).exists(name).ttl(name)
+    commands.get("text").get("none")
+
+
+async def test_replies_are_those_of_a_pipeline(redis: Redis, redis_url: str) -> None:
+    await fill_keys(redis)
+    async with (
+        connect(redis_url) as client,
+        client.pipeline(transaction=True) as pipeline,
+        Snapshot(client) as snapshot,
+    ):
+        reads(pipeline)
+        reads(snapshot)
+        expected: list[Any] = await pipeline.execute()
+        found = await snapshot.execute()
+    assert len(found) > 40
+    assert found == expected
+    assert list(map(type, found)) == list(map(type, expected))
+
+
+async def test_it_reads_on_a_full_server(redis: Redis, redis_url: str, fill: Fill) -> None:
+    await fill_keys(redis)
+    await fill()
+    async with connect(redis_url) as client:
+        snapshot = Snapshot(client)
+        reads(snapshot)
+        assert len(await snapshot.execute()) > 40
+
+
+async def test_all_of_it_is_read_at_one_instant(redis: Redis, redis_url: str) -> None:
+    """Two counters are moved together, over and over: no snapshot sees one without the other."""
+    moves, over = 0, asyncio.Event()
+
+    async def move(client: Any) -> int:
+        count = 0
+        while not over.is_set():
+            await client.pipeline(transaction=True).hincrby("one", "count", 1).hincrby("two", "count", 1).execute()
+            count += 1
+        return count
+
+    async with connect(redis_url) as mover, connect(redis_url) as client:
+        task = asyncio.create_task(move(mover))
+        for _ in range(300):
+            one, *_, two = await look(client).hget("one", "count").time().hget("two", "count").execute()
+            assert one == two
+        over.set()
+        moves = await task
+    assert moves > 20
+
+
+@pytest.mark.parametrize(
+    ("read", "key", "problem"),
+    [
+        ("HGETALL", "list", "list holds a list, expected a hash"),
+        ("LLEN", "zset", "zset holds a zset, expected a list"),
+        ("ZCARD", "hash", "hash holds a hash, expected a zset"),
+        ("XLEN", "text", "text holds a string, expected a stream"),
+        ("GET", "stream", "stream holds a stream, expected a string"),
+    ],
+)
+async def test_a_key_of_another_type_is_named(redis: Redis, redis_url: str, read: str, key: str, problem: str) -> None:
+    await fill_keys(redis)
+    async with connect(redis_url) as client:
+        snapshot = look(client)
+        snapshot.time().execute_command(read, key)
+        snapshot.llen("list")
+        _, error, length = await snapshot.execute(raise_on_error=False)
+        assert (type(error), str(error), length) == (WrongType, problem, 4)
+        snapshot.time().execute_command(read, key)
+        with pytest.raises(WrongType, match=f"^{problem}$"):
+            await snapshot.execute()
+
+
+async def test_a_snapshot_is_bounded(redis: Redis, redis_url: str) -> None:
+    """As much as it may read does not hold the server for long; more is refused before the server sees it."""
+    async with connect(redis_url) as client:
+        snapshot = Snapshot(client)
+        for number in range(MOST):
+            snapshot.llen(f"list {number}")
+        await redis.config_set("slowlog-log-slower-than", 100_000)
+        await redis.slowlog_reset()
+        assert await snapshot.execute() == [0] * MOST
+        assert await redis.slowlog_get() == []
+        for number in range(MOST + 1):
+            snapshot.llen(f"list {number}")
+        with pytest.raises(TooMany, match=f"^{MOST + 1:,} reads at one instant .*: at most {MOST:,}$"):
+            await snapshot.execute()
+
+
+async def test_nothing_to_read_asks_nobody() -> None:
+    async with connect("redis://127.0.0.1:1") as nowhere:
+        assert await Snapshot(nowhere).execute() == []
+
+
+async def test_a_user_who_may_write_no_key_reads(redis: Redis, redis_url: str) -> None:
+    """Redis 7.0 and newer: EVAL asks for the right to write its keys, EVAL_RO does not."""
+    try:
+        await redis.execute_command(
+            "ACL", "SETUSER", "reader", "on", ">pw", "%R~*", "+@read", "+evalsha_ro", "+eval_ro"
+        )
+    except ResponseError:
+        pytest.skip("Redis 6.2 has no users who may only read")
+    await fill_keys(redis)
+    try:
+        async with connect(redis_url) as client:
+            await client.execute_command("AUTH", "reader", "pw")
+            assert await look(client).llen("list").execute() == [4]
+    finally:
+        await redis.execute_command("ACL", "DELUSER", "reader")
+
+
+async def test_a_user_without_eval_ro_reads_by_eval(redis: Redis, redis_url: str) -> None:
+    await redis.execute_command("ACL", "SETUSER", "old", "on", ">pw", "~*", "+@read", "+evalsha", "+eval")
+    await fill_keys(redis)
+    try:
+        async with connect(redis_url) as client:
+            await client.execute_command("AUTH", "old", "pw")
+            assert await look(client).llen("list").execute() == [4]
+            assert await look(client).llen("list").execute() == [4]
+    finally:
+        await redis.execute_command("ACL", "DELUSER", "old")
+
+
+async def test_what_a_user_may_not_read_is_said(redis: Redis, redis_url: str) -> None:
+    await redis.execute_command("ACL", "SETUSER", "poor", "on", ">pw", "~list", "+evalsha", "+eval", "+llen", "+acl")
+    try:
+        async with connect(redis_url) as client:
+            await client.execute_command("AUTH", "poor", "pw")
+            with pytest.raises(ResponseError, match="HGETALL list: "):
+                await look(client).hgetall("list").execute()
+    finally:
+        await redis.execute_command("ACL", "DELUSER", "poor")
