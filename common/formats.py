@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from io import StringIO
-from typing import Final
+from typing import Final, TypeVar
 
 Lines = list[tuple[str, int]]
 """Property and line (from 1), in the order of the text; a property that stands there twice is there twice."""
@@ -29,6 +29,11 @@ TOML_TOKEN: Final = re.compile(
 )
 
 
+MOST: Final = 1_000
+"""Properties of a props file."""
+Properties = TypeVar("Properties")
+
+
 class Unreadable(Exception):
     """A text that is not what its name says. The message repeats nothing of it: a password may stand there."""
 
@@ -42,7 +47,7 @@ def json_text(text: str) -> tuple[object, Lines]:
         value = json.loads(text)
     except json.JSONDecodeError as error:
         raise Unreadable(f"not JSON: {error.msg[:1].lower()}{error.msg[1:]}", error.lineno) from None
-    return value, _json_lines(text)
+    return _few(value), _json_lines(text)
 
 
 def json5_text(text: str) -> tuple[object, Lines]:
@@ -57,7 +62,7 @@ def json5_text(text: str) -> tuple[object, Lines]:
         words = re.sub(r"U\+([0-9a-fA-F]+)", lambda code: ascii(chr(int(code[1], 16))), words)
         line = _line(text, max(0, int(place[1]) - 1)) if place else None
         raise Unreadable(f"not JSON5: {words[:1].lower()}{words[1:]}", line) from None
-    return value, _json_lines(text)
+    return _few(value), _json_lines(text)
 
 
 def javascript_text(text: str) -> tuple[object, Lines]:
@@ -85,15 +90,16 @@ def javascript_text(text: str) -> tuple[object, Lines]:
 def yaml_text(text: str) -> tuple[object, Lines]:
     import yaml
 
+    from penstock.documents import Bounded, fault
+
     try:
-        loader = yaml.SafeLoader(text)
+        loader = Bounded(text)
         node = loader.get_single_node()
-        pairs = node.value if isinstance(node, yaml.MappingNode) else []
+        pairs = _few(node.value) if isinstance(node, yaml.MappingNode) else []
         lines = [(str(name.value), name.start_mark.line + 1) for name, _ in pairs if name.value != "<<"]
         return loader.construct_document(node) if node else {}, lines
     except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else None
-        words = _discreet(" ".join(filter(None, (error.context, error.problem))))
+        words, line = fault(error)
         raise Unreadable(f"not YAML: {words}", line) from None
     except yaml.reader.ReaderError as error:
         raise Unreadable("not YAML: a control character", _line(text, error.position)) from None
@@ -105,7 +111,7 @@ def toml_text(text: str) -> tuple[object, Lines]:
     import tomllib
 
     try:
-        value = tomllib.loads(text)
+        value = _few(tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:
         words = _discreet(re.sub(r" \(at .*\)$", "", str(error)))
         place = re.search(r"\(at line (\d+)", str(error))
@@ -129,8 +135,15 @@ def env_text(text: str) -> tuple[object, Lines]:
             raise Unreadable("expected NAME=value", line)
         if found.key is not None and found.value is not None:
             values[found.key] = found.value
-            lines.append((found.key, line))
+            _few(lines).append((found.key, line))
     return values, lines
+
+
+def _few(value: Properties) -> Properties:
+    """Return ``value``, unless it has more properties than any service: whose they are is not worth looking up."""
+    if isinstance(value, dict | list) and len(value) > MOST:
+        raise Unreadable(f"more than {MOST:,} properties: not a props file")
+    return value
 
 
 def _json_lines(text: str) -> Lines:

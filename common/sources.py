@@ -102,7 +102,7 @@ class Names:
             if field := self._properties.get(name):
                 found.add(field, self._parsed(field, one) if props.textual else one)
             else:
-                found.problems.append(one.problem(f"unknown property{_hint(nearest(name, self._properties))}"))
+                found.problems.append(one.problem(f"unknown property{self._hint(name)}"))
         return found
 
     def in_environment(self, environ: Mapping[str, str]) -> Found:
@@ -118,6 +118,13 @@ class Names:
             if environ.get(variable) and field in self._fields:
                 found.given.setdefault(field, Given(environ[variable], variable))
         return found
+
+    def _hint(self, name: str) -> str:
+        """``: did you mean popTimeout?`` for a property that has no such name; also for what a variable is called."""
+        field = self._variables.get(name)
+        if field:
+            return f": {name} is its name in the environment; in a props file write {self.properties_of(field)[0]}"
+        return _hint(nearest(name, self._properties))
 
     def overriding(self, in_file: Mapping[str, Given], environ: Mapping[str, str]) -> Iterator[tuple[Given, Given]]:
         """Yield what a variable without the service's prefix gives, and what of ``in_file`` it replaces.

@@ -65,6 +65,19 @@ async def test_a_url_that_is_none_is_a_wrong_call(url: str) -> None:
     assert "Traceback" not in result.error
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("pull", "in", "--limit", "x"), "'--limit': expected a whole number, found 'x'"),
+        (("pull", "in", "--limit", "-1"), "'--limit': expected 0 or more, found '-1'"),
+    ],
+)
+async def test_an_option_that_is_wrong_is_told_what_was_expected_and_found(words: tuple[str, ...], said: str) -> None:
+    result = await penstock(*words)
+    assert result.status == 2
+    assert f"Error: Invalid value for {said}" in result.error
+
+
 async def test_help_and_wrong_calls() -> None:
     helped = await penstock("--help")
     assert helped.status == 0

@@ -181,7 +181,7 @@ async def test_an_order_to_end_leaves_nothing_running(
             "tests:\n- {name: a, expect: {out: none}}\n- {name: a, expect: {out: none}}",
             "t.yaml:3: name: another test is called",
         ),
-        ("tests:\n- name: 'a", "t.yaml:2: is no YAML: found unexpected end of stream"),
+        ("tests:\n- name: 'a", "t.yaml:2: not YAML: a quote is not closed"),
         ("tests:\n- name: a\n  then: [{push: {in: [a]}}]\n  expect: {out: none}", "t.yaml:3: then.expect: is missing"),
     ],
 )

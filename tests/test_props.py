@@ -1,5 +1,11 @@
 """Props files, in every format, good and bad."""
 
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -9,6 +15,7 @@ from hypothesis import strategies as st
 
 from common.props import LARGEST, READERS, line_of, read_props
 from penstock.errors import Problem, SettingsError
+from tests.commandline import ROOT, penstock
 
 ORIGINAL = """
 /* as mpush-redis has it */
@@ -180,3 +187,75 @@ def test_no_garbage_raises_anything_but_settings_error(
 ) -> None:
     with suppress(SettingsError):
         read_props(written(tmp_path_factory.getbasetemp(), suffix, content))
+
+
+MERGES = "a0: &a0 {x: 1}\n" + "".join(
+    f"a{level}: &a{level} {{<<: [{', '.join([f'*a{level - 1}'] * 10)}]}}\n" for level in range(1, 10)
+)
+MANY = range(60_000)
+
+
+def _started(words: list[str]) -> "subprocess.CompletedProcess[str]":
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "REDIS": "redis://h"}
+    call = [sys.executable, "-m", "services.mpush", *words]
+    return subprocess.run(call, env=environ, capture_output=True, text=True, timeout=30, check=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("mpush.yaml", MERGES, ":5: not YAML: merges (<<) of merges"),
+        ("mpush.yaml", "".join(f"p{number}: {number}\n" for number in MANY), "not a file of ours"),
+        ("mpush.yaml", "".join(f"p{number}: 1\n" for number in range(2_000)), "more than 1,000 properties"),
+        ("mpush.json", json.dumps({f"p{number}": 1 for number in MANY}), "more than 1,000 properties"),
+        ("mpush.json5", json.dumps({f"p{number}": 1 for number in MANY}), "more than 1,000 properties"),
+        ("mpush.js", "module.exports = " + json.dumps(dict.fromkeys(map(str, MANY), 1)), "more than 1,000 properties"),
+        ("mpush.toml", "".join(f"p{number} = 1\n" for number in MANY), "more than 1,000 properties"),
+        ("mpush.env", "".join(f"p{number}=1\n" for number in MANY), "more than 1,000 properties"),
+        ("mpush.yaml", None, "cannot be read: not a regular file"),
+    ],
+)
+async def test_a_file_that_would_take_for_ever_is_refused_in_one_line_at_once(
+    tmp_path: Path, name: str, content: str | None, said: str
+) -> None:
+    """A bomb, 60,000 unknown properties, a FIFO (None): with ``--check``, at a start, and by ``penstock lint``."""
+    file = tmp_path / name
+    os.mkfifo(file) if content is None else file.write_text(content)
+    before = time.process_time()
+    words = refused(file)
+    assert said in str(words)
+    assert time.process_time() - before < 1
+    for more in ([], ["--check"]):
+        ran = await asyncio.to_thread(_started, [*more, "--props", str(file)])
+        assert (ran.returncode, ran.stdout, ran.stderr) == (2, "", f"{words}\n")
+    result = await penstock("lint", file)
+    assert (result.status, result.text) == (1, f"{words}\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "words"),
+    [
+        ("in: a\nout: [b,\n c\npending: x", 2, "a [ is not closed, or a comma is missing"),
+        ("in: a\nout: {b\n", 2, "a { is not closed, or a comma is missing"),
+        ("in: a\nredis: 'redis://:s3cret@h\n", 2, "a quote is not closed"),
+        ("in: a: s3cret\n", 1, "a second `: ` in a line"),
+        ("in: a\n\tout: b\n", 2, "or with a tab"),
+        ("redis: @s3cret\n", 1, "a character that YAML reserves"),
+        ("in: a\nout: *s3cret\n", 2, "begins with *"),
+        ("redis: !s3cret x\n", 1, "begins with !"),
+        ("[a]: b\n", 1, "a name is a list or an object"),
+        ('in: "\\s3cret"\n', 1, "an unknown \\ escape"),
+        ("in: a\ns3cret\nout: b\n", 2, "a line without `: `"),
+        ("- in: a\nout: b\n", 2, "a wrong indent"),
+        ("in: ]\n", 1, "a value is missing"),
+        ("<<: s3cret\n", 1, "what << names has no properties"),
+    ],
+)
+def test_a_mistake_in_yaml_is_named_in_words_that_say_what_to_mend(
+    tmp_path: Path, text: str, line: int, words: str
+) -> None:
+    problem = refused(written(tmp_path, ".yaml", text))
+    assert problem.message.startswith("not YAML: ")
+    assert words in problem.message
+    assert problem.line == line
+    assert "s3cret" not in problem.message

@@ -220,3 +220,17 @@ def test_tls_that_verifies_nothing_is_warned_of(option: str, words: str | None) 
         assert words
         assert words in warning
         assert "s3cret" not in warning
+
+
+def test_a_name_of_the_environment_in_a_props_file_is_told_its_property(tmp_path: Path) -> None:
+    """As a Docker env_file has them."""
+    file = tmp_path / "mpush.env"
+    file.write_text("MPUSH_IN=in\nMPUSH_POP_TIMEOUT=7\nMPUSH_TYPO=1\n")
+    problems = refused(file, **ENVIRONMENT)
+    hint = "is its name in the environment; in a props file write"
+    assert problems[:2] == [
+        f"{file}:1: MPUSH_IN: unknown property: MPUSH_IN {hint} in",
+        f"{file}:2: MPUSH_POP_TIMEOUT: unknown property: MPUSH_POP_TIMEOUT {hint} popTimeout",
+    ]
+    assert problems[2].startswith(f"{file}:3: MPUSH_TYPO: unknown property")
+    assert hint not in problems[2]

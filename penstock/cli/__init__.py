@@ -28,9 +28,11 @@ from penstock.cli import (
     trace,
     up,
 )
+from penstock.cli.group import Group
 
 app = typer.Typer(
     name="penstock",
+    cls=Group,
     help="See and steer Penstock: small Redis services that move messages without losing any.",
     epilog="Exit status: 0 fine, 1 something was found or failed, 2 the call was wrong.",
     no_args_is_help=True,

@@ -7,7 +7,9 @@ from typing import Annotated, Any, Final
 import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationError
 
+from penstock import documents
 from penstock.errors import Problem
+from penstock.expected import expected
 from penstock.topology import ID_HERE, Chaos, Promise
 
 DECLARED: Final = "composition.yaml"
@@ -76,18 +78,18 @@ def read_declared(file: Path, problems: list[Problem]) -> Declared:
     if not file.is_file():
         return Declared()
     try:
-        node = yaml.compose(file.read_text(), Loader=yaml.SafeLoader)
-        content = yaml.safe_load(file.read_text()) or {}
+        node = yaml.compose(file.read_text(), Loader=documents.Bounded)
+        content = documents.load(file.read_text()) or {}
     except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        problems.append(Problem(str(getattr(error, "problem", error)), str(file), mark.line + 1 if mark else None))
+        words, line = documents.fault(error)
+        problems.append(Problem(f"not YAML: {words}", str(file), line))
         return Declared(str(file))
     try:
         read = _File.model_validate(content)
     except ValidationError as error:
         for detail in error.errors(include_url=False):
             line = line_of(node, detail["loc"])
-            problems.append(Problem(detail["msg"], str(file), line, ".".join(map(str, detail["loc"])) or None))
+            problems.append(Problem(expected(detail), str(file), line, ".".join(map(str, detail["loc"])) or None))
         return Declared(str(file))
     chaos = Chaos(read.chaos.message, tuple(read.chaos.into), tuple(read.chaos.out), read.chaos.promise)
     programs = {

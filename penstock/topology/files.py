@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import yaml
 
+from penstock import documents
 from penstock.composition import read_procfile
 from penstock.errors import PenstockError, Problem, SettingsError
 from penstock.topology import End, Outside, Part, Shape, Topology, Use, connected
@@ -165,10 +166,14 @@ def _expanded(part: re.Match[str]) -> str:
 
 def _of_containers(file: Path, problems: list[Problem]) -> Iterator[Process]:
     try:
-        content = yaml.safe_load(file.read_text())
+        content = documents.load(file.read_text())
         found: dict[str, Any] = content["services"]
         found.items()
-    except (yaml.YAMLError, KeyError, TypeError, AttributeError) as error:
+    except yaml.YAMLError as error:
+        reason, line = documents.fault(error)
+        problems.append(Problem(f"not YAML: {reason}", str(file), line))
+        return
+    except (KeyError, TypeError, AttributeError) as error:
         problems.append(Problem(f"expected the services of docker compose: {error}", str(file)))
         return
     for name, service in found.items():

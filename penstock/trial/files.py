@@ -8,7 +8,9 @@ from typing import Any, Final
 import yaml
 from pydantic import ValidationError
 
+from penstock import documents
 from penstock.errors import PenstockError, Problem, SettingsError
+from penstock.expected import expected
 from penstock.topology import Topology
 from penstock.topology.declared import line_of
 from penstock.topology.files import read
@@ -21,15 +23,6 @@ TESTS: Final = "tests"
 """The folder of the test files in that of the composition."""
 OURS: Final = ("tests", "list", "one", "messages", "[key]")
 """Steps on the way to a mistake that need not be told, or that are not in the file."""
-PLAIN: Final = {
-    "missing": "is missing",
-    "too_short": "is empty: expected one at least",
-    "string_too_short": "is empty: expected a text",
-    "dict_type": "expected keys with values",
-    "list_type": "expected a list",
-    "string_type": "expected a text",
-}
-"""What pydantic calls otherwise."""
 
 
 def find(given: Path) -> list[Path]:
@@ -84,12 +77,11 @@ def _declared(file: Path, problems: list[Problem]) -> tuple[Any, list[Test]]:
     """The file's nodes, by which lines are found, and its tests."""
     try:
         text = file.read_text()
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
-        content = yaml.safe_load(text)
+        node = yaml.compose(text, Loader=documents.Bounded)
+        content = documents.load(text)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        mark = getattr(error, "problem_mark", None)
-        what = str(getattr(error, "problem", None) or error)
-        problems.append(Problem(f"is no YAML: {what}", str(file), mark.line + 1 if mark else None))
+        words, line = documents.fault(error)
+        problems.append(Problem(f"not YAML: {words}", str(file), line))
         return None, []
     problems += [Problem("is there twice", str(file), line, key) for key, line in _doubled(node)]
     try:
@@ -97,9 +89,7 @@ def _declared(file: Path, problems: list[Problem]) -> tuple[Any, list[Test]]:
     except ValidationError as error:
         for detail in error.errors(include_url=False):
             extra = (detail["ctx"]["key"],) if detail["type"] == "unknown_key" else ()
-            problems.append(
-                _problem(file, node, (*detail["loc"], *extra), PLAIN.get(detail["type"]) or _reworded(detail["msg"]))
-            )
+            problems.append(_problem(file, node, (*detail["loc"], *extra), expected(detail)))
         return node, []
     usual = {"processes": declared.processes, "within": declared.within}
     return node, [
@@ -116,10 +106,6 @@ def _declared(file: Path, problems: list[Problem]) -> tuple[Any, list[Test]]:
 def _problem(file: Path, node: Any, at: Location, why: str) -> Problem:
     names = [step for step in at if isinstance(step, str) and step not in OURS]
     return Problem(why, str(file), line_of(node, at), ".".join(names) or None)
-
-
-def _reworded(message: str) -> str:
-    return message.removeprefix("Value error, ").replace("Input should be", "expected")
 
 
 def _doubled(node: Any) -> Iterator[tuple[str, int]]:
