@@ -83,10 +83,11 @@ def test_events_of_all_namespaces_are_archived_counted_and_a_stop_ends_it(
     with pipeline(discover=1, payloads="true", mask='["$.card"]') as service:
         until(lambda: archived(shop) == 301, PATIENCE)
         tell(shop, 50, keys=Keys("shop:new"))
-        shop.xadd("shop:events", {"event": "done", "id": "77", "at": 86_400_000})
+        shop.xadd("shop:events", {"event": "done", "id": "77", "at": 86_400_000, "node": "a"})
+        shop.xadd("shop:events", {"event": "", "id": "78"})
         shop.xadd("shop:events", {"temperature": 20})
         until(lambda: archived(shop) == 352, PATIENCE)
-        assert shop.hget(PIPE.metric("pipeline"), "malformed") == b"1"
+        until(lambda: shop.hget(PIPE.metric("pipeline"), "malformed") == b"2", PATIENCE)
         assert shop.hget(PIPE.instance("1"), "service") == b"pipeline"
         shop.delete(PIPE.instance("1"))
         assert service.wait(60) == 0
@@ -100,8 +101,9 @@ def test_events_of_all_namespaces_are_archived_counted_and_a_stop_ends_it(
     ]
     assert {row["message"] for row in rows} == {None, b'{"card":"***","sum":7}'}
     assert {str(row["date"]) for row in rows} == {"2023-11-14", "1970-01-02"}
-    (aside,) = malformed_in(tmp_path)
-    assert (aside["namespace"], json.loads(aside["malformed"])) == ("shop", {"temperature": "20"})
+    assert [row["extra"] for row in rows if row["extra"]] == ['{"node": "a"}']
+    aside = sorted((row["namespace"], row["malformed"]) for row in malformed_in(tmp_path))
+    assert aside == [("shop", '{"event": "", "id": "78"}'), ("shop", '{"temperature": "20"}')]
 
 
 def malformed_in(place: Path) -> list[dict[str, Any]]:

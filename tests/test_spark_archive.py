@@ -31,15 +31,17 @@ NAMES: Final = ("shop", "a b:é%/=[x]")
 """The second one is written otherwise in a path, and otherwise again in an address."""
 
 
-def write(spark: "SparkSession", place: Path, *batches: Batches, at: datetime = NOW) -> None:
+def write(spark: "SparkSession", place: Path, *batches: Batches, at: datetime = NOW, without: str = "") -> None:
     """What the micro-batches leave: three events of each namespace, ids told from those of others."""
+    same: dict[str, Any] = {"place": 0, "at": at, "date": at.date(), "extra": '{"node": "a"}'}
     told: list[dict[str, Any]] = [
-        {"entry": id, "place": 0, "id": id, "at": at, "namespace": namespace, "date": at.date(), "batch": batch.name}
+        {**same, "entry": id, "id": id, "namespace": namespace, "batch": batch.name}
         for batch in batches
         for id in (f"{batch.first}-{row}" for row in range(3))
         for namespace in NAMES
     ]
-    overwrite(spark.createDataFrame(told, DDL), str(place / EVENTS), "date", "namespace", "batch")
+    rows = spark.createDataFrame(told, DDL).drop(without)
+    overwrite(rows, str(place / EVENTS), "date", "namespace", "batch")
 
 
 def ids(spark: "SparkSession", place: Path) -> Counter[tuple[str, str]]:
@@ -90,6 +92,18 @@ def test_what_was_written_with_the_timestamps_of_before_is_read_and_merged_with_
     assert {(column.path_in_schema, column.statistics.min, column.statistics.max) for column in columns} == {
         ("at", NOW, NOW)
     }
+
+
+def test_an_archive_without_the_column_extra_is_read_and_merged_with_the_rest(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    write(spark, tmp_path, *map(small, range(FEW - 1)), without="extra")
+    assert {row.extra for row in events(spark, str(tmp_path)).collect()} == {None}
+    write(spark, tmp_path, small(FEW - 1))
+    before = Counter({None: len(NAMES) * 3 * (FEW - 1), '{"node": "a"}': len(NAMES) * 3})
+    assert Counter(row.extra for row in events(spark, str(tmp_path)).collect()) == before
+    assert Merger(spark, str(tmp_path), 0).merge("abcdef12", FEW)
+    assert Counter(row.extra for row in events(spark, str(tmp_path)).collect()) == before
 
 
 def test_a_merge_that_broke_off_is_finished_by_the_next_and_each_row_is_read_once(

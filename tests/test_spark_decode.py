@@ -30,7 +30,8 @@ def entries(draw: st.DrawFn) -> list[RawEntry]:
         def column(words: st.SearchStrategy[bytes], count: int = count) -> list[bytes]:
             return draw(st.lists(words, min_size=1, max_size=1) | st.lists(words, min_size=count, max_size=count))
 
-        several = {name: column(WORD) for name in ("event", "id", "xid", "queue", "service")}
+        several = {name: column(WORD) for name in ("id", "xid", "queue", "service")}
+        several["event"] = column(WORD.filter(bool))
         several["attempt"] = column(st.sampled_from([b"", b"1", b"30"]))
         several["seconds"] = column(st.sampled_from([b"", b"0.250000", b"1e3"]))
         several["at"] = column(st.sampled_from([b"1700000000123", b"0", b"99999"]))
@@ -45,7 +46,7 @@ def rows(found: list[pa.RecordBatch]) -> list[dict[str, object]]:
 
 @settings(deadline=None)  # the first one loads much
 @given(entries())
-@example([entry("1-0", 1, 2, event=[b"", b""], id=[b"1", b"2"]), entry("2-0", 3, 1, event=[b"a\\n"])])
+@example([entry("1-0", 1, 2, event=[b"a", b"a"], id=[b"1", b"2"]), entry("2-0", 3, 1, event=[b"a\\n"])])
 def test_a_page_has_the_events_of_its_entries_in_order(page: list[RawEntry]) -> None:
     expected = []
     for name, fields in page:
@@ -77,6 +78,31 @@ def test_an_entry_that_tells_of_no_event_is_kept_aside_and_the_others_are_read(n
     assert (found[3]["entry"], found[3]["event"], found[3]["number"]) == ("4-0", None, None)
     assert json.loads(str(found[3]["malformed"]))[name] == word.decode()
     assert all(row["malformed"] is None for row in found if row["id"])
+
+
+@pytest.mark.parametrize("words", [[b""], [b"done", b""]])
+def test_an_event_without_a_kind_is_malformed_and_the_others_are_read(words: list[bytes]) -> None:
+    good = [entry(f"{number}-0", number, 1, event=[b"done"], id=[b"%d" % number]) for number in (1, 4)]
+    told = rows(decoded("demo", [good[0], entry("2-0", 2, 2, event=words, id=[b"2", b"3"]), good[1]]))
+    assert [(row["id"], row["event"]) for row in told] == [("1", "done"), (None, None), ("4", "done")]
+    assert json.loads(str(told[1]["malformed"]))["event"] == b"\n".join(words).decode()
+    (alone,) = rows(decoded("demo", [(b"5-0", [b"event", b"", b"id", b"7"])]))
+    assert (alone["event"], alone["malformed"]) == (None, '{"event": "", "id": "7"}')
+
+
+def test_fields_that_are_none_of_ours_are_kept_beside_the_event() -> None:
+    first = entry("1-0", 1, 2, event=[b"done"], id=[b"1", b"2"])
+    wider = (first[0], [b"colour", b"red\\n\nblue", *first[1], b"node", b"a"])
+    plain, foreign = entry("2-0", 3, 1, event=[b"done"], id=[b"3"]), (b"3-0", [b"event", b"done", b"node", b"\xff"])
+    found = rows(decoded("demo", [wider, plain, foreign]))
+    assert [(row["id"], row["number"], row["malformed"]) for row in found] == [
+        *(("1", 1, None), ("2", 2, None)),
+        *(("3", 3, None), ("", None, None)),
+    ]
+    assert [row["extra"] and json.loads(str(row["extra"])) for row in found] == [
+        *({"colour": "red\n", "node": "a"}, {"colour": "blue", "node": "a"}),
+        *(None, {"node": "\\xff"}),
+    ]
 
 
 def test_a_field_with_too_few_lines_is_no_event() -> None:

@@ -31,8 +31,8 @@ WRITING: Final = {
 BATCHES: Final = re.compile(r"(?P<query>.+)-(?P<first>\d{9,})(\.\.(?P<last>\d{9,}))?")
 DDL: Final = (
     "entry string, place int, number long, event string, id string, xid string, at timestamp, queue string, "
-    "service string, attempt int, seconds double, timeout double, message binary, date date, namespace string, "
-    "batch string"
+    "service string, attempt int, seconds double, timeout double, message binary, extra string, date date, "
+    "namespace string, batch string"
 )
 
 
@@ -79,7 +79,8 @@ def events(
     """The archived events from ``since`` to before ``until``, of ``namespaces`` or of all; their columns are ``DDL``.
 
     ``timeout`` is what the namespace allowed a message when the event was archived (s), null where it said nothing;
-    ``message`` the payload of a ``registered`` event where the operator has them archived.
+    ``message`` the payload of a ``registered`` event where the operator has them archived; ``extra`` what an event says
+    in fields that are none of ours (JSON). A column that an archive of an older version does not have is null.
 
     Raises ``NoArchive`` where there is none.
     """

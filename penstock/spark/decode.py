@@ -40,9 +40,13 @@ SCHEMA: Final = pa.schema(
         ("seconds", pa.float64()),
         ("malformed", pa.string()),
         ("message", pa.binary()),
+        ("extra", pa.string()),
     ]
 )
-"""``entry`` and ``place`` in it are what an event is known by; ``malformed`` is what an entry says that is no event."""
+"""``entry`` and ``place`` in it are what an event is known by; ``malformed`` is what an entry says that is no event.
+
+``extra`` has the fields of an event that are none of ours (JSON), null if there are none.
+"""
 
 
 def decoded(namespace: str, entries: Sequence[RawEntry]) -> list[pa.RecordBatch]:
@@ -75,6 +79,8 @@ def _columns(namespace: str, entries: Sequence[RawEntry]) -> pa.RecordBatch:
         return _column([each[2 * FIELDS.index(name) + 1] for each in fields], counts, place, convert)
 
     kinds = column(b"event")
+    if pc.any(pc.equal(kinds, "")).as_py():
+        raise ValueError("an event without a kind")
     columns = [
         pa.repeat(namespace, total),
         names if total == len(entries) else names.take(pa.array(np.repeat(np.arange(len(entries)), counts))),
@@ -90,6 +96,7 @@ def _columns(namespace: str, entries: Sequence[RawEntry]) -> pa.RecordBatch:
         column(b"seconds", lambda lines: _or_null(lines).cast(pa.float64())),
         pa.nulls(total, pa.string()),
         _messages(fields, kinds, counts, place),
+        pa.nulls(total, pa.string()),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
@@ -182,24 +189,50 @@ def _or_null(lines: pa.Array) -> pa.Array:
 
 
 def _alone(namespace: str, name: bytes, fields: list[bytes]) -> pa.RecordBatch:
-    """An entry that somebody else has written, as one event if it tells of one. Of a message only the size is told."""
+    """Return the rows of an entry that is not as our scripts write it: its events, or one row with ``malformed``.
+
+    It may be of somebody else, and then is one event; or of a newer version, with more fields. Of a message that is
+    malformed only the size is kept.
+    """
     told = dict(zip(fields[::2], fields[1::2], strict=False))
-    if message := told.get(MESSAGE):
-        told[MESSAGE] = b"(%d bytes)" % len(message)
-    words = {_text(field): _text(value) for field, value in told.items()}
-    row: dict[str, Any] = dict.fromkeys(SCHEMA.names)
-    row |= {"namespace": namespace, "entry": name.decode(), "place": 0}
     try:
-        if "count" in words:
-            raise ValueError("not as it should be")
-        row |= {field: words.get(field, "") for field in ("id", "xid", "queue", "service")} | {"event": words["event"]}
-        row["at"] = int(words.get("at") or name.partition(b"-")[0]) * 1000
-        row["attempt"] = int(words["attempt"]) if words.get("attempt") else None
-        row["seconds"] = float(words["seconds"]) if words.get("seconds") else None
-        return pa.RecordBatch.from_pylist([row], schema=SCHEMA)
+        return (_with_more if b"count" in told else _single)(namespace, name, told)
     except (ValueError, KeyError):
-        kept = {field: row[field] for field in ("namespace", "entry", "place")}
-        return pa.RecordBatch.from_pylist([{**kept, "malformed": json.dumps(words)}], schema=SCHEMA)
+        if message := told.get(MESSAGE):
+            told[MESSAGE] = b"(%d bytes)" % len(message)
+        words = {_text(field): _text(value) for field, value in told.items()}
+        row = {"namespace": namespace, "entry": name.decode(), "place": 0, "malformed": json.dumps(words)}
+        return pa.RecordBatch.from_pylist([row], schema=SCHEMA)
+
+
+def _with_more(namespace: str, name: bytes, told: dict[bytes, bytes]) -> pa.RecordBatch:
+    """Raise ``ValueError`` or ``KeyError`` if our fields alone are no events."""
+    ours = [field for field in WITH_MESSAGES if field in told or field in FIELDS]
+    found = _columns(namespace, [(name, [word for field in ours for word in (field, told[field])])])
+    count = found.num_rows
+    more = {_text(field): _each(word, count) for field, word in told.items() if field not in ours}
+    extra = [json.dumps({field: words[place] for field, words in more.items()}) for place in range(count)]
+    return found.set_column(SCHEMA.names.index("extra"), SCHEMA.field("extra"), pa.array(extra)) if more else found
+
+
+def _each(word: bytes, count: int) -> list[str]:
+    """Return the line of each event, or the whole word for all of them."""
+    lines = [_text(ESCAPED.sub(_unescaped, line)) for line in word.split(b"\n")]
+    return lines if len(lines) == count else [_text(word)] * count
+
+
+def _single(namespace: str, name: bytes, told: dict[bytes, bytes]) -> pa.RecordBatch:
+    """Raise ``ValueError`` or ``KeyError`` if it tells of no event."""
+    words = {_text(field): _text(value) for field, value in told.items() if field != MESSAGE}
+    if not words["event"]:
+        raise ValueError("an event without a kind")
+    row: dict[str, Any] = {"namespace": namespace, "entry": name.decode(), "place": 0, "event": words.pop("event")}
+    row |= {field: words.pop(field, "") for field in ("id", "xid", "queue", "service")}
+    row["at"] = int(words.pop("at", "") or name.partition(b"-")[0]) * 1000
+    attempt, seconds = words.pop("attempt", ""), words.pop("seconds", "")
+    row["attempt"], row["seconds"] = int(attempt) if attempt else None, float(seconds) if seconds else None
+    row["extra"] = json.dumps(words) if words else None
+    return pa.RecordBatch.from_pylist([row], schema=SCHEMA)
 
 
 def _text(word: bytes) -> str:
