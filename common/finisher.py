@@ -110,6 +110,8 @@ class Finisher:
 
     async def _settle(self, batch: list[bytes]) -> None:
         said = [self._understand(entry) for entry in batch]
+        if self._replies:
+            await self._replies.refresh()
         subjects, entries = await self._identified(said)
         held, self._known = len(self._entries), False
         wanted = self._place.batch if self._context.running and held <= len(batch) else 0

@@ -8,6 +8,7 @@ from redis.asyncio import Redis
 from structlog.typing import FilteringBoundLogger
 
 from common.context import Context
+from common.directory import announce
 from common.lease import Lease
 from common.orphans import Orphans
 from common.registry import Presence, Registry
@@ -76,6 +77,7 @@ class Membership(Generic[S]):
         self._presence = await self._registry.renew()
         if self._presence is Presence.HERE:
             await self._orphans.own()
+            await announce(self._redis, self._keys, self._settings, self._log)
             await self._expire_metrics()
             leads = context.token is not None
             adopted = await self._orphans.adopt(self._registry.alive, shared=False, leads=leads)
@@ -143,6 +145,7 @@ class Membership(Generic[S]):
             if not self._counted:
                 count(transaction, self._keys.metric("start"))
             await transaction.execute()
+        await announce(self._redis, self._keys, self._settings, self._log)
         self._introduced = self._counted = True
 
     async def _lead(self, context: Context[S]) -> None:

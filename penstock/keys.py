@@ -3,6 +3,10 @@
 import re
 from collections.abc import Container
 from glob import escape
+from typing import Final
+
+DIRECTORY: Final = "penstock:registered"
+"""The one key of a server that is below no namespace."""
 
 
 class Keys:
@@ -32,6 +36,20 @@ class Keys:
         self.delayed = f"{namespace}:message:delayed"
         self.due = f"{namespace}:message:due"
         """A channel, not a key: says that something falls due before all that was due so far."""
+
+    @property
+    def fixed(self) -> frozenset[str]:
+        """All names above."""
+        return frozenset(key for key in vars(self).values() if key != self.namespace)
+
+    @property
+    def directories(self) -> tuple[str, ...]:
+        """Where the services of a server write their lists for each other.
+
+        On a Redis Cluster only the key with the namespace's own hash tag is at hand, so both are written and read.
+        """
+        tag = re.search(r"\{([^}]+)\}", self.namespace)
+        return (DIRECTORY, f"{{{tag[1]}}}:{DIRECTORY}") if tag else (DIRECTORY,)
 
     def instance(self, id: str) -> str:
         """The registration of one live instance."""
@@ -64,10 +82,9 @@ class Keys:
 
     def owns(self, name: str) -> bool:
         """Whether the service keeps something of its own at ``name``."""
-        fixed = {key for key in vars(self).values() if key != self.namespace}
         families = (self.metric(""), self.instance("message:"), self.rollup(""))
         return (
-            name in fixed
+            name in (*self.fixed, *self.directories)
             or name.startswith(families)
             or bool(re.fullmatch(re.escape(self.instance("")) + "[0-9]+", name))
         )

@@ -178,6 +178,25 @@ BREAKS: dict[str, tuple[Breaks, list[str]]] = {
         },
         ["mdispatch.yaml:5: replyExpire: 9 s: an answer could be gone while its client still waits for it [times]"],
     ),
+    "a pattern of lists for answers that matches a list of another part": (
+        {"mdispatch.yaml": ("out: ", "replyLists: ['shop:*', 'shop:track:reply:*']\nout: ")},
+        ["mdispatch.yaml:4: replyLists: 'shop:*' matches 'shop:in', the list `in` of the service that registered as "
+         "'shop:fan': requests that name it are refused; expected a pattern of lists of clients alone [replies]"],
+    ),
+    "a pattern of lists for answers that matches keys of another part": (
+        {"mdispatch.yaml": ("out: ", "replyLists: ['*:owners']\nout: ")},
+        ["mdispatch.yaml:4: replyLists: '*:owners' matches 'shop:fan:owners', a key of the service that registered as "
+         "'shop:fan': requests that name it are refused; expected a pattern of lists of clients alone [replies]"],
+    ),
+    "answers for what a monitor has in hand": (
+        {"mdispatch.yaml": ("out: ", "replyLists: ['shop:watch:pending:shop:track:1']\nout: ")},
+        ["mdispatch.yaml:4: replyLists: 'shop:watch:pending:shop:track:1' is written and never read; expected a part "
+         "that reads it, or external.reads in composition.yaml [orphan]",
+         "mdispatch.yaml:4: replyLists: 'shop:watch:pending:shop:track:1' is what watch (monitor) has taken and not "
+         "settled; expected another list [pending]",
+         "mdispatch.yaml:4: replyLists: 'shop:watch:pending:shop:track:1' is what the service that registered as "
+         "'shop:watch' has in hand; expected another list [replies]"],
+    ),
     "a time-out while another tracker still tries": (
         {
             "Procfile": ("worker:", "inner: python -m services.mdispatch --props mdispatch-inner.yaml\nworker:"),

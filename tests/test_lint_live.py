@@ -12,6 +12,7 @@ from tests.harness import Service, until
 
 
 async def test_live_is_about_compositions(tmp_path: Path) -> None:
+    (tmp_path / "mpush.yaml").touch()
     result = await penstock("lint", tmp_path / "mpush.yaml", "--live")
     assert (result.status, "expected a directory" in result.error) == (2, True)
 
@@ -56,6 +57,28 @@ async def test_live_finds_what_is_wrong_on_the_server(small: Path) -> None:
             f"mpush.yaml:4: out: 'b' is a string on {here}; expected a list [type]",
             f"{namespace} 'fan:lists' is a string on {here}; expected a hash [type]",
             f"{namespace} fan (mpush) does not run: no instance is alive on {here} [running]",
+        ]
+
+
+async def test_live_finds_lists_for_answers_that_a_service_outside_has_registered(small: Path) -> None:
+    for name in ("Procfile", "mpush.yaml"):
+        (small / name).unlink()
+    (small / "mdispatch.yaml").write_text(
+        "redisNamespace: md\nin: in\npending: p\nout: a\nreplyLists: ['md:*', 'next:*', 'other:pend:1', 'next:in']\n"
+    )
+    (small / "monitor.yaml").write_text("redisNamespace: mon\nwatch: [md]\n")
+    declared = "external: {writes: [in, 'md:done'], reads: [a, 'next:in', 'other:pend:1']}\n"
+    (small / "composition.yaml").write_text(declared)
+    with EmbeddedServer(aof=True) as server:
+        client = blocking.Redis(port=server.port)
+        client.hset("next:mpush:lists", mapping={"next:in": "in", "next:pending": "pending"})
+        client.hset("other:lists", mapping={"other:in": "in", "other:pend": "pending"})
+        assert await live(small, server.url) == [
+            "mdispatch.yaml:5: replyLists: 'other:pend:1' is what the service that registered as 'other' has in hand; "
+            "expected another list [replies]",
+            "mdispatch.yaml:5: replyLists: 'next:*' matches 'next:pending', what the service that registered "
+            "as 'next:mpush' has in hand: requests that name it are refused; expected a pattern of lists of clients "
+            "alone [replies]",
         ]
 
 

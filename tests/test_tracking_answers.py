@@ -1,14 +1,22 @@
 """Answers of workers, to whoever asked."""
 
 import json
+import re
 from typing import Any
 
 import pytest
+import structlog
+from structlog.testing import capture_logs
 
+from common import directory
 from common.context import Context
+from common.directory import announce
+from penstock.keys import Keys
 from penstock.lua import Script
 from penstock.policy import Policy
 from services.mdispatch import answers
+from services.monitor import settings as watching
+from services.mpush import settings as mpush
 from tests.hop import Hop, Start
 
 
@@ -400,6 +408,83 @@ async def test_a_request_names_a_list_that_reply_lists_allow_or_is_a_dead_letter
     assert await hop.held("other:in") == [b"accepted"]
     assert await hop.redis.ttl("other:in") == -1
     assert await hop.problems() == []
+
+
+async def registered(redis: Any) -> None:
+    """Another service, and a monitor of this one."""
+    least: dict[str, Any] = {"redis": "redis://h", "in_": "other:in", "pending": "other:pend", "out": ["other:out"]}
+    other = mpush.Settings(**least, redis_namespace="other", overflow="dead", max_length=1)
+    watcher = watching.Settings(redis="redis://h", redis_namespace="watcher", watch=["demo"])
+    for settings in (other, watcher):
+        await announce(redis, Keys(str(settings.redis_namespace)), settings, structlog.get_logger())
+
+
+@bad
+async def test_what_another_service_has_registered_is_refused_whatever_reply_lists_allow(
+    start: Start, redis: Any, name: str
+) -> None:
+    await registered(redis)
+    hop = await start(reply_lists=["*"])
+    await hop.push(request("a", replyTo=name))
+    (letter,) = await hop.letters()
+    assert (letter["reason"], letter["message"]) == ("badRequest", request("a", replyTo=name))
+    assert re.match(f'meta.replyTo: "{name}" is (a key|the list|what) ', letter["error"]) or "pending:answers" in name
+    assert not await redis.exists(name)
+
+
+@pytest.mark.parametrize("name", ["other:in", "other:out", "other:pend:7", "other:pend", "other:metrics:taken"])
+async def test_what_another_service_registers_later_is_refused_within_seconds(
+    start: Start, redis: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the answers and errors of requests that were accepted before, too."""
+    hop = await start(message_timeout=10, attempts=1, reply_lists=["*"])
+    await hop.push(*[request(id, replyTo=name) for id in "abc"])
+    await hop.answer(answer("a"))
+    assert await redis.delete(name) == 1
+    await registered(redis)
+    monkeypatch.setattr(directory, "STALE", 0)
+    await hop.answer(answer("b"))
+    await hop.push(request("d", replyTo=name))
+    await hop.advance(10)
+    await hop.sweep()
+    assert [letter["reason"] for letter in await hop.letters()] == ["badAnswer", "badRequest", "timeout"]
+    assert not await redis.exists(name)
+    assert await hop.problems() == []
+
+
+async def test_a_next_service_may_be_named_in_full_but_not_what_it_has_in_hand(start: Start, redis: Any) -> None:
+    await registered(redis)
+    hop = await start(reply_lists=["other:in", "other:pend:1", "other:ids"])
+    await hop.push(*[request(name, replyTo=name) for name in ("other:in", "other:pend:1", "other:ids")])
+    await hop.answer(answer("other:in"))
+    assert await hop.held("other:in") == [answer("other:in")]
+    assert [json.loads(letter["message"])["meta"]["id"] for letter in await hop.letters()] == [
+        "other:pend:1",
+        "other:ids",
+    ]
+
+
+async def test_the_lists_of_others_are_read_once_in_a_while_however_many_messages_come(
+    start: Start, redis: Any
+) -> None:
+    hop = await start(reply_lists=["*"])
+    await redis.config_resetstat()
+    for number in range(50):
+        await hop.push(request(str(number), replyTo=f"to:{number}"))
+    assert (await redis.info("commandstats")).get("cmdstat_hgetall", {"calls": 0})["calls"] <= 2
+
+
+async def test_a_directory_that_cannot_be_read_stops_nobody(start: Start, redis: Any) -> None:
+    await redis.set(Keys("demo").directories[0], "text")
+    with capture_logs() as logs:
+        hop = await start(reply_lists=["to:*"])
+        await hop.push(request("a", replyTo="to:a"))
+        await registered(redis)
+    assert await hop.in_flight() == ["1"]
+    assert [log["event"] for log in logs] == ["the lists of other services are unknown"] + 2 * [
+        "other services do not know the lists of this one"
+    ]
+    assert all("WRONGTYPE" in log["reason"] for log in logs)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from typing import Final
 from penstock.topology import End, Part, Place, Topology, Use
 from penstock.topology.clashes import kinds, namespaces, own_keys, pendings, slots
 from penstock.topology.findings import Finding, at, called, nearest, setting
+from penstock.topology.replying import replies
 from penstock.topology.timing import answers, metrics, nested, unwatched, watched
 
 FLOWS: Final = {"in": "out", "answers": "replies"}
@@ -131,6 +132,7 @@ RULES: Final[tuple[Callable[[Topology], Iterator[Finding]], ...]] = (
     kinds,
     metrics,
     answers,
+    replies,
     nested,
     slots,
 )

@@ -9,12 +9,14 @@ from typing import Final
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
+from penstock.claims import Claims
 from penstock.errors import WrongType
 from penstock.keys import Keys
 from penstock.names import decoded, encoded
-from penstock.survey import instances
+from penstock.survey import instances, namespaces
 from penstock.topology import End, Part, Topology, server_of
-from penstock.topology.findings import Finding, at, called, said
+from penstock.topology.findings import Finding, at, called, said, setting
+from penstock.topology.replying import unfit
 
 OWN: Final = {
     "counter": "string",
@@ -65,6 +67,7 @@ async def check(redis: "Redis", topology: Topology, server: str, address: Addres
         *[address.finding(words) for words in await _unsafe(redis)],
         *await _wrong_types(redis, topology, server),
         *await _absent(redis, topology, server),
+        *await _unfit_replies(redis, topology, server),
     ]
 
 
@@ -134,6 +137,29 @@ async def _absent(redis: "Redis", topology: Topology, server: str) -> list[Findi
             message = f"{called(part)} does not run: no instance is alive on {server}"
             found.append(said("running", part, "redisNamespace", message))
     return found
+
+
+async def _unfit_replies(redis: "Redis", topology: Topology, server: str) -> list[Finding]:
+    """Lists for answers that a service has registered which is no part of the composition."""
+    parts = [
+        part
+        for part in topology.parts
+        if setting(part, "reply_lists") is not None and server_of(str(part.settings.redis)) == server
+    ]
+    if not parts:
+        return []
+    known = {part.namespace for part in topology.parts}
+    others = [name for name in await namespaces(redis) if name not in known]
+    async with redis.pipeline(transaction=False) as wire:
+        for name in others:
+            wire.hgetall(encoded(Keys(name).lists))
+        replies = await wire.execute(raise_on_error=False) if others else []
+    roles = {
+        name: {decoded(key): decoded(role) for key, role in reply.items()}
+        for name, reply in zip(others, replies, strict=True)
+        if not isinstance(reply, ResponseError)
+    }
+    return [finding for part in parts for finding in unfit(part, Claims(roles))]
 
 
 def _addresses(part: Part) -> Iterator[Address]:

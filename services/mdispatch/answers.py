@@ -5,6 +5,7 @@ from collections import OrderedDict
 from typing import Any, Final
 
 from common.context import Context
+from common.directory import Directory
 from common.finisher import Finisher, Place, Said
 from common.replies import Replies
 from penstock.policy import Policy
@@ -55,7 +56,7 @@ def replies_of(context: Context[Settings]) -> Replies:
     assert context.keys
     policy = Policy.understood(context.keys, {name: str(value) for name, value in context.settings.policy().items()})
     assert policy
-    return Replies(context.keys, policy)
+    return Replies(context.keys, policy, Directory(context.redis, context.keys, context.log))
 
 
 def understood(answer: bytes) -> Said:

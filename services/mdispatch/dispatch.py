@@ -3,7 +3,6 @@
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,7 +10,6 @@ from redis.exceptions import ResponseError
 
 from common.collisions import different_slots
 from common.context import Context
-from common.replies import MOST_NAMES
 from common.words import quoted
 from penstock.lua import Script
 from penstock.names import encoded
@@ -61,7 +59,6 @@ class Dispatch:
         self._suspects = Suspects(context)
         self._cluster = False
         self._replies = replies_of(context)
-        self._refusal = lru_cache(MOST_NAMES)(self._why_not)
         self._named: dict[str, Any] = {
             "pending": self._pending,
             "source": settings.in_,
@@ -143,6 +140,7 @@ class Dispatch:
 
     async def _move(self, batch: Batch) -> None:
         """Have ``batch`` registered and delivered, and as many more taken; meanwhile read the batch after it."""
+        await self._replies.refresh()
         survived = await self._suspects.enter(batch.messages[0]) if batch.suspect else None
         self._read(batch, buried=survived is not None and survived.is_poison)
         room = self._context.running and len(self._batches) <= 2
@@ -198,7 +196,7 @@ class Dispatch:
         requests: list[str] = []
         for id, message in enumerate(batch.messages, start=batch.first_id):
             try:
-                request = POISON if buried else read(message, self._refusal)
+                request = POISON if buried else read(message, self._why_not)
             except Unreadable as error:
                 request = rejected("badRequest", str(error))
             subjects += (b"%b%d" % (record, id), xid_key + request.xid)

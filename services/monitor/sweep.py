@@ -7,6 +7,7 @@ from typing import Any, Final
 from redis.exceptions import ResponseError
 
 from common.context import Context
+from common.directory import Directory
 from common.replies import Replies
 from penstock.keys import Keys
 from penstock.lua import Script
@@ -36,8 +37,10 @@ class Sweep:
         )
         self.looked_at = float(now)
         if policy != self._policy:
-            self._policy, self._replies = policy, Replies(keys, policy)
+            directory = Directory(self._context.redis, keys, self._context.log)
+            self._policy, self._replies = policy, Replies(keys, policy, directory)
         if ids := [*overdue, *ready]:
+            await self._replies.refresh()
             subjects, messages = self._planned(ids, await self._read(ids), len(overdue), policy)
             await self._context.run(
                 _sweep,

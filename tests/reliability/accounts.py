@@ -25,7 +25,7 @@ LIFE: Final = re.compile(
 GRACE: Final = 2_000
 """Milliseconds that the word of a worker may lie unread while everybody is killed, one after the other."""
 PERMANENT: Final = re.compile(
-    r"(demo|watcher):(id|lists|owners|holdings|shape|metrics:[a-z:]+)|demo:(message:id|policy|events(:marks)?|dead)|"
+    r"(demo|watcher):(id|lists|owners|holdings|shape|metrics:[a-z:]+)|penstock:registered|demo:(message:id|policy|events(:marks)?|dead)|"
     + SAID
 )
 """Keys that live for good, by docs/keys.md."""
