@@ -15,6 +15,7 @@ from common.registry import Presence, Registry
 from common.settings import ServiceSettings
 from penstock.keys import Keys
 from penstock.metrics import count
+from penstock.snapshot import Writes
 from penstock.topology.registered import written
 
 S = TypeVar("S", bound=ServiceSettings)
@@ -103,9 +104,9 @@ class Membership(Generic[S]):
 
     async def answer(self, order: str, refused: str) -> None:
         """Count an order to read the settings anew, and answer it: why it is ``refused``, empty where it is not."""
-        async with self._redis.pipeline(transaction=True) as transaction:
-            transaction.hincrby(self._keys.metric("reload"), "failed" if refused else "count", 1)
-            await transaction.execute()
+        async with Writes(self._redis) as writes:
+            writes.hincrby(self._keys.metric("reload"), "failed" if refused else "count", 1)
+            await writes.execute()
         await self._registry.answer(order, refused)
 
     def change(self, settings: S) -> None:
@@ -138,13 +139,13 @@ class Membership(Generic[S]):
     async def _introduce(self) -> None:
         """Say once, on the server of the lists, who may hold a pending list now and which lists it works on."""
         await self._orphans.own(*self._former)
-        async with self._redis.pipeline(transaction=True) as transaction:
-            transaction.delete(self._keys.lists)
-            transaction.hset(self._keys.lists, items=[word for pair in self._settings.lists().items() for word in pair])
-            transaction.set(self._keys.shape, written(self._settings))
+        async with Writes(self._redis) as writes:
+            writes.delete(self._keys.lists)
+            writes.hset(self._keys.lists, items=[word for pair in self._settings.lists().items() for word in pair])
+            writes.set(self._keys.shape, written(self._settings))
             if not self._counted:
-                count(transaction, self._keys.metric("start"))
-            await transaction.execute()
+                count(writes, self._keys.metric("start"))
+            await writes.execute()
         await announce(self._redis, self._keys, self._settings, self._log)
         self._introduced = self._counted = True
 

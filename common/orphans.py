@@ -15,7 +15,7 @@ from common.settings import ServiceSettings
 from penstock.keys import Keys, pending_of
 from penstock.lua import Script
 from penstock.names import decoded
-from penstock.snapshot import Snapshot
+from penstock.snapshot import Snapshot, Writes
 
 _adopt: Final = Script.read(Path(__file__).parent / "lua" / "adopt.lua")
 GRACE: Final = 60
@@ -49,10 +49,10 @@ class Orphans:
         self._names = {names: end for names, end in self._names.items() if end > now or await self._left(mine, [names])}
         seconds, _ = await self._redis.time()
         ids, names = (mine, *former), json.dumps(list(self._names))
-        async with self._redis.pipeline(transaction=True) as transaction:
-            transaction.zadd(self._keys.owners, dict.fromkeys(ids, seconds))
-            transaction.hset(self._keys.holdings, mapping=dict.fromkeys(ids, names))
-            await transaction.execute()
+        async with Writes(self._redis) as writes:
+            writes.zadd(self._keys.owners, dict.fromkeys(ids, seconds))
+            writes.hset(self._keys.holdings, mapping=dict.fromkeys(ids, names))
+            await writes.execute()
 
     async def adopt(self, alive: Set[str] = frozenset(), *, shared: bool = True, leads: bool = False) -> Counter[str]:
         """Take over every dead instance's pending lists, the oldest instance last, so that its messages go first.
@@ -125,7 +125,7 @@ class Orphans:
         """Leave no trace where nothing is pending."""
         for id in (self._registry.id, *former):
             if not await self._left(id, self._names):
-                async with self._redis.pipeline(transaction=True) as transaction:
-                    transaction.zrem(self._keys.owners, id)
-                    transaction.hdel(self._keys.holdings, id)
-                    await transaction.execute()
+                async with Writes(self._redis) as writes:
+                    writes.zrem(self._keys.owners, id)
+                    writes.hdel(self._keys.holdings, id)
+                    await writes.execute()

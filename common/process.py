@@ -24,6 +24,7 @@ from penstock.connection import ELSEWHERE, SILENCE, connect, follow, return_home
 from penstock.errors import Fenced, PenstockError, WrongType
 from penstock.keys import Keys
 from penstock.metrics import count
+from penstock.snapshot import Writes
 from penstock.wire import Wire
 
 S = TypeVar("S", bound=ServiceSettings)
@@ -262,10 +263,10 @@ class Process(Generic[S]):
     async def _count_error(self, error: Exception) -> None:
         if self._keys:
             with suppress(RedisError):
-                async with self._redis.pipeline(transaction=True) as transaction:
-                    count(transaction, self._keys.metric("error"))
-                    transaction.hset(self._keys.metric("error"), "last", told(error))
-                    await transaction.execute()
+                async with Writes(self._redis) as writes:
+                    count(writes, self._keys.metric("error"))
+                    writes.hset(self._keys.metric("error"), "last", told(error))
+                    await writes.execute()
 
     async def _leave(self) -> None:
         if self._membership:

@@ -2,12 +2,12 @@
 
 import os
 import socket
-import time
 from enum import Enum
 from pathlib import Path
 from typing import Any, Final
 
 from redis.asyncio import Redis
+from redis.exceptions import ResponseError
 from structlog.typing import FilteringBoundLogger
 
 from common.settings import ServiceSettings
@@ -17,8 +17,8 @@ from penstock.lua import Script
 from penstock.names import decoded
 
 LUA: Final = Path(__file__).parent / "lua"
-_register, _renew, _compact, _deregister, _answer = (
-    Script.read(LUA / f"{verb}.lua") for verb in ("register", "renew", "compact", "deregister", "answer")
+_next_id, _register, _renew, _compact, _deregister, _answer = (
+    Script.read(LUA / f"{verb}.lua") for verb in ("next_id", "register", "renew", "compact", "deregister", "answer")
 )
 
 
@@ -27,7 +27,7 @@ class Presence(Enum):
     DELETED = "deleted"
     """Somebody removed the registration: an order to stop."""
     LOST = "lost"
-    """The server lost it, or it ran out while the server was out of reach: register anew."""
+    """The server lost it, or it ran out unrenewed: register anew."""
 
 
 class Registry:
@@ -44,7 +44,10 @@ class Registry:
         """The other listed instances that were alive when this one last entered or renewed."""
         self.order: str | None = None
         """What ``reload`` was when it was last looked at: each new value is an order to read the settings anew."""
-        self._renewed = 0.0
+        self._renewed = 0
+        """When the registration was renewed last, by the server's clock (s since the epoch)."""
+        self._refused = False
+        """Whether the server has refused a renewal since: a replica's data may have been replaced meanwhile."""
         self._server = ""
 
     @property
@@ -55,11 +58,11 @@ class Registry:
         """Register under the next free id; returns it. What an attempt before left, its reply lost, is taken back."""
         if self.id:
             await self._deregister()
-        started = 0
-        while not started:
-            self._server, self._renewed = await self._server_id(), time.monotonic()
-            self.id = str(await self._redis.incr(self._keys.counter))
-            started = await _register(
+        self._renewed = 0
+        while not self._renewed:
+            self._server, self._refused = await self._server_id(), False
+            self.id = str(await _next_id(self._redis, counter=self._keys.counter))
+            self._renewed = await _register(
                 self._redis,
                 instance=self.key,
                 ids=self._keys.ids,
@@ -71,24 +74,29 @@ class Registry:
                 expire=self.settings.service_expire,
                 capacity=self.settings.service_capacity,
             )
-        self._log.info("registered", key=self.key, host=self._host, pid=int(self._pid), started=started)
+        self._log.info("registered", key=self.key, host=self._host, pid=int(self._pid), started=self._renewed)
         await self._compact_ids()
         return self.id
 
     async def renew(self) -> Presence:
         """Keep the registration for another ``serviceExpire`` and take the dead off the list."""
-        if not await _renew(
-            self._redis,
-            instance=self.key,
-            ids=self._keys.ids,
-            id=self.id,
-            host=self._host,
-            pid=self._pid,
-            expire=self.settings.service_expire,
-            capacity=self.settings.service_capacity,
-        ):
+        try:
+            renewed = await _renew(
+                self._redis,
+                instance=self.key,
+                ids=self._keys.ids,
+                id=self.id,
+                host=self._host,
+                pid=self._pid,
+                expire=self.settings.service_expire,
+                capacity=self.settings.service_capacity,
+            )
+        except ResponseError:
+            self._refused = True
+            raise
+        if not renewed:
             return await self._why_gone()
-        self._server, self._renewed = await self._server_id(), time.monotonic()
+        self._server, self._renewed, self._refused = await self._server_id(), renewed, False
         await self._compact_ids()
         return Presence.HERE
 
@@ -132,9 +140,13 @@ class Registry:
         self.alive = others - set(dead)
 
     async def _why_gone(self) -> Presence:
-        expired = time.monotonic() - self._renewed >= self.settings.service_expire
-        return Presence.LOST if expired or await self._server_id() != self._server else Presence.DELETED
+        """A registration that has not run out, on a server that takes renewals and has lost nothing, was deleted."""
+        now, _ = await self._redis.time()
+        expired = now - self._renewed >= self.settings.service_expire
+        lost = expired or self._refused or await self._server_id() != self._server
+        return Presence.LOST if lost else Presence.DELETED
 
     async def _server_id(self) -> str:
-        """Another one after every restart of the server, and after a failover."""
-        return str((await self._redis.info("server"))["run_id"])
+        """Another one after every restart of the server, after a failover, and after an eviction for want of memory."""
+        found = await self._redis.info()
+        return f"{found['run_id']} {found['evicted_keys']}"

@@ -70,7 +70,7 @@ class Script:
             return ""
         if flags != ["allow-oom"]:
             raise WrongCall(f"{self.name}: FLAGS {' '.join(flags)} is unknown: expected allow-oom")
-        if not any(not mark for _, mark in self._keys):
+        if not any(mark != "?" for _, mark in self._keys):
             raise WrongCall(f"{self.name}: FLAGS allow-oom needs a key that every call gives")
         return FIRST_WRITE
 

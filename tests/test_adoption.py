@@ -172,7 +172,7 @@ async def test_one_that_slept_until_it_was_forgotten_is_heir_to_what_it_took_on_
     context = Context(settings(), redis, lambda: Wire(redis), log, Trouble(log), Durability("memory", 1), keys=KEYS)
     await membership.enter(context)
     await redis.delete(KEYS.instance("1"), KEYS.owners)
-    membership._registry._renewed = float("-inf")
+    membership._registry._renewed = 0
     await redis.lpush("pending:1", "taken on waking")
     await membership.enter(context)
     assert context.id == "2"

@@ -235,7 +235,7 @@ async def test_the_line_in_an_error_of_a_flagged_script_is_the_line_in_the_file(
     ("header", "problem"),
     [
         ("-- FLAGS no-writes\n-- KEYS one  list  it", "FLAGS no-writes is unknown: expected allow-oom"),
-        ("-- FLAGS allow-oom\n-- KEYS some...  list  these", "FLAGS allow-oom needs a key that every call gives"),
+        ("-- FLAGS allow-oom\n-- KEYS some?  list  this", "FLAGS allow-oom needs a key that every call gives"),
     ],
 )
 def test_flags_that_cannot_be_obeyed_are_refused(header: str, problem: str) -> None:

@@ -11,7 +11,7 @@ from redis.exceptions import ResponseError
 from penstock.connection import connect
 from penstock.embedded import EmbeddedServer
 from penstock.errors import TooMany, WrongType
-from penstock.snapshot import MOST, Snapshot
+from penstock.snapshot import MOST, Snapshot, Writes
 from tests.servers import KINDS, started
 
 Fill = Callable[[], Awaitable[object]]
@@ -134,7 +134,7 @@ async def test_a_snapshot_is_bounded(redis: Redis, redis_url: str) -> None:
         assert await redis.slowlog_get() == []
         for number in range(MOST + 1):
             snapshot.llen(f"list {number}")
-        with pytest.raises(TooMany, match=f"^{MOST + 1:,} reads at one instant .*: at most {MOST:,}$"):
+        with pytest.raises(TooMany, match=f"^{MOST + 1:,} commands at one instant .*: at most {MOST:,}$"):
             await snapshot.execute()
 
 
@@ -181,3 +181,16 @@ async def test_what_a_user_may_not_read_is_said(redis: Redis, redis_url: str) ->
                 await look(client).hgetall("list").execute()
     finally:
         await redis.execute_command("ACL", "DELUSER", "poor")
+
+
+async def test_writes_are_done_on_a_full_server_at_one_instant(redis: Redis, redis_url: str, fill: Fill) -> None:
+    await redis.set("text", "t")
+    await fill()
+    async with connect(redis_url) as client:
+        writes: Any = Writes(client)
+        writes.hset("hash", mapping={"a": 1, "b": 2}).hincrby("hash", "a", 2).expire("hash", 90).zadd("zset", {"m": 3})
+        assert await writes.execute() == [2, 3, True, 1]
+        writes.hset("hash", "c", 1).llen("text").hset("hash", "d", 1)
+        with pytest.raises(WrongType, match=r"^text holds a string, expected a list$"):
+            await writes.execute()
+    assert await redis.hgetall("hash") == {b"a": b"3", b"b": b"2", b"c": b"1", b"d": b"1"}

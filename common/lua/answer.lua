@@ -1,5 +1,6 @@
 -- Answer an order to read the settings anew, in the registration of the instance that was ordered.
 --
+-- FLAGS allow-oom
 -- KEYS instance   hash   host pid and more of one live instance
 -- ARGV host       where it runs
 -- ARGV pid        its process: nothing is written into the registration of another one, or where there is none

@@ -1,5 +1,6 @@
 -- Do what workers said of messages: the oldest entries of `pending`, which hold it or are answers to pass on.
 --
+-- FLAGS allow-oom
 -- WITH events
 -- KEYS pending     list    entries that this instance has taken and not settled (oldest at the tail)
 -- KEYS source      list    where they came from

@@ -1,5 +1,6 @@
 -- Take or keep the lease that makes one replica the active one.
 --
+-- FLAGS allow-oom
 -- KEYS lease    hash   owner token expires (ms since the epoch)
 -- ARGV owner    the instance that asks
 -- ARGV life     how long the lease lasts unless kept (ms); 0 gives it up

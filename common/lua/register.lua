@@ -1,5 +1,6 @@
 -- Enter a new instance in the registry; refused where its name is taken.
 --
+-- FLAGS allow-oom
 -- KEYS instance   hash   host pid started renewed service version of one live instance
 -- KEYS ids        list   ids of live instances, newest at the head
 -- ARGV id         the instance's id

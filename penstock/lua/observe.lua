@@ -1,5 +1,6 @@
 -- Count one measured value in a metric's hash.
 --
+-- FLAGS allow-oom
 -- KEYS metric    hash   count sum max and histo0 ... histo90 histo100
 -- ARGV value     what was measured (s)
 -- ARGV budget    the time it was allowed (s): histoN counts values from N% to N+10% of it, histo100 all that reached it

@@ -1,5 +1,6 @@
 -- Order a live instance to read its settings anew; nobody is made alive by an order that comes too late.
 --
+-- FLAGS allow-oom
 -- KEYS instance  hash   registration: host pid and more
 -- ARGV order     a value that `reload` has not had yet
 -- Returns 1, or 0 where the registration is gone. Run twice: the second run writes the same.

@@ -1,5 +1,6 @@
 -- Put back what was taken and not settled: to the old end of its list, in order, so that it is taken next.
 --
+-- FLAGS allow-oom
 -- KEYS pending  list   what was taken (newest at the head)
 -- KEYS source   list   where it came from
 -- ARGV most     most messages to move

@@ -1,5 +1,6 @@
 -- Put back what a taker has not settled: to the old end of its list, in order, so that it is taken next.
 --
+-- FLAGS allow-oom
 -- KEYS pending    list   what was taken (oldest at the tail)
 -- KEYS source     list   where it came from
 -- KEYS takers     zset   who may hold a pending list of this source

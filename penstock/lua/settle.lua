@@ -1,5 +1,6 @@
 -- Forget messages that the other server has, and put those that it will never have among the dead letters.
 --
+-- FLAGS allow-oom
 -- KEYS pending    list   taken and not settled (oldest at the tail)
 -- KEYS state      hash   `source`, who we are to the other server, and `sequence`, the number of the last settled message
 -- KEYS letters?   list   dead letters, JSON; needed where there are any

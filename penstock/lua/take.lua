@@ -1,5 +1,6 @@
 -- Take the oldest messages of a list into a pending list, and return them.
 --
+-- FLAGS allow-oom
 -- KEYS source     list   what publishers push to (newest at the head)
 -- KEYS pending    list   what the caller has taken and not settled (oldest at the tail)
 -- KEYS takers     zset   who may hold a pending list of this source, by when they took last (microseconds)

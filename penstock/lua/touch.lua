@@ -1,5 +1,6 @@
 -- Give a message in flight more time: its deadline becomes `seconds` from now, unless it is later already.
 --
+-- FLAGS allow-oom
 -- WITH events
 -- KEYS record      hash    the message's record
 -- KEYS deadlines   zset    ids in flight by deadline (s since the epoch)

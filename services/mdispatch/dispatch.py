@@ -13,6 +13,7 @@ from common.context import Context
 from common.words import quoted
 from penstock.lua import Script
 from penstock.names import encoded
+from penstock.snapshot import Writes
 from penstock.wire import Packed
 from services.mdispatch.answers import replies_of
 from services.mdispatch.request import Unreadable, read, rejected
@@ -85,11 +86,11 @@ class Dispatch:
     async def recover(self) -> None:
         """Publish what monitors must know, and deliver what an earlier run or a dead instance has left."""
         policy = self._context.settings.policy()
-        async with self._context.redis.pipeline(transaction=True) as transaction:
-            transaction.delete(self._keys.policy)
-            transaction.hset(self._keys.policy, items=[word for pair in policy.items() for word in pair])
-            transaction.publish(self._keys.due, "policy")
-            await transaction.execute()
+        async with Writes(self._context.redis) as writes:
+            writes.delete(self._keys.policy)
+            writes.hset(self._keys.policy, items=[word for pair in policy.items() for word in pair])
+            writes.publish(self._keys.due, "policy")
+            await writes.execute()
         self._cluster = bool((await self._context.redis.info("cluster")).get("cluster_enabled"))
         await self.deliver()
 

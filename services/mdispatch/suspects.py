@@ -7,6 +7,7 @@ from redis.exceptions import ResponseError
 
 from common.context import Context
 from penstock.names import decoded
+from penstock.snapshot import Writes
 from services.mdispatch.request import rejected
 from services.mdispatch.settings import Settings
 
@@ -53,10 +54,10 @@ class Suspects:
             return Suspect(digest, is_poison=False)
         if int(if_dies) >= MOST_DEATHS:
             return Suspect(digest, is_poison=True)
-        async with self._context.redis.pipeline(transaction=True) as transaction:
-            transaction.hset(self._key, digest, f"{int(if_dies) + 1} {self._context.id}")
-            transaction.expire(self._key, MEMORY)
-            await transaction.execute()
+        async with Writes(self._context.redis) as writes:
+            writes.hset(self._key, digest, f"{int(if_dies) + 1} {self._context.id}")
+            writes.expire(self._key, MEMORY)
+            await writes.execute()
         return Suspect(digest, is_poison=False)
 
     def survived(self) -> None:

@@ -1,5 +1,6 @@
 -- Put on record how the link is, and what has crossed it since the last time.
 --
+-- FLAGS allow-oom
 -- KEYS link     hash   state since reason rtt waiting oldest at; `known` messages of `source` were there at `since_known`
 -- KEYS batches  hash   metric: batches that arrived, their bytes and round trips
 -- KEYS state    hash   `source`, who we are to the other server, and `sequence`, the number of the last settled message

@@ -1,6 +1,7 @@
 -- Raise the lease's fencing token past one that was seen elsewhere: that of the run before, whose last batches may still
 -- be on their way, or one of a time that this server has lost.
 --
+-- FLAGS allow-oom
 -- KEYS lease  hash   owner token expires of the one active replica
 -- ARGV token  the fencing token that the caller holds
 -- ARGV past   the token that was seen
