@@ -4,7 +4,7 @@ import asyncio
 import signal
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -70,6 +70,8 @@ def audit(
 
     For every list that a hop feeds, taken = delivered + dead + dropped + pending. Where messages are tracked, taken =
     registered + untracked + dead at the door + pending, and registered = done + dead + expired + in flight + delayed.
+    A list that has a TTL, or that the server may evict, is named, too.
+
     All of a namespace is read at one instant. A composition is a directory, written with a slash; its servers are those
     that its files name, or the environment.
     """
@@ -156,10 +158,14 @@ async def _one(namespace: str, url: str) -> "Audit | Ledger":
 
 async def _sums(redis: "Redis", namespace: str) -> "Audit | Ledger | None":
     from penstock.audit import audit
+    from penstock.hazards import hazards
     from penstock.keys import Keys
     from penstock.ledger import ledger
 
-    return await ledger(redis, Keys(namespace)) or await audit(redis, Keys(namespace))
+    result = await ledger(redis, Keys(namespace)) or await audit(redis, Keys(namespace))
+    if result is None:
+        return None
+    return replace(result, problems=[*result.problems, *await hazards(redis, Keys(namespace))])
 
 
 def _print_hops(hops: Sequence[Hop], as_json: bool, *, brief: bool, many: bool) -> None:

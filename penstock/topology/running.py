@@ -11,9 +11,10 @@ from redis.exceptions import ResponseError
 
 from penstock.claims import Claims
 from penstock.errors import WrongType
+from penstock.hazards import expires, expiring
 from penstock.keys import Keys
 from penstock.names import decoded, encoded
-from penstock.survey import instances, namespaces
+from penstock.survey import held, instances, namespaces
 from penstock.topology import End, Part, Topology, server_of
 from penstock.topology.findings import Finding, at, called, said, setting
 from penstock.topology.replying import unfit
@@ -66,6 +67,7 @@ async def check(redis: "Redis", topology: Topology, server: str, address: Addres
     return [
         *[address.finding(words) for words in await _unsafe(redis)],
         *await _wrong_types(redis, topology, server),
+        *await _expiring(redis, topology, server),
         *await _absent(redis, topology, server),
         *await _unfit_replies(redis, topology, server),
     ]
@@ -120,6 +122,25 @@ async def _wrong_types(redis: "Redis", topology: Topology, server: str) -> list[
         if kind not in ("none", expected) and name not in {end.key for _, end in ends}:
             message = f"{name!r} is a {kind} on {server}; expected a {expected}"
             found.append(said("type", part, "redisNamespace", message))
+    return list(dict.fromkeys(found))
+
+
+async def _expiring(redis: "Redis", topology: Topology, server: str) -> list[Finding]:
+    """Lists with a TTL: those of the files, and what instances have in hand."""
+    ends = [(part, end) for part, end in topology.ends("reads", "writes", "keeps") if end.place.server == server]
+    left = await expiring(redis, (end.key for _, end in ends))
+    found = [at("expires", part, end, expires(end.key, left[end.key])) for part, end in ends if end.key in left]
+    for part in topology.parts:
+        if not part.namespace or part.settings is None or server_of(str(part.settings.redis)) != server:
+            continue
+        with suppress(ResponseError, WrongType):  # of a wrong type, which is told, or on another node of a cluster
+            lists = [one for one in await held(redis, Keys(part.namespace)) if one.name not in {e.key for _, e in ends}]
+            left = await expiring(redis, (one.name for one in lists))
+            found += [
+                said("expires", part, "redisNamespace", expires(one.name, left[one.name], one))
+                for one in lists
+                if one.name in left
+            ]
     return list(dict.fromkeys(found))
 
 
