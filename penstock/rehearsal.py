@@ -212,6 +212,15 @@ class Rehearsal:
             await performer.start()
 
     async def __aexit__(self, *_: object) -> None:
+        """End everything, also if a cancellation comes meanwhile."""
+        ending = asyncio.create_task(self._end_all())
+        try:
+            await asyncio.shield(ending)
+        except asyncio.CancelledError:
+            await asyncio.wait({ending})
+            raise
+
+    async def _end_all(self) -> None:
         # Whatever became of one of them, all else must be ended, too.
         await asyncio.gather(*(performer.kill() for performer in self.performers.values()), return_exceptions=True)
         if self._nursery:

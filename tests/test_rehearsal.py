@@ -132,3 +132,27 @@ async def test_an_order_to_end_is_not_taken_for_a_time_limit(order: signal.Signa
     done, _ = await asyncio.wait({working}, timeout=20)
     assert done
     assert working.cancelled()
+
+
+@pytest.mark.parametrize("steps", [1, 2, 4, 8, 40])
+async def test_a_cancellation_amid_the_end_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int
+) -> None:
+    """A signal to the whole group may end the fork server first: its loss is noticed before the order to end is."""
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    (tmp_path / "Procfile").write_text("plain: sleep 60\n")
+    rehearsal = Rehearsal(read(tmp_path))
+    await rehearsal.__aenter__()
+    await rehearsal.start()
+    children = [child for child in psutil.Process().children(recursive=True) if "sleep" in child.name()]
+    ending = asyncio.create_task(rehearsal.__aexit__())
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    ending.cancel()
+    await asyncio.wait({ending})
+    assert ending.cancelled()
+    assert not list(temporary.iterdir())
+    _, alive = psutil.wait_procs(children, timeout=10)
+    assert alive == []
