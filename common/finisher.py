@@ -20,8 +20,16 @@ WAYS: Final = {"failed": "failed", "final": "failed", "touch": "touch"}
 """What ``identify.lua`` is told of a verdict; ``done`` for all others."""
 
 
+AMBIGUOUS: Final = "ambiguous"
+"""The verdict ``done``, said by a number that is the xid of one message and the id of another."""
+
+
 class Said(NamedTuple):
-    """One entry, understood. ``id`` and ``xid``: the names it uses for the message, at least one unless it is bad."""
+    """One entry, understood.
+
+    ``id`` and ``xid`` are the names that it uses for the message, at least one unless it is bad. With both it is the
+    xid if a message with that xid is tracked, else the id.
+    """
 
     verdict: str
     """As in ``finish.lua``; ``touch`` for a message that takes ``seconds`` longer."""
@@ -138,8 +146,11 @@ class Finisher:
         for one in said:
             verdict, id, xid, answer, words = one.verdict, one.id, one.xid, None, one.words
             if id or xid:
-                found_id, found_xid, answer = next(found), next(found), next(found)
-                verdict = "unknown" if found_id is None else verdict
+                found_id, found_xid, answer, is_id = (next(found) for _ in range(4))
+                if found_id is None:
+                    verdict = "unknown"
+                elif is_id and found_id != id:
+                    verdict = AMBIGUOUS
                 id, xid = found_id or id, found_xid or xid
             if recalled:
                 verdict, words = "recalled", answer or ""

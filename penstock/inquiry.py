@@ -12,13 +12,15 @@ from penstock.names import decoded, encoded
 from penstock.policy import Policy
 from penstock.snapshot import Snapshot
 from penstock.survey import instances, serving
-from penstock.tracking import find, number, texts
+from penstock.tracking import By, find, number, texts
 from penstock.whereabouts import BOUND, Whereabouts
 
 
-async def whereabouts(redis: "Redis", service_redis: "Redis", keys: Keys, policy: Policy, word: str) -> Whereabouts:
-    """Of the message whose id is ``word``, or else of the oldest whose xid it is."""
-    found = await find(redis, keys, word)
+async def whereabouts(
+    redis: "Redis", service_redis: "Redis", keys: Keys, policy: Policy, word: str, by: By = "either"
+) -> Whereabouts:
+    """Return where the message is that ``word`` names, which is an xid or an id as ``by`` says: see ``find``."""
+    found = await find(redis, keys, word, by)
     id = found.id if found else ""
     async with Snapshot(redis) as snapshot:
         snapshot.time()
@@ -29,10 +31,11 @@ async def whereabouts(redis: "Redis", service_redis: "Redis", keys: Keys, policy
     record = texts(fields)
     known = Whereabouts(keys.namespace, word, now=seconds + micros / 1e6, attempts=policy.attempts)
     if found is None or (not record and deadline is None and delivery is None):
-        return await _past(redis, keys, policy, known)
+        return await _past(redis, keys, policy, known, by)
     known = replace(
         known,
         id=id,
+        namesake=found.namesake,
         xid=record.get("xid", ""),
         others=found.others,
         attempt=_whole(record.get("attempt")),
@@ -102,9 +105,9 @@ async def _in_queue(redis: "Redis", queue: str, record: dict[str, str]) -> tuple
     return ("unsure" if length > BOUND else "worker"), None, length
 
 
-async def _past(redis: "Redis", keys: Keys, policy: Policy, known: Whereabouts) -> Whereabouts:
+async def _past(redis: "Redis", keys: Keys, policy: Policy, known: Whereabouts, by: By) -> Whereabouts:
     """A message that is not tracked, or not any more."""
-    event = await last_event(redis, keys, known.asked)
+    event = await last_event(redis, keys, known.asked, by)
     if event is None:
         return await _unheard(redis, keys, policy, known)
     known = replace(

@@ -26,6 +26,8 @@ class Policy:
     pending: str
     out: str
     done: str
+    done_by: str
+    """What plain text in ``done`` is: ``xid``, ``id`` or ``either``."""
     res: str
     """The list that workers push answers to; none if empty."""
     history: int
@@ -55,6 +57,7 @@ class Policy:
                 pending=found.get("pending", ""),
                 out=found["out"],
                 done=found["done"],
+                done_by=found.get("doneBy", "either"),
                 res=found.get("res", ""),
                 history=int(found["eventCapacity"]),
                 reply_expire=int(found["replyExpire"]),

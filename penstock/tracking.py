@@ -1,10 +1,10 @@
 """Tracked messages: finding one by what people call it, and giving it more time."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from redis.asyncio import Redis
 
@@ -14,6 +14,9 @@ from penstock.names import decoded, encoded
 from penstock.snapshot import Snapshot
 
 touch_script: Final = Script.read(Path(__file__).parent / "lua" / "touch.lua")
+
+By = Literal["either", "xid", "id"]
+"""What a word is that names a message."""
 
 LONGEST: Final = 366 * 86400
 """Seconds that a message can be given at a time."""
@@ -55,27 +58,33 @@ class Found:
     id: str
     others: tuple[str, ...] = ()
     """Younger ones in flight, or due later, with the same xid; the oldest of them first."""
+    namesake: str = ""
+    """The id of another tracked message, if the number that was taken for an xid is one."""
 
 
-async def find(redis: "Redis", keys: Keys, word: str) -> Found | None:
-    """The tracked message (or the tombstone of one) whose id is ``word``, or else the oldest whose xid it is.
+async def find(redis: "Redis", keys: Keys, word: str, by: By = "either") -> Found | None:
+    """Return the tracked message (or the tombstone of one) that ``word`` names; None if no message is tracked so.
 
-    As with ``done``: a number is an id where a message of that id is tracked, else an xid.
+    As with ``done``: a number is the xid of the oldest message in flight that has it, else an id; ``by`` says which.
     """
     id = canonical(word)
-    if is_number(word):
-        async with Snapshot(redis) as snapshot:
-            snapshot.exists(encoded(keys.message(id)))
-            snapshot.zscore(encoded(keys.deadlines), id)
-            snapshot.zscore(encoded(keys.delayed), id)
-            exists, deadline, delivery = await snapshot.execute()
-        if exists or deadline is not None or delivery is not None:
-            return Found(id)
+    is_id = by != "xid" and is_number(word) and await _is_id(redis, keys, id)
+    if by == "id":
+        return Found(id) if is_id else None
     xids = list(dict.fromkeys((word, id)))
     for xid in xids:
         if found := await _by_xid(redis, keys, xid):
-            return found
-    return await _delayed(redis, keys, xids)
+            return replace(found, namesake=id) if is_id and found.id != id else found
+    return Found(id) if is_id else await _delayed(redis, keys, xids)
+
+
+async def _is_id(redis: "Redis", keys: Keys, id: str) -> bool:
+    async with Snapshot(redis) as snapshot:
+        snapshot.exists(encoded(keys.message(id)))
+        snapshot.zscore(encoded(keys.deadlines), id)
+        snapshot.zscore(encoded(keys.delayed), id)
+        exists, deadline, delivery = await snapshot.execute()
+    return bool(exists) or deadline is not None or delivery is not None
 
 
 async def _by_xid(redis: "Redis", keys: Keys, xid: str) -> Found | None:

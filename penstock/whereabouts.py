@@ -23,6 +23,8 @@ class Whereabouts:
     xid: str = ""
     others: tuple[str, ...] = ()
     """Younger ones with the same xid."""
+    namesake: str = ""
+    """The id of another message, if what was asked for is the xid of this one and the id of that one."""
     since: float | None = None
     """Since when it is in that state; for one that failed, when it was last delivered."""
     until: float | None = None

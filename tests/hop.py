@@ -62,7 +62,8 @@ class Monitor:
         pending = self.context.pending(settings.pending_of(hop.keys.namespace))
         done = hop.settings.done or hop.keys.done
         place = Place(hop.keys, done, pending, settings.batch, settings.batch_bytes, hop.settings.event_capacity)
-        self.finisher = Finisher(self.context, place, understood, partial(_touch, hop))
+        words = partial(understood, done_by=hop.settings.done_by)
+        self.finisher = Finisher(self.context, place, words, partial(_touch, hop))
         self.sweeper = Sweep(self.context, hop.keys)
         self.task: asyncio.Task[Any] | None = None
 

@@ -28,8 +28,8 @@ def without_times(result: Result) -> list[str]:
     return re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", "T", result.text).splitlines()
 
 
-async def facts(redis_url: str, word: str = "3") -> dict[str, Any]:
-    found: dict[str, Any] = (await penstock("explain", "demo", word, "--json", redis=redis_url)).json
+async def facts(redis_url: str, word: str = "3", *more: str) -> dict[str, Any]:
+    found: dict[str, Any] = (await penstock("explain", "demo", word, *more, "--json", redis=redis_url)).json
     return found
 
 
@@ -180,16 +180,35 @@ async def test_stray(redis: Redis, redis_url: str) -> None:
     assert await told(redis_url) == expected
 
 
-async def test_a_number_is_an_id_where_that_is_tracked_else_an_xid(redis: Redis, redis_url: str) -> None:
+async def test_a_number_is_the_xid_of_a_message_in_flight_else_an_id_or_what_by_says(
+    redis: Redis, redis_url: str
+) -> None:
     await in_flight(redis, "3", "4")
     await in_flight(redis, "5", "3")
     await event(redis, "done", "4", "x")
-    assert (await facts(redis_url, "3"))["id"] == "3"
-    assert (await facts(redis_url, "4"))["id"] == "3", "message 4 is not tracked any more"
-    assert (await facts(redis_url, "005"))["id"] == "5"
-    await redis.zrem(KEYS.deadlines, "3")
-    await redis.delete(KEYS.message("3"))
     assert (await facts(redis_url, "3"))["id"] == "5"
+    assert (await told(redis_url, "3"))[0] == "Message 3 is another one: --by id asks for that."
+    assert (await facts(redis_url, "3", "--by", "id"))["id"] == "3"
+    assert (await facts(redis_url, "4"))["id"] == "3", "message 4 is not tracked any more"
+    assert (await facts(redis_url, "4", "--by", "id"))["state"] == "done"
+    assert (await facts(redis_url, "005"))["id"] == "5"
+    assert (await penstock("explain", "demo", "5", "--by", "xid", redis=redis_url)).status == 1
+    await redis.delete(KEYS.xid("3"))
+    assert (await facts(redis_url, "3"))["id"] == "3"
+    result = await penstock("explain", "demo", "5", "--by", "name", redis=redis_url)
+    assert (result.status, "expected either, xid or id" in result.error) == (2, True)
+
+
+async def test_touch_and_trace_say_which_message_they_mean_as_explain_does(redis: Redis, redis_url: str) -> None:
+    await in_flight(redis, "3", "4", left=5)
+    await in_flight(redis, "4", "x", left=5)
+    await event(redis, "registered", "3", "4")
+    await event(redis, "registered", "4", "x")
+    for options, id in (((), "3"), (("--by", "xid"), "3"), (("--by", "id"), "4")):
+        touched = (await penstock("touch", "demo", "4", "100", *options, "--json", redis=redis_url)).json
+        assert touched["id"] == id
+        traced = (await penstock("trace", "demo", "4", *options, "--json", redis=redis_url)).json
+        assert {each["id"] for each in traced["events"]} == {id}
 
 
 async def test_programs_are_told_the_same(redis: Redis, redis_url: str) -> None:
@@ -202,7 +221,7 @@ async def test_programs_are_told_the_same(redis: Redis, redis_url: str) -> None:
     assert found.pop("until") == pytest.approx(moment + 3600, abs=5)
     assert found.pop("instance")["host"] == "oak"
     assert found == {
-        "namespace": "demo", "asked": "a", "state": "in flight", "id": "3", "xid": "a", "others": ["9"],
+        "namespace": "demo", "asked": "a", "state": "in flight", "id": "3", "xid": "a", "others": ["9"], "namesake": "",
         "next": "retry", "attempt": 1, "attempts": 3, "backoff": [1.0, 1.0], "queue": "out", "held": "worker",
         "before": None, "length": 0, "service": "2", "monitors": [], "reason": "", "error": "", "seconds": None,
         "late": False, "reach": None, "overdue": False,

@@ -140,7 +140,7 @@ async def test_what_is_beyond_message_capacity_is_delivered_untracked(start: Sta
     assert await hop.in_flight() == ["1", "2"]
     assert await hop.counts() == {"taken": 5, "delivered": 5, "registered": 2, "untracked": 3}
     assert await hop.problems() == []
-    await hop.say("1")
+    await hop.say({"id": 1})
     await hop.push(b"5", b"6")
     assert await hop.in_flight() == ["2", "6"]
     assert await hop.counts() == {"taken": 7, "delivered": 7, "registered": 3, "untracked": 4, "done": 1}
@@ -161,11 +161,11 @@ async def test_the_list_of_ids_is_trimmed_at_its_tail_and_to_message_capacity(st
 async def test_the_list_of_ids_is_empty_once_nothing_is_in_flight(start: Start) -> None:
     hop = await start(message_timeout=10, attempts=1)
     await hop.push(*[b"%d" % number for number in range(100)])
-    await hop.say(*map(str, range(2, 101)))
-    await hop.say("1")
+    await hop.say(*({"id": id} for id in range(2, 101)))
+    await hop.say({"id": 1})
     assert await hop.ids() == []
     await hop.push(*[b"%d" % number for number in range(100)])
-    await hop.say({"id": 101, "touch": 20}, *map(str, range(102, 201)))
+    await hop.say({"id": 101, "touch": 20}, *({"id": id} for id in range(102, 201)))
     await hop.advance(20)
     await hop.sweep()
     assert await hop.ids() == []
@@ -251,6 +251,7 @@ async def test_the_policy_says_what_monitors_must_know(start: Start) -> None:
         "pending": "pending",
         "out": "out",
         "done": "demo:done",
+        "doneBy": "either",
         "res": "res",
         "replyTo": "replies",
         "replyLists": '["*"]',

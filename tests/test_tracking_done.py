@@ -64,16 +64,6 @@ async def test_a_message_is_done_by_any_of_its_names(start: Start, entry: Any) -
     assert await hop.problems() == []
 
 
-async def test_a_bare_number_is_an_id_where_such_a_message_is_tracked_and_else_an_xid(start: Start) -> None:
-    hop = await start()
-    await hop.push(b"2", b"hello", b"2")
-    await hop.say("2")
-    assert await hop.in_flight() == ["1", "3"]
-    await hop.say("2", "2", "2")
-    assert await hop.in_flight() == []
-    assert (await hop.counts()).items() >= {"done": 3, "done:unknown": 1}.items()
-
-
 async def test_a_name_that_looks_like_an_id_is_none_in_quotes_of_xid(start: Start) -> None:
     hop = await start()
     await hop.push(b"hello", b'{"meta":{"id":1}}')
@@ -430,8 +420,8 @@ async def test_one_who_is_not_the_active_one_any_more_ends_nothing(start: Start)
     assert await hop.in_flight() == []
 
 
-async def test_a_number_that_is_an_id_is_not_counted_among_those_of_that_xid(start: Start) -> None:
+async def test_an_id_is_not_counted_among_those_of_that_xid(start: Start) -> None:
     hop = await start()
     await hop.push(b"hello", b"1")
-    await hop.say_at_once("1", {"xid": "1"})
+    await hop.say_at_once({"id": 1}, {"xid": "1"})
     assert (await hop.counts())["done"] == 2

@@ -40,12 +40,14 @@ def asked(**meta: Any) -> Request:
 
 
 REQUESTS: Final = [
-    *(Request(b"%d" % number, str(number), "number") for number in (1, 2, 3, 1000)),
+    *(Request(b"%d" % number, str(number), "number") for number in (1, 2, 3, 4, 5, 1000)),
     *(Request(payload, sha1(payload).hexdigest(), "sha1") for payload in (b"hello", b"\xff\0")),
     asked(id="a"),
     asked(id="a", replyTo="to:a"),
     asked(id="a", replyTo="to:a", delay=100),
     asked(id=1, delay=900),
+    asked(id=4, replyTo="to:b"),
+    asked(id=6),
     asked(id="b", replyTo="to:b"),
     asked(delay=300),
     asked(id="b", delay=-1),
@@ -126,6 +128,12 @@ class Tracking(RuleBasedStateMachine):
         self.model.push(requests[:1], ids)
         self.model.push(requests[1:], ids)
         assert next(ids, None) is None
+
+    @rule(near=st.lists(st.integers(-3, 3), min_size=1, max_size=4))
+    def push_numbers_that_are_ids(self, near: list[int]) -> None:
+        newest = max(self.model.messages, default=0)
+        names = [str(max(newest + number, 1)) for number in near]
+        self.push([Request(name.encode(), name, "number") for name in names])
 
     def registered(self) -> list[int]:
         """The ids of those that were registered since events were compared."""

@@ -97,6 +97,8 @@ class Meant:
     word: Word
     id: int
     xid: str = ""
+    ambiguous: bool = False
+    """Said by a number that is the xid of this message and the id of another."""
 
 
 @dataclass
@@ -200,25 +202,30 @@ class Model:
         meant = []
         for word in words:
             found = self.messages.get(word.id)
-            if word.verdict != "bad" and found and found.recorded:
-                meant.append(Meant(word, found.id, found.request.xid))
-                continue
-            nth = 0
-            if word.verdict != "touch":
-                way = word.xid, "failed" if word.verdict in ("failed", "final") else "done"
-                nth = said[way]
-                said[way] += 1
-            chain = self.chains.get(word.xid)
-            if word.verdict == "bad" or not word.xid or not chain:
-                meant.append(Meant(word, 0))
-            elif chain.dead:
-                meant.append(Meant(word, chain.ids[0], word.xid))
+            by_id = found if found and found.recorded else None
+            called = self.called(word, said) if word.verdict != "bad" and word.xid else 0
+            if called:
+                meant.append(Meant(word, called, word.xid, by_id is not None and by_id.id != called))
+            elif by_id and word.verdict != "bad":
+                meant.append(Meant(word, by_id.id, by_id.request.xid))
             else:
-                meant.append(Meant(word, chain.ids[nth] if nth < len(chain.ids) else 0, word.xid))
+                meant.append(Meant(word, 0))
         for one in meant:
             if one.word.verdict == "touch" and one.id:
                 self.touch(one.id, one.word.seconds)
         return meant
+
+    def called(self, word: Word, said: Counter[tuple[str, str]]) -> int:
+        """The message in flight, or dead, with that xid; of several the next one that was not ``said`` yet."""
+        nth = 0
+        if word.verdict != "touch":
+            way = word.xid, "failed" if word.verdict in ("failed", "final") else "done"
+            nth = said[way]
+            said[way] += 1
+        ids = chain.ids if (chain := self.chains.get(word.xid)) else []
+        if chain and chain.dead:
+            return ids[0]
+        return ids[nth] if nth < len(ids) else 0
 
     def touch(self, id: int, seconds: int) -> None:
         message = self.messages[id]
@@ -255,6 +262,8 @@ class Model:
             message = self.messages[meant.id]
             if not message.recorded:
                 return False
+            if meant.ambiguous:
+                self.counts["done", "ambiguous"] += 1
             if message.dead:
                 self.count("done:late")
             elif not (self.fail(message, word) if word.verdict in ("failed", "final") else self.end(message, word)):

@@ -23,10 +23,11 @@
 -- ARGV lasting     the lists for answers that the settings name, which are never given a TTL: JSON, an array
 -- ARGV history     most events to keep; 0 for none
 -- ARGV due         channel that is told when something falls due before all else
--- ARGV entries...  four an entry: id; `done`, `answer`, `recalled` (an answer, if that message is the oldest of its xid
---                  and its request names the list in words), `refused` (an answer that no list may get, and why, in
---                  words), `failed`, `final` (failed, and no more attempts), `touched` (done already), `unknown`, or
---                  `badDone` and `badAnswer` for a dead letter; the attempt it speaks of, or empty; words
+-- ARGV entries...  four an entry: id; `done`, `ambiguous` (done, by a number that is the id of another message, too),
+--                  `answer`, `recalled` (an answer, if that message is the oldest of its xid and its request names the
+--                  list in words), `refused` (an answer that no list may get, and why, in words), `failed`, `final`
+--                  (failed, and no more attempts), `touched` (done already), `unknown`, or `badDone` and `badAnswer` for
+--                  a dead letter; the attempt it speaks of, or empty; words
 -- Returns false where `pending` holds others; the places of entries whose message was not what it was taken for, which
 -- are in `pending` again; and what was taken. Run twice: nothing is done, since `pending` holds others.
 local call, pcall = redis.call, redis.pcall
@@ -55,7 +56,7 @@ local time = call('TIME')
 local now, at = time[1] + time[2] / 1e6, string.format('%d%03d', time[1], time[2] / 1000)
 if tonumber(history) == 0 then report = function() end end
 local again, urgent = {}, false
-local counts = {[late] = {}, [unknown] = {}, [failed] = {}, [dead] = {}}
+local counts = {[late] = {}, [unknown] = {}, [failed] = {}, [dead] = {}, [done] = {}}
 local spent = {count = 0, sum = 0, max = -1, histo = {}}
 
 local function tally(metric, field) counts[metric][field] = (counts[metric][field] or 0) + 1 end
@@ -164,11 +165,12 @@ for place = 1, count do
     if known.err or not known[1] then
       unlink(xid_key, id)
       again[#again + 1] = place
-    elseif known[8] then
-      tally(late, 'count')
     else
+      if verdict == 'ambiguous' then tally(done, 'ambiguous') end
       local fails = verdict == 'failed' or verdict == 'final'
-      if fails and fail(record, id, attempt, verdict == 'final', words, known)
+      if known[8] then
+        tally(late, 'count')
+      elseif fails and fail(record, id, attempt, verdict == 'final', words, known)
           or not fails and finish(record, xid_key, id, attempt, known) then
         if verdict == 'answer' or verdict == 'recalled' then pass_on(said[place], answer)
         elseif verdict == 'refused' then pass_on(said[place], answer, words) end

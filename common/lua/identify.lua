@@ -1,31 +1,41 @@
--- Which messages are meant by what workers said: an id where such a message is tracked, else the oldest with that xid.
+-- Which messages are meant by what workers said: the oldest with that xid, or the one with that id.
 --
 -- KEYS names...   hash  two an entry: the record of the message with that id, the record of that xid (the same key twice
---                       where it can only be one of them)
+--                       if it can only be one of them)
 -- ARGV ways...    what is said of it: `done` or `failed`, of which each one more with the same xid means the next message,
 --                 or `touch`, which always means the oldest. A dead message has none behind it
--- Returns three an entry: id (empty: it is the id that was said), xid, the list for the answer; all false where there is
--- none. Run twice: the same again.
+-- Returns four an entry: id (empty: it is the id that was said), xid, the list for the answer, and 1 if the number that
+-- was taken for an xid is the id of a message, too; the first three are false if no message is meant. Run twice: the
+-- same again.
 local found, chains, said = {}, {}, {done = {}, failed = {}, touch = {}}
-for place, way in ipairs(ways) do
-  local name, key = names[2 * place - 1], names[2 * place]
-  local xid = redis.pcall('HGET', name, 'xid')
-  local id, answer = false, false
-  if type(xid) == 'string' then
-    id = ''
-  else
-    xid = ''
-    local nth = way == 'touch' and 1 or (said[way][key] or 0) + 1
-    said[way][key] = nth
-    chains[key] = chains[key] or {redis.pcall('HGET', key, 'id')}
-    local chain = chains[key]
-    while #chain < nth and type(chain[#chain]) == 'string' do
-      chain[#chain + 1] = redis.call('HGET', key, 'next:' .. chain[#chain])
-    end
-    id = type(chain[nth]) == 'string' and chain[nth]
-        or nth > 1 and type(chain[1]) == 'string' and redis.call('HGET', key, 'dead') and chain[1]
-    answer = id and redis.call('HGET', key, 'replyTo:' .. id)
+
+-- The xid of the message with that record; a dead message has one, too.
+local function tracked(record)
+  local xid = redis.pcall('HGET', record, 'xid')
+  return type(xid) == 'string' and xid
+end
+
+-- The id of the message that is called so, in flight or dead.
+local function called(key, way)
+  local nth = way == 'touch' and 1 or (said[way][key] or 0) + 1
+  said[way][key] = nth
+  chains[key] = chains[key] or {redis.pcall('HGET', key, 'id')}
+  local chain = chains[key]
+  while #chain < nth and type(chain[#chain]) == 'string' do
+    chain[#chain + 1] = redis.call('HGET', key, 'next:' .. chain[#chain])
   end
-  found[3 * place - 2], found[3 * place - 1], found[3 * place] = id, id and xid, answer
+  return type(chain[nth]) == 'string' and chain[nth]
+      or nth > 1 and type(chain[1]) == 'string' and redis.call('HGET', key, 'dead') and chain[1]
+end
+
+for place, way in ipairs(ways) do
+  local record, key = names[2 * place - 1], names[2 * place]
+  local either = record ~= key
+  local id = either and called(key, way)
+  local xid = not id and tracked(record)
+  if not id then id = xid and '' or not either and called(key, way) end
+  local answer = id and id ~= '' and redis.call('HGET', key, 'replyTo:' .. id)
+  found[4 * place - 3], found[4 * place - 2], found[4 * place - 1] = id, id and (xid or ''), answer
+  found[4 * place] = id and id ~= '' and either and tracked(record) and 1 or 0
 end
 return found

@@ -3,7 +3,7 @@
 import re
 from datetime import UTC, datetime
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, cast
 
 import typer
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from penstock.keys import Keys
     from penstock.letters import Choice
     from penstock.policy import Policy
+    from penstock.tracking import By
 
 UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604_800}
 
@@ -26,7 +27,21 @@ Reason = Annotated[str | None, typer.Option(metavar="R", help="Only those that d
 Since = Annotated[
     str | None, typer.Option(metavar="T", help="Only those written since then: 90s, 30m, 1h, 2d, or an ISO time (UTC).")
 ]
+Named = Annotated[
+    str,
+    typer.Option(
+        "--by",
+        metavar="either|xid|id",
+        help="What the word is; either: the xid of a message in flight, else an id.",
+    ),
+]
 All = Annotated[bool, typer.Option("--all", help="All letters that there are now.")]
+
+
+def named_by(word: str) -> "By":
+    if word not in ("either", "xid", "id"):
+        raise typer.BadParameter(f"--by {shown(word)}: expected either, xid or id")
+    return cast("By", word)
 
 
 def require_ids_or_all(ids: list[str] | None, all: bool) -> None:

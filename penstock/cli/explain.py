@@ -1,31 +1,35 @@
 """``penstock explain``: where a message is, since when, who has it, and what comes next and when."""
 
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.choice import require_tracked
+from penstock.cli.choice import Named, named_by, require_tracked
 from penstock.cli.frame import DEFAULT, Json, RedisUrl, ServiceRedisUrl, both, require_list, run
 from penstock.cli.text import print_json
 from penstock.names import encoded
+
+if TYPE_CHECKING:
+    from penstock.tracking import By
 
 
 def explain(
     namespace: Annotated[str, typer.Argument(metavar="NS", help="The namespace of mdispatch.")],
     word: Annotated[str, typer.Argument(metavar="ID|XID", help="The message, by its id or its xid.")],
+    by: Named = "either",
     redis: RedisUrl = DEFAULT,
     service_redis: ServiceRedisUrl = None,
     json: Json = False,
 ) -> None:
     """Say where a message is, and what comes next.
 
-    A number is an id where such a message is tracked, else an xid. Exit status 1 if nothing is known of it.
+    A number is the xid of a message in flight, else an id; --by says which. Exit status 1 if nothing is known of it.
     """
-    run(_explain(namespace, word, (redis, service_redis), json))
+    run(_explain(namespace, word, named_by(by), (redis, service_redis), json))
 
 
-async def _explain(namespace: str, word: str, urls: tuple[str, str | None], as_json: bool) -> int:
+async def _explain(namespace: str, word: str, by: "By", urls: tuple[str, str | None], as_json: bool) -> int:
     from penstock.cli.story import story
     from penstock.inquiry import whereabouts
     from penstock.keys import Keys
@@ -34,7 +38,7 @@ async def _explain(namespace: str, word: str, urls: tuple[str, str | None], as_j
     async with both(*urls) as (redis, service_redis):
         policy = await require_tracked(redis, keys)
         await require_list(redis, encoded(keys.dead))
-        found = await whereabouts(redis, service_redis, keys, policy, word)
+        found = await whereabouts(redis, service_redis, keys, policy, word, by)
     if as_json:
         print_json({**asdict(found), "overdue": found.overdue})
     else:

@@ -25,6 +25,8 @@ def story(here: Whereabouts) -> Iterator[str]:
         many, where = len(here.others) + 1, "with that xid are under way"
         younger = ", ".join(map(shown, here.others[:10])) + (", ..." if len(here.others) > 10 else "")
         yield f"{many:,} messages {where}: this is the oldest, then come {younger}."
+    if here.namesake:
+        yield f"Message {shown(here.namesake)} is another one: --by id asks for that."
     yield from tell[here.state](here)
 
 

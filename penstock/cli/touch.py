@@ -1,23 +1,27 @@
 """``penstock touch``: more time for a message that a worker still has in hand."""
 
 from shlex import quote
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.choice import not_in_flight, require_tracked
+from penstock.cli.choice import Named, named_by, not_in_flight, require_tracked
 from penstock.cli.frame import DEFAULT, Json, Misused, RedisUrl, connected, run
 from penstock.cli.text import age, clock, print_json, shown
 from penstock.names import decoded
 
+if TYPE_CHECKING:
+    from penstock.tracking import By
+
 
 def touch(
     namespace: Annotated[str | None, typer.Argument(metavar="NS", help="The namespace of mdispatch.")] = None,
-    word: Annotated[str | None, typer.Argument(metavar="ID", help="The message, by its id or its xid.")] = None,
+    word: Annotated[str | None, typer.Argument(metavar="ID", help="The message, by its xid or its id.")] = None,
     seconds: Annotated[
         float | None, typer.Argument(metavar="[SECONDS]", help="How long from now; messageTimeout where left out.")
     ] = None,
     script: Annotated[bool, typer.Option("--script", help="Print it as Lua, for EVAL from any client.")] = False,
+    by: Named = "either",
     redis: RedisUrl = DEFAULT,
     json: Json = False,
 ) -> None:
@@ -31,17 +35,17 @@ def touch(
     elif namespace is None or word is None:
         raise typer.BadParameter("name a namespace and the ID of a message, or say --script")
     else:
-        run(_touch(namespace, word, seconds, redis, json))
+        run(_touch(namespace, word, named_by(by), seconds, redis, json))
 
 
-async def _touch(namespace: str, word: str, seconds: float | None, url: str, as_json: bool) -> int:
+async def _touch(namespace: str, word: str, by: "By", seconds: float | None, url: str, as_json: bool) -> int:
     from penstock.keys import Keys
     from penstock.tracking import find, touch
 
     keys = Keys(namespace)
     async with connected(url) as redis:
         await require_tracked(redis, keys)
-        found = await find(redis, keys, word)
+        found = await find(redis, keys, word, by)
         try:
             deadline = await touch(redis, keys, found.id, seconds) if found else None
         except ValueError as error:

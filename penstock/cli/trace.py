@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.cli.bar import progress
-from penstock.cli.choice import require_tracked
+from penstock.cli.choice import Named, named_by, require_tracked
 from penstock.cli.frame import DEFAULT, Failed, Json, RedisUrl, connected, run
 from penstock.cli.text import clock, print_json, print_table, shown
 from penstock.names import decoded, encoded
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from penstock.events import Event
     from penstock.keys import Keys
+    from penstock.tracking import By
 
 COLUMNS = ("time (UTC)", "+s", "event", "attempt", "queue", "service", "seconds")
 EARLY = 1.0
@@ -24,24 +25,26 @@ EARLY = 1.0
 def trace(
     namespace: Annotated[str, typer.Argument(metavar="NS", help="The namespace of mdispatch.")],
     word: Annotated[str, typer.Argument(metavar="ID|XID", help="The message, by its id or its xid.")],
+    by: Named = "either",
     redis: RedisUrl = DEFAULT,
     json: Json = False,
 ) -> None:
     """Show the life of a message.
 
-    What the event stream says of it, the oldest first: NS:events, which keeps the newest eventCapacity.
+    What the event stream says of it, the oldest first: NS:events, which keeps the newest eventCapacity. A number is the
+    xid of a message in flight, else an id; --by says which.
     """
-    run(_trace(namespace, word, redis, json))
+    run(_trace(namespace, word, named_by(by), redis, json))
 
 
-async def _trace(namespace: str, word: str, url: str, as_json: bool) -> int:
+async def _trace(namespace: str, word: str, by: "By", url: str, as_json: bool) -> int:
     from penstock.events import reach
     from penstock.keys import Keys
 
     keys = Keys(namespace)
     async with connected(url) as redis:
         await require_tracked(redis, keys)
-        found = await _events(redis, keys, word)
+        found = await _events(redis, keys, word, by)
         if not found:
             length, oldest = await reach(redis, keys)
             events = f"{length:,} event{'s' if length > 1 else ''}"
@@ -54,13 +57,13 @@ async def _trace(namespace: str, word: str, url: str, as_json: bool) -> int:
     return 0
 
 
-async def _events(redis: "Redis", keys: "Keys", word: str) -> list["Event"]:
+async def _events(redis: "Redis", keys: "Keys", word: str, by: "By") -> list["Event"]:
     """Those of the message with that id, else those of all that have that xid."""
     from penstock.events import entries
     from penstock.tracking import canonical, find, number
 
     id, since = canonical(word), None
-    message = await find(redis, keys, word)
+    message = await find(redis, keys, word, by)
     if message:
         since = number(decoded(await redis.hget(encoded(keys.message(message.id)), "timestamp")))
     by_id: list[Event] = []
@@ -71,8 +74,10 @@ async def _events(redis: "Redis", keys: "Keys", word: str) -> list["Event"]:
             by_id += [event for event in told if event.id == id]
             by_xid += [event for event in told if event.xid in (word, id)]
             advance(len(chunk))
-    if message and message.id != id:
+    if by == "xid" or (message and message.id != id):
         return by_xid
+    if by == "id":
+        return by_id
     return by_id or by_xid
 
 

@@ -37,11 +37,11 @@ class Answers(Finisher):
             settings.reply_to or "",
         )
         super().__init__(context, place, understood, replies=replies_of(context))
-        self._remembered: OrderedDict[bytes, tuple[bytes, bytes, str]] = OrderedDict()
+        self._remembered: OrderedDict[bytes, tuple[bytes, bytes, str, int]] = OrderedDict()
 
     def remember(self, xid: bytes, id: int, reply_to: str) -> None:
         """Note a request that is about to be dispatched, of several with the same xid the oldest."""
-        self._remembered.setdefault(xid, (b"%d" % id, b"", reply_to))
+        self._remembered.setdefault(xid, (b"%d" % id, b"", reply_to, 0))
         if len(self._remembered) > MOST_REMEMBERED:
             self._remembered.popitem(last=False)
 

@@ -1,7 +1,7 @@
 """What an operator may set of mdispatch."""
 
 import json
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Le, MaxLen
 from pydantic import Strict
@@ -136,6 +136,9 @@ class Settings(ServiceSettings):
     done: Name | None = setting(
         "name", "The list that workers push ids or xids to, for the monitor; <redisNamespace>:done by default.", None
     )
+    done_by: Literal["either", "xid", "id"] = setting(
+        "either | xid | id", "What plain text in done is; either: the xid of a message in flight, else an id.", "either"
+    )
     res: Name | None = setting("name", "The list that workers push answers to; none by default.", None)
     reply_to: Name | None = setting("name", "Where answers go whose request has no meta.replyTo.", None)
     reply_lists: Annotated[list[Name], Strict()] = setting(
@@ -260,5 +263,6 @@ class Settings(ServiceSettings):
             "pending": self.pending,
             "out": self.out,
             "done": self.done or Keys(str(self.redis_namespace)).done,
+            "doneBy": self.done_by,
             **{name: value for name, value in optional.items() if value},
         }

@@ -6,15 +6,16 @@ from typing import Any
 from common.finisher import Said
 
 UNREADABLE = "expected an id, an xid, or a JSON object with id or xid, and perhaps attempt, error, retry, touch"
+NO_ID = "expected an id, since doneBy is id, or a JSON object with id or xid"
 
 
-def understood(entry: bytes) -> Said:
-    """``3``, ``order-7``, or ``{"id": 3, "attempt": 1, "error": "no such customer", "retry": false}``."""
-    if entry.isdigit():
-        number = entry.lstrip(b"0") or b"0"
-        return Said("done", id=number, xid=number)
+def understood(entry: bytes, done_by: str = "either") -> Said:
+    """``3``, ``order-7``, or ``{"id": 3, "attempt": 1, "error": "no such customer", "retry": false}``.
+
+    ``done_by`` says what plain text is: ``xid``, ``id`` or ``either``.
+    """
     if not entry.lstrip().startswith(b"{"):
-        return Said("done", xid=entry) if entry else Said("badDone", words=UNREADABLE)
+        return _plain(entry, done_by)
     try:
         said = json.loads(entry)
     except (ValueError, RecursionError):
@@ -30,6 +31,15 @@ def understood(entry: bytes) -> Said:
         return named
     words = str(said["error"]).encode(errors="surrogatepass")
     return named._replace(verdict="final" if said.get("retry") is False else "failed", words=words)
+
+
+def _plain(entry: bytes, done_by: str) -> Said:
+    if entry.isdigit():
+        number = entry.lstrip(b"0") or b"0"
+        return Said("done", id=b"" if done_by == "xid" else number, xid=b"" if done_by == "id" else number)
+    if not entry or done_by == "id":
+        return Said("badDone", words=NO_ID if entry else UNREADABLE)
+    return Said("done", xid=entry)
 
 
 def _touch(named: Said, seconds: Any) -> Said:

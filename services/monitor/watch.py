@@ -1,5 +1,6 @@
 """One watched namespace: its policy, its finished messages, what is due in it."""
 
+from functools import partial
 from math import inf
 
 from common.context import Context
@@ -26,7 +27,7 @@ class Watch:
     async def sweep(self) -> float:
         """Do what is due; seconds until more is."""
         known, self._policy = self._policy, await Policy.read(self._context.redis, self._keys)
-        if known and self._policy and self._policy.done != known.done:
+        if known and self._policy and self._terms(self._policy) != self._terms(known):
             await self._done.wake()
         return await self._sweep.act(self._policy) if self._policy else inf
 
@@ -37,21 +38,23 @@ class Watch:
 
     async def finish(self) -> None:
         """Carry out what workers say, until the run ends, from the list that the policy names."""
-        place, finisher = None, None
+        terms, finisher = None, None
         while self._context.running:
             if self._policy is None:
                 await self._context.pause(0.1)
                 continue
-            if finisher is None or place != self._place(self._policy):
-                place = self._place(self._policy)
-                finisher = Finisher(self._done, place, understood, self._touch)
+            if finisher is None or terms != self._terms(self._policy):
+                terms = place, done_by = self._terms(self._policy)
+                finisher = Finisher(self._done, place, partial(understood, done_by=done_by), self._touch)
                 await finisher.deliver()
             elif await finisher.take(self._context.settings.pop_timeout):
                 await finisher.deliver()
 
-    def _place(self, policy: Policy) -> Place:
-        settings = self._context.settings
-        return Place(self._keys, policy.done, self._pending, settings.batch, settings.batch_bytes, policy.history)
+    def _terms(self, policy: Policy) -> tuple[Place, str]:
+        """Where entries come from, and what plain text in them means."""
+        settings, keys = self._context.settings, self._keys
+        place = Place(keys, policy.done, self._pending, settings.batch, settings.batch_bytes, policy.history)
+        return place, policy.done_by
 
     async def _touch(self, id: bytes, seconds: float) -> None:
         await touch(self._context.redis, self._keys, decoded(id), seconds)
