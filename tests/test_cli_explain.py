@@ -199,7 +199,7 @@ async def test_a_number_is_the_xid_of_a_message_in_flight_else_an_id_or_what_by_
     assert (result.status, "expected either, xid or id" in result.error) == (2, True)
 
 
-async def test_touch_and_trace_say_which_message_they_mean_as_explain_does(redis: Redis, redis_url: str) -> None:
+async def test_touch_trace_and_done_say_which_message_they_mean_as_explain_does(redis: Redis, redis_url: str) -> None:
     await in_flight(redis, "3", "4", left=5)
     await in_flight(redis, "4", "x", left=5)
     await event(redis, "registered", "3", "4")
@@ -209,6 +209,8 @@ async def test_touch_and_trace_say_which_message_they_mean_as_explain_does(redis
         assert touched["id"] == id
         traced = (await penstock("trace", "demo", "4", *options, "--json", redis=redis_url)).json
         assert {each["id"] for each in traced["events"]} == {id}
+        ended = (await penstock("done", "demo", "4", "--wait", "0", *options, "--json", redis=redis_url)).json
+        assert ended["id"] == id
 
 
 async def test_programs_are_told_the_same(redis: Redis, redis_url: str) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.choice import not_in_flight, require_tracked
+from penstock.cli.choice import Named, named_by, not_in_flight, require_tracked
 from penstock.cli.frame import DEFAULT, Json, RedisUrl, connected, run
 from penstock.cli.text import print_json, shown
 from penstock.names import encoded
@@ -16,12 +16,14 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
     from penstock.keys import Keys
+    from penstock.tracking import By
 
 
 def done(
     namespace: Annotated[str, typer.Argument(metavar="NS", help="The namespace of mdispatch.")],
     word: Annotated[str, typer.Argument(metavar="ID", help="The message, by its id or its xid.")],
     wait: Annotated[float, typer.Option(min=0, help="Seconds to wait for a monitor; 0: only push.")] = 5,
+    by: Named = "either",
     redis: RedisUrl = DEFAULT,
     json: Json = False,
 ) -> None:
@@ -30,17 +32,17 @@ def done(
     Pushes {"id": ID} to the done list, as its worker would, and waits until a monitor has ended the message. If the
     message still lies in a list, a worker that takes it later does it again. Exit status 1 if no monitor answered.
     """
-    run(_done(namespace, word, wait, redis, json))
+    run(_done(namespace, word, named_by(by), wait, redis, json))
 
 
-async def _done(namespace: str, word: str, wait: float, url: str, as_json: bool) -> int:
+async def _done(namespace: str, word: str, by: "By", wait: float, url: str, as_json: bool) -> int:
     from penstock.keys import Keys
     from penstock.tracking import find
 
     keys = Keys(namespace)
     async with connected(url) as redis:
         policy = await require_tracked(redis, keys)
-        found = await find(redis, keys, word)
+        found = await find(redis, keys, word, by)
         if found is None or not await _is_open(redis, keys, found.id):
             raise not_in_flight(keys, word, "it cannot be ended")
         await redis.lpush(encoded(policy.done), json_.dumps({"id": int(found.id)}))
