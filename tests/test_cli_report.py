@@ -2,12 +2,14 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 import zipfile
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
+from html import escape, unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +18,7 @@ import pytest
 
 from penstock.cli.frame import Failed
 from penstock.cli.report import Asked, replacing, told
+from penstock.spark import tables
 from penstock.spark.axis import Axis
 from penstock.spark.lives import Message
 from penstock.spark.page import page
@@ -105,6 +108,89 @@ def test_every_plot_says_what_it_shows_and_has_its_numbers_as_a_table() -> None:
     assert "Penstock " in text
 
 
+@pytest.mark.parametrize(
+    "known", [(0.012, 0.37), (0.02, 0.7), (0.9, 30.0), (0.001, 9.0), (1e-4, 86_400.0), (3.0, 4.0), (0.0, 1e6)]
+)
+def test_no_label_of_a_plot_shows_the_source_of_its_formula(known: tuple[float, float]) -> None:
+    low, high = known
+    times = replace(TIMES, over_time={name: [low, None, high, high / 2] for name in TIMES.over_time})
+    text = page(replace(REPORT, sections=[replace(SECTION, namespace="shop", slowest=[], times={"done": times})]))
+    assert "$" not in text
+    assert "mathdefault" not in text
+    (plot,) = re.findall(r'<svg [^>]*labelledby="n0b-.*?</svg>', text, re.DOTALL)
+    values = [float(label) for label in re.findall(r"<text[^>]*>([\d.e+-]+)</text>", plot)]
+    assert len(set(values)) >= 3, "an axis has some labels that tell how much"
+
+
+def test_numbers_are_to_the_right_in_every_table() -> None:
+    text = page(REPORT)
+    assert "overflow-wrap: anywhere }\nth" not in text
+    assert '<td class="number">12.500</td><td class="moment">2026-01-01 12:00:20</td><td class="text">done</td>' in text
+    assert '<td class="text">registered</td><td class="number">5</td><td class="number">0.021</td>' in text
+    assert ".number { text-align: right }" in text
+
+
+WIDE = Report(
+    *("/archive", None, NOON + 300.0, NOON + 1.0, NOON + 200.0, AXIS),
+    [
+        replace(
+            SECTION,
+            namespace=name,
+            totals=dict.fromkeys(tables.KINDS, 1_751_800),
+            slowest=[
+                Message("7", f"{name}-{'0123456789abcdef' * 4}", f"{name}:out", "1", 2, 12.5, NOON + 20.0, "done")
+            ],
+        )
+        for name in ("tracked:alert", "tracked:archive")
+    ],
+)
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+MEASURE = """
+<iframe id=page style="border: 0; width: WIDTHpx; height: 900px" srcdoc="PAGE"></iframe>
+<script>
+page.onload = () => {
+  const each = (what) => [...page.contentDocument.querySelectorAll(what)]
+  const whole = each("td.number, td.moment, td.text, th").filter((cell) => !/0123456789abcdef/.test(cell.textContent))
+  const words = whole.flatMap((cell) => {
+    const text = cell.firstChild
+    return [...text.textContent.matchAll(/[^ ]+/g)].filter((word) => {
+      const range = page.contentDocument.createRange()
+      range.setStart(text, word.index), range.setEnd(text, word.index + word[0].length)
+      return new Set([...range.getClientRects()].map((part) => part.top)).size > 1
+    }).map((word) => word[0])
+  })
+  const sizes = each("svg text").map((text) => {
+    const matrix = text.getScreenCTM()
+    return parseFloat(getComputedStyle(text).fontSize) * Math.hypot(matrix.a, matrix.b)
+  })
+  document.body.textContent = JSON.stringify({
+    broken: words,
+    cut: each(".wide").filter((box) => box.scrollWidth > box.clientWidth).map((box) => box.ariaLabel),
+    spills: page.contentDocument.documentElement.scrollWidth > WIDTH,
+    smallest: Math.min(...sizes),
+    left: each("td.number").filter((cell) => getComputedStyle(cell).textAlign !== "right").length,
+  })
+}
+</script>
+"""
+
+
+@pytest.mark.skipif(BROWSER is None, reason="there is no Chromium")
+@pytest.mark.parametrize("width", [1280, 400])
+def test_a_browser_breaks_no_number_cuts_no_column_and_shows_plots_that_can_be_read(width: int, tmp_path: Path) -> None:
+    text = page(WIDE).replace("<details>", "<details open>")
+    file = tmp_path / "measure.html"
+    file.write_text(MEASURE.replace("WIDTH", str(width)).replace("PAGE", escape(text)))
+    quiet = ("gpu", "quic", "background-networking", "component-update", "sync")
+    words = [str(BROWSER), "--headless", "--no-sandbox", "--no-first-run", *(f"--disable-{what}" for what in quiet)]
+    words += [f"--user-data-dir={tmp_path / 'profile'}", "--window-size=1400,1000", "--dump-dom", file.as_uri()]
+    shown = subprocess.run(words, capture_output=True, text=True, check=True, timeout=120).stdout
+    told = json.loads(unescape(re.search(r"<body>(\{.*\})</body>", shown, re.DOTALL)[1]))  # type: ignore[index]
+    assert (told["broken"], told["left"], told["spills"]) == ([], 0, False)
+    assert told["smallest"] >= 9, "pixels"
+    assert width < 1280 or told["cut"] == []
+
+
 def test_what_there_is_nothing_of_is_said_in_words() -> None:
     empty = {"times": {}, "histogram": {"done": [0] * 11, "timeout": [0] * 11}, "slowest": []}
     less: Any = {**empty, "totals": {"registered": 5}, "counts": {"registered": [5, 0, 0, 0]}}
@@ -144,7 +230,7 @@ def test_the_page_the_json_and_the_tables_tell_the_same(
     assert section["totals"]["registered"] == 60
     slowest = section["slowest"][0]
     text = file.read_text()
-    assert f"<td>{slowest['xid']}</td>" in text
+    assert f'<td class="text">{slowest["xid"]}</td>' in text
     assert "<h2>shop</h2>" in text
     assert [each.name for each in tmp_path.iterdir() if each.is_file()] == ["report.html"]
 

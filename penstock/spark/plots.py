@@ -112,7 +112,7 @@ def percentiles(times: dict[str, Times], axis: Axis) -> str:
             axes.plot(middles, values, dash, label=name, linewidth=1.3, **look)
         known = [value for line in found.over_time.values() for value in line if value]
         if known and max(known) > 30 * min(known):
-            axes.set_yscale("log")
+            _logarithmic(axes, max(known) / min(known))
         else:
             axes.set_ylim(bottom=0, top=None if known else 1)
         axes.set_ylabel("seconds" if len(times) == 1 else f"{kind}, seconds")
@@ -236,6 +236,15 @@ def _whole(axes: "Axes") -> None:
 
     axes.yaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
     axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+
+
+def _logarithmic(axes: "Axes", ratio: float) -> None:
+    """Label 1, 2 and 5 of each power of ten where ``ratio`` leaves room for them; no minor ticks: they show TeX."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if ratio <= 1_000 else (1.0,)))
+    axes.yaxis.set_minor_formatter(NullFormatter())
 
 
 def _legend(axes: "Axes") -> None:

@@ -11,6 +11,9 @@ from penstock.spark.rollups import PERCENTILES
 KINDS: Final = ("registered", "done", "late", "timeout", "failed", "retry", "dead", "expired")
 """Kinds of events, in the order in which they are told."""
 NONE: Final = "-"
+TEXTS: Final = frozenset({"namespace", "event", "share", "reason", "id", "xid", "queue", "service", "how"})
+MOMENTS: Final = frozenset({"from (UTC)", "ended (UTC)"})
+"""Columns by their names; all others are numbers."""
 UNITS: Final = ((86_400, "day"), (3_600, "hour"), (60, "minute"), (1, "second"))
 
 
@@ -21,6 +24,11 @@ class Table:
     title: str
     columns: Sequence[str]
     rows: list[list[int | str]]
+
+    @property
+    def kinds(self) -> list[str]:
+        """``text``, ``moment`` or ``number`` for each column."""
+        return ["text" if name in TEXTS else "moment" if name in MOMENTS else "number" for name in self.columns]
 
 
 def compared(report: Report) -> Table:
