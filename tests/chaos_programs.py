@@ -53,17 +53,94 @@ def finishes(server: Any) -> None:
             transaction.lrem(hand, 1, message).execute()
 
 
+def settles_in_two_steps(server: Any) -> None:
+    """What was in its hands when it failed goes first; between the two steps it has been delivered, and is there."""
+    if message := server.lindex(WORKING, -1) or server.blmove(IN, WORKING, 1, "RIGHT", "LEFT"):
+        server.lpush(OUT, message)
+        server.lrem(WORKING, 1, message)
+
+
+def puts_back_at_the_wrong_end(server: Any) -> None:
+    """Settles in one transaction; what it finds in its hands at its start is the newest message afterwards."""
+    if message := server.blmove(IN, WORKING, 1, "RIGHT", "LEFT"):
+        with server.pipeline(transaction=True) as transaction:
+            transaction.lpush(OUT, message).lrem(WORKING, 1, message).execute()
+
+
+def moves_in_a_transaction(server: Any) -> None:
+    """Right: the oldest in its hands is settled first, also where it came there unseen."""
+    server.blmove(IN, WORKING, 1, "RIGHT", "LEFT")
+    while message := server.lindex(WORKING, -1):
+        with server.pipeline(transaction=True) as transaction:
+            transaction.lpush(OUT, message).rpop(WORKING).execute()
+
+
+SETTLE: Final = """
+local message = redis.call('LINDEX', KEYS[1], -1)
+if message then
+  redis.call('LPUSH', KEYS[2], message)
+  redis.call('RPOP', KEYS[1])
+end
+return message
+"""
+
+
+def moves_by_script(server: Any) -> None:
+    """Right, too: run twice, the script settles the next message, which is in its hands as well."""
+    server.blmove(IN, WORKING, 1, "RIGHT", "LEFT")
+    while server.eval(SETTLE, 2, WORKING, OUT):
+        pass
+
+
+def loses_one_of_three_hundred(server: Any) -> None:
+    """Settles in one transaction, and leaves some out, whether anything fails or not."""
+    server.blmove(IN, WORKING, 1, "RIGHT", "LEFT")
+    while message := server.lindex(WORKING, -1):
+        lost = server.incr("shop:seen") % 300 == 0
+        with server.pipeline(transaction=True) as transaction:
+            if not lost:
+                transaction.lpush(OUT, message)
+            transaction.rpop(WORKING).execute()
+
+
+WRONG: Final = (
+    "pops_and_pushes",
+    "pops_again",
+    "pushes_again",
+    "settles_in_two_steps",
+    "puts_back_at_the_wrong_end",
+)
+"""Workers that pass a test without faults, and many with one."""
+RIGHT: Final = ("moves_in_a_transaction", "moves_by_script")
 PROGRAMS: Final[dict[str, Callable[[Any], None]]] = {
     each.__name__: each
-    for each in (pops_and_pushes, acknowledges_first, fans_out_bit_by_bit, settles_at_once, finishes)
+    for each in (
+        pops_and_pushes,
+        acknowledges_first,
+        fans_out_bit_by_bit,
+        settles_at_once,
+        finishes,
+        settles_in_two_steps,
+        puts_back_at_the_wrong_end,
+        moves_in_a_transaction,
+        moves_by_script,
+        loses_one_of_three_hundred,
+    )
 }
+PROGRAMS["pops_again"] = pops_and_pushes
+PROGRAMS["pushes_again"] = settles_in_two_steps
+RETRIES: Final = ("pops_again", "pushes_again")
+"""Those whose client sends a command again when the connection is lost, as many clients do by default."""
 
 
 def main(name: str) -> None:
     orders: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: orders.append(number))
-    url = os.environ["REDIS"]
-    server = redis.Redis.from_url(url, retry=Retry(NoBackoff(), 0), socket_timeout=3, protocol=2)
+    retry = Retry(NoBackoff(), 3 if name in RETRIES else 0)
+    server = redis.Redis.from_url(os.environ["REDIS"], retry=retry, socket_timeout=3, protocol=2)
+    if name == "puts_back_at_the_wrong_end":
+        while server.lmove(WORKING, IN, "RIGHT", "LEFT"):
+            pass
     while not orders:
         PROGRAMS[name](server)
 

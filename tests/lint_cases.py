@@ -74,6 +74,14 @@ BREAKS: dict[str, tuple[Breaks, list[str]]] = {
         {"composition.yaml": ("  writes: shop:in\n", "")},
         ["mpush.yaml:2: in: 'shop:in' is read and never written [unfed]"],
     ),
+    "a list that its worker takes from and nobody fills, by a name like that of another": (
+        {"composition.yaml": ("reads: shop:work\n", "reads: [shop:work, shop:inn]\n")},
+        ["composition.yaml:6: reads: 'shop:inn' is read and never written; expected a part [unfed]"],
+    ),
+    "a list that its worker alone writes, by a name like that of what it takes": (
+        {"composition.yaml": ("shop:work\n    writes: [", "[shop:work, shop:in]\n    writes: [shop:ink, ")},
+        ["composition.yaml:7: writes: 'shop:ink' is written and never read; expected a part [orphan]"],
+    ),
     "a list of done messages that no worker fills": (
         {"composition.yaml": ("    writes: [shop:track:done]\n", "")},
         ["mdispatch.yaml:1: done: 'shop:track:done' is read and never written [unfed]"],
@@ -242,6 +250,9 @@ FINE: dict[str, Breaks] = {
             "programs:",
             "programs:\n  worker2:\n    reads: shop:work\n    writes: [shop:track:done]",
         ),
+    },
+    "a list that its worker keeps": {
+        "composition.yaml": ("    reads: shop:work\n", "    reads: shop:work\n    keeps: shop:inn\n"),
     },
     "two monitors of one namespace": {
         "Procfile": ("worker:", "watch2: python -m services.monitor --props monitor-2.yaml\nworker:"),

@@ -4,19 +4,23 @@ from collections import Counter
 from pathlib import Path
 from typing import Final
 
+import pytest
+
+from penstock.chaos.plan import Chosen
 from penstock.chaos.report import told
-from penstock.chaos.run import Chosen, Report, Run
+from penstock.chaos.run import Report, Run
 from penstock.topology.files import read
-from tests.chaos_programs import IN, OUT, SECOND
+from tests.chaos_programs import IN, OUT, RIGHT, SECOND, WORKING
 from tests.harness import ROOT
 
 CHANCES: Final = ("SIGTERM", "restart", "SCRIPT FLUSH", "CLIENT PAUSE", "maxmemory", "slow link", "swallowed")
 
 
-def composed(directory: Path, program: str, *out: str) -> Path:
+def composed(directory: Path, program: str, *out: str, ordered: bool = False) -> Path:
     """A composition of one program."""
     (directory / "Procfile").write_text(f"mover: exec python -m tests.chaos_programs {program}\n")
-    said = f"programs:\n  mover: {{reads: {IN}, writes: [{', '.join(out)}]}}\n"
+    order = ", ordered: true" if ordered else ""
+    said = f"programs:\n  mover: {{reads: {IN}, writes: [{', '.join(out)}], keeps: {WORKING}{order}}}\n"
     (directory / "composition.yaml").write_text(said)
     return directory
 
@@ -87,6 +91,35 @@ async def test_what_settles_in_one_transaction_raises_no_alarm(tmp_path: Path) -
     chance = await broken(directory, rounds=20, faults=CHANCES)
     assert len(chance.outcomes) >= 20 * len(CHANCES)
     assert [outcome for outcome in chance.outcomes if outcome.broken] == []
+
+
+async def test_a_program_that_says_it_keeps_the_order_is_blamed_where_it_does_not(tmp_path: Path) -> None:
+    kinds = ("kill -9 before", "cut before")
+    program = composed(tmp_path, "puts_back_at_the_wrong_end", OUT)
+    silent = await broken(program, faults=kinds)
+    assert sum(outcome.reordered for outcome in silent.outcomes) > 5
+    assert silent.holds, "it promises no order"
+    composed(tmp_path, "puts_back_at_the_wrong_end", OUT, ordered=True)
+    report = await broken(program, faults=kinds)
+    blamed = [outcome for outcome in report.outcomes if outcome.broken]
+    assert not report.holds
+    assert {outcome.lost + outcome.doubled for outcome in blamed} == {0}
+    assert any("mover flow: EXEC: " in told(outcome) for outcome in blamed), "it is killed with one in hand"
+    assert all(" out of order of " in told(outcome) for outcome in blamed)
+
+
+@pytest.mark.parametrize("program", RIGHT)
+async def test_a_right_program_keeps_the_order_that_it_promises(tmp_path: Path, program: str) -> None:
+    report = await broken(composed(tmp_path, program, OUT, ordered=True), rounds=1)
+    assert [told(outcome) for outcome in report.outcomes if outcome.broken] == []
+
+
+async def test_what_a_program_loses_without_any_fault_is_seen_in_a_round_without_one(tmp_path: Path) -> None:
+    directory = composed(tmp_path, "loses_one_of_three_hundred", OUT)
+    report = await broken(directory, faults=["no fault"])
+    (outcome,) = report.outcomes
+    assert (outcome.lost, outcome.pushed) == (3, 1_000)
+    assert told(outcome) == "no fault: 3 lost of 1000 messages"
 
 
 async def test_every_service_passes_every_point_and_all_that_happens_by_chance() -> None:

@@ -11,10 +11,11 @@ from penstock.chaos.chances import FAULTS
 from penstock.chaos.faults import Injection
 from penstock.chaos.frames import Frames, words_of
 from penstock.chaos.messages import Account, Routes, Sink, message, recognised
+from penstock.chaos.plan import Chosen
 from penstock.chaos.points import Phase, Point, shape_of
-from penstock.chaos.recording import _distinct
+from penstock.chaos.recording import distinct
 from penstock.chaos.report import verdict
-from penstock.chaos.run import Chosen, Outcome, Report
+from penstock.chaos.run import Outcome, Report
 from penstock.chaos.strikes import Kind
 from penstock.errors import PenstockError
 from penstock.topology import End, Part, Place, Promise, Topology
@@ -105,7 +106,7 @@ def test_what_is_asked_for_at_a_stop_or_after_a_kill_counts_only_where_it_is_now
     usual = {at(Phase.START, "PING"), at(Phase.FLOW, "EXEC"), at(Phase.START, "EXEC")}
     only = {at(Phase.STOP, "DEL"), at(Phase.RECOVER, "LRANGE", "EXEC")}
     again = {at(Phase.STOP, "EXEC"), at(Phase.RECOVER, "DEL", "EXEC"), at(Phase.RECOVER, "LRANGE", "MULTI")}
-    assert _distinct(usual | only | again) == usual | only
+    assert distinct(usual | only | again) == usual | only
 
 
 def account(out: list[int], loose: list[int]) -> Account:

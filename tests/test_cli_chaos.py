@@ -1,12 +1,13 @@
 """``penstock chaos``: what a user types, sees and has written."""
 
+import re
 from pathlib import Path
 
 import pytest
 from junitparser import JUnitXml
 
 from tests.chaos_programs import IN, OUT
-from tests.commandline import penstock
+from tests.commandline import ROOT, penstock
 from tests.test_chaos import composed
 
 
@@ -62,7 +63,7 @@ async def test_just_one_finding_can_be_made_again_and_read_by_a_program(bad: Pat
 async def test_what_cannot_be_broken_is_told_with_what_to_do(bad: Path, tmp_path: Path) -> None:
     nothing = await penstock("chaos", bad, "--fault", "earthquake")
     assert nothing.status == 1
-    assert "no fault is called 'earthquake': expected part of cut before the command, cut" in nothing.error
+    assert "no fault is called 'earthquake': expected part of no fault, cut before the command, cut" in nothing.error
     nobody = await penstock("chaos", bad, "--service", "nobody")
     assert nobody.status == 1
     assert "no process is called 'nobody': expected one of mover" in nobody.error
@@ -71,6 +72,30 @@ async def test_what_cannot_be_broken_is_told_with_what_to_do(bad: Path, tmp_path
     absent = await penstock("chaos", empty)
     assert absent.status == 1
     assert f"{empty}: no composition is here" in absent.error
+
+
+async def test_what_no_process_runs_is_left_out_and_the_length_is_told_beforehand() -> None:
+    """mpush alone is started; the props files beside it name a server that no process uses."""
+    result = await penstock("chaos", ROOT / "compose/demo", "--fault", "no fault", "--seed", "1", patience=120)
+    assert (result.status, result.error.splitlines()[:2]) == (
+        0,
+        ["penstock: seed 1", "penstock: left out, as no process runs it: mdispatch, monitor, vpush"],
+    )
+    assert re.fullmatch(r"penstock: 1 fault, \d+ points, 1 at a time: about 5 s", result.error.splitlines()[2])
+    assert "nothing was lost" in result.text
+
+
+async def test_a_composition_says_which_processes_chaos_does_not_start(bad: Path) -> None:
+    with (bad / "Procfile").open("a") as procfile:
+        procfile.write("aside: exec false\n")
+    with (bad / "composition.yaml").open("a") as declared:
+        declared.write("chaos: {without: asid}\n")
+    unknown = await penstock("chaos", bad)
+    assert unknown.status == 1
+    assert f"{bad}/composition.yaml: chaos.without: no process is called 'asid': expected mover, aside" in unknown.error
+    (bad / "composition.yaml").write_text((bad / "composition.yaml").read_text().replace("asid}", "aside}"))
+    result = await penstock("chaos", bad, "--fault", "no fault", patience=120)
+    assert (result.status, "penstock: left out, as composition.yaml says: aside" in result.error) == (0, True)
 
 
 async def test_messages_that_do_not_come_out_with_nothing_broken_are_told(bad: Path) -> None:

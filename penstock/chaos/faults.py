@@ -3,6 +3,7 @@
 import asyncio
 import random
 from dataclasses import dataclass
+from typing import Final
 
 from penstock.chaos.chances import FAULTS, Scene
 from penstock.chaos.points import Point
@@ -10,10 +11,14 @@ from penstock.chaos.stage import BURST, Stage
 from penstock.chaos.strikes import Kind, struck_at
 from penstock.connection import SILENCE
 
+NO_FAULT: Final = "no fault"
+MANY: Final = 1_000
+"""Messages of the round without a fault: a worker that loses or doubles one of some hundred is found there."""
+
 
 @dataclass(frozen=True)
 class Injection:
-    """One fault: of ``kind`` at ``point``; or one that ``fault`` names, made by chance from ``seed``."""
+    """One fault: of ``kind`` at ``point``; or one that ``fault`` names, made by chance from ``seed``; or none."""
 
     number: int
     fault: str
@@ -24,6 +29,8 @@ class Injection:
     """The only process that a fault by chance may choose."""
 
     def __str__(self) -> str:
+        if self.fault == NO_FAULT:
+            return NO_FAULT
         return f"{self.fault}: {self.point}" if self.point else f"{self.fault} ({self.seed})"
 
     @property
@@ -33,6 +40,9 @@ class Injection:
 
     async def happen(self, stage: Stage) -> bool:
         """Push messages before, while and after it happens. Returns whether it did."""
+        if self.fault == NO_FAULT:
+            await stage.push(self.number, MANY)
+            return True
         if self.point and self.kind:
             return await struck_at(stage, self.number, self.point, self.kind)
         await stage.push(self.number, 1 + BURST)

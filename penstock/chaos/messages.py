@@ -132,7 +132,7 @@ def _reached(topology: Topology, source: Place, wanted: set[Place]) -> Iterable[
         for part, taken in topology.at(way.place, "reads"):
             if taken.role != "in":
                 continue
-            ordered = way.ordered and bool(getattr(part.settings, "ordered", False))
+            ordered = way.ordered and part.ordered
             promise: Promise = "once" if way.promise == part.promise == "once" else "at-least-once"
             for end in part.using("writes"):
                 if end.kind == "list" and end.role == "out" and end.place != source:

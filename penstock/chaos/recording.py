@@ -28,7 +28,7 @@ class Recording:
         points |= await self._of_all(lambda process: self._recovery(process, sorted(flow)))
         points |= await self._of_all(self._stop)
         await self._stage.settled(STOPPED, 10)
-        return sorted(_distinct(points))
+        return sorted(distinct(points))
 
     async def _of_all(self, record: Callable[[str], Awaitable[set[Point]]]) -> set[Point]:
         return set[Point]().union(*await asyncio.gather(*map(record, self._stage.performers)))
@@ -85,7 +85,7 @@ class Recording:
         return {Point(process, phase.value, server, shape, after) for server, gate in gates for shape in gate.seen}
 
 
-def _distinct(points: set[Point]) -> set[Point]:
+def distinct(points: set[Point]) -> set[Point]:
     """Without those of stops and recoveries that have their like at other times."""
     kept = dict[tuple[str, str, str], Point]()
     rank = [Phase.START.value, Phase.FLOW.value, Phase.STOP.value, Phase.RECOVER.value]

@@ -1,60 +1,28 @@
 """A whole run of chaos: points are recorded, faults are made of them, and several stages work them off side by side."""
 
 import asyncio
-import os
-import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
 
 from penstock.audit import audit
-from penstock.chaos.chances import FAULTS, PAIRED, WRONG_TYPE
 from penstock.chaos.faults import Injection
 from penstock.chaos.messages import Account, Routes
+from penstock.chaos.plan import Chosen, expected, planned, taking_part
 from penstock.chaos.points import Point
 from penstock.chaos.recording import Recording
-from penstock.chaos.stage import CALM, Stage, Times, fed
-from penstock.chaos.strikes import Kind
+from penstock.chaos.stage import CALM, Stage, Times
 from penstock.errors import PenstockError
 from penstock.keys import Keys
 from penstock.ledger import ledger
 from penstock.topology import Place, Topology, server_of
 
-ROUNDS: Final = 1
-"""How often each fault by chance happens."""
 LAST: Final = 10.0
 """Seconds that what is still missing at the end is waited for."""
-
-
-NAMES: Final = frozenset(name.lower() for name in (*(kind.value for kind in Kind), *FAULTS))
-
-
-@dataclass(frozen=True)
-class Chosen:
-    """What of all that could be done is to be done."""
-
-    seed: int
-    faults: Sequence[str] = ()
-    """Their names, or parts of some; none for all."""
-    process: str | None = None
-    point: str | None = None
-    """Part of a point's name."""
-    rounds: int = ROUNDS
-    lanes: int | None = None
-    """Compositions side by side; three for each core by default."""
-
-    def has(self, injection: Injection) -> bool:
-        if self.faults and not any(_names(word.lower(), injection.fault.lower()) for word in self.faults):
-            return False
-        if injection.point is None:
-            return self.point is None
-        if self.process not in (None, injection.point.process):
-            return False
-        return self.point is None or self.point in str(injection.point)
 
 
 @dataclass(frozen=True)
@@ -104,28 +72,23 @@ class _Happened:
 
 
 class Run:
-    """``tell`` hears of how many faults there are and of each that is over."""
+    """``tell`` gets how many faults are over, of how many, and the last one; ``say`` gets lines for people."""
 
-    def __init__(self, topology: Topology, chosen: Chosen, tell: Callable[[int, int, str], None]) -> None:
-        self._topology, self._chosen, self._tell = topology, chosen, tell
-        self._check()
-        self._routes = Routes.of(topology)
+    def __init__(
+        self,
+        topology: Topology,
+        chosen: Chosen,
+        tell: Callable[[int, int, str], None],
+        say: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._topology, left_out = taking_part(topology)
+        self._chosen, self._tell, self._say = chosen, tell, say
+        chosen.check(self._topology)
+        self._routes = Routes.of(self._topology)
+        for line in left_out:
+            say(line)
         self._begun = time.monotonic()
         self._again = max((sink.again for sinks in self._routes.sinks.values() for sink in sinks), default=0)
-
-    def _check(self) -> None:
-        known = {
-            "fault": [*(kind.value for kind in Kind), *FAULTS],
-            "service": [part.name for part in self._topology.parts],
-        }
-        for word in self._chosen.faults:
-            for single in word.split(" + "):
-                if not any(single.lower() in name.lower() for name in known["fault"]):
-                    raise PenstockError(f"no fault is called {single!r}: expected part of {', '.join(known['fault'])}")
-        if self._chosen.process not in (None, *known["service"]):
-            raise PenstockError(
-                f"no process is called {self._chosen.process!r}: expected one of {', '.join(known['service'])}"
-            )
 
     async def report(self) -> Report:
         """Raises ``PenstockError`` where messages do not come out even with nothing broken, or nothing is chosen."""
@@ -134,10 +97,11 @@ class Run:
             first = await exits.enter_async_context(Stage(self._topology, self._routes, times))
             points = await Recording(first).points()
             self._calibrate(first, times)
-            injections = [each for each in self._planned(points) if self._chosen.has(each)]
+            injections = planned(self._topology, points, self._chosen)
             if not injections:
                 raise PenstockError("no fault is left to inject: --fault, --service or --point name none that there is")
-            lanes = min(self._chosen.lanes or 3 * (os.cpu_count() or 1), len(injections))
+            lanes = self._chosen.stages(injections)
+            self._say(self._forecast(points, injections, lanes))
             more = [Stage(self._topology, self._routes, times) for _ in range(lanes - 1)]
             entered = await asyncio.gather(*map(exits.enter_async_context, more), return_exceptions=True)
             stages = [first, *map(_sound, entered)]
@@ -147,6 +111,12 @@ class Run:
             outcomes = [await self._judged(stages, each, times) for each in happened]
             books = await self._books(stages)
         return Report(self._chosen.seed, points, outcomes, time.monotonic() - self._begun, books)
+
+    def _forecast(self, points: Sequence[Point], injections: Sequence[Injection], lanes: int) -> str:
+        seconds = expected(self._topology, injections, lanes)
+        length = f"{seconds / 60:.1f} min" if seconds > 90 else f"{max(seconds, 5):.0f} s"
+        faults = f"{len(injections):,} fault{'s' * (len(injections) != 1)}"
+        return f"{faults}, {len(points):,} points, {lanes} at a time: about {length}"
 
     def _calibrate(self, stage: Stage, times: Times) -> None:
         account = stage.accounts[CALM]
@@ -168,20 +138,6 @@ class Run:
 
     def _last_words(self, stage: Stage) -> str:
         return "\n".join(f"{name} said last: {each.said(300).strip()}" for name, each in stage.performers.items())
-
-    def _planned(self, points: Sequence[Point]) -> Iterable[Injection]:
-        number = 0
-        for point in points:
-            for kind in Kind:
-                number += 1
-                yield Injection(number, kind.value, point, kind)
-        pair = random.Random(self._chosen.seed)
-        alone = [fault for fault in FAULTS if fault != WRONG_TYPE or fed(self._topology)]
-        for turn in range(self._chosen.rounds):
-            two = " + ".join(pair.sample(PAIRED, 2))
-            for fault in (*alone, two):
-                number += 1
-                yield Injection(number, fault, None, None, f"{self._chosen.seed}:{fault}:{turn}", self._chosen.process)
 
     async def _work_off(self, stages: Sequence[Stage], injections: Sequence[Injection]) -> list[_Happened]:
         left, happened = sorted(injections, key=lambda each: each.slow), list[_Happened]()
@@ -249,8 +205,3 @@ def _sound(stage: Stage | BaseException) -> Stage:
     if isinstance(stage, BaseException):
         raise stage
     return stage
-
-
-def _names(word: str, fault: str) -> bool:
-    """A whole name means just that fault."""
-    return word == fault if word in NAMES else word in fault

@@ -13,7 +13,8 @@ from penstock.cli.frame import Failed, Json, complain, require_path, run
 from penstock.cli.text import print_json, print_table, shown
 
 if TYPE_CHECKING:
-    from penstock.chaos.run import Chosen, Report
+    from penstock.chaos.plan import Chosen
+    from penstock.chaos.run import Report
 
 
 def chaos(
@@ -30,7 +31,7 @@ def chaos(
     ] = None,
     rounds: Annotated[int, typer.Option(min=0, metavar="N", help="How often each fault by chance happens.")] = 1,
     stages: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Compositions that run side by side; three for each core.")
+        int | None, typer.Option(min=1, metavar="N", help="Compositions that run side by side; four for each core.")
     ] = None,
     junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a report in JUnit's XML.")] = None,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page with a plot.")] = None,
@@ -40,10 +41,11 @@ def chaos(
 
     Its processes run on embedded servers of their own, behind a proxy. For every command that a process sends when it
     starts, while messages come and when it stops: the connection is cut before it, and before its reply, and the
-    process is killed there. Then, by chance: server restart, SCRIPT FLUSH, CLIENT PAUSE, maxmemory, slow link,
+    process is killed there. One round without a fault has a thousand messages. Then, by chance: server restart,
+    SCRIPT FLUSH, CLIENT PAUSE, maxmemory, slow link,
     swallowed packet, wrong type, SIGTERM, two at once. Exit status 1 if a promise is broken.
     """
-    from penstock.chaos.run import Chosen
+    from penstock.chaos.plan import Chosen
     from penstock.composition import stoppable
 
     drawn = random.SystemRandom().randrange(2**31) if seed is None else seed
@@ -58,9 +60,9 @@ async def _chaos(directory: Path, chosen: "Chosen", junit: Path | None, html: Pa
 
     require_path(directory)
     topology = read_sound(directory)
-    complain(f"seed {chosen.seed}", 0)
+    _note(f"seed {chosen.seed}")
     with _progress() as tell:
-        report = await Run(topology, chosen, tell).report()
+        report = await Run(topology, chosen, tell, _note).report()
     name = str(directory)
     if junit:
         try:
@@ -74,6 +76,10 @@ async def _chaos(directory: Path, chosen: "Chosen", junit: Path | None, html: Pa
     else:
         _tell(report, name)
     return int(not report.holds)
+
+
+def _note(line: str) -> None:
+    complain(line, 0)
 
 
 def _write(file: Path, text: str) -> None:
@@ -105,9 +111,17 @@ def _progress() -> Iterator[Callable[[int, int, str], None]]:
         return
     from rich.console import Console
     from rich.markup import escape
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
-    columns = BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}")
+    times = TimeElapsedColumn(), TimeRemainingColumn()
+    columns = BarColumn(), MofNCompleteColumn(), *times, TextColumn("{task.description}")
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("recording what each process asks for", total=None)
         yield lambda done, total, last: bar.update(

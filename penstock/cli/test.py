@@ -77,13 +77,23 @@ def _chosen(paths: list[Path], text: str | None) -> "list[Trial]":
 def _tell(outcomes: "Sequence[Outcome]") -> None:
     for outcome in outcomes:
         told = "ok    " if outcome.holds else "FAILED"
-        typer.echo(shown(f"{told} {outcome.seconds:5.1f} s  {outcome.trial.where}: {outcome.trial.name}"))
+        typer.echo(
+            shown(f"{told} {outcome.seconds:5.1f} s  {outcome.trial.where}: {outcome.trial.name}{_struck(outcome)}")
+        )
     failed = [outcome for outcome in outcomes if not outcome.holds]
     for outcome in failed:
         typer.echo(
             "\n".join(["", shown(f"{outcome.trial.where}: {outcome.trial.name}"), *map(shown, outcome.report())])
         )
     typer.echo(f"\n{len(outcomes) - len(failed)} passed, {len(failed)} failed" if failed else f"{len(outcomes)} passed")
+
+
+def _struck(outcome: "Outcome") -> str:
+    """Return how much of a test with `every` was tried; nothing of another one."""
+    if not outcome.strikes:
+        return ""
+    unmet = f", {outcome.unmet} not met" if outcome.unmet else ""
+    return f" ({outcome.strikes:,} faults at {outcome.points:,} points{unmet})"
 
 
 def _as_json(outcomes: "Sequence[Outcome]") -> dict[str, object]:
@@ -98,6 +108,7 @@ def _as_json(outcomes: "Sequence[Outcome]") -> dict[str, object]:
                 "seconds": round(outcome.seconds, 3),
                 "differences": outcome.differences,
                 "faults": outcome.faults,
+                "every": {"points": outcome.points, "faults": outcome.strikes, "unmet": outcome.unmet},
                 "logs": outcome.logs,
             }
             for outcome in outcomes

@@ -69,6 +69,8 @@ class Part:
     """The service's settings, an instance of the class that the entry point names; None for a program."""
     promise: Promise = "once"
     """How often a message comes out, whatever happens."""
+    ordered: bool = False
+    """Whether messages come out in the order in which they came in, whatever happens."""
     again: float = 0
     """Seconds after which a message is delivered again that nobody finished; 0 where that is never done."""
     command: str | None = None
@@ -105,6 +107,8 @@ class Chaos:
     """Lists that every message must reach; by default those that are written and never read."""
     promise: Promise = "once"
     """What the programs promise."""
+    without: tuple[str, ...] = ()
+    """Processes that are not started."""
 
 
 @dataclass(frozen=True)
@@ -148,6 +152,7 @@ class Shape:
     watches: list[str] = field(default_factory=list)
     """Namespaces, or patterns of them."""
     promise: Promise = "once"
+    ordered: bool = False
     again: float = 0
 
 
@@ -160,7 +165,8 @@ def connected(parts: Iterable[tuple[Part, Shape]]) -> tuple[Part, ...]:
         for other, theirs in pairs:
             if other.namespace and any(fnmatchcase(other.namespace, name) for name in shape.watches):
                 ends += theirs.watched
-        whole.append(replace(part, ends=tuple(ends), promise=shape.promise, again=shape.again))
+        ordered = shape.ordered or bool(getattr(part.settings, "ordered", False))
+        whole.append(replace(part, ends=tuple(ends), promise=shape.promise, ordered=ordered, again=shape.again))
     return tuple(_with_streams(part, whole) for part in whole)
 
 

@@ -30,6 +30,8 @@ class _External(_Strict):
 class _Program(_Strict):
     reads: Names = []
     writes: Names = []
+    keeps: Names = []
+    ordered: bool = False
     redis: str | None = None
 
 
@@ -44,6 +46,7 @@ class _Chaos(_Strict):
     into: Names = []
     out: Names = []
     promise: Promise = "once"
+    without: Names = []
 
 
 class _File(_Strict):
@@ -58,6 +61,10 @@ class Program:
 
     reads: list[str] = field(default_factory=list)
     writes: list[str] = field(default_factory=list)
+    keeps: list[str] = field(default_factory=list)
+    """Lists in which it has what it has taken and not settled."""
+    ordered: bool = False
+    """Whether it promises to keep the order of its messages."""
     redis: str | None = None
     line: int | None = None
 
@@ -91,9 +98,10 @@ def read_declared(file: Path, problems: list[Problem]) -> Declared:
             line = line_of(node, detail["loc"])
             problems.append(Problem(expected(detail), str(file), line, ".".join(map(str, detail["loc"])) or None))
         return Declared(str(file))
-    chaos = Chaos(read.chaos.message, tuple(read.chaos.into), tuple(read.chaos.out), read.chaos.promise)
+    asked = read.chaos
+    chaos = Chaos(asked.message, tuple(asked.into), tuple(asked.out), asked.promise, tuple(asked.without))
     programs = {
-        name: Program(program.reads, program.writes, program.redis, line_of(node, ("programs", name)))
+        name: Program(line=line_of(node, ("programs", name)), **program.model_dump())
         for name, program in read.programs.items()
     }
     return Declared(str(file), read.external.reads, read.external.writes, programs, chaos)

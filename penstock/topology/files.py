@@ -233,12 +233,17 @@ def _part(
         service, namespace = settings.service, settings.redis_namespace
         return Part(name, service, namespace, str(file), settings=settings, **started), settings.shape()
     program = declared.programs.get(name, Program())
-    shape = Shape(list(_declared_ends(program, declared, here)), promise=declared.chaos.promise)
+    ends = list(_declared_ends(program, declared, here))
+    shape = Shape(ends, promise=declared.chaos.promise, ordered=program.ordered)
     return Part(name, file=str(file), **started), shape
 
 
 def _declared_ends(program: Program, declared: Declared, here: str) -> Iterator[End]:
-    uses: Iterable[tuple[Use, str, list[str]]] = (("reads", "in", program.reads), ("writes", "out", program.writes))
+    uses: Iterable[tuple[Use, str, list[str]]] = (
+        ("reads", "in", program.reads),
+        ("writes", "out", program.writes),
+        ("keeps", "pending", program.keeps),
+    )
     for use, role, keys in uses:
         for key in keys:
             yield End(key, role, use, use, program.redis or here, origin=f"{declared.file}:{program.line}")

@@ -31,9 +31,8 @@ def orphans(topology: Topology) -> Iterator[Finding]:
         external = topology.outside.does("reads", end.key)
         if end.kind == "stream" or end.role == "dead" or end.place in read | late or external:
             continue
-        lone = [*_lone(topology, "reads", "writes"), *topology.outside.reads]
-        why = _elsewhere(end, read) or nearest(end.key, lone)
-        yield at("orphan", part, end, f"{end.key!r} is written and never read{why}; {_todo(topology, 'reads')}")
+        why = _elsewhere(end, read) or nearest(end.key, _lone(topology, part, "reads", "writes"))
+        yield at("orphan", part, end, f"{end.key!r} is written and never read{why}; {_todo(topology, part, 'reads')}")
 
 
 def unfed(topology: Topology) -> Iterator[Finding]:
@@ -43,9 +42,9 @@ def unfed(topology: Topology) -> Iterator[Finding]:
         if end.place in written or topology.outside.does("writes", end.key):
             continue
         streams = [other.key for _, other in topology.ends("writes") if other.kind == "stream"]
-        lone = streams if end.kind == "stream" else [*_lone(topology, "writes", "reads"), *topology.outside.writes]
+        lone = streams if end.kind == "stream" else _lone(topology, part, "writes", "reads")
         why = _elsewhere(end, written) or nearest(end.key, lone)
-        yield at("unfed", part, end, f"{end.key!r} is read and never written{why}; {_todo(topology, 'writes')}")
+        yield at("unfed", part, end, f"{end.key!r} is read and never written{why}; {_todo(topology, part, 'writes')}")
 
 
 def loops(topology: Topology) -> Iterator[Finding]:
@@ -99,10 +98,19 @@ def _cycle(steps: Iterable[tuple[Place, Place]]) -> list[Place]:
     return []
 
 
-def _lone(topology: Topology, use: Use, opposite: Use) -> list[str]:
-    """Keys that are used so, and by nobody in the opposite way: one of them may be meant."""
-    others = {end.place for _, end in topology.ends(opposite)}
-    return [end.key for _, end in topology.ends(use) if end.place not in others and end.role != "dead"]
+def _lone(topology: Topology, part: Part, use: Use, opposite: Use) -> list[str]:
+    """Return keys that parts or others use so and nobody uses in the opposite way: ``part`` may mean one of them.
+
+    What ``part`` uses itself is left out: it does not mean that by another name.
+    """
+    opposed = {end.place for _, end in topology.ends(opposite)}
+    ends = [end for _, end in topology.ends(use) if end.place not in opposed and end.role != "dead"]
+    keys = [end.key for end in ends if not topology.outside.does(opposite, end.key)]
+    used = {end.key for _, end in topology.ends(opposite)}
+    outside = topology.outside.reads if use == "reads" else topology.outside.writes
+    keys += [name for name in outside if name not in used]
+    own = {end.key for end in part.ends}
+    return [key for key in keys if key not in own]
 
 
 def _elsewhere(end: End, places: Iterable[Place]) -> str:
@@ -113,11 +121,12 @@ def _elsewhere(end: End, places: Iterable[Place]) -> str:
     return f" on {end.place.server}: it is {opposite} on {', '.join(servers)}"
 
 
-def _todo(topology: Topology, use: Use) -> str:
+def _todo(topology: Topology, part: Part, use: Use) -> str:
     mute = [repr(part.name) for part in topology.parts if part.service is None and not part.ends]
     verb = "reads" if use == "reads" else "writes to"
     programs = f", or what {', '.join(mute)} {use} under programs" if mute else ""
-    return f"expected a part that {verb} it, or external.{use}{programs} in {DECLARED}"
+    hand = f", or keeps of {part.name!r} if it holds there what it works on," if part.service is None else ""
+    return f"expected a part that {verb} it, or external.{use}{programs}{hand} in {DECLARED}"
 
 
 RULES: Final[tuple[Callable[[Topology], Iterator[Finding]], ...]] = (

@@ -4,9 +4,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from penstock.chaos.points import Point
 from penstock.topology import Topology
 from penstock.trial.declared import Test
 from penstock.trial.places import Places
+from penstock.trial.strikes import Strike
 
 WIDE: Final = 200
 """Characters that a report has of a log's line."""
@@ -23,6 +25,8 @@ class Trial:
     """Of the composition."""
     file: Path
     line: int
+    strike: Strike | None = None
+    """What this run of a test with ``every`` breaks or records."""
 
     @property
     def name(self) -> str:
@@ -45,6 +49,16 @@ class Outcome:
     """What was injected, and when."""
     logs: dict[str, list[str]] = field(default_factory=dict)
     """The last lines of each process, where the trial does not hold."""
+    seen: frozenset[Point] = frozenset()
+    """What a run with a ``strike`` recorded of the process that it is about."""
+    met: bool = True
+    """Whether the process came to the point of the ``strike``."""
+    points: int = 0
+    """How many points a test with ``every`` has struck."""
+    strikes: int = 0
+    """How many faults that were."""
+    unmet: int = 0
+    """How many of them found the process never at that point again."""
 
     @property
     def holds(self) -> bool:

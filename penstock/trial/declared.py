@@ -5,7 +5,7 @@ from math import inf
 from pathlib import Path
 from typing import Annotated, Any, Final, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from penstock.trial.words import Count, Declared, EachPaths, Environ, Message, Patterns, Seconds
 
@@ -13,7 +13,9 @@ WITHIN: Final = 20.0
 """Seconds a step may take where it does not say."""
 QUIET: Final = 0.3
 """Seconds without a change after which no more is expected to come."""
-VERBS: Final = ("kill", "stop", "pause", "restart", "flush", "spoil")
+VERBS: Final = ("kill", "stop", "pause", "restart", "flush", "spoil", "every")
+ALL: Final = "*"
+"""Every process of the test."""
 
 
 class Messages(Declared):
@@ -105,6 +107,8 @@ class Fault(Declared):
     """The scripts of a server."""
     spoil: str | None = None
     """A key that is something else than a list ``for`` so long; what was in it is there again afterwards."""
+    every: str | None = None
+    """A process, or ``ALL``: the test runs again for each of its points, where it is cut off and killed."""
     after: Count | Annotated[dict[str, Count], Field(min_length=1, max_length=1)] | None = None
     """So many messages pushed in the step, or seen at once in a list; all pushed, where it is not said."""
     seconds: Annotated[float, Field(ge=0, le=3600)] | None = Field(None, alias="for")
@@ -113,6 +117,8 @@ class Fault(Declared):
     def _one_verb(self) -> Self:
         if len(self.model_fields_set & set(VERBS)) != 1:
             raise ValueError(f"expected one of {', '.join(VERBS)}")
+        if self.every and (self.seconds is not None or self.seen):
+            raise ValueError("every point is struck once: expected `after` with a number of messages, and no `for`")
         return self
 
     @property
@@ -126,6 +132,8 @@ class Fault(Declared):
     @property
     def count(self) -> float:
         """Messages that are pushed before it: infinitely many where it waits for all."""
+        if self.every and self.after is None:
+            return 0
         return inf if self.after is None or isinstance(self.after, dict) else self.after
 
     @property
@@ -143,11 +151,15 @@ class Fault(Declared):
         return f"{self.verb} {self.target}"
 
 
+Faults = Annotated[list[Fault], BeforeValidator(lambda value: [{"every": ALL}] if value == "every" else value)]
+"""``every`` is short for every point of all processes."""
+
+
 class Step(Declared):
     """What is pushed, list by list; what is broken meanwhile; and what is expected then, all at the same time."""
 
     push: dict[str, Messages] = Field(default_factory=dict)
-    faults: list[Fault] = Field(default_factory=list)
+    faults: Faults = Field(default_factory=list)
     expect: Annotated[dict[str, Expectation], Field(min_length=1)]
     within: Seconds | None = None
 

@@ -19,6 +19,7 @@ from penstock.rehearsal import Performer, Rehearsal
 from penstock.topology import Part, Place
 from penstock.trial.declared import Fault
 from penstock.trial.places import Places
+from penstock.trial.strikes import Aim
 
 START: Final = 30.0
 """Seconds until a service that was started counts as not coming up."""
@@ -36,8 +37,8 @@ class Unexpected(PenstockError):
 class Faults:
     """Breaks and mends the processes and servers of ``rehearsal``."""
 
-    def __init__(self, rehearsal: Rehearsal, places: Places) -> None:
-        self._rehearsal, self._places = rehearsal, places
+    def __init__(self, rehearsal: Rehearsal, places: Places, aim: Aim | None = None) -> None:
+        self._rehearsal, self._places, self._aim = rehearsal, places, aim
         self._starts: Counter[str] = Counter()
         self._began = time.monotonic()
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
@@ -93,7 +94,7 @@ class Faults:
         struck = struck or asyncio.Event()
         if fault.seen:
             await self._until_seen(*fault.seen)
-        if fault.verb in ("kill", "stop", "pause"):
+        if fault.verb in ("kill", "stop", "pause", "every"):
             await getattr(self, f"_{fault.verb}")(fault, self._rehearsal.performers[fault.target], struck)
         elif fault.verb == "spoil":
             await self._spoil(fault, self._places.find(fault.target), struck)
@@ -102,17 +103,39 @@ class Faults:
 
     async def _broken(self, fault: Fault, struck: asyncio.Event) -> None:
         """For as long as the fault lasts."""
-        self.injected.append((fault, time.monotonic() - self._began))
+        self._note(fault)
         struck.set()
         await asyncio.sleep(fault.lasts)
+
+    def _note(self, fault: Fault) -> None:
+        self.injected.append((fault, time.monotonic() - self._began))
 
     async def _kill(self, fault: Fault, performer: Performer, struck: asyncio.Event) -> None:
         pid, before = performer.pid, await self._registrations(performer.part)
         await performer.kill()
         await self._broken(fault, struck)
+        await self._forget(performer, pid)
+        await self._start(performer, before)
+
+    async def _forget(self, performer: Performer, pid: int | None) -> None:
         if pid:
             await _answered(lambda: self._rehearsal.forget(performer.part, pid))
-        await self._start(performer, before)
+
+    async def _every(self, fault: Fault, performer: Performer, struck: asyncio.Event) -> None:
+        async def kill() -> None:
+            pid = performer.pid
+            await performer.kill()
+            await self._forget(performer, pid)
+
+        if self._aim is None:
+            raise Unexpected(f"{fault}: no point is named to strike")
+        before = await self._registrations(performer.part)
+        self._note(fault)
+        self.restarted.append(performer.part)
+        await self._aim.happen(performer, kill, struck)
+        struck.set()
+        if performer.pid is None:
+            await self._start(performer, before)
 
     async def _stop(self, fault: Fault, performer: Performer, struck: asyncio.Event) -> None:
         before = await self._registrations(performer.part)

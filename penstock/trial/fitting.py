@@ -8,7 +8,7 @@ from shlex import join
 
 from penstock.topology import Part
 from penstock.topology.files import services
-from penstock.trial.declared import WITHIN, Expectation, Fault, Messages, Test
+from penstock.trial.declared import ALL, WITHIN, Expectation, Fault, Messages, Test
 from penstock.trial.places import Places
 from penstock.trial.words import did_you_mean
 
@@ -71,8 +71,8 @@ def mistakes(test: Test, processes: Iterable[Part], places: Places, directory: P
 
 
 def _misdirected(fault: Fault, names: list[str], places: Places, count: int) -> Iterator[str]:
-    if fault.verb in ("kill", "stop", "pause"):
-        if fault.target not in names:
+    if fault.verb in ("kill", "stop", "pause", "every"):
+        if fault.target not in [*names, *([ALL] if fault.every else [])]:
             yield f"the test starts no process {fault.target}: {did_you_mean(fault.target, names)}"
     elif fault.verb == "spoil":
         yield from _unknown(fault.target, places)
