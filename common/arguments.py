@@ -51,7 +51,8 @@ def _output() -> Iterator[None]:
 def _parser(service: str, settings_class: type[ServiceSettings]) -> ArgumentParser:
     parser = ArgumentParser(
         service,
-        description="Settings: environment over props file over default. Names are camelCase in the file.",
+        description="Settings: environment over props file over default. Names are camelCase in the file. "
+        "X_FILE in place of a variable X names a file that holds its value.",
         epilog=_help(settings_class),
         formatter_class=RawDescriptionHelpFormatter,
         allow_abbrev=False,

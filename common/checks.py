@@ -59,7 +59,7 @@ def _found(detail: ErrorDetails) -> str:
 
 def _missing(fields: Mapping[str, FieldInfo], names: Names, found: Found) -> Iterator[Problem]:
     for name, field in fields.items():
-        if found.readable and field.is_required() and name not in found.given:
+        if found.readable and field.is_required() and name not in found.given and name not in found.unread:
             place = f"in a props file or as {' or '.join(names.variables_of(name))}"
             yield Problem(f"missing: expected {expected_of(field)}, {place}", found.file, None, property_of(name))
 

@@ -17,10 +17,10 @@ from common.context import Context
 from common.durability import Durability
 from common.membership import Membership
 from common.reload import Reload
-from common.server import check_server
+from common.server import check_logins, check_server
 from common.settings import ServiceSettings
 from common.trouble import Trouble, first_of, passes, told
-from penstock.connection import ELSEWHERE, SILENCE, connect, follow, return_home
+from penstock.connection import ELSEWHERE, SILENCE, connect, follow, log_in_anew, return_home
 from penstock.errors import Fenced, PenstockError, WrongType
 from penstock.keys import Keys
 from penstock.metrics import count
@@ -133,12 +133,23 @@ class Process(Generic[S]):
             self._reload.refuse(told(error))
             await around.enter_async_context(self._lifespan(self._settings))
             return
+        await self._log_in(settings)
         self._settings = settings
         self._durability = Durability(settings.durability, settings.durability_timeout)
         if self._membership:
             self._membership.change(settings)
         logs.configure(settings.logger_level)
         self._warn()
+
+    async def _log_in(self, settings: S) -> None:
+        """Connect by the login of ``settings`` from now on, if it is another one than before."""
+        if settings.redis != self._settings.redis:
+            for wire in self._wires:
+                await wire.close()
+            for redis in self._clients:
+                await log_in_anew(redis, settings.redis)
+        if settings.service_redis and self._registry_redis is not self._redis:
+            await log_in_anew(self._registry_redis, settings.service_redis)
 
     async def _tell(self, order: str, refused: str) -> None:
         if self._membership:
@@ -156,6 +167,8 @@ class Process(Generic[S]):
 
     async def _check_server(self, settings: S) -> None:
         """Raise ``Unsuitable`` where it cannot do what ``settings`` ask."""
+        if settings is not self._settings:
+            await check_logins(settings, self._settings)
         names = [*settings.lists(), *([self._keys.ids] if self._keys else [])]
         await self._redis.exists(names[0])
         await check_server(self._redis, names, self._log)

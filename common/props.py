@@ -1,8 +1,5 @@
 """Reads a props file: a flat set of properties in any of the formats that its name may end in."""
 
-import errno
-import os
-import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +18,7 @@ from common.formats import (
 )
 from common.words import plain
 from penstock.errors import Problem, SettingsError
+from penstock.secrets import content
 
 READERS: Final[dict[str, Reader]] = {
     ".js": javascript_text,
@@ -85,28 +83,16 @@ def line_of(text: str, property: str) -> int | None:
 
 def _text(file: Path) -> str:
     try:
-        with open(file, "rb", opener=_regular) as stream:
-            content = stream.read(LARGEST + 1)
+        found = content(str(file), LARGEST)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else "not a file name"
         raise Unreadable(f"cannot be read: {reason}") from None
-    if len(content) > LARGEST:
+    if len(found) > LARGEST:
         raise Unreadable(f"longer than {LARGEST} bytes: not a props file")
     try:
-        return content.decode("utf-8-sig")
+        return found.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise Unreadable("not UTF-8", content.count(b"\n", 0, error.start) + 1) from None
-
-
-def _regular(name: str, flags: int) -> int:
-    """Open a file that has an end. A FIFO that nobody writes to would be waited for."""
-    number = os.open(name, flags | os.O_NONBLOCK)
-    mode = os.fstat(number).st_mode
-    if not stat.S_ISREG(mode):
-        os.close(number)
-        code = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
-        raise OSError(code, "Is a directory" if stat.S_ISDIR(mode) else "not a regular file")
-    return number
+        raise Unreadable("not UTF-8", found.count(b"\n", 0, error.start) + 1) from None
 
 
 def _repeated(file: str, lines: Lines) -> Iterator[Problem]:

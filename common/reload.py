@@ -63,7 +63,7 @@ class Reload(Generic[S]):
 
     async def _judge(self, present: S) -> None:
         try:
-            found = present.again()
+            found = await asyncio.to_thread(present.again)
             if changes := found.changes_from(present):
                 await self._check(found)
                 self.settings, self._changes = found, changes

@@ -5,12 +5,18 @@ from typing import Final
 
 from redis.asyncio import Redis
 from redis.crc import key_slot
-from redis.exceptions import ResponseError
+from redis.exceptions import AuthenticationError, RedisError, ResponseError
 from structlog.typing import FilteringBoundLogger
 
+from common.settings import ServiceSettings
+from common.sources import property_of
+from penstock.connection import connect
 from penstock.errors import Unsuitable
 
 OLDEST: Final = (6, 2)
+LOGIN: Final = 3.0
+"""Seconds that a server has to accept a login."""
+SCHEMES: Final = ("redis", "unix://")
 
 
 async def check_server(redis: "Redis", names: list[str], log: FilteringBoundLogger) -> None:
@@ -36,3 +42,18 @@ async def _saves(redis: "Redis") -> bool:
     with suppress(ResponseError):
         return bool((await redis.config_get("save")).get("save"))
     return True
+
+
+async def check_logins(settings: ServiceSettings, before: ServiceSettings) -> None:
+    """Raise ``Unsuitable`` if a server of ``settings`` refuses a login that is another one than ``before``."""
+    for name in type(settings).model_fields:
+        url = getattr(settings, name)
+        if url == getattr(before, name) or not isinstance(url, str) or not url.startswith(SCHEMES):
+            continue
+        async with connect(url, silence=LOGIN) as redis:
+            try:
+                await redis.ping()
+            except AuthenticationError as error:
+                raise Unsuitable(f"{property_of(name)}: the server refuses the new login: {error}") from None
+            except (RedisError, OSError):
+                continue  # away: its service waits for it, with the old login as with the new one

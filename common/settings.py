@@ -10,7 +10,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 from common.checks import Rule, checked
 from common.fields import YEAR, Name, Seconds, Url, Whole, setting
 from common.sources import Found, Given, Names, property_of
-from common.urls import unverified
+from common.urls import unverified, without_login
 from penstock.connection import masked
 from penstock.errors import Problem, SettingsError
 from penstock.topology import End, Shape, Use
@@ -44,6 +44,8 @@ class ServiceSettings(BaseSettings):
 
     service: ClassVar[str] = "service"
     aliases: ClassVar[dict[str, str]] = {"service_namespace": "redis_namespace"}
+    changes_login: ClassVar[bool] = True
+    """Whether user and password of a URL may change while the service runs, as when a secret is rotated."""
     ignored: ClassVar[frozenset[str]] = frozenset()
     """Fields that are accepted for the sake of old props files and have no effect."""
     rules: ClassVar[tuple[Rule, ...]] = (renewal_is_in_time, order_needs_a_namespace)
@@ -112,10 +114,17 @@ class ServiceSettings(BaseSettings):
         """What differs, by property, as ``old -> new``. Raises ``SettingsError`` where a restart is needed for it."""
         fields = type(self).model_fields
         changed = [name for name in fields if getattr(self, name) != getattr(before, name)]
-        if frozen := [name for name in changed if name in before.fixed()]:
+        frozen = [name for name in changed if name in before.fixed() and not self._is_login(name, before)]
+        if frozen:
             raise SettingsError([self._restart_for(name) for name in frozen])
         old, new = before.shown(), self.shown()
-        return {name: f"{old[name]} -> {new[name]}" for name in map(property_of, changed)}
+        told = {name: f"{old[name]} -> {new[name]}" for name in map(property_of, changed)}
+        return told | {property_of(name): "another login" for name in changed if self._is_login(name, before)}
+
+    def _is_login(self, name: str, before: Self) -> bool:
+        """Whether no more than the user or the password of a server's URL has changed."""
+        old, new = getattr(before, name), getattr(self, name)
+        return self.changes_login and old != new and bool(old and new) and without_login(old) == without_login(new)
 
     def _restart_for(self, name: str) -> Problem:
         given = self._given.get(name) or Given(None, property_of(name))

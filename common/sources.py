@@ -13,6 +13,7 @@ from common.fields import is_list
 from common.props import Props, read_props
 from common.words import nearest, plain
 from penstock.errors import Problem, SettingsError
+from penstock.secrets import FILE, NoSecret, in_file
 
 FALLBACKS: Final = {"REDIS": "redis", "loggerLevel": "logger_level"}
 """Variables without the prefix of a service."""
@@ -52,6 +53,8 @@ class Found:
     file: str | None = None
     in_file: dict[str, Given] = field(default_factory=dict)
     """What the props file gives, by field, also where the environment is stronger."""
+    unread: set[str] = field(default_factory=set)
+    """Fields that a file was to give which could not be read."""
     readable: bool = True
     """False where the props file could not be read: then nothing can be said about what is missing."""
 
@@ -93,7 +96,8 @@ class Names:
         if environ.get("NODE_ENV") == "development" and "logger_level" in self._fields:
             given.setdefault("logger_level", Given("debug", "NODE_ENV"))
         file = str(props_file) if props_file else None
-        return Found(given, found.problems + stronger.problems, file, found.given, found.readable)
+        problems = found.problems + stronger.problems
+        return Found(given, problems, file, found.given, stronger.unread, found.readable)
 
     def in_file(self, props: Props) -> Found:
         found = Found()
@@ -112,12 +116,30 @@ class Names:
             one = Given(environ[variable], variable)
             if field := self._variables.get(variable):
                 found.add(field, self._parsed(field, one))
+            elif field := self._variables.get(variable.removesuffix(FILE)):
+                self._from_file(field, variable, environ, found)
             else:
                 found.problems.append(one.problem(f"unknown variable{_hint(nearest(variable, self._variables))}"))
         for variable, field in FALLBACKS.items():
-            if environ.get(variable) and field in self._fields:
-                found.given.setdefault(field, Given(environ[variable], variable))
+            if field not in self._fields or field in found.given:
+                continue
+            if environ.get(variable):
+                found.given[field] = Given(environ[variable], variable)
+            if environ.get(variable + FILE):
+                self._from_file(field, variable + FILE, environ, found)
         return found
+
+    def _from_file(self, field: str, variable: str, environ: Mapping[str, str], found: Found) -> None:
+        """Take what the file holds that ``variable`` names: ``MPUSH_REDIS_FILE`` is for ``MPUSH_REDIS``."""
+        one, plain_one = Given(environ[variable], variable), variable.removesuffix(FILE)
+        if environ.get(plain_one):
+            found.problems.append(one.problem(f"{plain_one} is set as well: expected one of them"))
+            return
+        try:
+            found.add(field, self._parsed(field, Given(in_file(environ[variable]), variable)))
+        except NoSecret as error:
+            found.problems.append(one.problem(str(error)))
+            found.unread.add(field)
 
     def _hint(self, name: str) -> str:
         """``: did you mean popTimeout?`` for a property that has no such name; also for what a variable is called."""
@@ -134,7 +156,7 @@ class Names:
         stronger = self.in_environment(environ).given
         for name, one in in_file.items():
             other = stronger.get(name)
-            if other and other.name in FALLBACKS and other.value != one.value:
+            if other and other.name.removesuffix(FILE) in FALLBACKS and other.value != one.value:
                 yield other, one
 
     def _prefixed(self, environ: Mapping[str, str]) -> Iterator[str]:

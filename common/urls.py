@@ -74,6 +74,15 @@ def _sentinel_fault(parts: SplitResult, options: frozenset[str]) -> str | None:
     return None if options <= {"db"} else "it has an option that we do not know"
 
 
+def without_login(value: object) -> object:
+    """Return what of ``value``, if it is the URL of a server, is neither user nor password: equal for one server."""
+    if not isinstance(value, str) or "://" not in value:
+        return value
+    parts = urlsplit(value)
+    options = [pair for pair in parse_qsl(parts.query, keep_blank_values=True) if pair[0] not in LOGIN - {"db"}]
+    return parts.scheme, parts.netloc.rpartition("@")[2], parts.path, sorted(options)
+
+
 def unverified(value: object) -> list[str]:
     """Return which options of ``value``, if it is a server's URL, weaken TLS, and what to do."""
     if not isinstance(value, str) or not value.startswith("rediss"):

@@ -121,6 +121,16 @@ async def _turn(pool: Any, host: str, port: int) -> None:
     await pool.disconnect(inuse_connections=False)
 
 
+async def log_in_anew(client: "Redis", url: str) -> None:
+    """Have ``client`` connect to ``url`` from now on, its server with another user or password; end what it has."""
+    old = client.connection_pool
+    pool = connect(url).connection_pool
+    kept = "socket_timeout", "client_name", "redis_connect_func"
+    pool.connection_kwargs.update({name: old.connection_kwargs[name] for name in kept})
+    client.connection_pool = pool
+    await old.disconnect()
+
+
 def masked(url: str) -> str:
     """``url`` with its password as ``***``: what a log may show."""
     hidden = re.sub(r"(?<=://)([^/@:]*):.*@", r"\1:***@", url)

@@ -21,6 +21,7 @@ from penstock.errors import PenstockError
 from penstock.keys import Keys
 from penstock.names import decoded, encoded
 from penstock.nursery import keeper, order
+from penstock.secrets import without_files
 from penstock.topology import Part, Place, Topology, server_of
 from penstock.topology.files import HERE
 
@@ -301,7 +302,7 @@ class Rehearsal:
             for field in fields:
                 if _is_server(url := getattr(part.settings, field)):
                     environ[names.variable_of(field)] = url
-        return environ
+        return without_files(environ)
 
     async def _way(self, part: Part, url: str) -> str:
         port = self.servers[host_of(url)].port

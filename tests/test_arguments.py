@@ -101,6 +101,7 @@ def test_help_lists_every_setting_with_its_names_unit_and_default(capsys: Output
     assert status("--help") == 0
     said = capsys.readouterr().out
     assert "  popTimeout (MPUSH_POP_TIMEOUT): seconds 5..30, default 10\n" in said
+    assert "X_FILE in place of a variable X" in said
     assert "  redis (MPUSH_REDIS or REDIS): URL, required\n" in said
     assert "  redisNamespace or serviceNamespace (MPUSH_REDIS_NAMESPACE or MPUSH_SERVICE_NAMESPACE): name," in said
     for name, field in Settings.model_fields.items():

@@ -160,3 +160,23 @@ def on_a_terminal(columns: int, *words: str, redis: str) -> str:
             seen += piece
     assert process.wait(PATIENCE) == 0
     return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", seen.decode()).replace("\r", "")
+
+
+async def test_redis_can_be_named_by_a_file_or_another_variable(
+    tmp_path: Path, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """REDIS_FILE, ``--redis @FILE`` and ``--redis env:NAME``; the option wins, and two that are set are a mistake."""
+    (tmp_path / "url").write_text(f"{redis_url}\n")
+    monkeypatch.setenv("ANOTHER", redis_url)
+    for words in (("--redis", f"@{tmp_path}/url"), ("--redis", "env:ANOTHER")):
+        assert (await penstock("status", *words, redis="redis://127.0.0.1:1")).status == 0
+    monkeypatch.setenv("REDIS_FILE", str(tmp_path / "url"))
+    assert (await penstock("status")).status == 0
+    assert (await penstock("status", "--redis", redis_url)).status == 0
+    both = await penstock("status", redis=redis_url)
+    assert both.status == 2
+    assert "REDIS and REDIS_FILE are both set: unset one of them" in both.error
+    (tmp_path / "url").write_text("redis://:s3cret@127.0.0.1:1")
+    away = await penstock("status")
+    assert away.status == 1
+    assert "cannot reach redis://:***@127.0.0.1:1" in away.error

@@ -906,3 +906,37 @@ def _all_of(terminal: int) -> bytes:
         except OSError:  # nobody writes to it any more
             return found
         found += piece
+
+
+async def test_credentials_come_from_a_file_or_a_variable_and_never_stand_on_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What ``ps`` shows is what the process was called with, as long as it runs."""
+    guarded: dict[str, Any] = {"requirepass": "s3cret"}
+    with EmbeddedServer(**guarded) as first, EmbeddedServer(**guarded) as second:
+        urls = [server.url.replace("redis://", "redis://:s3cret@") for server in (first, second)]
+        (tmp_path / "url").write_text(f"{urls[0]}\n")
+        monkeypatch.setenv("THERE", urls[1])
+        async with Redis.from_url(urls[0]) as here, Redis.from_url(urls[1]) as target:
+            await here.lpush("old", *range(100))
+            call = ("shovel", f"@{tmp_path}/url", "old", "env:THERE", "new", "--until-empty")
+            async with running(*call, redis=None) as process:
+                words = await asyncio.to_thread(Path(f"/proc/{process.pid}/cmdline").read_bytes)
+                assert b"shovel" in words
+                assert b"s3cret" not in words
+                assert await ended(process) == (0, "")
+            assert await target.llen("new") == 100
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("@/nothing/here", "/nothing/here cannot be read: No such file or directory"),
+        ("env:NOTHING", "the variable NOTHING is not set: expected a URL in it"),
+    ],
+)
+async def test_a_url_that_is_not_where_the_call_says_is_a_wrong_call(url: str, said: str, redis_url: str) -> None:
+    for words in ((url, "a", redis_url, "b"), (redis_url, "a", url, "b")):
+        result = await penstock("shovel", *words)
+        assert (result.status, result.out) == (2, b"")
+        assert said in result.error

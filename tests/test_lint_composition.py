@@ -154,3 +154,17 @@ async def test_a_directory_without_a_composition_is_one_clear_line(tmp_path: Pat
     result = await penstock("lint", tmp_path)
     assert (result.status, result.out) == (1, b"")
     assert "no composition is here; expected a Procfile, a compose.yaml or props files" in result.error
+
+
+async def test_a_secret_that_only_the_container_has_stands_for_a_server_of_its_name(tmp_path: Path) -> None:
+    (tmp_path / "compose.yaml").write_text(
+        "services:\n"
+        "  fan: {command: python -m services.mpush --props mpush.yaml, environment: {REDIS_FILE: /run/secrets/one}}\n"
+        "  send: {command: python -m services.vpush --props vpush.yaml,\n"
+        "    environment: {REDIS_FILE: /run/secrets/one, VPUSH_OUT_REDIS_FILE: /run/secrets/two}}\n"
+    )
+    (tmp_path / "mpush.yaml").write_text("redisNamespace: fan\nin: in\npending: p\nout: [a]\n")
+    (tmp_path / "vpush.yaml").write_text("redisNamespace: send\nin: a\npending: q\nout: in\n")
+    (tmp_path / "composition.yaml").write_text("external: {reads: [in], writes: [in]}\n")
+    result = await penstock("lint", tmp_path)
+    assert (result.status, result.text.partition(";")[0]) == (0, f"{tmp_path}: fine")

@@ -498,3 +498,46 @@ def test_monitor_watches_one_namespace_more_and_shows_it(start: Start) -> None:
     until(lambda: watcher.redis.hget("shop:metrics:done", "count") == b"1")
     assert watcher.count("reload", "failed") == 1
     assert watcher.service.stop() == 0
+
+
+@pytest.mark.parametrize("name", ["mpush", "vpush", "monitor"])
+def test_a_secret_that_was_rotated_is_read_again_and_used(tmp_path: Path, name: str) -> None:
+    """SIGHUP reads its file anew; what the service connects to next it enters with the new password, all its wires."""
+    secret = tmp_path / "secret"
+    with EmbeddedServer(requirepass="old") as server, Redis(port=server.port, password="old") as redis:
+        url = server.url.replace("redis://", "redis://:{}@")
+        secret.write_text(f"{url.format('old')}\n")
+        out = {"outRedis": url.format("old")} if name == "vpush" else {}
+        running = Running(name, tmp_path, redis, "", **out)
+        del running.settings["redis"]
+        running.write()
+        running.service._environment["REDIS_FILE"] = str(secret)
+        with running.service:
+            until(lambda: running.log("registered"))
+            redis.config_set("requirepass", "new")
+            secret.write_text(url.format("wrong"))
+            running.service.signal(signal.SIGHUP)
+            until(lambda: running.log("reload refused"))
+            assert "redis: the server refuses the new login" in running.log("reload refused")[0]["problem"]
+            secret.write_text(url.format("new"))
+            running.write(**({"outRedis": url.format("new")} if out else {}))
+            running.service.signal(signal.SIGHUP)
+            until(lambda: running.log("reloaded"))
+            changed = {"redis": "another login"} | ({"outRedis": "another login"} if out else {})
+            assert running.log("reloaded")[0]["changes"] == changed
+            before = running.log("registered")
+            redis.client_kill_filter(_type="normal", skipme=True)
+            if name != "monitor":
+                redis.lpush("in", "after")
+                until(lambda: redis.llen("there" if out else "b") == 1)
+            assert running.service.stop() == 0
+            assert running.log("registered") == before, "it is the same instance"
+            assert not running.log("failed")
+        assert not redis.exists(KEYS.ids)
+        assert not any(word in running.service.said() for word in (":old@", ":new@", ":wrong@"))
+
+
+def test_the_pipelines_login_needs_a_restart() -> None:
+    other = pipeline.Settings(**ELSEWHERE | {"redis": "redis://:secret@h"}, watch=["shop"], archive="/nowhere")
+    with pytest.raises(SettingsError, match="cannot change while the service runs"):
+        other.changes_from(PIPELINE)

@@ -1,5 +1,6 @@
 """Settings of a service: rows MP-10 to MP-20 and MP-D23, and every rule of mpush."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -234,3 +235,47 @@ def test_a_name_of_the_environment_in_a_props_file_is_told_its_property(tmp_path
     ]
     assert problems[2].startswith(f"{file}:3: MPUSH_TYPO: unknown property")
     assert hint not in problems[2]
+
+
+def test_every_setting_can_be_read_from_the_file_that_its_variable_names(tmp_path: Path) -> None:
+    """Another line's end than the last is part of the value."""
+    for name, text in {"redis": "redis://:s3cret@h/1\n", "out": '["a", "b"]\r\n', "timeout": "7"}.items():
+        (tmp_path / name).write_text(text)
+    given = {"MPUSH_OUT_FILE": str(tmp_path / "out"), "MPUSH_POP_TIMEOUT_FILE": str(tmp_path / "timeout")}
+    rest = {"MPUSH_IN": "in", "MPUSH_PENDING": "pending"}
+    for variable in ("REDIS_FILE", "MPUSH_REDIS_FILE"):
+        settings = Settings.load(None, rest | given | {variable: str(tmp_path / "redis")})
+        assert (settings.redis, settings.out, settings.pop_timeout) == ("redis://:s3cret@h/1", ["a", "b"], 7)
+        assert settings.origins()["redis"] == f"environment {variable}"
+        assert "s3cret" not in str(settings.shown())
+    settings = Settings.load(None, ENVIRONMENT | {"MPUSH_REDIS_FILE": str(tmp_path / "redis")})
+    assert settings.redis == "redis://:s3cret@h/1", "a variable with the prefix is stronger than REDIS"
+    file = tmp_path / "mpush.yaml"
+    file.write_text("redis: redis://other\nin: in\npending: pending\nout: [a]\n")
+    (warning,) = Settings.load(file, {"REDIS_FILE": str(tmp_path / "redis")}).warnings()
+    assert warning.startswith(f"environment REDIS_FILE overrides {file}:1: redis: redis://:***@h/1 in place of")
+
+
+@pytest.mark.parametrize("variable", ["MPUSH_REDIS", "REDIS"])
+def test_a_setting_and_its_file_together_and_files_that_give_nothing_are_refused(tmp_path: Path, variable: str) -> None:
+    rest = {"MPUSH_IN": "in", "MPUSH_PENDING": "pending", "MPUSH_OUT": "a"}
+    places = {name: tmp_path / name for name in ("value", "empty", "bytes", "long", "fifo", "none")}
+    places["value"].write_text("redis://h")
+    places["empty"].write_text("\n")
+    places["bytes"].write_bytes(b"\xff")
+    places["long"].write_text("x" * 100_000)
+    os.mkfifo(places["fifo"])
+
+    def said(value: object, **more: str) -> str:
+        (problem,) = refused(None, **rest, **{f"{variable}_FILE": str(value)}, **more)
+        return problem.removeprefix(f"{variable}_FILE: ")
+
+    assert said(places["value"], **{variable: "redis://h"}) == f"{variable} is set as well: expected one of them"
+    assert said(places["empty"]) == f"{places['empty']} is empty: expected one value"
+    assert said(places["bytes"]) == f"{places['bytes']} is not UTF-8"
+    assert said(places["long"]) == f"{places['long']} is longer than 65536 bytes: expected one value"
+    assert said(places["fifo"]) == f"{places['fifo']} cannot be read: not a regular file"
+    assert said(places["none"]) == f"{places['none']} cannot be read: No such file or directory"
+    assert said(tmp_path) == f"{tmp_path} cannot be read: Is a directory"
+    assert said("redis://:s3cret@h") == "the file cannot be read: No such file or directory"
+    assert refused(None, **ENVIRONMENT, MPUSH_TYPO_FILE="x")[0].startswith("MPUSH_TYPO_FILE: unknown variable")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from penstock.cli.address import located
 from penstock.cli.frame import DEFAULT, Failed, Json, Misused, complain, connected, require_path, run, surroundings
 from penstock.cli.status import unknown
 from penstock.cli.text import print_json, print_table, shown
@@ -62,7 +63,13 @@ def audit(
     watch: Annotated[bool, typer.Option("--watch", help="Once a second, until ctrl-C; 1 if it ever failed.")] = False,
     redis: Annotated[
         str | None,
-        typer.Option("--redis", envvar="REDIS", metavar="URL", help=f"The server of the lists: {DEFAULT} by default."),
+        typer.Option(
+            "--redis",
+            envvar="REDIS",
+            metavar="URL",
+            callback=located,
+            help=f"The server of the lists: {DEFAULT} by default.",
+        ),
     ] = None,
     json: Json = False,
 ) -> None:

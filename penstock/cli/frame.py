@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
 
+from penstock.cli.address import FORMS, located
 from penstock.cli.text import shown
 from penstock.errors import PenstockError
 from penstock.names import decoded
+from penstock.secrets import without_files
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -22,11 +24,16 @@ DEFAULT: Final = "redis://localhost:6379/0"
 OTHERWISE: Final = "or name another with --redis URL or REDIS"
 SCHEMES: Final = ("redis://", "rediss://", "unix://", "redis+sentinel://")
 
-RedisUrl = Annotated[str, typer.Option("--redis", envvar="REDIS", metavar="URL", help="The server of the lists.")]
+RedisUrl = Annotated[
+    str,
+    typer.Option("--redis", envvar="REDIS", metavar="URL", callback=located, help=f"The server of the lists. {FORMS}"),
+]
 ServiceRedisUrl = Annotated[
     str | None,
     typer.Option(
-        metavar="URL", help="The server of the registrations, where it is another one (serviceRedis in the settings)."
+        metavar="URL",
+        callback=located,
+        help="The server of the registrations, where it is another one (serviceRedis in the settings).",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
@@ -42,7 +49,7 @@ class Misused(PenstockError):
 
 def surroundings(redis: str | None) -> dict[str, str]:
     """The environment in which a composition is read, with the server that ``--redis`` names."""
-    return {**os.environ, **({"REDIS": redis} if redis else {})}
+    return without_files({**os.environ, "REDIS": redis}) if redis else dict(os.environ)
 
 
 def require_path(path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from penstock.cli.address import located
 from penstock.cli.frame import DEFAULT, Failed, Json, Misused, connected, require_path, run, surroundings
 from penstock.cli.text import print_json, shown
 from penstock.errors import Problem, SettingsError
@@ -27,7 +28,10 @@ def lint(
     cluster: Annotated[bool, typer.Option("--cluster", help="The servers are Redis Clusters.")] = False,
     live: Annotated[bool, typer.Option("--live", help="Look at the compositions' servers, too.")] = False,
     redis: Annotated[
-        str | None, typer.Option("--redis", envvar="REDIS", metavar="URL", help="With --live, in place of `redis`.")
+        str | None,
+        typer.Option(
+            "--redis", envvar="REDIS", metavar="URL", callback=located, help="With --live, in place of `redis`."
+        ),
     ] = None,
     json: Json = False,
 ) -> None:

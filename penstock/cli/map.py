@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from penstock.cli.address import located
 from penstock.cli.frame import DEFAULT, OTHERWISE, Json, Misused, complain, masked, require_path, run, surroundings
 from penstock.cli.text import clock, print_json
 
@@ -37,7 +38,13 @@ def draw(
     mermaid: Annotated[bool, typer.Option("--mermaid", help="Print a flowchart in Mermaid's words.")] = False,
     redis: Annotated[
         str | None,
-        typer.Option("--redis", envvar="REDIS", metavar="URL", help=f"With --live, the server: {DEFAULT} by default."),
+        typer.Option(
+            "--redis",
+            envvar="REDIS",
+            metavar="URL",
+            callback=located,
+            help=f"With --live, the server: {DEFAULT} by default.",
+        ),
     ] = None,
     json: Json = False,
 ) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from penstock.cli.address import located
 from penstock.cli.frame import Failed, Json, Misused, complain, connected, require_path, run, surroundings
 from penstock.cli.text import print_json, print_table, shown
 
@@ -33,7 +34,8 @@ Drain = Annotated[bool, typer.Option("--drain", help="Wait until the lists of re
 Drop = Annotated[bool, typer.Option("--drop", help="Delete what the lists of removed subscribers hold.")]
 Reload = Annotated[bool, typer.Option("--reload", help="Have every service read its settings anew.")]
 Server = Annotated[
-    str | None, typer.Option("--redis", envvar="REDIS", metavar="URL", help="In place of `redis` in the files.")
+    str | None,
+    typer.Option("--redis", envvar="REDIS", metavar="URL", callback=located, help="In place of `redis` in the files."),
 ]
 
 

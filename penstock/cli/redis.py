@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from penstock.cli.address import located
 from penstock.cli.frame import DEFAULT, Json, RedisUrl, connected, run
 from penstock.cli.text import print_json
 from penstock.names import decoded, encoded
@@ -19,7 +20,7 @@ def redis(
     host: Annotated[str | None, typer.Option("-h", metavar="HOST", help="The server's host.")] = None,
     port: Annotated[int | None, typer.Option("-p", metavar="PORT", help="The server's port.")] = None,
     database: Annotated[int | None, typer.Option("-n", metavar="DB", help="The number of the database.")] = None,
-    uri: Annotated[str | None, typer.Option("-u", metavar="URL", help="The same as --redis.")] = None,
+    uri: Annotated[str | None, typer.Option("-u", metavar="URL", callback=located, help="The same as --redis.")] = None,
     raw: Annotated[bool | None, typer.Option("--raw/--no-raw", help="Bare replies, or replies with types.")] = None,
     redis: RedisUrl = DEFAULT,
     json: Json = False,

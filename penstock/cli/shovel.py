@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from penstock.cli.address import FORMS, located
 from penstock.cli.frame import Failed, Json, Misused, complain, connected, require_list, run
 from penstock.cli.text import print_json, shown
 from penstock.errors import Fenced, PenstockError
@@ -35,9 +36,13 @@ OTHERWISE: Final = "or name another"
 
 
 def shovel(
-    source_url: Annotated[str, typer.Argument(metavar="SRC_URL", help="The server to take from.")],
+    source_url: Annotated[
+        str, typer.Argument(metavar="SRC_URL", callback=located, help=f"The server to take from. {FORMS}")
+    ],
     source: Annotated[str, typer.Argument(metavar="LIST", help="The list to take from, the oldest message first.")],
-    target_url: Annotated[str, typer.Argument(metavar="DST_URL", help="The server to push to; it may be the same.")],
+    target_url: Annotated[
+        str, typer.Argument(metavar="DST_URL", callback=located, help="The server to push to; it may be the same.")
+    ],
     target: Annotated[str, typer.Argument(metavar="LIST", help="The list to push to.")],
     copy: Annotated[bool, typer.Option("--copy", help="Leave the messages in their list.")] = False,
     limit: Annotated[int | None, typer.Option(min=0, metavar="N", help="At most N messages.")] = None,
@@ -47,6 +52,10 @@ def shovel(
     json: Json = False,
 ) -> None:
     """Move a list to another server.
+
+    A URL with a password is visible to others (ps, the shell's history): put it into a file, or into a variable.
+
+        penstock shovel @/run/secrets/old orders env:NEW_REDIS orders
 
     Every message arrives once and in order, whatever happens to the link; a broken one is tried again for half a
     minute. Without --until-empty it ends with what is in the list when it begins; an empty list is an error, status 1.

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from penstock.cli.address import located
 from penstock.cli.frame import Json, complain, require_path, run
 from penstock.cli.text import print_json
+from penstock.secrets import without_files
 
 if TYPE_CHECKING:
     from penstock.composition import Composition
@@ -20,7 +22,13 @@ def up(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="The composition: a folder with a Procfile.")],
     redis: Annotated[
         str | None,
-        typer.Option("--redis", envvar="REDIS", metavar="URL", help="The server; an embedded one where none is given."),
+        typer.Option(
+            "--redis",
+            envvar="REDIS",
+            metavar="URL",
+            callback=located,
+            help="The server; an embedded one where none is given.",
+        ),
     ] = None,
     json: Json = False,
 ) -> None:
@@ -40,7 +48,7 @@ async def _up(directory: Path, url: str | None, as_json: bool) -> int:
     orders: list[int] = []
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, _: orders.append(number))
-    with _server(url) as chosen, composition.start(os.environ | {"REDIS": chosen}):
+    with _server(url) as chosen, composition.start(without_files(os.environ | {"REDIS": chosen})):
         while composition.running and not composition.failed and not orders:
             composition.poll(0.1)
         first = [*composition.failed]

@@ -14,6 +14,7 @@ import yaml
 from penstock import documents
 from penstock.composition import read_procfile
 from penstock.errors import PenstockError, Problem, SettingsError
+from penstock.secrets import FILE, without_files
 from penstock.topology import End, Outside, Part, Shape, Topology, Use, connected
 from penstock.topology.declared import DECLARED, Declared, Program, read_declared
 from penstock.topology.lines import precise
@@ -184,11 +185,19 @@ def _of_containers(file: Path, problems: list[Problem]) -> Iterator[Process]:
             given = dict(str(each).partition("=")[::2] for each in given)
         volumes = [str(volume).split(":") for volume in service.get("volumes") or [] if isinstance(volume, str)]
         mounts = {parts[1]: file.parent / parts[0] for parts in volumes if len(parts) > 1 and parts[0][:1] in "./"}
-        process = Process(
-            name, str(file), tuple(words), shlex.join(words), {k: str(v) for k, v in given.items()}, mounts
-        )
+        environ = dict(_of_secrets({name: str(value) for name, value in given.items()}))
+        process = Process(name, str(file), tuple(words), shlex.join(words), environ, mounts)
         if process.module:
             yield process
+
+
+def _of_secrets(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield ``environ``; a URL in a file that only the container has becomes that of a server with the file's name."""
+    for name, value in environ.items():
+        if name.endswith(f"REDIS{FILE}") and not Path(value).is_file():
+            yield name.removesuffix(FILE), f"redis://{Path(value).name}:6379/0"
+        else:
+            yield name, value
 
 
 def _settings_of(
@@ -203,7 +212,7 @@ def _settings_of(
     if file and not file.is_file() and (directory / file.name).is_file():
         file = directory / file.name
     stronger = {"REDIS": environ["REDIS"]} if environ.get("REDIS") else {}
-    return _loaded(service, file, {**environ, **process.environ, **stronger}, problems), file
+    return _loaded(service, file, without_files({**environ, **process.environ, **stronger}), problems), file
 
 
 def _loaded(service: str, file: Path | None, environ: dict[str, str], problems: list[Problem]) -> Any:

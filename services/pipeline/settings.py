@@ -30,6 +30,7 @@ class Settings(ServiceSettings):
     """From the event streams of ``watch`` to the Parquet files of ``archive``."""
 
     service: ClassVar[str] = "pipeline"
+    changes_login: ClassVar[bool] = False
     rules: ClassVar[tuple[Rule, ...]] = (
         renewal_is_in_time,
         pipelines_register,

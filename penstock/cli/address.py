@@ -1,0 +1,25 @@
+"""Options that take the URL of a server: itself, or where it stands, so that no password is on the command line."""
+
+import os
+from typing import Final
+
+import typer
+
+from penstock.secrets import FILE, NoSecret, in_file, resolved
+
+FORMS: Final = "A URL, @FILE that holds it, or env:NAME of a variable that does."
+
+
+def located(ctx: typer.Context, param: typer.CallbackParam, value: str | None) -> str | None:
+    """Return the URL that ``value`` is or refers to; for an option that reads REDIS, REDIS_FILE stands in for it."""
+    try:
+        variable = param.envvar if isinstance(param.envvar, str) else None
+        source = ctx.get_parameter_source(str(param.name))
+        by_file = os.environ.get(f"{variable}{FILE}") if variable else None
+        if by_file and source and source.name in ("ENVIRONMENT", "DEFAULT"):
+            if source.name == "ENVIRONMENT":
+                raise typer.BadParameter(f"{variable} and {variable}{FILE} are both set: unset one of them")
+            return in_file(by_file)
+        return None if value is None else resolved(value, os.environ)
+    except NoSecret as error:
+        raise typer.BadParameter(str(error)) from None

@@ -1,0 +1,70 @@
+"""Values that stand in a file or in a variable, so that they never stand on a command line, which ``ps`` shows."""
+
+import errno
+import os
+import re
+import stat
+from collections.abc import Mapping
+from typing import Final
+
+from penstock.errors import PenstockError
+
+FILE: Final = "_FILE"
+"""What a variable's name ends in that names a file with the value."""
+LARGEST: Final = 65_536
+"""Bytes of such a file."""
+
+
+class NoSecret(PenstockError):
+    """A value could not be had from where it was said to be; says why, and nothing of the value."""
+
+
+def content(file: str, largest: int) -> bytes:
+    """Return what is in ``file``, at most ``largest + 1`` bytes. Raise ``OSError``; never wait for a writer."""
+    with open(file, "rb", opener=_regular) as stream:
+        return stream.read(largest + 1)
+
+
+def _regular(name: str, flags: int) -> int:
+    """Open a file that has an end. A FIFO that nobody writes to would be waited for."""
+    number = os.open(name, flags | os.O_NONBLOCK)
+    mode = os.fstat(number).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(number)
+        code = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
+        raise OSError(code, "Is a directory" if stat.S_ISDIR(mode) else "not a regular file")
+    return number
+
+
+def in_file(file: str) -> str:
+    """Return the text in ``file`` without the end of its last line. Raise ``NoSecret``."""
+    place = "the file" if re.search(r"://|@", file) else file  # the value itself, given by mistake
+    try:
+        found = content(file, LARGEST)
+        if len(found) > LARGEST:
+            raise NoSecret(f"{place} is longer than {LARGEST} bytes: expected one value")
+        text = found.decode("utf-8-sig").rstrip("\r\n")
+    except OSError as error:
+        raise NoSecret(f"{place} cannot be read: {error.strerror}") from None
+    except ValueError:
+        raise NoSecret(f"{place} is not UTF-8") from None
+    if not text:
+        raise NoSecret(f"{place} is empty: expected one value")
+    return text
+
+
+def resolved(text: str, environ: Mapping[str, str]) -> str:
+    """Return ``text``, or what ``@FILE`` or ``env:NAME`` in its place refers to. Raise ``NoSecret``."""
+    if text.startswith("@"):
+        return in_file(text[1:])
+    if text.startswith("env:"):
+        if value := environ.get(text[4:]):
+            return value
+        raise NoSecret(f"the variable {text[4:]} is not set: expected a URL in it")
+    return text
+
+
+def without_files(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return ``environ`` without each ``X_FILE`` beside an ``X``, as after an option that has decided on ``X``."""
+    beside = {f"{name}{FILE}" for name, value in environ.items() if value}
+    return {name: value for name, value in environ.items() if name not in beside}
