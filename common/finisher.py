@@ -81,6 +81,7 @@ class Finisher:
             "deadlines": keys.deadlines,
             "delayed": keys.delayed,
             **keys.telling,
+            **keys.answering,
             "letters": keys.dead,
             "done": keys.metric("done"),
             "late": keys.metric("done:late"),

@@ -34,6 +34,8 @@ class Keys:
         self.message_ids = f"{namespace}:message:ids"
         self.deadlines = f"{namespace}:message:deadlines"
         self.delayed = f"{namespace}:message:delayed"
+        self.answers = f"{namespace}:message:answers"
+        self.answers_more = f"{namespace}:message:answers:more"
         self.due = f"{namespace}:message:due"
         """A channel, not a key: says that something falls due before all that was due so far."""
 
@@ -72,6 +74,15 @@ class Keys:
     def telling(self) -> dict[str, str]:
         """The keys of ``lua/parts/events.lua``."""
         return {"events": self.events, "events_written": self.metric("events"), "events_marks": self.event_marks}
+
+    @property
+    def answering(self) -> dict[str, str]:
+        """The keys of ``lua/parts/answers.lua``."""
+        return {
+            "answers": self.answers,
+            "answers_more": self.answers_more,
+            "answers_sent": self.metric("answers"),
+        }
 
     def rollup(self, window: str) -> str:
         """What happened in a window of time, which its start names: ``2026-11-21``, ``...T18``, ``...T18:05``."""

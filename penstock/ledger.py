@@ -74,7 +74,7 @@ async def ledger(redis: "Redis", keys: Keys) -> Ledger | None:
     problems = [str(reply) for reply in instant.lengths.values() if isinstance(reply, Exception)]
     numbers = {name: numbers_of(name, fields, problems) for name, fields in instant.counters.items()}
     laws = _laws(numbers, sum(pending.values()), instant)
-    problems += [_imbalance(law) for law in laws if law.difference]
+    problems += [imbalance(law) for law in laws if law.difference]
     reasons = sum(number for reason, number in numbers["dead"].items() if reason != "count")
     if reasons != (dead := numbers["dead"].get("count", 0)):
         problems.append(f"dead: count is {dead:,}, its reasons add up to {reasons:,}")
@@ -103,7 +103,8 @@ def _laws(numbers: Mapping[str, Mapping[str, int]], pending: int, instant: _Inst
     return [Law("taken", count["taken"] + pending, taken), Law("registered", count["registered"], registered)]
 
 
-def _imbalance(law: Law) -> str:
+def imbalance(law: Law) -> str:
+    """What is wrong with a law, in words."""
     amount = f"{law.difference:,} missing" if law.difference > 0 else f"{-law.difference:,} too many"
     parts = " + ".join(f"{name} {count:,}" for name, count in law.parts.items())
     return f"{law.whole} {law.count:,} is not {parts}: {amount}"

@@ -15,6 +15,7 @@ from common.context import Context
 from common.durability import Durability
 from common.finisher import Finisher, Place
 from common.trouble import Trouble
+from penstock.answers import answers
 from penstock.events import entries
 from penstock.keys import Keys
 from penstock.ledger import ledger
@@ -27,6 +28,7 @@ from services.mdispatch import settings as mdispatch
 from services.mdispatch.answers import Answers
 from services.mdispatch.dispatch import Dispatch
 from services.monitor import settings as monitor
+from services.monitor.answers import Answers as Answering
 from services.monitor.done import understood
 from services.monitor.sweep import Sweep
 
@@ -163,6 +165,10 @@ class Hop:
                 return wait
         raise AssertionError("the sweep does not come to an end")
 
+    async def end_answers(self, monitor: int = 0) -> float:
+        """Have lists for answers ended whose time is over; seconds until more are due."""
+        return await Answering(self.monitors[monitor].context, self.keys).end()
+
     async def advance(self, seconds: int) -> None:
         """Let time pass: everything that is on record becomes so much older, and ends so much sooner."""
         names = [key async for key in self.redis.scan_iter(f"{self.keys.message('')}*")]
@@ -173,6 +179,7 @@ class Hop:
                 wire.pttl(key)
             replies = await wire.execute()
         zsets = {key: await self.redis.zrange(key, 0, -1, withscores=True) for key in self._zsets}
+        lists = {name: await self.redis.pttl(name) for name, _ in zsets[self.keys.answers]}
         async with self.redis.pipeline(transaction=True) as wire:
             for key, moments, left in zip(hashes, replies[::2], replies[1::2], strict=True):
                 known = {name: moment for name, moment in zip(TIMES, moments, strict=True) if moment is not None}
@@ -180,14 +187,17 @@ class Hop:
                     wire.hset(key, name, str(Decimal(decoded(moment)) - seconds))
                 if left >= 0:
                     wire.pexpire(key, max(left - seconds * 1000, 0))
+            for name, left in lists.items():
+                if left >= 0:
+                    wire.pexpire(name, max(left - seconds * 1000, 0))
             for key, scores in zsets.items():
                 if scores:
                     wire.zadd(key, {id: score - seconds for id, score in scores})
             await wire.execute()
 
     @property
-    def _zsets(self) -> tuple[str, str]:
-        return self.keys.deadlines, self.keys.delayed
+    def _zsets(self) -> tuple[str, ...]:
+        return self.keys.deadlines, self.keys.delayed, self.keys.answers
 
     async def now(self) -> float:
         seconds, micros = await self.redis.time()
@@ -241,7 +251,7 @@ class Hop:
         """What ``penstock audit`` objects to."""
         found = await ledger(self.redis, self.keys)
         assert found
-        return found.problems
+        return found.problems + (await answers(self.redis, self.keys))[1]
 
 
 Start = Callable[..., Awaitable[Hop]]

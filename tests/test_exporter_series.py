@@ -32,6 +32,15 @@ async def test_what_is_in_flight_and_delayed_is_shown(redis: Redis) -> None:
     assert (found("in_flight"), found("delayed")) == (3, 2)
 
 
+async def test_answers_are_shown_by_what_became_of_them(redis: Redis) -> None:
+    await policy(redis)
+    fields: dict[Any, Any] = {"count": 9, "taken": 3, "expired": 2, "lasting": 1, "refused": 4}
+    await redis.hset("demo:metrics:answers", mapping=fields)
+    found = await scraped(redis)
+    results = ("sent", "taken", "expired", "lasting", "unseen", "refused")
+    assert [found("answers_total", result=result) for result in results] == [9, 3, 2, 1, 0, 4]
+
+
 async def test_the_oldest_in_flight_is_the_last_of_the_ids_that_is_not_finished(redis: Redis) -> None:
     await policy(redis)
     for id, age in ((1, 400), (2, 300), (3, 200), (4, 100)):

@@ -90,8 +90,8 @@ def test_no_script_looks_for_keys(file: Path) -> None:
 @each_file
 def test_no_script_makes_up_a_key(file: Path) -> None:
     """Every command but TIME and PUBLISH works on a declared key, or on a name taken from a declared list of them."""
-    keys = {name.rstrip("?.") for kind, name, _ in declared_in(file) if kind == "KEYS"}
-    singles = {name.rstrip("?.") for kind, name, _ in declared_in(file) if name.endswith("...")}
+    keys = {name.rstrip("?.") for kind, name, _ in declared_for(file) if kind == "KEYS"}
+    singles = {name.rstrip("?.") for kind, name, _ in declared_for(file) if name.endswith("...")}
     loops = {single.rstrip("s") for single in singles}
     for names, places in re.findall(r"local ([\w, ]+) = (\w+\[[^\n]*)", body_of(file)):
         if all(place.partition("[")[0].strip() in singles for place in places.split(",")):

@@ -300,7 +300,9 @@ class Tracking(RuleBasedStateMachine):
         names = {decoded(key).removeprefix(prefix) async for key in self.redis.scan_iter(f"{prefix}*", count=1000)}
         messages = {str(id): message for id, message in self.model.messages.items() if message.recorded}
         chains = {f"xid:{xid}": chain for xid, chain in self.model.chains.items()}
-        assert names - {"id", "ids", "deadlines", "delayed"} == messages.keys() | chains.keys()
+        assert (
+            names - {"id", "ids", "deadlines", "delayed", "answers", "answers:more"} == messages.keys() | chains.keys()
+        )
         for name, kept in (messages | chains).items():
             left = await self.redis.pttl(prefix + name) / 1000 - (kept.expires - self.model.now)
             assert -self.drift - 1 <= left <= HAIR, (name, left)

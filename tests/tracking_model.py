@@ -300,6 +300,7 @@ class Model:
 
     def pass_on(self, reply_to: str, answer: bytes) -> None:
         if reply_to:
+            self.count("answers")
             self.replies.setdefault(reply_to, []).append(answer)
         else:
             self.count("dead", "badAnswer")
@@ -389,6 +390,7 @@ class Model:
             self.chains[request.xid] = Chain(chain.kind, [message.id], self.now + EXPIRE, dead=True)
         self.letters[reason, request.payload, message.attempt] += 1
         if request.reply_to:
+            self.count("answers")
             self.replies.setdefault(request.reply_to, []).append(b"%b %d" % (reason.encode(), message.attempt))
         self.count("dead", reason)
         self.tell("dead", message.id, message.attempt)

@@ -2,6 +2,7 @@
 --
 -- FLAGS allow-oom
 -- WITH events
+-- WITH answers
 -- KEYS pending     list    entries that this instance has taken and not settled (oldest at the tail)
 -- KEYS source      list    where they came from
 -- KEYS ids         list    ids in flight, newest at the head
@@ -19,7 +20,7 @@
 -- ARGV held        how many entries `pending` holds as the caller knows it; nothing is done where it holds others
 -- ARGV batch       most entries to take
 -- ARGV bytes       no more are taken once they reach this size together
--- ARGV life        how long a list for answers lives after the last one (s), if this push makes it or it has a TTL
+-- ARGV life        how long a list for answers lives after the last one (s), if an answer has made it
 -- ARGV lasting     the lists for answers that the settings name, which are never given a TTL: JSON, an array
 -- ARGV history     most events to keep; 0 for none
 -- ARGV due         channel that is told when something falls due before all else
@@ -48,6 +49,7 @@ local here, waiting = length('LLEN', pending), length('LLEN', source)
 length('XLEN', events) length('HLEN', events_written) length('ZCARD', events_marks)
 local in_flight, held_back = length('ZCARD', deadlines), length('ZCARD', delayed)
 length('LLEN', ids) length('LLEN', letters)
+length('ZCARD', answers) length('HLEN', answers_more) length('HLEN', answers_sent)
 for _, metric in ipairs({done, late, unknown, failed, dead}) do length('HLEN', metric) end
 if problem then return problem end
 if here ~= tonumber(held) then return false end
@@ -134,19 +136,16 @@ end
 local lives_on = {}
 for _, name in ipairs(cjson.decode(lasting)) do lives_on[name] = true end
 
--- A list that was there without a TTL holds what others were promised: only one that this push made is given one, and
--- one that its reader has given it is never shortened.
-local function limit_life(key, length)
-  local left = length == 1 and 0 or call('PTTL', key)
-  if left >= 0 and left < life * 1000 then call('EXPIRE', key, life) end
-end
-
 local function pass_on(message, answer, refusal)
-  if refusal then return bury(message, 'badAnswer', refusal) end
-  if answer == pending then return bury(message, 'badAnswer', 'nobody is waiting: the request had no replyTo') end
-  local pushed = pcall('LPUSH', answer, message)
-  if type(pushed) == 'table' then return bury(message, 'badAnswer', answer .. ': ' .. pushed.err) end
-  if not lives_on[answer] then limit_life(answer, pushed) end
+  if refusal then
+    tally_answers('refused', 1)
+  elseif answer == pending then
+    refusal = 'nobody is waiting: the request had no replyTo'
+  else
+    local failed = send(answer, message, now, tonumber(life), lives_on[answer])
+    refusal = failed and answer .. ': ' .. failed
+  end
+  if refusal then bury(message, 'badAnswer', refusal) end
 end
 
 local count = #entries / 4
@@ -191,6 +190,7 @@ for _ = 1, in_flight + held_back > 0 and 2 * count or 0 do
   call('RPOP', ids)
 end
 tell(at, tonumber(history))
+sent(due)
 
 for key, fields in pairs(counts) do
   for field, number in pairs(fields) do pcall('HINCRBY', key, field, number) end

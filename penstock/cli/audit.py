@@ -77,6 +77,8 @@ def audit(
 
     For every list that a hop feeds, taken = delivered + dead + dropped + pending. Where messages are tracked, taken =
     registered + untracked + dead at the door + pending, and registered = done + dead + expired + in flight + delayed.
+    Answers that were sent = taken + waiting + expired + those in lists that live for good. An answer counts as taken if
+    its list ended without it: whether its reader took it, or somebody deleted it, cannot be known.
     A list that has a TTL, or that the server may evict, is named, too.
 
     All of a namespace is read at one instant. A composition is a directory, written with a slash; its servers are those
@@ -164,15 +166,21 @@ async def _one(namespace: str, url: str) -> "Audit | Ledger":
 
 
 async def _sums(redis: "Redis", namespace: str) -> "Audit | Ledger | None":
+    from penstock.answers import answers
     from penstock.audit import audit
     from penstock.hazards import hazards
     from penstock.keys import Keys
     from penstock.ledger import ledger
 
-    result = await ledger(redis, Keys(namespace)) or await audit(redis, Keys(namespace))
-    if result is None:
-        return None
-    return replace(result, problems=[*result.problems, *await hazards(redis, Keys(namespace))])
+    keys = Keys(namespace)
+    tracked = await ledger(redis, keys)
+    if tracked:
+        law, problems = await answers(redis, keys)
+        tracked = replace(
+            tracked, laws=[*tracked.laws, *([law] if law else [])], problems=[*tracked.problems, *problems]
+        )
+    result = tracked or await audit(redis, keys)
+    return result and replace(result, problems=[*result.problems, *await hazards(redis, keys)])
 
 
 def _print_hops(hops: Sequence[Hop], as_json: bool, *, brief: bool, many: bool) -> None:

@@ -244,7 +244,7 @@ class Settings(ServiceSettings):
 
     def metrics(self) -> tuple[str, ...]:
         tracked = ("registered", "untracked", "done", "done:late", "done:unknown", "timeout", "failed", "retry")
-        return ("taken", "delivered", *tracked, "dead", "expired", "touched", "revived", "buried")
+        return ("taken", "delivered", *tracked, "answers", "dead", "expired", "touched", "revived", "buried")
 
     def policy(self) -> dict[str, str | int]:
         """What monitors and the command line have to know of this namespace: see docs/keys.md."""

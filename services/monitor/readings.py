@@ -18,7 +18,7 @@ from penstock.survey import Instance, instances
 
 METRICS: Final = (
     *("taken", "delivered", "dropped", "registered", "untracked", "done", "done:late", "done:unknown"),
-    *("timeout", "failed", "retry", "dead", "expired", "touched", "batches"),
+    *("timeout", "failed", "retry", "dead", "expired", "touched", "batches", "answers"),
 )
 TAIL: Final = 100
 """How many of the oldest ids are looked at for one that is in flight."""

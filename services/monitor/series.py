@@ -56,6 +56,11 @@ CROSSED: Final = {
     "count": ("batches", "Batches that arrived on vpush's other server."),
     "bytes": ("bytes", "Bytes of the batches that arrived there."),
 }
+ANSWERS: Final = {
+    "sent": "count",
+    **{name: name for name in ("taken", "expired", "lasting", "unseen", "refused")},
+}
+"""What became of answers, and the field of the metric that counts it."""
 REASONS: Final = ("timeout", "failed", "poison", "badRequest", "badAnswer", "badDone")
 TENTHS: Final = range(0, 100, 10)
 
@@ -87,6 +92,11 @@ def families(readings: Readings) -> list[Metric]:
         name: CounterMetricFamily(f"penstock_{name}", help, labels=["namespace"])
         for name, (_, help) in COUNTERS.items()
     }
+    answers = CounterMetricFamily(
+        "penstock_answers",
+        "Answers sent; taken or expired by the time their list was ended; in lists that live for good; refused.",
+        labels=["namespace", "result"],
+    )
     dead = CounterMetricFamily("penstock_dead", "Dead letters, by reason.", labels=["namespace", "reason"])
     response = HistogramMetricFamily(
         "penstock_response_seconds",
@@ -101,11 +111,13 @@ def families(readings: Readings) -> list[Metric]:
     for reading in readings:
         _add_gauges(gauges, reading)
         _add_counters(counters, dead, reading)
+        for result, field in ANSWERS.items() if reading.tracked else ():
+            answers.add_metric([shown(reading.namespace), result], reading.metrics["answers"].get(field, 0))
         for field, family in crossed.items() if reading.link else ():
             family.add_metric([shown(reading.namespace)], reading.metrics["batches"].get(field, 0))
         if reading.timeout:
             response.add_metric([shown(reading.namespace)], *_histogram(reading.metrics["done"], reading.timeout))
-    return [*gauges.values(), *counters.values(), dead, *crossed.values(), response]
+    return [*gauges.values(), *counters.values(), answers, dead, *crossed.values(), response]
 
 
 def _gauge(name: str, help: str, labels: Sequence[str]) -> GaugeMetricFamily:

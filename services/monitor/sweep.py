@@ -51,6 +51,7 @@ class Sweep:
                 delayed=keys.delayed,
                 ids=keys.message_ids,
                 **keys.telling,
+                **keys.answering,
                 letters=keys.dead,
                 timespan=policy.timeout,
                 expire=policy.expire,

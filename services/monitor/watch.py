@@ -9,6 +9,7 @@ from penstock.keys import Keys
 from penstock.names import decoded
 from penstock.policy import Policy
 from penstock.tracking import touch
+from services.monitor.answers import Answers
 from services.monitor.done import understood
 from services.monitor.settings import Settings
 from services.monitor.sweep import Sweep
@@ -21,7 +22,7 @@ class Watch:
         self._context, self._keys = context, Keys(namespace)
         self._pending = context.pending(context.settings.pending_of(namespace))
         self._done = context.beside(f"done {namespace}")
-        self._sweep = Sweep(context, self._keys)
+        self._sweep, self._answers = Sweep(context, self._keys), Answers(context, self._keys)
         self._policy: Policy | None = None
 
     async def sweep(self) -> float:
@@ -29,7 +30,7 @@ class Watch:
         known, self._policy = self._policy, await Policy.read(self._context.redis, self._keys)
         if known and self._policy and self._terms(self._policy) != self._terms(known):
             await self._done.wake()
-        return await self._sweep.act(self._policy) if self._policy else inf
+        return min(await self._sweep.act(self._policy), await self._answers.end()) if self._policy else inf
 
     @property
     def looked_at(self) -> float:

@@ -1,6 +1,7 @@
 -- Do what is due with messages: deliver what was delayed; of those past their deadline try again, or bury.
 --
 -- WITH events
+-- WITH answers
 -- KEYS deadlines   zset    ids in flight by deadline (s since the epoch)
 -- KEYS delayed     zset    ids to be delivered later, by when
 -- KEYS ids         list    ids in flight, newest at the head
@@ -13,7 +14,7 @@
 -- KEYS subjects... hash    four a message: its record, that of its xid, its queue, the list for an answer (or its record)
 -- ARGV timespan    how long a worker has (s)
 -- ARGV expire      how long a record lives (s)
--- ARGV life        how long a list for answers lives after the last one (s), if this push makes it or it has a TTL
+-- ARGV life        how long a list for answers lives after the last one (s), if an answer has made it
 -- ARGV history     most events to keep; 0 for none
 -- ARGV lasting     the lists for answers that the settings name, which are never given a TTL: JSON, an array
 -- ARGV origin      the list that clients push to, for dead letters
@@ -35,8 +36,8 @@ local function check(kind, key)
     return redis.error_reply('WRONGTYPE ' .. key .. ' holds a ' .. kinds[key] .. ', expected a ' .. kind)
   end
 end
-for kind, keys in pairs({list = {ids, letters}, zset = {deadlines, delayed, events_marks}, stream = {events},
-    hash = {delivered, timeout, retry, dead, expired, events_written}}) do
+for kind, keys in pairs({list = {ids, letters}, zset = {deadlines, delayed, answers, events_marks}, stream = {events},
+    hash = {delivered, timeout, retry, dead, expired, events_written, answers_more, answers_sent}}) do
   for _, key in ipairs(keys) do
     local wrong = check(kind, key)
     if wrong then return wrong end
@@ -124,13 +125,6 @@ end
 local lives_on = {}
 for _, name in ipairs(cjson.decode(lasting)) do lives_on[name] = true end
 
--- A list that was there without a TTL holds what others were promised: only one that this push made is given one, and
--- one that its reader has given it is never shortened.
-local function limit_life(key, length)
-  local left = length == 1 and 0 or call('PTTL', key)
-  if left >= 0 and left < life * 1000 then call('EXPIRE', key, life) end
-end
-
 -- For good: a dead letter, an error for whoever waits for an answer, and a tombstone by which a late `done` is known.
 local function bury(record, xid_key, answer, id, known, reason)
   local kind = unlink(xid_key, id)
@@ -148,8 +142,9 @@ local function bury(record, xid_key, answer, id, known, reason)
   end
   if answer ~= record then
     local words = {reason = reason, attempts = tonumber(known.attempt), words = known.error}
-    local pushed = pcall('LPUSH', answer, cjson.encode({meta = {id = known.xid}, error = words}))
-    if type(pushed) == 'number' and not lives_on[answer] then limit_life(answer, pushed) end
+    send(answer, cjson.encode({meta = {id = known.xid}, error = words}), now, tonumber(life), lives_on[answer])
+  elseif known.replyTo then
+    tally_answers('refused', 1)
   end
   tally(dead, 'count')
   tally(dead, reason)
@@ -214,6 +209,7 @@ for _ = 1, 2 * acted do
 end
 if acted > 0 and call('ZCARD', deadlines) + call('ZCARD', delayed) == 0 then call('UNLINK', ids) end
 tell(at, tonumber(history))
+sent(due)
 
 for key, fields in pairs(counts) do
   for field, number in pairs(fields) do pcall('HINCRBY', key, field, number) end
