@@ -1,10 +1,11 @@
 """What a running service works with: its settings, its two connections, its name, and whether it shall go on."""
 
 import asyncio
+import time
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, NamedTuple, Self, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Self, TypeVar
 
 from redis.asyncio import Redis
 from redis.exceptions import NoScriptError, ResponseError
@@ -12,7 +13,7 @@ from structlog.typing import FilteringBoundLogger
 
 from common.durability import Durability
 from common.settings import ServiceSettings
-from common.trouble import Trouble
+from common.trouble import Trouble, is_full
 from penstock.connection import SILENCE
 from penstock.errors import WrongType
 from penstock.keys import Keys, pending_of
@@ -21,14 +22,20 @@ from penstock.names import decoded
 from penstock.wire import Command, Wire, pack
 
 S = TypeVar("S", bound=ServiceSettings)
+FULL: Final = 0.2
+"""Seconds between two looks at a list while the server is full."""
+REFUSED: Final = object()
+"""The outcome of a script that a full server has refused."""
 
 
 @dataclass(frozen=True)
 class Transaction:
-    """A MULTI as bytes, and how many replies it brings."""
+    """What the server does at one instant, as bytes, and how many replies it brings."""
 
     packed: bytes
     replies: int
+    multi: bool
+    """Whether the replies to the commands are those of an EXEC."""
 
 
 class Taken(NamedTuple):
@@ -65,7 +72,7 @@ class Context(Generic[S]):
     """How many of the oldest messages of a pending list, by its name without the id, came from dead instances."""
     _stopped: asyncio.Event = field(default_factory=asyncio.Event)
     _beside: "dict[str, Self]" = field(default_factory=dict)
-    _under_way: deque[int] = field(default_factory=deque)
+    _under_way: deque[Transaction] = field(default_factory=deque)
     _woken: bool = False
     _waits: bool = False
     _known: set[str] = field(default_factory=set)
@@ -100,11 +107,14 @@ class Context(Generic[S]):
         nobody was told of: a lost connection's wait goes on in a server that has not noticed. Cancelled, the wire is
         cut, and what the server moved is in ``pending`` for the next run. ``then`` is done by the server as soon as the
         wait is over, without a round trip between; ``settled`` has its outcome.
+
+        A full server refuses to wait: then there is something to do as soon as a message lies in ``source``, and the
+        script that comes next has to take it from there.
         """
         self._waits = self.running and not self._woken
         try:
             if then:
-                self._under_way.append(then.replies)
+                self._under_way.append(then)
             if not self._waits and then:
                 await self.wire.send(then.packed)
             if self._waits:
@@ -112,6 +122,10 @@ class Context(Generic[S]):
                 wait = pack([("BLMOVE", source, pending, "RIGHT", side, longest)])
                 await self.wire.send(wait + then.packed if then else wait)
                 (reply,) = await self.wire.receive(1)
+                if is_full(reply):
+                    self.trouble.full_server(reply)
+                    return Taken(then is not None or await self._look_out(source, pending, longest))
+                self.trouble.has_room()
                 if isinstance(reply, ResponseError):
                     raise await self.named(reply, source, pending)
                 if reply is not None:
@@ -122,19 +136,41 @@ class Context(Generic[S]):
         finally:
             self._waits = self._woken = False
 
-    def transaction(self, *commands: Command) -> Transaction:
-        """``commands`` as one MULTI that also looks for the order to stop, packed, to be sent any number of times.
+    async def _look_out(self, source: str, pending: str, longest: float) -> bool:
+        """Look for a message now and then, at most ``longest`` seconds; True also if ``wake`` asked to look."""
+        until = time.monotonic() + longest
+        while self.running and not self._woken:
+            if await self.redis.exists(source, pending):
+                return True
+            if time.monotonic() >= until:
+                return False
+            await self.pause(FULL)
+            try:
+                await self.redis.execute_command("LMOVE", pending, pending, "RIGHT", "RIGHT")  # changes nothing
+            except ResponseError as error:
+                if not is_full(error):
+                    raise
+            else:
+                self.trouble.has_room()
+                return self.running
+        return self.running
 
-        A script in it goes by its source, unless it is the only command: NOSCRIPT then means that nothing was done.
+    def transaction(self, *commands: Command) -> Transaction:
+        """``commands``, done at one instant, and a look for the order to stop; packed, to be sent any number of times.
+
+        Several go in a MULTI, which a full server refuses, and a script among them by its source. A script alone needs
+        none: it may go by its digest, since NOSCRIPT means that nothing was done.
         """
         looks: list[Command] = [("EXISTS", self.registration)] if self.registration else []
-        batch = [("MULTI",), *commands, *looks, ("EXEC",), *self.durability.commands]
-        return Transaction(pack(batch), len(batch))
+        multi = len(commands) > 1
+        batch = [("MULTI",), *commands, *looks, ("EXEC",)] if multi else [*commands, *looks]
+        batch += self.durability.commands
+        return Transaction(pack(batch), len(batch), multi)
 
     async def send(self, transaction: Transaction) -> None:
         """Send it; ``settled`` has the outcome. More than one may be under way."""
         await self.wire.send(transaction.packed)
-        self._under_way.append(transaction.replies)
+        self._under_way.append(transaction)
 
     async def confirm(self) -> None:
         """Wait until all that earlier runs settled is as durable as the settings ask.
@@ -156,12 +192,17 @@ class Context(Generic[S]):
 
         Raises the first error that one of them met.
         """
-        replies = await self.wire.receive(self._under_way.popleft())
-        confirmations = replies[len(replies) - len(self.durability.commands) :]
-        executed = replies[len(replies) - len(confirmations) - 1]
-        for reply in [*replies, *(executed if isinstance(executed, list) else ())]:
+        transaction = self._under_way.popleft()
+        replies = await self.wire.receive(transaction.replies)
+        count = len(replies) - len(self.durability.commands)
+        executed, confirmations = replies[:count], replies[count:]
+        if transaction.multi:
+            executed = [*executed[:-1], *(executed[-1] if isinstance(executed[-1], list) else executed[-1:])]
+        for reply in [*executed, *confirmations]:
             if isinstance(reply, ResponseError):
                 raise ours(reply)
+        if transaction.multi:
+            executed = executed[count - 1 :]
         self.durability.check(confirmations)
         if self.registration and executed.pop() == 0:
             self.suspect.set()
@@ -170,7 +211,7 @@ class Context(Generic[S]):
         return list(executed)
 
     async def run(self, script: Script, meanwhile: Callable[[], object] = lambda: None, /, **named: Any) -> Any:
-        """The result of ``script``, alone in its transaction, so that NOSCRIPT undoes all of it, and alone under way.
+        """The result of ``script``, alone in its transaction, and alone under way.
 
         By its digest once the server has it. ``meanwhile`` is done while the server works. Raises as ``settled`` does.
         """
@@ -185,6 +226,19 @@ class Context(Generic[S]):
         meanwhile()
         (result,) = await self.settled()
         self._known.add(script.name)
+        return result
+
+    async def run_unless_full(self, script: Script, *meanwhile: Callable[[], object], **named: Any) -> Any:
+        """As ``run``; after a while ``REFUSED`` where the memory of the server is full, and nothing was done."""
+        try:
+            result = await self.run(script, *meanwhile, **named)
+        except ResponseError as error:
+            if not is_full(error):
+                raise
+            self.trouble.full_server(error)
+            await self.pause(FULL)
+            return REFUSED
+        self.trouble.has_room()
         return result
 
     async def ask(self, script: Script, /, **named: Any) -> Any:

@@ -10,8 +10,10 @@ from structlog.typing import FilteringBoundLogger
 
 from common.settings import ServiceSettings
 from penstock.claims import Claims, written
+from penstock.errors import WrongType
 from penstock.keys import Keys
 from penstock.names import encoded
+from penstock.snapshot import Writes
 
 STALE: Final = 5.0
 """Seconds after which what is known is read again, before the next message is looked at."""
@@ -25,12 +27,22 @@ async def announce(redis: "Redis", keys: Keys, settings: ServiceSettings, log: F
     held: Any = await redis.hvals(encoded(keys.holdings))
     former = {name for words in held for names in json.loads(words) for name in names}
     words = written(settings.lists(), former | {*settings.pending_lists})
-    async with redis.pipeline(transaction=False) as wire:
-        for directory in keys.directories:
-            wire.hset(encoded(directory), encoded(keys.namespace), words)
-        replies: list[Any] = await wire.execute(raise_on_error=False)
-    if all(isinstance(reply, ResponseError) for reply in replies):
-        log.warning("other services do not know the lists of this one", key=keys.directories[0], reason=str(replies[0]))
+    refusals = [
+        await _refusal(redis, encoded(directory), encoded(keys.namespace), words) for directory in keys.directories
+    ]
+    if all(refusals):
+        log.warning("other services do not know the lists of this one", key=keys.directories[0], reason=refusals[0])
+
+
+async def _refusal(redis: "Redis", directory: bytes, namespace: bytes, words: str) -> str:
+    """Why the server does not take what was announced; empty if it does."""
+    try:
+        async with Writes(redis) as writes:
+            writes.hset(directory, namespace, words)
+            await writes.execute()
+    except (ResponseError, WrongType) as error:
+        return str(error)
+    return ""
 
 
 class Directory:

@@ -1,12 +1,16 @@
 """How safe a settled batch must be before the service goes on: in memory, on disk, or on replicas."""
 
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
 from penstock.errors import PenstockError, Unsuitable
+from penstock.lua import Script
 from penstock.wire import Command
+
+_confirm: Final = Script.read(Path(__file__).parent / "lua" / "confirm.lua")
 
 
 class NotDurable(PenstockError):
@@ -45,7 +49,7 @@ class Durability:
 
         A connection that has written nothing is not waited for: a wait alone would confirm nothing after a reconnect.
         """
-        return [("MULTI",), ("LPUSH", key, ""), ("LPOP", key), ("EXEC",), *self.commands]
+        return [_confirm.by_source(pending=key), *self.commands]
 
     def check(self, confirmations: list[Any]) -> None:
         """Raise ``NotDurable`` where the replies to ``commands`` do not confirm what is asked, or their error."""

@@ -54,6 +54,11 @@ def passes(error: Exception) -> bool:
     return isinstance(error, PASSING) or (isinstance(error, ResponseError) and bool(PASSING_WORDS.search(str(error))))
 
 
+def is_full(reply: object) -> bool:
+    """Whether the server has refused something since its memory is full; Redis 6.2 says so of a script in words."""
+    return isinstance(reply, OutOfMemoryError) or (isinstance(reply, ResponseError) and "OOM" in str(reply))
+
+
 def told(error: Exception) -> str:
     """One line of what is wrong."""
     if isinstance(error, AskError):
@@ -69,6 +74,7 @@ class Trouble:
         self._since: float | None = None
         self._told: set[str] = set()
         self.failures = 0
+        self.server_is_full = False
 
     def begins(self, error: Exception) -> bool:
         """Note it; True where it had not been told yet."""
@@ -82,8 +88,19 @@ class Trouble:
         self._log.warning("waiting", reason=told(error))
         return True
 
+    def full_server(self, error: Exception) -> None:
+        """Note it. It is not over until ``has_room``, though scripts that take no memory run."""
+        self.server_is_full = True
+        self.begins(error)
+
+    def has_room(self) -> None:
+        """Note that the server takes again what it has refused since its memory was full."""
+        if self.server_is_full:
+            self.server_is_full = False
+            self.over()
+
     def over(self) -> None:
-        if self._since is not None:
+        if self._since is not None and not self.server_is_full:
             self._log.info("resumed", after=round(time.monotonic() - self._since, 3))
             self._since, self.failures = None, 0
             self._told.clear()

@@ -1,10 +1,12 @@
 """Taking messages from a list so that none is lost on the way: taken into a list of one's own, settled, or put back."""
 
+import asyncio
 import secrets
 from pathlib import Path
 from typing import Final
 
 from redis.asyncio import Redis
+from redis.exceptions import OutOfMemoryError
 
 from penstock.lua import Script
 from penstock.names import decoded, encoded
@@ -13,6 +15,10 @@ _take, _restore = (Script.read(Path(__file__).parent / "lua" / f"{verb}.lua") fo
 
 NAME: Final = "penstock-pull-"
 """Pulls are told alive from dead by the names of the server's connections."""
+
+
+FULL: Final = 0.2
+"""Seconds between two looks at a list while the server is full."""
 
 
 def new_taker() -> str:
@@ -42,28 +48,31 @@ class Pull:
         return sum([await self._put_back(taker, 0) for taker in takers if NAME + taker not in alive])
 
     async def take(self, batch: int, size: int) -> list[bytes]:
-        """At most ``batch`` messages, oldest first; what was taken before is settled with it, in one transaction.
+        """At most ``batch`` messages, oldest first; what was taken before is settled in the same step.
 
         ``size``: no further message once they have so many bytes together.
         """
-        async with self._redis.pipeline(transaction=True) as transaction:
-            transaction.delete(self.pending)
-            _take.queue(
-                transaction,
-                source=self._source,
-                pending=self.pending,
-                takers=self._takers,
-                taker=self._taker,
-                batch=batch,
-                bytes=size,
-            )
-            _, messages = await transaction.execute()
-        taken: list[bytes] = messages
+        taken: list[bytes] = await _take(
+            self._redis,
+            source=self._source,
+            pending=self.pending,
+            takers=self._takers,
+            taker=self._taker,
+            batch=batch,
+            bytes=size,
+        )
         return taken
 
     async def wait(self, seconds: float) -> list[bytes]:
-        """The next message, if one comes in that time; nothing else may be unsettled."""
-        message = await self._redis.execute_command("BLMOVE", self._source, self.pending, "RIGHT", "LEFT", seconds)
+        """The next message, if one comes in that time; nothing else may be unsettled.
+
+        A full server refuses to wait: return [] after ``FULL`` seconds, to look again with ``take``.
+        """
+        try:
+            message = await self._redis.execute_command("BLMOVE", self._source, self.pending, "RIGHT", "LEFT", seconds)
+        except OutOfMemoryError:
+            await asyncio.sleep(FULL)
+            return []
         return [] if message is None else [message]
 
     async def end(self, settled: int) -> int:

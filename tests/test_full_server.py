@@ -7,7 +7,7 @@ from redis.asyncio import Redis
 
 from penstock.embedded import EmbeddedServer
 from penstock.keys import Keys
-from tests.commandline import penstock
+from tests.commandline import penstock, running
 from tests.hop import Start
 from tests.scrape import exporting, get, scrape
 from tests.servers import KINDS, started
@@ -73,3 +73,22 @@ async def test_metrics_tell_every_length_while_the_server_is_full(redis: Redis, 
     assert found("up") == 1
     assert found("in_flight") == 3
     assert found("list_length", list="out0", role="out") == 2
+
+
+async def test_pull_takes_while_the_server_is_full(redis: Redis, redis_url: str, fill: Fill) -> None:
+    await redis.lpush("box", "a", "b", "c")
+    await fill()
+    result = await penstock("pull", "box", "--limit", "2", redis=redis_url)
+    assert (result.status, result.text) == (0, "a\nb\n")
+    assert await redis.lrange("box", 0, -1) == [b"c"]
+
+
+async def test_pull_follows_while_the_server_is_full(redis: Redis, redis_url: str, fill: Fill) -> None:
+    await redis.lpush("box", "a")
+    await fill()
+    async with running("pull", "box", "--follow", redis=redis_url) as process:
+        assert process.stdout
+        assert await process.stdout.readline() == b"a\n"
+        await redis.config_set("maxmemory", 0)
+        await redis.lpush("box", "b")
+        assert await process.stdout.readline() == b"b\n"

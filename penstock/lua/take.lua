@@ -1,4 +1,4 @@
--- Take the oldest messages of a list into a pending list, and return them.
+-- Settle what was taken before, take the oldest messages of a list into a pending list, and return them.
 --
 -- FLAGS allow-oom
 -- KEYS source     list   what publishers push to (newest at the head)
@@ -7,7 +7,8 @@
 -- ARGV taker      the caller's name there
 -- ARGV batch      most messages to take
 -- ARGV bytes      no more are taken once they reach this size together
--- Returns the messages, oldest first. Run twice: the second run takes the next batch.
+-- Returns the messages, oldest first. Run twice: the second run settles them and takes the next batch.
+redis.call('DEL', pending)
 local time = redis.call('TIME')
 redis.call('ZADD', takers, string.format('%d', time[1] * 1000000 + time[2]), taker)
 local taken, size = {}, 0

@@ -9,7 +9,7 @@ from typing import Any, Final
 from redis.exceptions import ResponseError
 
 from common.collisions import different_slots
-from common.context import Context
+from common.context import REFUSED, Context
 from common.words import quoted
 from penstock.lua import Script
 from penstock.names import encoded
@@ -147,7 +147,7 @@ class Dispatch:
         room = self._context.running and len(self._batches) <= 2
         wanted = self._context.settings.batch if room else 0
         self._known = False  # until the outcome is known
-        reply = await self._context.run(
+        reply = await self._context.run_unless_full(
             _dispatch,
             lambda: self._read_next(batch),
             held=sum(len(each.messages) for each in self._batches),
@@ -161,9 +161,9 @@ class Dispatch:
             requests=batch.requests,
             **self._named,
         )
-        if reply is None:
+        self._known = reply is not None
+        if reply is None or reply is REFUSED:
             return
-        self._known = True
         if batch.messages:
             self._batches.popleft()
         if survived:

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from redis.exceptions import ResponseError
 
-from common.context import Context
+from common.context import FULL, REFUSED, Context
 from common.directory import Directory
 from common.replies import Replies
 from penstock.keys import Keys
@@ -42,7 +42,7 @@ class Sweep:
         if ids := [*overdue, *ready]:
             await self._replies.refresh()
             subjects, messages = self._planned(ids, await self._read(ids), len(overdue), policy)
-            await self._context.run(
+            reply = await self._context.run_unless_full(
                 _sweep,
                 subjects=subjects,
                 messages=messages,
@@ -61,7 +61,7 @@ class Sweep:
                 origin=policy.source,
                 due=keys.due,
             )
-            return 0
+            return FULL if reply is REFUSED else 0
         return float(wait) if wait else inf
 
     async def _read(self, ids: list[bytes]) -> list[Any]:

@@ -5,12 +5,11 @@ import uuid
 from pathlib import Path
 from typing import Any, Final
 
-from redis.exceptions import ResponseError
-
-from common.context import Context
+from common.context import FULL, Context
 from penstock.errors import Refused
 from penstock.lua import Script
 from penstock.names import decoded
+from penstock.snapshot import Writes
 from penstock.transport import MANY, Batch, Dead, next_messages, settle
 from services.vpush.pace import pace
 from services.vpush.settings import Settings
@@ -49,12 +48,10 @@ class Here:
 
     async def known(self) -> tuple[str, int]:
         """Who we are to the other server, made up where nobody has been anybody, and the number of the last settled."""
-        redis: Any = self._context.redis
-        try:
-            await redis.hsetnx(self._state, "source", uuid.uuid4().hex)
-            source, sequence = await redis.hmget(self._state, "source", "sequence")
-        except ResponseError as error:
-            raise await self._context.named(error, self._state, expected="hash") from None
+        async with Writes(self._context.redis) as writes:
+            writes.hsetnx(self._state, "source", uuid.uuid4().hex)
+            writes.hmget(self._state, ["source", "sequence"])
+            _, (source, sequence) = await writes.execute()
         self._named["who"], self._arrived, self._ahead = source, int(sequence or 0), 0
         self._settled = self._arrived
         return decoded(source), self._settled
@@ -100,6 +97,8 @@ class Here:
         await context.take(settings.in_, settings.in_, settings.pop_timeout, then)
         (found,) = await context.settled()
         messages = self._taken(first, found)
+        if not messages and context.trouble.server_is_full:
+            await context.pause(FULL)
         return messages if self._context.running else None
 
     def _next(self, first: int) -> dict[str, Any]:

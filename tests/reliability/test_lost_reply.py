@@ -41,7 +41,7 @@ def meet(stage: Stage, proxy: Proxy, request: str, *, forward: bool) -> tuple[Re
     else:
         replica = stage.up(redis=proxy.url)
         stage.waiting()
-        fault = proxy.fault("MULTI", "EXEC", stage.service.outs[0], forward=forward)
+        fault = proxy.fault("EVAL", stage.service.outs[0], forward=forward)
     stage.push(EARLIER)
     until((fault.answered if forward else fault.met).is_set)
     return replica, fault

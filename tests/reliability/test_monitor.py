@@ -58,7 +58,7 @@ def meet(stage: Stage, proxy: Proxy, request: str, *, forward: bool) -> tuple[Re
     else:
         replica = stage.up(redis=proxy.url)
         stage.waiting(2)
-        fault = proxy.fault("MULTI", "EXEC", stage.service.source, forward=forward)
+        fault = proxy.fault("EVAL", stage.service.source, forward=forward)
     stage.push(WORDS[:50])
     until((fault.answered if forward else fault.met).is_set)
     return replica, fault

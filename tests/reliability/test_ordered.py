@@ -109,7 +109,7 @@ def test_a_move_that_comes_late_is_refused_once_another_replica_is_active(stage:
     with Proxy(server.port) as proxy:
         first = stage.up(**settings, redis=proxy.url)
         stage.waiting()
-        fault = proxy.fault("MULTI", "EXEC", stage.service.outs[0], forward=False)
+        fault = proxy.fault("EVAL", stage.service.outs[0], forward=False)
         stage.push(messages[:10])
         until(fault.met.is_set)
         first.signal(signal.SIGSTOP)

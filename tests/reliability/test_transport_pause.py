@@ -112,7 +112,7 @@ def test_a_lease_lost_while_the_source_says_nothing_is_taken_again(stage: TwoSer
     with Proxy(here.port) as link:
         stage.up(redis=link.url)
         stage.waiting()
-        fault = link.fault("MULTI", "EXEC", stage.service.pending, forward=True)
+        fault = link.fault("EVAL", stage.service.pending, forward=True)
         stage.push(MESSAGES)
         until(fault.answered.is_set)
         stage.redis.hincrby(stage.keys.lease, "token", 1)

@@ -65,9 +65,14 @@ local function deliver(messages)
 end
 
 -- Rotating a list in place changes nothing, but the server refuses it when its memory is full, which it checks only
--- before a script's first write: from here on nothing can fail.
-local refused = pcall('LMOVE', pending, pending, 'RIGHT', 'RIGHT')
-if type(refused) == 'table' then return refused end
+-- before a script's first write: from here on nothing can fail. A move to one list takes no memory: after a
+-- pop of nothing the server refuses no write.
+if #subscribers > 1 or letters then
+  local refused = pcall('LMOVE', pending, pending, 'RIGHT', 'RIGHT')
+  if type(refused) == 'table' then return refused end
+else
+  call('RPOP', source, 0)
+end
 
 local moved, size = 0, 0
 while moved < most and (moved == 0 or size < bytes) do

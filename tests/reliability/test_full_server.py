@@ -1,0 +1,121 @@
+"""A server whose memory is full is drained, by services and by workers as the documents teach, until it works again."""
+
+import json
+import random
+import re
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+from redis import Redis
+from redis.exceptions import OutOfMemoryError
+
+from penstock.embedded import EmbeddedServer
+from penstock.keys import Keys
+from tests.harness import ROOT, until
+from tests.reliability.nursery import Nursery
+from tests.reliability.stage import Dispatching, QueueService, Stage, Watching
+from tests.reliability.two_servers import Pushing, TwoServers
+from tests.servers import KINDS, started
+
+MESSAGES = 4_000
+SIZE = 1_000
+TIMES: dict[str, object] = {"attempts": 1, "message_timeout": 600, "message_expire": 3_600}
+FAN = QueueService("mpush", "fan:in", "fan:pending", ("fan:out",), namespace="fan")
+FAR = Pushing(source="far:in", pending="far:pending", namespace="far")
+
+
+@pytest.fixture(params=KINDS)
+def server(request: pytest.FixtureRequest) -> Iterator[EmbeddedServer]:
+    with started(request.param) as server:
+        yield server
+
+
+def scripts() -> list[str]:
+    """Those that docs/tracking.md teaches workers for a full server: to take, and to say done."""
+    page = (ROOT / "docs" / "tracking.md").read_text().partition("## While the server is full")[2]
+    found = re.findall(r'EVAL "([^"]+)"', page)
+    assert len(found) == 2
+    return found
+
+
+class Worker(threading.Thread):
+    """Takes from ``source`` and settles as the documents teach, until it is stopped; ``said`` gets what it says."""
+
+    def __init__(self, url: str, source: str, said: str = "") -> None:
+        super().__init__(daemon=True)
+        self._redis: Any = Redis.from_url(url)
+        self._source, self._mine, self._said = source, f"{source}:worker", said
+        self._over = threading.Event()
+        self.seen: list[bytes] = []
+
+    def run(self) -> None:
+        take, done = scripts()
+        while not self._over.is_set():
+            message = self._redis.eval(take, 2, self._source, self._mine)
+            if message is None:
+                self._over.wait(0.02)
+            elif self._said:
+                word = json.dumps({"xid": json.loads(message)["meta"]["id"]})
+                self._redis.eval(done, 2, self._mine, self._said, word)
+                self.seen.append(message)
+            else:
+                self._redis.rpop(self._mine)
+                self.seen.append(message)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self.join(30)
+        self._redis.close()
+
+
+def messages(rng: random.Random) -> list[bytes]:
+    return [
+        json.dumps({"meta": {"id": f"{number}-{rng.random()}"}, "x": "x" * SIZE}).encode() for number in range(MESSAGES)
+    ]
+
+
+def test_a_full_server_is_drained_by_services_and_workers_until_it_works_again_by_itself(
+    server: EmbeddedServer, nursery: Nursery, tmp_path: Path, rng: random.Random
+) -> None:
+    with (
+        EmbeddedServer() as other,
+        Stage(Dispatching(), server.url, nursery, tmp_path, TIMES) as hop,
+        Stage(Watching(), server.url, nursery, tmp_path, {}) as monitor,
+        Stage(FAN, server.url, nursery, tmp_path, {}) as fan,
+        TwoServers(server.url, other.url, nursery, tmp_path, service=FAR) as far,
+    ):
+        stages = [hop, monitor, fan, far]
+        all_of_it = {stage.service.source: messages(rng) for stage in (hop, fan, far)}
+        hop.push(all_of_it["work:in"][: MESSAGES // 2])
+        first = hop.up()
+        hop.wait_until_settled()
+        assert first.stop() == 0
+        for stage in (hop, fan, far):
+            stage.push(all_of_it[stage.service.source][MESSAGES // 2 if stage is hop else 0 :])
+        memory = hop.redis.info("memory")["used_memory"]
+        hop.redis.config_set("maxmemory", memory - 3 * MESSAGES * SIZE)
+        with pytest.raises(OutOfMemoryError):
+            hop.redis.lpush("some", "more")
+        replicas = [stage.up() for stage in stages]
+        with Worker(server.url, "work:out", Keys("demo").done) as worker, Worker(server.url, "fan:out") as reader:
+            until(lambda: all(stage.is_settled() for stage in stages) and len(worker.seen) == MESSAGES, 120)
+            until(lambda: not hop.redis.zcard(Keys("demo").deadlines) and len(reader.seen) == MESSAGES)
+        hop.redis.lpush("some", "more")
+        assert [replica.running for replica in replicas] == [True] * 4
+        for stage in stages:
+            stage.stop()
+        tracked, copied = Counter(worker.seen), Counter(reader.seen)
+        assert (tracked, copied) == (Counter(all_of_it["work:in"]), Counter(all_of_it["fan:in"]))
+        assert far.arrived() == all_of_it["far:in"]
+        assert int(hop.redis.hget(Keys("demo").metric("done"), "count")) == MESSAGES
+        for replica in replicas:
+            waits, resumes = (replica.said().count(f'"event": "{word}"') for word in ("waiting", "resumed"))
+            assert waits == resumes > 0
