@@ -209,7 +209,11 @@ def test_events_that_were_trimmed_before_they_were_read_end_it_unless_told_other
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"archive": "/proc/archive"}, "archive"),
+        (
+            {"archive": "/proc/archive"},
+            '"reason": "/proc/archive/_checkpoint cannot be written: make it writable for this user, or name another '
+            'directory"',
+        ),
         (
             {"java_home": "/nowhere"},
             "there is no Java (JAVA_HOME=/nowhere): install Java 17 or newer, or set JAVA_HOME",
@@ -225,6 +229,18 @@ def test_what_it_cannot_do_without_is_told_and_ends_it(
     with pipeline(**{name: value for name, value in settings.items() if name != "java_home"}) as service:
         assert service.wait(PATIENCE) == 1
         assert said in service.said()
+
+
+def test_a_java_that_was_killed_is_named_and_not_taken_for_redis(shop: Any, pipeline: Start) -> None:
+    tell(shop, 100)
+    with pipeline() as service:
+        until(lambda: archived(shop) == 100, PATIENCE)
+        (java,) = [each for each in psutil.Process(service.pid).children(recursive=True) if "java" in each.name()]
+        java.kill()
+        assert service.wait(PATIENCE) == 1
+        assert '"reason": "Spark\'s Java process was killed (SIGKILL): see the system\'s log' in service.said()
+        assert "refused" not in service.said()
+        assert "Exception occurred during processing" not in service.said()
 
 
 def test_the_demo_archives_reports_and_accounts_for_every_message() -> None:

@@ -16,7 +16,7 @@ from penstock.errors import PenstockError, Unsuitable
 from penstock.keys import Keys
 from penstock.spark.archive import DDL, EVENTS, MINUTES, Batches, events, overwrite
 from penstock.spark.merged import sifted
-from penstock.spark.session import said
+from penstock.spark.reasons import said
 from services.pipeline.archive import Archive
 from services.pipeline.merging import FEW, Merger, worth_it
 from services.pipeline.settings import Settings

@@ -1,9 +1,11 @@
 """What the commands that read an archive share: its options, moments in time, a Spark."""
 
+import os
 import re
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -40,10 +42,23 @@ def moment(text: str | None, option: str) -> datetime | None:
     return given.astimezone(UTC) if given.tzinfo else given.replace(tzinfo=UTC)
 
 
+def require_archive(directory: str) -> None:
+    """Raise ``NoArchive`` before a Spark starts, if ``directory`` is of this machine and has no events."""
+    from penstock.errors import NoArchive
+    from penstock.spark.archive import EVENTS
+
+    path = Path(directory.removeprefix("file://"))
+    elsewhere = "://" in directory.removeprefix("file://") or {"HADOOP_CONF_DIR", "YARN_CONF_DIR"} & os.environ.keys()
+    if not elsewhere and not (path / EVENTS).is_dir():
+        what = f"{directory}/{EVENTS}" if path.is_dir() else directory
+        raise NoArchive(f"{what}: there is no archive; expected the directory that a pipeline writes")
+
+
 @contextmanager
 def sparks(master: str, memory: str) -> "Iterator[SparkSession]":
     """A session for one command. Raises ``Unsuitable`` without Spark or Java, ``Failed`` with what Spark says."""
-    from penstock.spark.session import said, session
+    from penstock.spark.reasons import said, stop
+    from penstock.spark.session import session
 
     spark = session(master, memory)
     from py4j.protocol import Py4JError
@@ -51,10 +66,10 @@ def sparks(master: str, memory: str) -> "Iterator[SparkSession]":
 
     try:
         yield spark
-    except (Py4JError, PySparkException) as error:
+    except (Py4JError, PySparkException, ConnectionError) as error:
         raise Failed(f"Spark: {said(error)}") from error
     finally:
-        spark.stop()
+        stop(spark)
 
 
 def steadily() -> "Iterator[AbstractContextManager[None]]":

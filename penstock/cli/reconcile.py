@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from penstock.cli.archived import ArchiveDirectory, Master, Memory, sparks, steadily
+from penstock.cli.archived import ArchiveDirectory, Master, Memory, require_archive, sparks, steadily
 from penstock.cli.choice import require_tracked
 from penstock.cli.frame import DEFAULT, Failed, Json, RedisUrl, complain, connected, run
 from penstock.cli.text import clock, print_json, print_table, shown
@@ -61,6 +61,7 @@ async def reconciled(
     **more: Any,
 ) -> int:
     """The exit status."""
+    require_archive(archive)
     from penstock.keys import Keys
     from penstock.spark.reconciliation import reconcile
 

@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from penstock.cli.archived import ArchiveDirectory, Master, Memory, Since, Until, moment, sparks, steadily
+from penstock.cli.archived import (
+    ArchiveDirectory,
+    Master,
+    Memory,
+    Since,
+    Until,
+    moment,
+    require_archive,
+    sparks,
+    steadily,
+)
 from penstock.cli.bar import progress
 from penstock.cli.choice import require_tracked
 from penstock.cli.frame import DEFAULT, Failed, Json, Misused, RedisUrl, complain, connected, require_list, run
@@ -96,6 +106,7 @@ async def replayed(
     asked: Asked, sparks: "Callable[[], AbstractContextManager[SparkSession]]", url: str, as_json: bool
 ) -> int:
     """The exit status."""
+    require_archive(asked.archive)
     from penstock.keys import Keys
     from penstock.spark.fates import Shadow
 

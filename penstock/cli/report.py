@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.archived import ArchiveDirectory, Master, Memory, Since, Until, moment, sparks, steadily
+from penstock.cli.archived import (
+    ArchiveDirectory,
+    Master,
+    Memory,
+    Since,
+    Until,
+    moment,
+    require_archive,
+    sparks,
+    steadily,
+)
 from penstock.cli.frame import Failed, Json, Misused, run
 from penstock.cli.text import clock, print_json, print_table, shown
 
@@ -77,6 +87,7 @@ def told(
     session: "Callable[[], AbstractContextManager[SparkSession]]", asked: Asked, html: str | None, as_json: bool
 ) -> int:
     """Tell it; ``session`` is called for when the page can be written. Raises ``Failed`` where there is nothing."""
+    require_archive(asked.archive)
     with nullcontext() if html is None else replacing(html) as write:
         with session() as spark:
             for reading in steadily():

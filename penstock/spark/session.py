@@ -52,6 +52,7 @@ def session(master: str = "local[2]", memory: str = "1g", name: str = "penstock"
     from pyspark.sql import SparkSession
 
     from penstock.spark import register
+    from penstock.spark.reasons import without_noise
 
     settings = EVERYWHERE | {key.replace("_", "."): value for key, value in more.items()}
     if not is_submitted():
@@ -67,14 +68,9 @@ def session(master: str = "local[2]", memory: str = "1g", name: str = "penstock"
     builder: Any = SparkSession.builder
     spark: SparkSession = builder.config(conf=conf).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
+    without_noise(spark)
     register(spark)
     return spark
-
-
-def said(error: Exception) -> str:
-    """What Spark says of an error of its own, in a line; ``error`` is Python's or Java's."""
-    java = getattr(error, "java_exception", None)
-    return str(java.getMessage() if java else error).strip().partition("\n")[0]
 
 
 def is_submitted() -> bool:

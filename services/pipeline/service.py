@@ -2,8 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from redis import Redis
@@ -12,7 +12,8 @@ from redis.exceptions import ConnectionError as Disconnected
 from common.context import Context
 from penstock.errors import PenstockError, QueryFailed
 from penstock.spark.options import connect
-from penstock.spark.session import said, session
+from penstock.spark.reasons import reason, said, stop
+from penstock.spark.session import session
 from services.pipeline.archive import Archive, short
 from services.pipeline.merging import Merger
 from services.pipeline.rollups import Rollups
@@ -44,11 +45,28 @@ async def sparks(settings: Settings) -> AsyncIterator[None]:
         yield
     finally:
         _sessions.remove(spark)
-        await asyncio.to_thread(spark.stop)
+        await asyncio.to_thread(stop, spark)
 
 
 async def run(context: Context[Settings]) -> None:
-    """One query, from where its checkpoint says, until the run shall end."""
+    """One query, from where its checkpoint says, until the run shall end. Raise ``QueryFailed`` with Spark's reason."""
+    with explained(context.settings.archive):
+        await _run(context)
+
+
+@contextmanager
+def explained(archive: str) -> Iterator[None]:
+    """Raise what Spark or the connection to its Java raises as ``QueryFailed``, in one line."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (Py4JError, PySparkException, OSError) as error:
+        raise QueryFailed(said(error, archive)) from error
+
+
+async def _run(context: Context[Settings]) -> None:
     assert context.keys
     settings = context.settings
     context.mends = False
@@ -69,7 +87,7 @@ async def run(context: Context[Settings]) -> None:
             await asyncio.to_thread(spark.sparkContext.cancelAllJobs)
             await asyncio.gather(tidying, return_exceptions=True)
         if error := query.exception():
-            raise _told(str(error))
+            raise _told(str(error), settings.archive)
         if context.running:
             tidying.result()
 
@@ -93,12 +111,12 @@ async def _merge(context: Context[Settings], merger: Merger, archive: Archive, q
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
-    start = time.monotonic()
+    start, settings = time.monotonic(), context.settings
     try:
         gone = await asyncio.to_thread(lambda: merger.merge(short(query), archive.counted(query)))
     except (PenstockError, Py4JError, PySparkException) as error:
         if context.running:
-            context.log.warning("not merged", reason=said(error))
+            context.log.warning("not merged", reason=said(error, settings.archive))
     else:
         if gone:
             context.log.info("merged", fewer=gone, seconds=round(time.monotonic() - start, 3))
@@ -131,12 +149,10 @@ def _end(query: "StreamingQuery", patience: float) -> None:
     query.stop()
 
 
-def _told(error: str) -> Exception:
+def _told(error: str, archive: str) -> Exception:
     """What ended the query: one line of all that Spark says of it."""
     lines = [line.strip() for line in error.splitlines()]
-    said = next(
-        (line for line in reversed(lines) if line.startswith(("penstock.errors.", *AWAY))), lines[0] if lines else ""
-    )
-    if said.startswith(AWAY):
-        return Disconnected(said.partition(": ")[2])
-    return QueryFailed(said.removeprefix("penstock.errors."))
+    ours = next((line for line in reversed(lines) if line.startswith(("penstock.errors.", *AWAY))), "")
+    if ours.startswith(AWAY):
+        return Disconnected(ours.partition(": ")[2])
+    return QueryFailed(ours.removeprefix("penstock.errors.") or reason(error, archive))

@@ -1,0 +1,88 @@
+"""Errors of Spark in one line: what happened, where, and what to do."""
+
+import re
+import signal
+import subprocess
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+WRITTEN: Final = re.compile(
+    r"writing rows to (.+?)(?:\. SQLSTATE|$)|mkdir of (.+?) failed|Mkdirs failed to create (.+?)(?: \(exists|$)",
+    re.MULTILINE,
+)
+ASIDE: Final = re.compile(r"/(?:\.spark-staging|_temporary|\.hive-staging).*")
+"""What Spark appends to the directory that the operator knows."""
+FULL: Final = re.compile("No space left on device|[Dd]isk quota exceeded|DSQuotaExceeded")
+CLOSED: Final = re.compile(
+    "Read-only file system|Permission denied|AccessControlException|mkdir of .* failed|Mkdirs failed"
+)
+MEMORY: Final = re.compile(r"java\.lang\.OutOfMemoryError|Java heap space")
+CAUSE: Final = re.compile(r"^(?:Caused by: |: )?(?:\w+\.)+\w*(?:Error|Exception)\w*: (?P<what>\S.*)")
+WRAPPER: Final = re.compile(
+    "An exception was raised by the Python Proxy|An error occurred while calling|Job aborted due to|Traceback"
+)
+"""How a line begins, or ends, that says nothing; the deepest cause, which comes last, says more."""
+PATIENCE: Final = 2.0
+"""Seconds until a Java that was killed must have ended."""
+
+
+def said(error: Exception, where: str = "") -> str:
+    """Return in a line what ``error``, of Spark or of the connection to its Java, means; ``where`` is what was used."""
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import PySparkException
+
+    if not isinstance(error, Py4JJavaError | PySparkException) and (ended := java_ended()):
+        return ended
+    return reason(str(error), where)
+
+
+def reason(text: str, where: str = "") -> str:
+    """Return the line that matters of all that Spark says of an error."""
+    found = WRITTEN.search(text)
+    place = ASIDE.sub("", found[found.lastindex or 0]) if found else where or "a directory of Spark's"
+    place = place.removeprefix("file:")
+    if FULL.search(text):
+        return f"{place}: the disk is full: make room and start again; nothing that was written is lost"
+    if CLOSED.search(text):
+        return f"{place} cannot be written: make it writable for this user, or name another directory"
+    if MEMORY.search(text):
+        return "Spark's Java ran out of memory: give it more (memory), or less to do at a time"
+    lines = [line.strip() for line in text.strip().splitlines()] or [""]
+    causes = [cause["what"] for line in lines if (cause := CAUSE.match(line)) and not WRAPPER.search(cause["what"])]
+    return causes[-1] if causes and WRAPPER.search(lines[0]) else lines[0]
+
+
+def java_ended(patience: float = PATIENCE) -> str | None:
+    """Return how the Java process that this process started has ended; None if it lives, or is not ours."""
+    from pyspark import SparkContext
+
+    process: Any = getattr(SparkContext._gateway, "proc", None)
+    if process is None:
+        return None
+    try:
+        status = process.wait(patience)
+    except subprocess.TimeoutExpired:
+        return None
+    how = f"was killed ({signal.Signals(-status).name})" if status < 0 else f"has ended with status {status}"
+    return f"Spark's Java process {how}: see the system's log, perhaps memory was short; then start again"
+
+
+def stop(spark: "SparkSession") -> None:
+    """Stop ``spark``; nothing is left to do if its Java has ended."""
+    if java_ended(0) is None:
+        spark.stop()
+
+
+def without_noise(spark: "SparkSession") -> None:
+    """Have the server that Spark's Java reports to print no traceback when that Java has ended."""
+    server: Any = spark.sparkContext._accumulatorServer
+    usual: Callable[[Any, Any], None] = server.handle_error
+
+    def handle(request: Any, address: Any) -> None:
+        if java_ended() is None:
+            usual(request, address)
+
+    server.handle_error = handle

@@ -1,0 +1,127 @@
+"""What Spark says of its errors, as one line: what happened, where, and what to do."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.errors import PySparkException
+
+from penstock.errors import QueryFailed
+from penstock.spark.reasons import reason
+from services.pipeline.service import _told, explained
+from tests.commandline import penstock
+from tests.spark import pytestmark  # noqa: F401
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+FULL = """An exception was raised by the Python Proxy. Return Message: Traceback (most recent call last):
+  File "archive.py", line 71, in write
+    overwrite(events, f"{self._directory}/{EVENTS}", "date", "namespace", "batch")
+py4j.protocol.Py4JJavaError: An error occurred while calling o216.parquet.
+: org.apache.spark.SparkException: Job aborted due to stage failure: Task 1 in stage 2.0 failed 4 times, most recent
+failure: [TASK_WRITE_FAILED] Task failed while writing rows to file:/data/a b/events/.spark-staging-0. SQLSTATE: 58030
+Caused by: org.apache.hadoop.fs.FSError: java.io.IOException: No space left on device
+"""
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 600 KB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=600k", "tmpfs", place], capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"no disk can be mounted here: {done.stderr.strip()}")
+    yield place
+    subprocess.run(["umount", "--lazy", place], check=True)
+
+
+def failure(spark: "SparkSession", archive: str, place: Path) -> Any:
+    """Why a query ends that has its checkpoint in ``place`` and writes all that it is given below ``archive``."""
+
+    def write(rows: "DataFrame", _: int) -> None:
+        rows.selectExpr("*", "randstr(100, 1) noise").write.mode("overwrite").parquet(f"{archive}/events")
+
+    stream = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 50_000).load()
+    query = stream.writeStream.foreachBatch(write).option("checkpointLocation", f"{place}/_checkpoint").start()
+    try:
+        query.awaitTermination(120)
+    except PySparkException as error:
+        return error
+    return None
+
+
+@pytest.mark.usefixtures("spark")
+def test_a_full_disk_is_named_with_the_directory_and_what_to_do(
+    spark: "SparkSession", small_disk: Path, tmp_path: Path
+) -> None:
+    told = _told(str(failure(spark, f"{small_disk}/archive", tmp_path)), "elsewhere")
+    assert isinstance(told, QueryFailed)
+    wanted = (
+        f"{small_disk}/archive/events: the disk is full: make room and start again; nothing that was written is lost"
+    )
+    assert str(told) == wanted
+    with pytest.raises(QueryFailed, match=r"^[^\n]*the disk is full: make room"), explained("elsewhere"):
+        spark.range(100_000).selectExpr("randstr(100, 1)").write.parquet(f"{small_disk}/other")
+
+
+def test_a_directory_that_cannot_be_written_is_named_in_one_line(spark: "SparkSession", tmp_path: Path) -> None:
+    wanted = "cannot be written: make it writable for this user, or name another directory"
+    with pytest.raises(QueryFailed) as told, explained("/proc/archive"):
+        raise failure(spark, str(tmp_path), Path("/proc/archive"))
+    assert str(told.value) == f"/proc/archive/_checkpoint {wanted}"
+    with pytest.raises(QueryFailed) as told, explained("/proc/archive"):
+        spark.range(1).write.parquet("/proc/archive/events")
+    assert str(told.value).startswith("/proc/archive/events")
+    assert str(told.value).endswith(wanted)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (FULL, "/data/a b/events: the disk is full"),
+        ("[STREAM_FAILED] Query terminated: what\n at x\nCaused by: java.lang.Error: why", "[STREAM_FAILED] Query"),
+        ("An error occurred while calling o1.count.\n: a.B: c\nCaused by: java.io.IOException: it is so", "it is so"),
+        ("x\nCaused by: java.lang.OutOfMemoryError: Java heap space", "Spark's Java ran out of memory: give it more"),
+        ("", ""),
+    ],
+)
+def test_what_matters_of_a_long_text_is_one_line(text: str, said: str) -> None:
+    assert reason(text, "/data").startswith(said)
+    assert "\n" not in reason(text)
+
+
+KILLED = """
+import os, sys
+from penstock.cli.archived import sparks
+from pyspark import SparkContext
+with sparks("local[1]", "512m") as spark:
+    rows = spark.range(3).rdd.map(lambda each: each).collect()
+    os.kill(SparkContext._gateway.proc.pid, 9)
+    spark.range(3).count()
+"""
+
+
+def test_a_java_that_was_killed_is_named_and_not_taken_for_redis() -> None:
+    done = subprocess.run([sys.executable, "-c", KILLED], capture_output=True, text=True, timeout=300)
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith(
+        "penstock.cli.frame.Failed: Spark: Spark's Java process was killed (SIGKILL): see the system"
+    )
+    assert "Exception occurred during processing" not in done.stderr
+
+
+@pytest.mark.parametrize("command", [["report", "--all"], ["reconcile"], ["replay", "--into", "shadow"]])
+async def test_a_missing_archive_is_named_before_spark_starts(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    for place, named in ((tmp_path / "nothere", ""), (tmp_path, "/events")):
+        result = await penstock(*command, "--archive", str(place))
+        assert (result.status, result.out) == (1, b"")
+        expected = f"{place}{named}: there is no archive; expected the directory that a pipeline writes"
+        assert expected in result.error.replace("\n", "")
