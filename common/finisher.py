@@ -55,6 +55,8 @@ class Place:
     reply_expire: int = 0
     reply_to: str = ""
     """Where answers go whose request does not say; none if empty."""
+    accept_late: bool = False
+    """Whether a message ends with an attempt before the one under way."""
 
 
 class Finisher:
@@ -65,7 +67,7 @@ class Finisher:
         context: Context[Any],
         place: Place,
         understand: Callable[[bytes], Said],
-        touch: Callable[[bytes, float], Awaitable[object]] | None = None,
+        touch: Callable[[bytes, float, str], Awaitable[bool]] | None = None,
         replies: Replies | None = None,
     ) -> None:
         """``replies``: which lists may get answers; None where no entry is one."""
@@ -93,6 +95,7 @@ class Finisher:
             "bytes": place.batch_bytes,
             "life": place.reply_expire,
             "lasting": replies.lasting_words if replies else "[]",
+            "accept": int(place.accept_late),
             "history": place.history,
             "due": keys.due,
         }
@@ -156,9 +159,8 @@ class Finisher:
             if recalled:
                 verdict, words = "recalled", answer or ""
             if verdict == "touch":
-                verdict = "touched"
-                if self._touch:
-                    await self._touch(id, one.seconds)
+                in_time = self._touch is None or await self._touch(id, one.seconds, one.attempt)
+                verdict = "touched" if in_time else "late"
             if verdict == "answer" and (reason := self._refusal(answer)):
                 verdict, words, answer = "refused", f"replyTo: {reason}", nobody
             subjects += (record + id, xid_key + xid, answer or self._place.reply_to or nobody)

@@ -45,6 +45,10 @@ class Fenced(PenstockError):
     """Another instance holds the lease with a newer token; nothing was moved."""
 
 
+class Stale(PenstockError):
+    """A worker speaks of an attempt that is over, while a younger one is under way."""
+
+
 class Refused(PenstockError):
     """The other server does not want what it was sent; an operator can mend that at any time."""
 

@@ -26,6 +26,8 @@ class Policy:
     pending: str
     out: str
     done: str
+    accept_late: bool
+    """Whether a message ends with an attempt before the one under way."""
     done_by: str
     """What plain text in ``done`` is: ``xid``, ``id`` or ``either``."""
     res: str
@@ -57,6 +59,7 @@ class Policy:
                 pending=found.get("pending", ""),
                 out=found["out"],
                 done=found["done"],
+                accept_late=found.get("acceptLate") == "1",
                 done_by=found.get("doneBy", "either"),
                 res=found.get("res", ""),
                 history=int(found["eventCapacity"]),

@@ -8,6 +8,7 @@ from typing import Any, Final, Literal
 
 from redis.asyncio import Redis
 
+from penstock.errors import Stale
 from penstock.keys import Keys
 from penstock.lua import Script
 from penstock.names import decoded, encoded
@@ -27,11 +28,12 @@ DELAYED: Final = 10_000
 CHUNK: Final = 1000
 
 
-async def touch(redis: "Redis", keys: Keys, id: str, seconds: float | None = None) -> float | None:
+async def touch(redis: "Redis", keys: Keys, id: str, seconds: float | None = None, attempt: str = "") -> float | None:
     """Move the deadline of message ``id`` to so many seconds from now, unless it is later already; returns it.
 
     ``seconds`` is the policy's messageTimeout where it is None. The record lives long enough for what may follow.
-    Returns None where no such message is in flight. Raises ``ValueError`` for a time that is none.
+    Return None if no such message is in flight. Raise ``Stale`` if it is in an attempt after ``attempt``, which is any
+    one if empty, and ``ValueError`` for a time that is none.
     """
     if seconds is not None and not (isfinite(seconds) and 0 < seconds <= LONGEST):
         raise ValueError(f"{seconds!r} is no time to give: expected seconds above 0, at most {LONGEST:,}")
@@ -47,7 +49,10 @@ async def touch(redis: "Redis", keys: Keys, id: str, seconds: float | None = Non
         xid=None if xid is None else encoded(keys.xid(decoded(xid))),
         id=id,
         seconds="" if seconds is None else repr(float(seconds)),
+        attempt=attempt,
     )
+    if deadline == b"":
+        raise Stale(f"attempt {attempt} of message {id} of {keys.namespace} is over: a younger one is under way")
     return None if deadline is None else float(deadline)
 
 

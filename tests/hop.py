@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import partial
 from typing import Any
@@ -16,6 +16,7 @@ from common.durability import Durability
 from common.finisher import Finisher, Place
 from common.trouble import Trouble
 from penstock.answers import answers
+from penstock.errors import Stale
 from penstock.events import entries
 from penstock.keys import Keys
 from penstock.ledger import ledger
@@ -64,6 +65,7 @@ class Monitor:
         pending = self.context.pending(settings.pending_of(hop.keys.namespace))
         done = hop.settings.done or hop.keys.done
         place = Place(hop.keys, done, pending, settings.batch, settings.batch_bytes, hop.settings.event_capacity)
+        place = replace(place, accept_late=hop.settings.accept_late)
         words = partial(understood, done_by=hop.settings.done_by)
         self.finisher = Finisher(self.context, place, words, partial(_touch, hop))
         self.sweeper = Sweep(self.context, hop.keys)
@@ -258,8 +260,12 @@ Start = Callable[..., Awaitable[Hop]]
 """``await start(monitors=3, attempts=2)``: the fixture of that name."""
 
 
-async def _touch(hop: Hop, id: bytes, seconds: float) -> None:
-    await touch(hop.redis, hop.keys, decoded(id), seconds)
+async def _touch(hop: Hop, id: bytes, seconds: float, attempt: str) -> bool:
+    try:
+        await touch(hop.redis, hop.keys, decoded(id), seconds, attempt)
+    except Stale:
+        return False
+    return True
 
 
 def _texts(fields: dict[bytes, bytes]) -> dict[str, str]:

@@ -252,6 +252,7 @@ async def test_the_policy_says_what_monitors_must_know(start: Start) -> None:
         "out": "out",
         "done": "demo:done",
         "doneBy": "either",
+        "acceptLate": "0",
         "res": "res",
         "replyTo": "replies",
         "replyLists": '["*"]',

@@ -257,12 +257,26 @@ async def test_an_answer_while_a_retry_is_waited_for_is_passed_on_and_counts_as_
     assert await hop.problems() == []
 
 
-async def test_an_answer_of_an_attempt_before_is_passed_on_and_the_other_one_is_discarded(start: Start) -> None:
-    hop = await start(message_timeout=10, backoff_base=0)
+async def answered_twice(start: Start, **settings: Any) -> Hop:
+    """Request a, in its second attempt, answered by the worker of the first one and by that of the second."""
+    hop = await start(message_timeout=10, backoff_base=0, **settings)
     await hop.push(request("a", replyTo="mine"))
     await hop.advance(10)
     await hop.sweep()
     await hop.answer(answer("a", attempt=1), answer("a", attempt=2))
+    return hop
+
+
+async def test_an_answer_of_an_attempt_before_is_late_and_the_one_that_is_wanted_is_passed_on(start: Start) -> None:
+    hop = await answered_twice(start)
+    assert await hop.held("mine") == [answer("a", attempt=2)]
+    assert (await hop.counts()).items() >= {"done:late": 1, "done": 1}.items()
+
+
+async def test_with_accept_late_an_answer_of_an_attempt_before_is_passed_on_and_the_other_one_is_discarded(
+    start: Start,
+) -> None:
+    hop = await answered_twice(start, accept_late=True)
     assert await hop.held("mine") == [answer("a", attempt=1)]
     assert (await hop.counts()).items() >= {"done:late": 1, "done:unknown": 1}.items()
 

@@ -127,14 +127,50 @@ async def test_a_done_that_comes_while_a_retry_is_waited_for_completes_it_late(s
     assert await hop.problems() == []
 
 
-async def test_a_done_of_an_attempt_before_the_current_one_completes_it_late(start: Start) -> None:
-    hop = await in_backoff(start)
+async def second_attempt(start: Start, **settings: Any) -> Hop:
+    """Message 1, whose second attempt is under way."""
+    hop = await in_backoff(start, **settings)
     await hop.advance(5)
     await hop.sweep()
-    await hop.say({"id": 1, "attempt": 1})
-    assert await hop.metric("done:late") == {"count": 1, "completed": 1}
+    assert await hop.in_flight() == ["1"]
+    return hop
+
+
+@pytest.mark.parametrize(
+    "more", [{}, {"error": "no luck"}, {"error": "no luck", "retry": False}, {"touch": 500}], ids=str
+)
+async def test_what_a_stale_worker_says_is_late_and_the_younger_attempt_stays(start: Start, more: Any) -> None:
+    hop = await second_attempt(start)
+    before = await hop.record(1), await hop.redis.zscore(hop.keys.deadlines, "1")
+    await hop.say({"id": 1, "attempt": 1, **more})
+    assert (await hop.record(1), await hop.redis.zscore(hop.keys.deadlines, "1")) == before
+    assert await hop.metric("done:late") == {"count": 1}
+    assert not (await hop.counts()).keys() & {"failed", "touched", "done:unknown"}
+    await hop.say({"id": 1, "attempt": 2})
+    assert late(await hop.counts()) == {"done": 1, "done:late": 1}
+    assert (await hop.events())[-1] == ("done", "1", "2")
+    assert await hop.problems() == []
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+async def test_what_comes_behind_the_word_of_a_stale_worker_means_the_message_that_stayed(
+    start: Start, at_once: bool
+) -> None:
+    hop = await second_attempt(start)
+    await (hop.say_at_once if at_once else hop.say)({"xid": SHA1, "attempt": 1}, {"xid": SHA1, "attempt": 2}, SHA1)
+    assert late(await hop.counts()) == {"done": 1, "done:late": 1, "done:unknown": 1}
     assert await hop.in_flight() == []
-    assert late(await hop.counts()) == {"done:late": 1}
+
+
+async def test_with_accept_late_the_done_of_a_stale_worker_ends_the_message(start: Start) -> None:
+    hop = await second_attempt(start, accept_late=True)
+    await hop.say({"id": 1, "attempt": 1, "error": "no luck"}, {"id": 1, "attempt": 1, "touch": 50})
+    assert await hop.metric("done:late") == {"count": 2}
+    await hop.say({"id": 1, "attempt": 1})
+    assert await hop.metric("done:late") == {"count": 3, "completed": 1}
+    assert await hop.in_flight() == []
+    assert (await hop.events())[-1] == ("late", "1", "1"), "the attempt that did it"
+    assert late(await hop.counts()) == {"done:late": 3}
     assert await hop.problems() == []
 
 

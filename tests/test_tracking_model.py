@@ -8,6 +8,7 @@ from hashlib import sha1
 from itertools import pairwise
 from typing import Any, Final
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -72,11 +73,12 @@ class Tracking(RuleBasedStateMachine):
     """Every rule does the same to a hop and to the model; the invariants compare all that is on record."""
 
     url: str
+    accept_late = False
 
     def __init__(self) -> None:
         super().__init__()
         self.loop = asyncio.Runner()
-        self.model = Model()
+        self.model = Model(self.accept_late)
         self.held: dict[int, tuple[str, Sequence[Planned] | Sequence[Meant]]] = {}
         """What a monitor was about to do when it was held: it does it later, whatever has happened since."""
         self.touches = self.told = 0
@@ -100,6 +102,7 @@ class Tracking(RuleBasedStateMachine):
             backoff=list(BACKOFF),
             message_capacity=CAPACITY,
             reply_expire=3600,
+            accept_late=self.model.accept_late,
         ).start()
         self.began = await self.hop.now()
 
@@ -196,9 +199,15 @@ class Tracking(RuleBasedStateMachine):
             _, xid = self.known(place) if place < 30 else (0, "")
             meta = {"id": xid} | ({"attempt": attempt} if attempt else {})
             entry = json.dumps({"meta": meta}).encode() if xid else b"answer to nobody"
-            words.append(Word(entry, "answer" if xid else "bad", 0, xid, attempt))
+            if xid not in {word.xid for word in words} or not self.has_lost_its_oldest(xid):
+                words.append(Word(entry, "answer" if xid else "bad", 0, xid, attempt))
         self.do(self.hop.answer(*(word.entry for word in words)))
         self.model.hear(self.model.mean(words[:1]), words[1:])
+
+    def has_lost_its_oldest(self, xid: str) -> bool:
+        """Then it depends on what the answers' instance remembers which answer goes with which of its messages."""
+        chain = self.model.chains.get(xid)
+        return chain is not None and not self.model.messages[chain.ids[0]].recorded
 
     @rule()
     def be_answered_by_another(self) -> None:
@@ -363,14 +372,18 @@ def reply_of(reply: bytes) -> bytes:
     return f"{said['error']['reason']} {said['error']['attempts']}".encode() if "error" in said else reply
 
 
-def test_whatever_happens_to_messages_what_is_on_record_is_what_the_model_says(server: EmbeddedServer) -> None:
+@pytest.mark.parametrize("late", [False, True], ids=["late words are counted", "late words are accepted"])
+def test_whatever_happens_to_messages_what_is_on_record_is_what_the_model_says(
+    server: EmbeddedServer, *, late: bool
+) -> None:
     class OnServer(Tracking):
         url = server.url
+        accept_late = late
 
     run_state_machine_as_test(
         OnServer,
         settings=settings(
-            max_examples=60,
+            max_examples=30,
             stateful_step_count=40,
             deadline=None,
             derandomize=True,

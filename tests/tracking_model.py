@@ -5,7 +5,7 @@ Time is a whole number of seconds that only ``advance`` moves.
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 TIMEOUT: Final = 700
@@ -99,10 +99,13 @@ class Meant:
     xid: str = ""
     ambiguous: bool = False
     """Said by a number that is the xid of this message and the id of another."""
+    late: bool = False
+    """More time was asked for an attempt that is over."""
 
 
 @dataclass
 class Model:
+    accept_late: bool = False
     now: int = 0
     order: int = 0
     messages: dict[int, Message] = field(default_factory=dict)
@@ -210,10 +213,7 @@ class Model:
                 meant.append(Meant(word, by_id.id, by_id.request.xid))
             else:
                 meant.append(Meant(word, 0))
-        for one in meant:
-            if one.word.verdict == "touch" and one.id:
-                self.touch(one.id, one.word.seconds)
-        return meant
+        return [self.touch(one) if one.word.verdict == "touch" and one.id else one for one in meant]
 
     def called(self, word: Word, said: Counter[tuple[str, str]]) -> int:
         """The message in flight, or dead, with that xid; of several the next one that was not ``said`` yet."""
@@ -227,51 +227,63 @@ class Model:
             return ids[0]
         return ids[nth] if nth < len(ids) else 0
 
-    def touch(self, id: int, seconds: int) -> None:
-        message = self.messages[id]
+    def touch(self, meant: Meant) -> Meant:
+        message, seconds = self.messages[meant.id], meant.word.seconds
         if message.where != "flight" or not message.recorded:
-            return
+            return meant
+        if meant.word.attempt and meant.word.attempt < message.attempt:
+            return replace(meant, late=True)
         message.due = message.deadline = max(self.now + seconds, message.due)
         message.expires = max(message.expires, self.now + seconds + EXPIRE)
         if chain := self.chains.get(message.request.xid):
             chain.expires = max(chain.expires, self.now + seconds + EXPIRE)
         self.count("touched")
-        self.tell("touched", id, message.attempt)
+        self.tell("touched", message.id, message.attempt)
+        return meant
 
     def hear(self, batch: Sequence[Meant], behind: Sequence[Word] = ()) -> None:
         """Carry out a batch and what waits ``behind`` it; words whose message is gone mean another one, or none."""
         while batch:
             self.order += 1
             again = []
+            stays = set[str]()
             for meant in batch:
-                if not self.carry_out(meant):
+                if (meant.xid or meant.word.xid) in stays and meant.word.verdict not in ("touch", "bad"):
+                    again.append(meant.word)
+                elif not self.carry_out(meant, stays):
                     self.unlink(meant.xid, meant.id)
                     again.append(meant.word)
             self.trim(2 * len(batch))
             batch, behind = self.mean([*again, *behind]), ()
 
-    def carry_out(self, meant: Meant) -> bool:
-        """False where the message is gone."""
+    def carry_out(self, meant: Meant, stays: set[str]) -> bool:
+        """Return False if the message is gone; note in ``stays`` the xid of one that a late word leaves."""
         word = meant.word
         if word.verdict == "bad":
             self.count("dead", reason := "badAnswer" if word.entry.startswith(b"answer") else "badDone")
             self.letters[reason, word.entry, 0] += 1
         elif not meant.id:
             self.count("done:unknown")
+        elif meant.late:
+            self.count("done:late")
         elif word.verdict != "touch":
             message = self.messages[meant.id]
             if not message.recorded:
                 return False
             if meant.ambiguous:
                 self.counts["done", "ambiguous"] += 1
+            fails = word.verdict in ("failed", "final")
             if message.dead:
                 self.count("done:late")
-            elif not (self.fail(message, word) if word.verdict in ("failed", "final") else self.end(message, word)):
+            elif word.attempt and word.attempt < message.attempt and (fails or not self.accept_late):
+                self.count("done:late")
+                stays.add(message.request.xid)
+            elif not (self.fail(message, word) if fails else self.end(message, word)):
                 self.count("done:unknown")
         return True
 
     def fail(self, message: Message, word: Word) -> bool:
-        if message.where != "flight" or (word.attempt or message.attempt) < message.attempt:
+        if message.where != "flight":
             return False
         message.error = "no luck"
         message.final |= word.verdict == "final"
@@ -293,7 +305,7 @@ class Model:
             seconds = self.now - message.delivered
             self.spent["done"].append(seconds)
             self.count("done", f"histo{min(seconds * 10 // (message.deadline - message.delivered) * 10, 100)}")
-        self.tell("late" if late else "done", message.id, message.attempt)
+        self.tell("late" if late else "done", message.id, min(word.attempt or message.attempt, message.attempt))
         if word.verdict == "answer":
             self.pass_on(message.request.reply_to, word.entry)
         return True

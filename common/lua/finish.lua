@@ -22,13 +22,14 @@
 -- ARGV bytes       no more are taken once they reach this size together
 -- ARGV life        how long a list for answers lives after the last one (s), if an answer has made it
 -- ARGV lasting     the lists for answers that the settings name, which are never given a TTL: JSON, an array
+-- ARGV accept      1 if `done` or an answer of an attempt ends the message though a younger attempt is under way
 -- ARGV history     most events to keep; 0 for none
 -- ARGV due         channel that is told when something falls due before all else
 -- ARGV entries...  four an entry: id; `done`, `ambiguous` (done, by a number that is the id of another message, too),
 --                  `answer`, `recalled` (an answer, if that message is the oldest of its xid and its request names the
 --                  list in words), `refused` (an answer that no list may get, and why, in words), `failed`, `final`
---                  (failed, and no more attempts), `touched` (done already), `unknown`, or `badDone` and `badAnswer` for
---                  a dead letter; the attempt it speaks of, or empty; words
+--                  (failed, and no more attempts), `touched` (done already), `late` (of an attempt that is over),
+--                  `unknown`, or `badDone` and `badAnswer` for a dead letter; the attempt it speaks of, or empty; words
 -- Returns false where `pending` holds others; the places of entries whose message was not what it was taken for, which
 -- are in `pending` again; and what was taken. Run twice: nothing is done, since `pending` holds others.
 local call, pcall = redis.call, redis.pcall
@@ -58,6 +59,8 @@ local time = call('TIME')
 local now, at = time[1] + time[2] / 1e6, string.format('%d%03d', time[1], time[2] / 1000)
 if tonumber(history) == 0 then report = function() end end
 local again, urgent = {}, false
+-- Xids whose oldest message was meant by an entry and stays: what the entries behind it mean is to be looked up again.
+local stays = {}
 local counts = {[late] = {}, [unknown] = {}, [failed] = {}, [dead] = {}, [done] = {}}
 local spent = {count = 0, sum = 0, max = -1, histo = {}}
 
@@ -98,6 +101,12 @@ local function observe(seconds, budget)
   spent.histo[bucket] = (spent.histo[bucket] or 0) + 1
 end
 
+-- Whether it is said of an attempt before the current one, by a worker that was given up.
+local function is_stale(attempt, known)
+  local current = tonumber(known[5])
+  return current and (tonumber(attempt) or current) < current
+end
+
 -- The end of a message that was delivered; false where it is not to be ended by this entry.
 local function finish(record, xid_key, id, attempt, known)
   local current = tonumber(known[5])
@@ -105,8 +114,9 @@ local function finish(record, xid_key, id, attempt, known)
   if not overdue then in_flight = in_flight - 1
   elseif current == 0 or call('ZREM', delayed, id) == 0 then return false
   else held_back = held_back - 1 end
-  overdue = overdue or (tonumber(attempt) or current) < current
-  local begun = tonumber(known[4] or known[2])
+  local stale = is_stale(attempt, known)
+  overdue = overdue or stale
+  local begun = tonumber(not stale and known[4] or known[2])
   local seconds = math.max(now - begun, 0)
   unlink(xid_key, id)
   call('DEL', record)
@@ -116,14 +126,15 @@ local function finish(record, xid_key, id, attempt, known)
   else
     observe(seconds, math.max(tonumber(known[3]) - begun, 0.001))
   end
-  report(overdue and 'late' or 'done', id, known[1], known[6] or '', known[7] or '', current, seconds)
+  report(overdue and 'late' or 'done', id, known[1], known[6] or '', known[7] or '',
+    stale and string.format('%d', attempt) or current, seconds)
   return true
 end
 
 -- A worker gives up: the attempt is over now, and the monitor sees what comes next.
-local function fail(record, id, attempt, final, words, known)
+local function fail(record, id, final, words, known)
   local current = tonumber(known[5])
-  if not call('ZSCORE', deadlines, id) or (tonumber(attempt) or current) < current then return false end
+  if not call('ZSCORE', deadlines, id) then return false end
   call('HSET', record, 'error', words)
   if final then call('HSET', record, 'final', 1) end
   call('ZADD', deadlines, string.format('%.6f', now), id)
@@ -155,6 +166,10 @@ for place = 1, count do
   local id, verdict, attempt, words = unpack(entries, 4 * place - 3, 4 * place)
   if verdict == 'badDone' or verdict == 'badAnswer' then
     bury(said[place], verdict, words)
+  elseif verdict == 'late' then
+    tally(late, 'count')
+  elseif stays[xid_key] and verdict ~= 'touched' then
+    again[#again + 1] = place
   elseif verdict == 'unknown' then
     tally(unknown, 'count')
   elseif verdict == 'recalled' and not is_oldest(xid_key, id, words) then
@@ -169,7 +184,10 @@ for place = 1, count do
       local fails = verdict == 'failed' or verdict == 'final'
       if known[8] then
         tally(late, 'count')
-      elseif fails and fail(record, id, attempt, verdict == 'final', words, known)
+      elseif is_stale(attempt, known) and (fails or accept ~= '1') then
+        tally(late, 'count')
+        stays[xid_key] = true
+      elseif fails and fail(record, id, verdict == 'final', words, known)
           or not fails and finish(record, xid_key, id, attempt, known) then
         if verdict == 'answer' or verdict == 'recalled' then pass_on(said[place], answer)
         elseif verdict == 'refused' then pass_on(said[place], answer, words) end

@@ -72,7 +72,7 @@ def source(namespace: str, id: str, seconds: float) -> str:
     named = {**keys.telling, "record": record, "deadlines": keys.deadlines, "policy": keys.policy}
     named |= {"touched": keys.metric("touched"), "xid": xid}
     names = list(named.values())
-    _, text, *_ = touch_script.by_source(**named, id=id, seconds=seconds)
+    _, text, *_ = touch_script.by_source(**named, id=id, seconds=seconds, attempt="")
     body = "\n".join(line for line in decoded(text).splitlines() if line.strip())
     call = f"redis-cli --eval touch.lua {' '.join(map(_word, names))} , {_word(id)} {seconds:g}"
     return f"-- {call}\n-- XID is what this prints: redis-cli hget {_word(record)} xid\n{body}"

@@ -9,8 +9,9 @@
 -- KEYS xid?        hash    the record of the message's xid, which lives as long
 -- ARGV id          the message's id
 -- ARGV seconds     how long from now, above 0 (s); empty: the policy's messageTimeout
--- Returns the deadline (s since the epoch, as text), or false where no such message is in flight. Run twice: the
--- deadline is `seconds` from the second run, and two are counted.
+-- ARGV attempt     the attempt that the worker has; empty: whichever is under way
+-- Returns the deadline (s since the epoch, as text), false if no such message is in flight, or an empty text if a younger
+-- attempt is under way. Run twice: the deadline is `seconds` from the second run, and two are counted.
 local call = redis.call
 for kind, keys in pairs({hash = {record, policy, touched, events_written, xid}, zset = {deadlines, events_marks},
     stream = {events}}) do
@@ -26,6 +27,7 @@ local known = call('HMGET', record, 'timestamp', 'delivered', 'xid', 'queue', 's
 local due = call('ZSCORE', deadlines, id)
 seconds = tonumber(seconds) or tonumber(rules[1])
 if not due or not known[1] or not seconds then return false end
+if (tonumber(attempt) or math.huge) < (tonumber(known[6]) or 0) then return '' end
 
 local time = call('TIME')
 local now = time[1] + time[2] / 1e6

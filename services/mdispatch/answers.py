@@ -35,6 +35,7 @@ class Answers(Finisher):
             settings.event_capacity,
             settings.reply_expire,
             settings.reply_to or "",
+            settings.accept_late,
         )
         super().__init__(context, place, understood, replies=replies_of(context))
         self._remembered: OrderedDict[bytes, tuple[bytes, bytes, str, int]] = OrderedDict()

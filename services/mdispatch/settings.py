@@ -174,6 +174,11 @@ class Settings(ServiceSettings):
         most=10**9,
     )
     attempts: Whole = setting("attempts", "Deliveries before a message goes to the dead letters.", 3, least=1, most=100)
+    accept_late: bool = setting(
+        "true | false",
+        "Whether the done of an attempt that timed out ends a message while a later one is under way.",
+        False,
+    )
     backoff: Annotated[list[Annotated[Seconds, Ge(0), Le(86_400)]], MaxLen(100)] = setting(
         "list of seconds",
         "Seconds before each retry, the last one again and again; by default ever longer: see backoffBase.",
@@ -264,5 +269,6 @@ class Settings(ServiceSettings):
             "out": self.out,
             "done": self.done or Keys(str(self.redis_namespace)).done,
             "doneBy": self.done_by,
+            "acceptLate": int(self.accept_late),
             **{name: value for name, value in optional.items() if value},
         }

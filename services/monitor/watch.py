@@ -1,10 +1,12 @@
 """One watched namespace: its policy, its finished messages, what is due in it."""
 
+from dataclasses import replace
 from functools import partial
 from math import inf
 
 from common.context import Context
 from common.finisher import Finisher, Place
+from penstock.errors import Stale
 from penstock.keys import Keys
 from penstock.names import decoded
 from penstock.policy import Policy
@@ -55,7 +57,12 @@ class Watch:
         """Where entries come from, and what plain text in them means."""
         settings, keys = self._context.settings, self._keys
         place = Place(keys, policy.done, self._pending, settings.batch, settings.batch_bytes, policy.history)
-        return place, policy.done_by
+        return replace(place, accept_late=policy.accept_late), policy.done_by
 
-    async def _touch(self, id: bytes, seconds: float) -> None:
-        await touch(self._context.redis, self._keys, decoded(id), seconds)
+    async def _touch(self, id: bytes, seconds: float, attempt: str) -> bool:
+        """Return False if it is said of an attempt before the one under way."""
+        try:
+            await touch(self._context.redis, self._keys, decoded(id), seconds, attempt)
+        except Stale:
+            return False
+        return True
