@@ -194,7 +194,7 @@ class Tracking(RuleBasedStateMachine):
 
     @rule(forms=st.lists(answer_forms, min_size=1, max_size=3))
     def answer(self, forms: list[tuple[int, int]]) -> None:
-        words = []
+        words: list[Word] = []
         for place, attempt in forms:
             _, xid = self.known(place) if place < 30 else (0, "")
             meta = {"id": xid} | ({"attempt": attempt} if attempt else {})
