@@ -14,6 +14,7 @@ import pytest
 
 from penstock.embedded import free_port
 from penstock.errors import Unsuitable
+from penstock.spark import register
 from penstock.spark import session as sessions
 from penstock.spark.session import masters, wait_for_master
 from penstock.spark.shipping import SHIPPED, ship
@@ -97,3 +98,16 @@ def test_its_java_listens_here_alone_obeys_us_alone_and_ends_with_us() -> None:
         }
         process.kill()
     until(lambda: not java[0].is_running())
+
+
+@pytest.mark.parametrize("name", ["python-without", "not-there"])
+def test_workers_that_cannot_import_penstock_are_warned_of(
+    spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    register(spark)  # which warns of nothing: warnings are errors
+    python = tmp_path / "python-without"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    python.chmod(0o755)
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", str(tmp_path / name))
+    with pytest.warns(UserWarning, match=rf"run {tmp_path / name}, .* set PYSPARK_PYTHON={sys.executable} before"):
+        register(spark)

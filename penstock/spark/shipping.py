@@ -1,5 +1,8 @@
 """Our own code, for the workers of a cluster: what it depends on must be installed there, we need not be."""
 
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -37,6 +40,29 @@ def ship(spark: "SparkSession") -> None:
     context.addPyFile(str(archive))
     (root / STREAMING).mkdir(exist_ok=True)
     copy(archive, root / STREAMING)
+
+
+def what_workers_lack(spark: "SparkSession") -> str | None:
+    """Return why workers of this machine could not use our formats, and what to do; None if they can.
+
+    Spark runs them with ``python3`` of PATH unless told otherwise, which is another one than this in a venv that is
+    not activated. Workers of a cluster are not asked.
+    """
+    context = spark.sparkContext
+    python = shutil.which(context.pythonExec) or context.pythonExec
+    if python == sys.executable or not str(context.master).startswith("local"):
+        return None
+    try:
+        tried = subprocess.run(
+            [python, "-c", "import penstock.spark.lists"], capture_output=True, text=True, timeout=30
+        )
+        problem = tried.stderr.strip().rpartition("\n")[2] if tried.returncode else ""
+    except (OSError, subprocess.TimeoutExpired) as error:
+        problem = str(error)
+    if not problem:
+        return None
+    remedy = f"set PYSPARK_PYTHON={sys.executable} before Spark starts, or begin with penstock.spark.session.session()"
+    return f"Spark's workers run {python}, which cannot import penstock.spark ({problem}): {remedy}"
 
 
 def _sources(place: Traversable, name: str) -> Iterator[tuple[str, bytes]]:
