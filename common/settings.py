@@ -9,6 +9,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 
 from common.checks import Rule, checked
 from common.fields import YEAR, Name, Seconds, Url, Whole, setting
+from common.props import read_props
 from common.sources import Found, Given, Names, property_of
 from common.urls import unverified, without_login
 from penstock.connection import masked
@@ -100,6 +101,15 @@ class ServiceSettings(BaseSettings):
         settings = cls(**checked(cls, cls.rules, names, found))
         settings._given, settings._in_file, settings._read_from = found.given, found.in_file, (props_file, environ)
         return settings
+
+    @classmethod
+    def service_in(cls, props_file: Path) -> str | None:
+        """Return the service that the property ``service`` of ``props_file`` names."""
+        try:
+            name = read_props(props_file).values.get("service")
+        except SettingsError:
+            return None
+        return name if isinstance(name, str) else None
 
     def again(self) -> Self:
         """What the same file and environment give now. Raises as ``load`` does."""

@@ -11,7 +11,7 @@ from pydantic.fields import FieldInfo
 
 from common.fields import is_list
 from common.props import Props, read_props
-from common.words import nearest, plain
+from common.words import nearest, plain, shown
 from penstock.errors import Problem, SettingsError
 from penstock.secrets import FILE, NoSecret, in_file
 
@@ -69,7 +69,7 @@ class Names:
     """What the fields of a service are called: ``popTimeout`` in files, ``MPUSH_POP_TIMEOUT`` in the environment."""
 
     def __init__(self, service: str, fields: Mapping[str, FieldInfo], aliases: Mapping[str, str]) -> None:
-        self._fields = fields
+        self._service, self._fields = service, fields
         self.prefix = f"{service.upper().replace('-', '_')}_"
         written = {name: name for name in fields} | dict(aliases)
         self._properties = {property_of(name): field for name, field in written.items()}
@@ -105,6 +105,9 @@ class Names:
             one = Given(value, name, props.file, props.lines.get(name))
             if field := self._properties.get(name):
                 found.add(field, self._parsed(field, one) if props.textual else one)
+            elif name == "service":
+                if value != self._service:
+                    found.problems.append(one.problem(f"this file is for {shown(value)}, and {self._service} reads it"))
             else:
                 found.problems.append(one.problem(f"unknown property{self._hint(name)}"))
         return found

@@ -1,6 +1,16 @@
-"""``python -m penstock`` is the same as ``penstock``."""
+"""``penstock``, also as ``python -m penstock``."""
 
-from penstock.cli import app
+import sys
+
+
+def main() -> None:
+    """Run the command line; ``penstock run`` keeps orders by signal for the service that it becomes."""
+    if sys.argv[1:2] == ["run"]:
+        import penstock.held  # noqa: F401
+    from penstock.cli import app
+
+    app(prog_name="penstock")
+
 
 if __name__ == "__main__":
-    app(prog_name="penstock")
+    main()

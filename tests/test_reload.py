@@ -514,7 +514,7 @@ def test_a_secret_that_was_rotated_is_read_again_and_used(tmp_path: Path, name: 
         running.service._environment["REDIS_FILE"] = str(secret)
         with running.service:
             until(lambda: running.log("registered"))
-            redis.config_set("requirepass", "new")
+            redis.acl_setuser("default", enabled=True, passwords=["+new"])
             secret.write_text(url.format("wrong"))
             running.service.signal(signal.SIGHUP)
             until(lambda: running.log("reload refused"))
@@ -526,6 +526,7 @@ def test_a_secret_that_was_rotated_is_read_again_and_used(tmp_path: Path, name: 
             changed = {"redis": "another login"} | ({"outRedis": "another login"} if out else {})
             assert running.log("reloaded")[0]["changes"] == changed
             before = running.log("registered")
+            redis.acl_setuser("default", enabled=True, passwords=["-old"])
             redis.client_kill_filter(_type="normal", skipme=True)
             if name != "monitor":
                 redis.lpush("in", "after")

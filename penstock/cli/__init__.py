@@ -1,7 +1,10 @@
 """The command line, one command a file; what a command needs is imported when it runs, so that help comes at once."""
 
+from typing import Annotated
+
 import typer
 
+from penstock import __version__
 from penstock.cli import (
     audit,
     bury,
@@ -21,6 +24,7 @@ from penstock.cli import (
     report,
     revive,
     shovel,
+    start,
     status,
     stop,
     test,
@@ -36,10 +40,27 @@ app = typer.Typer(
     help="See and steer Penstock: small Redis services that move messages without losing any.",
     epilog="Exit status: 0 fine, 1 something was found or failed, 2 the call was wrong.",
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"penstock {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def penstock(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_version, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """See and steer Penstock: small Redis services that move messages without losing any."""
+
+
 app.command()(status.status)
 app.command()(push.push)
 app.command()(pull.pull)
@@ -63,5 +84,6 @@ app.command()(reconcile.reconcile)
 app.command()(replay.replay)
 app.command()(report.report)
 app.command()(chaos.chaos)
+app.command("run")(start.start)
 app.command()(up.up)
 app.command(context_settings={"allow_interspersed_args": False})(redis.redis)

@@ -3,9 +3,10 @@
 import os
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint, entry_points
+from itertools import pairwise
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
@@ -121,10 +122,28 @@ def services() -> dict[str, EntryPoint]:
     return {entry.name: entry for entry in entry_points(group="penstock.services")}
 
 
+def module_of(service: str) -> str:
+    """Return what ``python -m`` runs for a service that is installed: the package that its settings lie in."""
+    return services()[service].value.partition(":")[0].rpartition(".")[0]
+
+
 def service_of(file: Path) -> str | None:
     """Whose props file this is, by the longest name that its own begins with: ``mpush.yaml``, ``mpush.prod.json``."""
     begins = [name for name in services() if file.name.startswith(name) and not file.name[len(name) :][:1].isalnum()]
     return max(begins, key=len, default=None)
+
+
+def _as_module(words: Sequence[str]) -> tuple[str, ...]:
+    """Return ``penstock run FILE`` as the call that it becomes, as far as the names say it; else ``words``."""
+    found = re.fullmatch(r"(?:(?:\S*/)?penstock|\S*python[\d.]* -m penstock) run (.+)", " ".join(words[:5]))
+    if not found:
+        return tuple(words)
+    rest = words[words.index("run") + 1 :]
+    options = {name: value for name, value in pairwise([*rest, ""]) if name == "--service"}
+    options |= dict(word.split("=", 1) for word in rest if word.startswith("--service="))
+    file = next((word for word in rest if not word.startswith("-") and word not in options.values()), None)
+    name = options.get("--service") or (service_of(Path(file)) if file else None)
+    return ("python", "-m", module_of(name), "--props", file) if file and name in services() else tuple(words)
 
 
 def _processes(directory: Path, problems: list[Problem]) -> list[Process]:
@@ -156,7 +175,7 @@ def _of_procfile(file: Path, problems: list[Problem]) -> Iterator[Process]:
             if found["given"]:
                 variable, _, value = found["given"].partition("=")
                 given[variable] = QUOTED.sub(_expanded, value)
-        words = tuple(_split(command))
+        words = _as_module(_split(command))
         yield Process(name, str(file), words, f"exec {command}" if replaces_shell else command, given)
 
 
@@ -186,7 +205,7 @@ def _of_containers(file: Path, problems: list[Problem]) -> Iterator[Process]:
         volumes = [str(volume).split(":") for volume in service.get("volumes") or [] if isinstance(volume, str)]
         mounts = {parts[1]: file.parent / parts[0] for parts in volumes if len(parts) > 1 and parts[0][:1] in "./"}
         environ = dict(_of_secrets({name: str(value) for name, value in given.items()}))
-        process = Process(name, str(file), tuple(words), shlex.join(words), environ, mounts)
+        process = Process(name, str(file), _as_module(words), shlex.join(words), environ, mounts)
         if process.module:
             yield process
 
@@ -204,7 +223,7 @@ def _settings_of(
     process: Process, directory: Path, environ: Mapping[str, str], problems: list[Problem]
 ) -> tuple[Any, Path | None]:
     """The settings of a service of ours and their file; None for a program."""
-    by_module = {entry.value.partition(":")[0].rpartition(".")[0]: name for name, entry in services().items()}
+    by_module = {module_of(name): name for name in services()}
     service = by_module.get(process.module or "")
     if service is None:
         return None, None

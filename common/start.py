@@ -1,0 +1,38 @@
+"""Become the service that a props file names: ``python -m common.start --props FILE``, for ``penstock run``."""
+
+import common.held  # noqa: F401, I001
+import sys
+from pathlib import Path
+from typing import Final
+
+from common.props import read_props
+from common.words import shown
+from penstock.becoming import become
+from penstock.errors import PenstockError, Problem, SettingsError
+from penstock.topology.files import module_of, services
+
+SERVICE: Final = "service"
+"""The property that names the service of a props file."""
+
+
+def module(file: Path) -> str:
+    """Return the module of the service that ``file`` names. Raise ``SettingsError``."""
+    props = read_props(file)
+    installed = ", ".join(sorted(services()))
+    name = props.values.get(SERVICE)
+    if name is None:
+        named = "name it mpush-*.yaml, write `service: NAME` in it, or pass --service NAME"
+        message = f"cannot tell which service this file is for: {named} ({installed})"
+        raise SettingsError([Problem(message, props.file)])
+    if name not in services():
+        message = f"no service is called {shown(name)}: expected one of {installed}"
+        raise SettingsError([Problem(message, props.file, props.lines.get(SERVICE), SERVICE)])
+    return module_of(str(name))
+
+
+if __name__ == "__main__":
+    try:
+        become(module(Path(sys.argv[2])), sys.argv[1:])
+    except PenstockError as error:
+        print(error, file=sys.stderr)
+        sys.exit(2 if isinstance(error, SettingsError) else 1)
