@@ -1,18 +1,24 @@
 """A list copied to another server by one call of ``penstock shovel``, read in pieces from its old end."""
 
 import uuid
+from pathlib import Path
 from typing import Final
 
 from redis.asyncio import Redis
 
 from penstock.errors import PenstockError
+from penstock.lua import Script
 from penstock.names import decoded
 from penstock.shovel import BATCH, BYTES, Shovel, told_here
+from penstock.sizes import Sizes
 from penstock.transport import Dead
 
+_read: Final = Script.read(Path(__file__).parent / "lua" / "read.lua")
 FEW: Final = 16
-"""Messages that are read at first, when nobody knows how large they are."""
+"""Messages among which the place is looked for at first, when nobody knows how large they are."""
 
+TOGETHER: Final = 128
+"""Small messages that are read at once unseen: to find a place in a long list costs more than reading them."""
 MARK: Final = 32
 MARK_BYTES: Final = BYTES // 4
 """Most messages, and bytes unless one message has more, by which the place is known, or found again."""
@@ -36,7 +42,7 @@ class Copy(Shovel):
         """How many of those read are still in the list, as far as we know: the next one follows them."""
         self._mark: list[bytes] = []
         """Those read last."""
-        self._few = FEW
+        self._seen, self._few = Sizes(TOGETHER), FEW
         self._gone = 0
         """How many were taken from the list after they had been read."""
 
@@ -82,19 +88,33 @@ class Copy(Shovel):
         return number - self._gone
 
     async def _read(self, most: int) -> list[bytes]:
-        """What follows; nothing at the new end of the list."""
-        count = min(most, self._few)
+        """Return what follows; [] at the new end of the list."""
         while True:
-            known = min(self._place, len(self._mark))
-            piece = await self._between(self._place - known, self._place + count)
-            if piece[:known] == self._mark[len(self._mark) - known :]:
+            mark = self._mark[-self._place :] if self._place else []
+            piece = await self._following(mark, most)
+            if piece[: len(mark)] == mark:
                 break
             await self._find_place()
-        messages = piece[known:]
+        messages = piece[len(mark) :]
         if messages:
             self._place += len(messages)
             self._mark = _newest([*self._mark, *messages][-MARK:])
-            self._few = max(min(2 * count, BATCH, BYTES // max(*map(len, messages), 1)), 1)
+            largest = self._seen.note_all(messages)
+            self._few = max(min(2 * len(messages), BATCH, BYTES // max(largest, 1)), 1)
+        return messages
+
+    async def _following(self, mark: list[bytes], most: int) -> list[bytes]:
+        """Return what lies where ``mark`` was, and at most ``most`` messages behind it."""
+        with told_here():
+            messages: list[bytes] = await _read(
+                self._here,
+                source=self._source,
+                older=self._place - len(mark),
+                known=len(mark),
+                batch=len(mark) + most,
+                bytes=BYTES + sum(map(len, mark)),
+                **self._seen.named,
+            )
         return messages
 
     async def _find_place(self) -> None:

@@ -21,12 +21,14 @@ from penstock.errors import Fenced
 from penstock.lua import Script
 from penstock.names import decoded, encoded
 from penstock.shovel import BATCH, BYTES, Shovel, SourceLost, told_here
+from penstock.sizes import Sizes
 from penstock.transport import Dead, next_messages, settle
 
 _put_back: Final = Script.read(Path(__file__).parent / "lua" / "put_back.lua")
 
 BACK: Final = 5_000
-"""Messages that are put back at a time: some milliseconds of the server's."""
+BACK_BYTES: Final = 4_194_304
+"""Messages, and bytes unless one message has more, that are put back at a time: some milliseconds of the server's."""
 
 
 def place(url: str) -> str:
@@ -49,6 +51,7 @@ class Move(Shovel):
         self._to = f"{masked(url)} {out}"
         self.pending = source + b":shovel:" + sha1(encoded(f"{place(url)} {out}")).hexdigest()[:12].encode()
         self.state = self.pending + b":sequence"
+        self._seen = Sizes()
         self._tokens: set[int] = set()
         """All of ours: where a reply was lost nobody knows which one the server has."""
 
@@ -82,10 +85,12 @@ class Move(Shovel):
                 whole=0,
                 settled="",
                 most=0,
+                **self._seen.named,
                 **self._fenced,
             )
         if found is None:
             raise self._gone()
+        self._seen.note_all(found[0])
         return self._took(first, found[0])
 
     async def settle(self, last: int, dead: list[Dead]) -> None:
@@ -130,20 +135,24 @@ class Move(Shovel):
         return secrets.randbelow(1 << 50) if token is None else int(token)
 
     async def _put_back(self, transaction: Any) -> bool:
-        """Some of what has not arrived, the newest first; whether there is more. With the last one it has ended.
+        """Put back some of what has not arrived, the newest first; return False once it has ended.
 
         Tried again where the reply was lost: then it is not ours any more.
         """
         if await transaction.hget(self.state, "source") != self._who:
             return False
         await self._held(transaction)
-        left = await transaction.llen(self.pending)
         transaction.multi()
-        _put_back.queue(transaction, pending=self.pending, source=self._source, most=BACK)
-        if left <= BACK:
-            transaction.delete(self.state)
-            transaction.hset(self.state, "ended", self._who)
-        return bool(left > BACK)
+        _put_back.queue(
+            transaction,
+            pending=self.pending,
+            source=self._source,
+            state=self.state,
+            who=self._who,
+            most=BACK,
+            bytes=BACK_BYTES,
+        )
+        return True
 
     async def _leave_no_ledger(self, ended: bytes) -> None:
         await self._there.delete(self._ledger_of(decoded(ended)))

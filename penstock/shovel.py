@@ -14,7 +14,8 @@ from redis.exceptions import AuthenticationError, ConnectionError, RedisError, T
 from penstock.backoff import Backoff
 from penstock.errors import PenstockError, Refused, TargetLost
 from penstock.names import decoded, encoded
-from penstock.transport import Batch, Dead, Target, Transfer, catch_up, largest_message
+from penstock.transfer import Batch, Transfer
+from penstock.transport import Dead, Target, catch_up, largest_message
 from penstock.wire import Wire
 
 BATCH: Final = 1000

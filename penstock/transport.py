@@ -1,17 +1,14 @@
-"""A list moved to another server, in order and once, several batches on the way at a time.
+"""A list moved to another server, in order and once: what both servers are asked.
 
 The sender numbers the messages of a source from 1 and keeps them in a pending list until they have arrived; the other
 server keeps, in the same transaction as the messages, the number of the last one. So the outcome of a batch that was
 never answered does not matter: it is sent again, and has its effect once. docs/transport.md tells why this suffices.
 """
 
-import asyncio
 import re
-import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from hashlib import sha1
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
@@ -35,14 +32,11 @@ IN_SCRIPT: Final = re.compile(
     r"| script: (?:\w+, )?on @user_script.*$"
 )
 """Where in which script a server met the error that it tells (Redis 6.2 says it twice), and what clients cut off."""
-BACKLOG: Final = 100
-"""So many messages at once mean that more wait."""
 MANY: Final = 100
-"""More messages than that are pushed past the script; for fewer one command is less work than five."""
+HEAVY: Final = 65_536
+"""More messages, or bytes, than that are pushed past the script; for fewer one command is less work than six."""
 LARGEST: Final = 536_870_912
 """Bytes of the largest message that a server takes unless it is set otherwise: ``proto-max-bulk-len``."""
-GATHER: Final = 0.005
-"""Seconds before what has arrived is settled while more is on its way."""
 
 
 class Dead(NamedTuple):
@@ -139,13 +133,12 @@ class Target:
         """Send ``messages`` for those from ``first`` to ``last``; ``arrived`` has the answer. Raises like ``meet``."""
         named = {**self._named, "first": first, "last": last, "digest": digest}
         commands: list[Command]
-        if messages.count <= MANY:
+        if messages.count <= MANY and len(messages.data) <= HEAVY:
             commands = [_arrive.by_digest(**named, messages=messages)]
         else:
-            oldest, others = messages.split()
-            call = _arrive.by_digest(**named, messages=oldest, door=self._door)
-            push, open_ = ("LPUSHX", self._door, others), ("RENAMENX", self._door, self._out)
-            commands = [("MULTI",), call, push, open_, ("EXEC",)]
+            call = _arrive.by_digest(**named, messages=Packed(), door=self._door)
+            push, trim = ("LPUSHX", self._door, messages), ("RPOP", self._door)
+            commands = [("MULTI",), call, push, trim, ("RENAMENX", self._door, self._out), ("EXEC",)]
         self._owed.append(len(commands))
         try:
             await self._wire.send(pack(commands))
@@ -200,107 +193,3 @@ async def catch_up(source: Source, arrived: Arrived, settled: int, prepare: Prep
             return None
         await source.settle(arrived.last, dead)
     return arrived.last
-
-
-@dataclass
-class Batch:
-    """Some messages on their way."""
-
-    first: int
-    last: int
-    bytes: int
-    dead: list[Dead]
-    sent: float = field(default_factory=time.monotonic)
-
-
-class Transfer:
-    """Keeps up to ``window`` batches, of ``window_bytes`` together, on the way from ``source`` to ``target``."""
-
-    def __init__(
-        self,
-        source: Source,
-        target: Target,
-        window: int,
-        window_bytes: Callable[[], int],
-        prepare: Prepare = unchanged,
-        note: Callable[[Batch], object] = lambda batch: None,
-        goes_on: Callable[[], bool] = lambda: True,
-    ) -> None:
-        """``note`` is told of each batch that has arrived; no more is sent once ``goes_on`` says no."""
-        self._source, self._target, self._prepare, self._note = source, target, prepare, note
-        self._window, self._window_bytes, self._goes_on = window, window_bytes, goes_on
-        self._on_the_way: asyncio.Queue[Batch | None] = asyncio.Queue()
-        self._bytes = 0
-        self._room, self._news = asyncio.Event(), asyncio.Event()
-        self._arrived = 0
-        self._dead: list[Dead] = []
-        self._all_arrived = False
-
-    async def run(self, settled: int) -> None:
-        """Move what follows number ``settled`` until ``source`` has no more; then all that was sent has arrived."""
-        self._arrived = settled
-        self._room.set()
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._send(settled + 1, tasks))
-            tasks.create_task(self._confirm())
-            tasks.create_task(self._settle(settled))
-
-    async def _send(self, first: int, tasks: asyncio.TaskGroup) -> None:
-        """With a backlog the next messages are asked for while those in hand are packed and sent."""
-        ahead = None
-        while self._goes_on():
-            await self._room.wait()
-            messages = await (ahead or self._source.take(first)) or await self._source.wait(first)
-            ahead = None
-            if messages is None:
-                break
-            if not messages:
-                continue
-            if len(messages) >= BACKLOG:
-                ahead = tasks.create_task(self._source.take(first + len(messages)))
-                await asyncio.sleep(0)
-            packed = Packed.of(messages)
-            digest, outgoing = digest_of(packed), self._prepare(first, messages, len(packed.data))
-            if outgoing.messages is not messages:
-                packed = Packed.of(outgoing.messages)
-            batch = Batch(first, first + len(messages) - 1, len(packed.data), outgoing.dead)
-            self._on_the_way.put_nowait(batch)
-            self._bytes += batch.bytes
-            self._look_for_room()
-            await self._target.send(first, batch.last, digest, packed)
-            first = batch.last + 1
-        if ahead:
-            await ahead
-        self._on_the_way.put_nowait(None)
-
-    async def _confirm(self) -> None:
-        while batch := await self._on_the_way.get():
-            last = await self._target.arrived()
-            if last != batch.last:
-                raise Refused(f"the other server has {last} messages where {batch.last} were expected")
-            self._bytes -= batch.bytes
-            self._look_for_room()
-            self._arrived = last
-            self._dead += batch.dead
-            self._news.set()
-            self._note(batch)
-        self._all_arrived = True
-        self._news.set()
-
-    async def _settle(self, settled: int) -> None:
-        while not (self._all_arrived and settled == self._arrived):
-            await self._news.wait()
-            if not self._on_the_way.empty():
-                await asyncio.sleep(GATHER)
-            self._news.clear()
-            last, dead, self._dead = self._arrived, self._dead, []
-            if settled != last:
-                await self._source.settle(last, dead)
-                settled = last
-
-    def _look_for_room(self) -> None:
-        """What is on the way is counted as it is put on the queue and taken off when it has arrived."""
-        if self._on_the_way.qsize() < self._window and self._bytes < self._window_bytes():
-            self._room.set()
-        else:
-            self._room.clear()

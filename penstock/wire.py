@@ -39,15 +39,6 @@ class Packed:
             packed.data = b"".join((head[2:], *rest, b"\r\n"))
         return packed
 
-    def split(self) -> "tuple[Packed, Packed]":
-        """The first word, and the others."""
-        length, _, _ = self.data.partition(b"\r\n")
-        end = len(length) + 2 + int(length[1:]) + 2
-        first, others = Packed(), Packed()
-        first.count, first.data = 1, self.data[:end]
-        others.count, others.data = self.count - 1, self.data[end:]
-        return first, others
-
 
 class _Heads(dict[int, bytes]):
     """What ends a word and begins the next one, by its length."""

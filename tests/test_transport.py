@@ -11,15 +11,14 @@ from redis.exceptions import BusyLoadingError, ConnectionError, ResponseError, T
 
 from penstock.errors import Fenced, Refused, TargetLost, WrongType
 from penstock.lua import Script
+from penstock.transfer import Batch, Transfer
 from penstock.transport import (
     LUA,
     MANY,
     Arrived,
-    Batch,
     Dead,
     Outgoing,
     Target,
-    Transfer,
     catch_up,
     digest_of,
     next_messages,
@@ -60,7 +59,8 @@ async def prepared(redis: Any, waiting: int, pending: int = 0, sequence: int = 0
 
 async def asked_for(redis: Any, first: int = 1, **more: Any) -> Any:
     named = {"pending": "pending", "source": "in", "state": "state", "lease": "lease", "token": 7, "who": "me"}
-    how = {"next": first, "batch": 5_000, "bytes": 2**20, "whole": 0, "settled": "", "most": 0}
+    how: dict[str, Any] = {"next": first, "batch": 5_000, "bytes": 2**20, "whole": 0, "settled": "", "most": 0}
+    how |= {"unseen": 32, "largest": 3}
     return await next_messages(redis, **{**named, **how, **more})
 
 
@@ -128,11 +128,22 @@ async def test_else_only_as_many_as_are_taken(redis: Redis, pending: int, unsent
 
 async def test_it_says_how_many_of_the_next_are_small_enough_to_be_read_past_the_script(redis: Redis) -> None:
     await prepared(redis, waiting=0, pending=1_000)
-    how = {"batch": 10, "bytes": 900}
+    how = {"batch": 0, "bytes": 900, "settled": 0}
     assert [(await asked_for(redis, **how, most=most))[1] for most in (0, 5, 300, 5_000)] == [0, 5, 300, 300]
-    assert (await asked_for(redis, 900, **how, most=500))[1] == 91
-    await redis.lset("pending", -11, "x" * 90)
-    assert [(await asked_for(redis, **how, most=most))[1] for most in (5, 100, 990)] == [5, 10, 10]
+    assert (await asked_for(redis, 910, **how, most=500))[1] == 91
+    assert (await asked_for(redis, batch=10, most=5))[1] == -1  # it has read enough this time
+    for size, seen in (90, 10), (8_193, 0):
+        await redis.lset("pending", -300, "x" * size)
+        assert [(await asked_for(redis, **how, most=most))[1] for most in (5, 100, 990)] == [5, 100, seen]
+
+
+async def test_after_a_large_message_one_is_read_past_the_script(redis: Redis) -> None:
+    await prepared(redis, waiting=0, pending=1_000)
+    how = {"bytes": 900, "most": 300, "unseen": 1, "batch": 10}
+    assert (await asked_for(redis, **how))[1] == 0
+    await redis.lset("pending", -10, "x" * 300)
+    assert (await asked_for(redis, **how))[1] == 1
+    assert (await asked_for(redis, 11, **how, settled=0)) == [1, 1]
 
 
 async def test_whoever_reads_past_the_script_is_told_whether_the_places_were_right(redis: Redis) -> None:
@@ -386,11 +397,10 @@ def test_a_refusal_is_told_without_the_place_in_a_script(said: str) -> None:
 
 
 @pytest.mark.parametrize("others", [[], [b"before"]])
-@pytest.mark.parametrize("right", ["-renamenx", "-lpush", "-lpushx", "-hset", "-evalsha", "-exec"])
+@pytest.mark.parametrize("right", ["-renamenx", "-rpush", "-rpop", "-lpushx", "-hset", "-evalsha", "-exec"])
 async def test_many_messages_are_refused_as_a_whole_where_a_right_is_missing(
     redis: Redis, right: str, others: list[bytes]
 ) -> None:
-    """``LPUSH`` is used, and missing, only where there is no list to be pushed to."""
     if others:
         await redis.lpush("out", *others)
     wire = Wire(redis)
@@ -398,13 +408,10 @@ async def test_many_messages_are_refused_as_a_whole_where_a_right_is_missing(
     await there.meet()
     await redis.execute_command("ACL", "SETUSER", "default", *right.split())
     try:
-        if right == "-lpush" and others:
-            assert await answer_to(there, 1, 300) == 300
-        else:
-            with pytest.raises(Refused, match=r"(?i)no permission|previous errors|server: the user executing"):
-                await answer_to(there, 1, 300)
-            assert await held(redis, "out") == others
-            assert await redis.hget("out:from:me", "sequence") is None
+        with pytest.raises(Refused, match=r"(?i)no permission|previous errors|server: the user executing"):
+            await answer_to(there, 1, 300)
+        assert await held(redis, "out") == others
+        assert await redis.hget("out:from:me", "sequence") is None
     finally:
         await redis.execute_command("ACL", "SETUSER", "default", "+@all")
         await wire.close()
@@ -650,14 +657,15 @@ async def test_a_target_that_has_less_than_was_settled_is_found_out() -> None:
         await catch_up(Here(numbered(40)), arrived(numbered(40), 25, 21), 26)
 
 
+@pytest.mark.parametrize("unseen", [1, 32])
 @pytest.mark.parametrize("size", [1, 10, 1_000])
-async def test_a_batch_ends_with_the_message_that_makes_it_large_enough(redis: Redis, size: int) -> None:
+async def test_a_batch_ends_with_the_message_that_makes_it_large_enough(redis: Redis, size: int, unseen: int) -> None:
     await redis.hset("state", "source", "me")
     await redis.hset("lease", "token", 7)
     messages = [b"x" * (size * number % 97) for number in range(300)]
     await redis.lpush("in", *messages)
     found: list[bytes] = []
-    while batch := await take(redis, len(found) + 1, bytes=500):
+    while batch := await take(redis, len(found) + 1, bytes=500, unseen=unseen, largest=96):
         assert sum(map(len, batch[:-1])) < 500
         found += batch
     assert found == messages

@@ -359,7 +359,7 @@ def test_a_source_that_lost_messages_sends_what_it_has_under_a_new_name_and_says
 
 
 def test_a_user_there_with_just_the_rights_that_are_documented_suffices(breakable: Line) -> None:
-    transaction = "+multi +exec +exists +lpushx +renamenx"
+    transaction = "+multi +exec +exists +rpush +lpushx +rpop +renamenx"
     rights = f"+eval +evalsha +script|load +type +lpush +hset +hmget +time +client|setname {transaction}"
     allowed = f"on >{PASSWORD} ~out ~out:from:* {rights}".split()
     breakable.there.execute_command("ACL", "SETUSER", "sender", *allowed)

@@ -12,6 +12,7 @@ from common.context import Context
 from common.durability import Durability
 from common.trouble import Trouble
 from penstock.keys import Keys
+from penstock.sizes import CALM
 from penstock.wire import Wire
 from services.vpush.here import Here
 from services.vpush.settings import Settings
@@ -51,6 +52,7 @@ async def test_who_reads_past_the_script_waits_for_what_is_being_settled_and_rea
     await redis.lpush("in", *messages)
     here = Reading(context)
     await here.known()
+    here.sizes.note(CALM, 3)
     assert await here.take(1) == messages[:BATCH]
     run, done, go_on = context.beside("settling").run, asyncio.Event(), asyncio.Event()
 

@@ -12,6 +12,7 @@ from penstock.changes.notes import is_moved, key_of, moved
 from penstock.changes.present import Present
 from penstock.lua import Script
 from penstock.names import decoded, encoded
+from penstock.sizes import Sizes
 from penstock.snapshot import Snapshot
 from penstock.survey import instances
 
@@ -22,7 +23,8 @@ _backfill, _discard, _order, _rehome, _requeue = (
 BATCH: Final = 1_000
 """Messages that are copied, and records that are changed, at a time: a millisecond of the server's."""
 MOST: Final = 5_000
-"""Messages that are moved at a time: some milliseconds."""
+BYTES: Final = 4_194_304
+"""Messages, and bytes unless one message has more, that are moved or copied at a time: some milliseconds."""
 LOOK: Final = 0.05
 """Seconds between two looks for an answer, or for an empty list."""
 
@@ -111,6 +113,7 @@ async def _move(step: Step, _: float) -> str:
             settled=encoded(moved(present)),
             older=int(not is_moved(decoded(noted))),
             most=MOST,
+            bytes=BYTES,
         )
         if result is None:
             raise Stopped(f"somebody else has just moved {former}: apply again")
@@ -160,15 +163,19 @@ async def _drop(step: Step, _: float) -> str:
 async def _fill(step: Step, _: float) -> str:
     assert step.list
     assert step.to
-    keys, copied = step.by.keys, 0
-    while count := await _backfill(
-        step.by.redis,
-        source=encoded(step.list.key),
-        target=encoded(step.to.key),
-        taken=encoded(keys.metric("taken")),
-        delivered=encoded(keys.metric("delivered")),
-        batch=BATCH,
-    ):
+    keys, sizes, copied, count = step.by.keys, Sizes(), 0, 1
+    while count:
+        count, largest = await _backfill(
+            step.by.redis,
+            source=encoded(step.list.key),
+            target=encoded(step.to.key),
+            taken=encoded(keys.metric("taken")),
+            delivered=encoded(keys.metric("delivered")),
+            batch=BATCH,
+            bytes=BYTES,
+            **sizes.named,
+        )
+        sizes.note(count, largest)
         copied += count
     return f"{copied:,} copied"
 

@@ -1,8 +1,8 @@
 -- Push the next messages of one source, unless they are here already: runs on the server of `out`.
 --
--- With a `door` it pushes the first ones of many, in a transaction with LPUSHX door message..., RENAMENX door out: until
--- then `out` is called `door`. Where this script refuses, or fails, the others find nothing to push to; and not every
--- message has to go through Lua, which costs more than pushing it.
+-- With a `door` it pushes none itself: it runs in a transaction with LPUSHX door message..., RPOP door, RENAMENX door out.
+-- Until then `out` is called `door`, and has an empty message at its end, so that the list exists. If this script refuses
+-- or fails, the other commands find no list. Messages do not go through Lua then, which copies each several times.
 --
 -- KEYS out      list   gets the messages, the first at the tail
 -- KEYS ledger   hash   `token sequence first digest at`: what arrived from this source
@@ -27,13 +27,16 @@ local sequence = tonumber(known[2] or 0)
 if sequence ~= first - 1 then return sequence end
 
 -- What cannot be written (a full or read-only server, a user without the right) is refused here, before the messages;
--- and what a user must have the right to do after RENAMENX was looked at when the transaction was queued.
+-- and what a user must have the right to do after that was looked at when the transaction was queued.
 call('HSET', ledger, 'token', token)
 if door and call('EXISTS', out) == 1 then
+  call('RENAMENX', out, out) -- changes nothing, and needs the right to read `out`
+  call('RPUSH', out, '')
   call('RENAMENX', out, door)
-  call('LPUSHX', door, unpack(messages, 1, #messages))
+elseif door then
+  call('RPUSH', door, '')
 elseif #messages > 0 then
-  call('LPUSH', door or out, unpack(messages, 1, #messages))
+  call('LPUSH', out, unpack(messages, 1, #messages))
 end
 call('HSET', ledger, 'sequence', last, 'first', first, 'digest', digest, 'at', call('TIME')[1])
 return tonumber(last)

@@ -2,12 +2,14 @@
 --
 -- What the new one was given, the other one was given, too, as its newest messages; so the others begin behind them.
 --
+-- WITH reading
 -- KEYS source     list   the other subscriber's (newest at the head)
 -- KEYS target     list   the new one's
 -- KEYS taken      hash   metric of the service that fills both: by list the copies owed to it
 -- KEYS delivered  hash   metric: by list the copies that it got
 -- ARGV batch      most messages to copy
--- Returns how many were copied. Run twice: the second run copies those before them.
+-- ARGV bytes      no more are copied once they reach this size together
+-- Returns how many were copied, and bytes of the largest. Run twice: the second run copies those before them.
 local call = redis.call
 for kind, keys in pairs({list = {source, target}, hash = {taken, delivered}}) do
   for _, key in ipairs(keys) do
@@ -20,14 +22,18 @@ end
 local given = tonumber(call('HGET', taken, target) or 0)
 local possible = tonumber(call('HGET', taken, 'count') or 0) - given
 local most = math.min(tonumber(batch), possible)
-if most <= 0 then return 0 end
-local older = call('LRANGE', source, given, given + most - 1)
-for first = 1, #older, 1000 do
-  call('RPUSH', target, unpack(older, first, math.min(first + 999, #older)))
+local copied, left = 0, math.min(most, math.max(call('LLEN', source) - given, 0))
+local count = several(source, given, left, tonumber(bytes), true)
+while count > 0 do
+  local older = call('LRANGE', source, given + copied, given + copied + count - 1)
+  for _, message in ipairs(older) do saw(message) end
+  call('RPUSH', target, unpack(older, 1, count))
+  copied = copied + count
+  count = several(source, given + copied, left - copied, tonumber(bytes), true)
 end
-if #older > 0 then
-  call('HINCRBY', taken, target, #older)
-  call('HINCRBY', delivered, target, #older)
-  call('HINCRBY', delivered, 'count', #older)
+if copied > 0 then
+  call('HINCRBY', taken, target, copied)
+  call('HINCRBY', delivered, target, copied)
+  call('HINCRBY', delivered, 'count', copied)
 end
-return #older
+return {copied, largest_read}

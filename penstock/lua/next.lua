@@ -1,6 +1,7 @@
 -- Take the messages that follow those on their way, oldest first: those of `pending` that nobody sent yet, else more of
 -- `source`, which go to `pending`.
 --
+-- WITH reading
 -- KEYS pending  list   taken and not settled (oldest at the tail)
 -- KEYS source   list   what publishers push to (newest at the head)
 -- KEYS state    hash   `source`, who we are to the other server, and `sequence`, the number of the last settled message
@@ -12,12 +13,12 @@
 -- ARGV bytes    no more are returned once they reach this size together
 -- ARGV whole    1 where all that waits may go to `pending` at once, which takes no time; 0 where only what is returned may
 -- ARGV settled  `sequence` as the caller knows it, who reads the messages itself, by LRANGE in the same transaction, which
---               costs a quarter of their way through Lua; empty where this shall return them
+--               costs a quarter of their way through Lua; empty where this shall return them. With `batch` 0 it only asks
 -- ARGV most     how many it would read so the next time, at most
 -- Returns the messages, or 1 where the caller has read the right ones, else 0; and how many of those that follow it may
--- read by itself (a sample of them says how large they are). False where we are another, or `pending` lacks some of
--- those before `next`. Run twice: the same again, or more.
-local READ_AHEAD, PIECE, FEW, MANY_MORE, SAMPLES = 128, 1024, 20000, 8, 16
+-- read by itself (a sample of them says how large they are; -1: ask for it). False where we are another, or `pending`
+-- lacks some of those before `next`. Run twice: the same again, or more.
+local PIECE, FEW, LIGHT, MANY_MORE, SAMPLES, STEP, ALONE = 1024, 20000, 4194304, 8, 64, 8, 4
 local call, pcall = redis.call, redis.pcall
 if lease and call('HGET', lease, 'token') ~= token then return redis.error_reply('FENCED ' .. lease) end
 
@@ -38,20 +39,26 @@ if sent < 0 or sent > here then return false end
 
 -- A backlog becomes `pending` as it is, behind the few that are there: a message then costs one reading, and no move.
 batch, bytes = tonumber(batch), tonumber(bytes)
-if whole == '1' and here - sent < batch and here <= FEW and here * MANY_MORE < waiting then
+if whole == '1' and here - sent < batch and here <= FEW and here * MANY_MORE < waiting
+    and (here == 0 or call('MEMORY', 'USAGE', pending, 'SAMPLES', 0) <= LIGHT) then
   for _ = 1, here, PIECE do call('RPUSH', source, unpack(call('LPOP', pending, PIECE))) end
   call('RENAME', source, pending)
   call('PERSIST', pending)
   here, waiting = here + waiting, 0
 end
 
+-- One after a large message; more only after many small ones, and if those looked at are small, too.
 local function ahead(before)
   local count = math.min(most, here - before)
-  local largest = 1
-  for place = before, before + count - 1, math.ceil(math.max(count, 1) / SAMPLES) do
-    largest = math.max(largest, #call('LINDEX', pending, -place - 1))
+  if unseen == 1 then return settled == '' and largest_read * ALONE < bytes and 0 or math.min(count, 1) end
+  if settled == '' then return -math.min(count, 1) end
+  count = math.min(count, math.floor(bytes / math.max(largest, 1)))
+  if count < 1 then return 0 end
+  for place = count, 1, -math.max(math.ceil(count / SAMPLES), STEP) do
+    saw(call('LINDEX', pending, -before - place))
+    if largest_read > SMALL or bytes_read >= bytes then return 0 end
   end
-  return math.min(count, math.floor(bytes / largest))
+  return math.min(count, math.floor(bytes / math.max(largest, largest_read, 1)))
 end
 
 if settled ~= '' then
@@ -59,26 +66,19 @@ if settled ~= '' then
   return {right and 1 or 0, right and ahead(sent + batch) or 0}
 end
 
-local found, taken, largest, limit = {}, 0, 1, READ_AHEAD
-while #found < batch and taken < bytes do
-  local count = math.min(limit, math.max(math.floor((bytes - taken) / math.max(largest, 1)), 1), batch - #found)
+local found = {}
+local count = several(pending, sent, math.min(here - sent, batch), bytes)
+while count > 0 do
   local before = sent + #found
-  local piece, from, to, step
-  if before < here then
-    piece = call('LRANGE', pending, -before - math.min(count, here - before), -before - 1)
-    from, to, step = #piece, 1, -1
-  else
-    piece = waiting > 0 and call('RPOP', source, count)
-    if not piece then break end
-    call('LPUSH', pending, unpack(piece, 1, #piece))
-    here, waiting = here + #piece, waiting - #piece
-    from, to, step = 1, #piece, 1
+  local messages = call('LRANGE', pending, -before - count, -before - 1)
+  for place = count, 1, -1 do
+    saw(messages[place])
+    found[#found + 1] = messages[place]
   end
-  largest, limit = 1, math.min(2 * limit, PIECE)
-  for place = from, to, step do
-    if taken >= bytes then break end
-    local message = piece[place]
-    found[#found + 1], taken, largest = message, taken + #message, math.max(largest, #message)
-  end
+  count = several(pending, before + count, math.min(here - before - count, batch - #found), bytes)
+end
+if sent + #found >= here then
+  take(source, pending, found, math.min(waiting, batch - #found), bytes)
+  here = math.max(here, sent + #found)
 end
 return {found, ahead(sent + #found)}

@@ -11,6 +11,7 @@
 -- ARGV settled      what it is to say when all are moved
 -- ARGV older        1 where the messages of `former` are older than those of `present`, 0 where they are younger
 -- ARGV most         most messages to move
+-- ARGV bytes        no more are moved once they reach this size together
 -- Returns how many messages `former` has less, and whether some are left; false where `notes` says otherwise. Run twice:
 -- the second run moves those that are left, or finds another note.
 local call = redis.call
@@ -25,13 +26,22 @@ end
 if call('HGET', notes, former) ~= noted then return false end
 
 local old, new, moved = call('LLEN', former), call('LLEN', present), 0
-most = tonumber(most)
+most, bytes = tonumber(most), tonumber(bytes)
+local function move(key, into, from, to)
+  local count, size = 0, 0
+  while count < most and size < bytes do
+    local message = call('LMOVE', key, into, from, to)
+    if not message then break end
+    count, size = count + 1, size + #message
+  end
+  return count
+end
 if older == '0' then
-  while moved < most and call('LMOVE', former, present, 'RIGHT', 'LEFT') do moved = moved + 1 end
+  moved = move(former, present, 'RIGHT', 'LEFT')
 elseif old <= new then
-  while moved < most and call('LMOVE', former, present, 'LEFT', 'RIGHT') do moved = moved + 1 end
+  moved = move(former, present, 'LEFT', 'RIGHT')
 else
-  while -moved < most and call('LMOVE', present, former, 'RIGHT', 'LEFT') do moved = moved - 1 end
+  moved = -move(present, former, 'RIGHT', 'LEFT')
   if -moved == new then
     call('RENAME', former, present)
     moved = old

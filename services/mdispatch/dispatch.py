@@ -13,6 +13,7 @@ from common.context import REFUSED, Context
 from common.words import quoted
 from penstock.lua import Script
 from penstock.names import encoded
+from penstock.sizes import Sizes
 from penstock.snapshot import Writes
 from penstock.wire import Packed
 from services.mdispatch.answers import replies_of
@@ -53,6 +54,7 @@ class Dispatch:
         self._pending = context.pending(settings.pending)
         self._batches: deque[Batch] = deque()
         self._spare: int | None = None
+        self._sizes = Sizes()
         self._known = False
         """Whether the batches are what ``pending`` holds."""
         self._more = self._backlog = False
@@ -159,6 +161,7 @@ class Dispatch:
             first=batch.first_id,
             subjects=batch.subjects,
             requests=batch.requests,
+            **self._sizes.named,
             **self._named,
         )
         self._known = reply is not None
@@ -170,6 +173,7 @@ class Dispatch:
             self._suspects.survived()
         first_id, taken = reply
         if taken:
+            self._sizes.note_all(taken)
             self._batches.append(Batch(taken, first_id))
         elif first_id:
             self._spare = first_id

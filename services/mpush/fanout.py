@@ -8,6 +8,7 @@ from redis.exceptions import NoScriptError
 
 from common.context import Context
 from penstock.lua import Script
+from penstock.sizes import Sizes
 from services.mpush.settings import Settings
 
 _move: Final = Script.read(Path(__file__).parent / "lua" / "move.lua")
@@ -15,8 +16,6 @@ AHEAD: Final = 2
 """Moves under way at once while there is a backlog."""
 COPIES: Final = 20_000
 """Most copies that one move makes, whatever the batch: about 5 ms of the server's time."""
-FORGET: Final = 0.99
-"""What is left of the largest message's size after each move, so that one giant does not slow the list for good."""
 FULL: Final = 0.2
 """Seconds until a list that was full is looked at again."""
 
@@ -37,10 +36,10 @@ class Fanout:
         self._context = context
         settings, keys = context.settings, context.keys
         self._source, self._pending = settings.in_, context.pending(settings.pending)
-        self._largest = 0
+        self._sizes = Sizes()
         self._full: str | None = None
         self._known = False
-        self._packed_for: tuple[bool, int] | None = None
+        self._packed_for: tuple[bool, int, int] | None = None
         self._named: dict[str, Any] = {
             "pending": self._pending,
             "source": self._source,
@@ -81,9 +80,9 @@ class Fanout:
 
     async def _send_move(self) -> None:
         """By the script's digest once the server has it; alone in its transaction, so NOSCRIPT undoes all of it."""
-        wanted = self._known, self._largest
+        wanted = self._known, self._sizes.unseen, self._sizes.largest
         if wanted != self._packed_for:
-            command = (_move.by_digest if self._known else _move.by_source)(largest=self._largest, **self._named)
+            command = (_move.by_digest if self._known else _move.by_source)(**self._sizes.named, **self._named)
             self._packed, self._packed_for = self._context.transaction(command), wanted
         await self._context.send(self._packed)
 
@@ -94,7 +93,7 @@ class Fanout:
             self._known = False
             return Moved(messages=0, waiting=1, full=None)
         self._known = True
-        self._largest = int(largest * FORGET)
+        self._sizes.note(messages, largest)
         moved = Moved(messages, waiting, full.decode() if full else None)
         self._note_full(moved)
         return moved

@@ -9,8 +9,10 @@ from common.context import FULL, Context
 from penstock.errors import Refused
 from penstock.lua import Script
 from penstock.names import decoded
+from penstock.sizes import Sizes, fitting
 from penstock.snapshot import Writes
-from penstock.transport import MANY, Batch, Dead, next_messages, settle
+from penstock.transfer import Batch
+from penstock.transport import MANY, Dead, next_messages, settle
 from services.vpush.pace import pace
 from services.vpush.settings import Settings
 
@@ -19,6 +21,8 @@ _raise_token, _disown = (
 )
 SCRIPTED: Final = 1_000
 """Messages that a script shall return at most: through it each one takes the server three times as long."""
+ALONE: Final = 4
+"""A message that has more than this part of a batch's bytes is read alone, past the script; as in ``next.lua``."""
 METRICS: Final = ("taken", "delivered", "dead", "dropped")
 
 
@@ -35,6 +39,9 @@ class Here:
         self._named: dict[str, Any] = {"pending": settings.pending, "state": keys.sequence}
         self._metrics = {name: keys.metric(name) for name in METRICS}
         self._arrived = self._settled = self._ahead = 0
+        self.sizes = Sizes()
+        self._rest: dict[int, list[bytes]] = {}
+        """Messages that were read and did not fit into a batch, by the number of the first."""
         self._places = asyncio.Lock()
         """Held by whoever counts on them, or changes them by settling."""
 
@@ -53,7 +60,7 @@ class Here:
             writes.hmget(self._state, ["source", "sequence"])
             _, (source, sequence) = await writes.execute()
         self._named["who"], self._arrived, self._ahead = source, int(sequence or 0), 0
-        self._settled = self._arrived
+        self._settled, self._rest = self._arrived, {}
         return decoded(source), self._settled
 
     async def be_another(self) -> None:
@@ -72,22 +79,44 @@ class Here:
         self._context.trouble.over()
 
     async def take(self, first: int) -> list[bytes]:
-        if self._ahead > MANY:
+        messages = self._rest.pop(first, None) or await self._more(first)
+        if len(messages) * self.sizes.largest > 2 * self._bytes or not self.sizes.largest:
+            self._rest = {}
+            if count := fitting(messages, self._bytes):
+                messages, self._rest[first + count] = messages[:count], messages[count:]
+        return messages
+
+    async def _more(self, first: int) -> list[bytes]:
+        """Read what follows, which may have more bytes than a batch if messages are suddenly larger."""
+        if self._ahead < 0:
+            async with self._places:
+                asked = await self._context.run(next_messages, **self._looking(first, 0))
+            _, self._ahead = asked or (0, 0)
+        if self._ahead > MANY or (self._ahead and self.sizes.unseen == 1):
             async with self._places:
                 if messages := await self._read(first, self._ahead):
                     return messages
         return self._taken(first, await self._context.run(next_messages, **self._next(first)))
 
     async def _read(self, first: int, many: int) -> list[bytes]:
-        """As ``take``, so many and past the script, which only looks; none where it finds the places changed."""
+        """Read ``many`` messages with LRANGE; the script only looks. Return [] if their places changed."""
         sent = first - 1 - self._settled
-        look = next_messages.by_source(**self._next(first) | {"settled": self._settled, "batch": many})
-        read = ("LRANGE", self._context.settings.pending, -sent - many, -sent - 1)
-        await self._context.send(self._context.transaction(look, read))
+        look = next_messages.by_source(**self._looking(first, many))
+        reading = ("LRANGE", self._context.settings.pending, -sent - many, -sent - 1)
+        await self._context.send(self._context.transaction(look, reading))
         found, messages = await self._context.settled()
         right, self._ahead = found or (0, 0)
-        messages.reverse()
-        return messages if right else []
+        if not right:
+            return []
+        read: list[bytes] = messages[::-1]
+        largest = self.sizes.note_all(read)
+        if self.sizes.unseen == 1 and largest * ALONE < self._bytes:
+            self._ahead = 0
+        return read
+
+    @property
+    def _bytes(self) -> int:
+        return min(self._context.settings.batch_bytes, pace.batch)
 
     async def wait(self, first: int) -> list[bytes] | None:
         context, settings = self._context, self._context.settings
@@ -101,16 +130,20 @@ class Here:
             await context.pause(FULL)
         return messages if self._context.running else None
 
+    def _looking(self, first: int, many: int) -> dict[str, Any]:
+        return self._next(first) | {"settled": self._settled, "batch": many}
+
     def _next(self, first: int) -> dict[str, Any]:
         settings = self._context.settings
         return {
             "source": settings.in_,
             "next": first,
             "batch": 1 if settings.unpack else min(settings.batch, SCRIPTED),
-            "bytes": min(settings.batch_bytes, pace.batch),
+            "bytes": self._bytes,
             "whole": 1,
             "settled": "",
             "most": 0 if settings.unpack else settings.batch,
+            **self.sizes.named,
             **self._named,
             **self._fenced,
         }
@@ -119,6 +152,7 @@ class Here:
         if found is None:
             raise self._changed()
         messages, self._ahead = found
+        self.sizes.note_all(messages)
         if not messages and first == self._arrived + 1:
             self._context.trouble.over()
         return messages

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from common.context import Context
 from penstock.lua import Script
-from penstock.transport import Batch
+from penstock.transfer import Batch
 from services.vpush.settings import Settings
 
 _link: Final = Script.read(Path(__file__).parent / "lua" / "link.lua")

@@ -11,7 +11,8 @@ from common.server import check_server
 from common.trouble import first_of, told
 from penstock.connection import connect
 from penstock.errors import TargetLost
-from penstock.transport import Batch, Target, Transfer, catch_up, largest_message, refused
+from penstock.transfer import Batch, Transfer
+from penstock.transport import Target, catch_up, largest_message, refused
 from penstock.wire import Wire
 from services.vpush.here import Here
 from services.vpush.link import Link

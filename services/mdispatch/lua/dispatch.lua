@@ -1,6 +1,7 @@
 -- Register the oldest pending requests and push them to `out`, then take the next ones from `source`. All or none.
 --
 -- WITH events
+-- WITH reading
 -- KEYS pending     list    what this instance has taken and not settled (oldest at the tail)
 -- KEYS source      list    what clients push to (newest at the head)
 -- KEYS out         list    what workers take from
@@ -39,7 +40,6 @@
 -- Returns false where `pending` holds others; the first of the ids that are given to what was taken (or kept in
 -- reserve), and what was taken. Run twice: nothing is done, since `pending` holds
 -- others.
-local READ_AHEAD = 128
 local call, pcall = redis.call, redis.pcall
 if lease and call('HGET', lease, 'token') ~= token then return redis.error_reply('FENCED ' .. lease) end
 
@@ -187,16 +187,7 @@ if count > 0 then
 end
 if deaths then call('HDEL', deaths, survived) end
 
-local found, size, largest = {}, 0, tonumber(bytes)
-while #found < math.min(batch, waiting) and size < tonumber(bytes) do
-  local affordable = math.max(math.floor((bytes - size) / largest), 1)
-  local next_ones = call('RPOP', source, math.min(READ_AHEAD, affordable, batch - #found))
-  if not next_ones or #next_ones == 0 then break end
-  call('LPUSH', pending, unpack(next_ones, 1, #next_ones))
-  largest = 1
-  for _, message in ipairs(next_ones) do
-    found[#found + 1], size, largest = message, size + #message, math.max(largest, #message)
-  end
-end
+local found = {}
+take(source, pending, found, math.min(batch, waiting), tonumber(bytes))
 local needed = #found > 0 and #found or 1 - spare
 return {needed > 0 and call('INCRBY', counter, needed) - needed + 1 or 0, found}

@@ -1,5 +1,6 @@
 -- Move the oldest messages to every subscriber list: first what is pending, then what waits behind it. All or none.
 --
+-- WITH reading
 -- KEYS pending         list   what this instance has taken and not settled (oldest at the tail)
 -- KEYS source          list   what publishers push to (newest at the head)
 -- KEYS taken?          hash   metric: messages settled, and by subscriber the copies owed to it
@@ -10,15 +11,14 @@
 -- KEYS subscribers...  list   one per subscriber
 -- ARGV batch           most messages to move
 -- ARGV bytes           most bytes to move; one message always goes
--- ARGV largest         bytes of the largest message seen lately, so that reading ahead stays within `bytes`; 0: unknown
 -- ARGV limit           most messages a subscriber list may hold; 0 for no limit
 -- ARGV overflow        what to do at the limit: `block`, `drop-oldest` or `dead`
 -- ARGV token           the lease's fencing token that the caller holds
--- Returns messages moved, messages that still wait, bytes of the largest message, and the list that blocks or false.
+-- Returns messages moved, messages that still wait, bytes of the largest message read, and the list that blocks or false.
 -- Run twice: the second run moves the next batch.
-local READ_AHEAD = 128
+local IN_HAND = 128
 local call, pcall = redis.call, redis.pcall
-batch, bytes, largest, limit = tonumber(batch), tonumber(bytes), tonumber(largest), tonumber(limit)
+batch, bytes, limit = tonumber(batch), tonumber(bytes), tonumber(limit)
 
 if lease and call('HGET', lease, 'token') ~= token then return redis.error_reply('FENCED ' .. lease) end
 
@@ -43,7 +43,7 @@ if taken then length('HLEN', taken) length('HLEN', delivered) end
 if lost then length('HLEN', lost) end
 if letters then length('LLEN', letters) end
 if problem then return problem end
-if most == 0 then return {0, waiting, largest, full} end
+if most == 0 then return {0, waiting, 0, full} end
 
 local function bury(message, subscriber)
   local time = call('TIME')
@@ -74,18 +74,20 @@ else
   call('RPOP', source, 0)
 end
 
-local moved, size = 0, 0
-while moved < most and (moved == 0 or size < bytes) do
-  local affordable = largest > 0 and math.floor((bytes - size) / largest) or 1
-  local ahead = math.min(READ_AHEAD, most - moved, math.max(affordable, 1))
-  local messages = call('RPOP', moved < here and pending or source, moved < here and math.min(ahead, here - moved) or ahead)
-  for place = 1, #messages do
-    local bytes_here = #messages[place]
-    size = size + bytes_here
-    if bytes_here > largest then largest = bytes_here end
+local moved, hand, done = 0, {}, false
+while not done do
+  local key, left = source, most - moved
+  if moved < here then key, left = pending, math.min(left, here - moved) end
+  local count = several(key, 0, left, bytes)
+  for _, message in ipairs(count > 0 and call('RPOP', key, count) or {}) do
+    saw(message)
+    hand[#hand + 1] = message
   end
-  deliver(messages)
-  moved = moved + #messages
+  moved, done = moved + count, count == 0
+  if #hand >= IN_HAND or done and #hand > 0 then
+    deliver(hand)
+    hand = {}
+  end
 end
 
 if overflow == 'drop-oldest' and limit > 0 then
@@ -108,4 +110,4 @@ if taken then
   pcall('HINCRBY', delivered, 'count', moved * #subscribers - total)
   if total > 0 then pcall('HINCRBY', lost, 'count', total) end
 end
-return {moved, waiting - moved, largest, full}
+return {moved, waiting - moved, largest_read, full}

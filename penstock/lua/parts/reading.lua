@@ -1,0 +1,44 @@
+-- Part of the scripts that read messages whose sizes nobody knows yet: no command tells a list element's size but by
+-- reading it. So they are read one by one until they have `bytes`, which is at most `bytes` and one message. After many
+-- small ones several are read at once, if the last of them is small, too.
+--
+-- ARGV unseen    most messages to read at once: 1 unless the caller has seen many small ones in a row
+-- ARGV largest   bytes of the largest of those small ones; 0: unknown
+-- Returns nothing by itself. Run twice: as the script does that it is part of.
+local SMALL = 8192
+local bytes_read, messages_read, largest_read = 0, 0, 0
+unseen, largest = tonumber(unseen), tonumber(largest)
+
+local function saw(message)
+  local size = #message
+  bytes_read, messages_read = bytes_read + size, messages_read + 1
+  if size > largest_read then largest_read = size end
+end
+
+-- How many messages of the list `key` to read next, behind the `before` oldest, or newest if `from_head`; `most` are
+-- left to read. 0 at the end.
+local function several(key, before, most, bytes, from_head)
+  if most < 1 or messages_read > 0 and bytes_read >= bytes then return 0 end
+  if unseen == 1 or messages_read == 0 or largest_read > SMALL then return 1 end
+  local count = math.min(unseen, most, math.floor((bytes - bytes_read) / math.max(largest, largest_read)))
+  if count < 2 then return 1 end
+  local size = #redis.call('LINDEX', key, from_head and before + count - 1 or -before - count)
+  bytes_read, largest_read = bytes_read + size, math.max(largest_read, size)
+  if size <= SMALL then return count end
+  return bytes_read < bytes and 1 or 0
+end
+
+-- Move the oldest of the list `key` to the list `into`, and add them to `found`.
+local function take(key, into, found, most, bytes)
+  local count = several(key, 0, most, bytes)
+  while count > 0 do
+    local messages = count > 1 and redis.call('RPOP', key, count) or {redis.call('LMOVE', key, into, 'RIGHT', 'LEFT')}
+    if count > 1 then redis.call('LPUSH', into, unpack(messages, 1, count)) end
+    for place = 1, count do
+      saw(messages[place])
+      found[#found + 1] = messages[place]
+    end
+    most = most - count
+    count = several(key, 0, most, bytes)
+  end
+end

@@ -1,0 +1,30 @@
+-- Read messages from the old end of a list, which stays as it is.
+--
+-- WITH reading
+-- KEYS source  list   what publishers push to (newest at the head)
+-- ARGV older   how many of the oldest to pass over
+-- ARGV known   how many of those that follow the caller has seen; they and one more are read whatever their sizes
+-- ARGV batch   most messages to return
+-- ARGV bytes   no more are returned once they reach this size together
+-- Returns the messages, oldest first. Run twice: the same again.
+local call, found = redis.call, {}
+older, known, batch, bytes = tonumber(older), tonumber(known), tonumber(batch), tonumber(bytes)
+local left = math.min(call('LLEN', source) - older, batch)
+
+local function following()
+  if left < 1 then return 0 end
+  if #found < known then return bytes_read < bytes and math.min(unseen, known - #found, left) or 0 end
+  return #found == known and 1 or several(source, older, left, bytes)
+end
+
+local count = following()
+while count > 0 do
+  local messages = call('LRANGE', source, -older - count, -older - 1)
+  for place = count, 1, -1 do
+    saw(messages[place])
+    found[#found + 1] = messages[place]
+  end
+  older, left = older + count, left - count
+  count = following()
+end
+return found

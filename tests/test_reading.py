@@ -1,0 +1,245 @@
+"""What scripts read of messages whose sizes nobody knows: at most ``bytes`` and one message, whatever the sizes."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from redis.asyncio import Redis
+
+from penstock.lua import Script
+from penstock.sizes import CALM, SMALL, TOGETHER, Sizes, fitting
+from tests.harness import ROOT
+
+COUNTING: Final = """
+local bytes_seen = redis
+local function counted(reply)
+  local size = 0
+  for _, word in ipairs(type(reply) == 'table' and reply or {reply}) do
+    size = size + (type(word) == 'string' and #word or 0)
+  end
+  if size > 0 then bytes_seen.call('INCRBY', 'bytes read', size) end
+  return reply
+end
+local redis = setmetatable({
+  call = function(...) return counted(bytes_seen.call(...)) end,
+  pcall = function(...) return counted(bytes_seen.pcall(...)) end,
+}, {__index = bytes_seen})
+""".replace("\n", " ")
+"""Comes before a script, so that each reply is counted that the server gives it."""
+
+BYTES: Final = 20_000
+WORDS: Final = 100
+"""Bytes that a script reads besides messages: a token, counters, the time."""
+LARGE: Final = 50_000
+
+
+def counting(path: str) -> Script:
+    script = Script.read(ROOT / path)
+    script._body = COUNTING + script._body
+    return script
+
+
+NAMED: Final[dict[str, Any]] = {"source": "in", "pending": "pending", "batch": 1_000, "bytes": BYTES}
+EVENTS: Final = {name: name for name in ("events", "events_written", "events_marks")}
+move, following, dispatch, finish, pull, backfill, read, put_back, rehome = map(
+    counting,
+    (
+        "services/mpush/lua/move.lua",
+        "penstock/lua/next.lua",
+        "services/mdispatch/lua/dispatch.lua",
+        "common/lua/finish.lua",
+        "penstock/lua/take.lua",
+        "penstock/lua/backfill.lua",
+        "penstock/lua/read.lua",
+        "penstock/lua/put_back.lua",
+        "penstock/lua/rehome.lua",
+    ),
+)
+
+
+def of(messages: list[bytes]) -> tuple[int, int]:
+    return len(messages), max(map(len, messages), default=0)
+
+
+class Reader:
+    """Reads all of ``in``, by one call of a script after the other."""
+
+    def __init__(self, redis: Any, sizes: Sizes, total: int) -> None:
+        self.redis, self.sizes, self.total, self.done = redis, sizes, total, 0
+
+    async def mpush(self) -> tuple[int, int]:
+        more = {"subscribers": ["a", "b"], "limit": 0, "overflow": "block", "token": 0}
+        moved, _, largest, _ = await move(self.redis, **NAMED, **more, **self.sizes.named)
+        return moved, largest
+
+    async def vpush(self, whole: int = 1) -> tuple[int, int]:
+        await self.redis.hset("state", "source", "me")
+        more = {"next": self.done + 1, "whole": whole, "settled": "", "most": 5_000, "who": "me", "token": 0}
+        messages, _ = await following(self.redis, **NAMED, state="state", **more, **self.sizes.named)
+        return of(messages)
+
+    async def shovel(self) -> tuple[int, int]:
+        return await self.vpush(whole=0)
+
+    async def mdispatch(self) -> tuple[int, int]:
+        keys = (
+            "out",
+            "counter",
+            "ids",
+            "deadlines",
+            "delayed",
+            "taken",
+            "delivered",
+            "registered",
+            "untracked",
+            "dead",
+        )
+        none = {"token": 0, "held": 0, "spare": 0, "service": 1, "timeout": 1, "expire": 1, "capacity": 1, "history": 0}
+        rest = {"payloads": 0, "due": "due", "survived": "", "first": 1, "prefix": 1, "requests": [], "subjects": []}
+        names = {name: name for name in keys}
+        _, messages = await dispatch(self.redis, **NAMED, **EVENTS, **names, **none, **rest, **self.sizes.named)
+        await self.redis.delete("pending")
+        return of(messages)
+
+    async def monitor(self) -> tuple[int, int]:
+        keys = ("ids", "deadlines", "delayed", "letters", "done", "late", "unknown", "failed", "dead")
+        none = {
+            "token": 0,
+            "held": 0,
+            "life": 1,
+            "lasting": "",
+            "history": 0,
+            "due": "due",
+            "entries": [],
+            "subjects": [],
+        }
+        _, messages = await finish(self.redis, **NAMED, **EVENTS, **{name: name for name in keys}, **none)
+        await self.redis.delete("pending")
+        return of(messages)
+
+    async def pull(self) -> tuple[int, int]:
+        return of(await pull(self.redis, **NAMED, takers="takers", taker="me"))
+
+    async def backfill(self) -> tuple[int, int]:
+        await self.redis.hset("taken", "count", self.total)
+        keys = {"source": "in", "target": "out", "taken": "taken", "delivered": "delivered"}
+        count, largest = await backfill(self.redis, **keys, batch=1_000, bytes=BYTES, **self.sizes.named)
+        return count, largest
+
+    async def copy(self) -> tuple[int, int]:
+        bounds = {"older": self.done, "known": 0, "batch": 1_000, "bytes": BYTES}
+        return of(await read(self.redis, source="in", **bounds, **self.sizes.named))
+
+    async def put_back(self) -> tuple[int, int]:
+        if not self.done:
+            await self.redis.hset("state", "source", "me")
+        keys = {"pending": "in", "source": "out", "state": "state"}
+        left = await put_back(self.redis, **keys, who="me", most=1_000, bytes=BYTES)
+        return self.total - left - self.done, 0
+
+    async def rename(self) -> tuple[int, int]:
+        keys = {"former": "in", "present": "out", "notes": "notes", "counters": []}
+        more = {"noted": "", "settled": "", "older": 0, "most": 1_000, "bytes": BYTES}
+        await self.redis.hset("notes", "in", "")
+        count, _ = await rehome(self.redis, **keys, **more)
+        return count, 0
+
+
+READERS: Final = [
+    Reader.mpush,
+    Reader.vpush,
+    Reader.shovel,
+    Reader.mdispatch,
+    Reader.monitor,
+    Reader.pull,
+    Reader.backfill,
+    Reader.copy,
+    Reader.put_back,
+    Reader.rename,
+]
+each_reader = pytest.mark.parametrize("once", READERS, ids=lambda once: once.__name__)
+on_a_server = settings(
+    max_examples=12, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
+)
+small, large = st.integers(0, 300), st.integers(SMALL - 300, LARGE)
+mixtures = st.lists(st.tuples(small | large, st.integers(1, 30)), min_size=1, max_size=20).map(
+    lambda runs: [size for size, count in runs for _ in range(count)]
+)
+
+
+def most_read(url: str, once: Callable[[Reader], Awaitable[tuple[int, int]]], sizes: Sizes, messages: list[int]) -> int:
+    """Have all messages of those sizes read; return the most bytes that one call of the script has read."""
+
+    async def drain() -> int:
+        async with Redis.from_url(url) as redis:
+            await redis.flushall()
+            for first in range(0, len(messages), 100):
+                await redis.lpush("in", *(b"x" * size for size in messages[first : first + 100]))
+            reader, most = Reader(redis, sizes, len(messages)), 0
+            while reader.done < len(messages):
+                await redis.delete("bytes read")
+                count, largest = await once(reader)
+                assert count > 0
+                reader.done += count
+                sizes.note(count, largest)
+                most = max(most, int(await redis.get("bytes read") or 0))
+            assert most or not any(messages)
+            return most - WORDS
+
+    return asyncio.run(drain())
+
+
+def calm(size: int = 100) -> Sizes:
+    sizes = Sizes()
+    sizes.note(CALM, size)
+    return sizes
+
+
+@each_reader
+def test_a_script_reads_at_most_its_bytes_and_one_message_whatever_the_sizes(redis_url: str, once: Any) -> None:
+    @on_a_server
+    @given(mixtures)
+    def reads(messages: list[int]) -> None:
+        assert most_read(redis_url, once, Sizes(), messages) <= BYTES + max(messages)
+
+    reads()
+
+
+@each_reader
+def test_as_much_where_small_messages_are_followed_by_large_ones(redis_url: str, once: Any) -> None:
+    @on_a_server
+    @given(small, st.integers(1, 300), large, st.integers(1, 100))
+    def reads(size: int, count: int, then: int, more: int) -> None:
+        assert most_read(redis_url, once, calm(), [size] * count + [then] * more) <= BYTES + max(then, 2 * SMALL)
+
+    reads()
+
+
+@each_reader
+def test_large_ones_hidden_among_many_small_ones_cost_few_messages_more(redis_url: str, once: Any) -> None:
+    @on_a_server
+    @given(mixtures)
+    def reads(messages: list[int]) -> None:
+        assert most_read(redis_url, once, calm(), messages) <= BYTES + TOGETHER * max(messages)
+
+    reads()
+
+
+def test_several_are_read_at_once_after_many_small_ones_and_no_more_after_a_large_one() -> None:
+    sizes = Sizes()
+    assert sizes.named == {"unseen": 1, "largest": 0}
+    sizes.note_all([b"x" * SMALL] * (CALM - 1))
+    assert sizes.unseen == 1
+    assert sizes.note_all([b"xx"]) == 2
+    assert sizes.unseen == TOGETHER
+    assert sizes.largest < SMALL
+    sizes.note_all([b"x", b"x" * (SMALL + 1)])
+    assert sizes.named == {"unseen": 1, "largest": 0}
+
+
+@pytest.mark.parametrize(("size", "count"), [(1, 2), (3, 2), (4, 3), (13, 4), (100, 4)])
+def test_what_fits_ends_with_the_message_that_makes_it_large_enough(size: int, count: int) -> None:
+    assert fitting([b"", b"xxx", b"x", b"y" * 9], size) == count
