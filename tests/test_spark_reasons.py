@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.errors import PySparkException
+from redis.asyncio import Redis
 
 from penstock.errors import QueryFailed
+from penstock.keys import Keys
 from penstock.spark.reasons import reason
 from services.pipeline.service import _told, explained
 from tests.commandline import penstock
 from tests.spark import pytestmark  # noqa: F401
+from tests.tracked import policy
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -117,11 +120,12 @@ def test_a_java_that_was_killed_is_named_and_not_taken_for_redis() -> None:
 
 @pytest.mark.parametrize("command", [["report", "--all"], ["reconcile"], ["replay", "--into", "shadow"]])
 async def test_a_missing_archive_is_named_before_spark_starts(
-    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    command: list[str], tmp_path: Path, redis: Redis, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    await policy(redis, Keys("shadow"), source="shadow:in", out="shadow:out", done="shadow:done")
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
     for place, named in ((tmp_path / "nothere", ""), (tmp_path, "/events")):
-        result = await penstock(*command, "--archive", str(place))
+        result = await penstock(*command, "--archive", str(place), redis=redis_url)
         assert (result.status, result.out) == (1, b"")
         expected = f"{place}{named}: there is no archive; expected the directory that a pipeline writes"
         assert expected in result.error.replace("\n", "")

@@ -61,13 +61,13 @@ async def reconciled(
     **more: Any,
 ) -> int:
     """The exit status."""
-    require_archive(archive)
     from penstock.keys import Keys
     from penstock.spark.reconciliation import reconcile
 
     async with connected(url) as redis:
         for name in namespaces:
             await require_tracked(redis, Keys(name))
+        require_archive(archive)
         with _doing() as say:
             say("starting Spark")
             with sparks() as spark:

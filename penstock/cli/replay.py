@@ -106,7 +106,6 @@ async def replayed(
     asked: Asked, sparks: "Callable[[], AbstractContextManager[SparkSession]]", url: str, as_json: bool
 ) -> int:
     """The exit status."""
-    require_archive(asked.archive)
     from penstock.keys import Keys
     from penstock.spark.fates import Shadow
 
@@ -114,6 +113,7 @@ async def replayed(
     async with connected(url) as redis:
         policy = await require_tracked(redis, keys)
         await _require_apart(redis, asked.origin, keys, policy)
+        require_archive(asked.archive)
         async with _entered(sparks()) as spark:
             for reading in steadily():
                 with reading:
