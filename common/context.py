@@ -98,7 +98,9 @@ class Context(Generic[S]):
         """This instance's pending list; ``name`` itself where a lease or the lack of a namespace makes it shared."""
         return pending_of(name, None if self.settings.ordered else self.id)
 
-    async def take(self, source: str, pending: str, longest: float, then: Transaction | None = None) -> Taken:
+    async def take(
+        self, source: str, pending: str, longest: float, then: Transaction | None = None, count: bytes = b""
+    ) -> Taken:
         """Wait for a message of ``source`` and move the oldest to ``pending``, at most ``longest`` seconds.
 
         Where ``pending`` is ``source`` it stays where it is: a wait that moves nothing.
@@ -106,7 +108,8 @@ class Context(Generic[S]):
         There is something to do when a message came, or ``wake`` asked to look, or a message lies in ``pending`` that
         nobody was told of: a lost connection's wait goes on in a server that has not noticed. Cancelled, the wire is
         cut, and what the server moved is in ``pending`` for the next run. ``then`` is done by the server as soon as the
-        wait is over, without a round trip between; ``settled`` has its outcome.
+        wait is over, without a round trip between; ``settled`` has its outcome. ``count``, a packed
+        command, is done in the same way; its reply is ignored.
 
         A full server refuses to wait: then there is something to do as soon as a message lies in ``source``, and the
         script that comes next has to take it from there.
@@ -120,8 +123,8 @@ class Context(Generic[S]):
             if self._waits:
                 side = "RIGHT" if pending == source else "LEFT"
                 wait = pack([("BLMOVE", source, pending, "RIGHT", side, longest)])
-                await self.wire.send(wait + then.packed if then else wait)
-                (reply,) = await self.wire.receive(1)
+                await self.wire.send(wait + (then.packed if then else count))
+                reply, *_ = await self.wire.receive(2 if count else 1)
                 if is_full(reply):
                     self.trouble.full_server(reply)
                     return Taken(then is not None or await self._look_out(source, pending, longest))

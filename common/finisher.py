@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from common.context import Context
+from common.holding import counters, counting
 from common.replies import Replies
 from penstock.keys import Keys
 from penstock.lua import Script
@@ -57,6 +58,8 @@ class Place:
     """Where answers go whose request does not say; none if empty."""
     accept_late: bool = False
     """Whether a message ends with an attempt before the one under way."""
+    totals: bool = False
+    """Whether the entries are what the service counts as taken and settled."""
 
 
 class Finisher:
@@ -75,6 +78,8 @@ class Finisher:
         self._replies = replies
         self._entries: deque[bytes] = deque()
         self._known = self._more = False
+        named = counters(context.keys, totals=place.totals)
+        self._count = counting(place.pending, named)
         keys, ordered = place.keys, context.settings.ordered
         self._named: dict[str, Any] = {
             "pending": place.pending,
@@ -98,11 +103,14 @@ class Finisher:
             "accept": int(place.accept_late),
             "history": place.history,
             "due": keys.due,
+            **named,
         }
+        if place.totals and context.keys:
+            self._named["settled"] = context.keys.metric("settled")
 
     async def take(self, longest: float) -> bool:
         """Wait for an entry, at most ``longest`` seconds; whether there may be something to do."""
-        taken = await self._context.take(self._place.source, self._place.pending, longest)
+        taken = await self._context.take(self._place.source, self._place.pending, longest, count=self._count)
         if taken.message is not None and self._known:
             self._entries.append(taken.message)
         elif taken.anything:

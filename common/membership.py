@@ -171,6 +171,7 @@ class Membership(Generic[S]):
     async def _expire_metrics(self) -> None:
         if self._settings.metrics_expire:
             async with self._redis.pipeline(transaction=False) as wire:
-                for name in ("start", "reload", "error", *self._settings.metrics()):
-                    wire.expire(self._keys.metric(name), self._settings.metrics_expire)
+                names = ("start", "reload", "error", "missing", *self._settings.metrics())
+                for key in (self._keys.held, self._keys.accepted, *map(self._keys.metric, names)):
+                    wire.expire(key, self._settings.metrics_expire)
                 await wire.execute()

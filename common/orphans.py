@@ -105,6 +105,8 @@ class Orphans:
                     own=own,
                     owners=self._keys.owners if last else None,
                     holdings=self._keys.holdings if last else None,
+                    holds=self._keys.held,
+                    missing=self._keys.metric("missing"),
                     id=id or "",
                     grace=GRACE + self._settings.service_expire,
                 )

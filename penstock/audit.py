@@ -1,14 +1,13 @@
 """Conservation: what a hop took is what it delivered, buried, dropped or still holds, for every list it feeds."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from redis.asyncio import Redis
 
-from penstock.keys import Keys, in_use, pending_of
-from penstock.names import decoded, encoded
-from penstock.snapshot import Snapshot
+from penstock.keys import Keys
+from penstock.pending import PendingList, read, texts
 
 COUNTERS: Final = ("taken", "delivered", "dead", "dropped")
 """The metrics that move in the transaction that moves the messages; each has ``count`` and one field a list."""
@@ -16,7 +15,7 @@ COUNTERS: Final = ("taken", "delivered", "dead", "dropped")
 
 @dataclass(frozen=True)
 class Leg:
-    """The copies of one list: ``settled`` were owed to it, ``pending`` are going to be."""
+    """The copies of one list: ``settled`` were owed to it, ``pending`` are going to be, ``lost`` never will."""
 
     name: str
     settled: int
@@ -24,10 +23,12 @@ class Leg:
     dead: int
     dropped: int
     pending: int
+    lost: int = 0
+    """Messages that somebody removed before they could be copied."""
 
     @property
     def taken(self) -> int:
-        return self.settled + self.pending
+        return self.settled + self.pending + self.lost
 
     @property
     def difference(self) -> int:
@@ -53,76 +54,37 @@ class Audit:
         return not self.problems
 
 
-@dataclass(frozen=True)
-class _Instant:
-    """What one snapshot read."""
-
-    roles: dict[str, str]
-    counters: dict[str, dict[str, str]]
-    lengths: dict[str, int]
-    problems: list[str]
-
-
 async def audit(redis: "Redis", keys: Keys) -> Audit | None:
     """The sum of ``keys``' hop, on the server of its lists; None where no service ever wrote anything there."""
-    instant = await _read(redis, keys)
-    if not instant.roles and not any(instant.counters.values()):
+    names = [keys.lists, *map(keys.metric, COUNTERS)]
+    lists, (roles, *counters) = await read(redis, [keys], [("HGETALL", name) for name in names])
+    if not roles and not any(counters):
         return None
-    problems = list(instant.problems)
-    numbers = {name: numbers_of(name, fields, problems) for name, fields in instant.counters.items()}
+    pending = lists[keys.namespace]
+    problems = problems_of(keys, pending)
+    numbers = {name: numbers_of(name, texts(fields), problems) for name, fields in zip(COUNTERS, counters, strict=True)}
     counts = {name: fields.pop("count", 0) for name, fields in numbers.items()}
-    held = sum(instant.lengths.values())
-    names = [name for name, role in instant.roles.items() if role == "out"]
-    names += sorted({name for fields in numbers.values() for name in fields} - set(names))
-    legs = [_leg(name, numbers, held) for name in names]
+    outs = [name for name, role in texts(roles).items() if role == "out"]
+    outs += sorted({name for fields in numbers.values() for name in fields} - set(outs))
+    legs = [_leg(name, numbers, pending) for name in outs]
     problems += [_imbalance(leg) for leg in legs if leg.difference]
     problems += _disagreements(counts, numbers)
-    return Audit(keys.namespace, counts["taken"], instant.lengths, legs, problems)
+    settled = counts["taken"] - sum(each.counted + each.missing for each in pending)
+    lengths = {each.name: each.messages for each in pending}
+    return Audit(keys.namespace, settled, lengths, legs, problems)
 
 
-async def _read(redis: "Redis", keys: Keys) -> _Instant:
-    """All that counts, at one instant; who may have a pending list is read before, and again if that has changed."""
-    roles: dict[str, str] = {}
-    owners: list[str] = []
-    while True:
-        lists = [pending_of(name, id) for name, role in roles.items() if role == "pending" for id in [None, *owners]]
-        found, present, ordered, *counters, lengths = await _replies(redis, keys, lists)
-        if (_texts(found), [decoded(id) for id in present]) == (roles, owners):
-            break
-        roles, owners = _texts(found), [decoded(id) for id in present]
-    held = dict(zip(lists, lengths, strict=True))
-    return _Instant(
-        roles,
-        {counter: _texts(fields) for counter, fields in zip(COUNTERS, counters, strict=True)},
-        {
-            name: length
-            for name, length in held.items()
-            if isinstance(length, int) and in_use(name, length, roles, ordered)
-        },
-        [str(reply) for reply in lengths if isinstance(reply, Exception)],
-    )
+def problems_of(keys: Keys, pending: Iterable[PendingList]) -> list[str]:
+    """What is wrong with each pending list, in words."""
+    problems = [each.problem for each in pending if each.problem]
+    return problems + [_loss(keys, each) for each in pending if each.lost]
 
 
-async def _replies(redis: "Redis", keys: Keys, lists: list[str]) -> list[Any]:
-    """Roles, owners, whether there is a lease, each counter's hash, and the lengths of ``lists``.
-
-    Any of the lengths may be an error that names the list.
-    """
-    hashes = [keys.lists, *map(keys.metric, COUNTERS)]
-    async with Snapshot(redis) as snapshot:
-        for name in hashes:
-            snapshot.hgetall(encoded(name))
-        snapshot.zrange(encoded(keys.owners), 0, -1)
-        snapshot.exists(encoded(keys.lease))
-        for name in lists:
-            snapshot.llen(encoded(name))
-        replies = await snapshot.execute(raise_on_error=False)
-    for reply in replies[: len(hashes) + 1]:
-        if isinstance(reply, Exception):
-            raise reply
-    roles, *counters = replies[: len(hashes)]
-    owners, ordered, *lengths = replies[len(hashes) :]
-    return [roles, owners, bool(ordered), *counters, lengths]
+def _loss(keys: Keys, each: PendingList) -> str:
+    were, them = ("message was", "it") if each.lost == 1 else ("messages were", "them")
+    cause = f"somebody removed {them}, or the list expired"
+    way_out = f"HSET {keys.accepted} {each.name} {each.gone}"
+    return f"{each.name}: {each.lost:,} {were} taken and not settled, and gone: {cause}. To accept the loss: {way_out}"
 
 
 def numbers_of(counter: str, fields: Mapping[str, str], problems: list[str]) -> dict[str, int]:
@@ -136,9 +98,10 @@ def numbers_of(counter: str, fields: Mapping[str, str], problems: list[str]) -> 
     return numbers
 
 
-def _leg(name: str, numbers: Mapping[str, Mapping[str, int]], pending: int) -> Leg:
+def _leg(name: str, numbers: Mapping[str, Mapping[str, int]], pending: Sequence[PendingList]) -> Leg:
     settled, delivered, dead, dropped = (numbers[counter].get(name, 0) for counter in COUNTERS)
-    return Leg(name, settled, delivered, dead, dropped, pending)
+    held, lost = sum(each.messages for each in pending), sum(each.lost for each in pending)
+    return Leg(name, settled, delivered, dead, dropped, held, lost)
 
 
 def _imbalance(leg: Leg) -> str:
@@ -159,7 +122,3 @@ def _disagreements(counts: Mapping[str, int], numbers: Mapping[str, Mapping[str,
         if parts != counts[counter]:
             problems.append(f"{counter}: count is {counts[counter]:,}, its lists add up to {parts:,}")
     return problems
-
-
-def _texts(fields: Mapping[bytes, Any]) -> dict[str, str]:
-    return {decoded(name): decoded(value) for name, value in fields.items()}

@@ -17,7 +17,7 @@ TRACKED: Final = (
     *("events", "registered", "untracked", "done", "done:late", "dead"),
     *("expired", "timeout", "failed", "retry", "touched", "revived"),
 )
-FANNED: Final = ("taken", "delivered", "dead", "dropped", "revived")
+FANNED: Final = ("taken", "settled", "delivered", "dead", "dropped", "revived")
 REFUSED: Final = ("poison", "badRequest")
 """Reasons of dead letters that were never tracked."""
 Counters = dict[str, dict[str, int]]
@@ -73,6 +73,11 @@ class Fan:
 
     def count(self, metric: str, list: str = "count") -> int:
         return self.counters[metric].get(list, 0)
+
+    @property
+    def settled(self) -> int:
+        """Messages that left the pending lists; older services counted only these, as taken."""
+        return self.count("settled") or self.count("taken")
 
 
 @dataclass(frozen=True)

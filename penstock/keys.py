@@ -18,6 +18,8 @@ class Keys:
         self.ids = f"{namespace}:ids"
         self.owners = f"{namespace}:owners"
         self.holdings = f"{namespace}:holdings"
+        self.held = f"{namespace}:held"
+        self.accepted = f"{namespace}:accepted"
         self.lists = f"{namespace}:lists"
         self.shape = f"{namespace}:shape"
         self.changes = f"{namespace}:changes"

@@ -1,15 +1,15 @@
 """Conservation of tracked messages: what was taken is tracked or not, what is tracked is done, dead or under way."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from redis.asyncio import Redis
 
-from penstock.audit import numbers_of
-from penstock.keys import Keys, in_use, pending_of
-from penstock.names import decoded, encoded
-from penstock.snapshot import Snapshot
+from penstock.audit import numbers_of, problems_of
+from penstock.keys import Keys
+from penstock.names import decoded
+from penstock.pending import PendingList, read, texts
 
 COUNTERS: Final = ("taken", "registered", "untracked", "done", "done:late", "dead", "expired")
 MEASURES: Final = ("sum", "max")
@@ -48,59 +48,52 @@ class Ledger:
         return not self.problems
 
 
-@dataclass(frozen=True)
-class _Instant:
-    """What one snapshot read."""
-
-    base: str
-    owners: list[str]
-    ordered: bool
-    counters: dict[str, dict[str, str]]
-    in_flight: int
-    delayed: int
-    lengths: dict[str, Any]
-
-
 async def ledger(redis: "Redis", keys: Keys) -> Ledger | None:
     """Both laws of ``keys``' messages; None where no policy says that they are tracked."""
-    instant = await _read(redis, keys)
-    if instant is None:
+    calls = [("HLEN", keys.policy), ("HGET", keys.policy, "pending")]
+    calls += [("ZCARD", keys.deadlines), ("ZCARD", keys.delayed)]
+    calls += [("HGETALL", keys.metric(name)) for name in COUNTERS]
+    lists, (size, base, in_flight, delayed, *hashes) = await read(redis, [keys], calls)
+    if not size:
         return None
-    pending = {
-        name: length
-        for name, length in instant.lengths.items()
-        if isinstance(length, int) and in_use(name, length, [instant.base], instant.ordered)
-    }
-    problems = [str(reply) for reply in instant.lengths.values() if isinstance(reply, Exception)]
-    numbers = {name: numbers_of(name, fields, problems) for name, fields in instant.counters.items()}
-    laws = _laws(numbers, sum(pending.values()), instant)
+    all_lists = lists[keys.namespace]
+    requests = [each for each in all_lists if each.base == decoded(base or b"")]
+    problems = problems_of(keys, all_lists)
+    numbers = {name: numbers_of(name, _counts(fields), problems) for name, fields in zip(COUNTERS, hashes, strict=True)}
+    under_way = {"in flight": in_flight, "delayed": delayed}
+    laws = [_law_of_taken(numbers, requests), _law_of_registered(numbers, under_way)]
     problems += [imbalance(law) for law in laws if law.difference]
     reasons = sum(number for reason, number in numbers["dead"].items() if reason != "count")
     if reasons != (dead := numbers["dead"].get("count", 0)):
         problems.append(f"dead: count is {dead:,}, its reasons add up to {reasons:,}")
-    return Ledger(keys.namespace, numbers["taken"].get("count", 0), pending, laws, problems)
+    settled = numbers["taken"].get("count", 0) - sum(each.counted + each.missing for each in requests)
+    return Ledger(keys.namespace, settled, {each.name: each.messages for each in requests}, laws, problems)
 
 
-def _laws(numbers: Mapping[str, Mapping[str, int]], pending: int, instant: _Instant) -> list[Law]:
-    dead = {reason: numbers["dead"].get(reason, 0) for reason in ("poison", "badRequest", "timeout", "failed")}
-    count = {name: fields.get("count", 0) for name, fields in numbers.items()}
-    taken = {
-        "registered": count["registered"],
-        "untracked": count["untracked"],
-        "dead: poison": dead["poison"],
-        "dead: badRequest": dead["badRequest"],
-        "pending": pending,
+def _law_of_taken(numbers: Mapping[str, Mapping[str, int]], requests: Sequence[PendingList]) -> Law:
+    """What no script has seen yet counts as taken; what an operator knows to be gone is a part."""
+    accepted = sum(each.gone - each.lost for each in requests)
+    parts = {
+        "registered": numbers["registered"].get("count", 0),
+        "untracked": numbers["untracked"].get("count", 0),
+        "dead: poison": numbers["dead"].get("poison", 0),
+        "dead: badRequest": numbers["dead"].get("badRequest", 0),
+        "pending": sum(each.messages for each in requests),
+        **({"lost: accepted": accepted} if accepted else {}),
     }
-    registered = {
-        "done": count["done"],
+    return Law("taken", numbers["taken"].get("count", 0) + sum(each.uncounted for each in requests), parts)
+
+
+def _law_of_registered(numbers: Mapping[str, Mapping[str, int]], under_way: Mapping[str, int]) -> Law:
+    parts = {
+        "done": numbers["done"].get("count", 0),
         "done late": numbers["done:late"].get("completed", 0),
-        "dead: timeout": dead["timeout"],
-        "dead: failed": dead["failed"],
-        "expired": count["expired"],
-        "in flight": instant.in_flight,
-        "delayed": instant.delayed,
+        "dead: timeout": numbers["dead"].get("timeout", 0),
+        "dead: failed": numbers["dead"].get("failed", 0),
+        "expired": numbers["expired"].get("count", 0),
+        **under_way,
     }
-    return [Law("taken", count["taken"] + pending, taken), Law("registered", count["registered"], registered)]
+    return Law("registered", numbers["registered"].get("count", 0), parts)
 
 
 def imbalance(law: Law) -> str:
@@ -110,42 +103,5 @@ def imbalance(law: Law) -> str:
     return f"{law.whole} {law.count:,} is not {parts}: {amount}"
 
 
-async def _read(redis: "Redis", keys: Keys) -> _Instant | None:
-    """All that counts, at one instant; who may have a pending list is read before, and again if that has changed."""
-    base, owners = "", list[str]()
-    while True:
-        instant = await _replies(redis, keys, [pending_of(base, id) for id in [None, *owners]] if base else [])
-        if instant is None or (instant.base, instant.owners) == (base, owners):
-            return instant
-        base, owners = instant.base, instant.owners
-
-
-async def _replies(redis: "Redis", keys: Keys, lists: list[str]) -> _Instant | None:
-    async with Snapshot(redis) as snapshot:
-        snapshot.hlen(encoded(keys.policy))
-        snapshot.hget(encoded(keys.policy), "pending")
-        snapshot.zrange(encoded(keys.owners), 0, -1)
-        snapshot.exists(encoded(keys.lease))
-        snapshot.zcard(encoded(keys.deadlines))
-        snapshot.zcard(encoded(keys.delayed))
-        for name in map(keys.metric, COUNTERS):
-            snapshot.hgetall(encoded(name))
-        for name in lists:
-            snapshot.llen(encoded(name))
-        replies = await snapshot.execute(raise_on_error=False)
-    first = replies[: len(replies) - len(lists)]
-    for reply in first:
-        if isinstance(reply, Exception):
-            raise reply
-    size, base, owners, ordered, in_flight, delayed, *hashes = first
-    if not size:
-        return None
-    counters = {name: _counts(fields) for name, fields in zip(COUNTERS, hashes, strict=True)}
-    lengths = dict(zip(lists, replies[len(first) :], strict=True))
-    held_by = [decoded(id) for id in owners]
-    return _Instant(decoded(base or b""), held_by, bool(ordered), counters, in_flight, delayed, lengths)
-
-
 def _counts(fields: Mapping[bytes, bytes]) -> dict[str, str]:
-    texts = {decoded(name): decoded(value) for name, value in fields.items()}
-    return {name: value for name, value in texts.items() if name not in MEASURES}
+    return {name: value for name, value in texts(fields).items() if name not in MEASURES}

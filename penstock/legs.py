@@ -93,7 +93,7 @@ class Leg:
     @property
     def excused(self) -> int:
         """Messages that were never registered here, for reasons that are known, and nobody knows which."""
-        early = sum(fan.count("taken") - fan.count("taken", self.list) for fan in self.fans)
+        early = sum(fan.settled - fan.count("taken", self.list) for fan in self.fans)
         return self.total("untracked") + self.refused + self.waiting + self.dropped + self.unread + max(early, 0)
 
     @property

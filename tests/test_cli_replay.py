@@ -317,7 +317,7 @@ async def test_the_wait_ends_when_all_have_ended_or_nothing_can_come_any_more(re
     await shadow.begin()
     assert await shadow.ended(3, found, lambda: next(clock)) == 3
     assert 50 < next(clock) <= 3 * (10 + 5) + 10 + 40
-    await redis.hset(keys.metric("taken"), "count", 3)
+    await redis.hset(keys.metric("registered"), "count", 3)
     await redis.zadd(keys.deadlines, {"1": 1})
     await redis.zadd(keys.delayed, {"2": 1, "3": 1})
     begun = next(clock)

@@ -150,7 +150,7 @@ def test_mp_d14_the_original_sample_with_registrations_in_another_database_works
         client.lpush("in", "one")
         assert client.blpop(["a"], 10) == (b"a", b"one")
         assert set(registry.keys()) == {b"demo:mpush:id", b"demo:mpush:ids", b"demo:mpush:1"}
-        metrics = {KEYS.metric(name) for name in ("start", "taken", "delivered")}
+        metrics = {KEYS.metric(name) for name in ("start", "taken", "settled", "delivered")}
         assert set(map(decoded, client.keys())) == {
             *("b", KEYS.owners, KEYS.holdings, KEYS.lists, KEYS.shape, *KEYS.directories, *metrics)
         }

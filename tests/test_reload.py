@@ -201,7 +201,7 @@ def test_each_message_comes_once_to_every_list_that_was_an_out_when_it_was_moved
             taken = mpush.count("taken")
             until(lambda taken=taken: mpush.count("taken") > taken)  # type: ignore[misc]
             mpush.order(out=[*each])
-    until(lambda: mpush.count("taken") == len(pushed))
+    until(lambda: mpush.count("settled") == len(pushed))
     held = {out: mpush.held(out) for out in "abcd"}
     members = {out: set(messages) for out, messages in held.items()}
     for out, messages in held.items():
@@ -411,12 +411,12 @@ def test_vpush_sends_on_in_order_and_once_when_its_settings_change(start: Start)
         sender = start("vpush", outRedis=target.url, linkTimeout=2)
         until(lambda: sender.log("active"))
         with pushing(sender) as pushed:
-            until(lambda: sender.count("taken"))
+            until(lambda: sender.count("settled"))
             for changes in ({"batch": 10}, {"pending": "another"}, {"window": 2, "in": "in"}):
                 assert "refused" not in sender.order(**changes)
                 # The new run has agreed with the other server: until then it takes nothing.
-                taken = sender.count("taken")
-                until(lambda taken=taken: sender.count("taken") > taken)  # type: ignore[misc]
+                taken = sender.count("settled")
+                until(lambda taken=taken: sender.count("settled") > taken)  # type: ignore[misc]
             os.kill(target.pid, signal.SIGSTOP)
             try:
                 until(lambda: sender.redis.llen("another"))
@@ -424,7 +424,7 @@ def test_vpush_sends_on_in_order_and_once_when_its_settings_change(start: Start)
                 assert not sender.redis.exists("another")
             finally:
                 os.kill(target.pid, signal.SIGCONT)
-        until(lambda: sender.count("taken") == len(pushed), 60)
+        until(lambda: sender.count("settled") == len(pushed), 60)
         arrived: Any = there.lrange("there", 0, -1)
         assert arrived[::-1] == pushed
         assert sender.redis.hget(KEYS.lease, "owner") == b"1"
@@ -439,7 +439,7 @@ def test_mdispatch_changes_lists_and_policy_under_load(start: Start) -> None:
             taken = dispatcher.count("taken")
             until(lambda taken=taken: dispatcher.count("taken") > taken)  # type: ignore[misc]
             dispatcher.order(out=f"work{number}", pending=f"pending{number}", messageTimeout=10 + number)
-    until(lambda: dispatcher.count("taken") == len(pushed))
+    until(lambda: dispatcher.count("delivered") == len(pushed))
     outs = ["work", *(f"work{number}" for number in range(1, 6))]
     assert [message for out in outs for message in dispatcher.held(out)] == pushed
     assert all(map(dispatcher.held, outs))

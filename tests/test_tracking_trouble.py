@@ -119,7 +119,7 @@ async def test_what_workers_say_waits_until_it_is_mended(start: Start, redis: An
             before = await everything(redis)
             await refuse(hop.say(*said), key, kind)
             after = await everything(redis)
-            waiting = {"demo:done", "watcher:pending:demo:1"}
+            waiting = {"demo:done", "watcher:pending:demo:1", "demo:held"}
             assert {name for name in after if after[name] != before.get(name)} <= waiting
     hop = Hop(redis)
     await hop.say(*(said if key == "demo:done" else ["3"]))

@@ -29,7 +29,8 @@ from penstock.wire import Packed, Wire
 
 arrive, meet = Script.read(LUA / "arrive.lua"), Script.read(LUA / "meet.lua")
 BINARY = [b"", b"\0", bytes(range(256)), b"\xff\xfe", b"*1\r\n"]
-METRICS = {"taken": "m:taken", "delivered": "m:delivered", "dead": "m:dead", "dropped": "m:dropped"}
+COUNTERS = ("taken", "settled", "missing", "delivered", "dead", "dropped")
+METRICS = {name: f"m:{name}" for name in COUNTERS} | {"holds": "m:held"}
 
 
 def numbered(count: int, first: int = 1) -> list[bytes]:
@@ -184,7 +185,7 @@ async def test_who_is_not_the_sender_moves_nothing(redis: Redis, move: Callable[
     assert await move(redis) is None
     assert await held(redis, "pending") == numbered(2)
     assert await held(redis, "in") == numbered(2, 3)
-    assert not await redis.exists("state", *METRICS.values())
+    assert not await redis.exists("state", *(METRICS[name] for name in COUNTERS[1:]))
 
 
 @pytest.mark.parametrize(("key", "kind"), [("pending", "list"), ("in", "list"), ("state", "hash")])
@@ -212,8 +213,10 @@ async def test_what_has_arrived_is_forgotten_and_counted_once(redis: Redis) -> N
     assert [await settled(redis, number) for number in (13, 13, 12, 9)] == [3, 0, 0, 0]
     assert await held(redis, "pending") == numbered(2, 14)
     assert await redis.hgetall("state") == {b"source": b"me", b"sequence": b"13"}
-    for name in ("taken", "delivered"):
-        assert await redis.hgetall(METRICS[name]) == {b"count": b"3", b"out": b"3"}
+    assert await redis.hgetall(METRICS["taken"]) == {b"count": b"5", b"out": b"3"}
+    assert await redis.hgetall(METRICS["settled"]) == {b"count": b"3"}
+    assert await redis.hgetall(METRICS["delivered"]) == {b"count": b"3", b"out": b"3"}
+    assert await redis.hgetall(METRICS["holds"]) == {b"pending": b"2"}
 
 
 async def test_more_than_is_pending_is_not_settled(redis: Redis) -> None:
@@ -232,8 +235,8 @@ async def test_those_that_never_arrive_are_dead_letters_or_dropped_in_the_same_s
     letters = await held(redis, "letters")
     assert [b'"\xff\\u0000"' in letters[0], b'"message":"e"' in letters[1], len(letters)] == [True, True, 2]
     assert all(b'"reason":"bad"' in letter and b'"source":"in"' in letter for letter in letters)
-    counts = {name: int(await redis.hget(metric, "count") or 0) for name, metric in METRICS.items()}
-    assert counts == {"taken": 5, "delivered": 2, "dead": 2, "dropped": 1}
+    counts = {name: int(await redis.hget(METRICS[name], "count") or 0) for name in COUNTERS}
+    assert counts == {"taken": 5, "settled": 5, "missing": 0, "delivered": 2, "dead": 2, "dropped": 1}
 
 
 # There

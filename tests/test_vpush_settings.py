@@ -197,7 +197,7 @@ def test_lists_and_metrics_are_those_of_the_source() -> None:
     settings = made(out="elsewhere")
     assert settings.lists() == {"in": "in", "pending": "pending", "demo:dead": "dead"}
     assert settings.pending_lists == ("pending",)
-    assert settings.metrics() == ("taken", "delivered", "dead", "dropped", "batches")
+    assert settings.metrics() == ("taken", "settled", "delivered", "dead", "dropped", "batches")
 
 
 def test_a_name_that_nobody_knows_is_told_with_the_nearest(tmp_path: Path) -> None:

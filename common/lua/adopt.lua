@@ -1,6 +1,7 @@
 -- Take over what a dead instance had taken and not settled, in order: its messages are older than one's own.
 --
 -- FLAGS allow-oom
+-- WITH held
 -- KEYS orphan     list   the dead instance's pending list
 -- KEYS own        list   the caller's pending list (oldest at the tail)
 -- KEYS owners?    zset   ids that may hold a pending list, by the time they were last seen alive (s since the epoch); with
@@ -8,19 +9,25 @@
 -- KEYS holdings?  hash   how their lists are called, by id; with owners
 -- ARGV id         the dead instance's id; forgotten once nothing can arrive in its list any more
 -- ARGV grace      how long after its last sign of life a blocked command of it may still add to its list (s)
--- Returns how many messages were adopted. Run twice: the second run finds nothing.
-for _, key in ipairs({orphan, own}) do
-  local kind = redis.call('TYPE', key).ok
-  if kind ~= 'list' and kind ~= 'none' then
-    return redis.error_reply('WRONGTYPE ' .. key .. ' holds a ' .. kind .. ', expected a list')
+-- Returns how many messages were adopted. What the orphan should have held and did not stays on record as missing, under
+-- its own name. Run twice: the second run finds nothing.
+for kind, keys in pairs({list = {orphan, own}, hash = {holds, missing}}) do
+  for _, key in pairs(keys) do
+    local found = redis.call('TYPE', key).ok
+    if found ~= kind and found ~= 'none' then
+      return redis.error_reply('WRONGTYPE ' .. key .. ' holds a ' .. found .. ', expected a ' .. kind)
+    end
   end
 end
-local adopted = redis.call('LLEN', orphan)
-if adopted > 0 and redis.call('EXISTS', own) == 0 then
+local adopted, here = redis.call('LLEN', orphan), redis.call('LLEN', own)
+if adopted > 0 and here == 0 then
   redis.call('RENAME', orphan, own)
 else
   for _ = 1, adopted do redis.call('LMOVE', orphan, own, 'LEFT', 'RIGHT') end
 end
+local theirs, ours = still_counted(orphan, adopted), still_counted(own, here)
+keep(orphan, theirs, 0)
+keep(own, ours, theirs + ours)
 local seen = owners and redis.call('ZSCORE', owners, id)
 if seen and seen + grace < tonumber(redis.call('TIME')[1]) then
   redis.call('ZREM', owners, id)

@@ -3,6 +3,7 @@
 -- FLAGS allow-oom
 -- WITH events
 -- WITH answers
+-- WITH held
 -- KEYS pending     list    entries that this instance has taken and not settled (oldest at the tail)
 -- KEYS source      list    where they came from
 -- KEYS ids         list    ids in flight, newest at the head
@@ -14,6 +15,7 @@
 -- KEYS unknown     hash    metric: finished already, or never known
 -- KEYS failed      hash    metric: attempts that a worker gave up
 -- KEYS dead        hash    metric: dead letters, by reason
+-- KEYS settled?    hash    metric: entries that left the pending list; with `taken`
 -- KEYS lease?      hash    owner token expires of the one active replica
 -- KEYS subjects... hash    three an entry: the message's record, that of its xid, the list for the answer (or `pending`)
 -- ARGV token       the lease's fencing token that the caller holds
@@ -46,12 +48,17 @@ local function length(command, key)
   return 0
 end
 
-local here, waiting = length('LLEN', pending), length('LLEN', source)
+local here = length('LLEN', pending)
+for _, counter in pairs({holds, missing, taken}) do length('HLEN', counter) end
+if problem then return problem end
+note(pending, here)
+
+local waiting = length('LLEN', source)
 length('XLEN', events) length('HLEN', events_written) length('ZCARD', events_marks)
 local in_flight, held_back = length('ZCARD', deadlines), length('ZCARD', delayed)
 length('LLEN', ids) length('LLEN', letters)
 length('ZCARD', answers) length('HLEN', answers_more) length('HLEN', answers_sent)
-for _, metric in ipairs({done, late, unknown, failed, dead}) do length('HLEN', metric) end
+for _, metric in ipairs({done, late, unknown, failed, dead, settled}) do length('HLEN', metric) end
 if problem then return problem end
 if here ~= tonumber(held) then return false end
 
@@ -228,4 +235,7 @@ while #found < math.min(batch, waiting) and size < tonumber(bytes) do
   found[#found + 1] = entry
   size = size + #entry
 end
+enter(#found)
+if settled then pcall('HINCRBY', settled, 'count', count - #again) end
+keep(pending, here, here - count + #again + #found)
 return {again, found}

@@ -2,6 +2,7 @@
 -- `source`, which go to `pending`.
 --
 -- WITH reading
+-- WITH held
 -- KEYS pending  list   taken and not settled (oldest at the tail)
 -- KEYS source   list   what publishers push to (newest at the head)
 -- KEYS state    hash   `source`, who we are to the other server, and `sequence`, the number of the last settled message
@@ -29,7 +30,12 @@ local function length(command, key, kind)
   problem = redis.error_reply('WRONGTYPE ' .. key .. ' holds a ' .. call('TYPE', key).ok .. ', expected a ' .. kind)
   return 0
 end
-local here, waiting = length('LLEN', pending, 'list'), length('LLEN', source, 'list')
+local here = length('LLEN', pending, 'list')
+for _, counter in pairs({holds, missing, taken}) do length('HLEN', counter, 'hash') end
+if problem then return problem end
+note(pending, here)
+
+local counted, waiting = here, length('LLEN', source, 'list')
 length('HLEN', state, 'hash')
 if problem then return problem end
 local known = call('HMGET', state, 'source', 'sequence')
@@ -45,6 +51,10 @@ if whole == '1' and here - sent < batch and here <= FEW and here * MANY_MORE < w
   call('RENAME', source, pending)
   call('PERSIST', pending)
   here, waiting = here + waiting, 0
+  note(pending, counted)
+  enter(here - counted)
+  keep(pending, counted, here)
+  counted = here
 end
 
 -- One after a large message; more only after many small ones, and if those looked at are small, too.
@@ -81,4 +91,6 @@ if sent + #found >= here then
   take(source, pending, found, math.min(waiting, batch - #found), bytes)
   here = math.max(here, sent + #found)
 end
+enter(here - counted)
+keep(pending, counted, here)
 return {found, ahead(sent + #found)}

@@ -1,13 +1,14 @@
 -- Forget messages that the other server has, and put those that it will never have among the dead letters.
 --
 -- FLAGS allow-oom
+-- WITH held
 -- KEYS pending    list   taken and not settled (oldest at the tail)
 -- KEYS state      hash   `source`, who we are to the other server, and `sequence`, the number of the last settled message
 -- KEYS letters?   list   dead letters, JSON; needed where there are any
--- KEYS taken?     hash   metric: messages settled, and copies owed to `out`
 -- KEYS delivered? hash   metric: messages that reached `out`
 -- KEYS dead?      hash   metric: dead letters that `out` does not get
 -- KEYS dropped?   hash   metric: messages that it does not get either, and nobody else
+-- KEYS settled?   hash   metric: messages that left the pending list; with `taken`
 -- KEYS lease?     hash   owner token expires of the one active replica
 -- ARGV token      the lease's fencing token that the caller holds
 -- ARGV who        who the caller takes us for, as `source` says
@@ -19,7 +20,8 @@
 -- settles none.
 local call = redis.call
 if lease and call('HGET', lease, 'token') ~= token then return redis.error_reply('FENCED ' .. lease) end
-for kind, keys in pairs({list = {pending, letters}, hash = {state, taken, delivered, dead, dropped}}) do
+for kind, keys in pairs({list = {pending, letters}, hash = {state, delivered, dead, dropped, holds, missing, taken,
+    settled}}) do
   for _, key in pairs(keys) do
     local found = call('TYPE', key).ok
     if found ~= kind and found ~= 'none' then
@@ -27,11 +29,13 @@ for kind, keys in pairs({list = {pending, letters}, hash = {state, taken, delive
     end
   end
 end
+local here = call('LLEN', pending)
+note(pending, here)
 if call('HGET', state, 'source') ~= who then return false end
 local known = tonumber(call('HGET', state, 'sequence') or 0)
 local count = sequence - known
 if count <= 0 then return 0 end
-if call('LLEN', pending) < count then return false end
+if here < count then return false end
 
 local time = call('TIME')
 for place = 1, #buried, 3 do
@@ -48,8 +52,9 @@ for place = 1, #buried, 3 do
 end
 call('LTRIM', pending, 0, -count - 1)
 call('HSET', state, 'sequence', sequence)
+keep(pending, here, here - count)
 if taken then
-  call('HINCRBY', taken, 'count', count)
+  call('HINCRBY', settled, 'count', count)
   call('HINCRBY', taken, out, count)
   call('HINCRBY', delivered, 'count', count - #buried / 3)
   call('HINCRBY', delivered, out, count - #buried / 3)

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from redis.asyncio import Redis
 
+from penstock.books import REFUSED
 from penstock.errors import DataLost
 from penstock.events import FEW, next_count
 from penstock.keys import Keys
@@ -57,16 +58,16 @@ class Shadow:
     def __init__(self, redis: "Redis", keys: Keys) -> None:
         self._redis, self._keys = redis, keys
         self._batches: list[pa.RecordBatch] = []
-        self._after, self._number, self._taken, self._count = "-", 0, 0, FEW
+        self._after, self._number, self._dispatched, self._count = "-", 0, 0, FEW
 
     async def begin(self) -> None:
         async with Snapshot(self._redis) as snapshot:
             snapshot.xrevrange(encoded(self._keys.events), count=1)
             snapshot.hget(encoded(self._keys.metric("events")), "count")
-            snapshot.hget(encoded(self._keys.metric("taken")), "count")
-            newest, number, taken = await snapshot.execute()
+            _count_dispatched(snapshot, self._keys)
+            newest, number, *dispatched = await snapshot.execute()
         self._after = f"({text(newest[0][0])}" if newest else "-"
-        self._number, self._taken = int(number or 0), int(taken or 0)
+        self._number, self._dispatched = int(number or 0), _dispatched(dispatched)
 
     async def follow(self, over: asyncio.Event) -> None:
         """Read on until it is ``over``."""
@@ -108,18 +109,30 @@ class Shadow:
             await asyncio.sleep(LOOK)
 
     async def _look(self, pushed: int) -> tuple[int, int]:
-        """How many of ``pushed`` nobody has taken yet, and how many messages are in flight or delayed."""
+        """How many of ``pushed`` wait to be dispatched, and how many messages are in flight or delayed."""
         async with Snapshot(self._redis) as snapshot:
-            snapshot.hget(encoded(self._keys.metric("taken")), "count")
             snapshot.zcard(encoded(self._keys.deadlines))
             snapshot.zcard(encoded(self._keys.delayed))
-            taken, in_flight, delayed = await snapshot.execute()
-        return max(pushed - (int(taken or 0) - self._taken), 0), in_flight + delayed
+            _count_dispatched(snapshot, self._keys)
+            in_flight, delayed, *dispatched = await snapshot.execute()
+        return max(pushed - (_dispatched(dispatched) - self._dispatched), 0), in_flight + delayed
 
     def events(self, spark: "SparkSession") -> "DataFrame":
         """What was read: ``number event id xid at``, of registrations and ends."""
         schema = pa.schema([SCHEMA.field(name) for name in COLUMNS])
         return spark.createDataFrame(pa.Table.from_batches(self._batches, schema))
+
+
+def _count_dispatched(snapshot: Snapshot, keys: Keys) -> None:
+    """Ask for all that comes of a request when mdispatch settles it."""
+    snapshot.hget(encoded(keys.metric("registered")), "count")
+    snapshot.hget(encoded(keys.metric("untracked")), "count")
+    snapshot.hmget(encoded(keys.metric("dead")), REFUSED)
+
+
+def _dispatched(replies: Sequence[Any]) -> int:
+    registered, untracked, refused = replies
+    return sum(int(count or 0) for count in (registered, untracked, *refused))
 
 
 def replayed_as() -> "Column":

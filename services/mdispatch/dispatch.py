@@ -10,6 +10,7 @@ from redis.exceptions import ResponseError
 
 from common.collisions import different_slots
 from common.context import REFUSED, Context
+from common.holding import counters, counting
 from common.words import quoted
 from penstock.lua import Script
 from penstock.names import encoded
@@ -52,6 +53,7 @@ class Dispatch:
         assert context.id
         self._context, self._keys, self._remember = context, keys, remember
         self._pending = context.pending(settings.pending)
+        self._count = counting(self._pending, counters(keys))
         self._batches: deque[Batch] = deque()
         self._spare: int | None = None
         self._sizes = Sizes()
@@ -72,7 +74,8 @@ class Dispatch:
             "delayed": keys.delayed,
             **keys.telling,
             "lease": keys.lease if settings.ordered else None,
-            **{name: keys.metric(name) for name in ("taken", "delivered", "registered", "untracked", "dead")},
+            **counters(keys),
+            **{name: keys.metric(name) for name in ("delivered", "registered", "untracked", "dead")},
             "token": context.token or 0,
             "bytes": settings.batch_bytes,
             "service": context.id,
@@ -99,7 +102,7 @@ class Dispatch:
     async def take(self) -> bool:
         """Wait for a request, at most ``popTimeout``; whether there may be something to deliver."""
         settings = self._context.settings
-        taken = await self._context.take(settings.in_, self._pending, settings.pop_timeout)
+        taken = await self._context.take(settings.in_, self._pending, settings.pop_timeout, count=self._count)
         if taken.message is not None and self._known and self._spare is not None:
             self._batches.append(Batch([taken.message], self._spare))
             self._spare, self._more = None, False

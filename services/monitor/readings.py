@@ -17,7 +17,7 @@ from penstock.snapshot import Snapshot
 from penstock.survey import Instance, instances
 
 METRICS: Final = (
-    *("taken", "delivered", "dropped", "registered", "untracked", "done", "done:late", "done:unknown"),
+    *("taken", "missing", "delivered", "dropped", "registered", "untracked", "done", "done:late", "done:unknown"),
     *("timeout", "failed", "retry", "dead", "expired", "touched", "batches", "answers"),
 )
 TAIL: Final = 100

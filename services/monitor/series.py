@@ -32,7 +32,8 @@ GAUGES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     ),
 }
 COUNTERS: Final = {
-    "taken": ("taken", "Messages taken and settled."),
+    "taken": ("taken", "Messages taken."),
+    "missing": ("missing", "Messages that somebody removed from a pending list."),
     "delivered": ("delivered", "First deliveries; in mpush, copies that the lists got and kept."),
     "dropped": ("dropped", "Copies that mpush gave up because a list was full; in vpush, messages with too many hops."),
     "registered": ("registered", "Messages that are tracked from then on."),

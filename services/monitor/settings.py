@@ -69,6 +69,9 @@ class Settings(ServiceSettings):
         """What was taken for one namespace is nothing for another."""
         return {name: name for name in former if name in self.pending_lists}
 
+    def metrics(self) -> tuple[str, ...]:
+        return ("taken", "settled")
+
     def lists(self) -> dict[str, str]:
         return dict.fromkeys(self.pending_lists, "pending")
 

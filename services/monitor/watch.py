@@ -57,7 +57,7 @@ class Watch:
         """Where entries come from, and what plain text in them means."""
         settings, keys = self._context.settings, self._keys
         place = Place(keys, policy.done, self._pending, settings.batch, settings.batch_bytes, policy.history)
-        return replace(place, accept_late=policy.accept_late), policy.done_by
+        return replace(place, accept_late=policy.accept_late, totals=True), policy.done_by
 
     async def _touch(self, id: bytes, seconds: float, attempt: str) -> bool:
         """Return False if it is said of an attempt before the one under way."""

@@ -7,6 +7,7 @@ from typing import Any, Final
 from redis.exceptions import NoScriptError
 
 from common.context import Context
+from common.holding import counters, counting
 from penstock.lua import Script
 from penstock.sizes import Sizes
 from services.mpush.settings import Settings
@@ -50,8 +51,9 @@ class Fanout:
             "overflow": settings.overflow,
             "token": context.token or 0,
         }
+        self._count = counting(self._pending, counters(keys))
         if keys:
-            self._named |= {name: keys.metric(name) for name in ("taken", "delivered")}
+            self._named |= counters(keys) | {name: keys.metric(name) for name in ("settled", "delivered")}
             if settings.max_length and settings.overflow != "block":
                 self._named["lost"] = keys.metric("dead" if settings.overflow == "dead" else "dropped")
                 self._named["letters"] = keys.dead if settings.overflow == "dead" else None
@@ -59,7 +61,8 @@ class Fanout:
 
     async def take(self) -> bool:
         """Wait for a message, at most ``popTimeout``; whether there may be something to deliver."""
-        taken = await self._context.take(self._source, self._pending, self._context.settings.pop_timeout)
+        longest = self._context.settings.pop_timeout
+        taken = await self._context.take(self._source, self._pending, longest, count=self._count)
         return taken.anything
 
     async def deliver(self) -> None:

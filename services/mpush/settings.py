@@ -133,4 +133,4 @@ class Settings(ServiceSettings):
         return Shape(ends)
 
     def metrics(self) -> tuple[str, ...]:
-        return ("taken", "delivered", "dropped", "dead")
+        return ("taken", "settled", "delivered", "dropped", "dead")

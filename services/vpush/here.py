@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from common.context import FULL, Context
+from common.holding import counters
 from penstock.errors import Refused
 from penstock.lua import Script
 from penstock.names import decoded
@@ -23,7 +24,7 @@ SCRIPTED: Final = 1_000
 """Messages that a script shall return at most: through it each one takes the server three times as long."""
 ALONE: Final = 4
 """A message that has more than this part of a batch's bytes is read alone, past the script; as in ``next.lua``."""
-METRICS: Final = ("taken", "delivered", "dead", "dropped")
+METRICS: Final = ("settled", "delivered", "dead", "dropped")
 
 
 class Here:
@@ -37,7 +38,8 @@ class Here:
         self._state, self._letters = keys.sequence, keys.dead
         self._fenced: dict[str, Any] = {"lease": keys.lease, "token": context.token or 0}
         self._named: dict[str, Any] = {"pending": settings.pending, "state": keys.sequence}
-        self._metrics = {name: keys.metric(name) for name in METRICS}
+        self._counters = counters(keys)
+        self._metrics = {name: keys.metric(name) for name in METRICS} | self._counters
         self._arrived = self._settled = self._ahead = 0
         self.sizes = Sizes()
         self._rest: dict[int, list[bytes]] = {}
@@ -146,6 +148,7 @@ class Here:
             **self.sizes.named,
             **self._named,
             **self._fenced,
+            **self._counters,
         }
 
     def _taken(self, first: int, found: tuple[list[bytes], int] | None) -> list[bytes]:

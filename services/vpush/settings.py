@@ -122,4 +122,4 @@ class Settings(ServiceSettings):
         )
 
     def metrics(self) -> tuple[str, ...]:
-        return ("taken", "delivered", "dead", "dropped", "batches")
+        return ("taken", "settled", "delivered", "dead", "dropped", "batches")

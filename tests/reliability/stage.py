@@ -163,7 +163,7 @@ class Stage:
 
     def taken(self) -> int:
         """Messages settled since counting began."""
-        return self.metric(self.service.ends_in[0]).get("count", 0)
+        return self.metric(self.service.ends_in[0]).get("count", 0) - sum(map(int, self.redis.hvals(self.keys.held)))
 
     def until_more_is_taken(self, timeout: float = 60) -> float:
         """Wait until another message is settled; how long it took (s)."""

@@ -2,6 +2,7 @@
 --
 -- WITH events
 -- WITH reading
+-- WITH held
 -- KEYS pending     list    what this instance has taken and not settled (oldest at the tail)
 -- KEYS source      list    what clients push to (newest at the head)
 -- KEYS out         list    what workers take from
@@ -12,7 +13,6 @@
 -- KEYS letters?    list    dead letters, JSON; left out where no request is to be rejected
 -- KEYS deaths?     hash    how often an instance died with a message in hand, by the SHA-1 of the message; left out where
 --                          none did with these
--- KEYS taken       hash    metric: requests settled, and copies owed to `out`
 -- KEYS delivered   hash    metric: requests pushed to `out`
 -- KEYS registered  hash    metric: requests tracked
 -- KEYS untracked   hash    metric: requests pushed to `out` without a record, for want of capacity
@@ -55,12 +55,17 @@ local function length(command, key)
 end
 
 local count = #subjects / 2
-local here, waiting, listed = length('LLEN', pending), length('LLEN', source), length('LLEN', ids)
+local here = length('LLEN', pending)
+length('HLEN', holds) length('HLEN', missing) length('HLEN', taken)
+if problem then return problem end
+note(pending, here)
+
+local waiting, listed = length('LLEN', source), length('LLEN', ids)
 local in_flight, held_back = length('ZCARD', deadlines), length('ZCARD', delayed)
 local room = capacity - in_flight - held_back
 length('LLEN', out) length('STRLEN', counter)
 length('XLEN', events) length('HLEN', events_written) length('ZCARD', events_marks)
-length('HLEN', taken) length('HLEN', delivered) length('HLEN', registered)
+length('HLEN', delivered) length('HLEN', registered)
 if room < count then length('HLEN', untracked) end
 if letters then length('LLEN', letters) length('HLEN', dead) end
 if deaths then length('HLEN', deaths) end
@@ -174,7 +179,6 @@ end
 if #later > 0 then schedule(delayed, held_back, later, soonest) end
 if count > 0 then
   tell(at, tonumber(history))
-  pcall('HINCRBY', taken, 'count', count)
   pcall('HINCRBY', taken, out, count)
   pcall('HINCRBY', delivered, 'count', #push)
   pcall('HINCRBY', delivered, out, #push)
@@ -189,5 +193,7 @@ if deaths then call('HDEL', deaths, survived) end
 
 local found = {}
 take(source, pending, found, math.min(batch, waiting), tonumber(bytes))
+enter(#found)
+keep(pending, here, here - count + #found)
 local needed = #found > 0 and #found or 1 - spare
 return {needed > 0 and call('INCRBY', counter, needed) - needed + 1 or 0, found}

@@ -1,9 +1,10 @@
 -- Move the oldest messages to every subscriber list: first what is pending, then what waits behind it. All or none.
 --
 -- WITH reading
+-- WITH held
 -- KEYS pending         list   what this instance has taken and not settled (oldest at the tail)
 -- KEYS source          list   what publishers push to (newest at the head)
--- KEYS taken?          hash   metric: messages settled, and by subscriber the copies owed to it
+-- KEYS settled?        hash   metric: messages that left the pending list, copied to all
 -- KEYS delivered?      hash   metric: copies delivered and kept
 -- KEYS lost?           hash   metric: copies given up, or sent to the dead letters
 -- KEYS letters?        list   dead letters, JSON
@@ -32,6 +33,10 @@ local function length(command, key)
 end
 
 local here = length('LLEN', pending)
+if holds then length('HLEN', holds) length('HLEN', missing) length('HLEN', taken) end
+if problem then return problem end
+note(pending, here)
+
 local waiting = here + length('LLEN', source)
 local most, full, gone, room = math.min(batch, waiting), false, {}, {}
 for place, subscriber in ipairs(subscribers) do
@@ -39,7 +44,7 @@ for place, subscriber in ipairs(subscribers) do
   gone[place], room[place] = 0, limit > 0 and math.max(limit - held, 0) or math.huge
   if overflow == 'block' and room[place] < most then most, full = room[place], subscriber end
 end
-if taken then length('HLEN', taken) length('HLEN', delivered) end
+if taken then length('HLEN', settled) length('HLEN', delivered) end
 if lost then length('HLEN', lost) end
 if letters then length('LLEN', letters) end
 if problem then return problem end
@@ -72,6 +77,7 @@ if #subscribers > 1 or letters then
   if type(refused) == 'table' then return refused end
 else
   call('RPOP', source, 0)
+  note(pending, here)
 end
 
 local moved, hand, done = 0, {}, false
@@ -97,10 +103,13 @@ if overflow == 'drop-oldest' and limit > 0 then
   end
 end
 
+local left = math.max(here - moved, 0)
+keep(pending, here, left)
+enter(moved - (here - left))
 -- A counter that somebody has made no number stays as it is, for the audit to tell: messages come first.
 if taken then
   local total = 0
-  pcall('HINCRBY', taken, 'count', moved)
+  pcall('HINCRBY', settled, 'count', moved)
   for place, subscriber in ipairs(subscribers) do
     pcall('HINCRBY', taken, subscriber, moved)
     pcall('HINCRBY', delivered, subscriber, moved - gone[place])

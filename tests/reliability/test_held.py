@@ -1,0 +1,195 @@
+"""A message that somebody removes from a pending list is missed, also after the death of the instance that held it."""
+
+import asyncio
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from penstock.embedded import EmbeddedServer
+from penstock.keys import pending_of
+from tests.harness import until
+from tests.reliability.conftest import Staged
+from tests.reliability.stage import Dispatching, QueueService, Stage, Watching, audited
+
+HELD = 5
+POLICY = {
+    "messageTimeout": 10,
+    "messageExpire": 60,
+    "messageCapacity": 100,
+    "attempts": 3,
+    "backoff": "[1]",
+    "eventCapacity": 100,
+    "replyExpire": 60,
+    "pending": "work:pending",
+    "source": "work:in",
+    "out": "work:out",
+    "done": "demo:done",
+}
+"""What a monitor knows of the namespace that it watches."""
+WAYS: dict[str, tuple[Callable[[Any, str], object], int]] = {
+    "DEL": (lambda redis, name: redis.delete(name), HELD),
+    "RPOP": (lambda redis, name: redis.rpop(name), 1),
+    "LTRIM": (lambda redis, name: redis.ltrim(name, 0, 1), HELD - 2),
+    "TTL": (lambda redis, name: redis.pexpire(name, 1), HELD),
+}
+"""How a message may be removed, and how many are gone then."""
+
+
+@dataclass(frozen=True)
+class Sending(QueueService):
+    """vpush, from one database of a server to another."""
+
+    name: str = "vpush"
+    outs: tuple[str, ...] = ("work:there",)
+    may_be_bare: bool = False
+
+    def settings(self) -> dict[str, object]:
+        return super().settings() | {"out": self.outs[0]}
+
+
+@dataclass(frozen=True)
+class Obstacle:
+    """What keeps ``service`` from settling what it has taken: a key of the wrong type."""
+
+    service: QueueService
+    key: str
+    elsewhere: bool = False
+    """Whether the key lies in the other database."""
+
+
+HOLDERS = [
+    Obstacle(QueueService("mpush"), "work:out1"),
+    Obstacle(Dispatching(), "work:out"),
+    Obstacle(Watching(), "demo:metrics:done"),
+    Obstacle(Sending(), "work:there", elsewhere=True),
+]
+
+
+@pytest.fixture(params=HOLDERS, ids=lambda each: each.service.name)
+def obstacle(request: pytest.FixtureRequest) -> Obstacle:
+    given: Obstacle = request.param
+    return given
+
+
+@pytest.fixture
+def service(obstacle: Obstacle) -> QueueService:
+    return obstacle.service
+
+
+def prepare(stage: Stage) -> None:
+    """An empty server; for a monitor, with a namespace to watch."""
+    stage.redis.flushall()
+    if isinstance(stage.service, Watching):
+        stage.redis.hset("demo:policy", mapping=POLICY)
+
+
+class Scene:
+    """A service that holds ``HELD`` messages and cannot settle them."""
+
+    def __init__(self, staged: Staged, server: EmbeddedServer, obstacle: Obstacle) -> None:
+        there = f"{server.url.rpartition('/')[0]}/9"
+        more = {"out_redis": there} if obstacle.elsewhere else {}
+        self.stage: Stage = staged(server, obstacle.service, **more)
+        prepare(self.stage)
+        self._obstacle = obstacle
+        self.replica = self.stage.up()
+        self.stage.waiting()
+        self._in_the_way("SET", obstacle.key, "in the way")
+        self.stage.push([b'{"xid":"message %d"}' % number for number in range(HELD)])
+        until(lambda: self.stage.redis.exists(self.stage.keys.held), 20)
+        shared = obstacle.service.name == "vpush"
+        self.pending = pending_of(obstacle.service.pending, None if shared else self.stage.id_of(self.replica))
+        while waiting := self.stage.redis.rpop(obstacle.service.source):
+            self.stage.redis.lpush(self.pending, waiting)
+        until(lambda: self.stage.redis.hget(self.stage.keys.held, self.pending) == b"%d" % HELD, 20)
+        assert self.problems() == []
+
+    def _in_the_way(self, *command: str) -> None:
+        with self.stage.redis.client() as client:
+            if self._obstacle.elsewhere:
+                client.execute_command("SELECT", 9)
+            client.execute_command(*command)
+            client.execute_command("SELECT", 0)
+
+    def kill(self) -> None:
+        self.replica.signal(signal.SIGKILL)
+        self.replica.wait()
+        self.stage.forget(self.replica)
+
+    def mend(self) -> None:
+        self._in_the_way("DEL", self._obstacle.key)
+
+    def remove(self, way: str) -> str:
+        """Returns how the audit must say so."""
+        remove, gone = WAYS[way]
+        remove(self.stage.redis, self.pending)
+        until(lambda: self.stage.redis.llen(self.pending) == HELD - gone)
+        return f"{self.pending}: {gone} message{'s were' if gone > 1 else ' was'} taken and not settled, and gone"
+
+    def problems(self) -> list[str]:
+        return asyncio.run(audited(self.stage))
+
+    def assert_missed(self, words: str) -> None:
+        problems = self.problems()
+        assert [problem for problem in problems if problem.startswith(words)], problems
+
+    def accept(self, gone: int) -> None:
+        self.stage.redis.hset(self.stage.keys.accepted, self.pending, gone)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_message_that_is_removed_from_a_pending_list_is_missed(
+    staged: Staged, server: EmbeddedServer, obstacle: Obstacle, way: str
+) -> None:
+    """While its holder lives, after its death, and once another has adopted and settled what was left."""
+    scene = Scene(staged, server, obstacle)
+    words = scene.remove(way)
+    scene.assert_missed(words)
+    scene.kill()
+    scene.assert_missed(words)
+    scene.mend()
+    scene.stage.up()
+    scene.stage.wait_until_settled()
+    scene.assert_missed(words)
+    scene.accept(WAYS[way][1])
+    assert scene.problems() == []
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_message_that_is_removed_after_the_death_of_its_holder_is_missed(
+    staged: Staged, server: EmbeddedServer, obstacle: Obstacle, way: str
+) -> None:
+    scene = Scene(staged, server, obstacle)
+    scene.kill()
+    words = scene.remove(way)
+    scene.assert_missed(words)
+    scene.mend()
+    scene.stage.up()
+    scene.stage.wait_until_settled()
+    scene.assert_missed(words)
+    scene.accept(WAYS[way][1])
+    assert scene.problems() == []
+
+
+def test_what_a_wait_has_moved_is_counted_though_its_process_does_nothing_any_more(
+    staged: Staged, server: EmbeddedServer, obstacle: Obstacle
+) -> None:
+    """The server counts it after the BLMOVE, on the same connection."""
+    if obstacle.elsewhere:
+        pytest.skip("vpush waits without moving, and takes by script")
+    stage = staged(server, obstacle.service)
+    prepare(stage)
+    replica = stage.up()
+    stage.waiting()
+    replica.signal(signal.SIGSTOP)
+    stage.push([b'{"xid":"message"}'])
+    until(lambda: stage.redis.hvals(stage.keys.held) == [b"1"])
+    pending = pending_of(obstacle.service.pending, stage.id_of(replica))
+    replica.signal(signal.SIGKILL)
+    replica.wait()
+    stage.redis.delete(pending)
+    (problem, *_) = asyncio.run(audited(stage))
+    assert problem.startswith(f"{pending}: 1 message was taken and not settled, and gone")
