@@ -1,7 +1,7 @@
 """The scripts of transport one by one, and the engine that keeps batches on the way."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -158,6 +158,13 @@ async def test_whoever_reads_past_the_script_is_told_whether_the_places_were_rig
     with pytest.raises(Fenced):
         await asked_for(redis, 43, **right, token=6)
     assert (await held(redis, "pending"), await held(redis, "in")) == (numbered(10, 41), numbered(5, 51))
+
+
+async def test_messages_are_taken_from_a_full_server(redis: Redis, fill: Callable[[], Awaitable[object]]) -> None:
+    await prepared(redis, waiting=3, pending=1)
+    await fill()
+    assert await take(redis) == numbered(4)
+    assert await held(redis, "pending") == numbered(4)
 
 
 async def test_any_bytes_are_taken_as_they_are(redis: Redis) -> None:

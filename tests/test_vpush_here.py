@@ -1,7 +1,9 @@
 """What vpush reads past its scripts while it settles."""
 
 import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -11,14 +13,18 @@ from redis.asyncio import Redis
 from common.context import Context
 from common.durability import Durability
 from common.trouble import Trouble
+from penstock.embedded import EmbeddedServer
 from penstock.keys import Keys
-from penstock.sizes import CALM
+from penstock.sizes import CALM, Sizes
 from penstock.wire import Wire
 from services.vpush.here import Here
 from services.vpush.settings import Settings
+from tests.servers import KINDS, started
 
 KEYS = Keys("demo")
 BATCH = 200
+BYTES = 10_000
+Fill = Callable[[], Awaitable[object]]
 
 
 class Reading(Here):
@@ -26,15 +32,25 @@ class Reading(Here):
 
     read = vain = 0
 
+    @property
+    def settling(self) -> Context[Settings]:
+        return self._settling
+
     async def _read(self, first: int, many: int) -> list[bytes]:
         messages = await super()._read(first, many)
         self.read, self.vain = self.read + bool(messages), self.vain + (not messages)
         return messages
 
 
-async def test_who_reads_past_the_script_waits_for_what_is_being_settled_and_reads_the_right_places(
-    redis: Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture(scope="module", params=KINDS)
+def server(request: pytest.FixtureRequest) -> Iterator[EmbeddedServer]:
+    with started(request.param) as server:
+        yield server
+
+
+@pytest.fixture
+async def here(redis: Redis) -> AsyncIterator[Reading]:
+    """Holds the lease, and has seen many small messages."""
     settings = Settings(
         redis="redis://h",
         redis_namespace="demo",
@@ -43,26 +59,34 @@ async def test_who_reads_past_the_script_waits_for_what_is_being_settled_and_rea
         out_redis="redis://h",
         out="out",
         batch=BATCH,
+        batch_bytes=BYTES,
     )
     log = structlog.get_logger()
     context = Context(settings, redis, partial(Wire, redis), log, Trouble(log), Durability("memory", 1), keys=KEYS)
     context.token = 7
     await redis.hset(KEYS.lease, "token", 7)
+    reading = Reading(context)
+    await reading.known()
+    reading.sizes.note(CALM, 3)
+    yield reading
+    await context.reset()
+
+
+async def test_who_reads_past_the_script_waits_for_what_is_being_settled_and_reads_the_right_places(
+    redis: Redis, here: Reading, monkeypatch: pytest.MonkeyPatch
+) -> None:
     messages = [b"%d" % number for number in range(3 * BATCH)]
     await redis.lpush("in", *messages)
-    here = Reading(context)
-    await here.known()
-    here.sizes.note(CALM, 3)
     assert await here.take(1) == messages[:BATCH]
-    run, done, go_on = context.beside("settling").run, asyncio.Event(), asyncio.Event()
+    settling_run, done, go_on = here.settling.run, asyncio.Event(), asyncio.Event()
 
     async def answers_late(*script: Any, **named: Any) -> Any:
-        settled = await run(*script, **named)
+        settled = await settling_run(*script, **named)
         done.set()
         await go_on.wait()
         return settled
 
-    monkeypatch.setattr(context.beside("settling"), "run", answers_late)
+    monkeypatch.setattr(here.settling, "run", answers_late)
     settling = asyncio.create_task(here.settle(BATCH, []))
     await done.wait()  # by the server; nobody here was told
     taking = asyncio.create_task(here.take(BATCH + 1))
@@ -72,4 +96,43 @@ async def test_who_reads_past_the_script_waits_for_what_is_being_settled_and_rea
     await settling
     assert await here.take(2 * BATCH + 1) == messages[2 * BATCH :]
     assert (here.read, here.vain) == (2, 0)
-    await context.reset()
+
+
+async def taken(here: Reading, count: int) -> list[list[bytes]]:
+    """All batches of ``count`` messages."""
+    batches: list[list[bytes]] = []
+    while (done := sum(map(len, batches))) < count:
+        batches.append(await here.take(done + 1))
+    return batches
+
+
+async def test_while_the_server_is_full_all_goes_through_the_script(redis: Redis, here: Reading, fill: Fill) -> None:
+    messages = [b"%d" % number for number in range(3 * BATCH)]
+    await redis.lpush("in", *messages)
+    await fill()
+    assert await taken(here, len(messages)) == [messages[first : first + BATCH] for first in range(0, 600, BATCH)]
+    assert here.read + here.vain <= 2  # a server that refuses a transaction is not asked for another
+
+
+async def test_large_messages_are_read_alone_past_the_script_until_a_small_one_comes(
+    redis: Redis, here: Reading
+) -> None:
+    here.sizes = Sizes()
+    large = [b"%d" % number * BYTES for number in range(1, 10)]
+    messages = [b"small", *large, b"small again", *large, b"the last"]
+    await redis.lpush("in", *messages)
+    batches = await taken(here, len(messages))
+    assert [*chain(*batches)] == messages
+    assert [len(batch) for batch in batches[1:9]] == [1] * 8
+    assert here.read >= 14
+    assert here.vain == 0
+
+
+async def test_what_is_larger_than_a_batch_is_kept_and_not_read_again(redis: Redis, here: Reading) -> None:
+    """Large ones between two small ones that the script has looked at."""
+    messages = [b"x"] * 250 + [b"y" * 9_000] * 5 + [b"z"] * 200
+    await redis.lpush("in", *messages)
+    batches = await taken(here, len(messages))
+    assert [*chain(*batches)] == messages
+    assert all(sum(map(len, batch[:-1])) < BYTES for batch in batches)
+    assert here.read == 2

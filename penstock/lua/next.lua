@@ -1,6 +1,7 @@
 -- Take the messages that follow those on their way, oldest first: those of `pending` that nobody sent yet, else more of
 -- `source`, which go to `pending`.
 --
+-- FLAGS allow-oom
 -- WITH reading
 -- WITH held
 -- KEYS pending  list   taken and not settled (oldest at the tail)

@@ -5,8 +5,11 @@ import uuid
 from pathlib import Path
 from typing import Any, Final
 
+from redis.exceptions import ResponseError
+
 from common.context import FULL, Context
 from common.holding import counters
+from common.trouble import is_full
 from penstock.errors import Refused
 from penstock.lua import Script
 from penstock.names import decoded
@@ -94,7 +97,8 @@ class Here:
             async with self._places:
                 asked = await self._context.run(next_messages, **self._looking(first, 0))
             _, self._ahead = asked or (0, 0)
-        if self._ahead > MANY or (self._ahead and self.sizes.unseen == 1):
+        past_script = self._ahead > MANY or (self._ahead and self.sizes.unseen == 1)
+        if past_script and not self._context.trouble.server_is_full:
             async with self._places:
                 if messages := await self._read(first, self._ahead):
                     return messages
@@ -106,7 +110,13 @@ class Here:
         look = next_messages.by_source(**self._looking(first, many))
         reading = ("LRANGE", self._context.settings.pending, -sent - many, -sent - 1)
         await self._context.send(self._context.transaction(look, reading))
-        found, messages = await self._context.settled()
+        try:
+            found, messages = await self._context.settled()
+        except ResponseError as error:
+            if not is_full(error):
+                raise
+            self._context.trouble.full_server(error)  # which refuses transactions
+            return []
         right, self._ahead = found or (0, 0)
         if not right:
             return []
