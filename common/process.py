@@ -17,6 +17,7 @@ from common.context import Context
 from common.durability import Durability
 from common.membership import Membership
 from common.reload import Reload
+from common.rights import require_rights
 from common.server import check_logins, check_server
 from common.settings import ServiceSettings
 from common.trouble import Trouble, first_of, passes, told
@@ -170,7 +171,7 @@ class Process(Generic[S]):
         if settings is not self._settings:
             await check_logins(settings, self._settings)
         names = [*settings.lists(), *([self._keys.ids] if self._keys else [])]
-        await self._redis.exists(names[0])
+        await require_rights(settings, names)
         await check_server(self._redis, names, self._log)
         await Durability(settings.durability, settings.durability_timeout).check_server(self._redis)
 

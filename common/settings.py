@@ -10,8 +10,10 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 from common.checks import Rule, checked
 from common.fields import YEAR, Name, Seconds, Url, Whole, setting
 from common.props import read_props
+from common.rights import least
 from common.sources import Found, Given, Names, property_of
 from common.urls import unverified, without_login
+from penstock.acl import Rights
 from penstock.connection import masked
 from penstock.errors import Problem, SettingsError
 from penstock.topology import End, Shape, Use
@@ -50,6 +52,10 @@ class ServiceSettings(BaseSettings):
     ignored: ClassVar[frozenset[str]] = frozenset()
     """Fields that are accepted for the sake of old props files and have no effect."""
     rules: ClassVar[tuple[Rule, ...]] = (renewal_is_in_time, order_needs_a_namespace)
+    sends: ClassVar[frozenset[str]] = frozenset()
+    """Commands that the service's Python code sends to the server of its lists, beside the kernel's."""
+    scripts: ClassVar[tuple[Path, ...]] = ()
+    """Scripts that the service calls there, beside the kernel's and those in the folder ``lua`` beside its settings."""
 
     redis: Url = setting("URL", "The server of the lists.")
     service_redis: Url | None = setting("URL", "The server of the registrations; the same as redis by default.", None)
@@ -178,6 +184,18 @@ class ServiceSettings(BaseSettings):
     def apart(self, directory: Path) -> dict[str, object]:
         """What to set, by field, so that another instance of the service on this machine does not get in the way."""
         return {}
+
+    def rights(self) -> dict[str, Rights]:
+        """Return the least rights that the service needs, by the URL of the server."""
+        return least(self)
+
+    def patterns(self) -> dict[str, tuple[str, ...]]:
+        """Return glob-style patterns of keys that the service uses and ``shape`` does not name, by URL."""
+        return {}
+
+    def sends_elsewhere(self) -> frozenset[str]:
+        """Return the commands that the service sends to another server that its ``shape`` names."""
+        return frozenset()
 
     def metrics(self) -> tuple[str, ...]:
         """The names of the metrics that the service keeps besides ``start`` and ``error``."""

@@ -20,7 +20,11 @@ SILENCE: Final = 10.0
 
 
 def connect(
-    url: str, *, silence: float | None = SILENCE, name: str = "penstock", on_connect: ConnectCallbackT | None = None
+    url: str,
+    *,
+    silence: float | None = SILENCE,
+    name: str | None = "penstock",
+    on_connect: ConnectCallbackT | None = None,
 ) -> "Redis":
     """One connection, made when first used; after ``silence`` seconds without a reply it counts as lost.
 

@@ -29,7 +29,7 @@ COMMANDS = [
     *(["revive", "ns", "1"], ["bury", "ns", "1"], ["touch", "ns", "1"], ["explain", "ns", "1"], ["trace", "ns", "1"]),
 ]
 
-WITHOUT_REDIS = ("chaos", "report", "run", "shovel", "test")
+WITHOUT_REDIS = ("acl", "chaos", "report", "run", "shovel", "test")
 """Commands that ask no server of ours, or are told of two."""
 
 

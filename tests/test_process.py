@@ -72,8 +72,9 @@ def test_a_stop_ends_an_idle_service_at_once_with_0_and_leaves_a_clean_registry(
     service.signal(order)
     assert service.wait() == 0
     assert time.monotonic() - asked < 3
+    left = b"demo:id", b"demo:lists", b"demo:metrics:start", b"demo:shape", b"penstock:registered"
     with client(server) as connected:
-        assert sorted(connected.keys()) == [b"demo:id", b"demo:lists", b"demo:metrics:start", b"demo:shape"]
+        assert sorted(connected.keys()) == [*left]
     (ended,) = log_of(service, "ended")
     assert (ended["key"], ended["del"], ended["lrem"]) == ("demo:1", 1, 1)
 

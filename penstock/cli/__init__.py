@@ -6,6 +6,7 @@ import typer
 
 from penstock import __version__
 from penstock.cli import (
+    acl,
     audit,
     bury,
     chaos,
@@ -67,6 +68,7 @@ app.command()(pull.pull)
 app.command()(shovel.shovel)
 app.command()(stop.stop)
 app.command()(lint.lint)
+app.command()(acl.acl)
 app.command("map")(map.draw)
 app.command("test")(test.trials)
 app.command("plan")(plan.plan)

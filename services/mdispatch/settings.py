@@ -1,6 +1,7 @@
 """What an operator may set of mdispatch."""
 
 import json
+from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Le, MaxLen
@@ -10,6 +11,7 @@ from common.checks import Rule
 from common.collisions import collision, pending_is_free
 from common.fields import YEAR, Name, OneName, Seconds, Whole, setting
 from common.replies import is_pattern
+from common.rights import LUA as COMMON_LUA
 from common.settings import ServiceSettings
 from common.words import quoted
 from penstock.backoff import Backoff
@@ -130,6 +132,9 @@ class Settings(ServiceSettings):
         records_outlive_all_attempts,
     )
 
+    sends: ClassVar[frozenset[str]] = frozenset({"PUBLISH", "HGET", "HSET", "DEL", "INCRBY"})
+    scripts: ClassVar[tuple[Path, ...]] = (COMMON_LUA / "finish.lua", COMMON_LUA / "identify.lua")
+
     in_: Name = setting("name", "The list that clients push requests to.")
     pending: Name = setting("name", "The list of requests taken and not settled; each instance adds its id.")
     out: OneName = setting("name", "The list that workers take requests from.")
@@ -198,6 +203,9 @@ class Settings(ServiceSettings):
     event_messages: bool = setting(
         "true | false", "Whether the events `registered` carry the messages themselves, for an archive.", False
     )
+
+    def patterns(self) -> dict[str, tuple[str, ...]]:
+        return {self.redis: tuple(self.replies)}
 
     @property
     def longest_wait(self) -> float:

@@ -9,8 +9,11 @@ from pydantic import Strict
 
 from common.checks import Rule
 from common.fields import Name, Whole, setting
+from common.rights import LUA as COMMON_LUA
 from common.settings import ServiceSettings
 from common.words import quoted
+from penstock.acl import LUA as PENSTOCK_LUA
+from penstock.keys import glob_escaped
 from penstock.topology import Shape
 
 
@@ -31,6 +34,14 @@ class Settings(ServiceSettings):
 
     service: ClassVar[str] = "monitor"
     rules: ClassVar[tuple[Rule, ...]] = (*ServiceSettings.rules, monitors_register, watched_are_others)
+
+    sends: ClassVar[frozenset[str]] = frozenset(
+        {"SUBSCRIBE", "HGET", "LLEN", "SCAN", "TTL", "XLEN", "XRANGE", "ZCARD", "ZMSCORE", "ZSCORE"}
+    )
+    scripts: ClassVar[tuple[Path, ...]] = (
+        *(COMMON_LUA / f"{verb}.lua" for verb in ("finish", "identify")),
+        PENSTOCK_LUA / "touch.lua",
+    )
 
     watch: Annotated[list[Name], Strict(), MinLen(1)] = setting(
         "list of names", "The namespaces (redisNamespace) to watch; those of mdispatch are acted on."
@@ -74,6 +85,9 @@ class Settings(ServiceSettings):
 
     def lists(self) -> dict[str, str]:
         return dict.fromkeys(self.pending_lists, "pending")
+
+    def patterns(self) -> dict[str, tuple[str, ...]]:
+        return {self.redis: tuple(f"{glob_escaped(name)}:*" for name in self.watch)}
 
     def apart(self, directory: Path) -> dict[str, object]:
         return {"metrics_port": 0}

@@ -7,6 +7,7 @@ from redis.exceptions import NoPermissionError, RedisError
 from redis.exceptions import TimeoutError as Unanswered
 
 from common.context import Context
+from common.rights import require_at
 from common.server import check_server
 from common.trouble import first_of, told
 from penstock.connection import connect
@@ -69,9 +70,11 @@ async def _send(context: Context[Settings], link: Link) -> None:
 async def _largest(context: Context[Settings], there: Wire) -> int:
     """Bytes of the largest message that the other server takes, once it is fit for ours; as usual if we may not ask."""
     try:
-        with suppress(NoPermissionError):
-            if not context.trouble.failures:
-                await check_server(there.redis, [context.settings.out], context.log.bind(server="outRedis"))
+        if not context.trouble.failures:
+            url, out = context.settings.out_redis, context.settings.out
+            await require_at(url, context.settings.rights()[url], f"{out}:from:rights", [out])
+            with suppress(NoPermissionError):
+                await check_server(there.redis, [out], context.log.bind(server="outRedis"))
         return await largest_message(there.redis)
     except RedisError as error:
         raise refused(error) from error

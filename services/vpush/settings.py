@@ -1,13 +1,17 @@
 """What an operator may set of vpush."""
 
+from pathlib import Path
 from typing import ClassVar, Literal
 
 from common.checks import Rule
 from common.collisions import collision, in_is_free, pending_is_free, pending_is_not_in
 from common.fields import Name, OneName, Seconds, Url, Whole, setting
+from common.rights import of
 from common.settings import ServiceSettings, renewal_is_in_time
 from common.words import quoted
-from penstock.keys import Keys
+from penstock.acl import CONNECTING
+from penstock.acl import LUA as PENSTOCK_LUA
+from penstock.keys import Keys, glob_escaped
 from penstock.topology import Shape
 
 
@@ -56,6 +60,9 @@ class Settings(ServiceSettings):
         unpacked_is_not_compressed,
         hops_are_counted_before,
     )
+
+    sends: ClassVar[frozenset[str]] = frozenset({"HSETNX"})
+    scripts: ClassVar[tuple[Path, ...]] = tuple(PENSTOCK_LUA / f"{verb}.lua" for verb in ("next", "settle", "observe"))
 
     redis_namespace: Name = setting("name", "Prefix of all keys of the service, among them the lease and the sequence.")
     in_: Name = setting("name", "The list that publishers push to.")
@@ -120,6 +127,13 @@ class Settings(ServiceSettings):
                 self.end(Keys(self.redis_namespace).dead, "dead", "writes", "redis_namespace"),
             ]
         )
+
+    def patterns(self) -> dict[str, tuple[str, ...]]:
+        return {self.out_redis: (f"{glob_escaped(self.out)}:from:*",)}
+
+    def sends_elsewhere(self) -> frozenset[str]:
+        sent = {"MULTI", "EXEC", "DISCARD", "EVAL", "EVALSHA", "INFO", "SCRIPT|LOAD", "CONFIG|GET", "LPUSHX"}
+        return CONNECTING | sent | {"RENAMENX"} | of(PENSTOCK_LUA / f"{verb}.lua" for verb in ("arrive", "meet"))
 
     def metrics(self) -> tuple[str, ...]:
         return ("taken", "settled", "delivered", "dead", "dropped", "batches")

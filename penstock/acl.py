@@ -1,0 +1,139 @@
+"""The least rights that a service needs: keys, channels and commands, as ``ACL SETUSER`` takes them."""
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Final
+
+from redis.exceptions import NoPermissionError, ResponseError
+
+from penstock.errors import Unsuitable
+from penstock.names import encoded
+from penstock.wire import Command, Wire, pack
+
+LUA: Final = Path(__file__).parent / "lua"
+WORD: Final = re.compile(r"""['"]([A-Z][A-Z_]+)['"]""")
+PART: Final = re.compile(r"^-- WITH (\w+)$", re.MULTILINE)
+FULL: Final = re.compile(r"^-- FLAGS allow-oom$", re.MULTILINE)
+FIRST_WRITE: Final = frozenset({"EXISTS", "RENAMENX", "UNLINK"})
+"""What the loader puts before a script that is flagged ``allow-oom``."""
+
+WORDS: Final[dict[str, tuple[bool, int]]] = {
+    **dict.fromkeys(("DISCARD", "EXEC", "INFO", "MULTI", "PING", "TIME", "CLIENT|ID"), (False, 0)),
+    **dict.fromkeys(("SCAN", "CLIENT|UNBLOCK", "CLIENT|SETNAME", "SCRIPT|LOAD"), (False, 1)),
+    **dict.fromkeys(("CONFIG|GET", "CLIENT|LIST", "ECHO"), (False, 1)),
+    **dict.fromkeys(("EVAL", "EVALSHA", "EVAL_RO", "EVALSHA_RO", "WAIT"), (False, 2)),
+    **dict.fromkeys(("WAITAOF",), (False, 3)),
+    **dict.fromkeys(("DEL", "EXISTS", "GET", "HGETALL", "HLEN", "HVALS", "INCR", "LLEN", "LPOP", "PERSIST"), (True, 0)),
+    **dict.fromkeys(
+        ("PTTL", "RPOP", "SCARD", "STRLEN", "TTL", "TYPE", "UNLINK", "XLEN", "ZCARD", "MEMORY|USAGE"), (True, 0)
+    ),
+    **dict.fromkeys(("EXPIRE", "EXPIREAT", "HDEL", "HEXISTS", "HGET", "HMGET", "INCRBY", "LINDEX", "LPOS"), (True, 1)),
+    **dict.fromkeys(("LPUSH", "LPUSHX", "PEXPIRE", "PEXPIREAT", "RENAME", "RENAMENX", "RPUSH"), (True, 1)),
+    **dict.fromkeys(("SET", "ZRANK", "ZREM", "ZSCORE", "ZMSCORE"), (True, 1)),
+    **dict.fromkeys(("HINCRBY", "HSET", "HSETNX", "LRANGE", "LREM", "LSET", "LTRIM", "XRANGE", "XREVRANGE"), (True, 2)),
+    **dict.fromkeys(("HINCRBYFLOAT", "XTRIM", "ZADD", "ZCOUNT", "ZRANGE", "ZRANGEBYSCORE"), (True, 2)),
+    **dict.fromkeys(("ZREVRANGEBYSCORE", "ZREMRANGEBYSCORE"), (True, 2)),
+    **dict.fromkeys(("LMOVE", "XADD"), (True, 3)),
+    **dict.fromkeys(("BLMOVE",), (True, 4)),
+    **dict.fromkeys(("PUBLISH", "SUBSCRIBE", "UNSUBSCRIBE"), (False, 1)),
+}
+"""Every command that Penstock sends: whether a key comes first, and how many words it needs at least after that."""
+TWO_KEYS: Final = frozenset({"BLMOVE", "LMOVE", "RENAME", "RENAMENX"})
+SUBCOMMANDS: Final = {"MEMORY": "MEMORY|USAGE"}
+"""What scripts call of commands that have several."""
+CHANNEL: Final = frozenset({"PUBLISH", "SUBSCRIBE", "UNSUBSCRIBE"})
+TRANSACTION: Final = frozenset({"MULTI", "EXEC", "DISCARD"})
+OPTIONAL: Final = frozenset({"CONFIG|GET", "EVAL_RO", "EVALSHA_RO"})
+"""Commands without which a service works: their lack is no error. Redis 6.2 does not know the last two."""
+CONNECTING: Final = frozenset({"CLIENT|SETNAME", "CLIENT|ID", "PING"})
+READING: Final = CONNECTING | frozenset(
+    {
+        *("ECHO", "EVAL", "EVALSHA", "EVAL_RO", "EVALSHA_RO", "INFO", "SCAN", "TIME", "TYPE", "EXISTS", "TTL", "PTTL"),
+        *("GET", "STRLEN", "HGET", "HMGET", "HGETALL", "HVALS", "HLEN", "HEXISTS", "LLEN", "LINDEX", "LRANGE", "LPOS"),
+        *("SCARD", "XLEN", "XRANGE", "XREVRANGE", "ZCARD", "ZCOUNT", "ZRANGE", "ZRANGEBYSCORE", "ZSCORE", "ZRANK"),
+    }
+)
+"""What ``penstock status``, ``audit``, ``explain``, ``trace``, ``dead`` and ``map --live`` send."""
+COUNTING: Final = CONNECTING | frozenset(
+    {"INFO", "SCAN", "TYPE", "TTL", "HGETALL", "HMGET", "HGET", "HLEN", "LLEN", "XLEN", "ZCARD"}
+)
+"""What an exporter of metrics needs: counters and lengths, no message."""
+
+
+def of_script(file: Path) -> frozenset[str]:
+    """Return the commands that the Lua script ``file`` calls, with those of its parts."""
+    text = file.read_text()
+    found = {SUBCOMMANDS.get(word, word) for word in WORD.findall(text)} & WORDS.keys()
+    for part in PART.findall(text):
+        found |= of_script(LUA / "parts" / f"{part}.lua")
+    return frozenset(found | (FIRST_WRITE if FULL.search(text) else set()))
+
+
+@dataclass(frozen=True)
+class Rights:
+    """What one user may do on one server. ``keys`` and ``channels`` are glob-style patterns."""
+
+    keys: tuple[str, ...]
+    commands: frozenset[str]
+    channels: tuple[str, ...] = ()
+
+    def __or__(self, other: "Rights") -> "Rights":
+        keys, channels = self.keys + other.keys, self.channels + other.channels
+        return Rights(_needed(keys), self.commands | other.commands, _needed(channels))
+
+    def line(self, user: str, password: str = "PASSWORD") -> str:
+        """Return the command that gives ``user`` these rights and no others, for redis-cli."""
+        words = [f"~{pattern}" for pattern in _needed(self.keys)]
+        words += [f"&{pattern}" for pattern in _needed(self.channels)]
+        words += [f"+{command.lower()}" for command in sorted(self.commands)]
+        return " ".join(["ACL SETUSER", user, "reset on", f">{password}", *map(_quoted, words)])
+
+
+def _needed(patterns: Collection[str]) -> tuple[str, ...]:
+    """Return ``patterns`` sorted, without those that another one of them covers."""
+    every = sorted(set(patterns))
+    return tuple(one for one in every if not any(fnmatchcase(one, other) for other in every if other != one))
+
+
+def _quoted(word: str) -> str:
+    """Return ``word`` as redis-cli reads it: in double quotes if it holds anything unusual."""
+    if re.fullmatch(r"[\w~&+:|*?\[\]{}./@-]+", word):
+        return word
+    return '"' + re.sub(r'(["\\])', r"\\\1", word) + '"'
+
+
+async def require(wire: Wire, rights: Rights, probe: str, keys: Collection[str], hint: str) -> None:
+    """Raise ``Unsuitable`` with all that the user of ``wire`` lacks of ``rights``; ``keys`` are names that it needs.
+
+    Queue every command in a MULTI, where the server refuses what the user may not do, and discard it: nothing is done.
+    ``probe`` is the key that they name. Other refusals (full, read-only, loading) are left to what comes next.
+    """
+    commands = sorted(rights.commands - TRANSACTION - OPTIONAL)
+    calls = [_call(command, probe, rights.channels) for command in commands]
+    calls += [("EXISTS", encoded(key)) for key in keys]
+    await wire.send(pack([("MULTI",)]))
+    (begun,) = await wire.receive(1)
+    if isinstance(begun, NoPermissionError):
+        raise Unsuitable(f"the user of this service may not do MULTI; {hint}")
+    if isinstance(begun, ResponseError):
+        return
+    await wire.send(pack([*calls, ("DISCARD",)]))
+    *replies, _ = await wire.receive(len(calls) + 1)
+    refused = [str(reply) if isinstance(reply, NoPermissionError) else "" for reply in replies]
+    lacking = [f"+{command.lower()}" for command, words in zip(commands, refused, strict=False) if words]
+    lacking += [f"~{key}" for key, words in zip(keys, refused[len(commands) :], strict=True) if " key" in words]
+    if lacking:
+        raise Unsuitable(f"the user of this service lacks rights: {' '.join(lacking)}; {hint}")
+
+
+def _call(command: str, key: str, channels: tuple[str, ...]) -> Command:
+    """Return a call of ``command`` that a server takes for well-formed."""
+    with_key, more = WORDS[command]
+    name, *sub = command.split("|")
+    if command in CHANNEL:
+        return (name, encoded(channels[0] if channels else key), *["0"] * (command == "PUBLISH"))
+    keys = [encoded(key)] * (with_key + (command in TWO_KEYS))
+    return (name, *sub, *keys, *["0"] * (more + with_key - len(keys)))

@@ -1,0 +1,108 @@
+"""``penstock acl``: the least rights of every service, as the lines that give them."""
+
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import unquote, urlsplit
+
+import typer
+
+from penstock.cli.frame import DEFAULT, Json, Misused, complain, require_path, run, surroundings
+from penstock.cli.text import print_json, shown
+from penstock.errors import SettingsError
+
+if TYPE_CHECKING:
+    from penstock.acl import Rights
+    from penstock.topology import Part
+
+
+def acl(
+    path: Annotated[Path, typer.Argument(metavar="FILE|DIR", help="A props file, or a composition.")],
+    service: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The service of FILE, if its name does not say it.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Print the least rights of each service.
+
+    One ACL SETUSER line a service and server, to be given to redis-cli, and two users that only read: status, for
+    penstock status, audit, explain, trace, dead and map --live; metrics, for an exporter. A user has the name that the
+    URL of its server gives, else that of the process. Replace PASSWORD; a line replaces all rights that the user had.
+    """
+    run(_acl(path, service, json))
+
+
+async def _acl(path: Path, service: str | None, as_json: bool) -> int:
+    require_path(path)
+    parts = _parts(path, service)
+    users = list(_users(parts))
+    if as_json:
+        print_json({"users": [_plain(*user) for user in users]})
+        return 0
+    server = None
+    for where, name, rights in sorted(users, key=lambda user: user[0]):
+        if where != server:
+            typer.echo(f"{'' if server is None else chr(10)}# on {shown(where)}")
+        server = where
+        typer.echo(shown(rights.line(name)))
+    if len(parts) == 1 and parts[0].settings.shape().watches:
+        complain(f"{path}: names no lists of the namespaces that it watches: give the directory of the composition", 0)
+    return 0
+
+
+def _parts(path: Path, service: str | None) -> "tuple[Part, ...]":
+    from penstock.topology import Part
+    from penstock.topology.files import read_sound, service_of, services
+
+    if path.is_dir():
+        found = tuple(part for part in read_sound(path, surroundings(None)).parts if part.settings is not None)
+        if not found:
+            raise Misused(f"{path}: no service is in this composition, only programs of your own")
+        return found
+    name, known = service or service_of(path), services()
+    if name not in known:
+        called = f"name it mpush-*.yaml or pass --service NAME ({', '.join(sorted(known))})"
+        raise Misused(f"{path}: cannot tell which service this file is for: {called}")
+    settings: Any
+    try:
+        settings = known[name].load().load(path, surroundings(None))
+    except SettingsError:  # perhaps because the server is left to the environment
+        settings = known[name].load().load(path, {"REDIS": DEFAULT} | surroundings(None))
+    return (Part(path.stem, name, settings.redis_namespace, ends=tuple(settings.shape().ends), settings=settings),)
+
+
+def _users(parts: "tuple[Part, ...]") -> "Iterator[tuple[str, str, Rights]]":
+    """Yield server, user and rights; two processes with the same user share a line."""
+    from penstock.acl import COUNTING, READING, Rights
+    from penstock.topology import server_of
+
+    found: dict[tuple[str, str], Rights] = {}
+    for part in parts:
+        for url, rights in part.settings.rights().items():
+            more = _watched(part, parts) if url == part.settings.redis else ()
+            user = unquote(urlsplit(url).username or "") or part.name
+            before = found.get((server_of(url), user), Rights((), frozenset()))
+            found[server_of(url), user] = before | rights | Rights(tuple(more), frozenset())
+    for (server, user), rights in found.items():
+        yield server, user, rights
+    for server in dict.fromkeys(server for server, _ in found):
+        keys = tuple(key for (where, _), rights in found.items() if where == server for key in rights.keys)
+        yield server, "status", Rights(keys, READING)
+        yield server, "metrics", Rights(keys, COUNTING)
+
+
+def _watched(part: "Part", parts: "tuple[Part, ...]") -> Iterator[str]:
+    """Yield the keys of the namespaces that ``part`` watches: a monitor reads their lists and pushes to some."""
+    from penstock.keys import glob_escaped
+
+    yield from (glob_escaped(end.key) for end in part.ends if end.url == part.settings.redis)
+    watches = part.settings.shape().watches
+    for other in parts:
+        if other is not part and any(fnmatchcase(other.namespace or "", name) for name in watches):
+            yield from other.settings.rights()[other.settings.redis].keys
+
+
+def _plain(server: str, user: str, rights: "Rights") -> dict[str, Any]:
+    found = {"keys": sorted(set(rights.keys)), "channels": list(rights.channels), "commands": sorted(rights.commands)}
+    return {"server": server, "user": user, **found, "line": rights.line(user)}
