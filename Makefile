@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help demo demo-tracked demo-sites demo-pipeline test lint format bench bench-pipeline bench-peers container-check lock clean
+.PHONY: help demo demo-tracked demo-sites demo-pipeline test test-all soak lint format bench bench-pipeline bench-peers container-check lock clean
 
 help:  ## Print this help
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/\1|\2/p' Makefile | awk -F'|' '{ printf "make %-16s %s\n", $$1, $$2 }'
@@ -20,8 +20,16 @@ demo-sites: .venv/.ready  ## Run the sites composition: three servers, one down 
 demo-pipeline: .venv/.ready  ## Run the tracked composition, archived by Spark, with report and reconciliation (needs Java; REDIS=)
 	@$(BIN)/python -m compose.tracked.pipeline_demo
 
-test: lint  ## Run every check and every test
-	$(BIN)/python -m pytest --numprocesses 3 --dist loadgroup
+test: lint  ## Run every check and every test but the slow ones
+	$(BIN)/python -m pytest --numprocesses 3 --dist loadgroup -m "not slow"
+
+test-all: test  ## Run the slow tests, too: chaos on every composition
+	$(BIN)/python -m pytest --numprocesses 2 -m slow
+
+SEEDS ?= 10
+SECONDS ?= 180
+soak: .venv/.ready  ## Run a chain of all services under every fault at once (SEEDS=10 SECONDS=180 SOAK="--json --jobs 2 --first 1")
+	$(BIN)/python -m tests.reliability.soak --seeds $(SEEDS) --seconds $(SECONDS) $(SOAK)
 
 lint: .venv/.ready  ## Run ruff, mypy and import-linter
 	$(BIN)/ruff check

@@ -1,0 +1,107 @@
+"""``python -m tests.reliability.soak``: many seeds, a line of progress, a table of what came of them."""
+
+import argparse
+import json
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from threading import Lock
+
+from tests.reliability.nursery import Nursery
+from tests.reliability.soak.seed import MODULES, Result, run_seed, worst
+
+COLUMNS = (
+    "seed",
+    "accepted",
+    "unsure",
+    "lost",
+    "doubled",
+    "disordered",
+    "gone",
+    "dead",
+    "again",
+    "faults",
+    "seconds",
+)
+
+
+class Progress:
+    """One line on a terminal, which is written anew; elsewhere a line a seed."""
+
+    def __init__(self, total: int) -> None:
+        self._total, self._done = total, 0
+        self._states: dict[int, str] = {}
+        self._lock = Lock()
+
+    def tell(self, seed: int, state: str) -> None:
+        with self._lock:
+            self._states[seed] = state
+            if sys.stderr.isatty():
+                all = "; ".join(f"seed {seed}: {state}" for seed, state in sorted(self._states.items()))
+                print(f"\r\033[K{self._done}/{self._total} seeds. {all}"[:160], end="", file=sys.stderr, flush=True)
+
+    def ended(self, result: Result) -> None:
+        with self._lock:
+            self._done += 1
+            self._states.pop(result.seed, None)
+            lead = "\r\033[K" if sys.stderr.isatty() else ""
+            print(f"{lead}{self._done}/{self._total} seeds. {line(result)}", file=sys.stderr, flush=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="soak", description="Run a chain of all services under every fault, by seed.")
+    parser.add_argument("--seeds", type=int, default=10, metavar="N", help="how many (10)")
+    parser.add_argument("--first", type=int, default=1, metavar="N", help="the first of them (1)")
+    parser.add_argument("--seconds", type=float, default=180, metavar="S", help="of faults for each seed (180)")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="seeds at a time (1)")
+    parser.add_argument("--json", action="store_true", help="print the results for programs")
+    options = parser.parse_args()
+    seeds = range(options.first, options.first + options.seeds)
+    progress = Progress(len(seeds))
+
+    def one(seed: int) -> Result:
+        with Nursery(*MODULES) as nursery:
+            result = run_seed(nursery, seed, options.seconds, tell=lambda state: progress.tell(seed, state))
+        progress.ended(result)
+        return result
+
+    with ThreadPoolExecutor(options.jobs) as pool:
+        results = list(pool.map(one, seeds))
+    if options.json:
+        print(json.dumps({"results": [asdict(result) for result in results], "holds": not worst(results)}))
+    else:
+        table(results)
+    return worst(results)
+
+
+def cells(result: Result) -> list[str]:
+    found = result.account
+    counts = (found.accepted, found.unsure, found.lost, found.doubled, found.disordered, found.gone, found.dead)
+    rest = (found.again, sum(result.faults.values()), round(result.seconds))
+    return [str(result.seed), *(f"{count:,}" for count in (*counts, *rest))]
+
+
+def table(results: list[Result]) -> None:
+    rows = [list(COLUMNS), *map(cells, results)]
+    widths = [max(len(row[place]) for row in rows) for place in range(len(COLUMNS))]
+    for row in rows:
+        print("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)))
+    for result in results:
+        if not result.holds:
+            print(line(result))
+
+
+def line(result: Result) -> str:
+    """Return one seed in a line: what is wrong, or that nothing is."""
+    found = result.account
+    wrong = {"lost": found.lost, "doubled": found.doubled, "out of order": found.disordered, "gone": found.gone}
+    wrong |= {"never pushed": found.foreign}
+    said = ", ".join(f"{count} {name}" for name, count in wrong.items() if count) or "nothing lost, doubled or gone"
+    more = f"; still waiting: {result.waiting}" if result.waiting else ""
+    more += f"; statuses at the stop: {result.stops}" if result.stops else ""
+    more += f"; examples: {found.examples}" if found.examples else ""
+    return f"seed {result.seed}: {found.accepted:,} accepted, {said}{more}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

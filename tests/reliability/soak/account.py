@@ -1,0 +1,103 @@
+"""What came of every message, by its content: lost, doubled, out of order, gone; from lists alone, and no counter."""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.reliability.soak.chain import ARRIVED, DEAD, HERE, KEPT, THERE, Chain
+
+
+@dataclass
+class Pushed:
+    """``accepted``: the server said so, in this order; ``unsure``: its answer was lost."""
+
+    accepted: list[bytes] = field(default_factory=list)
+    unsure: list[bytes] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Account:
+    """Counts of messages; the first four must be 0."""
+
+    accepted: int
+    unsure: int
+    lost: int
+    doubled: int
+    disordered: int
+    gone: int
+    foreign: int
+    """Messages that came out and were never pushed; they count as a failure, too."""
+    dead: int
+    again: int
+    """Copies of tracked messages beyond the first that workers had: at least once is what is promised."""
+    examples: dict[str, list[str]] = field(default_factory=dict)
+
+    @property
+    def holds(self) -> bool:
+        return not (self.lost or self.doubled or self.disordered or self.gone or self.foreign)
+
+
+def account(pushed: Pushed, arrived: Sequence[bytes], kept: Iterable[bytes], dead: Iterable[bytes]) -> Account:
+    """Compare what was pushed with what arrived, oldest first, and with what workers kept and what died."""
+    owed, maybe, came = Counter(pushed.accepted), Counter(pushed.unsure), Counter(arrived)
+    lost, surplus = owed - came, came - owed
+    doubled, foreign = Counter[bytes](), Counter[bytes]()
+    for message, many in (surplus - maybe).items():
+        (doubled if owed[message] or maybe[message] else foreign)[message] = many
+    disordered = behind(pushed.accepted, arrived)
+    kept_ones, letters = Counter(kept), Counter(dead)
+    gone = owed - kept_ones - letters
+    foreign += Counter({each: n for each, n in (kept_ones + letters).items() if not owed[each] and not maybe[each]})
+    again = kept_ones + letters - owed - maybe
+    found = {"lost": lost, "doubled": doubled, "gone": gone, "foreign": foreign, "out of order": Counter(disordered)}
+    return Account(
+        len(pushed.accepted),
+        len(pushed.unsure),
+        lost.total(),
+        doubled.total(),
+        len(disordered),
+        gone.total(),
+        foreign.total(),
+        letters.total(),
+        again.total(),
+        {name: [repr(each[:60]) for each in list(those)[:5]] for name, those in found.items() if those},
+    )
+
+
+def behind(accepted: Sequence[bytes], arrived: Sequence[bytes]) -> list[bytes]:
+    """Return what came out behind a message that was pushed later; what is there several times has no place."""
+    counts = Counter(accepted)
+    places = {message: place for place, message in enumerate(accepted) if counts[message] == 1}
+    found, highest, seen = [], -1, set[bytes]()
+    for message in arrived:
+        place = places.get(message)
+        if place is None or message in seen:
+            continue
+        seen.add(message)
+        if place < highest:
+            found.append(message)
+        highest = max(highest, place)
+    return found
+
+
+def read(chain: Chain, pushed: Pushed) -> Account:
+    """Read the lists of both servers, and account for what was pushed."""
+    with chain.asking(HERE) as here, chain.asking(THERE) as there:
+        arrived = held(there, ARRIVED)[::-1]
+        return account(pushed, arrived, held(here, KEPT), map(message_of, held(here, DEAD)))
+
+
+def held(redis: Any, key: str) -> list[bytes]:
+    """Return a whole list, the newest first, read in parts."""
+    found: list[bytes] = []
+    while chunk := redis.lrange(key, len(found), len(found) + 4_999):
+        found += chunk
+    return found
+
+
+def message_of(letter: bytes) -> bytes:
+    """Return the bytes that a dead letter carries."""
+    text = letter.decode(errors="surrogateescape")
+    return str(json.loads(text)["message"]).encode(errors="surrogateescape")

@@ -1,0 +1,233 @@
+"""mpush (2) to two legs: vpush (2) to another server; and mdispatch (2), monitors (2) and a worker."""
+
+import json
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final, Self
+
+from redis import Redis
+from redis.backoff import NoBackoff
+from redis.exceptions import ConnectionError, ReadOnlyError, TimeoutError
+from redis.retry import Retry
+
+from penstock.embedded import EmbeddedServer
+from penstock.errors import PenstockError
+from tests.harness import until
+from tests.reliability.nursery import Nursery, Replica
+from tests.reliability.soak.links import HarshProxy
+
+HERE, THERE = "here", "there"
+IN, ARRIVED, KEPT, DEAD = "soak:in", "soak:arrived", "soak:kept", "soak:track:dead"
+WORK, DONE, HAND = "soak:work", "soak:track:done", "soak:hand"
+LEGS: Final = ("soak:far", "soak:near")
+SINKS: Final = (KEPT, DEAD)
+"""Lists of this server in which messages may lie in the end."""
+SERVICES: Final = ("mpush", "vpush", "mdispatch", "monitor")
+GENERAL: Final[dict[str, object]] = {"service_expire": 30, "service_renew": 5, "pop_timeout": 5, "stop_timeout": 20}
+SETTINGS: Final[dict[str, dict[str, object]]] = {
+    "mpush": {
+        "redis_namespace": "soak:fan",
+        "in_": IN,
+        "pending": "soak:fan:pending",
+        "out": json.dumps(LEGS),
+        "ordered": True,
+        "lease_expire": 2,
+    },
+    "vpush": {
+        "redis_namespace": "soak:link",
+        "in_": LEGS[0],
+        "pending": "soak:link:pending",
+        "out": ARRIVED,
+        "lease_expire": 1,
+        "link_timeout": 2,
+    },
+    "mdispatch": {
+        "redis_namespace": "soak:track",
+        "in_": LEGS[1],
+        "pending": "soak:track:pending",
+        "out": WORK,
+        "message_timeout": 4,
+        "attempts": 6,
+        "backoff": "[0.2]",
+        "message_expire": 900,
+        "message_capacity": 1_000_000,
+        "event_capacity": 20_000,
+    },
+    "monitor": {"redis_namespace": "soak:watch", "watch": "soak:track", "metrics_port": 0},
+    "worker": {"work": WORK, "hand": HAND, "kept": KEPT, "done": DONE},
+}
+NAMESPACES: Final = {name: str(values.get("redis_namespace", "")) for name, values in SETTINGS.items()}
+
+
+class Place:
+    """One process of the chain; whenever it ends, another one takes its place, as under whatever runs containers.
+
+    ``proxies`` are its ways to the servers.
+    """
+
+    def __init__(self, name: str, nursery: Nursery, log: Path, proxies: dict[str, HarshProxy], **more: object) -> None:
+        self.name, self.proxies = name, proxies
+        self.statuses = Counter[int]()
+        """How its processes have ended by themselves or were told to, and how often."""
+        self._nursery, self._log, self._more = nursery, log, more
+        self._ending = threading.Event()
+        self.replica = self._start()
+        self._keeper = threading.Thread(target=self._keep, daemon=True)
+        self._keeper.start()
+
+    def _start(self) -> Replica:
+        settings: dict[str, object] = {"redis": self.proxies[HERE].url, **SETTINGS[self.name], **self._more}
+        if self.name in SERVICES:
+            settings |= GENERAL
+        if self.name == "vpush":
+            settings["out_redis"] = self.proxies[THERE].url
+        replica = Replica(self._nursery, self.name, self._log, **settings)
+        if self.name == "worker":
+            replica.module = "tests.reliability.soak.worker"
+        return replica.start()
+
+    def _keep(self) -> None:
+        while not self._ending.wait(0.05):
+            if not self.replica.running:
+                self.statuses[self.replica.wait(1)] += 1
+                if not self._ending.wait(0.2):
+                    self.replica = self._start()
+
+    def signal(self, number: int) -> Replica:
+        """Send a signal to the process that is there now, and return that."""
+        replica = self.replica
+        with suppress(ProcessLookupError):
+            replica.signal(number)
+        return replica
+
+    def stop(self) -> int | None:
+        """SIGTERM, and the exit status of the last process; None if it does not end."""
+        self._ending.set()
+        self._keeper.join(10)
+        replica = self.replica
+        if self.name == "worker":
+            self.signal(signal.SIGKILL)
+            return 0
+        until(lambda: not replica.running or '"settings"' in replica.said())
+        self.signal(signal.SIGTERM)
+        try:
+            return replica.wait(40)
+        except AssertionError:
+            return None
+
+    def end(self) -> None:
+        """Leave nothing running."""
+        self._ending.set()
+        self._keeper.join(10)
+        if self.replica.running:
+            for number in (signal.SIGCONT, signal.SIGKILL):
+                self.signal(number)
+
+    def said(self) -> str:
+        return self._log.read_text(errors="replace")
+
+
+class Chain:
+    """Two servers with every write on disk, and all processes, each behind proxies of its own.
+
+    ``worker`` are settings of the worker: ``plain``, ``loses``.
+    """
+
+    def __init__(self, nursery: Nursery, directory: Path, **worker: object) -> None:
+        self._nursery, self._directory, self._worker = nursery, directory, worker
+        self._ends = ExitStack()
+        self.servers: dict[str, EmbeddedServer] = {}
+        self.places: list[Place] = []
+        self.locks = {HERE: threading.Lock(), THERE: threading.Lock()}
+        """Held by whoever changes a server as a whole."""
+
+    def __enter__(self) -> Self:
+        try:
+            self._open()
+        except BaseException:
+            self._ends.close()
+            raise
+        return self
+
+    def _open(self) -> None:
+        for name in (HERE, THERE):
+            self.servers[name] = server()
+            self._ends.callback(self.servers[name].__exit__)
+        for name, many in (("mpush", 2), ("vpush", 2), ("mdispatch", 2), ("monitor", 2), ("worker", 1)):
+            for number in range(many):
+                more = self._worker if name == "worker" else {}
+                self._add(name, number, **more)
+
+    def _add(self, name: str, number: int, **more: object) -> None:
+        sides = (HERE, THERE) if name == "vpush" else (HERE,)
+        proxies = {side: self._ends.enter_context(HarshProxy(self.servers[side].port)) for side in sides}
+        log = self._directory / f"{name}-{number}.log"
+        log.touch()
+        place = Place(name, self._nursery, log, proxies, **more)
+        self._ends.callback(place.end)
+        self.places.append(place)
+
+    def __exit__(self, *error: Any) -> None:
+        self._ends.__exit__(*error)
+
+    def client(self, side: str, timeout: float = 30) -> Any:
+        """Return a client that goes by no proxy and repeats nothing."""
+        return Redis.from_url(self.servers[side].url, retry=Retry(NoBackoff(), 0), socket_timeout=timeout)
+
+    @contextmanager
+    def asking(self, side: str) -> Iterator[Any]:
+        client = self.client(side)
+        try:
+            yield client
+        finally:
+            client.close()
+
+    def insist(self, side: str, *words: Any) -> Any:
+        """Ask a server until it answers, or refuses."""
+        with self.asking(side) as client:
+            end = time.monotonic() + 60
+            while True:
+                try:
+                    return client.execute_command(*words)
+                except (ConnectionError, TimeoutError, ReadOnlyError):
+                    if time.monotonic() > end:
+                        raise
+                time.sleep(0.05)
+
+    def forget_the_dead(self) -> None:
+        """Let the registrations of processes that have ended run out now."""
+        alive = {place.replica.pid for place in self.places if place.replica.running}
+        with self.asking(HERE) as redis:
+            for service in SERVICES:
+                for id in redis.lrange(f"{NAMESPACES[service]}:ids", 0, -1):
+                    key = f"{NAMESPACES[service]}:{id.decode()}"
+                    if int(redis.hget(key, "pid") or 0) not in alive:
+                        redis.delete(key)
+
+    def waiting(self) -> dict[str, int]:
+        """Return the lists of this server in which messages still are, and what is in flight, with how many."""
+        found = {}
+        with self.asking(HERE) as redis:
+            for key in redis.scan_iter(_type="list", count=10_000):
+                name = key.decode()
+                if name not in SINKS and not name.endswith(":ids"):
+                    found[name] = redis.llen(key)
+            for name in ("soak:track:message:deadlines", "soak:track:message:delayed"):
+                if count := redis.zcard(name):
+                    found[name] = count
+        return {name: count for name, count in found.items() if count}
+
+
+def server() -> EmbeddedServer:
+    """Return a server that obeys DEBUG, if it has an option for that; it runs already."""
+    found = EmbeddedServer(aof=True, enable_debug_command="yes")
+    try:
+        return found.start()
+    except PenstockError:  # Redis 6.2 knows no such option, and obeys
+        found.__exit__()
+        return EmbeddedServer(aof=True).start()

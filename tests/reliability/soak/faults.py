@@ -1,0 +1,219 @@
+"""What is done to the chain: each fault breaks something, waits, and mends it; any number of them go on at once."""
+
+import random
+import signal
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+from redis.exceptions import RedisError, ResponseError
+
+from tests.reliability.soak.chain import ARRIVED, DONE, HERE, IN, LEGS, NAMESPACES, SERVICES, THERE, WORK, Chain, Place
+from tests.reliability.soak.links import DIRECTIONS
+
+EXPIRED: Final = 33.0
+"""Seconds that are longer than `serviceExpire`, which cannot be less than 30."""
+LONG: Final = 90.0
+"""Seconds that are left when a fault may last as long as that."""
+
+
+@dataclass
+class Scene:
+    """``left`` is how many seconds of the seed remain when the fault begins."""
+
+    chain: Chain
+    rng: random.Random
+    left: float
+
+    def place(self, *names: str) -> Place:
+        return self.rng.choice([place for place in self.chain.places if place.name in (names or (place.name,))])
+
+    def side(self) -> str:
+        return self.rng.choice((HERE, HERE, THERE))
+
+    def seconds(self, least: float, most: float) -> float:
+        """Return a length; one in six is longer than a registration lives, where the seed has the time."""
+        if self.left > LONG and self.rng.random() < 1 / 6:
+            return EXPIRED
+        return self.rng.uniform(least, most)
+
+    def order(self, side: str, *words: Any) -> None:
+        """Ask the server as it is: it may be away, or say no."""
+        with self.chain.asking(side) as redis, suppress(RedisError):
+            redis.execute_command(*words)
+
+
+def killed(scene: Scene) -> None:
+    scene.place().signal(signal.SIGKILL)
+
+
+def stopped(scene: Scene) -> None:
+    """The worker has no other way to end than this."""
+    place = scene.place(*SERVICES)
+    if '"settings"' in place.replica.said():
+        place.signal(signal.SIGTERM)
+
+
+def suspended(scene: Scene) -> None:
+    """Longer than a lease, and sometimes longer than a registration."""
+    place, seconds = scene.place(), scene.seconds(1.5, 5)
+    pid = place.signal(signal.SIGSTOP)
+    time.sleep(seconds)
+    with suppress(ProcessLookupError):
+        pid.signal(signal.SIGCONT)
+
+
+def server_killed(scene: Scene) -> None:
+    side, seconds = scene.side(), scene.rng.uniform(0, 1.5)
+    with scene.chain.locks[side]:
+        scene.chain.servers[side].kill()
+        time.sleep(seconds)
+        scene.chain.servers[side].start()
+
+
+def clients_killed(scene: Scene) -> None:
+    scene.order(scene.side(), "CLIENT", "KILL", "TYPE", "normal")
+
+
+def paused(scene: Scene) -> None:
+    mode = scene.rng.choice(("ALL", "WRITE"))
+    scene.order(scene.side(), "CLIENT", "PAUSE", scene.rng.randrange(100, 3_000), mode)
+
+
+def scripts_flushed(scene: Scene) -> None:
+    scene.order(scene.side(), "SCRIPT", "FLUSH")
+
+
+def asleep(scene: Scene) -> None:
+    scene.order(scene.side(), "DEBUG", "SLEEP", str(scene.rng.uniform(0.1, 2)))
+
+
+def full(scene: Scene) -> None:
+    """For a moment, and sometimes longer than a registration lives."""
+    side, seconds = scene.side(), scene.seconds(0.5, 4)
+    with scene.chain.locks[side]:
+        scene.order(side, "CONFIG", "SET", "maxmemory", "1")
+        time.sleep(seconds)
+        scene.chain.insist(side, "CONFIG", "SET", "maxmemory", "0")
+
+
+def read_only(scene: Scene) -> None:
+    """A replica of nobody: what a failover leaves for a while."""
+    side, seconds = scene.side(), scene.rng.uniform(0.3, 3)
+    with scene.chain.locks[side]:
+        scene.order(side, "REPLICAOF", "127.0.0.1", "1")
+        time.sleep(seconds)
+        scene.chain.insist(side, "REPLICAOF", "NO", "ONE")
+
+
+def wrong_type(scene: Scene) -> None:
+    """Any key that the services use is a text for a while; then it is what it was."""
+    side = scene.rng.choice((HERE, HERE, HERE, THERE))
+    key, seconds = _key(scene, side), scene.rng.uniform(0.2, 3)
+    aside = f"aside:{key}"
+    with scene.chain.locks[side]:
+        try:
+            with scene.chain.asking(side) as redis:
+                found = redis.eval(SPOIL, 2, key, aside)
+        except RedisError:
+            found = None
+        time.sleep(seconds if found != b"spoiled" else 0)
+        scene.chain.insist(side, "EVAL", MEND, 2, key, aside)
+
+
+SPOIL: Final = """
+if redis.call('EXISTS', KEYS[2]) == 1 then return 'spoiled' end
+if redis.call('EXISTS', KEYS[1]) == 1 then redis.call('RENAME', KEYS[1], KEYS[2]) end
+redis.call('SET', KEYS[1], 'spoiled by a test')
+return 'done'
+"""
+MEND: Final = """
+if redis.call('TYPE', KEYS[1]).ok ~= 'string' then return 'not spoiled' end
+if redis.call('GET', KEYS[1]) ~= 'spoiled by a test' then return 'not spoiled' end
+redis.call('DEL', KEYS[1])
+if redis.call('EXISTS', KEYS[2]) == 1 then redis.call('RENAME', KEYS[2], KEYS[1]) end
+return 'mended'
+"""
+
+
+def _key(scene: Scene, side: str) -> str:
+    if side == THERE:
+        return ARRIVED
+    rng, namespace = scene.rng, NAMESPACES[scene.rng.choice(SERVICES)]
+    track = NAMESPACES["mdispatch"]
+    kinds = (
+        IN,
+        *LEGS,
+        WORK,
+        DONE,
+        *(f"{namespace}:{name}" for name in ("ids", "owners", "holdings", "lists", "lease", "metrics:taken")),
+        *(f"{track}:message:{name}" for name in ("id", "ids", "deadlines", "delayed")),
+        *(f"{track}:{name}" for name in ("events", "policy", "metrics:done", "metrics:registered")),
+        f"{NAMESPACES['vpush']}:sequence",
+        f"{NAMESPACES['vpush']}:pending",
+        f"{NAMESPACES['mpush']}:pending",
+    )
+    return rng.choice(kinds)
+
+
+def deregistered(scene: Scene) -> None:
+    """An order to stop; whoever runs the process starts it again."""
+    place = scene.place(*SERVICES)
+    pid = str(place.replica.pid).encode()
+    namespace = NAMESPACES[place.name]
+    with scene.chain.asking(HERE) as redis, suppress(RedisError):
+        for id in redis.lrange(f"{namespace}:ids", 0, -1):
+            key = f"{namespace}:{id.decode()}"
+            if redis.hget(key, "pid") == pid:
+                redis.delete(key)
+
+
+def cut(scene: Scene) -> None:
+    place = scene.place()
+    scene.rng.choice(list(place.proxies.values())).cut()
+
+
+def torn(scene: Scene) -> None:
+    place = scene.place()
+    scene.rng.choice(list(place.proxies.values())).tear(scene.rng)
+
+
+def held(scene: Scene) -> None:
+    """One direction is silent, and sometimes for longer than the process waits for an answer."""
+    proxy = scene.rng.choice(list(scene.place().proxies.values()))
+    direction, cuts = scene.rng.choice(DIRECTIONS), scene.rng.random() < 0.5
+    proxy.hold(direction, scene.rng.choice((scene.rng.uniform(0.2, 3), scene.rng.uniform(8, 14))), cut=cuts)
+
+
+FAULTS: Final[dict[str, Callable[[Scene], None]]] = {
+    "kill -9": killed,
+    "SIGTERM": stopped,
+    "SIGSTOP": suspended,
+    "server kill": server_killed,
+    "CLIENT KILL": clients_killed,
+    "CLIENT PAUSE": paused,
+    "SCRIPT FLUSH": scripts_flushed,
+    "DEBUG SLEEP": asleep,
+    "maxmemory": full,
+    "REPLICAOF": read_only,
+    "wrong type": wrong_type,
+    "DEL of a registration": deregistered,
+    "cut": cut,
+    "torn at a byte": torn,
+    "one direction held": held,
+}
+WEIGHTS: Final = {"kill -9": 3, "SIGTERM": 2, "server kill": 1, "cut": 3, "torn at a byte": 3, "wrong type": 3}
+"""How often one is drawn; the others 2."""
+
+
+def drawn(rng: random.Random) -> str:
+    names = list(FAULTS)
+    return rng.choices(names, [WEIGHTS.get(name, 2) for name in names])[0]
+
+
+def inject(name: str, scene: Scene) -> None:
+    """Let the fault happen, to its end; a server that refuses a command of ours is no failure."""
+    with suppress(ResponseError):
+        FAULTS[name](scene)

@@ -1,0 +1,95 @@
+"""Links that can be cut at a random byte, or say nothing in one direction for a while."""
+
+import random
+import socket
+import threading
+import time
+from typing import Final
+
+from tests.reliability.proxy import Link, Proxy, received, send
+
+DIRECTIONS: Final = ("to the server", "from the server")
+
+
+class HarshLink(Link):
+    """One connection; ``hold`` and ``tear`` may be called from any thread."""
+
+    def __init__(self, proxy: Proxy, client: socket.socket, server: socket.socket) -> None:
+        self.over = False
+        self._open = {direction: threading.Event() for direction in DIRECTIONS}
+        self._left: dict[str, int] = {}
+        for event in self._open.values():
+            event.set()
+        super().__init__(proxy, client, server)
+
+    def _ask(self) -> None:
+        self._pump(DIRECTIONS[0], self._client, self._server)
+
+    def _answer(self) -> None:
+        self._pump(DIRECTIONS[1], self._server, self._client)
+
+    def _pump(self, direction: str, source: socket.socket, target: socket.socket) -> None:
+        while data := received(source):
+            self._open[direction].wait()
+            if (left := self._left.get(direction)) is not None:
+                send(target, data[:left])
+                self._left[direction] = left - len(data)
+                if left <= len(data):
+                    break
+            else:
+                send(target, data)
+        self.over = True
+        self.cut()
+
+    def hold(self, direction: str) -> None:
+        """Keep back what comes in this direction until ``release``."""
+        self._open[direction].clear()
+
+    def release(self, direction: str) -> None:
+        """Send on what was kept back, and what follows, also where the other side has given up meanwhile."""
+        self._open[direction].set()
+
+    def tear(self, direction: str, after: int) -> None:
+        """Cut the connection once ``after`` more bytes have gone in this direction."""
+        self._left[direction] = after
+
+    def close(self) -> None:
+        for event in self._open.values():
+            event.set()
+        super().close()
+
+
+class HarshProxy(Proxy):
+    """Breaks its connections at random."""
+
+    def link(self, client: socket.socket, server: socket.socket) -> Link:
+        over = [link for link in self._links if link not in self.open_links]
+        for each in over:
+            each.close()
+            self._links.remove(each)
+        return HarshLink(self, client, server)
+
+    @property
+    def open_links(self) -> list[HarshLink]:
+        return [link for link in list(self._links) if isinstance(link, HarshLink) and not link.over]
+
+    def cut(self) -> None:
+        """Close all connections."""
+        for link in self.open_links:
+            link.cut()
+
+    def tear(self, rng: random.Random) -> None:
+        """Cut each connection at a random byte of what comes next."""
+        for link in self.open_links:
+            link.tear(rng.choice(DIRECTIONS), rng.choice((0, 1, rng.randrange(1, 200), rng.randrange(1, 20_000))))
+
+    def hold(self, direction: str, seconds: float, *, cut: bool) -> None:
+        """Let one direction say nothing for so long; then ``cut`` the connections, or send on what was kept back."""
+        links = self.open_links
+        for link in links:
+            link.hold(direction)
+        time.sleep(seconds)
+        for link in links:
+            if cut:
+                link.cut()
+            link.release(direction)

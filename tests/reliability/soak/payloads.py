@@ -1,0 +1,50 @@
+"""Messages of all sizes and forms, each known by its content; the seed decides which."""
+
+import json
+import random
+from collections.abc import Iterator
+from hashlib import sha1
+from typing import Final
+
+LARGE: Final = 100_000
+EMPTY: Final = 0.002
+"""How many of all messages are empty: these alone are not told from each other."""
+
+
+def payloads(rng: random.Random) -> Iterator[bytes]:
+    """Yield messages without end: bare numbers that are ids of others, texts, JSON with and without an id, bytes."""
+    number = 0
+    while True:
+        number += 1
+        if rng.random() < EMPTY:
+            yield b""
+            continue
+        yield _one(rng, number)
+
+
+def _one(rng: random.Random, number: int) -> bytes:
+    form = rng.random()
+    if form < 0.3:
+        return b"%d" % number
+    filler = _filler(rng)
+    if form < 0.55:
+        return json.dumps({"meta": {"id": f"order-{number}"}, "filler": filler.hex()}).encode()
+    if form < 0.65:
+        return json.dumps({"number": number, "text": "ün\n\0" + filler.hex()}).encode()
+    return b"message %d " % number + filler
+
+
+def _filler(rng: random.Random) -> bytes:
+    """Return mostly a few bytes, seldom up to ``LARGE``."""
+    size = rng.choice((0, 3, 20, 100)) if rng.random() < 0.9 else round(LARGE ** rng.random())
+    return rng.randbytes(size)
+
+
+def xid_of(message: bytes) -> str:
+    """Return what a worker calls a message, by docs/keys.md."""
+    if message.isdigit():
+        return message.decode()
+    try:
+        return str(json.loads(message)["meta"]["id"])
+    except (ValueError, KeyError, TypeError):
+        return sha1(message).hexdigest()

@@ -1,0 +1,78 @@
+"""A worker that is killed and cut off at any time: it keeps each message and says `done` in one script.
+
+It uses nothing of Penstock: what it does is what docs/tracking.md asks of any worker.
+"""
+
+import json
+import os
+import random
+import time
+from typing import Any, Final
+
+from redis import Redis
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+from redis.retry import Retry
+
+from tests.reliability.soak.payloads import xid_of
+
+SETTLE: Final = """
+for place = 1, #KEYS do
+  local kind = redis.call('TYPE', KEYS[place]).ok
+  if kind ~= 'list' and kind ~= 'none' then return redis.error_reply('WRONGTYPE ' .. KEYS[place]) end
+end
+if redis.call('LINDEX', KEYS[1], -1) ~= ARGV[1] then return 0 end
+if ARGV[2] ~= '' then
+  if ARGV[3] == 'keep' then redis.call('LPUSH', KEYS[2], ARGV[1]) end
+  redis.call('LPUSH', KEYS[3], ARGV[2])
+end
+redis.call('RPOP', KEYS[1])
+return 1
+"""
+
+
+class Worker:
+    """Takes from ``work``, puts into ``kept``, and answers in ``done``; one in ten is not answered the first time.
+
+    With ``loses`` above 0 it is broken: it says `done` of each so many messages without keeping it.
+    """
+
+    def __init__(self, environment: Any) -> None:
+        self._redis: Any = Redis.from_url(environment["WORKER_REDIS"], retry=Retry(NoBackoff(), 0), socket_timeout=15)
+        self._work, self._hand = environment["WORKER_WORK"], environment["WORKER_HAND"]
+        self._kept, self._done = environment["WORKER_KEPT"], environment["WORKER_DONE"]
+        self._plain = environment["WORKER_PLAIN"] == "True"
+        self._loses, self._count = int(environment.get("WORKER_LOSES", 0)), 0
+        self._rng = random.Random()
+        self._silent: set[str] = set()
+        """Messages that were not answered, which are at their next delivery."""
+        self._settle = self._redis.register_script(SETTLE)
+
+    def work(self) -> None:
+        while True:
+            try:
+                self._redis.blmove(self._work, self._hand, 0.5, "RIGHT", "LEFT")
+                while (message := self._redis.lindex(self._hand, -1)) is not None:
+                    self._finish(message)
+            except RedisError:
+                time.sleep(0.05)
+
+    def _finish(self, message: bytes) -> None:
+        xid = xid_of(message)
+        answers = xid in self._silent or self._rng.random() < 0.9
+        said = self._answer(message) if answers else ""
+        (self._silent.discard if answers else self._silent.add)(xid)
+        self._count += 1
+        keeps = not self._loses or self._count % self._loses > 0
+        self._settle(keys=[self._hand, self._kept, self._done], args=[message, said, "keep" if keeps else ""])
+
+    def _answer(self, message: bytes) -> str:
+        """Return what says that it is done; a bare number only where ``plain`` says so, and then of bare numbers."""
+        xid = xid_of(message)
+        if self._plain and message.isdigit():
+            return xid
+        return json.dumps({"xid": xid})
+
+
+if __name__ == "__main__":
+    Worker(os.environ).work()
