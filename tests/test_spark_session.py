@@ -108,6 +108,8 @@ def test_workers_that_cannot_import_penstock_are_warned_of(
     python = tmp_path / "python-without"
     python.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
     python.chmod(0o755)
-    monkeypatch.setattr(spark.sparkContext, "pythonExec", str(tmp_path / name))
-    with pytest.warns(UserWarning, match=rf"run {tmp_path / name}, .* set PYSPARK_PYTHON={sys.executable} before"):
-        register(spark)
+    with monkeypatch.context() as patched:
+        patched.setattr(spark.sparkContext, "pythonExec", str(tmp_path / name))
+        with pytest.warns(UserWarning, match=rf"run {tmp_path / name}, .* set PYSPARK_PYTHON={sys.executable} before"):
+            register(spark)
+    register(spark)  # Spark keeps with each format the Python that it was registered with
