@@ -7,6 +7,7 @@ from typing import Generic, TypeVar
 from redis.asyncio import Redis
 from structlog.typing import FilteringBoundLogger
 
+from common.agreement import agree
 from common.context import Context
 from common.directory import announce
 from common.lease import Lease
@@ -57,10 +58,12 @@ class Membership(Generic[S]):
             if not self._introduced:
                 await self._introduce()
             context.id, context.registration = self._registry.id, self._registry.key if self._in_reach else None
+            await self._agree()
             context.adopted += await self._orphans.adopt(self._registry.alive)
         await self._lead(context)
         if context.token is not None:
             async with self._one_at_a_time:
+                await self._agree()
                 context.adopted += await self._orphans.adopt(self._registry.alive, leads=True)
 
     async def attend(self, context: Context[S]) -> bool:
@@ -80,6 +83,7 @@ class Membership(Generic[S]):
             await self._orphans.own()
             await announce(self._redis, self._keys, self._settings, self._log)
             await self._expire_metrics()
+            await self._agree()
             leads = context.token is not None
             adopted = await self._orphans.adopt(self._registry.alive, shared=False, leads=leads)
             if adopted.total():
@@ -145,9 +149,14 @@ class Membership(Generic[S]):
             writes.set(self._keys.shape, written(self._settings))
             if not self._counted:
                 count(writes, self._keys.metric("start"))
+                writes.hincrby(self._keys.metric("start"), "counting", 1)
             await writes.execute()
         await announce(self._redis, self._keys, self._settings, self._log)
         self._introduced = self._counted = True
+
+    async def _agree(self) -> None:
+        """Before anything is adopted: an older instance may have adopted it and not said so."""
+        await agree(self._redis, self._keys, self._registry, self._settings, self._log)
 
     async def _lead(self, context: Context[S]) -> None:
         """Stand by until the lease is ours."""

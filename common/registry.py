@@ -2,6 +2,7 @@
 
 import os
 import socket
+from collections.abc import Iterable
 from enum import Enum
 from pathlib import Path
 from typing import Any, Final
@@ -120,6 +121,17 @@ class Registry:
                 wire.hexists(self._keys.instance(id), "host")  # an order that came too late makes nobody alive
             alive = await wire.execute(raise_on_error=False)
         return [id for id, lives in zip(ids, alive, strict=True) if lives == 0]
+
+    async def kinds(self, ids: Iterable[str]) -> tuple[set[str], set[str]]:
+        """Return those of ``ids`` that are alive: which count what they take, and which are of an older version."""
+        names = sorted(ids)
+        async with self._redis.pipeline(transaction=False) as wire:
+            for id in names:
+                wire.hmget(self._keys.instance(id), "host", "counts")
+            replies = await wire.execute(raise_on_error=False)
+        alive = {id: reply[1] for id, reply in zip(names, replies, strict=True) if isinstance(reply, list) and reply[0]}
+        counting = {id for id, counts in alive.items() if counts}
+        return counting, alive.keys() - counting
 
     async def leave(self) -> None:
         removed, unlisted = await self._deregister()

@@ -160,6 +160,11 @@ class ServiceSettings(BaseSettings):
         """The names from which an instance's pending lists are made; none for a service that keeps none."""
         return ()
 
+    @property
+    def taken_lists(self) -> tuple[str, ...]:
+        """Those of ``pending_lists`` whose messages the metric ``taken`` counts."""
+        return self.pending_lists
+
     def heirs(self, former: Sequence[str]) -> dict[str, str]:
         """Which of ``pending_lists`` takes what lies in each of ``former``, those of other settings of the service."""
         return dict(zip(former, self.pending_lists, strict=False))

@@ -6,6 +6,7 @@ from typing import Final
 
 from redis.asyncio import Redis
 
+from penstock.agreement import Starts
 from penstock.keys import Keys
 from penstock.pending import PendingList, read, texts
 
@@ -48,6 +49,8 @@ class Audit:
     legs: list[Leg]
     problems: list[str]
     """Everything that does not add up, each in words; empty is what is promised."""
+    notes: list[str]
+    """What else a reader has to know."""
 
     @property
     def holds(self) -> bool:
@@ -56,12 +59,13 @@ class Audit:
 
 async def audit(redis: "Redis", keys: Keys) -> Audit | None:
     """The sum of ``keys``' hop, on the server of its lists; None where no service ever wrote anything there."""
-    names = [keys.lists, *map(keys.metric, COUNTERS)]
-    lists, (roles, *counters) = await read(redis, [keys], [("HGETALL", name) for name in names])
+    names = [keys.lists, *map(keys.metric, (*COUNTERS, "settled"))]
+    found, (roles, *counters) = await read(redis, [keys], [("HGETALL", name) for name in names])
+    *counters, settled = counters
     if not roles and not any(counters):
         return None
-    pending = lists[keys.namespace]
-    problems = problems_of(keys, pending)
+    pending, starts = found[keys.namespace].sure, found[keys.namespace].starts
+    problems, notes = problems_of(keys, pending), notes_of(starts)
     numbers = {name: numbers_of(name, texts(fields), problems) for name, fields in zip(COUNTERS, counters, strict=True)}
     counts = {name: fields.pop("count", 0) for name, fields in numbers.items()}
     outs = [name for name, role in texts(roles).items() if role == "out"]
@@ -69,15 +73,26 @@ async def audit(redis: "Redis", keys: Keys) -> Audit | None:
     legs = [_leg(name, numbers, pending) for name in outs]
     problems += [_imbalance(leg) for leg in legs if leg.difference]
     problems += _disagreements(counts, numbers)
-    settled = counts["taken"] - sum(each.counted + each.missing for each in pending)
+    held = sum(each.counted + each.missing for each in pending)
+    if starts.counting and starts.agree:
+        left = numbers_of("settled", texts(settled), problems).get("count", 0)
+        problems += _uncounted(counts["taken"], left, pending)
     lengths = {each.name: each.messages for each in pending}
-    return Audit(keys.namespace, settled, lengths, legs, problems)
+    return Audit(keys.namespace, counts["taken"] - held, lengths, legs, problems, notes)
 
 
 def problems_of(keys: Keys, pending: Iterable[PendingList]) -> list[str]:
-    """What is wrong with each pending list, in words."""
+    """Return what is wrong with the pending lists, in words."""
     problems = [each.problem for each in pending if each.problem]
     return problems + [_loss(keys, each) for each in pending if each.lost]
+
+
+def notes_of(starts: Starts) -> list[str]:
+    """Return what cannot be known, in words."""
+    if starts.agree:
+        return []
+    words = "an instance of an older version was started, which does not count what its pending list holds"
+    return [f"{words}: what somebody removes from one is not missed until only newer instances run"]
 
 
 def _loss(keys: Keys, each: PendingList) -> str:
@@ -108,6 +123,16 @@ def _imbalance(leg: Leg) -> str:
     amount = f"{leg.difference:,} missing" if leg.difference > 0 else f"{-leg.difference:,} too many"
     parts = f"delivered {leg.delivered:,} + dead {leg.dead:,} + dropped {leg.dropped:,} + pending {leg.pending:,}"
     return f"{leg.name}: taken {leg.taken:,} is not {parts}: {amount}"
+
+
+def _uncounted(taken: int, settled: int, pending: Sequence[PendingList]) -> list[str]:
+    """What entered must have left, or be held."""
+    held, gone = sum(each.counted for each in pending), sum(each.missing for each in pending)
+    missing = taken - settled - held - gone
+    if not missing:
+        return []
+    amount = f"{missing:,} missing" if missing > 0 else f"{-missing:,} too many"
+    return [f"taken {taken:,} is not settled {settled:,} + held {held:,} + gone {gone:,}: {amount}"]
 
 
 def _disagreements(counts: Mapping[str, int], numbers: Mapping[str, Mapping[str, int]]) -> list[str]:

@@ -6,7 +6,7 @@ from typing import Final
 
 from redis.asyncio import Redis
 
-from penstock.audit import numbers_of, problems_of
+from penstock.audit import notes_of, numbers_of, problems_of
 from penstock.keys import Keys
 from penstock.names import decoded
 from penstock.pending import PendingList, read, texts
@@ -42,6 +42,8 @@ class Ledger:
     laws: list[Law]
     problems: list[str]
     """Everything that does not add up, each in words; empty is what is promised."""
+    notes: list[str]
+    """What else a reader has to know."""
 
     @property
     def holds(self) -> bool:
@@ -53,21 +55,22 @@ async def ledger(redis: "Redis", keys: Keys) -> Ledger | None:
     calls = [("HLEN", keys.policy), ("HGET", keys.policy, "pending")]
     calls += [("ZCARD", keys.deadlines), ("ZCARD", keys.delayed)]
     calls += [("HGETALL", keys.metric(name)) for name in COUNTERS]
-    lists, (size, base, in_flight, delayed, *hashes) = await read(redis, [keys], calls)
+    found, (size, base, in_flight, delayed, *hashes) = await read(redis, [keys], calls)
     if not size:
         return None
-    all_lists = lists[keys.namespace]
+    all_lists, starts = found[keys.namespace].sure, found[keys.namespace].starts
     requests = [each for each in all_lists if each.base == decoded(base or b"")]
-    problems = problems_of(keys, all_lists)
+    problems, notes = problems_of(keys, all_lists), notes_of(starts)
     numbers = {name: numbers_of(name, _counts(fields), problems) for name, fields in zip(COUNTERS, hashes, strict=True)}
     under_way = {"in flight": in_flight, "delayed": delayed}
     laws = [_law_of_taken(numbers, requests), _law_of_registered(numbers, under_way)]
-    problems += [imbalance(law) for law in laws if law.difference]
+    problems += [imbalance(law) for law in laws if law.difference and (starts.agree or law.whole != "taken")]
     reasons = sum(number for reason, number in numbers["dead"].items() if reason != "count")
     if reasons != (dead := numbers["dead"].get("count", 0)):
         problems.append(f"dead: count is {dead:,}, its reasons add up to {reasons:,}")
     settled = numbers["taken"].get("count", 0) - sum(each.counted + each.missing for each in requests)
-    return Ledger(keys.namespace, settled, {each.name: each.messages for each in requests}, laws, problems)
+    lengths = {each.name: each.messages for each in requests}
+    return Ledger(keys.namespace, settled, lengths, laws, problems, notes)
 
 
 def _law_of_taken(numbers: Mapping[str, Mapping[str, int]], requests: Sequence[PendingList]) -> Law:

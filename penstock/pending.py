@@ -5,11 +5,12 @@ Everything is read at one instant, together with what the caller wants to hold i
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from redis.asyncio import Redis
 
+from penstock.agreement import Starts
 from penstock.keys import Keys, pending_of
 from penstock.names import decoded, encoded
 from penstock.snapshot import Snapshot
@@ -54,6 +55,21 @@ class PendingList:
 
 
 @dataclass(frozen=True)
+class Pending:
+    """The pending lists of one namespace."""
+
+    all: list[PendingList]
+    starts: Starts
+
+    @property
+    def sure(self) -> list[PendingList]:
+        """All of them, without a loss that may be none: an older instance takes lists over and does not say so."""
+        if self.starts.agree:
+            return self.all
+        return [replace(each, counted=min(each.counted, each.messages)) for each in self.all]
+
+
+@dataclass(frozen=True)
 class _Named:
     """What says which lists there are."""
 
@@ -62,6 +78,7 @@ class _Named:
     holdings: Mapping[str, str]
     counts: tuple[Mapping[str, str], ...]
     ordered: bool
+    starts: Starts
 
     @property
     def bases(self) -> list[str]:
@@ -81,14 +98,14 @@ class _Named:
 
 
 def _calls(keys: Keys) -> list[Call]:
-    hashes = (keys.lists, keys.holdings, keys.held, keys.metric("missing"), keys.accepted)
+    hashes = (keys.lists, keys.holdings, keys.held, keys.metric("missing"), keys.accepted, keys.metric("start"))
     more: list[Call] = [("ZRANGE", keys.owners, 0, -1), ("EXISTS", keys.lease), ("HGET", keys.policy, "pending")]
     return [*(("HGETALL", name) for name in hashes), *more]
 
 
 async def read(
     redis: "Redis", namespaces: Iterable[Keys], calls: Sequence[Call] = ()
-) -> tuple[dict[str, list[PendingList]], list[Any]]:
+) -> tuple[dict[str, Pending], list[Any]]:
     """The pending lists of each namespace, and the replies to ``calls``, at one instant.
 
     Raises ``WrongType``, naming the key, except for the lists themselves.
@@ -107,7 +124,7 @@ async def read(
         lists = [each.lists for each in named]
     found = iter(replies[len(fixed) :])
     result = {
-        keys.namespace: _in_use(each, [_list(each, name, next(found)) for name in each.lists])
+        keys.namespace: Pending(_in_use(each, [_list(each, name, next(found)) for name in each.lists]), each.starts)
         for keys, each in zip(all_keys, named, strict=True)
     }
     return result, replies[len(fixed) - len(calls) : len(fixed)]
@@ -126,11 +143,12 @@ async def _at_once(redis: "Redis", calls: Sequence[Call], may_fail: int) -> list
 
 
 def _named(replies: Sequence[Any]) -> _Named:
-    roles, holdings, held, missing, accepted, owners, ordered, tracked = replies
+    roles, holdings, held, missing, accepted, start, owners, ordered, tracked = replies
     counts = tuple(map(texts, (held, missing, accepted)))
     counts[1].pop("count", None)
     roles = texts(roles) | ({decoded(tracked): "pending"} if tracked else {})
-    return _Named(roles, [decoded(id) for id in owners], texts(holdings), counts, bool(ordered))
+    starts = Starts.read(texts(start))
+    return _Named(roles, [decoded(id) for id in owners], texts(holdings), counts, bool(ordered), starts)
 
 
 def _list(named: _Named, name: str, reply: Any) -> PendingList:

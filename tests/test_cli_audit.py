@@ -59,6 +59,7 @@ async def test_json_says_the_same(redis: Redis, redis_url: str) -> None:
             {"list": "out1", "taken": 10, "delivered": 8, "dead": 2, "dropped": 0, "pending": 0, "missing": 0},
         ],
         "problems": [],
+        "notes": [],
         "holds": True,
     }
 

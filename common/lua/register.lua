@@ -18,7 +18,7 @@ if kind ~= 'list' and kind ~= 'none' then
 end
 local now = redis.call('TIME')[1]
 redis.call('HSET', instance, 'host', host, 'pid', pid, 'started', now, 'renewed', now, 'service', service, 'version',
-  version)
+  version, 'counts', 'entries')
 redis.call('EXPIRE', instance, expire)
 redis.call('LPUSH', ids, id)
 redis.call('LTRIM', ids, 0, capacity - 1)

@@ -79,6 +79,8 @@ def audit(
     registered + untracked + dead at the door + pending, and registered = done + dead + expired + in flight + delayed.
     Answers that were sent = taken + waiting + expired + those in lists that live for good. An answer counts as taken if
     its list ended without it: whether its reader took it, or somebody deleted it, cannot be known.
+    What a pending list holds is counted, so a message that somebody removes from one is missed, with the list and the
+    number. Not seen is what happens to a delivered message: popping a subscriber's list is what its reader does.
     A list that has a TTL, or that the server may evict, is named, too.
 
     All of a namespace is read at one instant. A composition is a directory, written with a slash; its servers are those
@@ -212,6 +214,8 @@ def _rows(hops: Iterable[Hop], many: bool) -> list[list[object]]:
 def _complain(hop: Hop) -> None:
     for problem in hop.problems:
         complain(f"{hop.namespace}: {problem}", 1)
+    for note in hop.result.notes if hop.result else ():
+        typer.echo(f"{shown(hop.namespace)}: {shown(note)}")
 
 
 def _plain_hop(hop: Hop) -> dict[str, Any]:
@@ -234,6 +238,8 @@ def _print(result: "Audit | Ledger", as_json: bool, *, brief: bool) -> None:
         _table(result)
     for problem in result.problems:
         complain(problem, 1)
+    for note in () if brief else result.notes:
+        typer.echo(shown(note))
     if not brief and result.holds:
         typer.echo(f"conserved: {result.messages:,} messages settled, {held:,} pending")
 

@@ -230,6 +230,10 @@ class Settings(ServiceSettings):
         named = dict.fromkeys((name for name in self.reply_lists if not is_pattern(name)), "reply_lists")
         return named | ({self.reply_to: "reply_to"} if self.reply_to else {})
 
+    @property
+    def taken_lists(self) -> tuple[str, ...]:
+        return (self.pending,)
+
     def lists(self) -> dict[str, str]:
         keys = Keys(str(self.redis_namespace))
         named = {self.res: "answers", self.done or keys.done: "done", keys.dead: "dead"}

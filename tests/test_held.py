@@ -1,0 +1,162 @@
+"""What pending lists hold, by count: older instances beside newer ones, and lists that nobody will take over."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+
+from penstock.audit import Audit, audit
+from penstock.keys import Keys
+from tests.commandline import PATIENCE, penstock
+from tests.harness import Service
+
+KEYS = Keys("demo")
+NAMES: dict[str, Any] = {"redis_namespace": "demo", "in_": "in", "pending": "pending", "out": ["a"], "pop_timeout": 5}
+GONE = "messages were taken and not settled, and gone"
+
+
+def service(directory: Path, url: str) -> Service:
+    return Service("mpush", directory / "log", redis=url, service_expire=30, service_renew=5, **NAMES)
+
+
+async def audited(redis: Redis) -> Audit:
+    found = await audit(redis, KEYS)
+    assert found
+    return found
+
+
+async def until(condition: Any) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not await condition():
+            await asyncio.sleep(0.02)
+
+
+async def older(redis: Redis, id: str) -> None:
+    """An instance of the version before: it counts what it settles, and says nothing of what it holds."""
+    await redis.hset(KEYS.instance(id), mapping={"host": "oak", "pid": 1, "service": "mpush", "version": "0.0"})
+    await redis.zadd(KEYS.owners, {id: (await redis.time())[0]})
+    await redis.lpush(KEYS.ids, id)
+    roles: dict[Any, Any] = {"in": "in", "pending": "pending", "a": "out"}
+    await redis.hset(KEYS.lists, mapping=roles)
+    await redis.hincrby(KEYS.metric("start"), "count", 1)
+    await redis.set(KEYS.counter, id)
+
+
+async def settles(redis: Redis, pending: str) -> None:
+    """As an older instance does it."""
+    moved = 0
+    while await redis.lmove(pending, "a", "RIGHT", "LEFT"):
+        moved += 1
+    for name in ("taken", "delivered"):
+        for field in ("count", "a"):
+            await redis.hincrby(KEYS.metric(name), field, moved)
+
+
+async def ends(redis: Redis, id: str) -> None:
+    await redis.delete(KEYS.instance(id))
+    await redis.lrem(KEYS.ids, 0, id)
+
+
+async def test_a_namespace_of_an_older_version_is_counted_from_the_next_start_on(
+    redis: Redis, redis_url: str, tmp_path: Path
+) -> None:
+    await older(redis, "1")
+    await redis.lpush("pending:1", *map(str, range(10)))
+    await settles(redis, "pending:1")
+    await redis.lpush("pending:1", "left", "over")
+    await ends(redis, "1")
+    before = await audited(redis)
+    assert (before.problems, len(before.notes), before.pending["pending:1"]) == ([], 1, 2)
+    with service(tmp_path, redis_url) as started:
+        await until(lambda: redis.hget(KEYS.metric("settled"), "count"))
+        await until(lambda: _llen_is(redis, "a", 12))
+        found = await audited(redis)
+        assert (found.problems, found.notes, found.messages) == ([], [], 12)
+        assert await redis.hget(KEYS.metric("settled"), "count") == b"12"
+        started.kill()
+    await redis.lpush("pending:2", "held")
+    await redis.hset(KEYS.held, "pending:2", 2)
+    await redis.hincrby(KEYS.metric("taken"), "count", 2)
+    (problem, *_) = (await audited(redis)).problems
+    assert problem.startswith("pending:2: 1 message was taken and not settled, and gone")
+
+
+async def _llen_is(redis: Redis, name: str, length: int) -> bool:
+    return bool(await redis.llen(name) == length)
+
+
+async def test_what_an_older_instance_takes_over_and_settles_is_no_loss_for_good(
+    redis: Redis, redis_url: str, tmp_path: Path
+) -> None:
+    with service(tmp_path, redis_url) as newer:
+        await until(lambda: redis.exists("demo:1"))
+        await redis.lpush("in", *map(str, range(10)))
+        await until(lambda: _llen_is(redis, "a", 10))
+        await older(redis, "2")
+        await redis.lpush("pending:3", "x", "y", "z")
+        await redis.hset(KEYS.held, "pending:3", 3)
+        await redis.hincrby(KEYS.metric("taken"), "count", 3)
+        await redis.rename("pending:3", "pending:2")
+        beside = await audited(redis)
+        assert (beside.problems, len(beside.notes)) == ([], 1)
+        await settles(redis, "pending:2")
+        assert (await audited(redis)).problems == []
+        await ends(redis, "2")
+        await until(lambda: _agreed(redis))
+        found = await audited(redis)
+        assert (found.problems, found.messages, found.legs[0].taken) == ([], 13, 13)
+        await redis.lpush("in", "more")
+        await until(lambda: _llen_is(redis, "a", 14))
+        assert (await audited(redis)).problems == []
+        await redis.hincrby(KEYS.metric("settled"), "count", -1)
+        assert (await audited(redis)).problems == ["taken 14 is not settled 13 + held 0 + gone 0: 1 missing"]
+        assert newer.stop() == 0
+
+
+async def _agreed(redis: Redis) -> bool:
+    return not (await audited(redis)).notes
+
+
+async def test_held_that_somebody_deletes_is_found(redis: Redis, redis_url: str, tmp_path: Path) -> None:
+    """With the list it would have been the only trace of a message."""
+    with service(tmp_path, redis_url) as started:
+        await until(lambda: redis.exists("demo:1"))
+        await redis.lpush("in", "settled")
+        await until(lambda: _llen_is(redis, "a", 1))
+        await until(lambda: _waits(redis))
+        await redis.delete("a")
+        await redis.set("a", "in the way")
+        await redis.lpush("in", "held")
+        await until(lambda: redis.hexists(KEYS.held, "pending:1"))
+        assert (await audited(redis)).problems == []
+        started.kill()
+    await redis.delete(KEYS.held, "pending:1")
+    assert (await audited(redis)).problems == ["taken 2 is not settled 1 + held 0 + gone 0: 1 missing"]
+
+
+async def _waits(redis: Redis) -> bool:
+    return bool((await redis.info("clients"))["blocked_clients"])
+
+
+async def test_the_audit_says_how_to_accept_a_loss(redis: Redis, redis_url: str) -> None:
+    roles: dict[Any, Any] = {"in": "in", "pending": "pending", "a": "out"}
+    await redis.hset(KEYS.lists, mapping=roles)
+    await redis.hset(KEYS.metric("missing"), mapping={"count": 3, "pending:1": 3})
+    result = await penstock("audit", "demo", redis=redis_url)
+    assert result.status == 1
+    assert f"pending:1: 3 {GONE}: somebody removed them, or the list expired" in result.error
+    assert "HSET demo:accepted pending:1 3" in " ".join(result.error.split())
+    await redis.hset(KEYS.accepted, "pending:1", 3)
+    assert (await penstock("audit", "demo", redis=redis_url)).status == 0
+    await redis.hincrby(KEYS.metric("missing"), "pending:1", 1)
+    assert "pending:1: 1 message was taken" in (await penstock("audit", "demo", redis=redis_url)).error
+
+
+@pytest.mark.parametrize("key", [KEYS.held, KEYS.accepted, KEYS.metric("missing")])
+async def test_a_count_that_is_no_number_is_found(redis: Redis, key: str) -> None:
+    roles: dict[Any, Any] = {"in": "in", "pending": "pending", "a": "out"}
+    await redis.hset(KEYS.lists, mapping=roles)
+    await redis.hset(key, "pending:1", "some")
+    assert (await audited(redis)).problems == ["pending:1: counted as 'some', expected a whole number"]
