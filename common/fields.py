@@ -25,7 +25,7 @@ def _one_of_one(out: object) -> object:
 
 
 def _no_url(name: str) -> str:
-    if re.match(r"(redis|rediss|unix|redis\+sentinel)://", name):
+    if re.match(r"(rediss?(\+sentinel|\+cluster)?|unix)://", name):
         raise ValueError("expected a name, found the URL of a server")
     return name
 

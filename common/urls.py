@@ -5,10 +5,14 @@ from typing import Final
 from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 EXPECTED: Final = (
-    "redis://host:port/db, rediss://host:port/db, unix:///path?db=0 or redis+sentinel://host:port,host:port/service"
+    "redis://host:port/db, rediss://host:port/db, unix:///path?db=0, redis+sentinel://host:port,host:port/service or "
+    "redis+cluster://host:port,host:port"
 )
+SCHEMES: Final = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster")
+SENTINEL: Final = frozenset({"db", "sentinel_username", "sentinel_password", "sentinel_ssl"})
 LOGIN: Final = frozenset({"db", "username", "password"})
 
+SECRETS: Final = frozenset({"username", "password", "sentinel_username", "sentinel_password"})
 UNVERIFIED: Final = {
     "ssl_cert_reqs": ("none", "accepts any certificate"),
     "ssl_check_hostname": ("0|f|false|n|no", "accepts the certificate of any other host"),
@@ -38,15 +42,16 @@ def _fault(text: str) -> str | None:
     if "#" in text:
         return "it contains #, which is %23 in a password"
     scheme, mark, _ = text.partition("://")
-    if not mark or scheme not in ("redis", "rediss", "unix", "redis+sentinel"):
-        return "it does not begin with redis://, rediss://, unix:// or redis+sentinel://"
+    if not mark or scheme not in SCHEMES:
+        return "it does not begin with redis://, rediss://, unix://, redis+sentinel:// or redis+cluster://"
     parts = urlsplit(text)
     if "@" in parts.netloc and parts.password is None:
         return "it has a user without a password; a password alone is written :password@"
     options = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)))
     if not re.fullmatch("[0-9]{1,9}", options.get("db", "0")):
         return "its db is not a number"
-    special = {"unix": _unix_fault, "redis+sentinel": _sentinel_fault}.get(scheme, _tcp_fault)
+    kind = scheme.rpartition("+")[2]
+    special = {"unix": _unix_fault, "sentinel": _sentinel_fault, "cluster": _cluster_fault}.get(kind, _tcp_fault)
     return special(parts, frozenset(options))
 
 
@@ -55,8 +60,13 @@ def _tcp_fault(parts: SplitResult, options: frozenset[str]) -> str | None:
         return "it names no host" if parts.port != 0 else "its port is 0"
     if parts.path not in ("", "/") and not re.fullmatch("/[0-9]{1,9}", parts.path):
         return "what follows the host is not the number of a database"
-    encrypted = {name for name in options if name.startswith("ssl_")} if parts.scheme == "rediss" else set()
-    return None if options <= LOGIN | encrypted else "it has an option that we do not know"
+    return _unknown(parts, options - LOGIN)
+
+
+def _unknown(parts: SplitResult, options: frozenset[str]) -> str | None:
+    """Only what speaks TLS has options for it."""
+    encrypted = {name for name in options if name.startswith("ssl_")} if parts.scheme.startswith("rediss") else set()
+    return None if options <= encrypted else "it has an option that we do not know"
 
 
 def _unix_fault(parts: SplitResult, options: frozenset[str]) -> str | None:
@@ -66,12 +76,24 @@ def _unix_fault(parts: SplitResult, options: frozenset[str]) -> str | None:
 
 
 def _sentinel_fault(parts: SplitResult, options: frozenset[str]) -> str | None:
-    hosts = parts.netloc.rpartition("@")[2].split(",")
-    if not all(re.fullmatch(r"[A-Za-z0-9_.-]+(:[0-9]{1,5})?", host) for host in hosts):
+    if not _are_hosts(parts):
         return "its sentinels are not host:port,host:port"
     if not re.fullmatch(r"/[\w.:-]+", parts.path):
         return "it names no service after the sentinels"
-    return None if options <= {"db"} else "it has an option that we do not know"
+    return _unknown(parts, options - SENTINEL)
+
+
+def _cluster_fault(parts: SplitResult, options: frozenset[str]) -> str | None:
+    if not _are_hosts(parts):
+        return "its nodes are not host:port,host:port"
+    if parts.path not in ("", "/", "/0") or "db" in options:
+        return "a cluster has no database but 0"
+    return _unknown(parts, options - LOGIN)
+
+
+def _are_hosts(parts: SplitResult) -> bool:
+    hosts = parts.netloc.rpartition("@")[2].split(",")
+    return all(re.fullmatch(r"[A-Za-z0-9_.-]+(:[0-9]{1,5})?", host) for host in hosts)
 
 
 def without_login(value: object) -> object:
@@ -79,7 +101,7 @@ def without_login(value: object) -> object:
     if not isinstance(value, str) or "://" not in value:
         return value
     parts = urlsplit(value)
-    options = [pair for pair in parse_qsl(parts.query, keep_blank_values=True) if pair[0] not in LOGIN - {"db"}]
+    options = [pair for pair in parse_qsl(parts.query, keep_blank_values=True) if pair[0] not in SECRETS]
     return parts.scheme, parts.netloc.rpartition("@")[2], parts.path, sorted(options)
 
 

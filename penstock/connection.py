@@ -3,10 +3,10 @@
 import asyncio
 import re
 from typing import Any, Final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 from redis.asyncio import BlockingConnectionPool, Redis, Sentinel
-from redis.asyncio.connection import ConnectCallbackT
+from redis.asyncio.connection import ConnectCallbackT, parse_url
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import SentinelConnectionPool
 from redis.backoff import NoBackoff
@@ -28,9 +28,13 @@ def connect(
 ) -> "Redis":
     """One connection, made when first used; after ``silence`` seconds without a reply it counts as lost.
 
-    ``redis://``, ``rediss://``, ``unix://`` as redis-py reads them, and ``redis+sentinel://host:port,host:port/service``
-    (with ``?db=``; user and password are the server's, not the sentinels'). A lost reply is never asked for again in
-    silence: a BLMOVE that is sent twice takes two messages. The error reaches the caller.
+    ``redis://``, ``rediss://`` and ``unix://`` are read as by redis-py. ``redis+sentinel://host:port,host:port/service``
+    follows a primary; user and password are the server's, ``sentinel_username`` and ``sentinel_password`` the
+    sentinels'. ``redis+cluster://host:port,host:port`` names nodes of a cluster, of which any may be down. With
+    ``rediss+`` both speak TLS, the sentinels unless ``sentinel_ssl=false``.
+
+    A lost reply is never asked for again in silence: a BLMOVE that is sent twice takes two messages. The error reaches
+    the caller.
     """
     options: dict[str, Any] = {
         "socket_timeout": silence,
@@ -41,8 +45,10 @@ def connect(
         "client_name": name,
         "redis_connect_func": on_connect,
     }
-    if url.startswith("redis+sentinel://"):
+    if "+sentinel://" in url:
         client = _through_sentinel(url, options)
+    elif "+cluster://" in url:
+        client = _through_seeds(url, options)
     else:
         if url.startswith("unix://"):
             del options["socket_keepalive"]
@@ -71,15 +77,22 @@ def cancellable(client: "Redis") -> "Redis":
     return client
 
 
+def hosts_of(url: str, port: int = 6379) -> list[tuple[str, int]]:
+    """Return host and port of each server that a URL with several of them names."""
+    named = urlsplit(url).netloc.rpartition("@")[2].split(",")
+    return [(host, int(given or port)) for host, _, given in (each.partition(":") for each in named)]
+
+
 def _through_sentinel(url: str, options: dict[str, Any]) -> "Redis":
     parts = urlsplit(url)
-    hosts = parts.netloc.rpartition("@")[2].split(",")
-    sentinels = [(host, int(port or 26379)) for host, _, port in (each.partition(":") for each in hosts)]
-    found = re.search(r"(?:^|&)db=(\d+)", parts.query)
+    given = dict(parse_qsl(parts.query))
+    tls = _tls(parts.query) if parts.scheme.startswith("rediss") else {}
+    login = {"username": given.get("sentinel_username"), "password": given.get("sentinel_password")}
+    theirs = {} if given.get("sentinel_ssl", "true").lower() in ("false", "no", "0") else tls
     never_again = {"socket_timeout": SILENCE, "protocol": 2, "retry": options["retry"]}
-    sentinel = Sentinel(sentinels, sentinel_kwargs=never_again)
+    sentinel = Sentinel(hosts_of(url, 26379), sentinel_kwargs=never_again | login | theirs)
     user, password = (unquote(part) if part else None for part in (parts.username, parts.password))
-    credentials: dict[str, Any] = {"username": user, "password": password, "db": int(found[1]) if found else 0}
+    credentials: dict[str, Any] = {"username": user, "password": password, "db": int(given.get("db", 0))}
     client: Redis = sentinel.master_for(
         parts.path.strip("/"),
         connection_pool_class=_PoolOfOne,
@@ -87,8 +100,41 @@ def _through_sentinel(url: str, options: dict[str, Any]) -> "Redis":
         timeout=None,
         **options,
         **credentials,
+        **tls,
     )
     return client
+
+
+def _tls(query: str) -> dict[str, Any]:
+    """Return the options of TLS among those of a URL, each as its type."""
+    kept = urlencode([pair for pair in parse_qsl(query) if pair[0].startswith("ssl_")])
+    found: dict[str, Any] = {**parse_url(f"rediss://host?{kept}")}
+    return {name: value for name, value in found.items() if name.startswith("ssl_")} | {"ssl": True}
+
+
+def _through_seeds(url: str, options: dict[str, Any]) -> "Redis":
+    parts = urlsplit(url)
+    seeds = hosts_of(url)
+    login, mark, _ = parts.netloc.rpartition("@")
+    first = parts._replace(scheme=parts.scheme.partition("+")[0], netloc=f"{login}{mark}{seeds[0][0]}:{seeds[0][1]}")
+    pool = BlockingConnectionPool.from_url(first.geturl(), max_connections=1, timeout=None, **options)
+    kind: Any = pool.connection_class
+
+    class Seeded(kind):  # type: ignore[misc]
+        async def _connect(self: Any) -> None:
+            """To the node that was named last; if that is a seed and away, to the next one."""
+            here = self.host, self.port
+            places = [here, *(seed for seed in seeds if seed != here)] if here in seeds else [here]
+            for place in places:
+                vars(self).update(host=place[0], port=place[1])
+                try:
+                    return await kind._connect(self)  # type: ignore[no-any-return]
+                except (OSError, TimeoutError):
+                    if place == places[-1]:
+                        raise
+
+    pool.connection_class = Seeded
+    return Redis.from_pool(pool)
 
 
 class _PoolOfOne(SentinelConnectionPool, BlockingConnectionPool):
@@ -138,4 +184,4 @@ async def log_in_anew(client: "Redis", url: str) -> None:
 def masked(url: str) -> str:
     """``url`` with its password as ``***``: what a log may show."""
     hidden = re.sub(r"(?<=://)([^/@:]*):.*@", r"\1:***@", url)
-    return re.sub(r"(?i)\b(password=)[^&]*", r"\1***", hidden)
+    return re.sub(r"(?i)(password=)[^&]*", r"\1***", hidden)

@@ -29,7 +29,7 @@ Route = Callable[[str, int], Awaitable[str]]
 """Given the name of a process and the port of an embedded server, the host and port that it is to connect to."""
 STOP: Final = 40.0
 """Seconds until a process that was asked to stop is killed: more than a service's ``stopTimeout``."""
-SERVER: Final = re.compile(r"(rediss?|valkeys?|unix|redis\+sentinel)://")
+SERVER: Final = re.compile(r"(rediss?(\+sentinel|\+cluster)?|valkeys?|unix)://")
 AGAIN: Final = 0.1
 """Seconds between the failure of a process and its next start."""
 

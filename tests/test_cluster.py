@@ -13,6 +13,7 @@ from redis import Redis
 from redis.crc import key_slot
 
 from penstock.embedded import BUS, EmbeddedServer, free_port
+from tests.commandline import penstock
 from tests.harness import Service, until
 
 SLOT = key_slot(b"demo")
@@ -198,3 +199,46 @@ def test_a_monitor_in_another_slot_than_what_it_watches_is_refused(nodes: tuple[
         assert monitor.wait() == 1
         assert "all names must lie in one slot" in monitor.said()
         assert "Traceback" not in monitor.said()
+
+
+@pytest.mark.parametrize("down", ["the first seed", "the second seed"])
+def test_a_service_starts_while_one_of_the_seeds_is_down(nodes: tuple[Node, Node], tmp_path: Path, down: str) -> None:
+    """It finds the node that has the slot from any node that answers."""
+    here, there = nodes
+    gone = f"127.0.0.1:{free_port()}"
+    seeds = [gone, f"127.0.0.1:{there.server.port}"]
+    here.client.lpush("{demo}:in", "one")
+    url = f"redis+cluster://{','.join(seeds if down == 'the first seed' else reversed(seeds))}"
+    with mpush(here, tmp_path, redis=url) as service:
+        delivered(here, b"one")
+        assert service.stop() == 0
+    assert not here.client.exists("{demo}:1", "{demo}:ids")
+
+
+async def test_the_command_line_takes_several_seeds_too(nodes: tuple[Node, Node]) -> None:
+    here, _ = nodes
+    here.client.lpush("{demo}:in", "one")
+    url = f"redis+cluster://127.0.0.1:{free_port()},127.0.0.1:{here.server.port}"
+    result = await penstock("redis", "llen", "{demo}:in", redis=url)
+    assert (result.status, result.text) == (0, "1\n")
+
+
+def test_a_service_finds_another_seed_when_the_one_that_it_began_with_is_gone(tmp_path: Path) -> None:
+    """The first seed has no slot; without it the service finds its way after a lost connection by the second one."""
+    with ExitStack() as stack:
+        first, second = nodes = [Node(stack.enter_context(EmbeddedServer(cluster_enabled="yes"))) for _ in range(2)]
+        for node in nodes:
+            stack.callback(node.client.close)
+        second.ask("ADDSLOTS", *range(16384))
+        first.ask("MEET", "127.0.0.1", second.server.port)
+        until(lambda: all(node.ready() for node in nodes))
+        url = f"redis+cluster://{','.join(f'127.0.0.1:{node.server.port}' for node in nodes)}"
+        with mpush(first, tmp_path, redis=url) as service:
+            second.client.lpush("{demo}:in", "one")
+            delivered(second, b"one")
+            first.server.kill()
+            second.client.client_kill_filter(_type="normal", skipme=True)
+            until(lambda: "waiting" in service.said())
+            second.client.lpush("{demo}:in", "two")
+            delivered(second, b"one", b"two")
+            assert service.stop() == 0

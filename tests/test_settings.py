@@ -26,6 +26,9 @@ def test_mp_10_redis_is_required() -> None:
         "rediss://h:6379/0?ssl_cert_reqs=none",
         "unix:///run/redis.sock?db=2&password=x",
         "redis+sentinel://a:26379,b/main?db=1",
+        "rediss+sentinel://u:p@a,b/main?db=1&sentinel_username=s&sentinel_password=t&sentinel_ssl=false&ssl_ca_certs=c",
+        "redis+cluster://u:p@a:1,b:2",
+        "rediss+cluster://a:1,b:2/0?ssl_ca_certs=c",
     ],
 )
 def test_mp_10_redis_may_be_any_url_that_the_connection_understands(url: str) -> None:
@@ -58,6 +61,10 @@ def test_mp_10_redis_may_be_any_url_that_the_connection_understands(url: str) ->
             "unix://",
             "redis+sentinel://a",
             "redis+sentinel://a:b/main",
+            "redis+sentinel://a/main?ssl_ca_certs=c",
+            "redis+sentinel://a/main?sentinel_pasword=t",
+            "redis+cluster://a:1,b:2/1",
+            "redis+cluster://",
             "redis://a b",
             "redis://[",
         ),

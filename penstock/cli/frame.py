@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 DEFAULT: Final = "redis://localhost:6379/0"
 OTHERWISE: Final = "or name another with --redis URL or REDIS"
-SCHEMES: Final = ("redis://", "rediss://", "unix://", "redis+sentinel://")
+SCHEMES: Final = ("redis://", "rediss://", "unix://", "redis+sentinel://", "redis+cluster://")
 
 RedisUrl = Annotated[
     str,
@@ -100,7 +100,7 @@ async def connected(
 
     from penstock.connection import connect
 
-    if not url.startswith(SCHEMES):
+    if not url.replace("rediss+", "redis+", 1).startswith(SCHEMES):
         begins = f"expected {DEFAULT} or one that begins {_listed(SCHEMES)}"
         raise Misused(f"{masked(url)!r} is not the URL of a server: {begins}")
     try:

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any, Final, Literal
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
-from penstock.connection import masked
+from penstock.connection import hosts_of
 from penstock.errors import Problem
 
 Use = Literal["reads", "writes", "keeps"]
@@ -186,8 +186,10 @@ def server_of(url: str) -> str:
     parts = urlsplit(url)
     if parts.scheme == "unix":
         return parts.path
-    if "+" in parts.scheme:  # Sentinel: many hosts, one service
-        return masked(url).rpartition("@")[2].split("://")[-1]
+    if "+" in parts.scheme:  # many hosts, one service, or one cluster
+        hosts = hosts_of(url, 26379 if "sentinel" in parts.scheme else 6379)
+        database = dict(parse_qsl(parts.query)).get("db", "0")
+        return f"{','.join(f'{host}:{port}' for host, port in sorted(hosts))}{parts.path.rstrip('/')}/{database}"
     host = "localhost" if parts.hostname in ("127.0.0.1", "::1", None) else str(parts.hostname)
     return f"{host}:{parts.port or 6379}/{parts.path.strip('/') or 0}"
 

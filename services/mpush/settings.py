@@ -16,7 +16,7 @@ from penstock.topology import Shape
 
 
 def _on_this_server(name: object) -> object:
-    if isinstance(name, str) and re.match(r"(redis|rediss|unix|redis\+sentinel)://", name):
+    if isinstance(name, str) and re.match(r"(rediss?(\+sentinel|\+cluster)?|unix)://", name):
         raise ValueError(
             "expected the name of a list on the same server, found a URL: use vpush to deliver to another one"
         )
