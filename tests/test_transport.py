@@ -160,10 +160,13 @@ async def test_whoever_reads_past_the_script_is_told_whether_the_places_were_rig
     assert (await held(redis, "pending"), await held(redis, "in")) == (numbered(10, 41), numbered(5, 51))
 
 
-async def test_messages_are_taken_from_a_full_server(redis: Redis, fill: Callable[[], Awaitable[object]]) -> None:
+@pytest.mark.parametrize("unseen", [1, 32])
+async def test_messages_are_taken_from_a_full_server(
+    redis: Redis, fill: Callable[[], Awaitable[object]], unseen: int
+) -> None:
     await prepared(redis, waiting=3, pending=1)
     await fill()
-    assert await take(redis) == numbered(4)
+    assert await take(redis, unseen=unseen) == numbered(4)
     assert await held(redis, "pending") == numbered(4)
 
 
