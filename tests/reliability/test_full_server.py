@@ -3,6 +3,7 @@
 import json
 import random
 import re
+import signal
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -17,12 +18,14 @@ from penstock.embedded import EmbeddedServer
 from penstock.keys import Keys
 from tests.harness import ROOT, until
 from tests.reliability.nursery import Nursery
-from tests.reliability.stage import Dispatching, QueueService, Stage, Watching
+from tests.reliability.stage import Dispatching, QueueService, Stage, Watching, assert_accounted
 from tests.reliability.two_servers import Pushing, TwoServers
 from tests.servers import KINDS, started
 
 MESSAGES = 4_000
 SIZE = 1_000
+BATCH = 50
+ROOM = 1_000_000
 TIMES: dict[str, object] = {"attempts": 1, "message_timeout": 600, "message_expire": 3_600}
 FAN = QueueService("mpush", "fan:in", "fan:pending", ("fan:out",), namespace="fan")
 FAR = Pushing(source="far:in", pending="far:pending", namespace="far")
@@ -119,3 +122,31 @@ def test_a_full_server_is_drained_by_services_and_workers_until_it_works_again_b
         for replica in replicas:
             waits, resumes = (replica.said().count(f'"event": "{word}"') for word in ("waiting", "resumed"))
             assert waits == resumes > 0
+
+
+@pytest.mark.parametrize("service", [QueueService("mpush"), Dispatching()], ids=lambda service: service.name)
+def test_a_server_that_becomes_full_in_the_midst_of_a_drain_leaves_whole_batches(
+    server: EmbeddedServer, nursery: Nursery, tmp_path: Path, rng: random.Random, service: QueueService
+) -> None:
+    """The copies, or the records, take more memory than the messages that they are made of."""
+    settings = {"batch": BATCH} | (TIMES if service.name == "mdispatch" else {})
+    with Stage(service, server.url, nursery, tmp_path, settings) as stage:
+        pushed = messages(rng)
+        for first in range(0, MESSAGES, 100):  # one push would leave a large buffer, which is freed at some time
+            stage.push(pushed[first : first + 100])
+        most = stage.redis.info("memory")["used_memory"] + ROOM
+        stage.redis.config_set("maxmemory", most)
+        replica = stage.start()
+        until(lambda: '"waiting"' in replica.said() and stage.redis.exists(service.outs[0]))
+        replica.signal(signal.SIGSTOP)
+        outs = [stage.held(out) for out in service.outs]
+        assert stage.redis.info("memory")["used_memory"] < most + ROOM
+        replica.signal(signal.SIGCONT)
+        count = len(outs[0])
+        assert outs == [pushed[:count]] * len(outs)
+        assert 0 < count < MESSAGES
+        assert count % BATCH == 0
+        stage.redis.config_set("maxmemory", 0)
+        stage.wait_until_settled()
+        stage.stop()
+        assert_accounted(stage, pushed)
