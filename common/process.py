@@ -48,6 +48,8 @@ class Process(Generic[S]):
         self._trouble = Trouble(self._log)
         self._durability = Durability(settings.durability, settings.durability_timeout)
         self._stop = asyncio.Event()
+        self._was_in = False
+        """Whether the server has let us in, with this login."""
         self._name = name = f"penstock-{service}"
         self._redis = connect(settings.redis, name=name)
         self._wires: list[Wire] = []
@@ -161,6 +163,7 @@ class Process(Generic[S]):
         while not self._stop.is_set():
             try:
                 await self._check_server(self._settings)
+                self._was_in = True
                 self._trouble.over()
                 return
             except FAILURES as error:
@@ -232,7 +235,7 @@ class Process(Generic[S]):
         try:
             return await self._is_member(context) and not await self._reload.attend(self._settings)
         except FAILURES as error:
-            if not passes(error):
+            if not passes(error, was_in=self._was_in):
                 raise
             return True
 
@@ -262,7 +265,7 @@ class Process(Generic[S]):
             event = "fenced by the other server" if str(error).startswith(ELSEWHERE) else "lease lost"
             self._log.warning(event, key=str(error).removeprefix(ELSEWHERE))
             return
-        if not passes(error):
+        if not passes(error, was_in=self._was_in):
             raise error
         if self._trouble.begins(error) and isinstance(error, WrongType):
             await self._count_error(error)

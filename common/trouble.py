@@ -9,6 +9,8 @@ from redis.exceptions import (
     AuthenticationError,
     ClusterError,
     ConnectionError,
+    InvalidResponse,
+    NoPermissionError,
     OutOfMemoryError,
     ReadOnlyError,
     ResponseError,
@@ -29,6 +31,7 @@ PASSING: Final = (
     OutOfMemoryError,
     ReadOnlyError,
     TryAgainError,
+    InvalidResponse,
     NotDurable,
     Refused,
     WrongType,
@@ -37,6 +40,11 @@ PASSING_WORDS: Final = re.compile(
     r"(?:^|caused error: \W*|@user_script: ?\d+: \W*)(?:BUSY|MISCONF|NOREPLICAS|UNBLOCKED|OOM|READONLY|WRONGTYPE)"
 )
 """How errors begin that waiting mends, behind what the client says of a pipeline, and Redis 6.2 of a script."""
+LASTING_WORDS: Final = re.compile(
+    r"NOPERM|no permission|can't (?:run|access)|CROSSSLOT|NOSCRIPT|NOPROTO|unknown (?:sub)?command|wrong number of arg"
+    r"|syntax error|[Ee]rror (?:compiling|running) script|user_script|not allowed|not an? |invalid|out of range|must be"
+)
+"""What a server says of a call that is wrong, or that it will never allow. Any other word may be a proxy's."""
 
 
 def first_of(error: Exception) -> Exception:
@@ -46,12 +54,18 @@ def first_of(error: Exception) -> Exception:
     return error
 
 
-def passes(error: Exception) -> bool:
-    """Whether waiting mends it: the server is away, full, failing over, or an operator has to mend a key."""
+def passes(error: Exception, *, was_in: bool = False) -> bool:
+    """Whether waiting mends it: the server is away, full, failing over, or an operator has to mend a key.
+
+    So does what a proxy says while the server behind it is away. A login that is refused ends a service that never
+    ``was_in``; one that was has had the right password, or has it again soon.
+    """
     error = first_of(error)
     if isinstance(error, AuthenticationError):
-        return False
-    return isinstance(error, PASSING) or (isinstance(error, ResponseError) and bool(PASSING_WORDS.search(str(error))))
+        return was_in
+    if isinstance(error, PASSING) or not isinstance(error, ResponseError) or isinstance(error, NoPermissionError):
+        return isinstance(error, PASSING)
+    return bool(PASSING_WORDS.search(str(error))) or not LASTING_WORDS.search(str(error))
 
 
 def is_full(reply: object) -> bool:
@@ -63,6 +77,8 @@ def told(error: Exception) -> str:
     """One line of what is wrong."""
     if isinstance(error, AskError):
         return f"slot {error.slot_id} of the cluster is at {error.host}:{error.port}"
+    if isinstance(error, InvalidResponse):
+        return f"what answers does not speak Redis's protocol, as a proxy that speaks HTTP: {error}"
     return str(error) or type(error).__name__
 
 

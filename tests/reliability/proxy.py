@@ -51,6 +51,9 @@ class Link:
 
     def _ask(self) -> None:
         while request := received(self._client):
+            if self._proxy.says:
+                send(self._client, self._proxy.says)
+                continue
             if self._fault is None:
                 self._fault = self._proxy.met_by(request)
                 if self._fault:
@@ -99,6 +102,8 @@ class Proxy:
         self._port = port
         self._links: list[Link] = []
         self._fault: Fault | None = None
+        self.says = b""
+        """What it answers to every request by itself, if anything."""
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"redis://127.0.0.1:{self._listener.getsockname()[1]}/0"
 

@@ -1,15 +1,19 @@
 """The server is there, but forgets its scripts, says nothing for a while, or has no memory left."""
 
+import json
 import random
 import signal
 import time
 from contextlib import suppress
 
+import pytest
 from redis.exceptions import ResponseError
 
 from penstock.embedded import EmbeddedServer
 from tests.harness import until
 from tests.reliability.conftest import Staged
+from tests.reliability.nursery import Replica
+from tests.reliability.proxy import Proxy
 from tests.reliability.stage import Publisher, Stage, assert_accounted, assert_registry_clean
 
 
@@ -120,3 +124,52 @@ def save(stage: Stage) -> str:
     with suppress(ResponseError):
         stage.redis.bgsave()
     return str(stage.redis.info("persistence")["rdb_last_bgsave_status"])
+
+
+def reasons(replica: Replica) -> list[str]:
+    """What the replica has said that it waits for."""
+    lines = map(json.loads, replica.said().splitlines())
+    return [line["reason"] for line in lines if line["event"] == "waiting"]
+
+
+@pytest.mark.parametrize(
+    ("says", "reason"),
+    [
+        (b"-ERR upstream not ready\r\n", "upstream not ready"),
+        (b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n", "does not speak Redis's protocol"),
+        (b"-NOAUTH Authentication required.\r\n", "Authentication required."),
+        (b"\x16\x03\x01\x00\xff\x00", "does not speak Redis's protocol"),
+    ],
+    ids=["error", "http", "noauth", "garbage"],
+)
+def test_what_a_proxy_says_while_the_server_behind_it_is_away_is_waited_for(
+    staged: Staged, server: EmbeddedServer, rng: random.Random, says: bytes, reason: str
+) -> None:
+    with Proxy(server.port) as proxy:
+        stage = staged(server)
+        stage.redis.flushall()
+        replica = stage.up(redis=proxy.url)
+        with Publisher(stage, rng) as publisher:
+            stage.until_more_is_taken()
+            proxy.says = says
+            until(lambda: any(reason in said for said in reasons(replica)))
+            time.sleep(rng.uniform(0.5, 1.5))  # not a wait for something: how long it is away is chance
+            assert len(reasons(replica)) == len(set(reasons(replica)))  # each is said once
+            proxy.says = b""
+            stage.until_more_is_taken()
+        stage.wait_until_settled()
+        stage.stop()
+        assert_accounted(stage, publisher.accepted)
+        assert_registry_clean(stage)
+
+
+def test_a_proxy_that_is_not_ready_at_the_start_is_waited_for(staged: Staged, server: EmbeddedServer) -> None:
+    with Proxy(server.port) as proxy:
+        stage = staged(server)
+        stage.redis.flushall()
+        proxy.says = b"-ERR upstream not ready\r\n"
+        replica = stage.start(redis=proxy.url)
+        until(lambda: '"waiting"' in replica.said())
+        proxy.says = b""
+        until(lambda: stage.id_of(replica))
+        assert replica.stop() == 0
