@@ -73,6 +73,7 @@ class Registry:
                 service=self._service,
                 version=__version__,
                 expire=self.settings.service_expire,
+                renew=self.settings.service_renew,
                 capacity=self.settings.service_capacity,
             )
         self._log.info("registered", key=self.key, host=self._host, pid=int(self._pid), started=self._renewed)
@@ -90,6 +91,7 @@ class Registry:
                 host=self._host,
                 pid=self._pid,
                 expire=self.settings.service_expire,
+                renew=self.settings.service_renew,
                 capacity=self.settings.service_capacity,
             )
         except ResponseError:

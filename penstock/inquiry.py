@@ -177,7 +177,8 @@ async def _monitors(redis: "Redis", service_redis: "Redis", keys: Keys) -> tuple
     for namespace, one in await serving(redis, service_redis, "monitor"):
         lists = await redis.hkeys(encoded(Keys(namespace).lists))
         if any(decoded(name).endswith(f":pending:{keys.namespace}") for name in lists):
-            watching.append(f"{namespace}:{one.id} (pid {one.pid} on {one.host})")
+            late = ", late" if one.late else ""
+            watching.append(f"{namespace}:{one.id} (pid {one.pid} on {one.host}{late})")
     return tuple(watching)
 
 

@@ -13,6 +13,9 @@ from penstock.snapshot import Snapshot
 TRACES: Final = {":ids": "LIST", ":owners": "ZSET", ":lists": "HASH"}
 """How the names of keys end that tell of a namespace, and their types; others may have such names too."""
 
+SLACK: Final = 5.0
+"""Seconds that a renewal may come after its time."""
+
 CHUNK: Final = 1_000
 """Instances that are read at one instant."""
 
@@ -34,6 +37,8 @@ class Instance:
     renewed_ago: float | None
     ttl: int
     """Seconds until it counts as dead unless it renews; -1: never."""
+    late: bool = False
+    """Whether it has missed a renewal: it is dead, hangs, or does not reach the server."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +109,13 @@ def _instance(id: str, fields: dict[bytes, bytes], ttl: int, now: float) -> Inst
     renewed = _number(words.get("renewed")) or _number(words.get("started"))
     host, pid, service, version = (words.get(name, "-") for name in ("host", "pid", "service", "version"))
     renewed_ago = None if renewed is None else max(0.0, now - renewed)
-    return Instance(id, host, pid, service, version, _number(words.get("started")), renewed_ago, ttl)
+    late = is_late(renewed_ago, _number(words.get("renew")))
+    return Instance(id, host, pid, service, version, _number(words.get("started")), renewed_ago, ttl, late)
+
+
+def is_late(renewed_ago: float | None, renew: float | None) -> bool:
+    """Whether an instance that renews every ``renew`` seconds has missed one; False where it does not say."""
+    return renewed_ago is not None and renew is not None and renewed_ago > renew + SLACK
 
 
 async def held(redis: "Redis", keys: Keys) -> list[Held]:

@@ -40,6 +40,9 @@ async def test_what_has_registered_is_drawn_with_what_waits(hop: Service, redis:
         await redis.lpush("in", *map(str, range(100)))
         await eventually(lambda: _is(redis, "out1", 100))
         result = await penstock("map", "--live", "--once", redis=redis_url)
+        await redis.hset("demo:1", "renewed", (await redis.time())[0] - 41)
+        late = await penstock("map", "--live", "--once", redis=redis_url)
+        assert "─▶ demo (mpush)  1 late" in late.text
         assert hop.stop() == 0
     assert (result.status, result.error) == (0, "")
     title, *lines = result.text.splitlines()

@@ -112,7 +112,7 @@ async def test_json_says_it_all(redis: Redis, redis_url: str) -> None:
     (instance,) = told["instances"]
     assert instance | {"started": 0, "renewed_ago": 0, "ttl": 0} == {
         "id": "3", "host": "oak", "pid": "77", "service": "mpush", "version": "1", "started": 0, "renewed_ago": 0,
-        "ttl": 0,
+        "ttl": 0, "late": False,
     }  # fmt: skip
     assert 5 <= instance["renewed_ago"] < 10
     assert {"name": "out0", "role": "out", "type": "none", "length": 0, "oldest": None} in told["lists"]
@@ -259,3 +259,25 @@ async def test_names_play_no_tricks_on_a_terminal(redis: Redis, redis_url: str) 
     result = await penstock("status", "demo", redis=redis_url)
     assert "\\x1b[31mred\\n[bold]" in result.text
     assert "\x1b" not in result.text
+
+
+async def renewed(redis: Redis, namespace: str, id: str, ago: int, renew: int = 15) -> None:
+    await register(redis, namespace, id)
+    moment = (await redis.time())[0] - ago
+    await redis.hset(Keys(namespace).instance(id), mapping={"renewed": moment, "renew": renew})
+
+
+async def test_an_instance_that_has_missed_a_renewal_is_shown_as_late(redis: Redis, redis_url: str) -> None:
+    await renewed(redis, "demo", "1", ago=12)
+    await renewed(redis, "demo", "2", ago=41)
+    await renewed(redis, "demo", "3", ago=41, renew=40)
+    found = (await penstock("status", "demo", "--json", redis=redis_url)).json["instances"]
+    assert {one["id"]: one["late"] for one in found} == {"1": False, "2": True, "3": False}
+    shown = (await penstock("status", "demo", redis=redis_url)).text
+    assert "41 s ago, late" in shown
+    assert shown.count(", late") == 1
+    assert "late: no renewal has come in time" in shown
+    all_of_it = await penstock("status", redis=redis_url)
+    assert cells(all_of_it, "demo")[2] == "2 + 1 late"
+    (row,) = (await penstock("status", "--json", redis=redis_url)).json["namespaces"]
+    assert (row["instances"], row["late"]) == (3, 1)

@@ -207,6 +207,17 @@ async def test_series_of_an_instance_that_is_gone_disappear(redis: Redis) -> Non
         assert found("instances", service="mdispatch") == 0, "an alarm needs a number"
 
 
+async def test_an_instance_that_has_missed_a_renewal_is_counted_as_late(redis: Redis) -> None:
+    await policy(redis)
+    await instance(redis, 1, renewed=41)
+    await instance(redis, 2)
+    for id in ("1", "2"):
+        await redis.hset(f"demo:{id}", "renew", "15")
+    found = await scraped(redis)
+    assert (found("instances", service="mdispatch"), found("instances_late", service="mdispatch")) == (1, 1)
+    assert found("instance_renewed_seconds", id="1", service="mdispatch", host="host1") == pytest.approx(41, abs=2)
+
+
 async def test_instances_may_be_registered_on_another_server(redis: Redis, redis_url: str) -> None:
     await policy(redis)
     async with Redis.from_url(redis_url.replace("/0", "/1")) as elsewhere:
@@ -231,7 +242,13 @@ async def test_the_namespace_of_an_mpush_shows_what_it_has(redis: Redis) -> None
     assert found("list_length", list="a", role="out") == 7
     assert {name for name in found.names if name.startswith("penstock_")} == {
         *("penstock_taken_total", "penstock_delivered_total", "penstock_dropped_total", "penstock_dead_total"),
-        *("penstock_list_length", "penstock_instances", "penstock_instance_renewed_seconds", "penstock_up"),
+        *(
+            "penstock_list_length",
+            "penstock_instances",
+            "penstock_instances_late",
+            "penstock_instance_renewed_seconds",
+            "penstock_up",
+        ),
     }
 
 

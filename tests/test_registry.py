@@ -40,6 +40,7 @@ async def test_an_instance_is_registered_with_what_an_operator_asks_for(redis: R
         (b"pid", str(os.getpid()).encode()),
         (b"started", started),
         (b"renewed", started),
+        (b"renew", b"15"),
         (b"service", b"mpush"),
         (b"version", __version__.encode()),
         (b"counts", b"entries"),
@@ -132,7 +133,7 @@ async def test_a_name_that_is_taken_is_not_taken_again(redis: Redis) -> None:
 
 
 async def test_the_script_refuses_a_name_that_is_taken_and_changes_nothing(redis: Redis) -> None:
-    named = {"id": "1", "host": "oak", "service": "mpush", "version": "1", "expire": 60, "capacity": 10}
+    named = {"id": "1", "host": "oak", "service": "mpush", "version": "1", "expire": 60, "renew": 15, "capacity": 10}
     keys = {"instance": KEYS.instance("1"), "ids": KEYS.ids}
     started = await REGISTER(redis, pid=1, **keys, **named)
     assert abs(started - (await redis.time())[0]) <= 1
@@ -219,7 +220,7 @@ async def test_leaving_leaves_the_others_alone(redis: Redis) -> None:
 
 async def test_the_script_renews_nothing_that_is_not_its_own(redis: Redis) -> None:
     await redis.hset(KEYS.instance("1"), mapping={"host": "oak", "pid": "1"})
-    named = {"instance": KEYS.instance("1"), "ids": KEYS.ids, "id": "1", "expire": 60, "capacity": 10}
+    named = {"instance": KEYS.instance("1"), "ids": KEYS.ids, "id": "1", "expire": 60, "renew": 15, "capacity": 10}
     assert await RENEW(redis, host="elm", pid="1", **named) == 0
     assert await RENEW(redis, host="oak", pid="11", **named) == 0
     assert await redis.ttl(KEYS.instance("1")) == -1

@@ -1,7 +1,7 @@
 -- Enter a new instance in the registry; refused where its name is taken.
 --
 -- FLAGS allow-oom
--- KEYS instance   hash   host pid started renewed service version of one live instance
+-- KEYS instance   hash   host pid started renewed renew service version of one live instance
 -- KEYS ids        list   ids of live instances, newest at the head
 -- ARGV id         the instance's id
 -- ARGV host       where it runs
@@ -9,6 +9,7 @@
 -- ARGV service    what it is
 -- ARGV version    of which Penstock
 -- ARGV expire     the registration's life unless renewed (s)
+-- ARGV renew      how often it will be renewed (s)
 -- ARGV capacity   most ids to list
 -- Returns when it started (s since the epoch), or 0 where the name is taken. Run twice: the second run is refused.
 if redis.call('EXISTS', instance) == 1 then return 0 end
@@ -17,8 +18,8 @@ if kind ~= 'list' and kind ~= 'none' then
   return redis.error_reply('WRONGTYPE ' .. ids .. ' holds a ' .. kind .. ', expected a list')
 end
 local now = redis.call('TIME')[1]
-redis.call('HSET', instance, 'host', host, 'pid', pid, 'started', now, 'renewed', now, 'service', service, 'version',
-  version, 'counts', 'entries')
+redis.call('HSET', instance, 'host', host, 'pid', pid, 'started', now, 'renewed', now, 'renew', renew,
+  'service', service, 'version', version, 'counts', 'entries')
 redis.call('EXPIRE', instance, expire)
 redis.call('LPUSH', ids, id)
 redis.call('LTRIM', ids, 0, capacity - 1)

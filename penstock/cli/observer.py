@@ -133,7 +133,8 @@ def _busy(namespace: str, looks: Looks) -> str:
     service = looks.last.services.get(namespace)
     if service is None:
         return ""
-    words = [f"{service.alive} alive" if service.alive else "not running"]
+    words = [f"{service.alive} alive"] * bool(service.alive) + [f"{service.late} late"] * bool(service.late)
+    words = words or ["not running"]
     if rate := looks.taking(namespace):
         words.append(_a_second(rate))
     if service.pending:

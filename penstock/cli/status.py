@@ -46,14 +46,23 @@ async def _all(redis: "Redis", service_redis: "Redis", as_json: bool) -> None:
         lists = await held(redis, Keys(name))
         lengths = {role: sum(one.length for one in lists if one.role == role) for role in ("in", "pending", "dead")}
         services = sorted({instance.service for instance in alive}) or await _registered(redis, Keys(name))
-        rows.append({"namespace": name, "services": services, "instances": len(alive), **lengths})
+        late = sum(one.late for one in alive)
+        rows.append({"namespace": name, "services": services, "instances": len(alive), "late": late, **lengths})
     if as_json:
         print_json({"namespaces": rows})
     elif rows:
-        cells = [[shown(r["namespace"]), shown(", ".join(r["services"])) or "-", *list(r.values())[2:]] for r in rows]
+        cells = [
+            [shown(r["namespace"]), shown(", ".join(r["services"])) or "-", _alive(r), *list(r.values())[4:]]
+            for r in rows
+        ]
         print_table("Namespaces", ("namespace", "service", "alive", "waiting", "pending", "dead letters"), cells)
     else:
         typer.echo("no namespaces: no service with a redisNamespace has registered here")
+
+
+def _alive(row: dict[str, Any]) -> str:
+    on_time = row["instances"] - row["late"]
+    return f"{on_time} + {row['late']} late" if row["late"] else str(on_time)
 
 
 async def _registered(redis: "Redis", keys: "Keys") -> list[str]:
@@ -81,7 +90,9 @@ async def _one(redis: "Redis", service_redis: "Redis", namespace: str, as_json: 
         print_json({"namespace": namespace, **found, **state, "metrics": metrics})
         return
     if alive:
-        print_table(f"{shown(namespace)}: instances alive", INSTANCE, map(_instance, alive))
+        print_table(f"{shown(namespace)}: instances", INSTANCE, map(_instance, alive))
+        if any(one.late for one in alive):
+            typer.echo("late: no renewal has come in time; the instance is dead, hangs, or does not reach the server")
     else:
         typer.echo(f"{shown(namespace)}: no instance is alive")
     if lists:
@@ -101,7 +112,7 @@ INSTANCE = ("id", "service", "host", "pid", "started", "renewed", "ttl")
 
 def _instance(one: "Instance") -> list[object]:
     started = "-" if one.started is None else f"{datetime.fromtimestamp(one.started, UTC):%Y-%m-%d %H:%M:%S} UTC"
-    renewed = "-" if one.renewed_ago is None else f"{age(one.renewed_ago)} ago"
+    renewed = "-" if one.renewed_ago is None else f"{age(one.renewed_ago)} ago{', late' if one.late else ''}"
     ttl = f"{one.ttl} s" if one.ttl >= 0 else "none: it never expires"
     return [shown(one.id), shown(one.service), shown(one.host), shown(one.pid), started, renewed, ttl]
 

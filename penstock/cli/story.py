@@ -158,4 +158,5 @@ def _instance(here: Whereabouts) -> str:
     name = shown(f"{here.namespace}:{here.service}") if here.service else "an unknown instance"
     if here.instance is None:
         return f"{name}, which is not alive any more" if here.service else name
-    return f"{name} (pid {shown(here.instance.pid)} on {shown(here.instance.host)}, alive)"
+    state = f"late: renewed {age(here.instance.renewed_ago)} ago" if here.instance.late else "alive"
+    return f"{name} (pid {shown(here.instance.pid)} on {shown(here.instance.host)}, {state})"

@@ -10,6 +10,7 @@ from penstock.keys import Keys, pending_of
 from penstock.letters import Letter
 from penstock.metrics import number
 from penstock.names import decoded, encoded
+from penstock.survey import is_late
 from penstock.topology import Part, Place, Topology
 from penstock.topology.observed import Counted, Look
 from penstock.topology.sketch import home
@@ -37,29 +38,35 @@ async def look(redis: "Redis", topology: Topology, server: str, found: Look) -> 
                 found.oldest[place] = max(0.0, seconds + micros / 1e6 - at)
     counted = replies[2 * len(places) :]
     read = [(part, counted[start * CALLS :][:CALLS]) for start, part in enumerate(services.values())]
-    await _add_services(redis, read, found)
+    await _add_services(redis, read, found, seconds)
 
 
-async def _add_services(redis: "Redis", read: Sequence[tuple[Part, Sequence[Any]]], found: Look) -> None:
+async def _add_services(redis: "Redis", read: Sequence[tuple[Part, Sequence[Any]]], found: Look, now: float) -> None:
     """Who is alive, and what is in hand."""
     calls: list[list[Call]] = []
     for part, (ids, owners, *_) in read:
         keys, listed = Keys(str(part.namespace)), [decoded(id) for id in _list(ids)]
         bases = dict.fromkeys(end.key for end in part.using("keeps"))
         lists = [pending_of(base, id) for base in bases for id in (None, *map(decoded, _list(owners)))]
-        calls.append([*(("EXISTS", keys.instance(id)) for id in listed), *(("LLEN", name) for name in lists)])
+        instances = [("HMGET", keys.instance(id), "host", "renewed", "renew") for id in listed]
+        calls.append([*instances, *(("LLEN", name) for name in lists)])
     replies = iter(await _all(redis, [call for each in calls for call in each]))
     for (part, (_, _, taken, delivered, retried)), own in zip(read, calls, strict=True):
-        answers = [(verb, next(replies)) for verb, _ in own]
-        alive, pending = (sum(n for verb, n in answers if verb == wanted and isinstance(n, int)) for wanted in VERBS)
+        answers = [next(replies) for _ in own]
+        ages = [_renewed(answer, now) for answer in answers if isinstance(answer, list) and answer[0]]
+        late, pending = sum(is_late(*each) for each in ages), sum(each for each in answers if isinstance(each, int))
         counts = {decoded(name): _number(value) for name, value in _hash(delivered).items()}
         lists = [name for name in counts if name != "count"]
         if len(lists) == 1:
             counts[lists[0]] += _number(retried)
-        found.services[str(part.namespace)] = Counted(alive, pending, _number(taken), counts)
+        found.services[str(part.namespace)] = Counted(len(ages) - late, pending, _number(taken), counts, late)
 
 
-VERBS: Final = ("EXISTS", "LLEN")
+def _renewed(fields: Sequence[Any], now: float) -> tuple[float | None, float | None]:
+    """How long ago an instance renewed, and how often it does (s)."""
+    _, renewed, renew = fields
+    at = number(renewed)
+    return None if at is None else now - at, number(renew)
 
 
 def _of_list(place: Place, is_stream: bool, is_dead: bool) -> list[Call]:

@@ -27,6 +27,8 @@ class Counted:
     taken: int
     delivered: Mapping[str, int]
     """By list, retries included."""
+    late: int = 0
+    """Instances that have missed a renewal; the others are ``alive``."""
 
 
 @dataclass

@@ -25,9 +25,10 @@ GAUGES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
         (),
     ),
     "link_round_trip_seconds": ("Seconds from sending the last batch until its answer.", ()),
-    "instances": ("Instances that are alive.", ("service",)),
+    "instances": ("Instances that renew their registrations in time.", ("service",)),
+    "instances_late": ("Instances that have missed a renewal: dead, hanging, or out of reach.", ("service",)),
     "instance_renewed_seconds": (
-        "Seconds since a live instance last renewed its registration.",
+        "Seconds since an instance last renewed its registration.",
         ("id", "service", "host"),
     ),
 }
@@ -140,11 +141,13 @@ def _add_gauges(gauges: dict[str, GaugeMetricFamily], reading: Reading) -> None:
     for name, field in LINK.items() if reading.link else ():
         add(name, getattr(reading.link, field))
     alive = Counter({"mdispatch": 0} if reading.tracked else {})
+    late = Counter(instance.service for instance in reading.instances if instance.late)
     for instance in reading.instances:
-        alive[instance.service] += 1
+        alive[instance.service] += not instance.late
         add("instance_renewed_seconds", instance.renewed_ago, instance.id, instance.service, instance.host)
     for service, count in alive.items():
         add("instances", count, service)
+        add("instances_late", late[service], service)
 
 
 def _add_counters(counters: dict[str, CounterMetricFamily], dead: CounterMetricFamily, reading: Reading) -> None:
