@@ -16,6 +16,7 @@ from penstock import __version__
 from penstock.keys import Keys
 from penstock.lua import Script
 from penstock.names import decoded
+from penstock.topology import server_of
 
 LUA: Final = Path(__file__).parent / "lua"
 _next_id, _register, _renew, _compact, _deregister, _answer = (
@@ -75,10 +76,16 @@ class Registry:
                 expire=self.settings.service_expire,
                 renew=self.settings.service_renew,
                 capacity=self.settings.service_capacity,
+                lists=self._lists(),
             )
         self._log.info("registered", key=self.key, host=self._host, pid=int(self._pid), started=self._renewed)
         await self._compact_ids()
         return self.id
+
+    def _lists(self) -> str:
+        """The server of the lists, without a password, where it is another one than that of the registrations."""
+        lists, registry = server_of(self.settings.redis), server_of(self.settings.service_redis or self.settings.redis)
+        return "" if lists == registry else lists
 
     async def renew(self) -> Presence:
         """Keep the registration for another ``serviceExpire`` and take the dead off the list."""

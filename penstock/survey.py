@@ -97,6 +97,31 @@ async def _alive(service_redis: "Redis", keys: Keys, ids: list[str]) -> list[Ins
     return [_instance(id, fields, ttl, seconds) for id, fields, ttl in pairs if fields]
 
 
+@dataclass(frozen=True)
+class Elsewhere:
+    """The servers of a namespace as it names them, host, port and database; empty for the one that was asked."""
+
+    lists: str = ""
+    registry: str = ""
+
+
+async def elsewhere(redis: "Redis", keys: Keys) -> Elsewhere:
+    """Where else the lists or the registrations of a namespace are, as its services have said on ``redis``."""
+    if await redis.exists(encoded(keys.lists)):
+        return Elsewhere(registry=_registry(await redis.get(encoded(keys.shape))))
+    for id in await redis.lrange(encoded(keys.ids), 0, -1):
+        if lists := await redis.hget(encoded(keys.instance(decoded(id))), "lists"):
+            return Elsewhere(lists=decoded(lists))
+    return Elsewhere()
+
+
+def _registry(shape: Any) -> str:
+    try:
+        return str(json.loads(shape or b"{}").get("registry", ""))
+    except (ValueError, AttributeError):
+        return ""
+
+
 async def serving(redis: "Redis", service_redis: "Redis", service: str) -> list[tuple[str, Instance]]:
     """The live instances of a service, each with its namespace; looks through all keys."""
     names = await namespaces(redis, service_redis)

@@ -1,7 +1,7 @@
 -- Enter a new instance in the registry; refused where its name is taken.
 --
 -- FLAGS allow-oom
--- KEYS instance   hash   host pid started renewed renew service version of one live instance
+-- KEYS instance   hash   host pid started renewed renew service version counts, and `lists`, of one live instance
 -- KEYS ids        list   ids of live instances, newest at the head
 -- ARGV id         the instance's id
 -- ARGV host       where it runs
@@ -11,6 +11,7 @@
 -- ARGV expire     the registration's life unless renewed (s)
 -- ARGV renew      how often it will be renewed (s)
 -- ARGV capacity   most ids to list
+-- ARGV lists      the server of its lists, host:port/database, where that is another one; else empty
 -- Returns when it started (s since the epoch), or 0 where the name is taken. Run twice: the second run is refused.
 if redis.call('EXISTS', instance) == 1 then return 0 end
 local kind = redis.call('TYPE', ids).ok
@@ -20,6 +21,7 @@ end
 local now = redis.call('TIME')[1]
 redis.call('HSET', instance, 'host', host, 'pid', pid, 'started', now, 'renewed', now, 'renew', renew,
   'service', service, 'version', version, 'counts', 'entries')
+if lists ~= '' then redis.call('HSET', instance, 'lists', lists) end
 redis.call('EXPIRE', instance, expire)
 redis.call('LPUSH', ids, id)
 redis.call('LTRIM', ids, 0, capacity - 1)

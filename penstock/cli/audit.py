@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.cli.address import located
+from penstock.cli.elsewhere import lists_of
 from penstock.cli.frame import DEFAULT, Failed, Json, Misused, complain, connected, require_path, run, surroundings
 from penstock.cli.status import unknown
 from penstock.cli.text import print_json, print_table, shown
@@ -160,7 +161,7 @@ def _moves(result: "Audit | Ledger") -> bool:
 
 
 async def _one(namespace: str, url: str) -> "Audit | Ledger":
-    async with connected(url) as redis:
+    async with lists_of(namespace, url) as redis:
         result = await _sums(redis, namespace)
         if result is None:
             raise await unknown(redis, redis, namespace)

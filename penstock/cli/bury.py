@@ -6,7 +6,8 @@ import typer
 
 from penstock.cli.bar import progress
 from penstock.cli.choice import All, Ids, Reason, Since, chosen, require_ids_or_all, require_letters
-from penstock.cli.frame import DEFAULT, Json, Misused, RedisUrl, complain, connected, run
+from penstock.cli.elsewhere import lists_of
+from penstock.cli.frame import DEFAULT, Json, Misused, RedisUrl, complain, run
 from penstock.cli.revive import missing
 from penstock.cli.text import print_json, shown
 
@@ -42,7 +43,7 @@ async def _bury(
     from penstock.revival import Outcome, bury
 
     keys, outcome = Keys(namespace), Outcome()
-    async with connected(url) as redis:
+    async with lists_of(namespace, url) as redis:
         choice, _ = await chosen(redis, ids, *conditions)
         length = await require_letters(redis, keys)
         if not (ids or yes):

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from penstock.cli.frame import DEFAULT, Failed, Json, Misused, RedisUrl, ServiceRedisUrl, both, run
+from penstock.cli.elsewhere import servers_of
+from penstock.cli.frame import DEFAULT, Failed, Json, Misused, RedisUrl, ServiceRedisUrl, run
 from penstock.cli.status import unknown
 from penstock.cli.text import print_json, shown
 from penstock.names import decoded, encoded
@@ -41,7 +42,7 @@ async def _clear(namespace: str, yes: bool, url: str, service_url: str | None, a
     from penstock.survey import held, instances
 
     keys = Keys(namespace)
-    async with both(url, service_url) as (redis, service_redis):
+    async with servers_of(namespace, url, service_url) as (redis, service_redis):
         if alive := await instances(redis, service_redis, keys):
             ids = ", ".join(shown(one.id) for one in alive)
             raise Failed(f"{shown(namespace)} has live instances ({ids}): run penstock stop {shown(namespace)} --all")

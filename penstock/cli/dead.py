@@ -8,7 +8,8 @@ import typer
 
 from penstock.cli.bar import progress
 from penstock.cli.choice import Reason, Since, chosen, require_letters
-from penstock.cli.frame import DEFAULT, Json, RedisUrl, connected, run
+from penstock.cli.elsewhere import lists_of
+from penstock.cli.frame import DEFAULT, Json, RedisUrl, run
 from penstock.cli.text import age, clock, print_json, print_table, shown
 from penstock.names import decoded
 
@@ -51,7 +52,7 @@ async def _dead(
     from penstock.keys import Keys
 
     keys = Keys(namespace)
-    async with connected(url) as redis:
+    async with lists_of(namespace, url) as redis:
         choice, now = await chosen(redis, None, reason, since)
         choice = replace(choice, until=None)
         length = await require_letters(redis, keys)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.cli.choice import Named, named_by, not_in_flight, require_tracked
-from penstock.cli.frame import DEFAULT, Json, RedisUrl, connected, run
+from penstock.cli.elsewhere import lists_of
+from penstock.cli.frame import DEFAULT, Json, RedisUrl, run
 from penstock.cli.text import print_json, shown
 from penstock.names import encoded
 
@@ -40,7 +41,7 @@ async def _done(namespace: str, word: str, by: "By", wait: float, url: str, as_j
     from penstock.tracking import find
 
     keys = Keys(namespace)
-    async with connected(url) as redis:
+    async with lists_of(namespace, url) as redis:
         policy = await require_tracked(redis, keys)
         found = await find(redis, keys, word, by)
         if found is None or not await _is_open(redis, keys, found.id):

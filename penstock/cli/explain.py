@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.cli.choice import Named, named_by, require_tracked
-from penstock.cli.frame import DEFAULT, Json, RedisUrl, ServiceRedisUrl, both, require_list, run
+from penstock.cli.elsewhere import servers_of
+from penstock.cli.frame import DEFAULT, Json, RedisUrl, ServiceRedisUrl, require_list, run
 from penstock.cli.text import print_json
 from penstock.names import encoded
 
@@ -35,7 +36,7 @@ async def _explain(namespace: str, word: str, by: "By", urls: tuple[str, str | N
     from penstock.keys import Keys
 
     keys = Keys(namespace)
-    async with both(*urls) as (redis, service_redis):
+    async with servers_of(namespace, *urls) as (redis, service_redis):
         policy = await require_tracked(redis, keys)
         await require_list(redis, encoded(keys.dead))
         found = await whereabouts(redis, service_redis, keys, policy, word, by)

@@ -6,7 +6,8 @@ import typer
 
 from penstock.cli.bar import progress
 from penstock.cli.choice import All, Ids, Reason, Since, chosen, require_ids_or_all, require_letters
-from penstock.cli.frame import DEFAULT, Json, RedisUrl, complain, connected, run
+from penstock.cli.elsewhere import lists_of
+from penstock.cli.frame import DEFAULT, Json, RedisUrl, complain, run
 from penstock.cli.text import print_json, shown
 from penstock.names import decoded, encoded
 
@@ -44,7 +45,7 @@ async def _revive(
     from penstock.revival import Outcome, revive
 
     keys, outcome = Keys(namespace), Outcome()
-    async with connected(url) as redis:
+    async with lists_of(namespace, url) as redis:
         choice, _ = await chosen(redis, ids, reason, since)
         length = await require_letters(redis, keys)
         try:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from penstock.cli.elsewhere import servers_of
 from penstock.cli.frame import DEFAULT, Failed, Json, RedisUrl, ServiceRedisUrl, both, run
 from penstock.cli.text import age, print_json, print_table, shown
 
@@ -28,10 +29,11 @@ def status(
 
 
 async def _status(namespace: str | None, url: str, service_url: str | None, as_json: bool) -> int:
-    async with both(url, service_url) as (redis, service_redis):
-        if namespace is None:
+    if namespace is None:
+        async with both(url, service_url) as (redis, service_redis):
             await _all(redis, service_redis, as_json)
-        else:
+    else:
+        async with servers_of(namespace, url, service_url) as (redis, service_redis):
             await _one(redis, service_redis, namespace, as_json)
     return 0
 
@@ -156,5 +158,8 @@ async def unknown(redis: "Redis", service_redis: "Redis", namespace: str) -> Fai
     from penstock.survey import namespaces
 
     known = await namespaces(redis, service_redis)
+    if namespace in known:
+        here = f"{shown(namespace)} is registered here, but its lists are on another server"
+        return Failed(f"{here}: name it with --redis URL, and this one with --service-redis")
     there = f"there {'is' if len(known) == 1 else 'are'} {', '.join(map(shown, known[:10]))}" if known else "none is"
     return Failed(f"no service has registered in the namespace {shown(namespace)}: {there} on this server")

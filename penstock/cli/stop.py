@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.frame import DEFAULT, Failed, Json, RedisUrl, ServiceRedisUrl, both, run
+from penstock.cli.elsewhere import servers_of
+from penstock.cli.frame import DEFAULT, Failed, Json, RedisUrl, ServiceRedisUrl, run
 from penstock.cli.text import print_json, shown
 from penstock.names import decoded, encoded
 
@@ -42,7 +43,7 @@ async def _stop(namespace: str, id: str | None, wait: float, urls: tuple[str, st
     from penstock.survey import instances
 
     keys = Keys(namespace)
-    async with both(*urls) as (redis, service_redis):
+    async with servers_of(namespace, *urls) as (redis, service_redis):
         alive = await instances(redis, service_redis, keys)
         chosen = [instance for instance in alive if id in (None, instance.id)]
         if not chosen:

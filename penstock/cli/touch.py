@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.cli.choice import Named, named_by, not_in_flight, require_tracked
-from penstock.cli.frame import DEFAULT, Json, Misused, RedisUrl, connected, run
+from penstock.cli.elsewhere import lists_of
+from penstock.cli.frame import DEFAULT, Json, Misused, RedisUrl, run
 from penstock.cli.text import age, clock, print_json, shown
 from penstock.names import decoded
 
@@ -43,7 +44,7 @@ async def _touch(namespace: str, word: str, by: "By", seconds: float | None, url
     from penstock.tracking import find, touch
 
     keys = Keys(namespace)
-    async with connected(url) as redis:
+    async with lists_of(namespace, url) as redis:
         await require_tracked(redis, keys)
         found = await find(redis, keys, word, by)
         try:

@@ -6,7 +6,8 @@ import typer
 
 from penstock.cli.bar import progress
 from penstock.cli.choice import Named, named_by, require_tracked
-from penstock.cli.frame import DEFAULT, Failed, Json, RedisUrl, connected, run
+from penstock.cli.elsewhere import lists_of
+from penstock.cli.frame import DEFAULT, Failed, Json, RedisUrl, run
 from penstock.cli.text import clock, print_json, print_table, shown
 from penstock.names import decoded, encoded
 
@@ -42,7 +43,7 @@ async def _trace(namespace: str, word: str, by: "By", url: str, as_json: bool) -
     from penstock.keys import Keys
 
     keys = Keys(namespace)
-    async with connected(url) as redis:
+    async with lists_of(namespace, url) as redis:
         await require_tracked(redis, keys)
         found = await _events(redis, keys, word, by)
         if not found:

@@ -18,7 +18,9 @@ def written(settings: Any) -> str:
     """
     shape: Shape = settings.shape()
     ends, watched = ([_plain(end, settings.redis) for end in each] for each in (shape.ends, shape.watched))
-    return json.dumps({"service": settings.service, "ends": ends, "watched": watched, "watches": shape.watches})
+    known = {"service": settings.service, "ends": ends, "watched": watched, "watches": shape.watches}
+    registry = server_of(settings.service_redis or settings.redis)
+    return json.dumps(known | ({} if registry == server_of(settings.redis) else {"registry": registry}))
 
 
 async def read(redis: "Redis", url: str, namespaces: Iterable[str]) -> Topology:

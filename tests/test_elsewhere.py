@@ -1,0 +1,96 @@
+"""Registry and lists of a namespace on two servers: tools find the other one by themselves, or name the option."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+
+from penstock.cli.elsewhere import beside
+from penstock.embedded import EmbeddedServer
+from tests.commandline import penstock
+from tests.harness import Service
+
+NAMES = {"in_": "in", "pending": "pending", "out": ["a", "b"], "redis_namespace": "demo"}
+
+
+@pytest.fixture(params=["database", "server"])
+def registry_url(request: pytest.FixtureRequest, redis_url: str) -> Iterator[str]:
+    """Another database of the same server, as in the original's sample, or another server."""
+    if request.param == "database":
+        yield redis_url.removesuffix("/0") + "/7"
+    else:
+        with EmbeddedServer() as other:
+            yield other.url
+
+
+@pytest.fixture
+async def hop(redis: Redis, redis_url: str, registry_url: str, tmp_path: Path) -> AsyncIterator[Redis]:
+    """An mpush of which a message has been moved; the client is that of its registry."""
+    settings = NAMES | {"redis": redis_url, "service_redis": registry_url}
+    async with Redis.from_url(registry_url) as registry:
+        await registry.flushdb()
+        with Service("mpush", tmp_path / "log", **settings):
+            await redis.lpush("in", "message")
+            while not await redis.llen("a"):
+                await asyncio.sleep(0.02)
+            yield registry
+
+
+@pytest.mark.parametrize("words", [["status", "demo", "--json"], ["audit", "demo"], ["dead", "demo"]], ids=" ".join)
+@pytest.mark.usefixtures("hop")
+async def test_a_tool_finds_the_other_server(redis_url: str, registry_url: str, words: list[str]) -> None:
+    from_lists, from_registry = [await penstock(*words, redis=url) for url in (redis_url, registry_url)]
+    assert (from_lists.status, from_lists.error) == (from_registry.status, from_registry.error) == (0, "")
+    if words[0] == "status":
+        for told in (from_lists.json, from_registry.json):
+            assert [one["service"] for one in told["instances"]] == ["mpush"]
+            assert {"name": "a", "role": "out", "type": "list", "length": 1, "oldest": None} in told["lists"]
+            assert told["metrics"]["delivered"]["count"] == "2"
+    else:
+        assert from_lists.text == from_registry.text
+
+
+async def test_stop_finds_the_other_server(hop: Redis, redis_url: str) -> None:
+    result = await penstock("stop", "demo", "--all", redis=redis_url)
+    assert (result.status, result.error) == (0, "")
+    assert not await hop.exists("demo:1")
+
+
+async def test_no_password_is_stored(redis: Any, redis_url: str, registry_url: str, hop: Any) -> None:
+    stored = [await redis.get("demo:shape"), *(await hop.hgetall("demo:1")).values()]
+    assert b"@" not in b"".join(stored)
+    assert redis_url.partition("//")[2].replace("127.0.0.1", "localhost").encode() in stored
+    assert registry_url.partition("//")[2].replace("127.0.0.1", "localhost").encode() in stored[0]
+
+
+async def test_one_that_cannot_be_reached_is_named_with_the_option(redis: Any, redis_url: str, hop: Any) -> None:
+    shape = (await redis.get("demo:shape")).decode()
+    server = shape.partition('"registry": "')[2].partition('"')[0]
+    await redis.set("demo:shape", shape.replace(server, "127.0.0.1:1/0"))
+    result = await penstock("status", "demo", redis=redis_url)
+    assert result.status == 1
+    there = "of demo are on another server, 127.0.0.1:1/0: name it with"
+    assert f"the registrations {there} --service-redis URL" in result.error
+    await hop.hset("demo:1", "lists", "127.0.0.1:1/0")
+    registry = hop.connection_pool.connection_kwargs
+    result = await penstock("audit", "demo", redis=f"redis://127.0.0.1:{registry['port']}/{registry.get('db', 0)}")
+    assert result.status == 1
+    assert f"the lists {there} --redis URL" in result.error
+
+
+@pytest.mark.parametrize(
+    ("url", "server", "expected"),
+    [
+        ("redis://u:p@h:7000/1?x=1", "h:7000/0", "redis://u:p@h:7000/0?x=1"),
+        ("rediss://:p@h/1", "h:6379/2", "rediss://:p@h/2"),
+        ("redis://u:p@h:7000/1", "evil:7000/1", "redis://evil:7000/1"),
+        ("redis://u:p@h:7000/1", "h:7001/1", "redis://h:7001/1"),
+        ("redis://u:p@h:7000/1", "/run/redis.sock", "unix:///run/redis.sock"),
+        ("unix:///run/redis.sock", "h:7001/1", "redis://h:7001/1"),
+    ],
+)
+def test_a_login_is_sent_to_no_server_that_data_names(url: str, server: str, expected: str) -> None:
+    assert beside(url, server) == expected
