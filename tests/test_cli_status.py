@@ -274,7 +274,7 @@ async def test_an_instance_that_has_missed_a_renewal_is_shown_as_late(redis: Red
     found = (await penstock("status", "demo", "--json", redis=redis_url)).json["instances"]
     assert {one["id"]: one["late"] for one in found} == {"1": False, "2": True, "3": False}
     shown = (await penstock("status", "demo", redis=redis_url)).text
-    assert "41 s ago, late" in shown
+    assert re.search(r"4\d s ago, late", shown)
     assert shown.count(", late") == 1
     assert "late: no renewal has come in time" in shown
     all_of_it = await penstock("status", redis=redis_url)
