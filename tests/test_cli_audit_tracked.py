@@ -186,3 +186,24 @@ async def keep_moving(redis: Redis, enough: asyncio.Event) -> None:
             await transaction.execute()
         turn += 1
         await asyncio.sleep(0.005)
+
+
+async def test_answers_are_accounted_for_and_a_list_that_others_use_is_a_problem(
+    redis: Redis, redis_url: str, busy: None
+) -> None:
+    await count(redis, answers={"count": 9, "taken": 2, "expired": 1, "lasting": 1, "refused": 3})
+    await redis.zadd(KEYS.answers, {"to:a": 2e9, "to:b": 2e9})
+    await redis.hset(KEYS.answers_more, "to:a", 3)
+    await redis.rpush("to:a", "1", "2")
+    result = await penstock("audit", "demo", redis=redis_url)
+    assert (result.status, result.error) == (0, "")
+    law = (await penstock("audit", "demo", "--json", redis=redis_url)).json["laws"][-1]
+    ends = {"taken": 5, "expired": 1, "in lasting lists": 1, "unseen": 0, "waiting": 2, "not looked at": 0}
+    assert (law["whole"], law["count"], law["parts"], law["missing"]) == ("answers", 9, ends, 0)
+    await redis.rpush("to:b", *["accepted"] * 5)
+    await redis.expire("to:b", 60)
+    result = await penstock("audit", "demo", redis=redis_url)
+    assert result.status == 1
+    assert "'to:b' holds 5 messages, at most 1 of them answers" in " ".join(result.error.split())
+    await redis.hincrby(KEYS.metric("answers"), "count", 1)
+    assert "answers 10 is not taken 4" in " ".join((await penstock("audit", "demo", redis=redis_url)).error.split())

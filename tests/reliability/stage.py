@@ -18,6 +18,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError, ResponseError
 from redis.retry import Retry
 
+from penstock.answers import answers
 from penstock.audit import audit
 from penstock.keys import Keys, pending_of
 from penstock.ledger import ledger
@@ -267,9 +268,11 @@ def _poison(stage: Stage) -> Counter[bytes]:
 async def audited(stage: Stage) -> list[str]:
     """What ``penstock audit`` objects to."""
     async with AsyncRedis.from_url(stage.url) as redis:
-        found = await ledger(redis, stage.keys) or await audit(redis, stage.keys)
+        tracked = await ledger(redis, stage.keys)
+        found = tracked or await audit(redis, stage.keys)
+        _, problems = await answers(redis, stage.keys) if tracked else (None, [])
     assert found
-    return found.problems
+    return found.problems + problems
 
 
 def assert_registry_clean(stage: Stage, killed: Iterable[str] = ()) -> None:
