@@ -133,7 +133,16 @@ async def test_a_name_that_is_taken_is_not_taken_again(redis: Redis) -> None:
 
 
 async def test_the_script_refuses_a_name_that_is_taken_and_changes_nothing(redis: Redis) -> None:
-    named = {"id": "1", "host": "oak", "service": "mpush", "version": "1", "expire": 60, "renew": 15, "capacity": 10}
+    named = {
+        "id": "1",
+        "host": "oak",
+        "service": "mpush",
+        "version": "1",
+        "expire": 60,
+        "renew": 15,
+        "capacity": 10,
+        "lists": "",
+    }
     keys = {"instance": KEYS.instance("1"), "ids": KEYS.ids}
     started = await REGISTER(redis, pid=1, **keys, **named)
     assert abs(started - (await redis.time())[0]) <= 1
