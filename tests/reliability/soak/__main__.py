@@ -3,8 +3,10 @@
 import argparse
 import json
 import sys
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
+from pathlib import Path
 from threading import Lock
 
 from tests.reliability.nursery import Nursery
@@ -61,7 +63,8 @@ def main() -> int:
 
     def one(seed: int) -> Result:
         with Nursery(*MODULES) as nursery:
-            result = run_seed(nursery, seed, options.seconds, tell=lambda state: progress.tell(seed, state))
+            logs = Path(tempfile.gettempdir())
+            result = run_seed(nursery, seed, options.seconds, logs=logs, tell=lambda state: progress.tell(seed, state))
         progress.ended(result)
         return result
 

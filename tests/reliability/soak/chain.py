@@ -51,7 +51,7 @@ SETTINGS: Final[dict[str, dict[str, object]]] = {
         "in_": LEGS[1],
         "pending": "soak:track:pending",
         "out": WORK,
-        "message_timeout": 4,
+        "message_timeout": 5,
         "attempts": 6,
         "backoff": "[0.2]",
         "message_expire": 900,

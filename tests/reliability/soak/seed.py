@@ -23,7 +23,7 @@ MODULES: Final = ("common.main", "redis", *(f"services.{name}.service" for name 
 """What a nursery imports."""
 PAUSE: Final = 0.9
 """Seconds between two faults, on an average."""
-CROWDED: Final = 3_000
+CROWDED: Final = {IN: 3_000, LEGS[0]: 3_000, LEGS[1]: 1_000, WORK: 200}
 """Messages in a list at which no more are pushed for a while."""
 CALM: Final = 240.0
 """Seconds in which all that is on its way must have ended."""
@@ -64,7 +64,7 @@ class Publisher:
                 try:
                     redis.lpush(IN, *batch)
                     self.pushed.accepted += batch
-                    crowded = max(redis.llen(name) for name in (IN, *LEGS, WORK)) > CROWDED
+                    crowded = any(redis.llen(name) > most for name, most in CROWDED.items())
                 except ResponseError:
                     crowded = False  # nothing of a refused batch is there
                 except RedisError:
@@ -91,11 +91,13 @@ def run_seed(
     faults: bool = True,
     sabotage: Callable[[Chain], None] | None = None,
     loses: int = 0,
+    logs: Path | None = None,
     tell: Tell = lambda _: None,
 ) -> Result:
     """Run the chain and return what came of it.
 
-    ``sabotage`` happens once, amid the load, and ``loses`` makes the worker a broken one: both must be found.
+    ``sabotage`` happens once, amid the load, and ``loses`` makes the worker a broken one: both must be found. If the
+    seed fails, the logs of all processes are kept below ``logs``.
     """
     began, rng, happened = time.monotonic(), random.Random(seed), Counter[str]()
     with (
@@ -121,8 +123,8 @@ def run_seed(
         bad = {f"{place.name}": status for place, status in statuses if status != 0}
         counts = {name: dict(count) for name, count in ended.items()}
         result = Result(seed, found, time.monotonic() - began, dict(happened), waiting, counts, bad)
-        if not result.holds:
-            _keep(chain, seed)
+        if logs and not result.holds:
+            _keep(chain, logs / f"penstock-soak-failed-{seed}")
     return result
 
 
@@ -163,9 +165,7 @@ def _state(began: float, seconds: float, pushed: Pushed, happened: Counter[str])
     return f"{gone:.0f} of {seconds:.0f} s, {len(pushed.accepted):,} pushed, {happened.total()} faults"
 
 
-def _keep(chain: Chain, seed: int) -> None:
-    """Keep the logs of a seed that failed."""
-    directory = Path(tempfile.gettempdir()) / f"penstock-soak-failed-{seed}"
+def _keep(chain: Chain, directory: Path) -> None:
     directory.mkdir(exist_ok=True)
     for number, place in enumerate(chain.places):
         (directory / f"{place.name}-{number}.log").write_text(place.said())

@@ -17,17 +17,19 @@ from redis.retry import Retry
 from tests.reliability.soak.payloads import xid_of
 
 SETTLE: Final = """
+-- Settle the oldest message in hand if it is ARGV[1], then take another one; return the oldest in hand.
 for place = 1, #KEYS do
   local kind = redis.call('TYPE', KEYS[place]).ok
   if kind ~= 'list' and kind ~= 'none' then return redis.error_reply('WRONGTYPE ' .. KEYS[place]) end
 end
-if redis.call('LINDEX', KEYS[1], -1) ~= ARGV[1] then return 0 end
-if ARGV[2] ~= '' then
+local settles = redis.call('LINDEX', KEYS[1], -1) == ARGV[1]
+if settles and ARGV[2] ~= '' then
   if ARGV[3] == 'keep' then redis.call('LPUSH', KEYS[2], ARGV[1]) end
   redis.call('LPUSH', KEYS[3], ARGV[2])
 end
-redis.call('RPOP', KEYS[1])
-return 1
+if settles then redis.call('RPOP', KEYS[1]) end
+redis.call('LMOVE', KEYS[4], KEYS[1], 'RIGHT', 'LEFT')
+return redis.call('LINDEX', KEYS[1], -1)
 """
 
 
@@ -52,19 +54,23 @@ class Worker:
         while True:
             try:
                 self._redis.blmove(self._work, self._hand, 0.5, "RIGHT", "LEFT")
-                while (message := self._redis.lindex(self._hand, -1)) is not None:
-                    self._finish(message)
+                message = self._redis.lindex(self._hand, -1)
+                while message is not None:
+                    message = self._finish(message)
             except RedisError:
                 time.sleep(0.05)
 
-    def _finish(self, message: bytes) -> None:
+    def _finish(self, message: bytes) -> bytes | None:
+        """Return the next one."""
         xid = xid_of(message)
         answers = xid in self._silent or self._rng.random() < 0.9
         said = self._answer(message) if answers else ""
         (self._silent.discard if answers else self._silent.add)(xid)
         self._count += 1
         keeps = not self._loses or self._count % self._loses > 0
-        self._settle(keys=[self._hand, self._kept, self._done], args=[message, said, "keep" if keeps else ""])
+        keys = [self._hand, self._kept, self._done, self._work]
+        following: bytes | None = self._settle(keys=keys, args=[message, said, "keep" if keeps else ""])
+        return following
 
     def _answer(self, message: bytes) -> str:
         """Return what says that it is done; a bare number only where ``plain`` says so, and then of bare numbers."""
