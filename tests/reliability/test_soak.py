@@ -3,12 +3,15 @@
 import json
 import random
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import psutil
 import pytest
 
-from tests.harness import until
+from tests.harness import ROOT, until
 from tests.reliability.nursery import Nursery
 from tests.reliability.soak.__main__ import cells, line
 from tests.reliability.soak.account import Account, Pushed, account, message_of
@@ -135,3 +138,19 @@ def test_what_came_of_a_seed_is_a_row_and_a_line() -> None:
         False,
         "seed 8: 10 accepted, 2 lost, 1 gone; still waiting: {'soak:far': 3}; examples: {'lost': [\"b'1'\"]}",
     )
+
+
+def test_an_order_to_end_leaves_nothing_running() -> None:
+    words = [sys.executable, "-m", "tests.reliability.soak", "--seeds", "2", "--seconds", "600"]
+    with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
+        children = list[psutil.Process]()
+
+        def busy() -> bool:
+            children[:] = psutil.Process(process.pid).children(recursive=True)
+            return len(children) > 20  # two servers, a nursery, and nine processes each with a keeper
+
+        until(busy)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(120) == 130
+    _, alive = psutil.wait_procs(children, timeout=10)
+    assert alive == []

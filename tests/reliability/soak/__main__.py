@@ -2,12 +2,14 @@
 
 import argparse
 import json
+import signal
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from threading import Lock
+from threading import Event, Lock
 
 from tests.reliability.nursery import Nursery
 from tests.reliability.soak.seed import MODULES, Result, run_seed, worst
@@ -61,20 +63,30 @@ def main() -> int:
     seeds = range(options.first, options.first + options.seeds)
     progress = Progress(len(seeds))
 
-    def one(seed: int) -> Result:
+    stop, results = Event(), list[Result]()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+
+    def one(seed: int) -> None:
+        if stop.is_set():
+            return
+        logs = Path(tempfile.gettempdir())
         with Nursery(*MODULES) as nursery:
-            logs = Path(tempfile.gettempdir())
-            result = run_seed(nursery, seed, options.seconds, logs=logs, tell=lambda state: progress.tell(seed, state))
-        progress.ended(result)
-        return result
+            tell = partial(progress.tell, seed)
+            result = run_seed(nursery, seed, options.seconds, logs=logs, tell=tell, stop=stop)
+        if not stop.is_set():
+            progress.ended(result)
+            results.append(result)
 
     with ThreadPoolExecutor(options.jobs) as pool:
-        results = list(pool.map(one, seeds))
+        for done in [pool.submit(one, seed) for seed in seeds]:
+            done.result()
+    results.sort(key=lambda result: result.seed)
     if options.json:
         print(json.dumps({"results": [asdict(result) for result in results], "holds": not worst(results)}))
     else:
         table(results)
-    return worst(results)
+    return 130 if stop.is_set() else worst(results)
 
 
 def cells(result: Result) -> list[str]:

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -93,27 +94,31 @@ def run_seed(
     loses: int = 0,
     logs: Path | None = None,
     tell: Tell = lambda _: None,
+    stop: threading.Event | None = None,
 ) -> Result:
     """Run the chain and return what came of it.
 
     ``sabotage`` happens once, amid the load, and ``loses`` makes the worker a broken one: both must be found. If the
-    seed fails, the logs of all processes are kept below ``logs``.
+    seed fails, the logs of all processes are kept below ``logs``. ``stop`` ends it early, all mended and nothing left.
     """
     began, rng, happened = time.monotonic(), random.Random(seed), Counter[str]()
+    stop = stop or threading.Event()
     with (
         tempfile.TemporaryDirectory(prefix="penstock-soak-") as directory,
         Chain(nursery, Path(directory), plain=rng.random() < 0.5, loses=loses) as chain,
     ):
         with Publisher(chain, random.Random(rng.random())) as pushed:
             if faults:
-                _break(chain, rng, began + seconds, happened, lambda: tell(_state(began, seconds, pushed, happened)))
+                _break(
+                    chain, rng, began + seconds, happened, partial(_say, tell, began, seconds, pushed, happened), stop
+                )
             else:
-                time.sleep(seconds / 2)
+                stop.wait(seconds / 2)
                 if sabotage:
                     sabotage(chain)
-                time.sleep(seconds / 2)
+                stop.wait(seconds / 2)
         tell(f"{len(pushed.accepted):,} pushed; waiting for all to end")
-        waiting = _settled(chain)
+        waiting = _settled(chain, stop)
         with ThreadPoolExecutor(len(chain.places)) as pool:
             statuses = [*zip(chain.places, pool.map(Place.stop, chain.places), strict=True)]
         ended = {place.name: Counter[int]() for place in chain.places}
@@ -128,26 +133,33 @@ def run_seed(
     return result
 
 
-def _break(chain: Chain, rng: random.Random, until: float, happened: Counter[str], tell: Callable[[], None]) -> None:
+def _break(
+    chain: Chain,
+    rng: random.Random,
+    until: float,
+    happened: Counter[str],
+    tell: Callable[[], None],
+    stop: threading.Event,
+) -> None:
     """Begin one fault after the other, whether the ones before are over or not; return when all are mended."""
     going: list[threading.Thread] = []
-    while (left := until - time.monotonic()) > 0:
+    while (left := until - time.monotonic()) > 0 and not stop.is_set():
         name = drawn(rng)
         scene = Scene(chain, random.Random(rng.random()), left)
         happened[name] += 1
         going.append(threading.Thread(target=inject, args=(name, scene), daemon=True))
         going[-1].start()
         tell()
-        time.sleep(min(rng.expovariate(1 / PAUSE), max(left, 0)))
+        stop.wait(min(rng.expovariate(1 / PAUSE), max(left, 0)))
     for thread in going:
         thread.join(120)
         assert not thread.is_alive(), "a fault is not mended"
 
 
-def _settled(chain: Chain) -> dict[str, int]:
+def _settled(chain: Chain, stop: threading.Event) -> dict[str, int]:
     """Wait until nothing is on its way, twice in a row; return what still is when patience ends."""
-    end, empty = time.monotonic() + CALM, 0
-    while time.monotonic() < end:
+    end, empty, waiting = time.monotonic() + CALM, 0, dict[str, int]()
+    while time.monotonic() < end and not stop.is_set():
         try:
             chain.forget_the_dead()
             waiting = chain.waiting()
@@ -156,13 +168,13 @@ def _settled(chain: Chain) -> dict[str, int]:
         empty = 0 if waiting else empty + 1
         if empty == 3:
             return {}
-        time.sleep(0.5)
+        stop.wait(0.5)
     return waiting
 
 
-def _state(began: float, seconds: float, pushed: Pushed, happened: Counter[str]) -> str:
+def _say(tell: Tell, began: float, seconds: float, pushed: Pushed, happened: Counter[str]) -> None:
     gone = time.monotonic() - began
-    return f"{gone:.0f} of {seconds:.0f} s, {len(pushed.accepted):,} pushed, {happened.total()} faults"
+    tell(f"{gone:.0f} of {seconds:.0f} s, {len(pushed.accepted):,} pushed, {happened.total()} faults")
 
 
 def _keep(chain: Chain, directory: Path) -> None:
