@@ -13,10 +13,13 @@ from penstock.chaos.frames import Frames, words_of
 from penstock.chaos.messages import Account, Routes, Sink, message, recognised
 from penstock.chaos.plan import Chosen
 from penstock.chaos.points import Phase, Point, shape_of
+from penstock.chaos.proxy import Gate
 from penstock.chaos.recording import distinct
 from penstock.chaos.report import verdict
 from penstock.chaos.run import Outcome, Report
 from penstock.chaos.strikes import Kind
+from penstock.connection import connect
+from penstock.embedded import EmbeddedServer
 from penstock.errors import PenstockError
 from penstock.topology import End, Part, Place, Promise, Topology
 from penstock.topology.files import read
@@ -210,3 +213,16 @@ def test_the_verdict_says_why_doubles_may_be_harmless(doubled: int, broken: int,
     outcome = Outcome(injection, 0, 0.0, 1.0, True, 0.1, 12, 0, doubled, 0, broken)
     assert verdict(Report(7, [], [outcome], 1.0)).startswith(said)
     assert verdict(Report(7, [], [outcome], 1.0, books=["does not agree"])) == "a promise is broken"
+
+
+async def test_of_a_transaction_that_is_discarded_only_its_ends_are_points(server: EmbeddedServer) -> None:
+    """So are dozens of commands that a service tries and takes back, to know its rights."""
+    async with Gate(server.port) as gate, connect(f"redis://{gate.address}") as client:
+        connection = await client.connection_pool.get_connection()
+        gate.seen.clear()
+        for end in ("DISCARD", "EXEC"):
+            for words in (["MULTI"], ["SET", "key", "1"], ["DEL", "key"], [end], ["PING"]):
+                await connection.send_command(*words)
+                await connection.read_response()
+        await client.connection_pool.release(connection)
+        assert gate.seen == ["MULTI", "DISCARD", "PING", "MULTI", "SET key", "DEL key", "EXEC", "PING"]

@@ -11,6 +11,8 @@ from penstock.chaos.frames import Frames, words_of
 from penstock.chaos.points import shape_of
 
 CHUNK = 65_536
+ENDS = ("EXEC", "DISCARD")
+"""What ends a MULTI."""
 
 
 class Moment(Enum):
@@ -48,7 +50,7 @@ class Gate:
         self.delay = 0.0
         """Seconds that everything takes each way."""
         self.seen: list[str] = []
-        """The shapes of all commands, as they came."""
+        """The shapes of all commands, as they came; those of a MULTI when it is executed."""
 
     @property
     def address(self) -> str:
@@ -81,10 +83,16 @@ class Gate:
         finally:
             del self._links[link]
 
-    def command(self, frame: bytes) -> Blow | None:
-        """The blow that this one is struck with."""
+    def command(self, frame: bytes, queued: list[str]) -> Blow | None:
+        """Return the blow that this one is struck with; ``queued`` is what its connection has sent since MULTI.
+
+        Of a MULTI that is discarded, as a check of rights is, only its two ends are seen: nothing between them is done.
+        """
         shape = shape_of(words_of(frame))
-        self.seen.append(shape)
+        queued.append(shape)
+        if queued[0] != "MULTI" or shape in ENDS:
+            self.seen += [queued[0], shape] if shape == "DISCARD" else queued
+            queued.clear()
         blow = self.blow
         if blow is None or (blow.shape is not None and blow.shape != shape):
             return None
@@ -105,6 +113,7 @@ class Link:
         self._owed: deque[Blow | None] = deque()
         """For every reply to come, the blow that falls then."""
         self._silent = False
+        self._queued: list[str] = []
 
     async def run(self) -> None:
         pumps = [asyncio.create_task(self._ask()), asyncio.create_task(self._answer())]
@@ -116,7 +125,7 @@ class Link:
         frames, reader, writer = Frames(), self._here[0], self._there[1]
         while data := await self._received(reader):
             for frame in frames.whole(data):
-                blow = self._gate.command(frame)
+                blow = self._gate.command(frame, self._queued)
                 if self._silent:
                     continue
                 if blow and blow.moment is Moment.BEFORE:
