@@ -182,13 +182,22 @@ class Context(Generic[S]):
         """
         if self.durability.commands and self.settings.pending_lists:
             key = self.pending(self.settings.pending_lists[0])
+            await self._count_replicas()
             batch = self.durability.confirmation(key)
             await self.wire.send(pack(batch))
             replies = await self.wire.receive(len(batch))
             for reply in replies:
                 if isinstance(reply, ResponseError):
                     raise await self.named(reply, key)
-            self.durability.check(replies[-1:])
+            self.durability.check(replies[len(replies) - len(self.durability.commands) :])
+
+    async def _count_replicas(self) -> None:
+        if self.durability.census:
+            await self.wire.send(pack(self.durability.census))
+            (reply,) = await self.wire.receive(1)
+            if isinstance(reply, ResponseError):
+                raise reply
+            self.durability.count(reply)
 
     async def settled(self) -> list[Any]:
         """The replies to the commands of the oldest ``send``, once they are as durable as the settings ask.

@@ -1,5 +1,6 @@
 """How safe a settled batch must be before the service goes on: in memory, on disk, or on replicas."""
 
+import re
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,24 +13,48 @@ from penstock.wire import Command
 
 _confirm: Final = Script.read(Path(__file__).parent / "lua" / "confirm.lua")
 
+MAJORITY: Final = "replicas:majority"
+
 
 class NotDurable(PenstockError):
     """The batch was settled, but the server did not confirm in time that it is on disk, or on enough replicas."""
 
 
 class Durability:
-    """``memory``, ``aof`` (the server's own disk) or ``replicas:N``; one wait for a batch, on its own connection."""
+    """``memory``, ``aof`` (the server's own disk), ``replicas:N`` or ``replicas:majority``; one wait for a batch.
+
+    The wait is on the connection of the batch. A majority is every replica that is connected, and more than half of the
+    most that this primary was seen to have: a failover to any of them finds what was confirmed.
+    """
 
     def __init__(self, level: str, longest: float) -> None:
         self.level = level
-        self._replicas = int(level.partition(":")[2] or 0)
-        longest_ms = int(longest * 1000)
-        self.commands: list[Command] = []
-        """What to send behind a transaction, on its connection, for the server's confirmation."""
-        if level == "aof":
-            self.commands = [("WAITAOF", 1, 0, longest_ms)]
-        elif self._replicas:
-            self.commands = [("WAIT", self._replicas, longest_ms)]
+        self._longest_ms = int(longest * 1000)
+        self._majority = level == MAJORITY
+        self._replicas = 1 if self._majority else int(level.partition(":")[2] or 0)
+        self._most, self._primary = 0, b""
+
+    @property
+    def commands(self) -> list[Command]:
+        """What to send behind a transaction, on its connection, for the server's confirmation; the same for a run."""
+        if self.level == "aof":
+            return [("WAITAOF", 1, 0, self._longest_ms)]
+        wait: list[Command] = [("WAIT", self._replicas, self._longest_ms)] if self._replicas else []
+        return [*wait, *self.census]
+
+    @property
+    def census(self) -> list[Command]:
+        """What asks which replicas there are; nothing where their number is given."""
+        return [("INFO", "replication")] if self._majority else []
+
+    def count(self, census: bytes) -> None:
+        """Take from a reply to ``census``, before a run, for how many replicas its batches are to wait."""
+        replicas = _replicas(census)
+        primary = next((line for line in census.splitlines() if line.startswith(b"master_replid:")), b"")
+        if primary != self._primary:
+            self._primary, self._most = primary, 0
+        self._most = max(self._most, len(replicas))
+        self._replicas = max(sum(replicas), self._most // 2 + 1)
 
     async def check_server(self, redis: "Redis") -> None:
         """Raise ``Unsuitable`` where the server cannot give what is asked."""
@@ -60,3 +85,10 @@ class Durability:
             raise NotDurable("settled, but not on the server's disk yet (WAITAOF)")
         if self._replicas and confirmations[0] < self._replicas:
             raise NotDurable(f"settled, but on {confirmations[0]} of {self._replicas} replicas (WAIT)")
+        if self._majority and sum(_replicas(confirmations[1])) > self._replicas:
+            raise NotDurable(f"settled on {self._replicas} replicas, and another one has connected: waiting for it")
+
+
+def _replicas(census: bytes) -> list[bool]:
+    """Return for each replica of the server whether it is connected and up to date but for what is on its way."""
+    return [b"state=online" in line for line in census.splitlines() if re.match(rb"slave\d+:", line)]

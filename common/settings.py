@@ -18,6 +18,7 @@ from penstock.connection import masked
 from penstock.errors import Problem, SettingsError
 from penstock.topology import End, Shape, Use
 
+DURABILITY = r"^(memory|aof|replicas:([1-9][0-9]{0,2}|majority))\z"
 LEVELS = {"trace": "debug", "warn": "warning", "fatal": "critical"}
 """What Node's loggers call them."""
 
@@ -84,8 +85,8 @@ class ServiceSettings(BaseSettings):
     lease_expire: Seconds = setting(
         "seconds", "Seconds after which a standby takes over from a dead active instance.", 10, least=2, most=3_600
     )
-    durability: Annotated[str, StringConstraints(strict=True, pattern=r"^(memory|aof|replicas:[1-9][0-9]{0,2})\z")] = (
-        setting("memory | aof | replicas:N", "Where a batch must be before the next one is taken.", "memory")
+    durability: Annotated[str, StringConstraints(strict=True, pattern=DURABILITY)] = setting(
+        "memory | aof | replicas:N | replicas:majority", "Where a batch must be before the next one is taken.", "memory"
     )
     durability_timeout: Whole = setting(
         "seconds", "Seconds to wait for the server's disk or its replicas.", 5, least=1, most=60

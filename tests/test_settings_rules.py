@@ -54,12 +54,14 @@ def test_an_overflow_that_can_never_come_is_refused() -> None:
     assert made(overflow="block", max_length=1).max_length == 1
 
 
-@pytest.mark.parametrize("durability", ["memory", "aof", "replicas:1", "replicas:12"])
+@pytest.mark.parametrize("durability", ["memory", "aof", "replicas:1", "replicas:12", "replicas:majority"])
 def test_durability_has_three_forms(durability: str) -> None:
     assert made(durability=durability).durability == durability
 
 
-@pytest.mark.parametrize("durability", ["", "disk", "replicas", "replicas:0", "replicas:-1", "replicas:1 ", "aof\n", 1])
+@pytest.mark.parametrize(
+    "durability", ["", "disk", "replicas", "replicas:0", "replicas:-1", "replicas:1 ", "replicas:Majority", "aof\n", 1]
+)
 def test_durability_of_another_form_is_refused(durability: object) -> None:
     assert "expected memory | aof | replicas:N" in one(durability=durability)
 

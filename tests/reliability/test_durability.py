@@ -1,15 +1,19 @@
 """``durability``: a batch is on disk or on replicas before the next one is taken."""
 
+import os
 import random
+import signal
 
 import pytest
 from redis import Redis
 from redis.exceptions import ResponseError
 
+from common.durability import Durability
 from penstock.embedded import EmbeddedServer
 from penstock.errors import PenstockError
 from tests.harness import until
 from tests.reliability.conftest import Staged
+from tests.reliability.proxy import Proxy
 from tests.reliability.stage import Publisher, Stage, assert_accounted, assert_registry_clean
 
 BATCH = 10
@@ -112,3 +116,103 @@ def replica_of(server: EmbeddedServer) -> EmbeddedServer:
 def calls_of_wait(stage: Stage) -> int:
     calls: int = stage.redis.info("commandstats")["cmdstat_wait"]["calls"]
     return calls
+
+
+def up_to(stage: Stage, *copies: EmbeddedServer) -> None:
+    """Return once the primary says that all of ``copies`` are connected."""
+    until(lambda: sum(line.get("state") == "online" for line in lines_of_replicas(stage)) == len(copies))
+
+
+def lines_of_replicas(stage: Stage) -> list[dict[str, object]]:
+    info = stage.redis.info("replication")
+    return [info[f"slave{number}"] for number in range(info["connected_slaves"])]
+
+
+@pytest.mark.parametrize("durability", ["replicas:1", "replicas:majority"])
+def test_a_failover_to_any_of_two_replicas_finds_all_that_was_confirmed_by_a_majority(
+    staged: Staged, durability: str
+) -> None:
+    """One that lags is waited for; ``replicas:1`` goes on without it, and to fail over to it loses messages."""
+    with EmbeddedServer(repl_diskless_sync_delay="0", repl_timeout="600") as server, Proxy(server.port) as slow:
+        stage = staged(server)
+        lagging = EmbeddedServer(
+            replicaof=("127.0.0.1", slow.url.rpartition(":")[2].partition("/")[0]), repl_timeout="600"
+        )
+        with replica_of(server) as first, lagging as second, Redis.from_url(second.url) as promoted:
+            up_to(stage, first, second)
+            replica = stage.up(durability=durability, durability_timeout=1, batch=BATCH)
+            stage.push(MESSAGES[:100])
+            stage.wait_until_settled()
+            until(lambda: promoted.llen(stage.service.outs[0]) == 100)
+            fault = slow.fault("ACK", forward=False)
+            assert fault.met.wait(30)
+            stage.push(MESSAGES[100:])
+            if durability == "replicas:1":
+                stage.wait_until_settled()
+                confirmed = len(MESSAGES)
+            else:
+                until(lambda: "on 1 of 2 replicas" in replica.said())
+                assert stage.taken() <= 100 + 2 * BATCH, "more was taken than the two batches on the wire"
+                confirmed = 100
+            server.kill()
+            promoted.replicaof("NO", "ONE")
+            lost = confirmed - promoted.llen(stage.service.outs[0])
+            assert lost == (len(MESSAGES) - 100 if durability == "replicas:1" else 0)
+            server.start()
+
+
+def test_a_majority_of_three_goes_on_without_one_of_them_and_waits_without_two(staged: Staged) -> None:
+    with EmbeddedServer(repl_diskless_sync_delay="0") as server:
+        stage = staged(server)
+        with replica_of(server) as first, replica_of(server) as second, replica_of(server) as third:
+            up_to(stage, first, second, third)
+            replica = stage.up(durability="replicas:majority", durability_timeout=1, batch=BATCH)
+            stage.push(MESSAGES[:100])
+            stage.wait_until_settled()
+            third.kill()
+            stage.push(MESSAGES[100:200])
+            stage.wait_until_settled()
+            second.kill()
+            stage.push(MESSAGES[200:])
+            until(lambda: "on 1 of 2 replicas" in replica.said())
+            assert stage.taken() <= 200 + 2 * BATCH
+            second.start()
+            stage.wait_until_settled()
+            stage.stop()
+            assert_accounted(stage, MESSAGES)
+            assert_registry_clean(stage)
+
+
+def test_a_majority_counts_a_replica_from_when_it_connects(staged: Staged) -> None:
+    """With none it waits from the start on; one that comes later is waited for as those before it."""
+    with EmbeddedServer(repl_diskless_sync_delay="0", repl_timeout="600") as server:
+        stage = staged(server)
+        replica = stage.up(durability="replicas:majority", durability_timeout=1, batch=BATCH)
+        stage.push(MESSAGES[:100])
+        until(lambda: "on 0 of 1 replicas" in replica.said())
+        assert stage.taken() == 0
+        with replica_of(server) as first:
+            stage.wait_until_settled()
+            with replica_of(server) as second:
+                up_to(stage, first, second)
+                stage.push(MESSAGES[100:200])
+                stage.wait_until_settled()
+                os.kill(second.pid, signal.SIGSTOP)
+                stage.push(MESSAGES[200:])
+                until(lambda: "of 2 replicas" in replica.said())
+                os.kill(second.pid, signal.SIGCONT)
+                stage.wait_until_settled()
+            stage.stop()
+            assert_accounted(stage, MESSAGES)
+
+
+def test_a_majority_is_counted_anew_after_a_failover() -> None:
+    """The new primary has one replica less: those of the former one do not count."""
+    durability = Durability("replicas:majority", 1)
+    counts = []
+    for primary, states in (("a", "online online"), ("a", "online"), ("a", "online online wait_bgsave online"),
+                            ("a", ""), ("b", "online"), ("b", "")):  # fmt: skip
+        lines = [f"slave{number}:ip=x,state={state},lag=0" for number, state in enumerate(states.split())]
+        durability.count("\r\n".join(["# Replication", f"master_replid:{primary}", *lines]).encode())
+        counts.append(durability.commands[0][1])
+    assert counts == [2, 2, 3, 3, 1, 1]
