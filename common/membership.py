@@ -20,6 +20,8 @@ from penstock.snapshot import Writes
 from penstock.topology.registered import written
 
 S = TypeVar("S", bound=ServiceSettings)
+WORDS = 2_000
+"""Words of one command: a script can pass on some 8,000 at most."""
 
 
 class Membership(Generic[S]):
@@ -145,7 +147,9 @@ class Membership(Generic[S]):
         await self._orphans.own(*self._former)
         async with Writes(self._redis) as writes:
             writes.delete(self._keys.lists)
-            writes.hset(self._keys.lists, items=[word for pair in self._settings.lists().items() for word in pair])
+            words = [word for pair in self._settings.lists().items() for word in pair]
+            for first in range(0, len(words), WORDS):
+                writes.hset(self._keys.lists, items=words[first : first + WORDS])
             writes.set(self._keys.shape, written(self._settings))
             if not self._counted:
                 count(writes, self._keys.metric("start"))

@@ -15,6 +15,7 @@ from redis.exceptions import TimeoutError as Unanswered
 from common import logs
 from common.context import Context
 from common.durability import Durability
+from common.kinds import name_wrong_key
 from common.membership import Membership
 from common.reload import Reload
 from common.rights import require_rights
@@ -267,6 +268,8 @@ class Process(Generic[S]):
             return
         if not passes(error, was_in=self._was_in):
             raise error
+        id = self._membership.id if self._membership else ""
+        error = await name_wrong_key(error, (self._redis, self._registry_redis), self._settings, id)
         if self._trouble.begins(error) and isinstance(error, WrongType):
             await self._count_error(error)
         if isinstance(error, MovedError):

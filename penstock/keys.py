@@ -47,6 +47,20 @@ class Keys:
         return frozenset(key for key in vars(self).values() if key != self.namespace)
 
     @property
+    def kinds(self) -> dict[str, str]:
+        """The type that each key above must have."""
+        lists = (self.ids, self.done, self.dead, self.message_ids)
+        zsets = (self.owners, self.event_marks, self.deadlines, self.delayed, self.answers)
+        strings = (self.counter, self.shape, self.message_counter)
+        return (
+            dict.fromkeys(self.fixed - {self.due}, "hash")
+            | dict.fromkeys(lists, "list")
+            | dict.fromkeys(zsets, "zset")
+            | dict.fromkeys(strings, "string")
+            | {self.events: "stream"}
+        )
+
+    @property
     def directories(self) -> tuple[str, ...]:
         """Where the services of a server write their lists for each other.
 

@@ -89,6 +89,7 @@ def test_mp_12_out_is_a_list_of_names_that_do_not_repeat() -> None:
     assert one(out="a") == 'out: expected a list of names, found "a"'
     assert one(out=["a", 5]) == "out: expected a list of names, found 5 as item 2"
     assert one(out=["a", "b", "a"]).startswith('out: "a" more than once')
+    assert one(out=[f"list {number}" for number in range(5_001)]).startswith("out: 5,001 lists: one step of the server")
 
 
 def test_mp_13_pop_timeout_is_a_whole_number_from_5_to_30() -> None:

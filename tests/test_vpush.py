@@ -254,6 +254,16 @@ def test_a_list_there_of_the_wrong_type_is_named_once_and_waited_for(line: Line)
     assert len(told(service, "resumed")) == 1
 
 
+@pytest.mark.parametrize("key", [KEYS.sequence, KEYS.link, KEYS.lease])
+def test_a_key_of_the_wrong_type_here_is_named_and_waited_for(line: Line, key: str) -> None:
+    line.here.set(key, "in the way")
+    service = line.up()
+    line.push(numbered(100))
+    until(lambda: waits(service, f"{key} holds a string, expected a hash"))
+    line.here.delete(key)
+    line.until_arrived(numbered(100))
+
+
 @pytest.mark.parametrize("refusal", ["full", "read-only", "no permission", "no scripts"])
 def test_a_server_that_refuses_is_named_once_and_waited_for(breakable: Line, refusal: str) -> None:
     there = breakable.there

@@ -1,7 +1,7 @@
 """What an operator may set of mpush."""
 
 import re
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Final, Literal
 
 from annotated_types import MinLen
 from pydantic import BeforeValidator, Strict
@@ -23,6 +23,8 @@ def _on_this_server(name: object) -> object:
     return name
 
 
+MOST_OUTS: Final = 5_000
+"""Lists that one script can take as keys: Lua's stack ends at some 8,000."""
 Out = Annotated[list[Annotated[Name, BeforeValidator(_on_this_server)]], Strict(), MinLen(1)]
 
 
@@ -32,6 +34,12 @@ def out_is_not_in(out: list[str], in_: str) -> str | None:
 
 def out_is_not_pending(out: list[str], pending: str) -> str | None:
     return f"{quoted(pending)} is `pending` as well: expected another list" if pending in out else None
+
+
+def out_fits_a_script(out: list[str]) -> str | None:
+    if len(out) <= MOST_OUTS:
+        return None
+    return f"{len(out):,} lists: one step of the server can fill {MOST_OUTS:,}; make some of them `in` of another mpush"
 
 
 def out_does_not_repeat(out: list[str]) -> str | None:
@@ -74,6 +82,7 @@ class Settings(ServiceSettings):
         pending_is_not_in,
         out_is_not_in,
         out_is_not_pending,
+        out_fits_a_script,
         out_does_not_repeat,
         out_is_no_total,
         in_is_free,

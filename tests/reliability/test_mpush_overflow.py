@@ -1,5 +1,6 @@
 """mpush and a subscriber that does not read: its list ends at ``maxLength``, and every copy is accounted for."""
 
+import asyncio
 import json
 import random
 import time
@@ -11,8 +12,11 @@ from threading import Event, Thread
 import pytest
 from redis import Redis
 
+from penstock.embedded import EmbeddedServer
+from services.mpush.settings import MOST_OUTS
 from tests.harness import until
-from tests.reliability.stage import Publisher, QueueService, Stage, assert_registry_clean
+from tests.reliability.conftest import Staged
+from tests.reliability.stage import Publisher, QueueService, Stage, assert_registry_clean, audited
 
 LIMIT = 100
 MESSAGES = [b"message %d" % number for number in range(1_000)]
@@ -145,3 +149,14 @@ def test_every_copy_is_accounted_for_when_replicas_are_killed_at_the_limit(
         assert found.total() == stage.metric("delivered").get(out, 0)
     assert_conserved(stage, len(publisher.accepted))
     assert_registry_clean(stage, killed=killed)
+
+
+def test_as_many_lists_as_there_may_be_get_every_message(stage: Stage, staged: Staged, server: EmbeddedServer) -> None:
+    outs = tuple(f"copy:{number}" for number in range(MOST_OUTS))
+    stage = staged(server, QueueService("mpush", outs=outs), overflow="drop-oldest", max_length=2)
+    stage.up()
+    stage.push([b"one", b"two", b"three"])
+    stage.wait_until_settled()
+    stage.stop()
+    assert {tuple(stage.held(out)) for out in outs} == {(b"two", b"three")}
+    assert asyncio.run(audited(stage)) == []

@@ -4,9 +4,11 @@ from functools import partial
 
 import pytest
 
+from penstock.embedded import EmbeddedServer
 from penstock.keys import pending_of
 from tests.harness import until
-from tests.reliability.stage import Stage, assert_accounted, assert_registry_clean
+from tests.reliability.conftest import Staged
+from tests.reliability.stage import Stage, Watching, assert_accounted, assert_registry_clean
 
 MESSAGES = [b"message %d" % number for number in range(500)]
 
@@ -114,19 +116,33 @@ def test_a_metric_of_the_wrong_type_is_told_and_mended(stage: Stage, metric: str
     assert_mended(stage)
 
 
-@pytest.mark.parametrize("key", ["ids", "owners", "metrics:start"])
+KERNEL = {"ids": "list", "owners": "zset", "holdings": "hash", "id": "string", "metrics:start": "hash", "held": "hash"}
+
+
+@pytest.mark.parametrize("key", KERNEL)
 def test_a_key_of_the_kernel_of_the_wrong_type_is_told_and_mended(stage: Stage, key: str) -> None:
     wrong = f"{stage.keys.namespace}:{key}"
-    stage.redis.set(wrong, "not what it should be")
+    stage.redis.zadd(wrong, {"not what it should be": 1}) if key != "owners" else stage.redis.set(wrong, "")
     (replica,) = stage.listening()
     stage.push(MESSAGES)
-    until(lambda: "WRONGTYPE" in replica.said() or f"{wrong} holds a string" in replica.said())
+    kind = "string" if key == "owners" else "zset"
+    until(lambda: f"{wrong} holds a {kind}, expected a {KERNEL[key]}" in replica.said())
     stage.redis.delete(wrong)
     stage.wait_until_settled()
     assert replica.running
     stage.stop()
     assert_accounted(stage, MESSAGES)
     assert_registry_clean(stage)
+
+
+def test_a_policy_of_the_wrong_type_is_told_by_the_monitor(staged: Staged, server: EmbeddedServer) -> None:
+    monitor = staged(server, Watching())
+    monitor.redis.set("demo:policy", "not a hash")
+    replica = monitor.up()
+    until(lambda: "demo:policy holds a string, expected a hash" in replica.said())
+    monitor.redis.delete("demo:policy")
+    assert replica.running
+    monitor.stop()
 
 
 def test_a_counter_that_is_no_number_holds_up_no_message(stage: Stage) -> None:
