@@ -21,6 +21,7 @@ from hypothesis.stateful import (
 )
 from redis.asyncio import Redis
 
+from common.fields import YEAR
 from penstock.embedded import EmbeddedServer
 from penstock.names import decoded
 from tests.hop import Hop
@@ -101,7 +102,7 @@ class Tracking(RuleBasedStateMachine):
             attempts=ATTEMPTS,
             backoff=list(BACKOFF),
             message_capacity=CAPACITY,
-            reply_expire=3600,
+            reply_expire=YEAR,
             accept_late=self.model.accept_late,
         ).start()
         self.began = await self.hop.now()
