@@ -135,11 +135,15 @@ class Place:
 class Chain:
     """Two servers with every write on disk, and all processes, each behind proxies of its own.
 
-    ``worker`` are settings of the worker: ``plain``, ``loses``.
+    With ``plain`` the worker says bare numbers, which are the ids of other messages, too: `doneBy: xid` says which is
+    meant. A number that is said twice would end another message without it. ``loses`` makes the worker a broken one.
     """
 
-    def __init__(self, nursery: Nursery, directory: Path, **worker: object) -> None:
-        self._nursery, self._directory, self._worker = nursery, directory, worker
+    def __init__(self, nursery: Nursery, directory: Path, *, plain: bool = False, loses: int = 0) -> None:
+        self._nursery, self._directory = nursery, directory
+        self._more: dict[str, dict[str, object]] = {"worker": {"plain": plain, "loses": loses}}
+        if plain:
+            self._more["mdispatch"] = {"done_by": "xid"}
         self._ends = ExitStack()
         self.servers: dict[str, EmbeddedServer] = {}
         self.places: list[Place] = []
@@ -160,8 +164,7 @@ class Chain:
             self._ends.callback(self.servers[name].__exit__)
         for name, many in (("mpush", 2), ("vpush", 2), ("mdispatch", 2), ("monitor", 2), ("worker", 1)):
             for number in range(many):
-                more = self._worker if name == "worker" else {}
-                self._add(name, number, **more)
+                self._add(name, number, **self._more.get(name, {}))
 
     def _add(self, name: str, number: int, **more: object) -> None:
         sides = (HERE, THERE) if name == "vpush" else (HERE,)
