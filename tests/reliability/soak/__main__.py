@@ -115,6 +115,7 @@ def line(result: Result) -> str:
     more = f"; still waiting: {result.waiting}" if result.waiting else ""
     more += f"; statuses at the stop: {result.stops}" if result.stops else ""
     more += f"; examples: {found.examples}" if found.examples else ""
+    more += f"; {len(result.reasons)} ended by themselves: {result.reasons[0]}" if result.reasons else ""
     return f"seed {result.seed}: {found.accepted:,} accepted, {said}{more}"
 
 

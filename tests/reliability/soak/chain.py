@@ -74,6 +74,8 @@ class Place:
         self.name, self.proxies = name, proxies
         self.statuses = Counter[int]()
         """How its processes have ended by themselves or were told to, and how often."""
+        self.reasons: list[str] = []
+        """What those said last that ended with another status than 0, and were not killed."""
         self._nursery, self._log, self._more = nursery, log, more
         self._ending = threading.Event()
         self.replica = self._start()
@@ -94,7 +96,10 @@ class Place:
     def _keep(self) -> None:
         while not self._ending.wait(0.05):
             if not self.replica.running:
-                self.statuses[self.replica.wait(1)] += 1
+                status = self.replica.wait(1)
+                self.statuses[status] += 1
+                if status > 0:
+                    self.reasons.append(self.said()[-2_000:].strip().rpartition("\n")[2])
                 if not self._ending.wait(0.2):
                     self.replica = self._start()
 

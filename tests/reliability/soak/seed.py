@@ -43,6 +43,8 @@ class Result:
     statuses: dict[str, dict[int, int]] = field(default_factory=dict)
     stops: dict[str, int | None] = field(default_factory=dict)
     """The status of every process that did not end with 0 when it was stopped last."""
+    reasons: list[str] = field(default_factory=list)
+    """The last words of processes that ended by themselves with a status above 0: harm that a restart mends."""
 
     @property
     def holds(self) -> bool:
@@ -127,7 +129,8 @@ def run_seed(
         found = read(chain, pushed)
         bad = {f"{place.name}": status for place, status in statuses if status != 0}
         counts = {name: dict(count) for name, count in ended.items()}
-        result = Result(seed, found, time.monotonic() - began, dict(happened), waiting, counts, bad)
+        reasons = [f"{place.name}: {reason}" for place, _ in statuses for reason in place.reasons]
+        result = Result(seed, found, time.monotonic() - began, dict(happened), waiting, counts, bad, reasons)
         if logs and not result.holds:
             _keep(chain, logs / f"penstock-soak-failed-{seed}")
     return result
