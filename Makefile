@@ -58,6 +58,11 @@ lock:  ## Choose the newest versions of all dependencies anew and write constrai
 	.lock/bin/pip install -qq uv
 	.lock/bin/uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --upgrade --strip-extras \
 	  --quiet --no-annotate --custom-compile-command "make lock" --output-file constraints.txt
+	@for each in "pyproject.toml --output-file compose/requirements.txt" \
+	  "pyproject.toml --extra spark --output-file compose/cluster/requirements.txt" \
+	  "compose/requirements-build.in --output-file compose/requirements-build.txt"; do \
+	  .lock/bin/uv pip compile $$each --universal --python-version 3.11 --constraint constraints.txt --generate-hashes \
+	    --no-emit-index-url --quiet --no-annotate --custom-compile-command "make lock"; done
 	rm -rf .lock
 
 clean:  ## Remove what the other targets made

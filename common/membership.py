@@ -99,6 +99,11 @@ class Membership(Generic[S]):
         return self._registry.id
 
     @property
+    def is_registered(self) -> bool:
+        """Whether the registration was there when it was looked at last."""
+        return self._presence is Presence.HERE
+
+    @property
     def dismissed(self) -> bool:
         """Whether somebody deleted the registration."""
         return self._presence is Presence.DELETED

@@ -1,6 +1,7 @@
 """The life of a service's process: connect, register, run under supervision, stop, leave."""
 
 import asyncio
+import os
 import signal
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext, suppress
@@ -15,6 +16,7 @@ from redis.exceptions import TimeoutError as Unanswered
 from common import logs
 from common.context import Context
 from common.durability import Durability
+from common.health import beat
 from common.kinds import name_wrong_key
 from common.membership import Membership
 from common.reload import Reload
@@ -35,6 +37,8 @@ Lifespan = Callable[[S], AbstractAsyncContextManager[object]]
 """What a service needs around its runs under the same settings, while the server is away, too."""
 FAILURES: Final = (PenstockError, RedisError, OSError, ExceptionGroup)
 BACKOFF: Final = EqualJitterBackoff(cap=1, base=0.02)
+STAY: Final = "PENSTOCK_STAY"
+"""The environment variable with which a process whose registration was deleted stops its work, but does not end."""
 LOOK: Final = 1.5
 """Seconds between two looks for an order to stop while nothing moves."""
 
@@ -82,6 +86,36 @@ class Process(Generic[S]):
         for number, obey in orders.items():
             asyncio.get_running_loop().add_signal_handler(number, obey)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, orders)  # those that common.held kept waiting
+        beating = asyncio.create_task(beat(os.environ, self._problem, self._log))
+        try:
+            status = await self._serve()
+            if status == 0 and self._dismissed and os.environ.get(STAY):
+                await self._stay()
+            return status
+        finally:
+            beating.cancel()
+            await asyncio.wait({beating})
+
+    async def _stay(self) -> None:
+        """Wait for a signal: a container that ended would be started again, against the order to stop."""
+        self._log.info("idle until a signal comes", reason="the registration was deleted")
+        self._stop.clear()
+        await self._stop.wait()
+
+    def _problem(self) -> str | None:
+        """Return why the service does not do its work; None while it does."""
+        if self._dismissed:
+            return "stopped: its registration was deleted"
+        if self._trouble.reason:
+            return f"waiting: {self._trouble.reason}"
+        registered = self._membership is None or self._membership.is_registered
+        return None if registered and not self._stop.is_set() else "not registered"
+
+    @property
+    def _dismissed(self) -> bool:
+        return self._membership is not None and self._membership.dismissed
+
+    async def _serve(self) -> int:
         self._log.info("settings", **self._settings.shown())
         self._warn()
         try:

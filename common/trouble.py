@@ -89,12 +89,15 @@ class Trouble:
         self._log = log
         self._since: float | None = None
         self._told: set[str] = set()
+        self.reason: str | None = None
+        """What is waited for; None while nothing is wrong."""
         self.failures = 0
         self.server_is_full = False
 
     def begins(self, error: Exception) -> bool:
         """Note it; True where it had not been told yet."""
         self.failures += 1
+        self.reason = told(error)
         if self._since is None:
             self._since = time.monotonic()
         reason = _kind(error)
@@ -118,7 +121,7 @@ class Trouble:
     def over(self) -> None:
         if self._since is not None and not self.server_is_full:
             self._log.info("resumed", after=round(time.monotonic() - self._since, 3))
-            self._since, self.failures = None, 0
+            self._since, self.reason, self.failures = None, None, 0
             self._told.clear()
 
 

@@ -62,7 +62,9 @@ class Service:
                 yield cls(
                     name,
                     entry["command"],
-                    {key: value.replace("redis://redis:6379/0", url) for key, value in entry["environment"].items()},
+                    # Containers without an engine share the host's /dev/shm.
+                    {key: value.replace("redis://redis:6379/0", url) for key, value in entry["environment"].items()}
+                    | {"PENSTOCK_HEALTH": "/tmp/penstock-health"},
                     [str(file.parent.resolve() / mount) for mount in entry.get("volumes", [])],
                     entry.get("deploy", {}).get("replicas", 1),
                     float(entry["stop_grace_period"].removesuffix("s")),

@@ -1,8 +1,10 @@
 """What can be said of the image and of every compose.yaml without an engine; ``make container-check`` runs them."""
 
 import importlib.util
+import re
 import subprocess
 import sys
+import tomllib
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -45,9 +47,8 @@ def ours(composition: Path) -> dict[str, dict[str, Any]]:
 
 def by_hand(composition: Path, service: dict[str, Any]) -> list[str]:
     """The command line that does without a container what ``service`` does in one."""
-    volumes = (volume.split(":") for volume in service.get("volumes", []))
-    files = {target: str((composition / source).relative_to(ROOT)) for source, target, *_ in volumes}
-    return ["exec", "python", "-m", *(files.get(word, word) for word in service["command"])]
+    here = str(composition.relative_to(ROOT))
+    return ["exec", "python", "-m", *(word.replace("/etc/penstock", here) for word in service["command"])]
 
 
 @every_image
@@ -63,10 +64,10 @@ def test_the_image_does_not_run_as_root(dockerfile: Path) -> None:
 
 
 @every_image
-def test_the_image_looks_at_the_registration_of_its_service(dockerfile: Path) -> None:
+def test_the_image_asks_whether_its_service_is_live(dockerfile: Path) -> None:
     [probe] = [value for instruction, value in final_stage(dockerfile) if instruction == "HEALTHCHECK"]
-    assert '"common.health"' in probe
-    assert importlib.util.find_spec("common.health")
+    assert '["penstock-health", "live"]' in probe, "a server that is away must not make an engine restart a service"
+    assert [value for _, value in final_stage(dockerfile) if "PENSTOCK_HEALTH=" in value]
 
 
 @every_image
@@ -79,11 +80,24 @@ def test_every_stage_stands_on_the_same_slim_python_of_a_named_version(dockerfil
     parsed = DockerfileParser(fileobj=BytesIO(dockerfile.read_bytes()))
     stages = {value.rpartition(" AS ")[2] for step in parsed.structure for value in [step["value"]] if " AS " in value}
     assert set(parsed.parent_images) - stages == {"docker.io/library/python:3.11-slim-bookworm"}
+    assert "ARG BASE=docker.io/library/python:3.11-slim-bookworm\n" in dockerfile.read_text()
 
 
 @every_image
 def test_the_image_is_installed_from_the_locked_versions(dockerfile: Path) -> None:
-    assert "--constraint constraints.txt" in dockerfile.read_text()
+    text = dockerfile.read_text()
+    assert "--require-hashes --requirement requirements.txt" in text
+    assert text.index("--require-hashes") < text.index("COPY penstock penstock"), "a change would install all anew"
+
+
+@pytest.mark.parametrize("file", ["compose/requirements.txt", "compose/cluster/requirements.txt"])
+def test_the_hashes_are_of_the_locked_versions(file: str) -> None:
+    locked = set(re.findall(r"^([\w.-]+==[\w.]+)", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
+    hashed = set(re.findall(r"^([\w.-]+==[\w.]+)", (ROOT / file).read_text(), re.MULTILINE))
+    assert hashed <= locked, "run make lock"
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = {re.split(r"[\[<>=]", each)[0].lower() for each in project["dependencies"]}
+    assert wanted <= {each.partition("==")[0] for each in hashed}, "run make lock"
 
 
 @every_composition
@@ -101,9 +115,10 @@ def test_what_compose_yaml_builds_and_mounts_is_there(composition: Path) -> None
             source, target, *mode = volume.split(":")
             if source in kept:
                 continue
-            assert (composition / source).is_file()
-            assert mode == ["ro"]
-            assert target in service["command"]
+            assert (source, target, mode) == (".", "/etc/penstock", ["ro"]), "a mounted file keeps its former inode"
+            for word in service["command"]:
+                if word.startswith(f"{target}/"):
+                    assert (composition / word.removeprefix(f"{target}/")).is_file()
 
 
 @every_composition
@@ -127,7 +142,9 @@ def test_every_module_that_compose_yaml_runs_can_be_run(composition: Path) -> No
 def test_a_service_has_the_time_to_settle_and_no_more_rights_than_it_needs(composition: Path) -> None:
     for service in ours(composition).values():
         assert int(service["stop_grace_period"].removesuffix("s")) > 30
-        assert service["restart"] == "on-failure"
+        assert service["restart"] == "unless-stopped"
+        if service["command"][0].startswith("services."):
+            assert service["environment"]["PENSTOCK_STAY"] == "1"
         assert service["read_only"]
         assert service["cap_drop"] == ["ALL"]
 

@@ -249,6 +249,7 @@ async def test_the_namespace_of_an_mpush_shows_what_it_has(redis: Redis) -> None
             "penstock_instance_renewed_seconds",
             "penstock_up",
         ),
+        *("penstock_errors_total", "penstock_reloads_total"),
     }
 
 

@@ -1,74 +1,133 @@
-"""The container's health check: whether this very process is registered."""
+"""The health file: live while the process answers, ready while it does its work."""
 
 import os
 import signal
 import subprocess
-import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from redis.asyncio import Redis
+import pytest
+from redis import Redis
 
+from penstock.embedded import EmbeddedServer
 from tests.harness import ROOT, Service, until
 
-LOOK = """
-import asyncio, sys
-from common.health import registered, services
-(found,) = [each for each in services() if each[0] == int(sys.argv[1])]
-sys.exit(not asyncio.run(registered(*found)))
-"""
+PROBE = ROOT / "scripts" / "penstock-health"
+LISTS: dict[str, Any] = {"in_": "in", "pending": "pending", "out": ["a"]}
 
 
-def well(service: Service) -> bool:
-    """What the check says of it; other services may run on this machine, so that it cannot be asked of all."""
-    looked = subprocess.run([sys.executable, "-c", LOOK, str(service.pid)], cwd=ROOT, capture_output=True, timeout=20)
-    assert b"Traceback" not in looked.stderr, looked.stderr
-    return looked.returncode == 0
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where every process that a test starts writes its health."""
+    monkeypatch.setenv("PENSTOCK_HEALTH", str(tmp_path / "health"))
+    return tmp_path / "health"
 
 
-def mpush(log: Path, url: str, **more: Any) -> Service:
-    return Service("mpush", log, redis=url, in_="in", pending="pending", out=["a", "b"], **more)
+@pytest.fixture
+def server() -> Iterator[EmbeddedServer]:
+    with EmbeddedServer() as started:
+        yield started
 
 
-async def test_a_registered_service_is_well_and_one_that_lost_its_place_is_not(
-    redis: Redis, redis_url: str, tmp_path: Path
+def probe(what: str) -> tuple[int, str]:
+    """Return the status of the probe and what it said."""
+    asked = subprocess.run([PROBE, what], capture_output=True, text=True, timeout=20)
+    return asked.returncode, (asked.stdout + asked.stderr).strip()
+
+
+def is_ready() -> bool:
+    return probe("ready") == (0, "ready")
+
+
+def test_a_service_is_live_and_ready_until_it_ends(file: Path, server: EmbeddedServer, tmp_path: Path) -> None:
+    assert probe("live") == (1, f"no service writes {file}")
+    with Service("mpush", tmp_path / "log", redis=server.url, redis_namespace="demo", **LISTS) as service:
+        until(is_ready)
+        assert probe("live") == (0, "ready")
+        assert service.stop() == 0
+    assert not file.exists()
+    assert not list(file.parent.glob("health*"))
+
+
+def test_a_server_that_is_away_makes_it_unready_but_nobody_restarts_it(
+    file: Path, server: EmbeddedServer, tmp_path: Path
 ) -> None:
-    with mpush(tmp_path / "log", redis_url, redis_namespace="demo") as service:
-        until(lambda: "registered" in service.said())
-        assert well(service)
-        os.kill(service.pid, signal.SIGSTOP)  # or it would notice, and end, before it is looked at
-        await redis.hset("demo:1", "pid", 1)
-        assert not well(service)
+    with Service("mpush", tmp_path / "log", redis=server.url, redis_namespace="demo", **LISTS):
+        until(is_ready)
+        server.stop()
+        until(lambda: probe("ready")[0] == 1)
+        status, words = probe("ready")
+        assert (status, words.startswith("not ready: waiting: ")) == (1, True)
+        assert probe("live")[0] == 0
+        server.start()
+        until(is_ready)
 
 
-async def test_a_service_that_outlived_many_others_is_well(redis: Redis, redis_url: str, tmp_path: Path) -> None:
-    """A replica that crashes and starts again all night must not make the check end its healthy neighbour."""
-    with mpush(tmp_path / "log", redis_url, redis_namespace="demo") as service:
-        until(lambda: "registered" in service.said())
-        await redis.set("demo:id", 5000)
-        assert well(service)
+def test_a_service_that_never_found_its_server_is_live(file: Path, tmp_path: Path) -> None:
+    with Service("mpush", tmp_path / "log", redis="redis://127.0.0.1:1/0", **LISTS):
+        until(lambda: probe("live")[0] == 0)
+        until(lambda: probe("ready")[1].startswith("not ready: waiting: "))
 
 
-async def test_registrations_are_looked_for_where_the_settings_say(
-    redis: Redis, redis_url: str, tmp_path: Path
+def test_a_suspended_process_is_not_live(file: Path, server: EmbeddedServer, tmp_path: Path) -> None:
+    with Service("mpush", tmp_path / "log", redis=server.url, **LISTS) as service:
+        until(is_ready)
+        service.signal(signal.SIGSTOP)
+        now = time.time() - 30
+        os.utime(file, (now, now))
+        status, words = probe("live")
+        assert (status, words.startswith("the service has not answered for 3")) == (1, True)
+        service.signal(signal.SIGCONT)
+        until(is_ready)
+
+
+def test_a_deleted_registration_ends_the_work_and_not_the_container(
+    file: Path, server: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    elsewhere = redis_url.replace("/0", "/1")
-    with mpush(tmp_path / "log", redis_url, redis_namespace="demo", service_redis=elsewhere) as service:
-        until(lambda: "registered" in service.said())
-        assert well(service)
+    """With restart: unless-stopped an engine starts again what ends, also after an order to stop."""
+    monkeypatch.setenv("PENSTOCK_STAY", "1")
+    with (
+        Service("mpush", tmp_path / "log", redis=server.url, redis_namespace="demo", **LISTS) as service,
+        Redis(port=server.port) as redis,
+    ):
+        until(is_ready)
+        redis.delete("demo:1")
+        until(lambda: probe("ready") == (1, "not ready: stopped: its registration was deleted"))
+        assert probe("live")[0] == 0
+        redis.lpush("in", "message")
+        until(lambda: redis.lrange("demo:ids", 0, -1) == [])
+        assert service.process is not None
+        assert service.process.poll() is None
+        assert redis.llen("in") == 1
         assert service.stop() == 0
 
 
-async def test_a_service_without_a_namespace_is_well_while_its_server_answers(
-    redis: Redis, redis_url: str, tmp_path: Path
+def test_without_the_variable_a_deleted_registration_ends_the_process(server: EmbeddedServer, tmp_path: Path) -> None:
+    with (
+        Service("mpush", tmp_path / "log", redis=server.url, redis_namespace="demo", **LISTS) as service,
+        Redis(port=server.port) as redis,
+    ):
+        until(lambda: redis.exists("demo:1"))
+        redis.delete("demo:1")
+        assert service.wait() == 0
+
+
+def test_a_file_that_cannot_be_written_is_said_once_and_disturbs_nothing(
+    server: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with mpush(tmp_path / "log", redis_url) as service:
-        until(lambda: "settings" in service.said())
-        assert well(service)
+    monkeypatch.setenv("PENSTOCK_HEALTH", str(tmp_path / "no" / "health"))
+    with (
+        Service("mpush", tmp_path / "log", redis=server.url, **LISTS) as service,
+        Redis(port=server.port) as redis,
+    ):
+        redis.lpush("in", "message")
+        until(lambda: redis.llen("a") == 1)
+        assert service.stop() == 0
+        assert service.said().count("the health file cannot be written") == 1
 
 
-def test_where_no_service_runs_nothing_is_well() -> None:
-    code = "import common.health as health; health.services = lambda: iter(()); raise SystemExit(health.main())"
-    looked = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, timeout=20)
-    assert looked.returncode == 1
-    assert b"no service runs here" in looked.stderr
+def test_the_probe_refuses_other_words(file: Path) -> None:
+    file.write_text("ready\n")
+    assert probe("alive") == (2, "expected live or ready, found 'alive'")

@@ -19,6 +19,7 @@ from penstock.survey import Instance, instances
 METRICS: Final = (
     *("taken", "missing", "delivered", "dropped", "registered", "untracked", "done", "done:late", "done:unknown"),
     *("timeout", "failed", "retry", "dead", "expired", "touched", "batches", "answers"),
+    *("error", "reload"),
 )
 TAIL: Final = 100
 """How many of the oldest ids are looked at for one that is in flight."""

@@ -33,6 +33,7 @@ GAUGES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     ),
 }
 COUNTERS: Final = {
+    "errors": ("error", "Errors that had to be mended, or that ended a process."),
     "taken": ("taken", "Messages taken."),
     "missing": ("missing", "Messages that somebody removed from a pending list."),
     "delivered": ("delivered", "First deliveries; in mpush, copies that the lists got and kept."),
@@ -48,6 +49,8 @@ COUNTERS: Final = {
     "expired": ("expired", "Messages whose record was gone when they were due."),
     "touched": ("touched", "Times that a worker extended a deadline."),
 }
+RELOADS: Final = {"obeyed": "count", "refused": "failed"}
+"""What became of orders to read the settings anew, and the field of the metric that counts it."""
 LINK: Final = {
     "link_up": "up",
     "link_waiting": "waiting",
@@ -99,6 +102,9 @@ def families(readings: Readings) -> list[Metric]:
         "Answers sent; taken or expired by the time their list was ended; in lists that live for good; refused.",
         labels=["namespace", "result"],
     )
+    reloads = CounterMetricFamily(
+        "penstock_reloads", "Orders to read the settings anew: obeyed; refused.", labels=["namespace", "result"]
+    )
     dead = CounterMetricFamily("penstock_dead", "Dead letters, by reason.", labels=["namespace", "reason"])
     response = HistogramMetricFamily(
         "penstock_response_seconds",
@@ -115,11 +121,13 @@ def families(readings: Readings) -> list[Metric]:
         _add_counters(counters, dead, reading)
         for result, field in ANSWERS.items() if reading.tracked else ():
             answers.add_metric([shown(reading.namespace), result], reading.metrics["answers"].get(field, 0))
+        for result, field in RELOADS.items():
+            reloads.add_metric([shown(reading.namespace), result], reading.metrics["reload"].get(field, 0))
         for field, family in crossed.items() if reading.link else ():
             family.add_metric([shown(reading.namespace)], reading.metrics["batches"].get(field, 0))
         if reading.timeout:
             response.add_metric([shown(reading.namespace)], *_histogram(reading.metrics["done"], reading.timeout))
-    return [*gauges.values(), *counters.values(), answers, dead, *crossed.values(), response]
+    return [*gauges.values(), *counters.values(), answers, reloads, dead, *crossed.values(), response]
 
 
 def _gauge(name: str, help: str, labels: Sequence[str]) -> GaugeMetricFamily:
@@ -155,7 +163,7 @@ def _add_counters(counters: dict[str, CounterMetricFamily], dead: CounterMetricF
     namespace = shown(reading.namespace)
     for name, (metric, _) in COUNTERS.items():
         fields = reading.metrics[metric]
-        if reading.tracked or "count" in fields:
+        if reading.tracked or name == "errors" or "count" in fields:
             counters[name].add_metric([namespace], fields.get("count", 0))
     for reason, count in _dead(reading).items():
         dead.add_metric([namespace, shown(reason)], count)
