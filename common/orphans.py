@@ -15,6 +15,7 @@ from common.settings import ServiceSettings
 from penstock.keys import Keys, pending_of
 from penstock.lua import Script
 from penstock.names import decoded
+from penstock.pending import names_of
 from penstock.snapshot import Snapshot, Writes
 
 _adopt: Final = Script.read(Path(__file__).parent / "lua" / "adopt.lua")
@@ -85,7 +86,7 @@ class Orphans:
             snapshot.zrange(self._keys.owners, 0, -1)
             snapshot.hgetall(self._keys.holdings)
             owners, said = await snapshot.execute()
-        return {decoded(id): [tuple(names) for names in json.loads(said.get(id, "[]"))] for id in owners}
+        return {decoded(id): [*names_of(said.get(id, "[]"))] for id in owners}
 
     async def _take_over(self, id: str | None, held: Sequence[Names]) -> Counter[str]:
         """What ``id`` left in lists of the names ``held``, and of ours."""

@@ -65,7 +65,7 @@ async def audit(redis: "Redis", keys: Keys) -> Audit | None:
     if not roles and not any(counters):
         return None
     pending, starts = found[keys.namespace].sure, found[keys.namespace].starts
-    problems, notes = problems_of(keys, pending), notes_of(starts)
+    problems, notes = problems_of(keys, pending), notes_of(starts, pending)
     numbers = {name: numbers_of(name, texts(fields), problems) for name, fields in zip(COUNTERS, counters, strict=True)}
     counts = {name: fields.pop("count", 0) for name, fields in numbers.items()}
     outs = [name for name, role in texts(roles).items() if role == "out"]
@@ -84,15 +84,27 @@ async def audit(redis: "Redis", keys: Keys) -> Audit | None:
 def problems_of(keys: Keys, pending: Iterable[PendingList]) -> list[str]:
     """Return what is wrong with the pending lists, in words."""
     problems = [each.problem for each in pending if each.problem]
-    return problems + [_loss(keys, each) for each in pending if each.lost]
+    problems += [_loss(keys, each) for each in pending if each.lost]
+    return problems + [stray(keys, each.name, each.messages) for each in pending if each.messages and not each.known]
 
 
-def notes_of(starts: Starts) -> list[str]:
-    """Return what cannot be known, in words."""
-    if starts.agree:
-        return []
-    words = "an instance of an older version was started, which does not count what its pending list holds"
-    return [f"{words}: what somebody removes from one is not missed until only newer instances run"]
+def notes_of(starts: Starts, pending: Iterable[PendingList]) -> list[str]:
+    """Return what else there is to know, in words."""
+    left = sum(each.messages for each in pending if each.known and each.owner and not each.alive)
+    words = "not registered on this server: one that runs takes them over at its next renewal, or the next that starts"
+    held = f"{left:,} message{'s' if left > 1 else ''} in pending lists of instances that are {words}"
+    old = "an instance of an older version was started, which does not count what its pending list holds"
+    unseen = f"{old}: what somebody removes from one is not missed until only newer instances run"
+    return [*([held] if left else []), *([] if starts.agree else [unseen])]
+
+
+def stray(keys: Keys, name: str, messages: int) -> str:
+    """Return in words that nobody takes over what lies in a list, and how to have it done."""
+    base, _, id = name.rpartition(":")
+    what = f"{name}: {messages:,} message{'s' if messages > 1 else ''} that no instance takes over"
+    if not (base and id.isdigit()):
+        return f"{what}: none works by a pending list of that name"
+    return f"{what}: {id} is not in {keys.owners}. To have one that runs, or starts, do it: ZADD {keys.owners} 0 {id}"
 
 
 def _loss(keys: Keys, each: PendingList) -> str:

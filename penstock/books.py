@@ -1,16 +1,18 @@
 """What all counters, sets and lists of tracked messages say at one instant, and those of what fans out to them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from redis.asyncio import Redis
 
+from penstock import pending
 from penstock.audit import numbers_of
-from penstock.keys import Keys, in_use, pending_of
+from penstock.errors import WrongType
+from penstock.keys import Keys
 from penstock.ledger import MEASURES
 from penstock.names import decoded, encoded
-from penstock.snapshot import Snapshot
+from penstock.pending import Call
 from penstock.survey import namespaces
 
 TRACKED: Final = (
@@ -105,53 +107,51 @@ async def read(redis: "Redis") -> Books:
     kinds = list(zip(names, replies[::2], replies[1::2], strict=True))
     tracked = [name for name, has_policy, _ in kinds if has_policy]
     fans = [name for name, has_policy, roles in kinds if not has_policy and b"out" in roles]
-    sources, lists = list[str](), list[str]()
+    sources: list[str] = []
     while True:
-        found, seen = await _instant(redis, tracked, fans, sources, lists)
-        if seen == (sources, lists):
+        found, seen = await _instant(redis, tracked, fans, sources)
+        if seen == sources:
             return found
-        sources, lists = seen
+        sources = seen
 
 
 async def _instant(
-    redis: "Redis", tracked: Sequence[str], fans: Sequence[str], sources: list[str], lists: list[str]
-) -> tuple[Books, tuple[list[str], list[str]]]:
-    """The books, with the lengths of ``sources`` and of pending ``lists``; and which of them there are in truth."""
-    calls: list[tuple[Any, ...]] = [("TIME",)]
+    redis: "Redis", tracked: Sequence[str], fans: Sequence[str], sources: list[str]
+) -> tuple[Books, list[str]]:
+    """The books, with the lengths of ``sources``, and which lists are sources in truth."""
+    calls: list[Call] = [("TIME",)]
     for keys in map(Keys, tracked):
-        calls += [("HMGET", keys.policy, "source", "pending", "out"), ("ZRANGE", keys.owners, 0, -1)]
-        calls += [("EXISTS", keys.lease), ("ZCARD", keys.deadlines), ("ZCARD", keys.delayed)]
+        calls += [("HMGET", keys.policy, "source", "pending", "out")]
+        calls += [("ZCARD", keys.deadlines), ("ZCARD", keys.delayed)]
         calls += [("HGETALL", keys.metric(name)) for name in TRACKED]
     for keys in map(Keys, fans):
         calls += [("HGETALL", keys.lists), *(("HGETALL", keys.metric(name)) for name in FANNED)]
-    calls += [("LLEN", name) for name in (*sources, *lists)]
-    replies = iter(await _at_once(redis, calls))
+    calls += [("LLEN", name) for name in sources]
+    lists, read_all = await pending.read(redis, map(Keys, tracked), calls)
+    replies = iter(read_all)
     (seconds, micros), problems = next(replies), dict[str, list[str]]()
-    read_tracked = [
-        (name, *(next(replies) for _ in range(5)), _counters(name, TRACKED, replies, problems)) for name in tracked
-    ]
+    books: dict[str, Book] = {}
+    for name in tracked:
+        words, in_flight, delayed = (next(replies) for _ in range(3))
+        source, base, queue = (decoded(word or b"") for word in words)
+        held = _lengths(each for each in lists[name].all if each.base == base)
+        counters = _counters(name, TRACKED, replies, problems)
+        books[name] = Book(name, source, queue, held, in_flight, delayed, counters)
     read_fans = [Fan(name, tuple(_outs(next(replies))), _counters(name, FANNED, replies, problems)) for name in fans]
     waiting = {name: next(replies) for name in sources}
-    lengths = {name: next(replies) for name in lists}
-    books, seen_sources, seen_lists = {}, set[str](), set[str]()
-    for name, words, owners, ordered, in_flight, delayed, counters in read_tracked:
-        source, base, queue = (decoded(word or b"") for word in words)
-        pendings = [pending_of(base, id) for id in (None, *sorted(map(decoded, owners)))] if base else []
-        pending = {each: lengths.get(each, 0) for each in pendings}
-        kept = {each: length for each, length in pending.items() if in_use(each, length, [base], bool(ordered))}
-        books[name] = Book(name, source, queue, kept, in_flight, delayed, counters)
-        seen_sources.add(source)
-        seen_lists.update(pendings)
     at = seconds + micros / 1e6
-    return Books(at, books, read_fans, waiting, problems), (sorted(seen_sources - {""}), sorted(seen_lists))
+    seen = sorted({book.source for book in books.values()} - {""})
+    return Books(at, books, read_fans, waiting, problems), seen
 
 
-async def _at_once(redis: "Redis", calls: Sequence[tuple[Any, ...]]) -> list[Any]:
-    """Raises ``WrongType``, naming the key."""
-    async with Snapshot(redis) as snapshot:
-        for command, *words in calls:
-            snapshot.execute_command(command, *(encoded(word) if isinstance(word, str) else word for word in words))
-        return list(await snapshot.execute())
+def _lengths(lists: Iterable[pending.PendingList]) -> dict[str, int]:
+    """Raises ``WrongType``."""
+    held = {}
+    for each in lists:
+        if each.problem:
+            raise WrongType(each.problem)
+        held[each.name] = each.messages
+    return held
 
 
 def _outs(roles: Mapping[bytes, bytes]) -> list[str]:

@@ -1,7 +1,6 @@
 """The names of all keys, made here and nowhere else (docs/keys.md is the reader's view of this file)."""
 
 import re
-from collections.abc import Container
 from glob import escape
 from typing import Final
 
@@ -120,14 +119,6 @@ class Keys:
 def pending_of(pending: str, id: str | None) -> str:
     """What instance ``id`` has taken and not settled; ``pending`` itself where instances share it (``id`` is None)."""
     return pending if id is None else f"{pending}:{id}"
-
-
-def in_use(pending: str, length: int, bases: Container[str], ordered: bool) -> bool:
-    """Whether a pending list is one that instances work on, or has something left: by order they share ``bases``.
-
-    Where there is a lease (``ordered``) nobody has a list of its own, but for what was left there before.
-    """
-    return not ordered or length > 0 or pending in bases
 
 
 def glob_escaped(name: str) -> str:

@@ -60,7 +60,7 @@ async def ledger(redis: "Redis", keys: Keys) -> Ledger | None:
         return None
     all_lists, starts = found[keys.namespace].sure, found[keys.namespace].starts
     requests = [each for each in all_lists if each.base == decoded(base or b"")]
-    problems, notes = problems_of(keys, all_lists), notes_of(starts)
+    problems, notes = problems_of(keys, all_lists), notes_of(starts, all_lists)
     numbers = {name: numbers_of(name, _counts(fields), problems) for name, fields in zip(COUNTERS, hashes, strict=True)}
     under_way = {"in flight": in_flight, "delayed": delayed}
     laws = [_law_of_taken(numbers, requests), _law_of_registered(numbers, under_way)]

@@ -1,12 +1,12 @@
-"""The pending lists of a namespace: whose they are, what they hold, and what has disappeared from them.
+"""The pending lists of a namespace: whose they are, what they hold, what disappeared from them, who takes them over.
 
-Everything is read at one instant, together with what the caller wants to hold it against.
+Whoever wants to know asks here. Everything is read at one instant, with what the caller wants to compare it with.
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from redis.asyncio import Redis
 
@@ -15,6 +15,8 @@ from penstock.keys import Keys, pending_of
 from penstock.names import decoded, encoded
 from penstock.snapshot import Snapshot
 
+CHUNK: Final = 4_000
+"""Commands of one look, if not all has to be of one instant."""
 Call = tuple[str | bytes | int, ...]
 """A command that only reads; its first argument is the key."""
 
@@ -35,6 +37,10 @@ class PendingList:
     """How many the scripts have found gone, at any time."""
     accepted: int = 0
     """How many of those an operator knows about."""
+    alive: bool = False
+    """Whether its owner is registered on this server."""
+    known: bool = True
+    """Whether an instance works on it, takes it over at its next renewal, or at its start."""
     problem: str = ""
     """Why it cannot be read."""
 
@@ -60,6 +66,10 @@ class Pending:
 
     all: list[PendingList]
     starts: Starts
+    owners: Sequence[str]
+    """Ids of the instances that may have one."""
+    bases: Sequence[str]
+    """The names from which theirs are made."""
 
     @property
     def sure(self) -> list[PendingList]:
@@ -83,7 +93,8 @@ class _Named:
     @property
     def bases(self) -> list[str]:
         roles = [name for name, role in self.roles.items() if role == "pending"]
-        return list(dict.fromkeys([*roles, *(name for said in self.holdings.values() for name in _names(said))]))
+        held = (name for said in self.holdings.values() for names in names_of(said) for name in names)
+        return list(dict.fromkeys([*roles, *held]))
 
     @property
     def lists(self) -> list[str]:
@@ -97,68 +108,84 @@ class _Named:
         return (base, id) if base in self.bases and id.isdigit() else (name, None)
 
 
-def _calls(keys: Keys) -> list[Call]:
+def _naming(keys: Keys) -> list[Call]:
     hashes = (keys.lists, keys.holdings, keys.held, keys.metric("missing"), keys.accepted, keys.metric("start"))
     more: list[Call] = [("ZRANGE", keys.owners, 0, -1), ("EXISTS", keys.lease), ("HGET", keys.policy, "pending")]
     return [*(("HGETALL", name) for name in hashes), *more]
 
 
 async def read(
-    redis: "Redis", namespaces: Iterable[Keys], calls: Sequence[Call] = ()
+    redis: "Redis", namespaces: Iterable[Keys], calls: Sequence[Call] = (), *, lenient: bool = False
 ) -> tuple[dict[str, Pending], list[Any]]:
     """The pending lists of each namespace, and the replies to ``calls``, at one instant.
 
-    Raises ``WrongType``, naming the key, except for the lists themselves.
+    Raises ``WrongType``, naming the key, except for the lists themselves, and ``TooMany`` for more lists than can be
+    read at one instant. If ``lenient``, a key of the wrong type counts as empty, its error stands among the replies,
+    and lists beyond some thousand are read later.
     """
     all_keys = list(namespaces)
-    own = [_calls(keys) for keys in all_keys]
-    lists: list[list[str]] = [[] for _ in all_keys]
+    own = [_naming(keys) for keys in all_keys]
+    fixed = [*(call for each in own for call in each), *calls]
+    named: list[_Named] = []
     while True:
-        lengths: list[Call] = [("LLEN", name) for names in lists for name in names]
-        fixed = [*(call for each in own for call in each), *calls]
-        replies = await _at_once(redis, [*fixed, *lengths], may_fail=len(lengths))
+        before = [(each.lists, each.owners) for each in named]
+        asked = [call for keys, each in zip(all_keys, named, strict=False) for call in _of_lists(keys, each)]
+        replies = await _at_once(redis, [*fixed, *asked], len(fixed), lenient=lenient)
         step = len(own[0]) if own else 0
         named = [_named(replies[place * step : (place + 1) * step]) for place in range(len(all_keys))]
-        if [each.lists for each in named] == lists:
+        if [(each.lists, each.owners) for each in named] == before:
             break
-        lists = [each.lists for each in named]
-    found = iter(replies[len(fixed) :])
-    result = {
-        keys.namespace: Pending(_in_use(each, [_list(each, name, next(found)) for name in each.lists]), each.starts)
-        for keys, each in zip(all_keys, named, strict=True)
-    }
-    return result, replies[len(fixed) - len(calls) : len(fixed)]
+    rest = iter(replies[len(fixed) :])
+    found = {keys.namespace: _pending(each, rest) for keys, each in zip(all_keys, named, strict=True)}
+    return found, replies[len(fixed) - len(calls) : len(fixed)]
 
 
-async def _at_once(redis: "Redis", calls: Sequence[Call], may_fail: int) -> list[Any]:
-    """The last ``may_fail`` replies may be errors."""
-    async with Snapshot(redis) as snapshot:
-        for command, *words in calls:
-            snapshot.execute_command(command, *(encoded(word) if isinstance(word, str) else word for word in words))
-        replies = await snapshot.execute(raise_on_error=False)
-    for reply in replies[: len(calls) - may_fail]:
+def _of_lists(keys: Keys, named: _Named) -> list[Call]:
+    alive: list[Call] = [("EXISTS", keys.instance(id)) for id in named.owners]
+    return [*alive, *(("LLEN", name) for name in named.lists)]
+
+
+async def _at_once(redis: "Redis", calls: Sequence[Call], sure: int, *, lenient: bool) -> list[Any]:
+    """The replies after the first ``sure`` may be errors."""
+    replies: list[Any] = []
+    piece = CHUNK if lenient else len(calls) or 1
+    for start in range(0, len(calls), piece):
+        async with Snapshot(redis) as snapshot:
+            for command, *words in calls[start : start + piece]:
+                snapshot.execute_command(command, *(encoded(word) if isinstance(word, str) else word for word in words))
+            replies += await snapshot.execute(raise_on_error=False)
+    for reply in () if lenient else replies[:sure]:
         if isinstance(reply, Exception):
             raise reply
     return replies
 
 
 def _named(replies: Sequence[Any]) -> _Named:
+    replies = [None if isinstance(reply, Exception) else reply for reply in replies]
     roles, holdings, held, missing, accepted, start, owners, ordered, tracked = replies
     counts = tuple(map(texts, (held, missing, accepted)))
     counts[1].pop("count", None)
     roles = texts(roles) | ({decoded(tracked): "pending"} if tracked else {})
     starts = Starts.read(texts(start))
-    return _Named(roles, [decoded(id) for id in owners], texts(holdings), counts, bool(ordered), starts)
+    return _Named(roles, sorted(map(decoded, owners or ())), texts(holdings), counts, bool(ordered), starts)
 
 
-def _list(named: _Named, name: str, reply: Any) -> PendingList:
+def _pending(named: _Named, replies: Iterator[Any]) -> Pending:
+    alive = {id for id in named.owners if next(replies) == 1}
+    lists = [_list(named, name, alive, next(replies)) for name in named.lists]
+    return Pending(_in_use(named, lists), named.starts, named.owners, named.bases)
+
+
+def _list(named: _Named, name: str, alive: Collection[str], reply: Any) -> PendingList:
     base, owner = named.split(name)
+    known = base in named.bases and (owner is None or owner in named.owners)
     problems = [str(reply)] if isinstance(reply, Exception) else []
     words = [counts.get(name, "0") for counts in named.counts]
     problems += [f"{name}: counted as {word!r}, expected a whole number" for word in words if not word.isdigit()]
     messages = 0 if isinstance(reply, Exception) else int(reply)
     held, missing, accepted = (int(word) if word.isdigit() else 0 for word in words)
-    return PendingList(name, base, owner, messages, held, missing, accepted, "; ".join(problems))
+    numbers = (messages, held, missing, accepted)
+    return PendingList(name, base, owner, *numbers, owner in alive, known, "; ".join(problems))
 
 
 def _in_use(named: _Named, lists: list[PendingList]) -> list[PendingList]:
@@ -171,13 +198,30 @@ def _in_use(named: _Named, lists: list[PendingList]) -> list[PendingList]:
     ]
 
 
-def _names(said: str) -> list[str]:
-    """What an instance has said of its lists: ``[["pending"]]``; nothing where that cannot be understood."""
+def names_of(said: str | bytes) -> list[tuple[str, ...]]:
+    """What an instance has said of its lists, ``[["pending"]]``; nothing if that cannot be understood."""
     try:
-        return [name for names in json.loads(said) for name in names if isinstance(name, str)]
+        return [tuple(map(str, names)) for names in json.loads(said)]
     except (ValueError, TypeError):
         return []
 
 
-def texts(fields: Mapping[bytes, Any]) -> dict[str, str]:
-    return {decoded(name): decoded(value) for name, value in fields.items()}
+async def strays(redis: "Redis", namespaces: Iterable[Keys]) -> dict[str, list[str]]:
+    """Return, by namespace, lists with the name of a pending list that no instance works on or will take over.
+
+    Looks through all keys, once.
+    """
+    all_keys = list(namespaces)
+    before, _ = await read(redis, all_keys, lenient=True)
+    bases = {base: keys for keys in all_keys for base in before[keys.namespace].bases}
+    seen: dict[str, set[str]] = {}
+    async for key in redis.scan_iter("*:[0-9]*", count=1000, _type="LIST"):
+        base, _, id = decoded(key).rpartition(":")
+        if base in bases and id.isdigit():
+            seen.setdefault(bases[base].namespace, set()).add(decoded(key))
+    after, _ = await read(redis, [keys for keys in all_keys if keys.namespace in seen], lenient=True)
+    return {name: sorted(seen[name] - {each.name for each in pending.all}) for name, pending in after.items()}
+
+
+def texts(fields: Mapping[bytes, Any] | None) -> dict[str, str]:
+    return {decoded(name): decoded(value) for name, value in (fields or {}).items()}

@@ -6,8 +6,9 @@ from typing import Any, Final
 
 from redis.asyncio import Redis
 
-from penstock.keys import Keys, in_use, pending_of
+from penstock.keys import Keys
 from penstock.names import decoded, encoded
+from penstock.pending import read
 from penstock.snapshot import Snapshot
 
 TRACES: Final = {":ids": "LIST", ":owners": "ZSET", ":lists": "HASH"}
@@ -148,17 +149,14 @@ async def held(redis: "Redis", keys: Keys) -> list[Held]:
 
     Where messages are tracked, also those in flight and those delayed.
     """
+    found, _ = await read(redis, [keys], lenient=True)
     roles = {decoded(name): decoded(role) for name, role in (await redis.hgetall(encoded(keys.lists))).items()}
+    roles = {name: role for name, role in roles.items() if role != "pending"}
+    roles |= {each.name: "pending" for each in found[keys.namespace].all}
     if await redis.exists(encoded(keys.policy)):
         roles |= {keys.deadlines: "in flight", keys.delayed: "delayed"}
-    owners = sorted(decoded(id) for id in await redis.zrange(encoded(keys.owners), 0, -1))
     named = sorted(roles.items(), key=lambda pair: ROLES.index(pair[1]) if pair[1] in ROLES else len(ROLES))
-    keys_ = []
-    for name, role in named:
-        keys_ += [(pending_of(name, id), role) for id in ([None, *owners] if role == "pending" else [None])]
-    found = [await _held(redis, name, role) for name, role in keys_]
-    ordered = bool(await redis.exists(encoded(keys.lease)))
-    return [one for one in found if in_use(one.name, one.length, roles, ordered)]
+    return [await _held(redis, name, role) for name, role in named]
 
 
 async def _held(redis: "Redis", name: str, role: str) -> Held:

@@ -68,7 +68,7 @@ async def test_a_namespace_of_an_older_version_is_counted_from_the_next_start_on
     await redis.lpush("pending:1", "left", "over")
     await ends(redis, "1")
     before = await audited(redis)
-    assert (before.problems, len(before.notes), before.pending["pending:1"]) == ([], 1, 2)
+    assert (before.problems, len(before.notes), before.pending["pending:1"]) == ([], 2, 2)
     with service(tmp_path, redis_url) as started:
         await until(lambda: redis.hget(KEYS.metric("settled"), "count"))
         await until(lambda: _llen_is(redis, "a", 12))
@@ -160,3 +160,58 @@ async def test_a_count_that_is_no_number_is_found(redis: Redis, key: str) -> Non
     await redis.hset(KEYS.lists, mapping=roles)
     await redis.hset(key, "pending:1", "some")
     assert (await audited(redis)).problems == ["pending:1: counted as 'some', expected a whole number"]
+
+
+async def stray(redis: Redis) -> None:
+    roles: dict[Any, Any] = {"in": "in", "pending": "pending", "a": "out"}
+    await redis.hset(KEYS.lists, mapping=roles)
+    await redis.lpush("pending:7", "a", "b")
+
+
+async def test_a_pending_list_that_nobody_will_take_over_is_found_and_can_be_mended(
+    redis: Redis, redis_url: str, tmp_path: Path
+) -> None:
+    await stray(redis)
+    for which in (["demo"], ["--all"]):
+        result = await penstock("audit", *which, redis=redis_url)
+        words = " ".join(result.error.split())
+        assert result.status == 1
+        assert "pending:7: 2 messages that no instance takes over: 7 is not in demo:owners" in words
+        assert "ZADD demo:owners 0 7" in words
+    with service(tmp_path, redis_url) as started:
+        await until(lambda: redis.exists("demo:1"))
+        assert (await penstock("audit", "demo", redis=redis_url)).status == 1
+        await redis.zadd(KEYS.owners, {"7": 0})
+        assert (await penstock("audit", "demo", redis=redis_url)).status == 0
+        await until(lambda: _llen_is(redis, "a", 2))
+        assert started.stop() == 0
+    assert (await penstock("audit", "demo", redis=redis_url)).status == 0
+
+
+async def test_a_list_of_which_only_the_count_is_left_is_named_with_those_that_nobody_takes_over(redis: Redis) -> None:
+    await stray(redis)
+    await redis.hset(KEYS.held, "pending:7", 2)
+    await redis.hincrby(KEYS.metric("taken"), "count", 2)
+    (problem,) = (await audited(redis)).problems
+    assert problem.startswith("pending:7: 2 messages that no instance takes over")
+
+
+async def test_what_a_stopped_service_left_for_its_next_start_is_conserved_and_said(
+    redis: Redis, redis_url: str
+) -> None:
+    await stray(redis)
+    await redis.zadd(KEYS.owners, {"7": 1})
+    result = await penstock("audit", "demo", redis=redis_url)
+    assert result.status == 0
+    assert "2 messages in pending lists of instances that are not registered on this server" in " ".join(
+        result.text.split()
+    )
+    await redis.hset(KEYS.instance("7"), mapping={"host": "oak", "pid": 1})
+    assert "not registered" not in (await penstock("audit", "demo", redis=redis_url)).text
+
+
+@pytest.mark.parametrize("name", ["pending:x", "other:7", "pending:7:pull:1"])
+async def test_a_list_that_only_looks_like_one_is_none(redis: Redis, redis_url: str, name: str) -> None:
+    await stray(redis)
+    await redis.rename("pending:7", name)
+    assert (await penstock("audit", "demo", redis=redis_url)).status == 0

@@ -15,6 +15,7 @@ from penstock.cli.elsewhere import lists_of
 from penstock.cli.frame import DEFAULT, Failed, Json, Misused, complain, connected, require_path, run, surroundings
 from penstock.cli.status import unknown
 from penstock.cli.text import print_json, print_table, shown
+from penstock.names import encoded
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -81,7 +82,8 @@ def audit(
     Answers that were sent = taken + waiting + expired + those in lists that live for good. An answer counts as taken if
     its list ended without it: whether its reader took it, or somebody deleted it, cannot be known.
     What a pending list holds is counted, so a message that somebody removes from one is missed, with the list and the
-    number. Not seen is what happens to a delivered message: popping a subscriber's list is what its reader does.
+    number; a list of messages that no instance will take over is named. What happens to a delivered message is not
+    seen: popping a subscriber's list is what its reader does.
     A list that has a TTL, or that the server may evict, is named, too.
 
     All of a namespace is read at one instant. A composition is a directory, written with a slash; its servers are those
@@ -147,7 +149,8 @@ async def _hops(server: Server) -> list[Hop]:
 
     async with connected(server.url) as redis:
         names = await namespaces(redis) if server.namespaces is None else server.namespaces
-        hops = [Hop(server.name, name, await _sums(redis, name)) for name in names]
+        lost = await _strays(redis, names)
+        hops = [Hop(server.name, name, await _sums(redis, name, lost.get(name, []))) for name in names]
         if not hops:
             raise Failed(f"no service has registered on {server.name or 'this server'}: nothing to audit")
     return [hop for hop in hops if hop.namespace in server.required or (hop.result and _moves(hop.result))]
@@ -162,13 +165,24 @@ def _moves(result: "Audit | Ledger") -> bool:
 
 async def _one(namespace: str, url: str) -> "Audit | Ledger":
     async with lists_of(namespace, url) as redis:
-        result = await _sums(redis, namespace)
+        result = await _sums(redis, namespace, (await _strays(redis, [namespace])).get(namespace, []))
         if result is None:
             raise await unknown(redis, redis, namespace)
     return result
 
 
-async def _sums(redis: "Redis", namespace: str) -> "Audit | Ledger | None":
+async def _strays(redis: "Redis", names: Iterable[str]) -> dict[str, list[str]]:
+    """Return by namespace what is wrong with lists that look like pending lists of instances that nobody knows."""
+    from penstock.audit import stray
+    from penstock.keys import Keys
+    from penstock.pending import strays
+
+    found = await strays(redis, map(Keys, names))
+    lengths = {name: await redis.llen(encoded(name)) for lists in found.values() for name in lists}
+    return {ns: [stray(Keys(ns), name, lengths[name]) for name in lists] for ns, lists in found.items()}
+
+
+async def _sums(redis: "Redis", namespace: str, strays: list[str]) -> "Audit | Ledger | None":
     from penstock.answers import answers
     from penstock.audit import audit
     from penstock.hazards import hazards
@@ -183,7 +197,7 @@ async def _sums(redis: "Redis", namespace: str) -> "Audit | Ledger | None":
             tracked, laws=[*tracked.laws, *([law] if law else [])], problems=[*tracked.problems, *problems]
         )
     result = tracked or await audit(redis, keys)
-    return result and replace(result, problems=[*result.problems, *await hazards(redis, keys)])
+    return result and replace(result, problems=[*result.problems, *strays, *await hazards(redis, keys)])
 
 
 def _print_hops(hops: Sequence[Hop], as_json: bool, *, brief: bool, many: bool) -> None:

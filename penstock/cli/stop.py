@@ -84,13 +84,10 @@ async def _idle_owners(redis: "Redis", keys: "Keys") -> set[str]:
 
     The list of ids alone is not enough: it is bounded, and another instance takes those off whose registration is gone.
     """
-    from penstock.keys import pending_of
+    from penstock.pending import read
 
-    owners = [decoded(id) for id in await redis.zrange(encoded(keys.owners), 0, -1)]
-    roles = await redis.hgetall(encoded(keys.lists))
-    bases = [decoded(name) for name, role in roles.items() if role == b"pending"]
-    lists = {id: [encoded(pending_of(base, id)) for base in bases] for id in owners}
-    return {id for id, names in lists.items() if not (names and await redis.exists(*names))}
+    found = (await read(redis, [keys], lenient=True))[0][keys.namespace]
+    return {*found.owners} - {each.owner for each in found.all if each.owner and each.messages}
 
 
 def _result(instance: "Instance", left: set[str], wait: float) -> dict[str, Any]:

@@ -6,7 +6,8 @@ from typing import Any, Final
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
-from penstock.keys import Keys, pending_of
+from penstock import pending
+from penstock.keys import Keys
 from penstock.letters import Letter
 from penstock.metrics import number
 from penstock.names import decoded, encoded
@@ -16,7 +17,7 @@ from penstock.topology.observed import Counted, Look
 from penstock.topology.sketch import home
 
 Call = tuple[Any, ...]
-CALLS: Final = 5
+CALLS: Final = 4
 """Of a service."""
 
 
@@ -43,23 +44,24 @@ async def look(redis: "Redis", topology: Topology, server: str, found: Look) -> 
 
 async def _add_services(redis: "Redis", read: Sequence[tuple[Part, Sequence[Any]]], found: Look, now: float) -> None:
     """Who is alive, and what is in hand."""
-    calls: list[list[Call]] = []
-    for part, (ids, owners, *_) in read:
-        keys, listed = Keys(str(part.namespace)), [decoded(id) for id in _list(ids)]
-        bases = dict.fromkeys(end.key for end in part.using("keeps"))
-        lists = [pending_of(base, id) for base in bases for id in (None, *map(decoded, _list(owners)))]
-        instances = [("HMGET", keys.instance(id), "host", "renewed", "renew") for id in listed]
-        calls.append([*instances, *(("LLEN", name) for name in lists)])
+    names = [Keys(str(part.namespace)) for part, _ in read]
+    calls = [
+        [("HMGET", keys.instance(decoded(id)), "host", "renewed", "renew") for id in _list(ids)]
+        for keys, (_, (ids, *_)) in zip(names, read, strict=True)
+    ]
     replies = iter(await _all(redis, [call for each in calls for call in each]))
-    for (part, (_, _, taken, delivered, retried)), own in zip(read, calls, strict=True):
+    found_lists, _ = await pending.read(redis, names, lenient=True)
+    for (_, (_, taken, delivered, retried)), keys, own in zip(read, names, calls, strict=True):
         answers = [next(replies) for _ in own]
         ages = [_renewed(answer, now) for answer in answers if isinstance(answer, list) and answer[0]]
-        late, pending = sum(is_late(*each) for each in ages), sum(each for each in answers if isinstance(each, int))
+        late, lists = sum(is_late(*each) for each in ages), found_lists[keys.namespace].all
+        settled = _number(taken) - sum(each.counted + each.missing for each in lists)
         counts = {decoded(name): _number(value) for name, value in _hash(delivered).items()}
-        lists = [name for name in counts if name != "count"]
-        if len(lists) == 1:
-            counts[lists[0]] += _number(retried)
-        found.services[str(part.namespace)] = Counted(len(ages) - late, pending, _number(taken), counts, late)
+        outs = [name for name in counts if name != "count"]
+        if len(outs) == 1:
+            counts[outs[0]] += _number(retried)
+        waiting = sum(each.messages for each in lists)
+        found.services[keys.namespace] = Counted(len(ages) - late, waiting, settled, counts, late)
 
 
 def _renewed(fields: Sequence[Any], now: float) -> tuple[float | None, float | None]:
@@ -79,7 +81,6 @@ def _of_service(keys: Keys) -> list[Call]:
     taken, delivered, retry = map(keys.metric, ("taken", "delivered", "retry"))
     return [
         ("LRANGE", keys.ids, 0, -1),
-        ("ZRANGE", keys.owners, 0, -1),
         ("HGET", taken, "count"),
         ("HGETALL", delivered),
         ("HGET", retry, "count"),

@@ -7,8 +7,9 @@ from typing import Any, Final
 from redis.asyncio import Redis
 from redis.asyncio.client import Pipeline
 
+from penstock import pending
 from penstock.errors import WrongType
-from penstock.keys import Keys, in_use, pending_of
+from penstock.keys import Keys
 from penstock.link import Link, link_of
 from penstock.lua import ours
 from penstock.metrics import number
@@ -66,8 +67,6 @@ async def _reading(redis: "Redis", service_redis: "Redis", keys: Keys) -> Readin
         snapshot.time()
         snapshot.hgetall(encoded(keys.policy))
         snapshot.hgetall(encoded(keys.lists))
-        snapshot.zrange(encoded(keys.owners), 0, -1)
-        snapshot.exists(encoded(keys.lease))
         snapshot.zcard(encoded(keys.deadlines))
         snapshot.zcard(encoded(keys.delayed))
         snapshot.lrange(encoded(keys.message_ids), -TAIL, -1)
@@ -76,11 +75,11 @@ async def _reading(redis: "Redis", service_redis: "Redis", keys: Keys) -> Readin
         snapshot.hget(encoded(keys.lease), "expires")
         for name in METRICS:
             snapshot.hgetall(encoded(keys.metric(name)))
-        time, policy, named, owners, ordered, *counted = await _replies(snapshot)
+        time, policy, named, *counted = await _replies(snapshot)
     in_flight, delayed, tail, first_due, noted, expires, *metrics = counted
-    roles = _roles(keys, policy or {}, named or {}, owners or [])
-    shared = {decoded(name) for name in named or {}}
-    lengths = await _lengths(redis, roles)
+    lengths = await _lengths(redis, _roles(keys, policy or {}, named or {}))
+    found, _ = await pending.read(redis, [keys], lenient=True)
+    lengths += [Length(one.name, "pending", one.messages) for one in found[keys.namespace].all if not one.problem]
     now = time[0] + time[1] / 1e6
     return Reading(
         keys.namespace,
@@ -89,23 +88,17 @@ async def _reading(redis: "Redis", service_redis: "Redis", keys: Keys) -> Readin
         in_flight=in_flight or 0,
         delayed=delayed or 0,
         oldest=await _oldest(redis, keys, tail or [], first_due or [], now),
-        lists=[
-            one for one in lengths if one.role != "pending" or in_use(one.list, one.messages, shared, bool(ordered))
-        ],
+        lists=lengths,
         instances=await instances(redis, service_redis, keys),
         metrics={name: _numbers(fields) for name, fields in zip(METRICS, metrics, strict=True)},
         link=link_of(noted or {}, (number(expires) or 0) / 1000 > now, _waiting(lengths), now),
     )
 
 
-def _roles(keys: Keys, policy: dict[bytes, bytes], named: dict[bytes, bytes], owners: list[bytes]) -> dict[str, str]:
-    """Every list of the namespace, with the pending lists of all who may own one."""
+def _roles(keys: Keys, policy: dict[bytes, bytes], named: dict[bytes, bytes]) -> dict[str, str]:
+    """Every list of the namespace but the pending lists."""
     roles = {decoded(policy.get(b"done", keys.done)): "done", keys.dead: "dead"} if policy else {}
-    for name, role in ((decoded(name), decoded(role)) for name, role in named.items()):
-        roles[name] = role
-        if role == "pending":
-            roles |= {pending_of(name, decoded(id)): role for id in owners}
-    return roles
+    return roles | {decoded(name): decoded(role) for name, role in named.items() if role != b"pending"}
 
 
 async def _lengths(redis: "Redis", roles: dict[str, str]) -> list[Length]:
