@@ -2,30 +2,43 @@
 
 import json
 import os
+import signal
 import sys
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import NoReturn, TypeVar
+from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
 
 from common.fields import kind_of
+from common.formats import Unreadable
+from common.props import place_of
 from common.settings import ServiceSettings
 from penstock import __version__
 from penstock.errors import SettingsError
 
+if TYPE_CHECKING:
+    from common.hashes import Hash
+
+WAIT: Final = 1.0
+"""Seconds between two looks for a server that is away."""
 S = TypeVar("S", bound=ServiceSettings)
 
 
-def parse(service: str, settings_class: type[S], argv: Sequence[str], environ: Mapping[str, str]) -> S:
+def parse(
+    service: str, settings_class: type[S], argv: Sequence[str], environ: Mapping[str, str], *, waits: bool = False
+) -> S:
     """The settings of ``service``. Ends the process where no more is to be done: status 0 after ``--check`` and
-    ``--help``, 2 with all problems on stderr."""
+    ``--help``, 2 with all problems on stderr. ``waits``: for the server of a hash of settings that is away."""
     with _output():
         arguments = _parser(service, settings_class).parse_args(argv)
     chosen = arguments.props or arguments.file or environ.get("PROPS_FILE") or environ.get("propsFile")
     try:
-        settings = settings_class.load(Path(chosen) if chosen else None, environ)
+        place = place_of(chosen, environ) if chosen else None
+        if waits and not arguments.check and not isinstance(place, Path | None):
+            _wait_for(place)
+        settings = settings_class.load(place, environ)
     except SettingsError as error:
         _refuse(error, as_json=arguments.check and arguments.json)
     if arguments.check:
@@ -33,6 +46,26 @@ def parse(service: str, settings_class: type[S], argv: Sequence[str], environ: M
             print(_as_json(settings) if arguments.json else _as_table(settings))
         sys.exit(0)
     return settings
+
+
+def _wait_for(place: "Hash") -> None:
+    """Wait until its server answers, or end with status 0 on an order to stop, which ``common.held`` has kept."""
+    from common.hashes import Away
+
+    told = False
+    while True:
+        try:
+            place.read()
+        except Away as error:
+            if not told:
+                print(f"{place}: {error}; waiting", file=sys.stderr)
+            told = True
+        except Unreadable:
+            return  # to be said with all other problems
+        else:
+            return
+        if signal.sigtimedwait((signal.SIGTERM, signal.SIGINT), WAIT):
+            sys.exit(0)
 
 
 @contextmanager
@@ -58,7 +91,10 @@ def _parser(service: str, settings_class: type[ServiceSettings]) -> ArgumentPars
         allow_abbrev=False,
     )
     parser.add_argument(
-        "--props", metavar="FILE", help="the props file: .json .json5 .yaml .toml .env or .js; else PROPS_FILE names it"
+        "--props",
+        metavar="FILE",
+        help="the props file: .json .json5 .yaml .toml .env or .js; or a hash, redis://host/db/key; "
+        "or @FILE or env:NAME where its place is written; else PROPS_FILE names it",
     )
     parser.add_argument("file", metavar="FILE", nargs="?", help="the same without --props, which wins")
     parser.add_argument("--check", action="store_true", help="validate the settings, print them and exit")

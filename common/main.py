@@ -16,7 +16,7 @@ S = TypeVar("S", bound=ServiceSettings)
 
 def main(service: str, settings_class: type[S], run: Run[S], lifespan: Lifespan[S] = nullcontext) -> None:
     """Read the settings of ``service``, run it, and exit: 0 as ordered, 1 failed, 2 settings that cannot be used."""
-    settings = parse(service, settings_class, sys.argv[1:], os.environ)
+    settings = parse(service, settings_class, sys.argv[1:], os.environ, waits=True)
     logs.configure(settings.logger_level)
 
     async def serve() -> int:

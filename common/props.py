@@ -1,9 +1,9 @@
-"""Reads a props file: a flat set of properties in any of the formats that its name may end in."""
+"""Reads props: a flat set of properties in a file of any format that its name may end in, or in a hash of a server."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from common.formats import (
     Lines,
@@ -18,7 +18,10 @@ from common.formats import (
 )
 from common.words import plain
 from penstock.errors import Problem, SettingsError
-from penstock.secrets import content
+from penstock.secrets import NoSecret, content, resolved
+
+if TYPE_CHECKING:
+    from common.hashes import Hash
 
 READERS: Final[dict[str, Reader]] = {
     ".js": javascript_text,
@@ -37,7 +40,7 @@ LARGEST: Final = 1024 * 1024
 
 @dataclass(frozen=True)
 class Props:
-    """What a props file says. In a ``.env`` file every value is a text (``textual``), as in the environment."""
+    """What a props file says. In a ``.env`` file and in a hash every value is a text, as in the environment."""
 
     file: str | None = None
     values: dict[str, object] = field(default_factory=dict)
@@ -45,8 +48,33 @@ class Props:
     textual: bool = False
 
 
-def read_props(file: Path) -> Props:
-    """The properties of ``file``. Raises ``SettingsError``, with the line where there is one, and nothing else."""
+def place_of(text: str, environ: Mapping[str, str]) -> "Path | Hash":
+    """Return what ``--props`` names: a file, a hash on a server, or either by ``@FILE`` or ``env:NAME``.
+
+    Raise ``SettingsError``.
+    """
+    try:
+        named = resolved(text, environ)
+        if "://" not in named:
+            return Path(named)
+        from common.hashes import Hash
+
+        return Hash.at(named)
+    except (NoSecret, Unreadable) as error:
+        raise SettingsError([Problem(str(error), property="--props")]) from None
+
+
+def read_props(place: "Path | Hash") -> Props:
+    """The properties at ``place``. Raises ``SettingsError``, with the line where there is one, and nothing else."""
+    if isinstance(place, Path):
+        return _of_file(place)
+    try:
+        return Props(str(place), dict(place.read()), textual=True)
+    except Unreadable as error:
+        raise SettingsError([Problem(str(error), str(place))]) from None
+
+
+def _of_file(file: Path) -> Props:
     name = str(file)
     suffix = (file.suffix or file.name).lower()
     reader = READERS.get(suffix)

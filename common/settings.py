@@ -2,14 +2,14 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, PrivateAttr, StringConstraints
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 
 from common.checks import Rule, checked
 from common.fields import YEAR, Name, Seconds, Url, Whole, setting
-from common.props import read_props
+from common.props import place_of, read_props
 from common.rights import least
 from common.sources import Found, Given, Names, property_of
 from common.urls import unverified, without_login
@@ -17,6 +17,9 @@ from penstock.acl import Rights
 from penstock.connection import masked
 from penstock.errors import Problem, SettingsError
 from penstock.topology import End, Shape, Use
+
+if TYPE_CHECKING:
+    from common.hashes import Hash
 
 DURABILITY = r"^(memory|aof|replicas:([1-9][0-9]{0,2}|majority))\z"
 LEVELS = {"trace": "debug", "warn": "warning", "fatal": "critical"}
@@ -93,7 +96,7 @@ class ServiceSettings(BaseSettings):
     )
     _given: dict[str, Given] = PrivateAttr(default_factory=dict)
     _in_file: dict[str, Given] = PrivateAttr(default_factory=dict)
-    _read_from: tuple[Path | None, Mapping[str, str]] = PrivateAttr(default=(None, {}))
+    _read_from: "tuple[Path | Hash | None, Mapping[str, str]]" = PrivateAttr(default=(None, {}))
 
     def __init__(self, **values: object) -> None:
         found = Found({name: Given(value, property_of(name), source="call") for name, value in values.items()})
@@ -101,8 +104,13 @@ class ServiceSettings(BaseSettings):
         self._given = found.given
 
     @classmethod
-    def load(cls, props_file: Path | None, environ: Mapping[str, str]) -> Self:
-        """The settings that ``environ`` and ``props_file`` give. Raises ``SettingsError`` with every problem."""
+    def load(cls, props_file: "Path | Hash | str | None", environ: Mapping[str, str]) -> Self:
+        """The settings that ``environ`` and ``props_file`` give. Raises ``SettingsError`` with every problem.
+
+        A text is what ``--props`` takes: the name of a file, the place of a hash, or where one of them is written.
+        """
+        if isinstance(props_file, str):
+            props_file = place_of(props_file, environ)
         names = cls.names()
         found = names.look(props_file, environ)
         settings = cls(**checked(cls, cls.rules, names, found))

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pydantic.fields import FieldInfo
 
@@ -14,6 +14,9 @@ from common.props import Props, read_props
 from common.words import nearest, plain, shown
 from penstock.errors import Problem, SettingsError
 from penstock.secrets import FILE, NoSecret, in_file
+
+if TYPE_CHECKING:
+    from common.hashes import Hash
 
 FALLBACKS: Final = {"REDIS": "redis", "loggerLevel": "logger_level"}
 """Variables without the prefix of a service."""
@@ -85,7 +88,7 @@ class Names:
     def properties_of(self, field: str) -> list[str]:
         return [name for name, owner in self._properties.items() if owner == field]
 
-    def look(self, props_file: Path | None, environ: Mapping[str, str]) -> Found:
+    def look(self, props_file: "Path | Hash | None", environ: Mapping[str, str]) -> Found:
         """What the environment gives over what the props file gives."""
         try:
             found = self.in_file(read_props(props_file) if props_file else Props())

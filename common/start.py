@@ -1,23 +1,29 @@
 """Become the service that a props file names: ``python -m common.start --props FILE``, for ``penstock run``."""
 
 import common.held  # noqa: F401, I001
+import os
 import sys
-from pathlib import Path
+from pathlib import PurePosixPath
 from typing import Final
 
-from common.props import read_props
+from common.hashes import Hash
+from common.props import place_of, read_props
 from common.words import shown
 from penstock.becoming import become
 from penstock.errors import PenstockError, Problem, SettingsError
-from penstock.topology.files import module_of, services
+from penstock.topology.files import module_of, service_of, services
 
 SERVICE: Final = "service"
 """The property that names the service of a props file."""
 
 
-def module(file: Path) -> str:
-    """Return the module of the service that ``file`` names. Raise ``SettingsError``."""
-    props = read_props(file)
+def module(named: str) -> str:
+    """Return the module of the service that the props at ``named`` are for. Raise ``SettingsError``."""
+    place = place_of(named, os.environ)
+    service = service_of(PurePosixPath(place.key) if isinstance(place, Hash) else place)
+    if service:
+        return module_of(service)
+    props = read_props(place)
     installed = ", ".join(sorted(services()))
     name = props.values.get(SERVICE)
     if name is None:
@@ -32,7 +38,7 @@ def module(file: Path) -> str:
 
 if __name__ == "__main__":
     try:
-        become(module(Path(sys.argv[2])), sys.argv[1:])
+        become(module(sys.argv[2]), sys.argv[1:])
     except PenstockError as error:
         print(error, file=sys.stderr)
         sys.exit(2 if isinstance(error, SettingsError) else 1)

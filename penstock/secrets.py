@@ -64,7 +64,24 @@ def resolved(text: str, environ: Mapping[str, str]) -> str:
     return text
 
 
+def is_reference(text: str) -> bool:
+    """Whether ``text`` is no file's name, but a URL, or where one is written."""
+    return "://" in text or text.startswith(("@", "env:"))
+
+
 def without_files(environ: Mapping[str, str]) -> dict[str, str]:
     """Return ``environ`` without each ``X_FILE`` beside an ``X``, as after an option that has decided on ``X``."""
     beside = {f"{name}{FILE}" for name, value in environ.items() if value}
     return {name: value for name, value in environ.items() if name not in beside}
+
+
+def without_secrets(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return a container's ``environ`` as it is seen here: a URL in a file that only the container has becomes that of
+    a server with the file's name."""
+    seen = {}
+    for name, value in environ.items():
+        if name.endswith(f"REDIS{FILE}") and not os.path.isfile(value):  # noqa: PTH113
+            seen[name.removesuffix(FILE)] = f"redis://{value.rpartition('/')[2]}:6379/0"
+        else:
+            seen[name] = value
+    return seen

@@ -9,7 +9,10 @@ from penstock.cli.frame import Misused, run
 
 
 def start(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="The props file, e.g. mpush-orders.yaml.")],
+    file: Annotated[
+        str,
+        typer.Argument(metavar="FILE", help="The props file, e.g. mpush-orders.yaml, or a hash, redis://host/db/key."),
+    ],
     service: Annotated[
         str | None, typer.Option(metavar="NAME", help="The service, unless the file says it by its name or `service:`.")
     ] = None,
@@ -28,9 +31,10 @@ def start(
 
 async def _start(file: str, service: str | None, more: list[str]) -> int:
     from penstock.becoming import ANY, become
+    from penstock.secrets import is_reference
     from penstock.topology.files import module_of, service_of, services
 
     if service is not None and service not in services():
         raise Misused(f"no service is called {service!r}: expected one of {', '.join(sorted(services()))}")
-    name = service or service_of(Path(file))
+    name = service or (None if is_reference(file) else service_of(Path(file)))
     become(module_of(name) if name else ANY, ["--props", file, *more])

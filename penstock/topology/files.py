@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint, entry_points
 from itertools import pairwise
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PurePath, PurePosixPath
 from typing import Any, Final
 
 import yaml
@@ -15,7 +15,7 @@ import yaml
 from penstock import documents
 from penstock.composition import read_procfile
 from penstock.errors import PenstockError, Problem, SettingsError
-from penstock.secrets import FILE, without_files
+from penstock.secrets import is_reference, without_files, without_secrets
 from penstock.topology import End, Outside, Part, Shape, Topology, Use, connected
 from penstock.topology.declared import DECLARED, Declared, Program, read_declared
 from penstock.topology.lines import precise
@@ -61,15 +61,21 @@ class Process:
         props = self.props()
         return tuple(str(props) if props and Path(word).name == props.name else word for word in words)
 
-    def props(self) -> Path | None:
-        """The file it reads its settings from, as it is seen here."""
+    @property
+    def named(self) -> str | None:
+        """Where it reads its settings from, as it was called."""
         named = self.environ.get("PROPS_FILE") or self.environ.get("propsFile")
         for place, word in enumerate(self.words):
             if word == "--props" and place + 1 < len(self.words):
                 named = self.words[place + 1]
             elif word.startswith("--props="):
                 named = word.partition("=")[2]
-        if named is None:
+        return named
+
+    def props(self) -> Path | None:
+        """The file it reads its settings from, as it is seen here; None where it reads none."""
+        named = self.named
+        if named is None or is_reference(named):
             return None
         for inside, outside in self.mounts.items():
             if PurePosixPath(named).is_relative_to(inside):
@@ -127,7 +133,7 @@ def module_of(service: str) -> str:
     return services()[service].value.partition(":")[0].rpartition(".")[0]
 
 
-def service_of(file: Path) -> str | None:
+def service_of(file: PurePath) -> str | None:
     """Whose props file this is, by the longest name that its own begins with: ``mpush.yaml``, ``mpush.prod.json``."""
     begins = [name for name in services() if file.name.startswith(name) and not file.name[len(name) :][:1].isalnum()]
     return max(begins, key=len, default=None)
@@ -204,19 +210,10 @@ def _of_containers(file: Path, problems: list[Problem]) -> Iterator[Process]:
             given = dict(str(each).partition("=")[::2] for each in given)
         volumes = [str(volume).split(":") for volume in service.get("volumes") or [] if isinstance(volume, str)]
         mounts = {parts[1]: file.parent / parts[0] for parts in volumes if len(parts) > 1 and parts[0][:1] in "./"}
-        environ = dict(_of_secrets({name: str(value) for name, value in given.items()}))
+        environ = without_secrets({name: str(value) for name, value in given.items()})
         process = Process(name, str(file), _as_module(words), shlex.join(words), environ, mounts)
         if process.module:
             yield process
-
-
-def _of_secrets(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield ``environ``; a URL in a file that only the container has becomes that of a server with the file's name."""
-    for name, value in environ.items():
-        if name.endswith(f"REDIS{FILE}") and not Path(value).is_file():
-            yield name.removesuffix(FILE), f"redis://{Path(value).name}:6379/0"
-        else:
-            yield name, value
 
 
 def _settings_of(
@@ -231,10 +228,11 @@ def _settings_of(
     if file and not file.is_file() and (directory / file.name).is_file():
         file = directory / file.name
     stronger = {"REDIS": environ["REDIS"]} if environ.get("REDIS") else {}
-    return _loaded(service, file, without_files({**environ, **process.environ, **stronger}), problems), file
+    source = process.named if process.named and is_reference(process.named) else file
+    return _loaded(service, source, without_files({**environ, **process.environ, **stronger}), problems), file
 
 
-def _loaded(service: str, file: Path | None, environ: dict[str, str], problems: list[Problem]) -> Any:
+def _loaded(service: str, file: Path | str | None, environ: dict[str, str], problems: list[Problem]) -> Any:
     if not environ.get("REDIS"):
         environ = {**environ, "REDIS": ""}
     try:
