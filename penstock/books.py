@@ -46,7 +46,9 @@ class Book:
     def told(self) -> dict[str, int]:
         """How many events of each kind there must be: what is counted in the transaction that tells of it."""
         same = {name: self.count(name) for name in ("registered", "done", "expired", "timeout", "failed", "retry")}
-        ends = {"late": self.count("done:late", "completed"), "dead": self.count("dead", "timeout", "failed")}
+        untaken = self.count("dead", "queueTimeout")
+        dead = self.count("dead", "timeout", "failed") + untaken
+        ends = {"late": self.count("done:late", "completed"), "queueTimeout": untaken, "dead": dead}
         return {**same, **ends, "touched": self.count("touched")}
 
     @property

@@ -12,7 +12,7 @@ from penstock.names import decoded, encoded
 from penstock.policy import Policy
 from penstock.snapshot import Snapshot
 from penstock.survey import instances, serving
-from penstock.tracking import By, find, number, texts
+from penstock.tracking import UNTAKEN, By, find, number, texts
 from penstock.whereabouts import BOUND, Whereabouts
 
 
@@ -71,6 +71,7 @@ async def _in_flight(
     deadline: float,
 ) -> Whereabouts:
     attempt = known.attempt or 1
+    since = number(record.get("delivered")) or number(record.get("timestamp"))
     last = "final" in record or attempt >= policy.attempts
     next = "expired" if not record else "dead" if last else "retry"
     alive = [each for each in await instances(redis, service_redis, keys) if each.id == known.service]
@@ -78,9 +79,14 @@ async def _in_flight(
     return replace(
         known,
         state="in flight",
-        since=number(record.get("delivered")) or number(record.get("timestamp")),
-        until=deadline,
-        next=next,
+        since=since,
+        until=deadline
+        if deadline < UNTAKEN
+        else since + policy.queue_timeout
+        if policy.queue_timeout and since
+        else None,
+        waits=policy.timeout if deadline >= UNTAKEN else None,
+        next="dead" if deadline >= UNTAKEN and policy.queue_timeout else next,
         backoff=policy.backoff.span(attempt) if next == "retry" else None,
         held=held,
         before=before,

@@ -37,6 +37,8 @@ class Keys:
         self.delayed = f"{namespace}:message:delayed"
         self.answers = f"{namespace}:message:answers"
         self.answers_more = f"{namespace}:message:answers:more"
+        self.pushed = f"{namespace}:message:pushed"
+        self.looks = f"{namespace}:message:looks"
         self.due = f"{namespace}:message:due"
         """A channel, not a key: says that something falls due before all that was due so far."""
 

@@ -88,11 +88,13 @@ def _law_of_taken(numbers: Mapping[str, Mapping[str, int]], requests: Sequence[P
 
 
 def _law_of_registered(numbers: Mapping[str, Mapping[str, int]], under_way: Mapping[str, int]) -> Law:
+    untaken = numbers["dead"].get("queueTimeout", 0)
     parts = {
         "done": numbers["done"].get("count", 0),
         "done late": numbers["done:late"].get("completed", 0),
         "dead: timeout": numbers["dead"].get("timeout", 0),
         "dead: failed": numbers["dead"].get("failed", 0),
+        **({"dead: queueTimeout": untaken} if untaken else {}),
         "expired": numbers["expired"].get("count", 0),
         **under_way,
     }

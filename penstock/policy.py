@@ -12,12 +12,19 @@ from penstock.keys import Keys
 from penstock.names import decoded, encoded
 
 
+def looks_every(timeout: float) -> float:
+    """Return how often monitors look which messages have been taken (s), by the time that a worker has (s)."""
+    return min(max(timeout / 10, 0.1), 10.0)
+
+
 @dataclass(frozen=True)
 class Policy:
     """The hash ``Keys.policy``; times in seconds."""
 
     timeout: float
     """What a worker has for an attempt."""
+    queue_timeout: float
+    """After which time a message that no worker has taken is a dead letter; 0 for none."""
     expire: int
     """What a record lives."""
     attempts: int
@@ -52,6 +59,7 @@ class Policy:
         try:
             return cls(
                 timeout=float(found["messageTimeout"]),
+                queue_timeout=float(found.get("queueTimeout", 0)),
                 expire=int(found["messageExpire"]),
                 attempts=int(found["attempts"]),
                 backoff=Backoff.read(found["backoff"]),

@@ -19,6 +19,9 @@ touch_script: Final = Script.read(Path(__file__).parent / "lua" / "touch.lua")
 By = Literal["either", "xid", "id"]
 """What a word is that names a message."""
 
+UNTAKEN: Final = 1e12
+"""Scores of ``Keys.deadlines`` from here on are no deadlines: the message waits untaken, and the rest is its number."""
+
 LONGEST: Final = 366 * 86400
 """Seconds that a message can be given at a time."""
 

@@ -35,6 +35,8 @@ class Whereabouts:
     """Deliveries so far."""
     attempts: int | None = None
     """Deliveries at most."""
+    waits: float | None = None
+    """What a worker has once it has taken it (s), if it was not taken by its first deadline: it has none until then."""
     backoff: tuple[float, float] | None = None
     """The wait between ``until`` and the retry (s), at least and at most."""
     queue: str = ""

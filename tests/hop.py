@@ -23,7 +23,7 @@ from penstock.ledger import ledger
 from penstock.lua import Script
 from penstock.names import decoded, encoded
 from penstock.policy import Policy
-from penstock.tracking import touch
+from penstock.tracking import UNTAKEN, touch
 from penstock.wire import Wire
 from services.mdispatch import settings as mdispatch
 from services.mdispatch.answers import Answers
@@ -34,7 +34,7 @@ from services.monitor.done import understood
 from services.monitor.sweep import Sweep
 
 NAMES: dict[str, Any] = {"in_": "in", "pending": "pending", "out": "out", "res": "res", "reply_lists": ["*"]}
-TIMES = ("timestamp", "deadline", "delivered", "died")
+TIMES = ("timestamp", "deadline", "delivered", "died", "taken")
 """Fields of a record that are moments."""
 
 
@@ -107,6 +107,11 @@ class Hop:
         self._beside = context.beside("answers")
         self.forget()
         self.monitors = [Monitor(self, id + 1) for id in range(monitors)]
+        self._looker = Monitor(self, monitors + 1)
+        self.hands: list[bytes] = []
+        """What workers have taken, the oldest first."""
+        self.eager = True
+        """Whether workers take everything before time passes, and a monitor sees it."""
         self.policy: Policy
 
     def context(self, settings: Any, id: str) -> Halting:
@@ -160,9 +165,20 @@ class Hop:
         await self.answers.take(1)
         await self.answers.deliver()
 
+    async def take(self, most: int = 1_000_000) -> list[bytes]:
+        """Have workers take messages, and a monitor look; return them, the oldest first."""
+        taken: list[bytes] = await self.redis.rpop(self.settings.out, most) or []
+        self.hands += taken
+        await self.look()
+        return taken
+
+    async def look(self) -> None:
+        """Have a monitor see what has been taken."""
+        await self._looker.sweeper.look(self.policy)
+
     async def sweep(self, monitor: int = 0) -> float:
         """Have done all that is due; seconds until more is."""
-        for _ in range(100):
+        for _ in range(1000):
             if wait := await self.monitors[monitor].sweeper.act(self.policy):
                 return wait
         raise AssertionError("the sweep does not come to an end")
@@ -173,6 +189,8 @@ class Hop:
 
     async def advance(self, seconds: int) -> None:
         """Let time pass: everything that is on record becomes so much older, and ends so much sooner."""
+        if self.eager:
+            await self.take()
         names = [key async for key in self.redis.scan_iter(f"{self.keys.message('')}*")]
         hashes = [key for key in names if await self.redis.type(key) == b"hash"]
         async with self.redis.pipeline(transaction=False) as wire:
@@ -194,8 +212,12 @@ class Hop:
                     wire.pexpire(name, max(left - seconds * 1000, 0))
             for key, scores in zsets.items():
                 if scores:
-                    wire.zadd(key, {id: score - seconds for id, score in scores})
+                    wire.zadd(key, {id: score - seconds if score < UNTAKEN else score for id, score in scores})
             await wire.execute()
+        for name, words in (await self.redis.hgetall(self.keys.looks)).items():
+            looks = [look.split(":") for look in decoded(words).split()]
+            moved = " ".join(f"{number}:{Decimal(moment) - seconds}" for number, moment in looks)
+            await self.redis.hset(self.keys.looks, name, moved)
 
     @property
     def _zsets(self) -> tuple[str, ...]:
@@ -222,9 +244,9 @@ class Hop:
         return [decoded(id) for id in await self.redis.lrange(self.keys.message_ids, 0, -1)]
 
     async def held(self, name: str = "out") -> list[bytes]:
-        """What a list holds, the oldest first."""
+        """What a list holds, the oldest first; of ``out`` what workers have taken, too."""
         found: list[bytes] = await self.redis.lrange(name, 0, -1)
-        return found[::-1]
+        return (self.hands if name == self.settings.out else []) + found[::-1]
 
     async def letters(self) -> list[dict[str, Any]]:
         """Dead letters, the oldest first; their messages are bytes."""

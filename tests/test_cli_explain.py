@@ -7,6 +7,7 @@ import pytest
 from redis.asyncio import Redis
 
 from penstock.keys import Keys
+from penstock.tracking import UNTAKEN
 from tests.commandline import AWKWARD, Result, penstock
 from tests.test_cli_status import register
 from tests.tracked import KEYS, chain, delayed, event, in_flight, now, policy, write
@@ -104,6 +105,22 @@ async def test_in_flight_somewhere_in_a_queue_too_long_to_look_through(redis: Re
         "It is not among the 10,000 of 10,001 in out that are taken next: it is further back, or taken."
     )
     assert (await facts(redis_url))["held"] == "unsure"
+
+
+async def test_in_flight_and_not_taken_by_its_deadline(redis: Redis, redis_url: str) -> None:
+    await in_flight(redis)
+    await redis.zadd(KEYS.deadlines, {"3": UNTAKEN + 7})
+    await redis.lpush("out", "first", "hello")
+    assert (await told(redis_url))[1:] == [
+        "Nobody has taken it yet: 1 of out are taken before it.",
+        "It was not taken by its deadline: once a worker has taken it, the worker has 10 s.",
+    ]
+    found = await facts(redis_url)
+    assert (found["until"], found["waits"], found["overdue"]) == (None, 10, False)
+    await policy(redis, queueTimeout=3600)
+    assert (await told(redis_url))[3].startswith(
+        "Next: the dead letters of demo, unless it is taken before, in 58 min "
+    )
 
 
 async def test_in_flight_for_the_last_time(redis: Redis, redis_url: str) -> None:
@@ -232,6 +249,7 @@ async def test_programs_are_told_the_same(redis: Redis, redis_url: str) -> None:
     assert found == {
         "namespace": "demo", "asked": "a", "state": "in flight", "id": "3", "xid": "a", "others": ["9"], "namesake": "",
         "next": "retry", "attempt": 1, "attempts": 3, "backoff": [1.0, 1.0], "queue": "out", "held": "worker",
+        "waits": None,
         "before": None, "length": 0, "service": "2", "monitors": [], "reason": "", "error": "", "seconds": None,
         "late": False, "reach": None, "overdue": False,
     }  # fmt: skip

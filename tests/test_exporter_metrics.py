@@ -44,7 +44,7 @@ async def test_a_policy_makes_every_counter_begin_at_0_and_without_one_there_is_
     found = await scraped(redis)
     assert {found(f"{name}_total") for name in COUNTERS} == {0}
     assert found.labels("dead_total", "reason") == {
-        *("timeout", "failed", "poison", "badRequest", "badAnswer", "badDone"),
+        *("timeout", "failed", "queueTimeout", "poison", "badRequest", "badAnswer", "badDone"),
     }
     assert found("dead_total", reason="poison") == 0
     assert found("response_seconds_count") == 0

@@ -43,7 +43,7 @@ async def test_a_request_is_delivered_unchanged_with_a_record_of_it(start: Start
             "message": "12345",
         }.items()
     )
-    assert record.keys() == {"timestamp", "xid", "deadline", "service", "attempt", "queue", "message"}
+    assert record.keys() == {"timestamp", "xid", "deadline", "service", "attempt", "queue", "message", "number"}
     assert before <= float(record["timestamp"]) <= after
     assert float(record["deadline"]) == pytest.approx(float(record["timestamp"]) + 10, abs=1e-5)
     assert await hop.redis.zscore(hop.keys.deadlines, "3") == pytest.approx(float(record["deadline"]), abs=1e-5)
@@ -241,6 +241,7 @@ async def test_the_policy_says_what_monitors_must_know(start: Start) -> None:
     hop = await start(reply_to="replies", backoff=[1, 5])
     assert await hop.texts(hop.keys.policy) == {
         "messageTimeout": "10",
+        "queueTimeout": "0",
         "messageExpire": "60",
         "messageCapacity": "100000",
         "attempts": "3",

@@ -311,7 +311,8 @@ class Tracking(RuleBasedStateMachine):
         messages = {str(id): message for id, message in self.model.messages.items() if message.recorded}
         chains = {f"xid:{xid}": chain for xid, chain in self.model.chains.items()}
         assert (
-            names - {"id", "ids", "deadlines", "delayed", "answers", "answers:more"} == messages.keys() | chains.keys()
+            names - {"id", "ids", "deadlines", "delayed", "pushed", "looks", "answers", "answers:more"}
+            == messages.keys() | chains.keys()
         )
         for name, kept in (messages | chains).items():
             left = await self.redis.pttl(prefix + name) / 1000 - (kept.expires - self.model.now)
@@ -331,6 +332,7 @@ class Tracking(RuleBasedStateMachine):
                 expected |= {"final": "1"} if message.final else {}
                 expected |= {"type": message.request.kind} if message.request.delay else {}
                 moments |= {"deadline": message.deadline} if message.attempt else {}
+                expected |= {"number": str(message.number)} if message.attempt else {}
                 again = message.attempt > 1 or (message.attempt and message.request.delay)
                 moments |= {"delivered": message.delivered} if again else {}
             assert record.keys() == expected.keys() | moments.keys()

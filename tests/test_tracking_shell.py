@@ -61,6 +61,7 @@ async def test_a_message_is_looked_up_done_and_timed_out_as_the_documents_say(sh
     digest = sha1(b"hello").hexdigest()
     assert fields(await shell(f"hgetall demo:mpush:message:xid:{digest}")) == {"id": "1", "type": "sha1"}
 
+    assert await shell("rpop demo:mpush:out0 3")
     await shell("lpush demo:mpush:done 3")
     await until(lambda: is_so(shell, "hget demo:mpush:metrics:done count", "1"))
     assert await shell("exists demo:mpush:message:3 demo:mpush:message:xid:12345") == "0"
@@ -72,8 +73,8 @@ async def test_a_message_is_looked_up_done_and_timed_out_as_the_documents_say(sh
     timeout = fields(await shell("hgetall demo:mpush:metrics:timeout"))
     assert timeout.keys() == {"count", "sum", "max", "histo100"}
     assert timeout["histo100"] == "2"
-    assert 2 <= float(timeout["max"]) < 3
-    assert 4 <= float(timeout["sum"]) < 6
+    assert 2 <= float(timeout["max"]) < 6
+    assert 4 <= float(timeout["sum"]) <= 2 * float(timeout["max"])
     assert await shell("exists demo:mpush:message:ids") == "0"
     names = sorted((await shell("keys demo:mpush:metrics:*")).splitlines())
     known = ["dead", "delivered", "done", "events", "registered", "start", "taken", "timeout"]

@@ -57,6 +57,8 @@ class Message:
     recorded: bool = True
     delivered: int = 0
     deadline: int = 0
+    number: int = 0
+    """Which one it was of all that were pushed to ``out``, in its last delivery."""
     error: str | None = None
     final: bool = False
     dead: str = ""
@@ -112,6 +114,8 @@ class Model:
     chains: dict[str, Chain] = field(default_factory=dict)
     ids: list[int] = field(default_factory=list)
     """The newest first."""
+    pushed: int = 0
+    """How many were ever pushed to ``out``."""
     out: Counter[bytes] = field(default_factory=Counter)
     letters: Counter[tuple[str, bytes, int]] = field(default_factory=Counter)
     """Reason, payload, attempts."""
@@ -154,6 +158,7 @@ class Model:
                 self.delay(request, next(given), order)
                 continue
             self.out[request.payload] += 1
+            self.pushed += 1
             self.count("delivered", "out")
             if tracked + delayed >= room:
                 self.count("untracked")
@@ -174,7 +179,7 @@ class Model:
     def track(self, request: Request, id: int) -> None:
         due = self.now + TIMEOUT
         message = Message(id, request, self.now, 1, due, self.order, self.now + EXPIRE, "flight")
-        message.delivered, message.deadline = self.now, due
+        message.delivered, message.deadline, message.number = self.now, due, self.pushed
         self.messages[id] = message
         self.ids.insert(0, id)
         self.link(message)
@@ -381,6 +386,8 @@ class Model:
     def deliver(self, message: Message) -> None:
         message.attempt += 1
         self.out[message.request.payload] += 1
+        self.pushed += 1
+        message.number = self.pushed
         message.delivered, message.error, message.final = self.now, None, False
         message.deadline = message.due = self.now + TIMEOUT
         message.where, message.order = "flight", self.order

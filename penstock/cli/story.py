@@ -54,6 +54,11 @@ def _in_flight(here: Whereabouts) -> Iterator[str]:
         yield f"The worker gave it up: {shown(here.error)}"
     else:
         yield from _held(here)
+    if here.waits is not None and not here.error:
+        yield f"It was not taken by its deadline: once a worker has taken it, the worker has {age(here.waits)}."
+        if here.until is not None:
+            yield _next(here, f"the dead letters of {shown(here.namespace)}", "unless it is taken before, ")
+        return
     dead = f"the dead letters of {shown(here.namespace)}"
     what = dead if here.next == "dead" else f"attempt {_of(here, 1)}{_backoff(here)}"
     yield _next(here, what, "unless it is done by its deadline, ", "Its deadline was")

@@ -3,7 +3,7 @@
 -- FLAGS allow-oom
 -- WITH events
 -- KEYS record      hash    the message's record
--- KEYS deadlines   zset    ids in flight by deadline (s since the epoch)
+-- KEYS deadlines   zset    ids in flight by deadline (s since the epoch); those that wait untaken by UNTAKEN + their number
 -- KEYS policy      hash    what mdispatch wrote at start; without it nothing is tracked
 -- KEYS touched     hash    metric: messages that were given more time
 -- KEYS xid?        hash    the record of the message's xid, which lives as long
@@ -12,6 +12,7 @@
 -- ARGV attempt     the attempt that the worker has; empty: whichever is under way
 -- Returns the deadline (s since the epoch, as text), false if no such message is in flight, or an empty text if a younger
 -- attempt is under way. Run twice: the deadline is `seconds` from the second run, and two are counted.
+local UNTAKEN = 1e12
 local call = redis.call
 for kind, keys in pairs({hash = {record, policy, touched, events_written, xid}, zset = {deadlines, events_marks},
     stream = {events}}) do
@@ -31,13 +32,14 @@ if (tonumber(attempt) or math.huge) < (tonumber(known[6]) or 0) then return '' e
 
 local time = call('TIME')
 local now = time[1] + time[2] / 1e6
-local deadline = string.format('%.3f', math.max(now + seconds, due))
+local untaken = tonumber(due) >= UNTAKEN
+local deadline = string.format('%.3f', math.max(now + seconds, untaken and 0 or due))
 call('ZADD', deadlines, deadline, id)
 call('HSET', record, 'deadline', deadline)
 local life = math.ceil((seconds + (tonumber(rules[2]) or 0)) * 1000)
 for _, key in ipairs({record, xid}) do
   local left = call('PTTL', key)
-  if left >= 0 and left < life then call('PEXPIRE', key, life) end
+  if (untaken and left == -1) or (left >= 0 and left < life) then call('PEXPIRE', key, life) end
 end
 redis.pcall('HINCRBY', touched, 'count', 1)
 report('touched', id, known[3] or '', known[4] or '', known[5] or '', known[6] or '',

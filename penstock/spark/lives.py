@@ -8,7 +8,7 @@ from penstock.events import ENDS
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-FAILURES: Final = ("timeout", "failed")
+FAILURES: Final = ("timeout", "failed", "queueTimeout")
 """Why an attempt ended without ``done``: the last of them is why the message died."""
 UNKNOWN: Final = "unknown"
 """The reason where the archive does not have the event before."""

@@ -14,6 +14,7 @@ from common.holding import counters, counting
 from common.words import quoted
 from penstock.lua import Script
 from penstock.names import encoded
+from penstock.policy import looks_every
 from penstock.sizes import Sizes
 from penstock.snapshot import Writes
 from penstock.wire import Packed
@@ -71,6 +72,8 @@ class Dispatch:
             "counter": keys.message_counter,
             "ids": keys.message_ids,
             "deadlines": keys.deadlines,
+            "pushed": keys.pushed,
+            "looks": keys.looks,
             "delayed": keys.delayed,
             **keys.telling,
             "lease": keys.lease if settings.ordered else None,
@@ -79,6 +82,7 @@ class Dispatch:
             "token": context.token or 0,
             "bytes": settings.batch_bytes,
             "service": context.id,
+            "every": looks_every(settings.message_timeout),
             "timeout": settings.message_timeout,
             "expire": settings.message_expire,
             "capacity": settings.message_capacity,

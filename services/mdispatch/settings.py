@@ -92,6 +92,12 @@ def reply_lists_are_free(
     return None
 
 
+def untaken_wait_for_their_first_deadline(queue_timeout: int, message_timeout: int) -> str | None:
+    if 0 < queue_timeout < message_timeout:
+        return f"queueTimeout ({queue_timeout} s) must be 0 or at least messageTimeout ({message_timeout} s)"
+    return None
+
+
 def messages_need_events(event_messages: bool, event_capacity: int) -> str | None:
     return "has no effect with eventCapacity 0" if event_messages and not event_capacity else None
 
@@ -129,6 +135,7 @@ class Settings(ServiceSettings):
         replies_need_a_list_of_answers,
         reply_lists_are_free,
         messages_need_events,
+        untaken_wait_for_their_first_deadline,
         records_outlive_all_attempts,
     )
 
@@ -170,6 +177,13 @@ class Settings(ServiceSettings):
         most=536_870_912,
     )
     message_timeout: Whole = setting("seconds", "Seconds that a worker has for an attempt.", 10, least=1, most=3_600)
+    queue_timeout: Whole = setting(
+        "seconds",
+        "Seconds after which a message that no worker has taken is a dead letter; 0: it waits for as long as it takes.",
+        0,
+        least=0,
+        most=YEAR,
+    )
     message_expire: Whole = setting("seconds", "Seconds that a message is known.", 60, least=2, most=YEAR)
     message_capacity: Whole = setting(
         "messages",
@@ -260,7 +274,17 @@ class Settings(ServiceSettings):
         return Shape(ends, watched=[done, *given], promise="at-least-once", again=again)
 
     def metrics(self) -> tuple[str, ...]:
-        tracked = ("registered", "untracked", "done", "done:late", "done:unknown", "timeout", "failed", "retry")
+        tracked = (
+            "registered",
+            "untracked",
+            "done",
+            "done:late",
+            "done:unknown",
+            "timeout",
+            "overdue",
+            "failed",
+            "retry",
+        )
         return ("taken", "delivered", *tracked, "answers", "dead", "expired", "touched", "revived", "buried")
 
     def policy(self) -> dict[str, str | int]:
@@ -269,6 +293,7 @@ class Settings(ServiceSettings):
         optional = {"res": self.res, "replyTo": self.reply_to}
         return {
             "messageTimeout": self.message_timeout,
+            "queueTimeout": self.queue_timeout,
             "messageExpire": self.message_expire,
             "messageCapacity": self.message_capacity,
             "attempts": self.attempts,

@@ -19,7 +19,7 @@ from penstock.survey import Instance, instances
 
 METRICS: Final = (
     *("taken", "missing", "delivered", "dropped", "registered", "untracked", "done", "done:late", "done:unknown"),
-    *("timeout", "failed", "retry", "dead", "expired", "touched", "batches", "answers"),
+    *("timeout", "overdue", "failed", "retry", "dead", "expired", "touched", "batches", "answers"),
     *("error", "reload"),
 )
 TAIL: Final = 100

@@ -44,6 +44,7 @@ COUNTERS: Final = {
     "done_late": ("done:late", "Messages said to be done after they had timed out."),
     "done_unknown": ("done:unknown", "Messages said to be done that nothing is known of."),
     "timeouts": ("timeout", "Deliveries that were not done by their deadline."),
+    "overdue": ("overdue", "Deliveries that nobody had taken by their first deadline."),
     "failed_attempts": ("failed", "Deliveries that a worker gave up."),
     "retries": ("retry", "Deliveries after the first one."),
     "expired": ("expired", "Messages whose record was gone when they were due."),
@@ -66,7 +67,7 @@ ANSWERS: Final = {
     **{name: name for name in ("taken", "expired", "lasting", "unseen", "refused")},
 }
 """What became of answers, and the field of the metric that counts it."""
-REASONS: Final = ("timeout", "failed", "poison", "badRequest", "badAnswer", "badDone")
+REASONS: Final = ("timeout", "failed", "queueTimeout", "poison", "badRequest", "badAnswer", "badDone")
 TENTHS: Final = range(0, 100, 10)
 
 

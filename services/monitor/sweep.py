@@ -1,8 +1,9 @@
 """What is due in one namespace: time-outs, retries, dead letters, delayed messages, records that are gone."""
 
+from collections.abc import Sequence
 from math import inf
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from redis.exceptions import ResponseError
 
@@ -12,12 +13,56 @@ from common.replies import Replies
 from penstock.keys import Keys
 from penstock.lua import Script
 from penstock.names import decoded, encoded
-from penstock.policy import Policy
+from penstock.policy import Policy, looks_every
 from penstock.wire import pack
 from services.monitor.settings import Settings
 
-_due, _sweep = (Script.read(Path(__file__).parent / "lua" / f"{verb}.lua") for verb in ("due", "sweep"))
-FIELDS: Final = ("xid", "attempt", "queue", "replyTo", "error", "final")
+_due, _clock, _sweep = (
+    Script.read(Path(__file__).parent / "lua" / f"{verb}.lua") for verb in ("due", "clock", "sweep")
+)
+FIELDS: Final = ("xid", "attempt", "queue", "replyTo", "error", "final", "delivered", "timestamp")
+FEW: Final = 8
+"""Messages that nobody has taken which are looked for in their list at a time."""
+
+
+class Due(NamedTuple):
+    """What ``due.lua`` has found."""
+
+    wait: bytes
+    taken: list[bytes]
+    untaken: list[bytes]
+    overdue: list[bytes]
+    ready: list[bytes]
+    now: bytes
+    unseen: int
+
+
+class Subject(NamedTuple):
+    """A message as its record has it; without a record the other fields are None."""
+
+    id: bytes
+    xid: bytes | None = None
+    attempt: bytes | None = None
+    queue: bytes | None = None
+    reply_to: bytes | None = None
+    error: bytes | None = None
+    final: bytes | None = None
+    delivered: bytes | None = None
+    timestamp: bytes | None = None
+
+    @property
+    def seen(self) -> bytes:
+        """What the script compares to know whether anything has changed."""
+        error, final = (b"" if field is None else letter for field, letter in ((self.error, b"e"), (self.final, b"f")))
+        return (self.attempt or b"") + error + final
+
+
+class Plan(NamedTuple):
+    """What is to be done with a message: an action of ``sweep.lua``, after ``wait`` seconds."""
+
+    subject: Subject
+    action: str
+    wait: float = 0
 
 
 class Sweep:
@@ -31,69 +76,125 @@ class Sweep:
 
     async def act(self, policy: Policy) -> float:
         """Do what is due, a batch of it; seconds until more is, infinite where nothing is to come."""
-        keys = self._keys
-        wait, overdue, ready, now = await self._context.ask(
-            _due, deadlines=keys.deadlines, delayed=keys.delayed, batch=self._context.settings.batch
-        )
-        self.looked_at = float(now)
         if policy != self._policy:
-            directory = Directory(self._context.redis, keys, self._context.log)
-            self._policy, self._replies = policy, Replies(keys, policy, directory)
-        if ids := [*overdue, *ready]:
-            await self._replies.refresh()
-            subjects, messages = self._planned(ids, await self._read(ids), len(overdue), policy)
-            reply = await self._context.run_unless_full(
-                _sweep,
-                subjects=subjects,
-                messages=messages,
-                **{name: keys.metric(name) for name in ("delivered", "timeout", "retry", "dead", "expired")},
+            directory = Directory(self._context.redis, self._keys, self._context.log)
+            self._policy, self._replies = policy, Replies(self._keys, policy, directory)
+        due = await self._ask(policy)
+        self.looked_at = float(due.now)
+        known = iter(await self._read([*due.taken, *due.untaken, *due.overdue, *due.ready]))
+        taken, untaken, overdue, ready = ([next(known) for _ in ids] for ids in due[1:5])
+        again, late = (
+            await self._start_clocks(taken, untaken[:FEW], overdue, policy) if due.unseen or overdue else (0, [])
+        )
+        plans = [self._plan(one, policy) for one in late]
+        plans += [Plan(one, "expired" if one.attempt is None else "deliver") for one in ready]
+        hopeless = [Plan(one, "queueTimeout") for one in untaken if _has_waited(one, self.looked_at, policy)]
+        acted = await self._do([*plans, *hopeless], policy) if plans or hopeless else 0
+        if again is REFUSED or acted is REFUSED:
+            return FULL
+        if again or taken or overdue or plans or acted:
+            return 0
+        return min(float(due.wait or inf), looks_every(policy.timeout) if due.unseen else inf)
+
+    async def _ask(self, policy: Policy) -> Due:
+        keys, batch = self._keys, self._context.settings.batch
+        return Due(
+            *await self._context.ask(
+                _due,
                 deadlines=keys.deadlines,
                 delayed=keys.delayed,
-                ids=keys.message_ids,
-                **keys.telling,
-                **keys.answering,
-                letters=keys.dead,
-                timespan=policy.timeout,
-                expire=policy.expire,
-                life=policy.reply_expire,
-                lasting=self._replies.lasting_words,
-                history=policy.history,
-                origin=policy.source,
-                due=keys.due,
+                queue=policy.out,
+                pushed=keys.pushed,
+                looks=keys.looks,
+                batch=batch,
+                oldest=batch if policy.queue_timeout else FEW,
             )
-            return FULL if reply is REFUSED else 0
-        return float(wait) if wait else inf
+        )
 
-    async def _read(self, ids: list[bytes]) -> list[Any]:
+    async def _read(self, ids: list[bytes]) -> list[Subject]:
+        if not ids:
+            return []
         await self._context.wire.send(pack([("HMGET", self._record + id, *FIELDS) for id in ids]))
-        return await self._context.wire.receive(len(ids))
+        records: list[Any] = await self._context.wire.receive(len(ids))
+        spoilt = [isinstance(record, ResponseError) for record in records]
+        return [
+            Subject(id) if bad else Subject(id, *record) for id, record, bad in zip(ids, records, spoilt, strict=True)
+        ]
 
-    def _planned(
-        self, ids: list[bytes], records: list[Any], overdue: int, policy: Policy
-    ) -> tuple[list[bytes | str], list[bytes | str]]:
-        """What the script takes: the keys of each message, and what is to be done with it."""
+    async def look(self, policy: Policy) -> None:
+        """Note how far the list of the workers has been taken."""
+        await self._start_clocks([], [], [], policy)
+
+    async def _start_clocks(
+        self, taken: list[Subject], untaken: list[Subject], overdue: list[Subject], policy: Policy
+    ) -> tuple[Any, list[Subject]]:
+        """Return whether to look again at once, and those of ``overdue`` whose clock has run out."""
+        keys, subjects = self._keys, [*taken, *untaken, *overdue]
+        outcome = await self._context.run_unless_full(
+            _clock,
+            deadlines=keys.deadlines,
+            queue=policy.out,
+            pushed=keys.pushed,
+            looks=keys.looks,
+            overdue=keys.metric("overdue"),
+            subjects=[key for one in subjects for key in (self._record + one.id, self._xid + (one.xid or b""))],
+            timespan=policy.timeout,
+            expire=policy.expire,
+            every=looks_every(policy.timeout),
+            ids=[one.id for one in subjects],
+        )
+        if outcome is REFUSED:
+            return REFUSED, []
+        return outcome[0], [subjects[place - 1] for place in outcome[1:]]
+
+    def _plan(self, one: Subject, policy: Policy) -> Plan:
+        """What becomes of a message that is past its deadline."""
+        if one.attempt is None:
+            return Plan(one, "expired")
+        if one.final or int(one.attempt) >= policy.attempts:
+            return Plan(one, "timeout" if one.error is None else "failed")
+        return Plan(one, "retry", policy.backoff.after(int(one.attempt)))
+
+    async def _do(self, plans: Sequence[Plan], policy: Policy) -> Any:
+        keys = self._keys
+        await self._replies.refresh()
         subjects: list[bytes | str] = []
         messages: list[bytes | str] = []
-        for place, (id, record) in enumerate(zip(ids, records, strict=True)):
-            xid, attempt, queue, reply_to, error, final = (
-                [None] * len(FIELDS) if isinstance(record, ResponseError) else record
-            )
-            action, wait = "deliver", 0.0
-            if attempt is None:
-                action = "expired"
-            elif place < overdue:
-                if final or int(attempt) >= policy.attempts:
-                    action = "failed" if error is not None else "timeout"
-                else:
-                    action, wait = "retry", policy.backoff.after(int(attempt))
-            key = self._record + id
-            seen = (attempt or b"") + (b"" if error is None else b"e") + (b"" if final is None else b"f")
-            subjects += (key, self._xid + (xid or b""), queue or policy.out, self._answer(reply_to, policy) or key)
-            messages += (id, seen, action, f"{wait:.3f}")
-        return subjects, messages
+        for one, action, wait in plans:
+            key = self._record + one.id
+            answer = self._answer(one.reply_to, policy) or key
+            subjects += (key, self._xid + (one.xid or b""), one.queue or policy.out, answer)
+            messages += (one.id, one.seen, action, f"{wait:.3f}")
+        return await self._context.run_unless_full(
+            _sweep,
+            subjects=subjects,
+            messages=messages,
+            **{name: keys.metric(name) for name in ("delivered", "timeout", "retry", "dead", "expired")},
+            deadlines=keys.deadlines,
+            delayed=keys.delayed,
+            out=policy.out,
+            pushed=keys.pushed,
+            ids=keys.message_ids,
+            **keys.telling,
+            **keys.answering,
+            letters=keys.dead,
+            timespan=policy.timeout,
+            expire=policy.expire,
+            life=policy.reply_expire,
+            lasting=self._replies.lasting_words,
+            history=policy.history,
+            origin=policy.source,
+            due=keys.due,
+        )
 
     def _answer(self, reply_to: bytes | None, policy: Policy) -> bytes | str | None:
         """The list for the error of a message that dies; None if nobody wants it, or the list may not get it."""
         if not reply_to:
             return policy.reply_to
         return None if self._replies.refusal(decoded(reply_to)) else reply_to
+
+
+def _has_waited(one: Subject, now: float, policy: Policy) -> bool:
+    """Return True if a message that nobody has taken is to be a dead letter."""
+    since = one.delivered or one.timestamp
+    return bool(policy.queue_timeout) and since is not None and now - float(since) >= policy.queue_timeout

@@ -22,6 +22,7 @@ TRACKING: dict[str, object] = {
     "message_expire": 20,
     "reply_expire": 300,
     "event_capacity": 1_000_000,
+    "accept_late": True,
 }
 WORKING = QueueService(
     "worker", pending="worker", outs=(), namespace="workers", module="tests.reliability.tracked_worker"

@@ -9,6 +9,8 @@
 -- KEYS counter     string  the last id that was given to a message
 -- KEYS ids         list    ids in flight, newest at the head
 -- KEYS deadlines   zset    ids in flight by deadline (s since the epoch)
+-- KEYS pushed      hash    the number of the last message that was pushed to a list, by the list's name
+-- KEYS looks       hash    up to which number a list had been taken, and when: `number:seconds`, the oldest first, by name
 -- KEYS delayed     zset    ids to be delivered later, by when
 -- KEYS letters?    list    dead letters, JSON; left out where no request is to be rejected
 -- KEYS deaths?     hash    how often an instance died with a message in hand, by the SHA-1 of the message; left out where
@@ -25,6 +27,7 @@
 -- ARGV bytes       no more are taken once they reach this size together
 -- ARGV spare       1 where the caller has an id in reserve
 -- ARGV service     the caller's id
+-- ARGV every       how often monitors look which messages have been taken (s), while it is not known of all
 -- ARGV timeout     how long a worker has (s)
 -- ARGV expire      how long a record lives (s)
 -- ARGV capacity    most messages to track; a delayed one is tracked in any case
@@ -65,7 +68,7 @@ local in_flight, held_back = length('ZCARD', deadlines), length('ZCARD', delayed
 local room = capacity - in_flight - held_back
 length('LLEN', out) length('STRLEN', counter)
 length('XLEN', events) length('HLEN', events_written) length('ZCARD', events_marks)
-length('HLEN', delivered) length('HLEN', registered)
+length('HLEN', pushed) length('HLEN', looks) length('HLEN', delivered) length('HLEN', registered)
 if room < count then length('HLEN', untracked) end
 if letters then length('LLEN', letters) length('HLEN', dead) end
 if deaths then length('HLEN', deaths) end
@@ -82,6 +85,7 @@ local now, stamp = time[1] + time[2] / 1e6, string.format('%d.%06d', time[1], ti
 local at, deadline = string.format('%d%03d', time[1], time[2] / 1000), string.format('%.6f', now + timeout)
 if tonumber(history) == 0 then report = function() end end
 local push, tracked, deadlines_of, later, rejected = {}, {}, {}, {}, {}
+local last = tonumber(call('HGET', pushed, out)) or 0
 local ours, soonest = 0, math.huge
 -- EXPIRE would be rewritten to this by the server, each time.
 local gone = string.format('%d%03d', time[1] + expire, time[2] / 1000)
@@ -151,7 +155,7 @@ for place = 1, count do
     if ours + #later / 2 < room then
       ours = ours + 1
       local made = pcall('HSET', record, 'timestamp', stamp, 'xid', xid, 'deadline', deadline, 'service', service,
-        'attempt', 1, 'queue', out, 'message', message)
+        'attempt', 1, 'queue', out, 'message', message, 'number', string.format('%d', last + #push))
       if type(made) == 'number' then
         call('PEXPIREAT', record, gone)
         if answer then call('HSET', record, 'replyTo', answer) end
@@ -165,7 +169,10 @@ for place = 1, count do
   end
 end
 
-if #push > 0 then call('LPUSH', out, unpack(push, 1, #push)) end
+if #push > 0 then
+  call('LPUSH', out, unpack(push, 1, #push))
+  call('HSET', pushed, out, string.format('%d', last + #push))
+end
 local function schedule(key, known, entries, earliest)
   local head = known > 0 and call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]
   call('ZADD', key, unpack(entries, 1, #entries))
@@ -175,6 +182,8 @@ if #tracked > 0 then
   call('LPUSH', ids, unpack(tracked, 1, #tracked))
   if listed + #tracked > tonumber(capacity) then call('LTRIM', ids, 0, capacity - 1) end
   schedule(deadlines, in_flight, deadlines_of, deadlines_of[1])
+  local seen = tonumber(string.match(call('HGET', looks, out) or '', '(%-?%d+):[%d%.]+$')) or 0
+  if in_flight == 0 or last <= seen then call('PUBLISH', due, string.format('%.6f', now + every)) end
 end
 if #later > 0 then schedule(delayed, held_back, later, soonest) end
 if count > 0 then

@@ -1,23 +1,45 @@
--- What is due, and when to look again.
+-- What is due, what waits untaken, and when to look again.
 --
--- KEYS deadlines   zset   ids in flight by deadline (s since the epoch)
+-- KEYS deadlines   zset   ids in flight by deadline (s since the epoch); those that wait untaken by UNTAKEN + their number
 -- KEYS delayed     zset   ids to be delivered later, by when
+-- KEYS queue       list   what workers take from, at the tail
+-- KEYS pushed      hash   the number of the last message that was pushed to a list, by the list's name
+-- KEYS looks       hash   up to which number a list had been taken, and when: `number:seconds`, the oldest first, by name
 -- ARGV batch       most ids to return
--- Returns how long until something falls due (s, as text; 0 where there is more than was returned, empty where nothing is
--- to come), the ids past their deadline and the ids to deliver, longest due first, and the time. Run twice: the same
--- again.
-for _, key in ipairs({deadlines, delayed}) do
-  local kind = redis.call('TYPE', key).ok
-  if kind ~= 'zset' and kind ~= 'none' then
-    return redis.error_reply('WRONGTYPE ' .. key .. ' holds a ' .. kind .. ', expected a zset')
+-- ARGV oldest      most ids to return of those that wait untaken and are not known to have been taken
+-- Returns how long until something falls due (s, as text; 0 if there is more than was returned, empty if nothing is to
+-- come); of those without a deadline the ids that have been taken, and the oldest others; the ids past their deadline and
+-- the ids to deliver, longest due first; the time; and 1 if it is not known of all in flight that they have been taken, so
+-- that the list is to be looked at again, else 0. Run twice: the same again.
+local UNTAKEN = 1e12
+local call = redis.call
+for kind, keys in pairs({zset = {deadlines, delayed}, list = {queue}, hash = {pushed, looks}}) do
+  for _, key in ipairs(keys) do
+    local found = call('TYPE', key).ok
+    if found ~= kind and found ~= 'none' then
+      return redis.error_reply('WRONGTYPE ' .. key .. ' holds a ' .. found .. ', expected a ' .. kind)
+    end
   end
 end
-local time = redis.call('TIME')
+local time = call('TIME')
 local now = string.format('%d.%06d', time[1], time[2])
 local found, first = {}, nil
 for place, key in ipairs({deadlines, delayed}) do
-  found[place] = redis.call('ZRANGEBYSCORE', key, '-inf', now, 'LIMIT', 0, batch - #(found[1] or {}))
-  local following = redis.call('ZRANGE', key, #found[place], #found[place], 'WITHSCORES')[2]
-  if following then first = math.min(first or math.huge, following) end
+  found[place] = call('ZRANGEBYSCORE', key, '-inf', now, 'LIMIT', 0, batch - #(found[1] or {}))
+  local following = tonumber(call('ZRANGE', key, #found[place], #found[place], 'WITHSCORES')[2])
+  if following and following < UNTAKEN then first = math.min(first or math.huge, following) end
 end
-return {first and string.format('%.6f', math.max(first - now, 0)) or '', found[1], found[2], now}
+local started, waiting, unseen = {}, {}, 0
+local last = call('ZCARD', deadlines) > 0 and tonumber(call('HGET', pushed, queue)) or 0
+if last > (tonumber(string.match(call('HGET', looks, queue) or '', '(%-?%d+):[%d%.]+$')) or 0) then unseen = 1 end
+if call('ZCOUNT', deadlines, UNTAKEN, '+inf') > 0 then
+  unseen = 1
+  local taken = math.max(last - call('LLEN', queue), 0)
+  local function score(number) return string.format('%d', UNTAKEN + number) end
+  started = call('ZRANGEBYSCORE', deadlines, score(0), score(taken), 'LIMIT', 0, batch)
+  for _, id in ipairs(call('ZRANGEBYSCORE', deadlines, '(' .. score(last), '+inf', 'LIMIT', 0, batch)) do
+    started[#started + 1] = id
+  end
+  waiting = call('ZRANGEBYSCORE', deadlines, '(' .. score(taken), score(last), 'LIMIT', 0, oldest)
+end
+return {first and string.format('%.6f', math.max(first - now, 0)) or '', started, waiting, found[1], found[2], now, unseen}

@@ -4,6 +4,8 @@
 -- WITH answers
 -- KEYS deadlines   zset    ids in flight by deadline (s since the epoch)
 -- KEYS delayed     zset    ids to be delivered later, by when
+-- KEYS out         list    what workers take from, at the tail
+-- KEYS pushed      hash    the number of the last message that was pushed to a list, by the list's name
 -- KEYS ids         list    ids in flight, newest at the head
 -- KEYS letters     list    dead letters, JSON
 -- KEYS delivered   hash    metric: messages pushed to a list for the first time
@@ -20,7 +22,8 @@
 -- ARGV origin      the list that clients push to, for dead letters
 -- ARGV due         channel that is told when something falls due before all else
 -- ARGV messages... four a message: id; the attempt as its record had it; `deliver`, `retry`, `timeout` or `failed` (both
---                  bury, with that reason), `expired`; back-off (s)
+--                  bury, with that reason), `queueTimeout` (bury what nobody has taken, and remove it from the list),
+--                  `expired`; back-off (s)
 -- Returns how many were acted on; what is not due any more, or in another attempt, is left. Run twice: nothing is due.
 local call, pcall = redis.call, redis.pcall
 local time = call('TIME')
@@ -29,6 +32,7 @@ local at, deadline = string.format('%d%03d', time[1], time[2] / 1000), string.fo
 expire = tonumber(expire)
 if tonumber(history) == 0 then report = function() end end
 
+local UNTAKEN, NEAR = 1e12, 1000
 local kinds = {}
 local function check(kind, key)
   kinds[key] = kinds[key] or call('TYPE', key).ok
@@ -36,8 +40,8 @@ local function check(kind, key)
     return redis.error_reply('WRONGTYPE ' .. key .. ' holds a ' .. kinds[key] .. ', expected a ' .. kind)
   end
 end
-for kind, keys in pairs({list = {ids, letters}, zset = {deadlines, delayed, answers, events_marks}, stream = {events},
-    hash = {delivered, timeout, retry, dead, expired, events_written, answers_more, answers_sent}}) do
+for kind, keys in pairs({list = {ids, letters, out}, zset = {deadlines, delayed, answers, events_marks}, stream = {events},
+    hash = {pushed, delivered, timeout, retry, dead, expired, events_written, answers_more, answers_sent}}) do
   for _, key in ipairs(keys) do
     local wrong = check(kind, key)
     if wrong then return wrong end
@@ -107,7 +111,15 @@ local function deliver(record, xid_key, queue, id, known)
   local attempt = known.attempt + 1
   call('LPUSH', queue, known.message)
   call('HSET', record, 'delivered', stamp, 'deadline', deadline, 'attempt', attempt)
-  if known.error then call('HDEL', record, 'error', 'final') end
+  if queue == out then
+    local number = string.format('%d', (tonumber(call('HGET', pushed, out)) or 0) + 1)
+    call('HSET', pushed, out, number)
+    call('HSET', record, 'number', number)
+  end
+  if attempt > 1 then
+    call('HDEL', record, 'taken', 'error', 'final', queue == out and 'taken' or 'number')
+    if call('PTTL', record) == -1 then call('EXPIRE', record, expire) end
+  end
   schedule(deadlines, id, timespan)
   if attempt == 1 then
     link(xid_key, id, known)
@@ -159,6 +171,14 @@ local function read(record)
   return known
 end
 
+-- Remove from the list what nobody has taken; it is among the first that are taken, or it is left.
+local function withdraw(id, known)
+  local score = tonumber(call('ZSCORE', deadlines, id) or 0)
+  local before = score - UNTAKEN - (tonumber(call('HGET', pushed, out)) or 0) + call('LLEN', out)
+  return score >= UNTAKEN and before > 0 and before <= NEAR and known.message
+    and call('LREM', out, -1, known.message) == 1
+end
+
 for place = 1, #messages / 4 do
   local record, xid_key = subjects[4 * place - 3], subjects[4 * place - 2]
   local queue, answer = subjects[4 * place - 1], subjects[4 * place]
@@ -167,7 +187,9 @@ for place = 1, #messages / 4 do
   local until_ = action ~= 'deliver' and call('ZSCORE', deadlines, id)
       or (action == 'deliver' or action == 'expired') and call('ZSCORE', delayed, id)
   local is = (known.attempt or '') .. (known.error and 'e' or '') .. (known.final and 'f' or '')
-  if until_ and tonumber(until_) <= now and is == attempt then
+  local due_now = until_ and is == attempt and tonumber(until_) <= now
+  if until_ and is == attempt and action == 'queueTimeout' then due_now = withdraw(id, known) end
+  if due_now then
     acted = acted + 1
     local again = action == 'retry' and tonumber(wait) == 0 and known.message
     if not again and call('ZREM', deadlines, id) == 0 then call('ZREM', delayed, id) end
@@ -182,7 +204,9 @@ for place = 1, #messages / 4 do
       deliver(record, xid_key, queue, id, known)
     else
       local seconds = now - (known.delivered or known.timestamp)
-      if not known.error then
+      if action == 'queueTimeout' then
+        happened('queueTimeout', id, known, known.attempt, seconds)
+      elseif not known.error then
         spent.count, spent.sum, spent.max = spent.count + 1, spent.sum + seconds, math.max(spent.max, seconds)
         happened('timeout', id, known, known.attempt, seconds)
       end
