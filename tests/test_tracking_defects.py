@@ -119,8 +119,9 @@ async def test_mp_d13_an_unknown_done_is_not_measured(start: Start) -> None:
 
 def is_seen(client: "Redis") -> bool:
     """Whether monitors have known for a second that one message has been taken."""
-    number, _, moment = (client.hget("demo:message:looks", "out") or b"0:0").split()[-1].partition(b":")
-    return number == b"1" and time.time() - float(moment) > 1
+    looks: Any = client.hget("demo:message:looks", "out")
+    number, _, moment = (looks or b"0:0").split()[-1].partition(b":")
+    return bool(number == b"1") and time.time() - float(moment) > 1
 
 
 def is_quiet(client: "Redis", seconds: float = 0.2) -> bool:
