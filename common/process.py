@@ -186,8 +186,9 @@ class Process(Generic[S]):
                 await wire.close()
             for redis in self._clients:
                 await log_in_anew(redis, settings.redis)
-        if settings.service_redis and self._registry_redis is not self._redis:
-            await log_in_anew(self._registry_redis, settings.service_redis)
+        registry = settings.service_redis
+        if registry and registry != self._settings.service_redis and self._registry_redis is not self._redis:
+            await log_in_anew(self._registry_redis, registry)
 
     async def _tell(self, order: str, refused: str) -> None:
         if self._membership:
