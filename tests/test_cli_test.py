@@ -206,7 +206,7 @@ async def test_a_malformed_file_ends_with_2_and_nothing_is_started(tmp_path: Pat
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["nowhere"], "nowhere: is not there; expected a composition with tests/*.yaml in it"),
+        (["nowhere"], "nowhere: no such file or directory"),
         (["services"], "services: no tests are here; expected"),
         (["compose/weather", "--filter", "sunshine"], "none of 8 tests has 'sunshine' in its name or its file's"),
     ],

@@ -47,7 +47,7 @@ async def test_the_documented_test_holds_for_a_right_program(tmp_path: Path, pro
     outcome = await perform(trial)
     assert outcome.holds, outcome.report()
     assert (outcome.points, outcome.strikes) >= (5, 4 * 5)
-    assert outcome.unmet <= 2
+    assert len(outcome.unmet) <= 2, outcome.unmet
 
 
 @pytest.mark.parametrize("program", WRONG)
@@ -68,13 +68,19 @@ async def test_every_point_of_a_service_is_struck_and_the_faults_are_counted(tmp
         expect: {out: pushed, copy: pushed}
         within: 30
     """
-    result = await penstock("test", written(tmp_path, tests), "--jobs", "3", patience=400)
+    result = await penstock("test", written(tmp_path, tests), "--jobs", "3", "--json", patience=400)
     assert result.status == 0, result.text
-    found = re.search(r"\((\d+) faults at (\d+) points(, (\d+) not met)?\)", result.text)
-    assert found
-    faults, points, unmet = int(found[1]), int(found[2]), int(found[4] or 0)
+    (found,) = result.json["tests"]
+    points, faults, unmet = (found["every"][name] for name in ("points", "faults", "unmet"))
     assert faults == 4 * points > 4 * 30
-    assert unmet < faults / 20
+    assert len(unmet) < faults / 20, unmet
+
+
+async def test_how_much_was_tried_is_told(tmp_path: Path) -> None:
+    tests = f"tests: [{{name: a, push: {{{IN!r}: [a]}}, faults: [{{every: mover}}], expect: {{{OUT!r}: pushed}}}}]"
+    result = await penstock("test", composed_with(tmp_path, RIGHT[1], tests), patience=200)
+    assert (result.status, result.text.splitlines()[-1]) == (0, "1 passed")
+    assert re.search(r"a \(\d+ faults at \d+ points(, \d+ not met)?\)$", result.text.splitlines()[0])
 
 
 async def test_a_test_that_fails_with_nothing_broken_says_so(tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ def _struck(outcome: "Outcome") -> str:
     """Return how much of a test with `every` was tried; nothing of another one."""
     if not outcome.strikes:
         return ""
-    unmet = f", {outcome.unmet} not met" if outcome.unmet else ""
+    unmet = f", {len(outcome.unmet)} not met" if outcome.unmet else ""
     return f" ({outcome.strikes:,} faults at {outcome.points:,} points{unmet})"
 
 

@@ -57,8 +57,8 @@ class Outcome:
     """How many points a test with ``every`` has struck."""
     strikes: int = 0
     """How many faults that were."""
-    unmet: int = 0
-    """How many of them found the process never at that point again."""
+    unmet: tuple[str, ...] = ()
+    """Those of them that found the process never at that point again."""
 
     @property
     def holds(self) -> bool:

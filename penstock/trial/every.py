@@ -31,9 +31,8 @@ async def each_point(trial: Trial, slots: asyncio.Semaphore) -> Outcome:
     if runs.skipped:
         told.append(f"{runs.skipped} faults were not tried after {len(runs.failed)} had failed")
     logs = runs.failed[0].logs if runs.failed else {}
-    return Outcome(
-        trial, time.monotonic() - began, told, [], logs, points=len(runs.points), unmet=runs.unmet, strikes=runs.count
-    )
+    outcome = Outcome(trial, time.monotonic() - began, told, [], logs)
+    return replace(outcome, points=len(runs.points), strikes=runs.count, unmet=tuple(runs.unmet))
 
 
 @dataclass
@@ -46,7 +45,7 @@ class Runs:
     points: set[Point] = field(default_factory=set)
     """Those that were struck."""
     count: int = 0
-    unmet: int = 0
+    unmet: list[str] = field(default_factory=list)
     skipped: int = 0
 
     async def of_process(self, aim: Strike) -> None:
@@ -63,7 +62,7 @@ class Runs:
         struck += await self._all(_strikes(aim, more))
         self.points |= points | more
         self.count += len(struck)
-        self.unmet += sum(not outcome.met for outcome in struck)
+        self.unmet += [str(outcome.trial.strike) for outcome in struck if not outcome.met]
 
     async def _all(self, strikes: Iterable[Strike]) -> list[Outcome]:
         async with asyncio.TaskGroup() as group:

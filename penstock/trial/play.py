@@ -21,6 +21,8 @@ from penstock.trial.strikes import PATIENCE, Aim
 
 BATCH: Final = 500
 """Messages that one LPUSH carries."""
+PORTIONS: Final = 6
+"""Parts in which messages are pushed while a point is to be struck."""
 REREAD: Final = 0.5
 """Seconds after which lists are read again whose lengths are what they were."""
 AWAKE: Final = 1.0
@@ -112,18 +114,25 @@ class _Play:
             count = 0
             for key, given in step.push.items():
                 found = given.read(self._trial.directory, {})
+                total = len(found)
                 while found:
                     while faults and faults[0].count <= count:
                         tasks.append(await self.faults.begin(faults.pop(0)))
-                    most = int(min([BATCH, *(fault.count - count for fault in faults[:1])]))
+                    most = int(min([self._portion(total), *(fault.count - count for fault in faults[:1])]))
                     batch, found = found[:most], found[most:]
                     await self._push(key, batch)
                     count += len(batch)
+                    if self._aim:
+                        await self._aim.pace()
             tasks += [await self.faults.begin(fault) for fault in faults]
             await asyncio.gather(*tasks)
         finally:
             for task in tasks:
                 task.cancel()
+
+    def _portion(self, total: int) -> int:
+        """Return how many of ``total`` messages are pushed at once: not all, while a point is to be struck."""
+        return max(1, total // PORTIONS) if self._aim and self._aim.blow else BATCH
 
     async def _push(self, key: str, batch: list[bytes]) -> None:
         place = self._places.find(key)

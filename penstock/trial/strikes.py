@@ -17,6 +17,8 @@ LOOK: Final = 0.02
 """Seconds between two looks."""
 QUIET: Final = 0.25
 """Seconds without a command after which a process has nothing more to ask for."""
+PACE: Final = 0.3
+"""Seconds between two parts of the messages, as long as the point is not struck."""
 PATIENCE: Final = 10.0
 """Seconds until a process counts as not coming to a point again; half of what the step may take, if that is less."""
 
@@ -51,6 +53,8 @@ class Aim:
         self.strike, self.found = strike, set[Point]()
         self.met = strike.point is None
         self.patience = PATIENCE
+        self.blow: Blow | None = None
+        """What is to fall, once the point is armed."""
         self._rehearsal: Rehearsal
         self._gates: dict[int, Gate] = {}
         self._exits = AsyncExitStack()
@@ -106,7 +110,7 @@ class Aim:
             self.record(Phase.STOP)
             return
         gate = next(gate for host, gate in self._named() if host == point.server)
-        blow = Blow(point.shape, kind.moment, act=kill if kind.kills else None)
+        self.blow = blow = Blow(point.shape, kind.moment, act=kill if kind.kills else None)
         if point.shape.startswith("EVAL"):
             await self._forget_scripts()
         await self._phases[Phase(point.phase)](performer, gate, blow, kill, armed)
@@ -116,6 +120,11 @@ class Aim:
             await performer.start()
             await self._quiet()
             self.record(Phase.RECOVER, point.shape)
+
+    async def pace(self) -> None:
+        """Wait for the blow for a moment: some replies come only with the next message."""
+        if self.blow:
+            await struck(self.blow, PACE)
 
     async def _starting(self, performer: Performer, gate: Gate, blow: Blow, _: "Kill", armed: asyncio.Event) -> None:
         await performer.stop()

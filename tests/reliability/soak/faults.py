@@ -109,7 +109,7 @@ def read_only(scene: Scene) -> None:
 
 
 def wrong_type(scene: Scene) -> None:
-    """Any key that the services use is a text for a while; then it is what it was."""
+    """Any key that the services use is a text for a while, or a list if it is a text; then it is what it was."""
     side = scene.rng.choice((HERE, HERE, HERE, THERE))
     key, seconds = _key(scene, side), scene.rng.uniform(0.2, 3)
     aside = f"aside:{key}"
@@ -126,12 +126,18 @@ def wrong_type(scene: Scene) -> None:
 SPOIL: Final = """
 if redis.call('EXISTS', KEYS[2]) == 1 then return 'spoiled' end
 if redis.call('EXISTS', KEYS[1]) == 1 then redis.call('RENAME', KEYS[1], KEYS[2]) end
-redis.call('SET', KEYS[1], 'spoiled by a test')
+if redis.call('TYPE', KEYS[2]).ok == 'string' then
+  redis.call('LPUSH', KEYS[1], 'spoiled by a test')
+else
+  redis.call('SET', KEYS[1], 'spoiled by a test')
+end
 return 'done'
 """
 MEND: Final = """
-local kind = redis.call('TYPE', KEYS[1]).ok
-if kind == 'string' and redis.call('GET', KEYS[1]) == 'spoiled by a test' then
+local kind, found = redis.call('TYPE', KEYS[1]).ok, nil
+if kind == 'string' then found = redis.call('GET', KEYS[1]) end
+if kind == 'list' then found = redis.call('LINDEX', KEYS[1], -1) end
+if found == 'spoiled by a test' then
   redis.call('DEL', KEYS[1])
 elseif kind ~= 'none' then
   return redis.call('DEL', KEYS[2]) -- a service wrote it anew, as it does with what it knows
