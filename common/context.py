@@ -5,14 +5,16 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Generic, NamedTuple, Self, TypeVar
+from typing import Any, Final, Generic, Self, TypeVar
 
 from redis.asyncio import Redis
 from redis.exceptions import NoScriptError, ResponseError
 from structlog.typing import FilteringBoundLogger
 
 from common.durability import Durability
+from common.holding import Counting
 from common.settings import ServiceSettings
+from common.transaction import Taken, Transaction
 from common.trouble import Trouble, is_full
 from penstock.connection import SILENCE
 from penstock.errors import WrongType
@@ -26,23 +28,6 @@ FULL: Final = 0.2
 """Seconds between two looks at a list while the server is full."""
 REFUSED: Final = object()
 """The outcome of a script that a full server has refused."""
-
-
-@dataclass(frozen=True)
-class Transaction:
-    """What the server does at one instant, as bytes, and how many replies it brings."""
-
-    packed: bytes
-    replies: int
-    multi: bool
-    """Whether the replies to the commands are those of an EXEC."""
-
-
-class Taken(NamedTuple):
-    """How a wait ended: whether there is something to do, and the message that came, if it is known."""
-
-    anything: bool
-    message: bytes | None = None
 
 
 @dataclass
@@ -99,18 +84,16 @@ class Context(Generic[S]):
         return pending_of(name, None if self.settings.ordered else self.id)
 
     async def take(
-        self, source: str, pending: str, longest: float, then: Transaction | None = None, count: bytes = b""
+        self, source: str, pending: str, longest: float, then: Transaction | None = None, count: Counting | None = None
     ) -> Taken:
         """Wait for a message of ``source`` and move the oldest to ``pending``, at most ``longest`` seconds.
 
         Where ``pending`` is ``source`` it stays where it is: a wait that moves nothing.
-
         There is something to do when a message came, or ``wake`` asked to look, or a message lies in ``pending`` that
         nobody was told of: a lost connection's wait goes on in a server that has not noticed. Cancelled, the wire is
         cut, and what the server moved is in ``pending`` for the next run. ``then`` is done by the server as soon as the
-        wait is over, without a round trip between; ``settled`` has its outcome. ``count``, a packed
-        command, is done in the same way; its reply is ignored.
-
+        wait is over, without a round trip between; ``settled`` has its outcome. In the same
+        way it counts what it has moved, if there is a ``count``: also if this process dies meanwhile.
         A full server refuses to wait: then there is something to do as soon as a message lies in ``source``, and the
         script that comes next has to take it from there.
         """
@@ -118,13 +101,16 @@ class Context(Generic[S]):
         try:
             if then:
                 self._under_way.append(then)
-            if not self._waits and then:
-                await self.wire.send(then.packed)
+                if not self._waits:
+                    await self.wire.send(then.packed)
             if self._waits:
                 side = "RIGHT" if pending == source else "LEFT"
                 wait = pack([("BLMOVE", source, pending, "RIGHT", side, longest)])
-                await self.wire.send(wait + (then.packed if then else count))
-                reply, *_ = await self.wire.receive(2 if count else 1)
+                behind = then or count
+                await self.wire.send(wait + (behind.packed if behind else b""))
+                reply, *counted = await self.wire.receive(2 if count else 1)
+                if count:
+                    count.answered(*counted)
                 if is_full(reply):
                     self.trouble.full_server(reply)
                     return Taken(then is not None or await self._look_out(source, pending, longest))

@@ -1,9 +1,10 @@
 """What a service holds in its pending lists, counted as it comes: see docs/keys.md."""
 
 from collections.abc import Mapping
-from functools import lru_cache
 from pathlib import Path
 from typing import Final
+
+from redis.exceptions import NoScriptError
 
 from penstock.keys import Keys
 from penstock.lua import Script
@@ -23,11 +24,25 @@ def counters(keys: Keys | None, *, totals: bool = True) -> dict[str, str]:
     return held | ({"taken": keys.metric("taken")} if totals else {})
 
 
-def counting(pending: str, named: Mapping[str, str]) -> bytes:
-    """Return the command that counts what has come to ``pending``, packed, or nothing without counters."""
-    return _packed(pending, tuple(named.items())) if named else b""
+class Counting:
+    """The command that counts what has come to a pending list, sent behind the wait that may move it there."""
+
+    def __init__(self, pending: str, named: Mapping[str, str]) -> None:
+        self._source, self._digest = (
+            pack([call(pending=pending, **named)]) for call in (_note.by_source, _note.by_digest)
+        )
+        self._known = False
+
+    @property
+    def packed(self) -> bytes:
+        """By the script's digest once the server has it. If it has lost it, the next script counts the message."""
+        return self._digest if self._known else self._source
+
+    def answered(self, reply: object) -> None:
+        """Note what the server said; an error is one that the next script meets, too."""
+        self._known = not isinstance(reply, NoScriptError)
 
 
-@lru_cache(64)
-def _packed(pending: str, named: tuple[tuple[str, str], ...]) -> bytes:
-    return pack([_note.by_source(pending=pending, **dict(named))])
+def counting(pending: str, named: Mapping[str, str]) -> Counting | None:
+    """Return None without counters."""
+    return Counting(pending, named) if named else None

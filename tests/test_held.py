@@ -215,3 +215,18 @@ async def test_a_list_that_only_looks_like_one_is_none(redis: Redis, redis_url: 
     await stray(redis)
     await redis.rename("pending:7", name)
     assert (await penstock("audit", "demo", redis=redis_url)).status == 0
+
+
+async def test_a_message_is_counted_though_the_server_has_forgotten_the_scripts(
+    redis: Redis, redis_url: str, tmp_path: Path
+) -> None:
+    with service(tmp_path, redis_url) as started:
+        await until(lambda: _waits(redis))
+        for number in range(1, 4):
+            await redis.script_flush()
+            await redis.lpush("in", f"message {number}")
+            await until(lambda number=number: _llen_is(redis, "a", number))
+            await until(lambda: _waits(redis))
+            assert await redis.hget(KEYS.metric("taken"), "count") == b"%d" % number
+            assert (await audited(redis)).problems == []
+        assert started.stop() == 0

@@ -49,7 +49,7 @@ local function length(command, key)
 end
 
 local here = length('LLEN', pending)
-for _, counter in pairs({holds, missing, taken}) do length('HLEN', counter) end
+for _, counter in pairs({holds, taken}) do length('HLEN', counter) end
 if problem then return problem end
 note(pending, here)
 

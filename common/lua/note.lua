@@ -5,11 +5,9 @@
 -- KEYS pending  list  what the caller has taken and not settled
 -- Returns 1, or 0 where a key is of the wrong type, which the script that moves the messages reports. Run twice: the
 -- second run finds all of them counted.
-for kind, keys in pairs({list = {pending}, hash = {holds, missing, taken}}) do
-  for _, key in pairs(keys) do
-    local found = redis.call('TYPE', key).ok
-    if found ~= kind and found ~= 'none' then return 0 end
-  end
+local here, held = redis.pcall('LLEN', pending), redis.pcall('HLEN', holds)
+if type(here) ~= 'number' or type(held) ~= 'number' or taken and type(redis.pcall('HLEN', taken)) ~= 'number' then
+  return 0
 end
-note(pending, redis.call('LLEN', pending))
+note(pending, here)
 return 1

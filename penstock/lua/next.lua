@@ -32,7 +32,7 @@ local function length(command, key, kind)
   return 0
 end
 local here = length('LLEN', pending, 'list')
-for _, counter in pairs({holds, missing, taken}) do length('HLEN', counter, 'hash') end
+for _, counter in pairs({holds, taken}) do length('HLEN', counter, 'hash') end
 if problem then return problem end
 note(pending, here)
 

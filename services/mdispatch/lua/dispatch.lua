@@ -59,7 +59,7 @@ end
 
 local count = #subjects / 2
 local here = length('LLEN', pending)
-length('HLEN', holds) length('HLEN', missing) length('HLEN', taken)
+length('HLEN', holds) length('HLEN', taken)
 if problem then return problem end
 note(pending, here)
 

@@ -33,7 +33,7 @@ local function length(command, key)
 end
 
 local here = length('LLEN', pending)
-if holds then length('HLEN', holds) length('HLEN', missing) length('HLEN', taken) end
+if holds then length('HLEN', holds) length('HLEN', taken) end
 if problem then return problem end
 note(pending, here)
 
