@@ -94,6 +94,7 @@ class Context(Generic[S]):
         cut, and what the server moved is in ``pending`` for the next run. ``then`` is done by the server as soon as the
         wait is over, without a round trip between; ``settled`` has its outcome. In the same
         way it counts what it has moved, if there is a ``count``: also if this process dies meanwhile.
+
         A full server refuses to wait: then there is something to do as soon as a message lies in ``source``, and the
         script that comes next has to take it from there.
         """
@@ -119,7 +120,7 @@ class Context(Generic[S]):
                     raise await self.named(reply, source, pending)
                 if reply is not None:
                     return Taken(anything=True, message=reply)
-                if then is None and await self.redis.exists(pending):
+                if then is None and (counted[0] if count else await self.redis.exists(pending)):
                     return Taken(anything=True)
             return Taken(self._woken and self.running)
         finally:

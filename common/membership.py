@@ -1,8 +1,9 @@
 """Membership of a namespace: registered, renewed, heir to the dead, and active by lease where order is asked for."""
 
 import asyncio
+import random
 import time
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from redis.asyncio import Redis
 from structlog.typing import FilteringBoundLogger
@@ -20,7 +21,9 @@ from penstock.snapshot import Writes
 from penstock.topology.registered import written
 
 S = TypeVar("S", bound=ServiceSettings)
-WORDS = 2_000
+LOOKING: Final = 2
+"""Instances of a namespace that look after the others while all renew once, on average: more would find the same."""
+WORDS: Final = 2_000
 """Words of one command: a script can pass on some 8,000 at most."""
 
 
@@ -74,24 +77,30 @@ class Membership(Generic[S]):
             if time.monotonic() >= self._renew_at or context.suspect.is_set():
                 context.suspect.clear()
                 await self._renew(context)
-            if self._presence is Presence.HERE:
+            elif self._presence is Presence.HERE:
                 self._presence = await self._registry.look()
         return self._presence is Presence.HERE and await self._keeps_lease(context)
 
     async def _renew(self, context: Context[S]) -> None:
         self._renew_at = 0.0  # until all of it is done
-        self._presence = await self._registry.renew()
+        looks = random.random() * max(self._orphans.owners, len(self._registry.alive) + 1) < LOOKING
+        self._presence = await self._registry.renew(compact=looks)
         if self._presence is Presence.HERE:
-            await self._orphans.own()
-            await announce(self._redis, self._keys, self._settings, self._log)
+            await self._orphans.own(now=self._registry.renewed if self._in_reach else None)
             await self._expire_metrics()
-            await self._agree()
-            leads = context.token is not None
-            adopted = await self._orphans.adopt(self._registry.alive, shared=False, leads=leads)
-            if adopted.total():
-                context.adopted += adopted
-                await context.wake()
+            if looks:
+                await self._look_after_others(context)
             self._renew_at = time.monotonic() + self._settings.service_renew
+
+    async def _look_after_others(self, context: Context[S]) -> None:
+        """Take over what dead instances left, and see that others find what they must know of this namespace."""
+        await announce(self._redis, self._keys, self._settings, self._log)
+        await self._agree()
+        leads = context.token is not None
+        adopted = await self._orphans.adopt(self._registry.alive, shared=False, leads=leads)
+        if adopted.total():
+            context.adopted += adopted
+            await context.wake()
 
     @property
     def id(self) -> str:

@@ -32,6 +32,8 @@ class Orphans:
         self._redis, self._keys, self._registry, self._settings = redis, keys, registry, settings
         self._names: dict[Names, float] = {settings.pending_lists: inf}
         """What this instance's lists are called, and were called, and until when (monotonic) they may be filled."""
+        self.owners = 0
+        """How many may hold pending lists, as far as it was seen when something was last to be adopted."""
 
     def change(self, settings: ServiceSettings) -> None:
         """From now on work by ``settings``; call ``own`` before anything is taken."""
@@ -41,14 +43,17 @@ class Orphans:
         }
         self._settings = settings
 
-    async def own(self, *former: str) -> None:
+    async def own(self, *former: str, now: int | None = None) -> None:
         """Say which pending lists this instance may hold: before it takes its first message, and on every renewal.
 
         Under its ``former`` ids, too: one that slept so long that it was forgotten may have taken a message on waking.
+        ``now`` is the time of the server (s since the epoch); without it the server is asked.
         """
-        now, mine = time.monotonic(), self._registry.id
-        self._names = {names: end for names, end in self._names.items() if end > now or await self._left(mine, [names])}
-        seconds, _ = await self._redis.time()
+        then, mine = time.monotonic(), self._registry.id
+        self._names = {
+            names: end for names, end in self._names.items() if end > then or await self._left(mine, [names])
+        }
+        seconds = (await self._redis.time())[0] if now is None else now
         ids, names = (mine, *former), json.dumps(list(self._names))
         async with Writes(self._redis) as writes:
             writes.zadd(self._keys.owners, dict.fromkeys(ids, seconds))
@@ -86,6 +91,7 @@ class Orphans:
             snapshot.zrange(self._keys.owners, 0, -1)
             snapshot.hgetall(self._keys.holdings)
             owners, said = await snapshot.execute()
+        self.owners = len(owners)
         return {decoded(id): [*names_of(said.get(id, "[]"))] for id in owners}
 
     async def _take_over(self, id: str | None, held: Sequence[Names]) -> Counter[str]:

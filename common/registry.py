@@ -1,6 +1,7 @@
 """The registry of live instances: enter, renew, list, leave; and what the dead left behind."""
 
 import os
+import random
 import socket
 from collections.abc import Iterable
 from enum import Enum
@@ -19,6 +20,8 @@ from penstock.names import decoded
 from penstock.topology import server_of
 
 LUA: Final = Path(__file__).parent / "lua"
+FEW: Final = 3
+"""Instances of which each is looked at."""
 _next_id, _register, _renew, _compact, _deregister, _answer = (
     Script.read(LUA / f"{verb}.lua") for verb in ("next_id", "register", "renew", "compact", "deregister", "answer")
 )
@@ -79,7 +82,7 @@ class Registry:
                 lists=self._lists(),
             )
         self._log.info("registered", key=self.key, host=self._host, pid=int(self._pid), started=self._renewed)
-        await self._compact_ids()
+        await self.compact()
         return self.id
 
     def _lists(self) -> str:
@@ -87,8 +90,8 @@ class Registry:
         lists, registry = server_of(self.settings.redis), server_of(self.settings.service_redis or self.settings.redis)
         return "" if lists == registry else lists
 
-    async def renew(self) -> Presence:
-        """Keep the registration for another ``serviceExpire`` and take the dead off the list."""
+    async def renew(self, *, compact: bool = True) -> Presence:
+        """Keep the registration for another ``serviceExpire``. ``compact``: list it, and take the dead off the list."""
         try:
             renewed = await _renew(
                 self._redis,
@@ -99,7 +102,7 @@ class Registry:
                 pid=self._pid,
                 expire=self.settings.service_expire,
                 renew=self.settings.service_renew,
-                capacity=self.settings.service_capacity,
+                capacity=self.settings.service_capacity if compact else 0,
             )
         except ResponseError:
             self._refused = True
@@ -107,8 +110,14 @@ class Registry:
         if not renewed:
             return await self._why_gone()
         self._server, self._renewed, self._refused = await self._server_id(), renewed, False
-        await self._compact_ids()
+        if compact:
+            await self.compact()
         return Presence.HERE
+
+    @property
+    def renewed(self) -> int:
+        """When the registration was renewed last, by its server's clock (s since the epoch)."""
+        return self._renewed
 
     async def look(self) -> Presence:
         """Whether the registration is still there, and what it orders: one HMGET."""
@@ -124,10 +133,17 @@ class Registry:
         await _answer(self._redis, instance=self.key, host=self._host, pid=self._pid, order=order, refused=refused)
 
     async def dead(self, ids: list[str]) -> list[str]:
-        """Those of ``ids`` that no live instance has."""
+        """Return those of ``ids`` that no live instance has.
+
+        Of many at once it is asked how many of them exist. If all do, one call in as many looks closer: an order that
+        came too late makes a key, and makes nobody alive.
+        """
+        counts = len(ids) > FEW and random.random() * len(ids) > 1
+        if counts and await self._redis.exists(*map(self._keys.instance, ids)) == len(ids):
+            return []
         async with self._redis.pipeline(transaction=False) as wire:
             for id in ids:
-                wire.hexists(self._keys.instance(id), "host")  # an order that came too late makes nobody alive
+                wire.hexists(self._keys.instance(id), "host")
             alive = await wire.execute(raise_on_error=False)
         return [id for id, lives in zip(ids, alive, strict=True) if lives == 0]
 
@@ -144,7 +160,7 @@ class Registry:
 
     async def leave(self) -> None:
         removed, unlisted = await self._deregister()
-        await self._compact_ids()
+        await self.compact()
         self._log.info("ended", key=self.key, **{"del": removed, "lrem": unlisted})
 
     async def _deregister(self) -> Any:
@@ -152,7 +168,8 @@ class Registry:
             self._redis, instance=self.key, ids=self._keys.ids, id=self.id, host=self._host, pid=self._pid
         )
 
-    async def _compact_ids(self) -> None:
+    async def compact(self) -> None:
+        """Take the dead off the list of live instances, and note which of the others are ``alive``."""
         listed = [decoded(id) for id in await self._redis.lrange(self._keys.ids, 0, -1)]
         others = {id for id in listed if id != self.id}
         dead = await self.dead(sorted(others)) if others else []

@@ -1,5 +1,8 @@
 """Nothing that an instance has taken dies with it: another takes it over, in order."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,6 +18,7 @@ from penstock.errors import WrongType
 from penstock.lua import Script
 from penstock.names import decoded
 from penstock.wire import Wire
+from services.mpush.settings import Settings
 from tests.harness import ROOT
 from tests.membership import KEYS, Instance, oldest_first, registered, settings
 
@@ -180,3 +184,61 @@ async def test_one_that_slept_until_it_was_forgotten_is_heir_to_what_it_took_on_
     await redis.delete("pending:2")
     await membership.leave()
     assert await owners(redis) == []
+
+
+@asynccontextmanager
+async def crowd(redis: "Redis", count: int) -> AsyncIterator[list[tuple[Membership[Settings], Context[Settings]]]]:
+    """So many idle replicas, each with its run."""
+    log, mine = structlog.get_logger(), settings()
+    found = []
+    for _ in range(count):
+        membership = Membership(redis, redis, KEYS, "mpush", mine, log)
+        context = Context(mine, redis, partial(Wire, redis), log, Trouble(log), Durability("memory", 1), keys=KEYS)
+        await membership.enter(context)
+        found.append((membership, context))
+    yield found
+
+
+async def renew(membership: Membership[Settings], context: Context[Settings]) -> None:
+    context.suspect.set()
+    assert await membership.attend(context)
+
+
+async def test_24_idle_replicas_cost_the_server_few_commands_a_renewal_each(redis: Redis) -> None:
+    """Of 30 commands in 15 s 10 look for orders, and 1.5 waits are 4 each: 14 are left."""
+    rounds = 10
+    async with crowd(redis, 24) as replicas:
+        for replica in replicas:  # each sees how many they are
+            await renew(*replica)
+        await redis.config_resetstat()
+        for _ in range(rounds):
+            for replica in replicas:
+                await renew(*replica)
+    stats = await redis.info("commandstats")
+    commands = sum(each["calls"] for name, each in stats.items() if "config" not in name)
+    assert commands / rounds / len(replicas) < 14.5
+
+
+async def test_what_one_of_24_left_is_adopted_by_another_soon(redis: Redis) -> None:
+    async with crowd(redis, 24) as replicas:
+        dead, _ = replicas.pop(10)
+        await redis.lpush(f"pending:{dead.id}", "left")
+        await redis.delete(KEYS.instance(dead.id))
+        for _ in range(50):
+            for replica in replicas:
+                await renew(*replica)
+            if not await redis.exists(f"pending:{dead.id}"):
+                break
+        assert sum(context.adopted.total() for _, context in replicas) == 1
+
+
+async def test_a_key_that_is_no_registration_is_found_out_among_many(redis: Redis) -> None:
+    """An order for an instance that is dead, and that nobody reads, makes a key for good."""
+    async with crowd(redis, 10) as replicas:
+        dead, _ = replicas.pop()
+        await redis.delete(KEYS.instance(dead.id))
+        await redis.hset(KEYS.instance(dead.id), "reload", "1")
+        for _ in range(50):
+            for replica in replicas:
+                await renew(*replica)
+        assert dead.id.encode() not in await redis.lrange(KEYS.ids, 0, -1)

@@ -1,13 +1,14 @@
 -- Count what came to a pending list by BLMOVE, as the next command of the same connection.
 --
--- FLAGS allow-oom
 -- WITH held
 -- KEYS pending  list  what the caller has taken and not settled
--- Returns 1, or 0 where a key is of the wrong type, which the script that moves the messages reports. Run twice: the
--- second run finds all of them counted.
-local here, held = redis.pcall('LLEN', pending), redis.pcall('HLEN', holds)
-if type(here) ~= 'number' or type(held) ~= 'number' or taken and type(redis.pcall('HLEN', taken)) ~= 'number' then
-  return 0
-end
+-- Returns how many messages are there, or -1 if a key is of the wrong type, which the script that moves the messages
+-- reports. Run twice: the second run finds all of them counted.
+local here, counted = redis.pcall('LLEN', pending), redis.pcall('HGET', holds, pending)
+if here == 0 and not counted then return 0 end
+if type(here) ~= 'number' or type(redis.pcall('HLEN', holds)) ~= 'number'
+    or taken and type(redis.pcall('HLEN', taken)) ~= 'number' then return -1 end
+-- A full server refuses what may use memory as a script's first write, and nothing after it.
+if redis.call('EXISTS', holds) == 1 then redis.call('RENAMENX', holds, holds) else redis.call('UNLINK', holds) end
 note(pending, here)
-return 1
+return here

@@ -1,6 +1,5 @@
 -- Keep a registration alive. One that is gone stays gone: that is an order to stop, or a life that ended.
 --
--- FLAGS allow-oom
 -- KEYS instance   hash   host pid started renewed renew service version of one live instance
 -- KEYS ids        list   ids of live instances, newest at the head
 -- ARGV id         the instance's id
@@ -8,14 +7,16 @@
 -- ARGV pid        its process: the registration of another one under the same id counts as gone
 -- ARGV expire     the registration's life unless renewed (s)
 -- ARGV renew      how often it will be renewed (s)
--- ARGV capacity   most ids to list; an instance that others have pushed out is listed again, as the oldest
+-- ARGV capacity   most ids to list, 0 to leave the list alone; an instance that others have pushed out is listed again,
+--                 as the oldest
 -- Returns the time (s since the epoch), or 0 where the registration is gone. Run twice: the second run renews again.
 local owner = redis.call('HMGET', instance, 'host', 'pid')
 if owner[1] ~= host or owner[2] ~= pid then return 0 end
+redis.call('RENAMENX', instance, instance) -- changes nothing: after a write a full server refuses none
 local now = redis.call('TIME')[1]
 redis.call('HSET', instance, 'renewed', now, 'renew', renew)
 redis.call('EXPIRE', instance, expire)
-if not redis.call('LPOS', ids, id) and redis.call('LLEN', ids) < tonumber(capacity) then
+if tonumber(capacity) > 0 and not redis.call('LPOS', ids, id) and redis.call('LLEN', ids) < tonumber(capacity) then
   redis.call('RPUSH', ids, id)
 end
 return tonumber(now)
