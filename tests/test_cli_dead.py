@@ -82,7 +82,7 @@ async def test_a_choice_that_fits_no_letter_is_told(redis: Redis, redis_url: str
     await bury(redis, letter("1"))
     result = await penstock("dead", "demo", "--reason", "timout", redis=redis_url)
     assert result.status == 0
-    assert result.text == "demo: none of 1 dead letters is so: leave out --reason or --since to see all\n"
+    assert result.text == "demo: no match among 1 dead letters: leave out --reason and --since to see all\n"
 
 
 @pytest.mark.parametrize("time", ["yesterday", "1", "-1h", "5x", "1h30m", "", "٣h"])

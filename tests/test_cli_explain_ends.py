@@ -21,7 +21,7 @@ async def test_dead(redis: Redis, redis_url: str) -> None:
     expected = [
         "Message 3 (xid a) died 1 min 5 s ago (T): failed after attempt 3 of 3.",
         "The error was: no \\x1bdisk",
-        "Next: nothing, until somebody decides. Its letter is in demo:dead and goes back to in:",
+        "Waiting for you: it is a dead letter in demo:dead and goes back to in:",
         "penstock revive demo 3",
     ]
     assert await told(redis_url) == expected

@@ -432,7 +432,10 @@ async def test_a_call_that_is_killed_while_it_waits_for_an_answer_is_followed_by
 
 async def test_without_a_terminal_it_is_not_done_unless_said(mine: Composition) -> None:
     result = await mine.penstock("apply")
-    assert (result.status, "there is nobody to ask: see penstock plan, then say --yes" in result.error) == (2, True)
+    assert (
+        result.status,
+        "cannot ask without a terminal: run penstock plan first, then pass --yes" in result.error,
+    ) == (2, True)
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,7 @@ def _summary(shown_: int, reasons: Counter[str], length: int) -> str:
         return "no dead letters"
     found = reasons.total()
     if not found:
-        return f"none of {length:,} dead letters is so: leave out --reason or --since to see all"
+        return f"no match among {length:,} dead letters: leave out --reason and --since to see all"
     parts = ", ".join(f"{count:,} {shown(reason)}" for reason, count in reasons.most_common())
     newest = "" if shown_ == found else f"; these are the newest {shown_:,}: --limit shows more"
     return f"{found:,} of {length:,} dead letters ({parts}){newest}"

@@ -153,7 +153,7 @@ def _explained(error: Exception, url: str, otherwise: str) -> str:
         why = _cause(error) or reason
         return f"cannot reach {url}: {why}; start a server there, {otherwise}"
     if isinstance(error, exceptions.OutOfMemoryError):
-        return f"{url} is out of memory: {reason}; take messages from its lists, or raise its maxmemory"
+        return f"{url} is out of memory and refuses writes; take messages from its lists, or raise its maxmemory"
     if isinstance(error, exceptions.MovedError):
         return f"{url} is a node of a cluster that has not got this key: name redis://{error.host}:{error.port}/0"
     if isinstance(error, exceptions.ReadOnlyError):

@@ -115,8 +115,9 @@ async def _plan(call: _Call, check: bool) -> int:
 
 
 async def _apply(call: _Call, yes: bool, wait: float) -> int:
+    require_path(call.directory)
     if not yes and (call.json or not sys.stdin.isatty()):
-        raise Misused("there is nobody to ask: see penstock plan, then say --yes")
+        raise Misused("cannot ask without a terminal: run penstock plan first, then pass --yes")
     async with _planned(call) as found:
         if not call.json:
             _print(call.directory, found)

@@ -84,7 +84,7 @@ def _dead(here: Whereabouts) -> Iterator[str]:
     if here.error:
         yield f"The error was: {shown(here.error)}"
     where = f" goes back to {shown(here.queue)}" if here.queue else " does not say where it came from"
-    yield f"Next: nothing, until somebody decides. Its letter is in {shown(here.namespace)}:dead and{where}:"
+    yield f"Waiting for you: it is a dead letter in {shown(here.namespace)}:dead and{where}:"
     yield f"penstock revive {quote(shown(here.namespace))} {quote(shown(here.id))}"
 
 
