@@ -41,6 +41,18 @@ class Said(NamedTuple):
     seconds: float = 0
 
 
+def attempt_of(value: object) -> str | None:
+    """Return the attempt that a worker names, also in quotes; empty if it names none, None if that is no number.
+
+    An attempt that is not understood must not count as the current one: a stale worker would end a younger attempt.
+    """
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value if value.isascii() and value.isdigit() else None
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else None
+
+
 @dataclass(frozen=True)
 class Place:
     """Where the entries of one namespace come from, and what holds there."""

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from common.context import Context
 from common.directory import Directory
-from common.finisher import Finisher, Place, Said
+from common.finisher import Finisher, Place, Said, attempt_of
 from common.replies import Replies
 from penstock.policy import Policy
 from penstock.xids import xid_of
@@ -70,4 +70,4 @@ def understood(answer: bytes) -> Said:
         xid, attempt = b"", None
     if not xid:
         return Said("badAnswer", words="expected a JSON object with the request's meta.id")
-    return Said("answer", xid=xid, attempt=str(attempt) if isinstance(attempt, int) else "")
+    return Said("answer", xid=xid, attempt=attempt_of(attempt) or "")

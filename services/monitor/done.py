@@ -3,9 +3,10 @@
 import json
 from typing import Any
 
-from common.finisher import Said
+from common.finisher import Said, attempt_of
 
 UNREADABLE = "expected an id, an xid, or a JSON object with id or xid, and perhaps attempt, error, retry, touch"
+NO_ATTEMPT = "attempt: expected a whole number, as the record has it"
 NO_ID = "expected an id, since doneBy is id, or a JSON object with id or xid"
 
 
@@ -23,8 +24,10 @@ def understood(entry: bytes, done_by: str = "either") -> Said:
     id, xid = _id(said.get("id")), _name(said.get("xid"))
     if not id and not xid:
         return Said("badDone", words=UNREADABLE)
-    attempt = said.get("attempt")
-    named = Said("done", id, b"" if id else xid, str(attempt) if isinstance(attempt, int) else "")
+    attempt = attempt_of(said.get("attempt"))
+    if attempt is None:
+        return Said("badDone", words=NO_ATTEMPT)
+    named = Said("done", id, b"" if id else xid, attempt)
     if "touch" in said:
         return _touch(named, said["touch"])
     if said.get("error") is None:
