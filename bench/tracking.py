@@ -180,6 +180,8 @@ def _falls_due(stage: Stage, swept: int) -> float:
     redis: Any = stage.redis
     oldest = redis.zrange(KEYS.deadlines, 0, PORTION - 1)
     with redis.pipeline(transaction=False) as wire:
+        for id in oldest:
+            wire.hset(KEYS.message(id.decode()), "taken", 1)
         wire.zadd(KEYS.deadlines, dict.fromkeys(oldest, 1))
         wire.publish(KEYS.due, 1)
         begin = time.perf_counter()
@@ -227,7 +229,7 @@ def idle(stage: Stage, seconds: int, monitors: int = 3) -> Figure:
     """Commands a second of monitors that wait for one message's deadline, over some of their renewals."""
     with stage.tracking():
         stage.redis.lpush(SOURCE, "one")
-        until(lambda: stage.redis.llen(OUT))
+        until(lambda: stage.redis.rpop(OUT))
     with ExitStack() as stack:
         for _ in range(monitors):
             stack.enter_context(stage.monitor())

@@ -166,8 +166,11 @@ def test_messages_are_tracked_whichever_node_is_named(nodes: tuple[Node, Node], 
         request = '{"meta":{"id":"a","replyTo":"{demo}:reply:mine"}}'
         client.lpush("{demo}:in", "hello", "12345", request, '{"meta":{"delay":0.2}}')
         until(lambda: client.llen("{demo}:out") == 4)
+        client.delete("{demo}:out")  # workers have taken them
         client.lpush("{demo}:done", "12345", '{"id":4,"error":"no luck","retry":false}')
         client.lpush("{demo}:res", '{"meta":{"id":"a"}}')
+        until(lambda: client.llen("{demo}:out") == 1)  # the retry
+        client.delete("{demo}:out")
         until(lambda: client.llen("{demo}:dead") == 2)
         assert client.lrange("{demo}:reply:mine", 0, -1) == [b'{"meta":{"id":"a"}}']
         letters = {

@@ -90,6 +90,10 @@ class Reader:
             "counter",
             "ids",
             "deadlines",
+            "pushed",
+            "looks",
+            "holds",
+            "missing",
             "delayed",
             "taken",
             "delivered",
@@ -98,6 +102,7 @@ class Reader:
             "dead",
         )
         none = {"token": 0, "held": 0, "spare": 0, "service": 1, "timeout": 1, "expire": 1, "capacity": 1, "history": 0}
+        none["every"] = 1
         rest = {"payloads": 0, "due": "due", "survived": "", "first": 1, "prefix": 1, "requests": [], "subjects": []}
         names = {name: name for name in keys}
         _, messages = await dispatch(self.redis, **NAMED, **EVENTS, **names, **none, **rest, **self.sizes.named)
@@ -106,11 +111,13 @@ class Reader:
 
     async def monitor(self) -> tuple[int, int]:
         keys = ("ids", "deadlines", "delayed", "letters", "done", "late", "unknown", "failed", "dead")
+        keys += ("answers", "answers_more", "answers_sent", "holds", "missing", "taken")
         none = {
             "token": 0,
             "held": 0,
             "life": 1,
-            "lasting": "",
+            "lasting": "[]",
+            "accept": 0,
             "history": 0,
             "due": "due",
             "entries": [],

@@ -41,6 +41,13 @@ def register(dispatch: Stage, messages: list[bytes]) -> None:
     dispatch.redis.delete("work:out")
 
 
+def take(dispatch: Stage) -> bool:
+    """Have workers take all that was delivered; return True."""
+    while dispatch.redis.rpoplpush("work:out", "taken"):
+        pass
+    return True
+
+
 def assert_done(dispatch: Stage, stage: Stage, count: int) -> None:
     """So many messages are done, none twice, and nothing of them is left."""
     stage.wait_until_settled()
@@ -123,6 +130,7 @@ def test_a_key_of_the_wrong_type_is_named_and_what_is_due_waits_until_it_is_mend
 ) -> None:
     dispatch.push(WORDS)
     until(lambda: dispatch.redis.zcard(dispatch.keys.deadlines) == len(WORDS))
+    take(dispatch)
     if stage.redis.exists(key):
         stage.redis.rename(key, "kept")
     stage.redis.set(key, "not what it should be")
@@ -132,9 +140,9 @@ def test_a_key_of_the_wrong_type_is_named_and_what_is_due_waits_until_it_is_mend
     stage.redis.delete(key)
     if stage.redis.exists("kept"):
         stage.redis.rename("kept", key)
-    until(lambda: dispatch.redis.llen(dispatch.keys.dead) == len(WORDS))
+    until(lambda: take(dispatch) and dispatch.redis.llen(dispatch.keys.dead) == len(WORDS))
     assert dispatch.metric("dead") == {"count": len(WORDS), "timeout": len(WORDS)}
-    assert dispatch.redis.llen("work:out") == 3 * len(WORDS)
+    assert dispatch.redis.llen("taken") == 3 * len(WORDS)
     assert monitor.running
     stage.stop()
     assert stage.redis.hget(stage.keys.metric("error"), "count") == b"1"
@@ -152,7 +160,8 @@ def test_scripts_forgotten_again_and_again_lose_and_double_nothing(
         stage.redis.script_flush()
         stage.push(MANY[start : start + 25])  # of the others the attempts run out
         time.sleep(rng.uniform(0, 0.01))  # not a wait for something: the time of the flush is chance
-    until(lambda: not dispatch.redis.exists(dispatch.keys.deadlines, dispatch.keys.delayed), timeout=40)
+    under_way = dispatch.keys.deadlines, dispatch.keys.delayed
+    until(lambda: take(dispatch) and not dispatch.redis.exists(*under_way), timeout=40)
     stage.wait_until_settled()
     count = {name: int(dispatch.redis.hget(dispatch.keys.metric(name), "count") or 0) for name in ("done", "dead")}
     late = dispatch.metric("done:late").get("completed", 0)
@@ -187,4 +196,4 @@ def test_a_monitor_that_is_there_first_works_as_soon_as_there_is_something_to_wa
     stage.push(WORDS[:1])
     until(lambda: dispatch.redis.hget(dispatch.keys.metric("done"), "count") == b"1")
     assert time.monotonic() - began < 5
-    until(lambda: dispatch.redis.hget(dispatch.keys.metric("timeout"), "count") == b"1")
+    until(lambda: take(dispatch) and dispatch.redis.hget(dispatch.keys.metric("timeout"), "count") == b"1")
