@@ -110,8 +110,8 @@ class Reader:
         return of(messages)
 
     async def monitor(self) -> tuple[int, int]:
-        keys = ("ids", "deadlines", "delayed", "letters", "done", "late", "unknown", "failed", "dead")
-        keys += ("answers", "answers_more", "answers_sent", "holds", "missing", "taken")
+        keys = "ids", "deadlines", "delayed", "letters", "done", "late", "unknown", "failed", "dead"
+        more = ("answers", "answers_more", "answers_sent", "holds", "missing", "taken")
         none = {
             "token": 0,
             "held": 0,
@@ -123,7 +123,7 @@ class Reader:
             "entries": [],
             "subjects": [],
         }
-        _, messages = await finish(self.redis, **NAMED, **EVENTS, **{name: name for name in keys}, **none)
+        _, messages = await finish(self.redis, **NAMED, **EVENTS, **{name: name for name in (*keys, *more)}, **none)
         await self.redis.delete("pending")
         return of(messages)
 
