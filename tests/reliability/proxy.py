@@ -114,6 +114,8 @@ class Proxy:
 
     def met_by(self, request: bytes) -> Fault | None:
         fault = self._fault
+        if b"DISCARD" in request:  # the check of rights names every command, and does none
+            return None
         if fault is None or not all(word in request for word in fault.words):
             return None
         self._fault = None
