@@ -54,11 +54,11 @@ async def test_messages_of_an_old_name_go_to_the_end_that_keeps_their_order(
     rehome = Script.read(LUA / "rehome.lua")
     older = int(noted == "renamed b")
     words = {"former": "a", "present": "b", "notes": "notes", "counters": [], "older": older, "most": most}
-    assert await rehome(redis, **words, noted="renamed c", settled="moved c") is None
+    assert await rehome(redis, **words, noted="renamed c", settled="moved c", bytes=1_000_000) is None
     total, left = 0, 1
     while left:
         assert await redis.hget("notes", "a") == noted.encode()
-        count, left = await rehome(redis, **words, noted=noted, settled="moved b")
+        count, left = await rehome(redis, **words, noted=noted, settled="moved b", bytes=1_000_000)
         total += count
     assert total == 10
     old, new = [*range(10)], [*range(10, 10 + newer)]
@@ -75,5 +75,5 @@ async def test_counts_of_two_names_that_were_outputs_at_once_are_not_added(redis
     await redis.hset("notes", "a", "renamed b")
     rehome = Script.read(LUA / "rehome.lua")
     words = {"former": "a", "present": "b", "notes": "notes", "noted": "renamed b", "settled": "moved b", "older": 1}
-    assert await rehome(redis, **words, counters=[*counters.values()], most=1) == [0, 0]
+    assert await rehome(redis, **words, counters=[*counters.values()], most=1, bytes=1_000_000) == [0, 0]
     assert await redis.hgetall(counters["taken"]) == {b"count": b"10", b"a": b"10", b"b": b"4"}
