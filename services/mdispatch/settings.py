@@ -16,6 +16,7 @@ from common.settings import ServiceSettings
 from common.words import quoted
 from penstock.backoff import Backoff
 from penstock.keys import Keys
+from penstock.policy import looks_every
 from penstock.topology import Shape
 
 
@@ -270,7 +271,11 @@ class Settings(ServiceSettings):
             ends.append(self.end(self.answers_pending, "pending", "keeps", "pending"))
         ends += [self.end(name, "replies", "writes", field) for name, field in self.lasting_replies.items()]
         done = self.end(self.done or keys.done, "done", "reads", "done")
-        again = self.message_timeout + Backoff(self.backoff, self.backoff_base, self.backoff_cap).longest(self.attempts)
+        again = (
+            self.message_timeout
+            + looks_every(self.message_timeout)
+            + Backoff(self.backoff, self.backoff_base, self.backoff_cap).longest(self.attempts)
+        )
         return Shape(ends, watched=[done, *given], promise="at-least-once", again=again)
 
     def metrics(self) -> tuple[str, ...]:

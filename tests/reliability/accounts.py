@@ -27,7 +27,7 @@ LEEWAY: Final = 60
 GRACE: Final = 2_000
 """Milliseconds that the word of a worker may lie unread while everybody is killed, one after the other."""
 PERMANENT: Final = re.compile(
-    r"(demo|watcher):(id|lists|owners|holdings|shape|metrics:[a-z:]+)|penstock:registered|demo:(message:(id|answers|answers:more)|policy|events(:marks)?|dead)|"
+    r"(demo|watcher):(id|lists|owners|holdings|shape|metrics:[a-z:]+)|penstock:registered|demo:(message:(id|pushed|looks|answers|answers:more)|policy|events(:marks)?|dead)|"
     + SAID
 )
 """Keys that live for good, by docs/keys.md."""

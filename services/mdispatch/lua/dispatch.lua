@@ -155,7 +155,7 @@ for place = 1, count do
     if ours + #later / 2 < room then
       ours = ours + 1
       local made = pcall('HSET', record, 'timestamp', stamp, 'xid', xid, 'deadline', deadline, 'service', service,
-        'attempt', 1, 'queue', out, 'message', message, 'number', string.format('%d', last + #push))
+        'attempt', 1, 'queue', out, 'message', message, 'number', last + #push)
       if type(made) == 'number' then
         call('PEXPIREAT', record, gone)
         if answer then call('HSET', record, 'replyTo', answer) end
