@@ -64,8 +64,8 @@ async def test_a_file_is_read_and_the_count_and_rate_are_told(redis: Redis, redi
 
 async def test_a_file_that_is_not_there_is_one_clear_line(redis_url: str) -> None:
     result = await penstock("push", "in", "--file", "no/such", redis=redis_url)
-    assert (result.status, result.out) == (1, b"")
-    assert result.error == "penstock: no/such: No such file or directory\n"
+    assert (result.status, result.out) == (2, b"")
+    assert result.error == "penstock: no/such: no such file or directory\n"
 
 
 @pytest.mark.parametrize("name", [*AWKWARD, b"not \xff\xfe UTF-8"])
