@@ -6,6 +6,7 @@ import platform
 import sys
 from collections.abc import Callable, Iterable
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -14,7 +15,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from bench import archive, figures, reading, replies, tracking, transport
+from bench import archive, figures, large, reading, replies, tracking, transport
 from bench.figures import KIB, MIB, Figure
 from bench.peers.command import app as peers
 from bench.stage import Stage
@@ -65,6 +66,7 @@ def _mpush(quick: bool) -> list[Take]:
         lambda stage: figures.growth(stage, rounds),
         lambda stage: figures.longest_move(stage, KIB, 50_000, rounds),
         lambda stage: figures.longest_move(stage, MIB, 200, rounds),
+        *(partial(large.fanout, rounds=rounds, size=size, total=_large(quick)) for size in large.SIZES),
         lambda stage: figures.idle(stage, 10 if quick else 30),
         lambda stage: figures.process(stage, rounds),
     ]
@@ -88,11 +90,18 @@ def _vpush(quick: bool) -> list[Take]:
     rounds, waiting = (3, 1_000_000) if quick else (7, 10_000_000)
     return [
         lambda stage: transport.backlog(stage, rounds, 100_000),
+        *(partial(large.transport, rounds=rounds, size=size, total=_large(quick)) for size in large.SIZES),
+        lambda stage: large.transport(stage, rounds, 5 * large.MB, _large(quick), large.SMALL_FIRST),
         lambda stage: transport.far(stage, rounds, 100_000),
         lambda stage: transport.one_at_a_time(stage, rounds),
         lambda stage: transport.memory(stage, waiting),
         lambda stage: transport.takeover(stage, rounds),
     ]
+
+
+def _large(quick: bool) -> int:
+    """Bytes of all large messages of a round together."""
+    return (50 if quick else 200) * large.MB
 
 
 def _pipeline(quick: bool) -> list[Take]:

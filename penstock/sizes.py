@@ -6,8 +6,8 @@ SMALL: Final = 8_192
 """Bytes up to which a message is small; also in ``lua/parts/reading.lua``."""
 CALM: Final = 1_000
 """Small messages in a row after which several are read at once."""
-TOGETHER: Final = 32
-"""Messages that are read at once then: one call of the server costs as much as moving some ten small messages."""
+TOGETHER: Final = 64
+"""Messages that are read at once then: one call of a command costs as much as moving some ten small messages."""
 FORGET: Final = 0.99
 """What is left of the largest size after each reading, so that one message does not slow the list for good."""
 

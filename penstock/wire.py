@@ -56,13 +56,18 @@ Command = tuple[Word | Packed, ...]
 
 def pack(commands: Sequence[Command]) -> bytes:
     """``commands`` as the bytes that the server reads."""
-    return b"".join(map(_packed, commands))
+    return b"".join(part for command in commands for part in _parts(command))
 
 
 def _packed(command: Command) -> bytes:
+    packed: bytes = pack_command(command)  # type: ignore[arg-type]  # its stub: one word
+    return packed
+
+
+def _parts(command: Command) -> list[bytes]:
+    """Apart, since large words should be copied once."""
     if Packed not in map(type, command):
-        packed: bytes = pack_command(command)  # type: ignore[arg-type]  # its stub: one word
-        return packed
+        return [_packed(command)]
     parts: list[bytes] = []
     count = 0
     for word in command:
@@ -72,7 +77,7 @@ def _packed(command: Command) -> bytes:
         else:
             count += 1
             parts.append(_one(word))
-    return b"*%d\r\n%b" % (count, b"".join(parts))
+    return [b"*%d\r\n" % count, *parts]
 
 
 def _one(word: Word) -> bytes:

@@ -26,7 +26,7 @@ local copied, left = 0, math.min(most, math.max(call('LLEN', source) - given, 0)
 local count = several(source, given, left, tonumber(bytes), true)
 while count > 0 do
   local older = call('LRANGE', source, given + copied, given + copied + count - 1)
-  for _, message in ipairs(older) do saw(message) end
+  saw(older)
   call('RPUSH', target, unpack(older, 1, count))
   copied = copied + count
   count = several(source, given + copied, left - copied, tonumber(bytes), true)

@@ -66,7 +66,7 @@ local function ahead(before)
   count = math.min(count, math.floor(bytes / math.max(largest, 1)))
   if count < 1 then return 0 end
   for place = count, 1, -math.max(math.ceil(count / SAMPLES), STEP) do
-    saw(call('LINDEX', pending, -before - place))
+    saw({call('LINDEX', pending, -before - place)})
     if largest_read > SMALL or bytes_read >= bytes then return 0 end
   end
   return math.min(count, math.floor(bytes / math.max(largest, largest_read, 1)))
@@ -82,10 +82,8 @@ local count = several(pending, sent, math.min(here - sent, batch), bytes)
 while count > 0 do
   local before = sent + #found
   local messages = call('LRANGE', pending, -before - count, -before - 1)
-  for place = count, 1, -1 do
-    saw(messages[place])
-    found[#found + 1] = messages[place]
-  end
+  saw(messages)
+  for place = count, 1, -1 do found[#found + 1] = messages[place] end
   count = several(pending, before + count, math.min(here - before - count, batch - #found), bytes)
 end
 if sent + #found >= here then

@@ -20,10 +20,8 @@ end
 local count = following()
 while count > 0 do
   local messages = call('LRANGE', source, -older - count, -older - 1)
-  for place = count, 1, -1 do
-    saw(messages[place])
-    found[#found + 1] = messages[place]
-  end
+  saw(messages)
+  for place = count, 1, -1 do found[#found + 1] = messages[place] end
   older, left = older + count, left - count
   count = following()
 end

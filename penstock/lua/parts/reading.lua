@@ -9,10 +9,14 @@ local SMALL, STRIDE = 8192, 4
 local bytes_read, messages_read, largest_read = 0, 0, 0
 unseen, largest = tonumber(unseen), tonumber(largest)
 
-local function saw(message)
-  local size = #message
-  bytes_read, messages_read = bytes_read + size, messages_read + 1
-  if size > largest_read then largest_read = size end
+local function saw(messages)
+  local all, most, count = 0, largest_read, #messages
+  for place = 1, count do
+    local size = #messages[place]
+    all = all + size
+    if size > most then most = size end
+  end
+  bytes_read, messages_read, largest_read = bytes_read + all, messages_read + count, most
 end
 
 -- How many messages of the list `key` to read next, behind the `before` oldest, or newest if `from_head`; `most` are
@@ -36,10 +40,8 @@ local function take(key, into, found, most, bytes)
   while count > 0 do
     local messages = count > 1 and redis.call('RPOP', key, count) or {redis.call('LMOVE', key, into, 'RIGHT', 'LEFT')}
     if count > 1 then redis.call('LPUSH', into, unpack(messages, 1, count)) end
-    for place = 1, count do
-      saw(messages[place])
-      found[#found + 1] = messages[place]
-    end
+    saw(messages)
+    for place = 1, count do found[#found + 1] = messages[place] end
     most = most - count
     count = several(key, 0, most, bytes)
   end

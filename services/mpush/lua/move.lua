@@ -85,15 +85,15 @@ while not done do
   local key, left = source, most - moved
   if moved < here then key, left = pending, math.min(left, here - moved) end
   local count = several(key, 0, left, bytes)
-  for _, message in ipairs(count > 0 and call('RPOP', key, count) or {}) do
-    saw(message)
-    hand[#hand + 1] = message
-  end
+  local messages = count > 0 and call('RPOP', key, count) or {}
+  saw(messages)
   moved, done = moved + count, count == 0
-  if #hand >= IN_HAND or done and #hand > 0 then
+  if count == 1 then hand[#hand + 1] = messages[1] end
+  if #hand >= IN_HAND or count ~= 1 and #hand > 0 then
     deliver(hand)
     hand = {}
   end
+  if count > 1 then deliver(messages) end
 end
 
 if overflow == 'drop-oldest' and limit > 0 then

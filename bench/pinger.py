@@ -1,0 +1,67 @@
+"""Somebody else who uses a server: ``python -m bench.pinger PORT`` pings it every 2 ms and prints the longest (s).
+
+It begins to count with each line on stdin, and prints with the next one.
+"""
+
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from bench.line import Line, packed
+from bench.stage import PYTHON
+from tests.harness import ROOT
+
+PAUSE: Final = 0.002
+PING: Final = packed("PING")
+
+
+class Pinger:
+    """The same from outside: ``begin``, then ``longest``."""
+
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        self._process = process
+
+    def begin(self) -> None:
+        self._say()
+
+    def longest(self) -> float:
+        """Return the longest PING since ``begin``, in seconds."""
+        self._say()
+        assert self._process.stdout
+        return float(self._process.stdout.readline())
+
+    def _say(self) -> None:
+        assert self._process.stdin
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+
+
+@contextmanager
+def pinging(port: int) -> Iterator[Pinger]:
+    """Ping the server at ``port`` beside the block."""
+    command, pipe = (*PYTHON, "bench.pinger", str(port)), subprocess.PIPE
+    with subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True) as process:
+        try:
+            yield Pinger(process)
+        finally:
+            process.kill()
+
+
+def ping(line: Line) -> float:
+    begin = time.perf_counter()
+    line.exchange(PING, 1)
+    return time.perf_counter() - begin
+
+
+if __name__ == "__main__":
+    line = Line(int(sys.argv[1]))
+    while sys.stdin.readline():
+        longest = ping(line)
+        while not select.select([sys.stdin], [], [], PAUSE)[0]:
+            longest = max(longest, ping(line))
+        sys.stdin.readline()
+        print(longest, flush=True)

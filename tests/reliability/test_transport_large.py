@@ -1,0 +1,75 @@
+"""Large messages to another server: they flow, in any mixture, and hold neither server nor lease."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from penstock.embedded import EmbeddedServer
+from tests.commandline import penstock
+from tests.harness import until
+from tests.reliability.nursery import Nursery
+from tests.reliability.two_servers import TwoServers
+
+KIB, MB = 1_024, 1_000_000
+MIXTURES = {
+    "100 KB": [100_000] * 300,
+    "1 MB": [MB] * 200,
+    "5 MB after 1 KiB": [KIB] * 3_000 + [5 * MB] * 20,
+    "each after another": [KIB, 5 * MB, 100_000, MB] * 25,
+}
+Servers = tuple[EmbeddedServer, EmbeddedServer]
+
+
+@pytest.fixture
+def servers() -> Iterator[Servers]:
+    with EmbeddedServer() as here, EmbeddedServer() as there:
+        yield here, there
+
+
+@pytest.fixture(params=MIXTURES)
+def sizes(request: pytest.FixtureRequest) -> list[int]:
+    return MIXTURES[request.param]
+
+
+def push(redis: Any, name: str, sizes: list[int]) -> None:
+    for number, size in enumerate(sizes):
+        redis.lpush(name, message(number, size))
+
+
+def message(number: int, size: int) -> bytes:
+    return b"%09d" % number + b"\xa5" * (size - 9)
+
+
+def assert_there(redis: Any, out: str, sizes: list[int]) -> None:
+    """All of them, once and in order."""
+    assert redis.llen(out) == len(sizes)
+    for number, size in enumerate(sizes):
+        assert redis.lindex(out, -1 - number) == message(number, size), f"message {number}"
+
+
+def test_vpush_moves_them_all_without_losing_its_lease(
+    servers: Servers, nursery: Nursery, tmp_path: Path, sizes: list[int]
+) -> None:
+    here, there = (server.url for server in servers)
+    with TwoServers(here, there, nursery, tmp_path, {"batch": 5_000, "window": 200, "link_timeout": 10}) as stage:
+        push(stage.redis, stage.service.source, sizes)
+        stage.up()
+        until(lambda: stage.is_settled() and stage.there.llen(stage.service.out) >= len(sizes), 60)
+        stage.stop()
+        assert_there(stage.there, stage.service.out, sizes)
+        assert stage.told("lease lost") == 0
+        assert stage.redis.hget(stage.keys.lease, "token") == b"1"
+
+
+@pytest.mark.parametrize("copies", [[], ["--copy"]], ids=["move", "copy"])
+async def test_shovel_moves_them_all(servers: Servers, sizes: list[int], copies: list[str]) -> None:
+    here, there = (Redis.from_url(server.url) for server in servers)
+    with here, there:
+        push(here, "in", sizes)
+        result = await penstock("shovel", servers[0].url, "in", servers[1].url, "out", *copies)
+        assert (result.status, result.error) == (0, "")
+        assert_there(there, "out", sizes)
+        assert here.llen("in") == (len(sizes) if copies else 0)
