@@ -46,7 +46,7 @@ SUBCOMMANDS: Final = {"MEMORY": "MEMORY|USAGE"}
 """What scripts call of commands that have several."""
 CHANNEL: Final = frozenset({"PUBLISH", "SUBSCRIBE", "UNSUBSCRIBE"})
 TRANSACTION: Final = frozenset({"MULTI", "EXEC", "DISCARD"})
-OPTIONAL: Final = frozenset({"CONFIG|GET", "EVAL_RO", "EVALSHA_RO"})
+OPTIONAL: Final = frozenset({"INFO", "CONFIG|GET", "EVAL_RO", "EVALSHA_RO"})
 """Commands without which a service works: their lack is no error. Redis 6.2 does not know the last two."""
 CONNECTING: Final = frozenset({"CLIENT|SETNAME", "CLIENT|ID", "PING"})
 READING: Final = CONNECTING | frozenset(

@@ -9,7 +9,6 @@ from common.fields import Name, OneName, Seconds, Url, Whole, setting
 from common.rights import of
 from common.settings import ServiceSettings, renewal_is_in_time
 from common.words import quoted
-from penstock.acl import CONNECTING
 from penstock.acl import LUA as PENSTOCK_LUA
 from penstock.keys import Keys, glob_escaped
 from penstock.topology import Shape
@@ -133,7 +132,9 @@ class Settings(ServiceSettings):
 
     def sends_elsewhere(self) -> frozenset[str]:
         sent = {"MULTI", "EXEC", "DISCARD", "EVAL", "EVALSHA", "INFO", "SCRIPT|LOAD", "CONFIG|GET", "LPUSHX"}
-        return CONNECTING | sent | {"RENAMENX"} | of(PENSTOCK_LUA / f"{verb}.lua" for verb in ("arrive", "meet"))
+        return (
+            {"CLIENT|SETNAME"} | sent | {"RENAMENX"} | of(PENSTOCK_LUA / f"{verb}.lua" for verb in ("arrive", "meet"))
+        )
 
     def metrics(self) -> tuple[str, ...]:
         return ("taken", "settled", "delivered", "dead", "dropped", "batches")
