@@ -43,7 +43,6 @@ def counting(path: str) -> Script:
 
 
 NAMED: Final[dict[str, Any]] = {"source": "in", "pending": "pending", "batch": 1_000, "bytes": BYTES}
-EVENTS: Final = {name: name for name in ("events", "events_written", "events_marks")}
 move, following, dispatch, finish, pull, backfill, read, put_back, rehome = map(
     counting,
     (
@@ -58,6 +57,13 @@ move, following, dispatch, finish, pull, backfill, read, put_back, rehome = map(
         "penstock/lua/rehome.lua",
     ),
 )
+
+
+def whatever(script: Script) -> dict[str, Any]:
+    """All that a call needs: each key by its own name, and arguments that ask for nothing."""
+    wanted = {name: mark for name, mark in script._keys if mark != "?" or name in ("holds", "missing", "taken")}
+    keys: dict[str, Any] = {name: [] if mark == "..." else name for name, mark in wanted.items()}
+    return keys | {name: [] if mark == "..." else 0 for name, mark in script._arguments}
 
 
 def of(messages: list[bytes]) -> tuple[int, int]:
@@ -85,46 +91,14 @@ class Reader:
         return await self.vpush(whole=0)
 
     async def mdispatch(self) -> tuple[int, int]:
-        keys = (
-            "out",
-            "counter",
-            "ids",
-            "deadlines",
-            "pushed",
-            "looks",
-            "holds",
-            "missing",
-            "delayed",
-            "taken",
-            "delivered",
-            "registered",
-            "untracked",
-            "dead",
-        )
-        none = {"token": 0, "held": 0, "spare": 0, "service": 1, "timeout": 1, "expire": 1, "capacity": 1, "history": 0}
-        none["every"] = 1
-        rest = {"payloads": 0, "due": "due", "survived": "", "first": 1, "prefix": 1, "requests": [], "subjects": []}
-        names = {name: name for name in keys}
-        _, messages = await dispatch(self.redis, **NAMED, **EVENTS, **names, **none, **rest, **self.sizes.named)
-        await self.redis.delete("pending")
+        call = whatever(dispatch) | NAMED | self.sizes.named | {"capacity": 1, "prefix": 1, "first": 1}
+        _, messages = await dispatch(self.redis, **call)
+        await self.redis.delete("pending", "holds")
         return of(messages)
 
     async def monitor(self) -> tuple[int, int]:
-        keys = "ids", "deadlines", "delayed", "letters", "done", "late", "unknown", "failed", "dead"
-        more = ("answers", "answers_more", "answers_sent", "holds", "missing", "taken")
-        none = {
-            "token": 0,
-            "held": 0,
-            "life": 1,
-            "lasting": "[]",
-            "accept": 0,
-            "history": 0,
-            "due": "due",
-            "entries": [],
-            "subjects": [],
-        }
-        _, messages = await finish(self.redis, **NAMED, **EVENTS, **{name: name for name in (*keys, *more)}, **none)
-        await self.redis.delete("pending")
+        _, messages = await finish(self.redis, **whatever(finish) | NAMED | {"lasting": "[]"})
+        await self.redis.delete("pending", "holds")
         return of(messages)
 
     async def pull(self) -> tuple[int, int]:
