@@ -132,9 +132,8 @@ class Settings(ServiceSettings):
 
     def sends_elsewhere(self) -> frozenset[str]:
         sent = {"MULTI", "EXEC", "DISCARD", "EVAL", "EVALSHA", "INFO", "SCRIPT|LOAD", "CONFIG|GET", "LPUSHX"}
-        return (
-            {"CLIENT|SETNAME"} | sent | {"RENAMENX"} | of(PENSTOCK_LUA / f"{verb}.lua" for verb in ("arrive", "meet"))
-        )
+        scripts = of(PENSTOCK_LUA / f"{verb}.lua" for verb in ("arrive", "meet"))
+        return scripts | frozenset({*sent, "CLIENT|SETNAME", "RENAMENX", "RPOP", "RPUSH"})
 
     def metrics(self) -> tuple[str, ...]:
         return ("taken", "settled", "delivered", "dead", "dropped", "batches")
