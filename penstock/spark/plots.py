@@ -30,6 +30,7 @@ KINDS: Final = {
     "done": "green",
     "timeout": "orange",
     "failed": "purple",
+    "queueTimeout": "ink",
     "retry": "blue",
     "dead": "red",
     "unknown": "grey",
