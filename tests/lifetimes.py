@@ -66,6 +66,11 @@ def _life(rng: random.Random, id: str, born: int, namespace: str) -> Iterator[To
         return Told(event, id, at, attempt, seconds, namespace, f"order-{id}")
 
     yield tell("registered", born, 1)
+    if rng.random() < 0.02:  # nobody takes it
+        over = born + 30_000
+        yield tell("queueTimeout", over, 1, 30.0)
+        yield tell("dead", over, 1, 30.0)
+        return
     delivered, attempt = born, 1
     while True:
         spent = rng.lognormvariate(0, 1.2)

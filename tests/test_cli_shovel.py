@@ -20,7 +20,7 @@ from redis.asyncio import Redis
 
 from penstock.copying import Copy, Overtaken
 from penstock.embedded import EmbeddedServer
-from penstock.moving import Move, place
+from penstock.moving import BACK_BYTES, Move, place
 from tests.commandline import AWKWARD, PATIENCE, Result, ended, penstock, running, until
 from tests.reliability.proxy import Link, Proxy, received, send
 from tests.reliability.two_servers import assert_same
@@ -356,7 +356,7 @@ async def test_a_link_that_is_cut_before_or_after_a_reply_loses_and_doubles_noth
     await assert_moved(redis, there, messages)
 
 
-@pytest.mark.parametrize("verb", ["LLEN", "MULTI", "EVALSHA", "EVAL\r", "DEL"])
+@pytest.mark.parametrize("verb", ["LLEN", "MULTI", "EVALSHA", "EVAL\r", f"{BACK_BYTES}\r"])
 @pytest.mark.parametrize("forward", [True, False])
 async def test_a_link_to_the_source_that_is_cut_loses_and_doubles_nothing(
     redis: Redis, there: Redis, server: EmbeddedServer, there_url: str, verb: str, forward: bool

@@ -134,12 +134,16 @@ async def test_a_procfile_that_is_none_is_told_with_its_line(tmp_path: Path, tex
 
 
 async def test_a_folder_without_a_procfile_is_one_clear_line(tmp_path: Path) -> None:
-    result = await penstock("up", tmp_path / "nowhere")
-    assert result.status == 1
-    assert result.error == (
-        f"penstock: {tmp_path}/nowhere/Procfile: cannot be read: No such file or directory; "
-        "a composition has a Procfile\n"
+    result = await penstock("up", tmp_path)
+    assert (result.status, result.error) == (
+        1,
+        f"penstock: {tmp_path}/Procfile: cannot be read: No such file or directory; a composition has a Procfile\n",
     )
+
+
+async def test_a_folder_that_is_not_there_is_a_mistake_of_the_command(tmp_path: Path) -> None:
+    result = await penstock("up", tmp_path / "nowhere")
+    assert (result.status, result.error) == (2, f"penstock: {tmp_path}/nowhere: no such file or directory\n")
 
 
 def test_a_composition_is_for_programs_too(tmp_path: Path) -> None:

@@ -158,7 +158,7 @@ async def test_so_many_tests_run_at_a_time_as_there_are_jobs(
     trials = read_all(find(written(tmp_path, f"tests: [{', '.join(tests)}]")))
     at_work, most, done = 0, 0, list[str]()
 
-    async def perform(trial: Trial) -> Outcome:
+    async def perform(trial: Trial, _strikes: object) -> Outcome:
         nonlocal at_work, most
         at_work += 1
         most = max(most, at_work)

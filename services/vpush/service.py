@@ -10,8 +10,8 @@ from common.context import Context
 from common.rights import require_at
 from common.server import check_server
 from common.trouble import first_of, told
-from penstock.connection import connect
-from penstock.errors import TargetLost
+from penstock.connection import ELSEWHERE, connect
+from penstock.errors import Refused, TargetLost, Unsuitable
 from penstock.transfer import Batch, Transfer
 from penstock.transport import Target, catch_up, largest_message, refused
 from penstock.wire import Wire
@@ -71,13 +71,21 @@ async def _largest(context: Context[Settings], there: Wire) -> int:
     """Bytes of the largest message that the other server takes, once it is fit for ours; as usual if we may not ask."""
     try:
         if not context.trouble.failures:
-            url, out = context.settings.out_redis, context.settings.out
-            await require_at(url, context.settings.rights()[url], f"{out}:from:rights", [out])
+            await _require_rights(context.settings)
             with suppress(NoPermissionError):
-                await check_server(there.redis, [out], context.log.bind(server="outRedis"))
+                await check_server(there.redis, [context.settings.out], context.log.bind(server="outRedis"))
         return await largest_message(there.redis)
     except RedisError as error:
         raise refused(error) from error
+
+
+async def _require_rights(settings: Settings) -> None:
+    """Raise ``Refused`` with all rights that we lack there: it may be in other hands, so they are waited for."""
+    url, out = settings.out_redis, settings.out
+    try:
+        await require_at(url, settings.rights()[url], f"{out}:from:rights", [out])
+    except Unsuitable as error:
+        raise Refused(f"{ELSEWHERE}{error}") from None
 
 
 async def _agree(context: Context[Settings], here: Here, there: Wire, prepare: Preparation) -> tuple[Target, int]:

@@ -58,13 +58,13 @@ REFUSALS = [
     Refusal(
         "may not push",
         lambda there: there.execute_command("ACL", "SETUSER", USER, "-lpush"),
-        "ermission|: The user executing the script can't run",
+        r"lacks rights: \+lpush|ermission|: The user executing the script can't run",
         lambda there: there.execute_command("ACL", "SETUSER", USER, "+lpush"),
     ),
     Refusal(
         "may not run scripts",
         lambda there: there.execute_command("ACL", "SETUSER", USER, "-@scripting"),
-        "ermission",
+        r"lacks rights: \+eval \+evalsha|ermission",
         lambda there: there.execute_command("ACL", "SETUSER", USER, "+@scripting"),
     ),
 ]

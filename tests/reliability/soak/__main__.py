@@ -5,7 +5,7 @@ import json
 import signal
 import sys
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -79,8 +79,11 @@ def main() -> int:
             results.append(result)
 
     with ThreadPoolExecutor(options.jobs) as pool:
-        for done in [pool.submit(one, seed) for seed in seeds]:
-            done.result()
+        futures = [pool.submit(one, seed) for seed in seeds]
+        while wait(futures, timeout=0.2).not_done:
+            pass  # a signal in the instant before a wait without end would not end it
+        for future in futures:
+            future.result()
     results.sort(key=lambda result: result.seed)
     if options.json:
         print(json.dumps({"results": [asdict(result) for result in results], "holds": not worst(results)}))

@@ -2,7 +2,7 @@
 
 import random
 import signal
-import time
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,11 +21,12 @@ LONG: Final = 90.0
 
 @dataclass
 class Scene:
-    """``left`` is how many seconds of the seed remain when the fault begins."""
+    """``left`` is how many seconds of the seed remain when the fault begins; ``stop`` ends every fault at once."""
 
     chain: Chain
     rng: random.Random
     left: float
+    stop: threading.Event
 
     def place(self, *names: str) -> Place:
         return self.rng.choice([place for place in self.chain.places if place.name in (names or (place.name,))])
@@ -60,7 +61,7 @@ def suspended(scene: Scene) -> None:
     """Longer than a lease, and sometimes longer than a registration."""
     place, seconds = scene.place(), scene.seconds(1.5, 5)
     pid = place.signal(signal.SIGSTOP)
-    time.sleep(seconds)
+    scene.stop.wait(seconds)
     with suppress(ProcessLookupError):
         pid.signal(signal.SIGCONT)
 
@@ -69,7 +70,7 @@ def server_killed(scene: Scene) -> None:
     side, seconds = scene.side(), scene.rng.uniform(0, 1.5)
     with scene.chain.locks[side]:
         scene.chain.servers[side].kill()
-        time.sleep(seconds)
+        scene.stop.wait(seconds)
         scene.chain.servers[side].start()
 
 
@@ -95,7 +96,7 @@ def full(scene: Scene) -> None:
     side, seconds = scene.side(), scene.seconds(0.5, 4)
     with scene.chain.locks[side]:
         scene.order(side, "CONFIG", "SET", "maxmemory", "1")
-        time.sleep(seconds)
+        scene.stop.wait(seconds)
         scene.chain.insist(side, "CONFIG", "SET", "maxmemory", "0")
 
 
@@ -104,7 +105,7 @@ def read_only(scene: Scene) -> None:
     side, seconds = scene.side(), scene.rng.uniform(0.3, 3)
     with scene.chain.locks[side]:
         scene.order(side, "REPLICAOF", "127.0.0.1", "1")
-        time.sleep(seconds)
+        scene.stop.wait(seconds)
         scene.chain.insist(side, "REPLICAOF", "NO", "ONE")
 
 
@@ -119,7 +120,7 @@ def wrong_type(scene: Scene) -> None:
                 found = redis.eval(SPOIL, 2, key, aside)
         except RedisError:
             found = None
-        time.sleep(seconds if found != b"spoiled" else 0)
+        scene.stop.wait(seconds if found != b"spoiled" else 0)
         scene.chain.insist(side, "EVAL", MEND, 2, key, aside)
 
 

@@ -148,7 +148,7 @@ def _break(
     going: list[threading.Thread] = []
     while (left := until - time.monotonic()) > 0 and not stop.is_set():
         name = drawn(rng)
-        scene = Scene(chain, random.Random(rng.random()), left)
+        scene = Scene(chain, random.Random(rng.random()), left, stop)
         happened[name] += 1
         going.append(threading.Thread(target=inject, args=(name, scene), daemon=True))
         going[-1].start()
