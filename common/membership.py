@@ -77,7 +77,7 @@ class Membership(Generic[S]):
             if time.monotonic() >= self._renew_at or context.suspect.is_set():
                 context.suspect.clear()
                 await self._renew(context)
-            if self._presence is Presence.HERE:  # an order is read in trouble, too, when every look is a renewal
+            elif self._presence is Presence.HERE:
                 self._presence = await self._registry.look()
         return self._presence is Presence.HERE and await self._keeps_lease(context)
 

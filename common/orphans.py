@@ -33,7 +33,7 @@ class Orphans:
         self._names: dict[Names, float] = {settings.pending_lists: inf}
         """What this instance's lists are called, and were called, and until when (monotonic) they may be filled."""
         self.owners = 0
-        """How many may hold pending lists, as far as it was seen when something was last to be adopted."""
+        """How many live instances there were at the last `adopt`; the dead are kept on record for some time after."""
 
     def change(self, settings: ServiceSettings) -> None:
         """From now on work by ``settings``; call ``own`` before anything is taken."""
@@ -79,6 +79,7 @@ class Orphans:
             adopted += await self._take_over(mine, [*self._names])
         doubtful = [id for id in held if id not in (mine, *alive)]
         dead = await self._registry.dead(doubtful) if doubtful else []
+        self.owners = len(held) - len(dead)
         for id in sorted(dead, key=lambda id: (len(id), id), reverse=True):
             adopted += await self._take_over(id, held[id])
         if shared and not self._settings.ordered:
@@ -91,7 +92,6 @@ class Orphans:
             snapshot.zrange(self._keys.owners, 0, -1)
             snapshot.hgetall(self._keys.holdings)
             owners, said = await snapshot.execute()
-        self.owners = len(owners)
         return {decoded(id): [*names_of(said.get(id, "[]"))] for id in owners}
 
     async def _take_over(self, id: str | None, held: Sequence[Names]) -> Counter[str]:

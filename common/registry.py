@@ -109,7 +109,9 @@ class Registry:
             raise
         if not renewed:
             return await self._why_gone()
-        self._server, self._renewed, self._refused = await self._server_id(), renewed, False
+        self._renewed, order = renewed
+        self._server, self._refused = await self._server_id(), False
+        self.order = None if order is None else decoded(order)
         if compact:
             await self.compact()
         return Presence.HERE

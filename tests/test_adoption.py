@@ -232,6 +232,19 @@ async def test_what_one_of_24_left_is_adopted_by_another_soon(redis: Redis) -> N
         assert sum(context.adopted.total() for _, context in replicas) == 1
 
 
+async def test_who_is_alone_looks_at_every_renewal_however_many_died_before(redis: Redis) -> None:
+    for _ in range(30):
+        async with crowd(redis, 1) as [(killed, _)]:
+            await redis.delete(KEYS.instance(killed.id))
+    async with crowd(redis, 1) as [(membership, context)]:
+        await renew(membership, context)
+        for number in range(10):
+            await redis.zadd(KEYS.owners, {f"late {number}": 1})
+            await redis.lpush(f"pending:late {number}", "left")
+            await renew(membership, context)
+            assert context.adopted.total() == number + 1
+
+
 async def test_a_key_that_is_no_registration_is_found_out_among_many(redis: Redis) -> None:
     """An order for an instance that is dead, and that nobody reads, makes a key for good."""
     async with crowd(redis, 10) as replicas:

@@ -230,8 +230,8 @@ async def test_leaving_leaves_the_others_alone(redis: Redis) -> None:
 async def test_the_script_renews_nothing_that_is_not_its_own(redis: Redis) -> None:
     await redis.hset(KEYS.instance("1"), mapping={"host": "oak", "pid": "1"})
     named = {"instance": KEYS.instance("1"), "ids": KEYS.ids, "id": "1", "expire": 60, "renew": 15, "capacity": 10}
-    assert await RENEW(redis, host="elm", pid="1", **named) == 0
-    assert await RENEW(redis, host="oak", pid="11", **named) == 0
+    assert await RENEW(redis, host="elm", pid="1", **named) is None
+    assert await RENEW(redis, host="oak", pid="11", **named) is None
     assert await redis.ttl(KEYS.instance("1")) == -1
     assert await RENEW(redis, host="oak", pid=1, **named) >= 1_700_000_000
     assert await listed(redis) == [1]

@@ -9,9 +9,10 @@
 -- ARGV renew      how often it will be renewed (s)
 -- ARGV capacity   most ids to list, 0 to leave the list alone; an instance that others have pushed out is listed again,
 --                 as the oldest
--- Returns the time (s since the epoch), or 0 where the registration is gone. Run twice: the second run renews again.
-local owner = redis.call('HMGET', instance, 'host', 'pid')
-if owner[1] ~= host or owner[2] ~= pid then return 0 end
+-- Returns the time (s since the epoch) and what `reload` orders; false where the registration is gone. Run twice: the
+-- second run renews again.
+local found = redis.call('HMGET', instance, 'host', 'pid', 'reload')
+if found[1] ~= host or found[2] ~= pid then return false end
 redis.call('RENAMENX', instance, instance) -- changes nothing: after a write a full server refuses none
 local now = redis.call('TIME')[1]
 redis.call('HSET', instance, 'renewed', now, 'renew', renew)
@@ -19,4 +20,4 @@ redis.call('EXPIRE', instance, expire)
 if tonumber(capacity) > 0 and not redis.call('LPOS', ids, id) and redis.call('LLEN', ids) < tonumber(capacity) then
   redis.call('RPUSH', ids, id)
 end
-return tonumber(now)
+return {tonumber(now), found[3]}
