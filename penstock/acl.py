@@ -28,7 +28,8 @@ WORDS: Final[dict[str, tuple[bool, int]]] = {
     **dict.fromkeys(("WAITAOF",), (False, 3)),
     **dict.fromkeys(("DEL", "EXISTS", "GET", "HGETALL", "HLEN", "HVALS", "INCR", "LLEN", "LPOP", "PERSIST"), (True, 0)),
     **dict.fromkeys(
-        ("PTTL", "RPOP", "SCARD", "STRLEN", "TTL", "TYPE", "UNLINK", "XLEN", "ZCARD", "MEMORY|USAGE"), (True, 0)
+        ("PTTL", "RPOP", "SCARD", "STRLEN", "TTL", "TYPE", "UNLINK", "XLEN", "ZCARD", "MEMORY|USAGE", "XINFO|STREAM"),
+        (True, 0),
     ),
     **dict.fromkeys(("EXPIRE", "EXPIREAT", "HDEL", "HEXISTS", "HGET", "HMGET", "INCRBY", "LINDEX", "LPOS"), (True, 1)),
     **dict.fromkeys(("LPUSH", "LPUSHX", "PEXPIRE", "PEXPIREAT", "RENAME", "RENAMENX", "RPUSH"), (True, 1)),
@@ -61,6 +62,25 @@ COUNTING: Final = CONNECTING | frozenset(
     {"INFO", "SCAN", "TYPE", "TTL", "HGETALL", "HMGET", "HGET", "HLEN", "LLEN", "XLEN", "ZCARD"}
 )
 """What an exporter of metrics needs: counters and lengths, no message."""
+
+
+SPARKING: Final = CONNECTING | frozenset(
+    {
+        *("ECHO", "EVAL", "EVALSHA", "EXISTS", "INFO", "SCAN", "TIME", "MULTI", "EXEC", "DISCARD"),
+        *("EXPIRE", "HGET", "HGETALL", "HLEN", "HMGET", "HSET", "LLEN", "LPUSH", "LRANGE", "LTRIM"),
+        *("TYPE", "UNLINK", "XINFO|STREAM", "XRANGE", "XREVRANGE", "ZREVRANGEBYSCORE"),
+    }
+)
+"""What the Python code of sources and sinks for PySpark sends."""
+
+
+def of_spark(key: str) -> "Rights":
+    """Return what a PySpark program needs that reads or writes ``key``, a name or a glob-style pattern."""
+    space, _, kind = key.rpartition(":")
+    more = (f"{space}:policy", f"{space}:metrics:events") if kind == "events" else ()
+    scripts = (LUA.parent / "spark" / "lua").glob("*.lua")
+    commands = SPARKING.union(*map(of_script, scripts))
+    return Rights(_needed((key, f"{key}:marks", f"{key}:spark*", "penstock:spark*", *more)), commands)
 
 
 def of_script(file: Path) -> frozenset[str]:

@@ -181,6 +181,12 @@ async def test_the_tools_that_read_work_as_the_user_status(
     assert denied(here) == []
 
 
+async def test_without_anything_to_print_rights_of_it_is_a_wrong_call() -> None:
+    result = await penstock("acl")
+    assert (result.status, result.out) == (2, b"")
+    assert result.error == "penstock: nothing to print rights of: give FILE, DIR or --spark KEY\n"
+
+
 @pytest.mark.parametrize("name", ["acl nothere.yaml", "acl other.yaml", "acl empty"])
 async def test_what_is_no_service_is_a_wrong_call(name: str, tmp_path: Path) -> None:
     (tmp_path / "other.yaml").write_text("in: a\n")

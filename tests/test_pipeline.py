@@ -20,6 +20,7 @@ from common.fields import YEAR
 from penstock.embedded import EmbeddedServer
 from penstock.errors import SettingsError
 from penstock.keys import Keys
+from services.pipeline.settings import Settings
 from tests.demos import ROOT, environment
 from tests.harness import Service, until
 from tests.spark import SHOP, tell
@@ -75,12 +76,22 @@ def events_in(place: Path) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: (row["namespace"], row["number"] or 0, row["entry"]))
 
 
+def as_printed(redis: Any, url: str) -> str:
+    """The URL of a user with the rights that ``penstock acl`` prints, and no others."""
+    settings = Settings(redis=url, redis_namespace="pipe", watch=["shop", "shop:*"], archive="/nowhere")
+    redis.execute_command(*settings.rights()[url].line("pipeline", "pw").split())
+    redis.execute_command("ACL", "LOG", "RESET")
+    return url.replace("redis://", "redis://pipeline:pw@")
+
+
 def test_events_of_all_namespaces_are_archived_counted_and_a_stop_ends_it(
-    shop: Any, pipeline: Start, tmp_path: Path
+    shop: Any, redis_url: str, pipeline: Start, tmp_path: Path
 ) -> None:
+    """As a user with no more rights than it needs."""
     tell(shop, 300)
     shop.xadd("shop:paid:events", PAID)
-    with pipeline(discover=1, payloads="true", mask='["$.card"]') as service:
+    url = as_printed(shop, redis_url)
+    with pipeline(redis=url, discover=1, payloads="true", mask='["$.card"]') as service:
         until(lambda: archived(shop) == 301, PATIENCE)
         tell(shop, 50, keys=Keys("shop:new"))
         shop.xadd("shop:events", {"event": "done", "id": "77", "at": 86_400_000, "node": "a"})
@@ -92,6 +103,8 @@ def test_events_of_all_namespaces_are_archived_counted_and_a_stop_ends_it(
         shop.delete(PIPE.instance("1"))
         assert service.wait(60) == 0
         assert "Traceback" not in service.said()
+    refused = [each["object"] for each in shop.acl_log() if "setinfo" not in each["object"]]
+    assert refused == []
     rows = events_in(tmp_path)
     assert [(row["namespace"], row["id"]) for row in rows] == [
         ("shop", "77"),

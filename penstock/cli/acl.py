@@ -1,7 +1,9 @@
 """``penstock acl``: the least rights of every service, as the lines that give them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
+from functools import reduce
+from operator import or_
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import unquote, urlsplit
@@ -18,9 +20,13 @@ if TYPE_CHECKING:
 
 
 def acl(
-    path: Annotated[Path, typer.Argument(metavar="FILE|DIR", help="A props file, or a composition.")],
+    path: Annotated[Path | None, typer.Argument(metavar="FILE|DIR", help="A props file, or a composition.")] = None,
     service: Annotated[
         str | None, typer.Option(metavar="NAME", help="The service of FILE, if its name does not say it.")
+    ] = None,
+    spark: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY", help="A key or pattern that PySpark programs read or write; can be repeated."),
     ] = None,
     json: Json = False,
 ) -> None:
@@ -29,14 +35,18 @@ def acl(
     One ACL SETUSER line a service and server, to be given to redis-cli, and two users that only read: status, for
     penstock status, audit, explain, trace, dead and map --live; metrics, for an exporter. A user has the name that the
     URL of its server gives, else that of the process. Replace PASSWORD; a line replaces all rights that the user had.
+    With --spark also the user of your PySpark programs, pyspark; FILE or DIR may be left out then.
     """
-    run(_acl(path, service, json))
+    run(_acl(path, service, spark or [], json))
 
 
-async def _acl(path: Path, service: str | None, as_json: bool) -> int:
-    require_path(path)
-    parts = _parts(path, service)
-    users = list(_users(parts))
+async def _acl(path: Path | None, service: str | None, spark: Sequence[str], as_json: bool) -> int:
+    if path:
+        require_path(path)
+    elif not spark:
+        raise Misused("nothing to print rights of: give FILE, DIR or --spark KEY")
+    parts = _parts(path, service) if path else ()
+    users = [*_users(parts), *_spark_user(spark)]
     if as_json:
         print_json({"users": [_plain(*user) for user in users]})
         return 0
@@ -49,6 +59,13 @@ async def _acl(path: Path, service: str | None, as_json: bool) -> int:
     if len(parts) == 1 and parts[0].settings.shape().watches:
         complain(f"{path}: names no lists of the namespaces that it watches: give the directory of the composition", 0)
     return 0
+
+
+def _spark_user(keys: Sequence[str]) -> "Iterator[tuple[str, str, Rights]]":
+    from penstock.acl import of_spark
+
+    if keys:
+        yield "the server of the PySpark programs", "pyspark", reduce(or_, map(of_spark, keys))
 
 
 def _parts(path: Path, service: str | None) -> "tuple[Part, ...]":

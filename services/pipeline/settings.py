@@ -9,6 +9,7 @@ from pydantic import AfterValidator, Strict
 from common.checks import Rule
 from common.fields import YEAR, Name, Whole, setting
 from common.settings import ServiceSettings, renewal_is_in_time
+from penstock.acl import SPARKING
 from penstock.keys import Keys
 from penstock.spark.masking import checked
 from penstock.topology import Shape
@@ -37,6 +38,8 @@ class Settings(ServiceSettings):
         one_instance_writes,
         masks_need_payloads,
     )
+
+    sends: ClassVar[frozenset[str]] = SPARKING
 
     watch: Annotated[list[Name], Strict(), MinLen(1)] = setting(
         "list of names", "The namespaces whose events are archived; a name may be a pattern, e.g. shop:*."
@@ -108,6 +111,10 @@ class Settings(ServiceSettings):
 
     def metrics(self) -> tuple[str, ...]:
         return ("pipeline",)
+
+    def patterns(self) -> dict[str, tuple[str, ...]]:
+        parts = ("events*", "policy", "metrics:events", "rollup:*")
+        return {self.redis: tuple(f"{namespace}:{part}" for namespace in self.watch for part in parts)}
 
     def apart(self, directory: Path) -> dict[str, object]:
         return {"archive": directory / "archive"}
