@@ -7,7 +7,8 @@ from typing import Any, Final
 from redis.exceptions import NoScriptError
 
 from common.context import Context
-from common.holding import counters, counting
+from common.holding import counters
+from common.transaction import Transaction
 from penstock.lua import Script
 from penstock.sizes import Sizes
 from services.mpush.settings import Settings
@@ -51,7 +52,6 @@ class Fanout:
             "overflow": settings.overflow,
             "token": context.token or 0,
         }
-        self._count = counting(self._pending, counters(keys))
         if keys:
             self._named |= counters(keys) | {name: keys.metric(name) for name in ("settled", "delivered")}
             if settings.max_length and settings.overflow != "block":
@@ -60,10 +60,16 @@ class Fanout:
             self._named["lease"] = keys.lease if settings.ordered else None
 
     async def take(self) -> bool:
-        """Wait for a message, at most ``popTimeout``; whether there may be something to deliver."""
-        longest = self._context.settings.pop_timeout
-        taken = await self._context.take(self._source, self._pending, longest, count=self._count)
-        return taken.anything
+        """Wait for a message, at most ``popTimeout``, and deliver it; return whether more may wait.
+
+        The server delivers as soon as the wait is over, without a round trip between.
+        """
+        context = self._context
+        await context.take(self._source, self._pending, context.settings.pop_timeout, then=self._move())
+        moved = await self._moved()
+        if context.trouble.server_is_full and not moved.messages:  # a full server does not wait
+            await context.pause(FULL)
+        return moved.waiting > 0
 
     async def deliver(self) -> None:
         """Deliver what is pending and then what waits behind it, until nothing does or the run shall end.
@@ -73,7 +79,7 @@ class Fanout:
         under_way, wanted = 0, 1
         while under_way or wanted:
             while under_way < wanted:
-                await self._send_move()
+                await self._context.send(self._move())
                 under_way += 1
             moved = await self._moved()
             under_way -= 1
@@ -81,13 +87,13 @@ class Fanout:
             if moved.full and wanted:
                 await self._context.pause(FULL)
 
-    async def _send_move(self) -> None:
+    def _move(self) -> Transaction:
         """By the script's digest once the server has it; alone in its transaction, so NOSCRIPT undoes all of it."""
         wanted = self._known, self._sizes.unseen, self._sizes.largest
         if wanted != self._packed_for:
             command = (_move.by_digest if self._known else _move.by_source)(**self._sizes.named, **self._named)
             self._packed, self._packed_for = self._context.transaction(command), wanted
-        await self._context.send(self._packed)
+        return self._packed
 
     async def _moved(self) -> Moved:
         try:
