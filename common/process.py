@@ -303,8 +303,7 @@ class Process(Generic[S]):
             return
         if not passes(error, was_in=self._was_in):
             raise error
-        id = self._membership.id if self._membership else ""
-        error = await name_wrong_key(error, (self._redis, self._registry_redis), self._settings, id)
+        error = await self._named(error)
         if self._trouble.begins(error) and isinstance(error, WrongType):
             await self._count_error(error)
         if isinstance(error, MovedError):
@@ -314,6 +313,11 @@ class Process(Generic[S]):
         with suppress(TimeoutError):
             async with asyncio.timeout(BACKOFF.compute(self._trouble.failures)):
                 await self._stop.wait()
+
+    async def _named(self, error: Exception) -> Exception:
+        """Return ``error`` with the name of the key, where a server says that one is of the wrong type."""
+        id = self._membership.id if self._membership else ""
+        return await name_wrong_key(error, (self._redis, self._registry_redis), self._settings, id)
 
     async def _count_error(self, error: Exception) -> None:
         if self._keys:
@@ -327,8 +331,9 @@ class Process(Generic[S]):
         if self._membership:
             try:
                 await self._membership.leave()
-            except RedisError as error:
-                self._log.warning("not deregistered; the registration ends by itself", reason=told(error))
+            except (RedisError, WrongType) as error:
+                reason = told(await self._named(error))
+                self._log.warning("not deregistered; the registration ends by itself", reason=reason)
 
 
 def _forget_cancellation() -> None:

@@ -79,6 +79,22 @@ def test_a_stop_ends_an_idle_service_at_once_with_0_and_leaves_a_clean_registry(
     assert (ended["key"], ended["del"], ended["lrem"]) == ("demo:1", 1, 1)
 
 
+@pytest.mark.parametrize("key", ["demo:ids", "demo:owners", "demo:1"])
+def test_a_stop_ends_it_with_0_though_what_it_would_take_its_name_off_is_of_another_type(
+    mpush: Start, redis: Any, redis_url: str, server: EmbeddedServer, key: str
+) -> None:
+    service = mpush(redis_url, pop_timeout=30)
+    idle(service, redis_url)
+    service.signal(signal.SIGSTOP)
+    with client(server) as connected:
+        connected.set(key, "in the way")
+    service.signal(signal.SIGTERM)
+    service.signal(signal.SIGCONT)
+    assert service.wait() == 0
+    (told,) = log_of(service, "not deregistered; the registration ends by itself")
+    assert told["reason"].startswith(f"{key} holds a string, expected a ")
+
+
 ORDERED_WHILE_IMPORTING = """
 import os, signal, sys
 
