@@ -1,5 +1,6 @@
 """What every test may ask for: a server of the tests' own, a clean client, and a tracked hop on it."""
 
+import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from functools import partial
 from typing import Any
@@ -14,6 +15,9 @@ from tests.hop import Hop, Start
 from tests.spark import spark
 
 __all__ = ["spark"]
+for _number, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(_number) is signal.SIG_IGN:  # under nohup: what the tests start would ignore it, too
+        signal.signal(_number, _usual)
 
 
 @pytest.fixture(scope="session")
