@@ -23,6 +23,8 @@ _due, _clock, _sweep = (
 FIELDS: Final = ("xid", "attempt", "queue", "replyTo", "error", "final", "delivered", "timestamp")
 FEW: Final = 8
 """Messages that nobody has taken which are looked for in their list at a time."""
+CLOCKS: Final = 200
+"""Messages of which one script starts the clocks at most, and as many that it looks at: some 5 ms of the server's."""
 
 
 class Due(NamedTuple):
@@ -81,8 +83,9 @@ class Sweep:
             self._policy, self._replies = policy, Replies(self._keys, policy, directory)
         due = await self._ask(policy)
         self.looked_at = float(due.now)
-        known = iter(await self._read([*due.taken, *due.untaken, *due.overdue, *due.ready]))
-        taken, untaken, overdue, ready = ([next(known) for _ in ids] for ids in due[1:5])
+        ids = due.taken[:CLOCKS], due.untaken, due.overdue[:CLOCKS], due.ready
+        known = iter(await self._read([id for each in ids for id in each]))
+        taken, untaken, overdue, ready = ([next(known) for _ in each] for each in ids)
         again, late = (
             await self._start_clocks(taken, untaken[:FEW], overdue, policy) if due.unseen or overdue else (0, [])
         )
