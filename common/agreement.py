@@ -25,7 +25,7 @@ async def agree(
 ) -> None:
     """Do nothing unless an older instance was started since the counters last agreed.
 
-    While one is alive they are made to agree as far as they can be, again and again.
+    While an older instance is alive, repeat this: it changes them without the other counters.
     """
     if not settings.pending_lists:
         return

@@ -54,7 +54,7 @@ class Directory:
         self._refused = ""
 
     async def look(self) -> Claims | None:
-        """Return what there is; None while what was returned before is not stale, or if the server refuses."""
+        """Return the registered names; None if those returned before are still fresh, or if the server refuses."""
         if time.monotonic() - self._read_at < STALE:
             return None
         async with self._redis.pipeline(transaction=False) as wire:

@@ -87,7 +87,7 @@ class Orphans:
         return adopted
 
     async def _held(self) -> dict[str, list[Names]]:
-        """The names of the lists of all owners, as far as they say."""
+        """Return the names of pending lists by owner id; empty for owners that recorded none."""
         async with Snapshot(self._redis) as snapshot:
             snapshot.zrange(self._keys.owners, 0, -1)
             snapshot.hgetall(self._keys.holdings)

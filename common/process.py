@@ -66,7 +66,7 @@ class Process(Generic[S]):
             self._membership = Membership(self._registry_redis, self._redis, self._keys, service, settings, self._log)
 
     def _identity(self) -> dict[str, str]:
-        """Return the service, the namespace and the id, as far as they are known."""
+        """Return the service, and the namespace and the id once they are known."""
         namespace, id = self._settings.redis_namespace, self._membership.id if self._membership else None
         known = {"service": self._settings.service, "namespace": namespace, "id": id}
         return {name: value for name, value in known.items() if value}

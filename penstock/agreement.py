@@ -20,7 +20,7 @@ class Starts(NamedTuple):
 
     @classmethod
     def read(cls, fields: Mapping[str, str]) -> "Starts":
-        """From the hash, as far as its fields are numbers."""
+        """Read the hash; ignore fields that are no numbers."""
         count, counting, agreed = (_whole(fields.get(name, "0")) for name in ("count", "counting", "agreed"))
         return cls(counting, max(count - counting, 0), agreed)
 

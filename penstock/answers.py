@@ -1,4 +1,4 @@
-"""Answers that were sent: taken by who asked, waiting, or expired; as far as that can be known.
+"""Where the answers are that were sent: taken by their clients, waiting, or expired.
 
 A list that an answer has made is known until its time is over, with the number of its answers. A monitor ends it then,
 and counts what is left in it as expired, the rest as taken; so answers in a list that somebody deletes count as taken.

@@ -1,6 +1,6 @@
 """The pending lists of a namespace: whose they are, what they hold, what disappeared from them, who takes them over.
 
-Whoever wants to know asks here. Everything is read at one instant, with what the caller wants to compare it with.
+This module is the only one that finds them. One script reads everything at one instant, with what the caller compares.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""The sizes of a list's messages as far as they were seen, which decide how many more are read at once unseen."""
+"""Sizes of the messages that were read from a list; they decide how many to read at once next."""
 
 from typing import Final
 

@@ -140,7 +140,7 @@ def service_of(file: PurePath) -> str | None:
 
 
 def _as_module(words: Sequence[str]) -> tuple[str, ...]:
-    """Return ``penstock run FILE`` as the call that it becomes, as far as the names say it; else ``words``."""
+    """Return ``penstock run FILE`` as the call that it becomes; ``words`` if the file's name does not say which."""
     found = re.fullmatch(r"(?:(?:\S*/)?penstock|\S*python[\d.]* -m penstock) run (.+)", " ".join(words[:5]))
     if not found:
         return tuple(words)

@@ -58,9 +58,9 @@ class Events(Entries):
         return found
 
     def numbered(self, key: str, start: Place, place: Place) -> Place:
-        """Return ``place`` with the number of the last event up to it, whoever wrote its entry.
+        """Return ``place`` with the number of the last event up to it; its entry may be no event.
 
-        That number is looked for backwards as far as ``start``, whose number it is if there is no event between.
+        Search backwards to ``start``; return its number if there is no event between.
         """
         after, looked = place.id, 0
         while place.number is None and looked < BACK:
