@@ -2,6 +2,7 @@
 --
 -- FLAGS allow-oom
 -- WITH held
+-- WITH kinds
 -- KEYS orphan     list   the dead instance's pending list
 -- KEYS own        list   the caller's pending list (oldest at the tail)
 -- KEYS owners?    zset   ids that may hold a pending list, by the time they were last seen alive (s since the epoch); with
@@ -11,14 +12,8 @@
 -- ARGV grace      how long after its last sign of life a blocked command of it may still add to its list (s)
 -- Returns how many messages were adopted. What the orphan should have held and did not stays on record as missing, under
 -- its own name. Run twice: the second run finds nothing.
-for kind, keys in pairs({list = {orphan, own}, hash = {holds, missing}}) do
-  for _, key in pairs(keys) do
-    local found = redis.call('TYPE', key).ok
-    if found ~= kind and found ~= 'none' then
-      return redis.error_reply('WRONGTYPE ' .. key .. ' holds a ' .. found .. ', expected a ' .. kind)
-    end
-  end
-end
+local refused = wrong_type({list = {orphan, own}, hash = {holds, missing}})
+if refused then return refused end
 local adopted, here = redis.call('LLEN', orphan), redis.call('LLEN', own)
 if adopted > 0 and here == 0 then
   redis.call('RENAME', orphan, own)

@@ -2,6 +2,7 @@
 --
 -- What the new one was given, the other one was given, too, as its newest messages; so the others begin behind them.
 --
+-- WITH kinds
 -- WITH reading
 -- KEYS source     list   the other subscriber's (newest at the head)
 -- KEYS target     list   the new one's
@@ -11,14 +12,8 @@
 -- ARGV bytes      no more are copied once they reach this size together
 -- Returns how many were copied, and bytes of the largest. Run twice: the second run copies those before them.
 local call = redis.call
-for kind, keys in pairs({list = {source, target}, hash = {taken, delivered}}) do
-  for _, key in ipairs(keys) do
-    local found = call('TYPE', key).ok
-    if found ~= kind and found ~= 'none' then
-      return redis.error_reply('WRONGTYPE ' .. key .. ' holds a ' .. found .. ', expected a ' .. kind)
-    end
-  end
-end
+local refused = wrong_type({list = {source, target}, hash = {taken, delivered}})
+if refused then return refused end
 local given = tonumber(call('HGET', taken, target) or 0)
 local possible = tonumber(call('HGET', taken, 'count') or 0) - given
 local most = math.min(tonumber(batch), possible)

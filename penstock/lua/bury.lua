@@ -1,6 +1,7 @@
 -- Remove dead letters for good.
 --
 -- WITH events
+-- WITH kinds
 -- KEYS dead         list    dead letters (newest at the head)
 -- KEYS buried       hash    metric: letters removed
 -- ARGV offset       how many letters at the tail are left alone
@@ -12,14 +13,8 @@
 -- Returns a number for each letter: 1 it was removed, 0 it is not there. Run twice: the second run finds none of those
 -- that were removed.
 local call = redis.call
-for kind, keys in pairs({list = {dead}, hash = {buried, events_written}, stream = {events}, zset = {events_marks}}) do
-  for _, key in ipairs(keys) do
-    local found = call('TYPE', key).ok
-    if found ~= kind and found ~= 'none' then
-      return redis.error_reply('WRONGTYPE ' .. key .. ' holds a ' .. found .. ', expected a ' .. kind)
-    end
-  end
-end
+local refused = wrong_type({list = {dead}, hash = {buried, events_written}, stream = {events}, zset = {events_marks}})
+if refused then return refused end
 
 local seen, places = call('LRANGE', dead, -(offset + window), -(offset + 1)), {}
 for place, letter in ipairs(seen) do

@@ -1,18 +1,13 @@
 -- Delete a list that is an output no more; what was in it counts as dropped by those who filled it.
 --
+-- WITH kinds
 -- KEYS list         list   the output
 -- KEYS notes        hash   by list that has changed, what has become of it
 -- KEYS counters...  hash   two of each service that fills the list: delivered dropped
 -- Returns how many messages were deleted. Run twice: the second run deletes what has come meanwhile.
 local call = redis.call
-for kind, keys in pairs({list = {list}, hash = {notes, unpack(counters, 1, #counters)}}) do
-  for _, key in ipairs(keys) do
-    local found = call('TYPE', key).ok
-    if found ~= kind and found ~= 'none' then
-      return redis.error_reply('WRONGTYPE ' .. key .. ' holds a ' .. found .. ', expected a ' .. kind)
-    end
-  end
-end
+local refused = wrong_type({list = {list}, hash = {notes, unpack(counters, 1, #counters)}})
+if refused then return refused end
 
 local deleted = call('LLEN', list)
 local left = deleted

@@ -3,6 +3,7 @@
 -- Where they are older, the shorter list goes to the end of the longer one: at any time what the old list holds is
 -- older than what the new one does.
 --
+-- WITH kinds
 -- KEYS former       list   the old name
 -- KEYS present      list   the new name
 -- KEYS notes        hash   by list that has changed, what has become of it
@@ -15,14 +16,8 @@
 -- Returns how many messages `former` has less, and whether some are left; false where `notes` says otherwise. Run twice:
 -- the second run moves those that are left, or finds another note.
 local call = redis.call
-for kind, keys in pairs({list = {former, present}, hash = {notes, unpack(counters, 1, #counters)}}) do
-  for _, key in ipairs(keys) do
-    local found = call('TYPE', key).ok
-    if found ~= kind and found ~= 'none' then
-      return redis.error_reply('WRONGTYPE ' .. key .. ' holds a ' .. found .. ', expected a ' .. kind)
-    end
-  end
-end
+local refused = wrong_type({list = {former, present}, hash = {notes, unpack(counters, 1, #counters)}})
+if refused then return refused end
 if call('HGET', notes, former) ~= noted then return false end
 
 local old, new, moved = call('LLEN', former), call('LLEN', present), 0

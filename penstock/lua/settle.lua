@@ -2,6 +2,7 @@
 --
 -- FLAGS allow-oom
 -- WITH held
+-- WITH kinds
 -- KEYS pending    list   taken and not settled (oldest at the tail)
 -- KEYS state      hash   `source`, who we are to the other server, and `sequence`, the number of the last settled message
 -- KEYS letters?   list   dead letters, JSON; needed where there are any
@@ -20,15 +21,9 @@
 -- settles none.
 local call = redis.call
 if lease and call('HGET', lease, 'token') ~= token then return redis.error_reply('FENCED ' .. lease) end
-for kind, keys in pairs({list = {pending, letters}, hash = {state, delivered, dead, dropped, holds, missing, taken,
-    settled}}) do
-  for _, key in pairs(keys) do
-    local found = call('TYPE', key).ok
-    if found ~= kind and found ~= 'none' then
-      return redis.error_reply('WRONGTYPE ' .. key .. ' holds a ' .. found .. ', expected a ' .. kind)
-    end
-  end
-end
+local refused = wrong_type({list = {pending, letters}, hash = {state, delivered, dead, dropped, holds, missing, taken,
+    settled}})
+if refused then return refused end
 local here = call('LLEN', pending)
 note(pending, here)
 if call('HGET', state, 'source') ~= who then return false end

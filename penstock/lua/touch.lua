@@ -2,6 +2,7 @@
 --
 -- FLAGS allow-oom
 -- WITH events
+-- WITH kinds
 -- KEYS record      hash    the message's record
 -- KEYS deadlines   zset    ids in flight by deadline (s since the epoch); those that wait untaken by UNTAKEN + their number
 -- KEYS policy      hash    what mdispatch wrote at start; without it nothing is tracked
@@ -14,15 +15,9 @@
 -- attempt is under way. Run twice: the deadline is `seconds` from the second run, and two are counted.
 local UNTAKEN = 1e12
 local call = redis.call
-for kind, keys in pairs({hash = {record, policy, touched, events_written, xid}, zset = {deadlines, events_marks},
-    stream = {events}}) do
-  for _, key in pairs(keys) do
-    local found = call('TYPE', key).ok
-    if found ~= kind and found ~= 'none' then
-      return redis.error_reply('WRONGTYPE ' .. key .. ' holds a ' .. found .. ', expected a ' .. kind)
-    end
-  end
-end
+local refused = wrong_type({hash = {record, policy, touched, events_written, xid}, zset = {deadlines, events_marks},
+    stream = {events}})
+if refused then return refused end
 local rules = call('HMGET', policy, 'messageTimeout', 'messageExpire', 'eventCapacity')
 local known = call('HMGET', record, 'timestamp', 'delivered', 'xid', 'queue', 'service', 'attempt')
 local due = call('ZSCORE', deadlines, id)

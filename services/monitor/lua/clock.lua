@@ -3,6 +3,7 @@
 -- The list is taken from in the order in which it is pushed to, so the message with number n lies in it while n is above
 -- the number of the last one that was pushed, less the length of the list.
 --
+-- WITH kinds
 -- KEYS deadlines   zset   ids in flight by deadline (s since the epoch); those that wait untaken by UNTAKEN + their number
 -- KEYS queue       list   what workers take from, at the tail
 -- KEYS pushed      hash   the number of the last message that was pushed to a list, by the list's name
@@ -17,14 +18,8 @@
 -- clock has run for `timespan`. Run twice: the same again.
 local UNTAKEN, NEAR = 1e12, 1000
 local call, pcall = redis.call, redis.pcall
-for kind, keys in pairs({list = {queue}, zset = {deadlines}, hash = {pushed, looks, overdue}}) do
-  for _, key in ipairs(keys) do
-    local found = call('TYPE', key).ok
-    if found ~= kind and found ~= 'none' then
-      return redis.error_reply('WRONGTYPE ' .. key .. ' holds a ' .. found .. ', expected a ' .. kind)
-    end
-  end
-end
+local refused = wrong_type({list = {queue}, zset = {deadlines}, hash = {pushed, looks, overdue}})
+if refused then return refused end
 local time = call('TIME')
 local now = time[1] + time[2] / 1e6
 local last = tonumber(call('HGET', pushed, queue)) or 0

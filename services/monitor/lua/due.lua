@@ -1,5 +1,6 @@
 -- What is due, what waits untaken, and when to look again.
 --
+-- WITH kinds
 -- KEYS deadlines   zset   ids in flight by deadline (s since the epoch); those that wait untaken by UNTAKEN + their number
 -- KEYS delayed     zset   ids to be delivered later, by when
 -- KEYS queue       list   what workers take from, at the tail
@@ -13,14 +14,8 @@
 -- that the list is to be looked at again, else 0. Run twice: the same again.
 local UNTAKEN = 1e12
 local call = redis.call
-for kind, keys in pairs({zset = {deadlines, delayed}, list = {queue}, hash = {pushed, looks}}) do
-  for _, key in ipairs(keys) do
-    local found = call('TYPE', key).ok
-    if found ~= kind and found ~= 'none' then
-      return redis.error_reply('WRONGTYPE ' .. key .. ' holds a ' .. found .. ', expected a ' .. kind)
-    end
-  end
-end
+local refused = wrong_type({zset = {deadlines, delayed}, list = {queue}, hash = {pushed, looks}})
+if refused then return refused end
 local time = call('TIME')
 local now = string.format('%d.%06d', time[1], time[2])
 local found, first = {}, nil
