@@ -101,11 +101,11 @@ def one_at_a_time(stage: Stage, rounds: int, messages: int = 400) -> Figure:
 
 
 def server_microseconds(stage: Stage, work: Callable[[], object]) -> float:
-    """What ``work`` makes the server spend on the service's transactions and waits."""
+    """Return what ``work`` makes the server spend on the scripts and waits of the service."""
     stage.redis.config_resetstat()
     work()
     spent: dict[str, dict[str, float]] = stage.redis.info("commandstats")
-    return sum(spent.get(f"cmdstat_{name}", {"usec": 0})["usec"] for name in ("exec", "blmove"))
+    return sum(spent.get(f"cmdstat_{name}", {"usec": 0})["usec"] for name in ("eval", "evalsha", "blmove"))
 
 
 def growth(stage: Stage, rounds: int) -> list[Figure]:

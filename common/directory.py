@@ -37,6 +37,8 @@ async def announce(redis: "Redis", keys: Keys, settings: ServiceSettings, log: F
 async def _refusal(redis: "Redis", directory: bytes, namespace: bytes, words: str) -> str:
     """Why the server does not take what was announced; empty if it does."""
     try:
+        if await redis.hget(directory, namespace) == encoded(words):
+            return ""
         async with Writes(redis) as writes:
             writes.hset(directory, namespace, words)
             await writes.execute()

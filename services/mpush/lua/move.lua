@@ -32,12 +32,13 @@ local function length(command, key)
   return 0
 end
 
-local here = length('LLEN', pending)
+local here, behind = length('LLEN', pending), length('LLEN', source)
+if here + behind == 0 and not problem then return {0, 0, 0, false} end
 if holds then length('HLEN', holds) length('HLEN', taken) end
 if problem then return problem end
 note(pending, here)
 
-local waiting = here + length('LLEN', source)
+local waiting = here + behind
 local most, full, gone, room = math.min(batch, waiting), false, {}, {}
 for place, subscriber in ipairs(subscribers) do
   local held = length('LLEN', subscriber)
