@@ -14,12 +14,13 @@ local time = call('TIME')
 local stamp, at = string.format('%d.%06d', time[1], time[2]), string.format('%d%03d', time[1], time[2] / 1000)
 local deadline = string.format('%.6f', time[1] + time[2] / 1e6 + 600)
 local first = call('INCRBY', ns .. 'id', #messages) - #messages
+local pushed = call('HINCRBY', ns .. 'pushed', out, #messages) - #messages
 local ids, xids, deadlines = {}, {}, {}
 for place, message in ipairs(messages) do
   local id, xid = string.format('%d', first + place), redis.sha1hex(message)
   local record, key = ns .. id, ns .. 'xid:' .. xid
   call('HSET', record, 'timestamp', stamp, 'xid', xid, 'deadline', deadline, 'service', 1, 'attempt', 1, 'queue', out,
-    'message', message)
+    'number', pushed + place, 'message', message)
   call('EXPIRE', record, 3600)
   call('HSETNX', key, 'id', id)
   call('HSET', key, 'type', 'sha1')
