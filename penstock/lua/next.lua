@@ -20,7 +20,7 @@
 -- Returns the messages, or 1 where the caller has read the right ones, else 0; and how many of those that follow it may
 -- read by itself (a sample of them says how large they are; -1: ask for it). False where we are another, or `pending`
 -- lacks some of those before `next`. Run twice: the same again, or more.
-local PIECE, FEW, LIGHT, MANY_MORE, SAMPLES, STEP, ALONE = 1024, 20000, 4194304, 8, 64, 8, 4
+local PIECE, FEW, LIGHT, MANY_MORE, SAMPLES, STEP, ALONE = 1024, 20000, 4194304, 8, 256, 8, 4
 local call, pcall = redis.call, redis.pcall
 if lease and call('HGET', lease, 'token') ~= token then return redis.error_reply('FENCED ' .. lease) end
 
@@ -65,7 +65,10 @@ local function ahead(before)
   if settled == '' then return -math.min(count, 1) end
   count = math.min(count, math.floor(bytes / math.max(largest, 1)))
   if count < 1 then return 0 end
-  for place = count, 1, -math.max(math.ceil(count / SAMPLES), STEP) do
+  local step = math.max(math.ceil(count / SAMPLES), STEP)
+  math.randomseed(call('TIME')[2])
+  for first = 1, count, step do
+    local place = math.min(first + math.random(0, step - 1), count)
     saw({call('LINDEX', pending, -before - place)})
     if largest_read > SMALL or bytes_read >= bytes then return 0 end
   end

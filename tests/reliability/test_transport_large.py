@@ -1,5 +1,6 @@
 """Large messages to another server: they flow, in any mixture, and hold neither server nor lease."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,23 @@ def test_vpush_moves_them_all_without_losing_its_lease(
         assert_there(stage.there, stage.service.out, sizes)
         assert stage.told("lease lost") == 0
         assert stage.redis.hget(stage.keys.lease, "token") == b"1"
+
+
+@pytest.mark.parametrize("small", [5_000, 5_001])
+def test_large_ones_at_regular_distances_are_not_overlooked(
+    servers: Servers, nursery: Nursery, tmp_path: Path, small: int
+) -> None:
+    """A look at every tenth message, say, would see small ones only, and read them all at once."""
+    sizes = [20] * small + [300_000, 20] * 400
+    here, there = (server.url for server in servers)
+    with TwoServers(here, there, nursery, tmp_path, {"batch": 5_000, "window": 200}) as stage:
+        push(stage.redis, stage.service.source, sizes)
+        replica = stage.up()
+        until(lambda: stage.is_settled() and stage.there.llen(stage.service.out) >= len(sizes), 60)
+        (peak,) = re.findall(r"VmHWM:\s*(\d+) kB", Path(f"/proc/{replica.pid}/status").read_text())
+        assert int(peak) < 120_000, "of 120 MB that waited not all was in hand at once"
+        stage.stop()
+        assert_there(stage.there, stage.service.out, sizes)
 
 
 @pytest.mark.parametrize("copies", [[], ["--copy"]], ids=["move", "copy"])

@@ -1,6 +1,7 @@
 -- Part of the scripts that read messages whose sizes nobody knows yet: no command tells a list element's size but by
 -- reading it. So they are read one by one until they have `bytes`, which is at most `bytes` and one message. After many
--- small ones several are read at once, if every fourth of them is small, too.
+-- small ones several are read at once, if one in four of them is small, too: drawn at random, since large ones at regular
+-- distances could lie between.
 --
 -- ARGV unseen    most messages to read at once: 1 unless the caller has seen many small ones in a row
 -- ARGV largest   bytes of the largest of those small ones; 0: unknown
@@ -8,6 +9,7 @@
 local SMALL, STRIDE = 8192, 4
 local bytes_read, messages_read, largest_read = 0, 0, 0
 unseen, largest = tonumber(unseen), tonumber(largest)
+local drawn
 
 local function saw(messages)
   local all, most, count = 0, largest_read, #messages
@@ -26,7 +28,9 @@ local function several(key, before, most, bytes, from_head)
   if unseen == 1 or messages_read == 0 or largest_read > SMALL then return 1 end
   local count = math.min(unseen, most, math.floor((bytes - bytes_read) / math.max(largest, largest_read)))
   if count < 2 then return 1 end
-  for place = count, 1, -STRIDE do
+  drawn = drawn or math.randomseed(redis.call('TIME')[2]) or true
+  for first = 1, count, STRIDE do
+    local place = math.min(first + math.random(0, STRIDE - 1), count)
     local size = #redis.call('LINDEX', key, from_head and before + place - 1 or -before - place)
     bytes_read, largest_read = bytes_read + size, math.max(largest_read, size)
     if size > SMALL then return bytes_read < bytes and 1 or 0 end
