@@ -3,7 +3,8 @@
 import asyncio
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Generic, Self, TypeVar
 
@@ -26,6 +27,8 @@ from penstock.wire import Command, Wire, pack
 S = TypeVar("S", bound=ServiceSettings)
 FULL: Final = 0.2
 """Seconds between two looks at a list while the server is full."""
+CALM: Final = 3.0
+"""Seconds without another failure after which what failed is taken to have recovered: a few back-offs."""
 REFUSED: Final = object()
 """The outcome of a script that a full server has refused."""
 
@@ -55,6 +58,10 @@ class Context(Generic[S]):
     """Whether trouble is over as soon as the server of the lists answers."""
     adopted: Counter[str] = field(default_factory=Counter)
     """How many of the oldest messages of a pending list, by its name without the id, came from dead instances."""
+    name: str = ""
+    """What ``beside`` calls it."""
+    _failing: dict[str, float] = field(default_factory=dict)
+    """When (monotonic) what has not recovered has failed last, by the names of those that are beside each other."""
     _stopped: asyncio.Event = field(default_factory=asyncio.Event)
     _beside: "dict[str, Self]" = field(default_factory=dict)
     _under_way: deque[Transaction] = field(default_factory=deque)
@@ -68,7 +75,7 @@ class Context(Generic[S]):
     def beside(self, name: str) -> "Self":
         """The same run on a wire of its own, for a second wait beside the first; the same again under that name."""
         if name not in self._beside:
-            own: dict[str, Any] = {"_beside": {}, "_under_way": deque(), "_known": set()}
+            own: dict[str, Any] = {"name": name, "_beside": {}, "_under_way": deque(), "_known": set()}
             self._beside[name] = replace(self, _woken=False, _waits=False, **own)
         other = self._beside[name]
         other.id, other.token, other.registration = self.id, self.token, self.registration
@@ -99,6 +106,8 @@ class Context(Generic[S]):
         script that comes next has to take it from there.
         """
         self._waits = self.running and not self._woken
+        if self.name in self._failing:  # what was in hand has been settled since, or is gone
+            self._recovered(certain=True)
         try:
             if then:
                 self._under_way.append(then)
@@ -191,7 +200,30 @@ class Context(Generic[S]):
 
         Raises the first error that one of them met.
         """
-        transaction = self._under_way.popleft()
+        with self._watched():
+            return await self._settled(self._under_way.popleft())
+
+    @contextmanager
+    def _watched(self, *, only_looks: bool = False) -> Iterator[None]:
+        """Note whether it fails."""
+        try:
+            yield
+        except Exception:
+            self._failing[self.name] = time.monotonic()
+            raise
+        self._recovered(certain=not only_looks)
+
+    def _recovered(self, *, certain: bool) -> None:
+        """End trouble once all that failed have settled something, or not failed for ``CALM``."""
+        if certain:
+            self._failing.pop(self.name, None)
+        for name, failed in [*self._failing.items()]:
+            if time.monotonic() - failed > CALM:
+                del self._failing[name]
+        if self.mends and not self._failing:
+            self.trouble.over()
+
+    async def _settled(self, transaction: Transaction) -> list[Any]:
         replies = await self.wire.receive(transaction.replies)
         count = len(replies) - len(self.durability.commands)
         executed, confirmations = replies[:count], replies[count:]
@@ -205,8 +237,6 @@ class Context(Generic[S]):
         self.durability.check(confirmations)
         if self.registration and executed.pop() == 0:
             self.suspect.set()
-        if self.mends:
-            self.trouble.over()
         return list(executed)
 
     async def run(self, script: Script, meanwhile: Callable[[], object] = lambda: None, /, **named: Any) -> Any:
@@ -242,6 +272,10 @@ class Context(Generic[S]):
 
     async def ask(self, script: Script, /, **named: Any) -> Any:
         """The result of ``script``, which only looks: without a transaction. Raises as ``settled`` does."""
+        with self._watched(only_looks=True):
+            return await self._asked(script, named)
+
+    async def _asked(self, script: Script, named: dict[str, Any]) -> Any:
         reply: Any = None
         for command in [script.by_digest] * (script.name in self._known) + [script.by_source]:
             await self.wire.send(pack([command(**named)]))
@@ -251,8 +285,6 @@ class Context(Generic[S]):
         if isinstance(reply, ResponseError):
             raise ours(reply)
         self._known.add(script.name)
-        if self.mends:
-            self.trouble.over()
         return reply
 
     async def named(self, error: ResponseError, *keys: str, expected: str = "list") -> Exception:
