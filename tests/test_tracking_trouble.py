@@ -1,14 +1,19 @@
 """A key of the wrong type costs a tracked message nothing: it is named, and once it is mended all goes on."""
 
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
+import redis as blocking
 from redis.asyncio import Redis
 
+from penstock.embedded import EmbeddedServer
 from penstock.errors import WrongType
 from penstock.names import decoded
+from tests.harness import Service, until
 from tests.hop import Hop, Start
 
 METRICS = "demo:metrics:"
@@ -199,3 +204,28 @@ async def test_scripts_that_the_server_forgot_are_sent_again(start: Start, redis
     assert await hop.counts() == counts
     assert await hop.held("mine") == [ANSWER] * 2
     assert await hop.problems() == []
+
+
+def test_what_one_loop_cannot_settle_is_tried_about_once_a_second_though_another_loop_works(
+    server: EmbeddedServer, tmp_path: Path
+) -> None:
+    settings = {"redis": server.url, "redis_namespace": "demo", "in_": "in", "pending": "pending", "out": "work"}
+    redis: Any
+    with blocking.Redis(port=server.port) as redis:
+        redis.flushall()
+        with Service("mdispatch", tmp_path / "log", **settings, res="answers") as service:
+            redis.lpush("in", ANSWER)
+            until(lambda: redis.llen("work"), 20)
+            redis.set("demo:metrics:done", "no hash")
+            redis.lpush("answers", ANSWER)
+            until(lambda: '"waiting"' in service.said(), 20)
+            redis.config_resetstat()
+            for _ in range(30):
+                redis.lpush("in", "another")  # which is dispatched, and is no sign that answers are settled
+                time.sleep(0.1)
+            assert (service.said().count('"waiting"'), service.said().count('"resumed"')) == (1, 0)
+            assert redis.info("commandstats")["cmdstat_client|setname"]["calls"] < 20
+            redis.delete("demo:metrics:done")
+            until(lambda: redis.hget("demo:metrics:done", "count") == b"1", 20)
+            until(lambda: '"resumed"' in service.said(), 20)
+            assert service.stop() == 0
