@@ -36,7 +36,8 @@ def checked(settings: type[BaseSettings], rules: Sequence[Rule], names: Names, f
         else:
             values[name] = getattr(scratch, name)
     problems += _missing(settings.model_fields, names, found)
-    problems += _contradictions(rules, _sound(settings.model_fields, values, found.given), found)
+    sound = _sound(settings.model_fields, values, found.given) if found.readable else values  # and no defaults
+    problems += _contradictions(rules, sound, found)
     if problems:
         raise SettingsError(sorted(problems, key=lambda one: (one.file is None, one.line or 0)))
     return values

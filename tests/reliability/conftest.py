@@ -91,8 +91,10 @@ def suspend(ends: ExitStack, service: QueueService, nursery: Nursery, directorie
     stage.waiting()
     replica.signal(signal.SIGSTOP)
     messages = [b"message %d" % number for number in range(1_000)]
+    stage.redis.set(service.outs[0], "in the way")  # or the server would deliver without the process
     stage.push(messages[:1])
     until(stage.pending)
+    stage.redis.delete(service.outs[0])
     other = stage.up()
     stage.push(messages[1:])
     return Suspended(stage, replica, other, stage.ids()[-1], messages)
