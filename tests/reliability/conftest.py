@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from penstock.embedded import EmbeddedServer
-from tests.harness import until
 from tests.reliability.nursery import Nursery, Replica
 from tests.reliability.stage import Dispatching, QueueService, Stage
 
@@ -91,10 +90,7 @@ def suspend(ends: ExitStack, service: QueueService, nursery: Nursery, directorie
     stage.waiting()
     replica.signal(signal.SIGSTOP)
     messages = [b"message %d" % number for number in range(1_000)]
-    stage.redis.set(service.outs[0], "in the way")  # or the server would deliver without the process
-    stage.push(messages[:1])
-    until(stage.pending)
-    stage.redis.delete(service.outs[0])
+    stage.push_to_suspended(messages[:1])
     other = stage.up()
     stage.push(messages[1:])
     return Suspended(stage, replica, other, stage.ids()[-1], messages)

@@ -142,6 +142,13 @@ class Stage:
     def push(self, messages: Iterable[bytes]) -> None:
         self.redis.lpush(self.service.source, *messages)
 
+    def push_to_suspended(self, messages: Iterable[bytes]) -> None:
+        """Have the only replica, which SIGSTOP holds, take them; the server does not deliver them without it."""
+        self.redis.set(self.service.outs[0], "in the way")
+        self.push(messages)
+        until(self.pending)
+        self.redis.delete(self.service.outs[0])
+
     def held(self, out: str) -> list[bytes]:
         """What ``out`` holds, the oldest first."""
         found: list[bytes] = []
