@@ -144,10 +144,14 @@ class Stage:
 
     def push_to_suspended(self, messages: Iterable[bytes]) -> None:
         """Have the only replica, which SIGSTOP holds, take them; the server does not deliver them without it."""
-        self.redis.set(self.service.outs[0], "in the way")
+        out, aside = self.service.outs[0], "aside"
+        there = self.redis.exists(out) and self.redis.rename(out, aside)
+        self.redis.set(out, "in the way")
         self.push(messages)
         until(self.pending)
-        self.redis.delete(self.service.outs[0])
+        self.redis.delete(out)
+        if there:
+            self.redis.rename(aside, out)
 
     def held(self, out: str) -> list[bytes]:
         """What ``out`` holds, the oldest first."""

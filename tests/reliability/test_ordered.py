@@ -117,7 +117,7 @@ def test_a_move_that_comes_late_is_refused_once_another_replica_is_active(stage:
         stage.wait_until_settled()
         stage.waiting()
         second.signal(signal.SIGSTOP)
-        stage.push(messages[10:])
+        stage.push_to_suspended(messages[10:])
         fault.late()
         until(fault.answered.is_set)
         assert stage.held(stage.service.outs[0]) == messages[:10]
