@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from common.props import LARGEST, READERS, line_of, read_props
 from penstock.errors import Problem, SettingsError
+from services.mdispatch import settings as mdispatch
 from tests.commandline import ROOT, penstock
 
 ORIGINAL = """
@@ -259,3 +260,11 @@ def test_a_mistake_in_yaml_is_named_in_words_that_say_what_to_mend(
     assert words in problem.message
     assert problem.line == line
     assert "s3cret" not in problem.message
+
+
+def test_a_file_that_is_not_read_whole_is_not_blamed_for_what_it_may_say(tmp_path: Path) -> None:
+    file = tmp_path / "mdispatch.yaml"
+    file.write_text("redis: redis://h\nredisNamespace: d\nin: a\npending: p\nout: o\nbatch: 5\nbatch: 6\n")
+    with pytest.raises(SettingsError) as error:
+        mdispatch.Settings.load(file, {})
+    assert [problem.message for problem in error.value.problems] == ["given twice, first on line 6"]
