@@ -1,7 +1,7 @@
 -- Part of the scripts that read messages whose sizes nobody knows yet: no command tells a list element's size but by
 -- reading it. So they are read one by one until they have `bytes`, which is at most `bytes` and one message. After many
--- small ones several are read at once, if one in four of them is small, too: drawn at random, since large ones at regular
--- distances could lie between.
+-- small ones several are read at once, if a sample of them is small: one in four, drawn at random, since a fixed distance
+-- would overlook large ones that lie at the same distance.
 --
 -- ARGV unseen    most messages to read at once: 1 unless the caller has seen many small ones in a row
 -- ARGV largest   bytes of the largest of those small ones; 0: unknown
