@@ -167,7 +167,8 @@ def test_messages_are_tracked_whichever_node_is_named(nodes: tuple[Node, Node], 
         client.lpush("{demo}:in", "hello", "12345", request, '{"meta":{"delay":0.2}}')
         until(lambda: client.llen("{demo}:out") == 4)
         client.delete("{demo}:out")  # workers have taken them
-        client.lpush("{demo}:done", "12345", '{"id":4,"error":"no luck","retry":false}')
+        delayed = int(client.lindex("{demo}:message:ids", 0) or 0)  # delivered last
+        client.lpush("{demo}:done", "12345", json.dumps({"id": delayed, "error": "no luck", "retry": False}))
         client.lpush("{demo}:res", '{"meta":{"id":"a"}}')
         until(lambda: client.llen("{demo}:out") == 1)  # the retry
         client.delete("{demo}:out")
