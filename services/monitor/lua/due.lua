@@ -14,27 +14,33 @@
 -- that the list is to be looked at again, else 0. Run twice: the same again.
 local UNTAKEN = 1e12
 local call = redis.call
-local refused = wrong_type({zset = {deadlines, delayed}, list = {queue}, hash = {pushed, looks}})
-if refused then return refused end
-local time = call('TIME')
-local now = string.format('%d.%06d', time[1], time[2])
-local found, first = {}, nil
-for place, key in ipairs({deadlines, delayed}) do
-  found[place] = call('ZRANGEBYSCORE', key, '-inf', now, 'LIMIT', 0, batch - #(found[1] or {}))
-  local following = tonumber(call('ZRANGE', key, #found[place], #found[place], 'WITHSCORES')[2])
-  if following and following < UNTAKEN then first = math.min(first or math.huge, following) end
-end
-local started, waiting, unseen = {}, {}, 0
-local last = call('ZCARD', deadlines) > 0 and tonumber(call('HGET', pushed, queue)) or 0
-if last > (tonumber(string.match(call('HGET', looks, queue) or '', '(%-?%d+):[%d%.]+$')) or 0) then unseen = 1 end
-if call('ZCOUNT', deadlines, UNTAKEN, '+inf') > 0 then
-  unseen = 1
-  local taken = math.max(last - call('LLEN', queue), 0)
-  local function score(number) return string.format('%d', UNTAKEN + number) end
-  started = call('ZRANGEBYSCORE', deadlines, score(0), score(taken), 'LIMIT', 0, batch)
-  for _, id in ipairs(call('ZRANGEBYSCORE', deadlines, '(' .. score(last), '+inf', 'LIMIT', 0, batch)) do
-    started[#started + 1] = id
+
+local function look()
+  local time = call('TIME')
+  local now = string.format('%d.%06d', time[1], time[2])
+  local ready, first = {}, nil
+  for place, key in ipairs({deadlines, delayed}) do
+    ready[place] = call('ZRANGEBYSCORE', key, '-inf', now, 'LIMIT', 0, batch - #(ready[1] or {}))
+    local following = tonumber(call('ZRANGE', key, #ready[place], #ready[place], 'WITHSCORES')[2])
+    if following and following < UNTAKEN then first = math.min(first or math.huge, following) end
   end
-  waiting = call('ZRANGEBYSCORE', deadlines, '(' .. score(taken), score(last), 'LIMIT', 0, oldest)
+  local started, waiting, unseen = {}, {}, 0
+  local last = call('ZCARD', deadlines) > 0 and tonumber(call('HGET', pushed, queue)) or 0
+  if last > (tonumber(string.match(call('HGET', looks, queue) or '', '(%-?%d+):[%d%.]+$')) or 0) then unseen = 1 end
+  if call('ZCOUNT', deadlines, UNTAKEN, '+inf') > 0 then
+    unseen = 1
+    local taken = math.max(last - call('LLEN', queue), 0)
+    local function score(number) return string.format('%d', UNTAKEN + number) end
+    started = call('ZRANGEBYSCORE', deadlines, score(0), score(taken), 'LIMIT', 0, batch)
+    for _, id in ipairs(call('ZRANGEBYSCORE', deadlines, '(' .. score(last), '+inf', 'LIMIT', 0, batch)) do
+      started[#started + 1] = id
+    end
+    waiting = call('ZRANGEBYSCORE', deadlines, '(' .. score(taken), score(last), 'LIMIT', 0, oldest)
+  end
+  return {first and string.format('%.6f', math.max(first - now, 0)) or '', started, waiting, ready[1], ready[2], now, unseen}
 end
-return {first and string.format('%.6f', math.max(first - now, 0)) or '', started, waiting, found[1], found[2], now, unseen}
+
+-- It only reads: types need a look only where a command fails.
+local done, found = pcall(look)
+if done then return found end
+return wrong_type({zset = {deadlines, delayed}, list = {queue}, hash = {pushed, looks}}) or error(found)
