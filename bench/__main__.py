@@ -67,7 +67,7 @@ def _mpush(quick: bool) -> list[Take]:
         lambda stage: figures.longest_move(stage, KIB, 50_000, rounds),
         lambda stage: figures.longest_move(stage, MIB, 200, rounds),
         *(partial(large.fanout, rounds=rounds, size=size, total=_large(quick)) for size in large.SIZES),
-        lambda stage: figures.idle(stage, 10 if quick else 30),
+        lambda stage: figures.idle(stage, 10 if quick else 60),
         lambda stage: figures.process(stage, rounds),
     ]
 

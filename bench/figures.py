@@ -3,7 +3,7 @@
 import statistics
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,6 +14,7 @@ from tests.harness import until
 
 KIB: Final = 1024
 MIB: Final = 1024 * 1024
+REPLICAS: Final = 24
 
 
 @dataclass(frozen=True)
@@ -191,14 +192,19 @@ def commands_a_second(stage: Stage, seconds: int) -> float:
 
 
 def idle(stage: Stage, seconds: int) -> list[Figure]:
-    """Commands a second, by the server's own count, and processor time of a service that has nothing to do."""
+    """Commands a second, by the server's own count, and processor time of services that have nothing to do."""
     with stage.mpush(2) as service:
         time.sleep(1)
         begin, spent = time.perf_counter(), cpu_seconds(service.pid)
         commands = commands_a_second(stage, seconds)
         elapsed, spent = time.perf_counter() - begin, cpu_seconds(service.pid) - spent
+    with ExitStack() as stack:
+        running = [stack.enter_context(stage.service(2)) for _ in range(REPLICAS)]
+        until(lambda: stage.blocked() == len(running))
+        each = commands_a_second(stage, seconds) / len(running)
     return [
         Figure("idle: commands a second, those inside scripts included", "/s", [commands], 2),
+        Figure(f"{REPLICAS} replicas idle: commands a second each, those inside scripts included", "/s", [each], 2),
         Figure("idle: processor", "%", [100 * spent / elapsed], 0.5),
     ]
 

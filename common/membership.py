@@ -23,6 +23,8 @@ from penstock.topology.registered import written
 S = TypeVar("S", bound=ServiceSettings)
 LOOKING: Final = 2
 """Instances of a namespace that look after the others while all renew once, on average: more would find the same."""
+LOOKING_ALONE: Final = 0.25
+"""The share of the renewals at which the only instance looks for others: one that came and died since."""
 WORDS: Final = 2_000
 """Words of one command: a script can pass on some 8,000 at most."""
 
@@ -83,7 +85,7 @@ class Membership(Generic[S]):
 
     async def _renew(self, context: Context[S]) -> None:
         self._renew_at = 0.0  # until all of it is done
-        looks = random.random() * max(self._orphans.owners, len(self._registry.alive) + 1) < LOOKING
+        looks = random.random() < self._looking
         self._presence = await self._registry.renew(compact=looks)
         if self._presence is Presence.HERE:
             await self._orphans.own(now=self._registry.renewed if self._in_reach else None)
@@ -91,6 +93,12 @@ class Membership(Generic[S]):
             if looks:
                 await self._look_after_others(context)
             self._renew_at = time.monotonic() + self._settings.service_renew
+
+    @property
+    def _looking(self) -> float:
+        """How likely this renewal is one that looks after the others."""
+        others = max(self._orphans.owners - 1, len(self._registry.alive))
+        return LOOKING / (1 + others) if others else LOOKING_ALONE
 
     async def _look_after_others(self, context: Context[S]) -> None:
         """Take over what dead instances left, and see that others find what they must know of this namespace."""

@@ -91,7 +91,10 @@ class Registry:
         return "" if lists == registry else lists
 
     async def renew(self, *, compact: bool = True) -> Presence:
-        """Keep the registration for another ``serviceExpire``. ``compact``: list it, and take the dead off the list."""
+        """Keep the registration for another ``serviceExpire``. ``compact``: list it, and take the dead off the list.
+
+        With ``compact`` also note which server this is. After a restart a run begins with it.
+        """
         try:
             renewed = await _renew(
                 self._redis,
@@ -110,7 +113,8 @@ class Registry:
         if not renewed:
             return await self._why_gone()
         self._renewed, order = renewed
-        self._server, self._refused = await self._server_id(), False
+        if compact or self._refused:
+            self._server, self._refused = await self._server_id(), False
         self.order = None if order is None else decoded(order)
         if compact:
             await self.compact()

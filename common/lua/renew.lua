@@ -13,10 +13,9 @@
 -- second run renews again.
 local found = redis.call('HMGET', instance, 'host', 'pid', 'reload')
 if found[1] ~= host or found[2] ~= pid then return false end
-redis.call('RENAMENX', instance, instance) -- changes nothing: after a write a full server refuses none
+redis.call('EXPIRE', instance, expire) -- first, since a full server refuses HSET unless a write came before
 local now = redis.call('TIME')[1]
 redis.call('HSET', instance, 'renewed', now, 'renew', renew)
-redis.call('EXPIRE', instance, expire)
 if tonumber(capacity) > 0 and not redis.call('LPOS', ids, id) and redis.call('LLEN', ids) < tonumber(capacity) then
   redis.call('RPUSH', ids, id)
 end

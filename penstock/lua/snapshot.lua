@@ -2,4 +2,4 @@
 --
 -- WITH commands
 -- Returns the replies in order. Run twice: reads again.
-return replies
+return replies_of_all()

@@ -1,11 +1,11 @@
--- Part of the scripts that do commands of the caller: `replies` are those to all of them, in order.
+-- Part of the scripts that do commands of the caller.
 --
 -- KEYS keys...    list   those that the commands are about, of any type, one for each command that has a key
 -- ARGV words...   for each command: its name, 1 if it has a key, how many words follow the key, and these words
--- Returns nothing by itself; the reply of a key of another type is an error with its name. Run twice: does them again.
+-- Returns nothing by itself; `replies_of_all` returns the replies in order. The reply of a key of another type is an
+-- error with its name. Run twice: does them again.
 local EXPECTED = {H = 'hash', L = 'list', X = 'stream', Z = 'zset'}
 local pcall = redis.pcall
-local replies, place, read = {}, 1, 0
 
 local function reply_of(name, key, first, last)
   if first > last then
@@ -17,17 +17,30 @@ local function reply_of(name, key, first, last)
   return pcall(unpack(command, 1, #command))
 end
 
-while words[place] do
-  local name, key, last = words[place], nil, place + 2 + words[place + 2]
-  if words[place + 1] == '1' then
-    read = read + 1
-    key = keys[read]
+local function failed(reply, why)
+  return type(reply) == 'table' and reply.err and string.find(reply.err, why, 1, true)
+end
+
+-- Call `make_room` with the key of a command that a full server refuses, and try it again.
+local function replies_of_all(make_room)
+  local replies, place, read = {}, 1, 0
+  while words[place] do
+    local name, key, first, last = words[place], nil, place + 3, place + 2 + words[place + 2]
+    if words[place + 1] == '1' then
+      read = read + 1
+      key = keys[read]
+    end
+    local reply = reply_of(name, key, first, last)
+    if make_room and failed(reply, 'OOM') then
+      make_room(key)
+      reply = reply_of(name, key, first, last)
+    end
+    if failed(reply, 'WRONGTYPE') then
+      reply = redis.error_reply('WRONGTYPE ' .. key .. ' holds a ' .. redis.call('TYPE', key).ok .. ', expected a '
+        .. (EXPECTED[string.sub(name, 1, 1)] or 'string'))
+    end
+    replies[#replies + 1] = reply
+    place = last + 1
   end
-  local reply = reply_of(name, key, place + 3, last)
-  if type(reply) == 'table' and reply.err and string.find(reply.err, 'WRONGTYPE', 1, true) then
-    reply = redis.error_reply('WRONGTYPE ' .. key .. ' holds a ' .. redis.call('TYPE', key).ok .. ', expected a '
-      .. (EXPECTED[string.sub(name, 1, 1)] or 'string'))
-  end
-  replies[#replies + 1] = reply
-  place = last + 1
+  return replies
 end
