@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help demo demo-tracked demo-sites demo-pipeline test test-all soak lint format bench bench-pipeline bench-peers container-check lock clean
+.PHONY: help demo demo-tracked demo-sites demo-pipeline test test-all test-soak soak lint format bench bench-pipeline bench-peers container-check lock clean
 
 help:  ## Print this help
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/\1|\2/p' Makefile | awk -F'|' '{ printf "make %-16s %s\n", $$1, $$2 }'
@@ -20,11 +20,15 @@ demo-sites: .venv/.ready  ## Run the sites composition: three servers, one down 
 demo-pipeline: .venv/.ready  ## Run the tracked composition, archived by Spark, with report and reconciliation (needs Java; REDIS=)
 	@$(BIN)/python -m compose.tracked.pipeline_demo
 
-test: lint  ## Run every check and every test but the slow ones
-	$(BIN)/python -m pytest --numprocesses 3 --dist loadgroup -m "not slow"
+test: lint  ## Run every check and the fast tests, 4 minutes: each promise once
+	$(BIN)/python -m pytest --numprocesses 4 --dist loadgroup -m "not slow"
 
-test-all: test  ## Run the slow tests, too: chaos on every composition
-	$(BIN)/python -m pytest --numprocesses 2 -m slow
+test-all: test  ## Run the slow tests, too: processes, kills, cut links, Spark, chaos (PENSTOCK_ROUNDS=20 kills a test)
+	$(BIN)/python -m pytest --numprocesses 4 --dist loadgroup -m slow
+
+test-soak: .venv/.ready  ## Kill services 200 times in each test of the reliability suite, and Spark 15 times
+	PENSTOCK_ROUNDS=200 $(BIN)/python -m pytest --numprocesses 2 tests/reliability
+	PENSTOCK_SPARK_ROUNDS=15 $(BIN)/python -m pytest tests/spark/test_kill.py tests/spark/test_pipeline.py -k killed
 
 SEEDS ?= 10
 SECONDS ?= 180

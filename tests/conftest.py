@@ -3,21 +3,30 @@
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
+import redis as sync
 from redis.asyncio import Redis
 
 from penstock.connection import cancellable
 from penstock.embedded import EmbeddedServer
-from penstock.spark.options import connect
 from tests.hop import Hop, Start
-from tests.spark import spark
 
-__all__ = ["spark"]
+SLOW: Final = {"process", "reliability", "spark"}
+"""Folders of tests that start processes of services, kill them many times, or need Java."""
 for _number, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
     if signal.getsignal(_number) is signal.SIG_IGN:  # under nohup: what the tests start would ignore it, too
         signal.signal(_number, _usual)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark all tests of the slow folders as slow, but for those that are marked as fast."""
+    here = Path(__file__).parent
+    for item in items:
+        if item.path.relative_to(here).parts[0] in SLOW and not item.get_closest_marker("fast"):
+            item.add_marker("slow")
 
 
 @pytest.fixture(scope="session")
@@ -49,7 +58,7 @@ async def fill(redis: "Redis") -> AsyncIterator[Callable[[], Awaitable[object]]]
 @pytest.fixture
 def here(redis_url: str) -> Iterator[Any]:
     """The server, with nothing in it, for whoever waits."""
-    with connect(redis_url) as client:
+    with sync.Redis.from_url(redis_url) as client:
         client.flushall()
         yield client
 

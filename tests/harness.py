@@ -5,12 +5,23 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 ROOT = Path(__file__).parent.parent
+ROUNDS: Final = int(os.environ.get("PENSTOCK_ROUNDS", "20"))
+"""How often a test that leaves a moment to chance tries it."""
+
+
+def rounds(enough: Callable[[], object] = lambda: True) -> Iterator[int]:
+    """Count ``ROUNDS``, and on until chance has met what the test is about, at most ten times as many."""
+    for number in count():
+        if number >= ROUNDS and (enough() or number >= 10 * ROUNDS):
+            return
+        yield number
 
 
 class Service:

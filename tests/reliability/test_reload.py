@@ -3,17 +3,17 @@
 import random
 import signal
 import time
+from collections import Counter
 from itertools import count
 from pathlib import Path
 
 import pytest
 import yaml
 
-from tests.harness import until
+from tests.harness import rounds, until
 from tests.reliability.nursery import Replica
 from tests.reliability.stage import Publisher, Stage, assert_accounted, assert_registry_clean
 
-ROUNDS = 40
 BASE = "work:pending"
 """How all names of pending lists begin."""
 
@@ -76,7 +76,7 @@ def test_two_replicas_that_reload_at_random_times_under_load_lose_and_double_not
     stage = reloading.stage
     until(lambda: all(map(stage.id_of, reloading.replicas)))
     with Publisher(stage, rng) as publisher:
-        for _ in range(ROUNDS):
+        for _ in rounds():
             time.sleep(rng.uniform(0, 0.06))  # not a wait for something: the time of the order is chance
             reloading.reload()
     until(reloading.is_settled)
@@ -91,18 +91,18 @@ def test_replicas_killed_while_their_settings_change_lose_and_double_nothing(
     reloading: Reloading, rng: random.Random
 ) -> None:
     stage = reloading.stage
-    killed, in_hand = set(), 0
+    killed, in_hand = set(), Counter[str]()
+    rarely = stage.service.name == "mpush"  # has one in hand for no longer than a script: see test_held.py for more
     with Publisher(stage, rng) as publisher:
-        for _ in range(ROUNDS):
+        for _ in rounds(lambda: in_hand or rarely):
             time.sleep(rng.uniform(0, 0.12))  # as above
             reloading.reload()
             time.sleep(rng.choice([0, rng.uniform(0, 0.02)]))
             killed.add(reloading.kill_one())
-            in_hand += bool(reloading.held())
+            in_hand.update(reloading.held())
     stage.forget(*(replica for replica in stage.replicas if not replica.running))
     until(reloading.is_settled)
     stage.stop()
     assert_accounted(stage, publisher.accepted)
     assert_registry_clean(stage, killed=filter(None, killed))
-    if stage.service.name != "mpush":  # which has one in hand for no longer than a script: see test_held.py for more
-        assert in_hand, "no kill met a message in hand: the test proves nothing"
+    assert in_hand or rarely, "no kill met a message in hand: the test proves nothing"

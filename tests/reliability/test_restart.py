@@ -4,6 +4,7 @@ import random
 import socket
 import time
 
+import pytest
 from redis import Redis
 
 from penstock.embedded import EmbeddedServer
@@ -16,6 +17,7 @@ RESUMES_WITHIN = 2.0
 """Seconds; what we promise."""
 
 
+@pytest.mark.fast
 def test_consumption_resumes_within_2_s_each_time_a_server_with_aof_restarts_under_load(
     staged: Staged, rng: random.Random
 ) -> None:

@@ -6,16 +6,15 @@ import time
 
 import pytest
 
+from tests.harness import rounds
 from tests.reliability.stage import Publisher, Stage, assert_accounted, assert_registry_clean
-
-ROUNDS = 50
 
 
 def test_two_replicas_told_to_stop_at_random_times_under_load_leave_nothing_behind(
     stage: Stage, rng: random.Random
 ) -> None:
     with Publisher(stage, rng) as publisher:
-        for _ in range(ROUNDS):
+        for _ in rounds():
             replicas = stage.listening(2)
             time.sleep(rng.uniform(0, 0.08))  # not a wait for something: the time of the signal is chance
             for replica in replicas:

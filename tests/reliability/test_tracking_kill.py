@@ -8,13 +8,15 @@ from collections import Counter
 import pytest
 
 from penstock.embedded import EmbeddedServer
+from tests.harness import rounds
 from tests.reliability.accounts import Books, assert_all_ended
 from tests.reliability.conftest import Staged
 from tests.reliability.jobs import WEIGHTS
 from tests.reliability.stage import Dispatching, QueueService, audited
 from tests.reliability.tracked_line import Line, Load
 
-KILLS = 200
+ENOUGH = 6_000
+"""Requests after which every kind has been met, in every state."""
 LONGEST_PEACE = 0.3
 """Seconds between two kills, at most; a service is at work within about a third of that."""
 
@@ -24,14 +26,14 @@ def service() -> QueueService:
     return Dispatching()
 
 
-def test_any_of_two_mdispatch_three_monitors_and_two_workers_killed_200_times_under_load_end_every_request_once(
+def test_any_of_two_mdispatch_three_monitors_and_two_workers_killed_again_and_again_under_load_end_every_request_once(
     staged: Staged, rng: random.Random
 ) -> None:
     in_hand: Counter[str] = Counter()
     with EmbeddedServer() as server:
         line = Line(staged, server, mdispatch=2, monitors=3, workers=2)
         with Load(line, rng, rate=250) as load:
-            for number in range(KILLS):
+            for number in rounds(lambda: len(load.accepted) > ENOUGH and len(+in_hand) == 3):
                 time.sleep(rng.uniform(0, LONGEST_PEACE))  # not a wait for something: the time of the kill is chance
                 victim = rng.choice(line.members)
                 if rng.random() < 0.5:

@@ -5,20 +5,25 @@ import time
 from pathlib import Path
 from typing import Final
 
+import pytest
+
 from penstock.embedded import EmbeddedServer
+from tests.harness import rounds
 from tests.reliability.nursery import Nursery
 from tests.reliability.stage import Publisher, assert_registry_clean
 from tests.reliability.two_servers import TwoServers, assert_once_in_order
 
-KILLS: Final = 200
+ENOUGH: Final = 4
+"""Kills that must meet messages on their way."""
 LONGEST_PEACE: Final = 0.25
 """Seconds between two kills, at most; a standby looks at the lease three times a second."""
 
 
-def test_any_of_three_replicas_killed_200_times_under_load_loses_and_doubles_nothing(
+@pytest.mark.fast
+def test_any_of_three_replicas_killed_again_and_again_under_load_loses_and_doubles_nothing(
     nursery: Nursery, tmp_path: Path, rng: random.Random
 ) -> None:
-    killed, in_hand, active = set(), 0, 0
+    killed, met, active = set(), list[int](), 0
     with (
         EmbeddedServer() as here,
         EmbeddedServer() as there,
@@ -26,7 +31,7 @@ def test_any_of_three_replicas_killed_200_times_under_load_loses_and_doubles_not
     ):
         with Publisher(stage, rng) as publisher:
             replicas = [stage.start() for _ in range(3)]
-            for _ in range(KILLS):
+            for _ in rounds(lambda: len(met) >= ENOUGH):
                 time.sleep(rng.uniform(0, LONGEST_PEACE))  # not a wait for something: the time of the kill is chance
                 which = rng.randrange(3)
                 was_active = stage.active() is replicas[which]
@@ -34,17 +39,17 @@ def test_any_of_three_replicas_killed_200_times_under_load_loses_and_doubles_not
                 killed.add(stage.id_of(replicas[which]))
                 if was_active:
                     active += 1
-                    in_hand += bool(stage.pending())
+                    met.extend([*stage.pending().values()][:1])
                     stage.let_the_lease_run_out()
                 stage.forget(replicas[which])
                 replicas[which] = stage.start()
         stage.forget(*(replica for replica in stage.replicas if not replica.running))
         stage.wait_until_settled()
         stage.stop()
-        print(f"{len(publisher.accepted)} messages; {active} kills of the active one, {in_hand} with some on their way")
+        print(f"{len(publisher.accepted)} messages; {active} kills of the active one, {len(met)} with some under way")
         assert_once_in_order(stage, publisher.accepted)
         assert_registry_clean(stage, killed=filter(None, killed))
-        assert in_hand > KILLS / 20, "too few kills met messages on their way: the test proves nothing"
+        assert len(met) >= ENOUGH, "too few kills met messages on their way: the test proves nothing"
 
 
 def test_a_standby_takes_over_from_a_killed_replica_when_its_lease_has_run_out(

@@ -1,0 +1,182 @@
+"""What every command says when it cannot go on: one clear line, never a traceback."""
+
+import asyncio
+import fcntl
+import json
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import typer
+from redis.asyncio import Redis
+
+from penstock.cli import app
+from penstock.embedded import EmbeddedServer
+from tests.cli.test_status import register
+from tests.commandline import PATIENCE, penstock
+from tests.tracked import bury, letter, policy
+
+COMMANDS = [
+    *(["status"], ["push", "in"], ["pull", "in"], ["audit", "ns"], ["stop", "ns", "1"], ["dead", "ns"]),
+    *(["revive", "ns", "1"], ["bury", "ns", "1"], ["touch", "ns", "1"], ["explain", "ns", "1"], ["trace", "ns", "1"]),
+]
+
+WITHOUT_REDIS = ("acl", "chaos", "report", "run", "shovel", "test")
+"""Commands that ask no server of ours, or are told of two."""
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+async def test_a_refused_connection_is_one_clear_line(command: list[str]) -> None:
+    started = time.monotonic()
+    result = await penstock(*command, redis="redis://user:secret@127.0.0.1:1/0")
+    assert (result.status, result.out) == (1, b"")
+    (line,) = result.error.splitlines()
+    assert line == (
+        "penstock: cannot reach redis://user:***@127.0.0.1:1/0: connection refused; "
+        "start a server there, or name another with --redis URL or REDIS"
+    )
+    assert time.monotonic() - started < 5
+
+
+async def test_a_wrong_password_is_told_without_it(tmp_path: Path) -> None:
+    with EmbeddedServer(directory=tmp_path, requirepass="right") as server:
+        url = server.url.replace("redis://", "redis://:secret@")
+        result = await penstock("status", redis=url)
+        assert result.status == 1
+        assert "refuses the login" in result.error
+        assert "secret" not in result.error
+        missing = await penstock("status", redis=server.url)
+        assert "refuses the login: Authentication required" in missing.error
+
+
+@pytest.mark.parametrize("url", ["nonsense", "http://localhost", "redis://host:port/0", ""])
+async def test_a_url_that_is_none_is_a_wrong_call(url: str) -> None:
+    result = await penstock("status", "--redis", url)
+    assert result.status == 2
+    assert "is not the URL of a server" in result.error
+    assert "Traceback" not in result.error
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("pull", "in", "--limit", "x"), "'--limit': expected a whole number, found 'x'"),
+        (("pull", "in", "--limit", "-1"), "'--limit': expected 0 or more, found '-1'"),
+    ],
+)
+async def test_an_option_that_is_wrong_is_told_what_was_expected_and_found(words: tuple[str, ...], said: str) -> None:
+    result = await penstock(*words)
+    assert result.status == 2
+    assert f"Error: Invalid value for {said}" in result.error
+
+
+async def test_help_and_wrong_calls() -> None:
+    helped = await penstock("--help")
+    assert helped.status == 0
+    registered = list(typer.main.get_group(app).commands)
+    assert {words[0] for words in COMMANDS} < set(registered)
+    for command in registered:
+        assert f"  {command} " in helped.text
+        told = (await penstock(command, "--help")).text
+        assert ("--redis" in told) is (command not in WITHOUT_REDIS)
+        assert "--json" in told
+    for wrong in (["nosuch"], ["push"], ["status", "--nosuch"], ["pull", "in", "--limit", "-1"]):
+        assert (await penstock(*wrong)).status == 2
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *("map", "map --live", "chaos", "plan", "apply --yes", "up", "test", "audit", "push in --file"),
+        *("lint", "lint --service mpush"),
+    ],
+)
+async def test_a_path_that_does_not_exist_is_the_same_wrong_call_everywhere(
+    command: str, tmp_path: Path, redis_url: str
+) -> None:
+    missing = tmp_path / "nothere"
+    result = await penstock(*command.split(), missing, redis=redis_url)
+    assert (result.status, result.out) == (2, b"")
+    assert result.error == f"penstock: {missing}: no such file or directory\n"
+
+
+async def test_a_file_of_no_known_service_says_how_to_name_it(tmp_path: Path) -> None:
+    (tmp_path / "some.yaml").write_text("in: a\n")
+    result = await penstock("lint", tmp_path / "some.yaml")
+    assert result.status == 1
+    assert "cannot tell which service this file is for: name it mpush-*.yaml or pass --service NAME (" in result.text
+
+
+async def test_empty_states_say_what_is_empty(redis: Redis, redis_url: str) -> None:
+    drawn = await penstock("map", "--live", "--once", redis=redis_url)
+    assert drawn.status == 0
+    assert drawn.error.startswith(f"penstock: no service has registered at {redis_url}: start one, or name another")
+    await register(redis, "demo", "3")
+    await redis.delete("demo:3", "demo:lists")
+    await redis.set("demo:shape", json.dumps({"service": "vpush", "ends": [], "watched": [], "watches": []}))
+    (row,) = (await penstock("status", "--json", redis=redis_url)).json["namespaces"]
+    assert (row["services"], row["instances"]) == (["vpush"], 0)
+
+
+def test_a_pull_from_nothing_says_so_on_a_terminal(redis_url: str) -> None:
+    told = on_a_terminal(80, "pull", "nothing", redis=redis_url)
+    assert told == "penstock: nothing is empty or does not exist: nothing to take (--follow waits)\n"
+
+
+async def test_tables_break_no_word_on_a_terminal_of_80_columns(redis: Redis, redis_url: str) -> None:
+    raw = letter("12", b"x" * 50, reason="badRequest", error="it is not what was expected", queue="demo:work:of:many")
+    await policy(redis)
+    await bury(redis, raw)
+    seen = await asyncio.to_thread(on_a_terminal, 80, "dead", "demo", redis=redis_url)
+    assert max(map(len, seen.splitlines())) <= 80
+    lines = [line.rstrip() for line in seen.splitlines()]
+    block = "id           12", "  reason     badRequest", "  queue      demo:work:of:many", f"  message    {'x' * 50}"
+    assert [line for line in lines if line in block] == list(block), seen
+    wide = await asyncio.to_thread(on_a_terminal, 200, "dead", "demo", redis=redis_url)
+    assert "│ 12 │ badRequest │" in wide
+
+
+def on_a_terminal(columns: int, *words: str, redis: str) -> str:
+    """Return what the command prints, both outputs in one, on a terminal of that width; without colours."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+    environment |= {"REDIS": redis, "TERM": "xterm"}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "penstock", *words], stdin=theirs, stdout=theirs, stderr=theirs, env=environment
+    )
+    os.close(theirs)
+    seen = b""
+    with os.fdopen(ours, "rb", buffering=0) as terminal, suppress(OSError):  # EIO: nobody has the other end
+        while piece := terminal.read(65_536):
+            seen += piece
+    assert process.wait(PATIENCE) == 0
+    return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", seen.decode()).replace("\r", "")
+
+
+async def test_redis_can_be_named_by_a_file_or_another_variable(
+    tmp_path: Path, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """REDIS_FILE, ``--redis @FILE`` and ``--redis env:NAME``; the option wins, and two that are set are a mistake."""
+    (tmp_path / "url").write_text(f"{redis_url}\n")
+    monkeypatch.setenv("ANOTHER", redis_url)
+    for words in (("--redis", f"@{tmp_path}/url"), ("--redis", "env:ANOTHER")):
+        assert (await penstock("status", *words, redis="redis://127.0.0.1:1")).status == 0
+    monkeypatch.setenv("REDIS_FILE", str(tmp_path / "url"))
+    assert (await penstock("status")).status == 0
+    assert (await penstock("status", "--redis", redis_url)).status == 0
+    both = await penstock("status", redis=redis_url)
+    assert both.status == 2
+    assert "REDIS and REDIS_FILE are both set: unset one of them" in both.error
+    (tmp_path / "url").write_text("redis://:s3cret@127.0.0.1:1")
+    away = await penstock("status")
+    assert away.status == 1
+    assert "cannot reach redis://:***@127.0.0.1:1" in away.error

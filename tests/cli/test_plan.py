@@ -1,0 +1,453 @@
+"""penstock plan and apply: a composition is changed while messages flow; none is lost, doubled or out of order."""
+
+import asyncio
+import json
+import signal
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+
+from penstock.changes import Wishes
+from penstock.changes.performing import perform, prepare
+from penstock.cli.plan import _Call, _planned
+from tests.cli.running import FAN, SEND, TRACK, Composition, Producer
+from tests.commandline import running, until
+
+
+@pytest.fixture
+def mine(tmp_path: Path, redis: Redis, redis_url: str) -> Iterator[Composition]:
+    (tmp_path / "mine").mkdir()
+    with ExitStack() as ends:
+        yield Composition(tmp_path / "mine", redis, redis_url, ends)
+
+
+@pytest.fixture
+async def load(redis: Redis, redis_url: str) -> AsyncIterator[Producer]:
+    async with Redis.from_url(redis_url) as other:
+        yield Producer(other, "in")
+
+
+async def holds(mine: Composition) -> None:
+    result = await mine.penstock("audit")
+    assert (result.status, result.error) == (0, "")
+
+
+def steps(words: str) -> list[str]:
+    return [step["step"] for step in json.loads(words)["steps"]]
+
+
+async def test_nothing_to_do_is_said(mine: Composition) -> None:
+    await mine.start("mpush", **FAN)
+    result = await mine.penstock("plan", "--check")
+    assert (result.status, result.text) == (0, f"{mine.directory}: nothing to do\n")
+    assert (await mine.apply()).status == 0
+
+
+async def test_the_plan_is_a_table_and_changes_nothing(mine: Composition) -> None:
+    await mine.start("mpush", **FAN)
+    mine.change("mpush", out=["a", "b", "c"])
+    before = await mine.redis.dbsize()
+    result = await mine.penstock("plan")
+    assert result.status == 0
+    assert "│ 1 │ reload │ fan │ out: + c │" in result.text
+    assert (await mine.penstock("plan", "--check")).status == 1
+    assert await mine.redis.dbsize() == before
+    found = (await mine.penstock("plan", "--json")).json
+    assert found == {"steps": [{"step": "reload", "namespace": "fan", "words": "out: + c", "refused": None}]}
+
+
+async def test_a_subscriber_is_added_under_load(mine: Composition, load: Producer) -> None:
+    await mine.start("mpush", **FAN)
+    async with load.pushing():
+        await load.more()
+        mine.change("mpush", out=["a", "b", "c"])
+        result = await mine.apply()
+        assert (result.status, result.error) == (0, "")
+        await load.more()
+    await mine.settled("in")
+    everything = [*range(1, load.pushed + 1)]
+    assert await mine.held("a") == await mine.held("b") == everything
+    late = await mine.held("c")
+    assert 50 <= len(late) < load.pushed
+    assert late == everything[-len(late) :]
+    await holds(mine)
+
+
+async def test_registrations_may_lie_on_another_server(mine: Composition, redis_url: str) -> None:
+    await mine.start("mpush", **FAN, serviceRedis=redis_url.removesuffix("0") + "1")
+    mine.change("mpush", out=["a", "b", "c"])
+    assert (await mine.apply()).status == 0
+    assert (await mine.penstock("plan", "--check")).status == 0
+    assert await mine.redis.hget("fan:lists", "c") == b"out"
+
+
+async def test_an_instance_that_has_started_since_the_change_needs_no_order(mine: Composition) -> None:
+    await mine.start("mpush", **FAN)
+    mine.change("mpush", out=["a", "b", "c"])
+    assert (await mine.apply()).status == 0
+    second = int(str(await mine.redis.hget("fan:1", "reloaded")).split()[2].partition(".")[0])
+
+    async def is_later() -> bool:
+        return (await mine.redis.time())[0] > second
+
+    await until(is_later)
+    await mine.start("mpush")
+    assert (await mine.penstock("plan", "--check")).status == 0
+
+
+async def test_a_list_that_two_have_filled_is_deleted_when_both_have_left_it(mine: Composition) -> None:
+    second: dict[str, Any] = {"redisNamespace": "second", "in": "a", "pending": "second:pending", "out": ["b", "x"]}
+    await mine.start("mpush-2", **second)
+    await mine.start("mpush", **FAN)
+    mine.change("mpush", out=["a"])
+    mine.change("mpush-2", out=["x"])
+    assert steps((await mine.penstock("plan", "--drop", "--json")).text) == ["reload", "reload", "drop"]
+
+
+async def test_a_new_subscriber_gets_what_another_one_still_holds(mine: Composition, load: Producer) -> None:
+    await mine.start("mpush", **FAN)
+    async with load.pushing():
+        await load.more(3_000)
+        await mine.redis.rpop("a", 20)
+        mine.change("mpush", out=["a", "b", "c"])
+        assert (await mine.apply("--backfill", "c=a")).status == 0
+        await load.more()
+    await mine.settled("in")
+    assert await mine.held("c") == await mine.held("a") == [*range(21, load.pushed + 1)]
+    await holds(mine)
+    again = await mine.apply("--backfill", "c=a", "--json")
+    assert (again.status, [step["done"] for step in again.json["steps"]]) == (0, ["0 copied"])
+    assert len(await mine.held("c")) == load.pushed - 20
+
+
+@pytest.mark.parametrize(
+    ("out", "backfill", "words"),
+    [
+        (["a", "b", "c"], "c=d", "d is no output of fan that stays one"),
+        (["a", "c"], "c=b", "b is no output of fan that stays one"),
+        (["a", "b", "old"], "old=a", "old was an output before"),
+    ],
+)
+async def test_a_back_fill_that_cannot_be_exact_is_refused(
+    mine: Composition, out: list[str], backfill: str, words: str
+) -> None:
+    await mine.start("mpush", **FAN)
+    await mine.redis.hset("fan:metrics:taken", "old", 7)
+    mine.change("mpush", out=out)
+    result = await mine.penstock("plan", "--backfill", backfill)
+    assert (result.status, words in result.error) == (1, True)
+
+
+async def test_a_removed_subscriber_is_refused_while_its_list_holds_messages(mine: Composition, load: Producer) -> None:
+    await mine.start("mpush", **FAN)
+    async with load.pushing():
+        await load.more()
+        mine.change("mpush", out=["a"])
+        for command in ("plan", "apply"):
+            result = await mine.penstock(command, *(["--yes"] if command == "apply" else []))
+            assert result.status == 1
+            assert "fan: b holds " in result.error
+            assert "--drain waits until its reader has emptied it, --drop deletes what is in it" in result.error
+        await load.more()
+    await mine.settled("in")
+    assert await mine.held("b") == [*range(1, load.pushed + 1)]
+    assert not await mine.redis.exists("fan:changes")
+
+
+async def test_a_removed_subscriber_is_drained_by_its_reader(mine: Composition, load: Producer) -> None:
+    await mine.start("mpush", **FAN)
+    got: list[int] = []
+
+    async def read() -> None:
+        async with Redis.from_url(mine.settings["mpush"]["redis"]) as reader:
+            while True:
+                got.extend(int(number) for number in await reader.rpop("b", 7) or [])
+                await asyncio.sleep(0.005)
+
+    async with load.pushing():
+        await load.more(500)
+        mine.change("mpush", out=["a"])
+        reader = asyncio.create_task(read())
+        result = await mine.apply("--drain")
+        assert (result.status, result.error) == (0, "")
+        reader.cancel()
+        await load.more()
+    await mine.settled("in")
+    assert await mine.held("a") == [*range(1, load.pushed + 1)]
+    assert got == [*range(1, len(got) + 1)]
+    assert len(got) == int(await mine.redis.hget("fan:metrics:delivered", "b") or 0)
+    assert not await mine.redis.exists("b", "fan:changes")
+    await holds(mine)
+
+
+async def test_a_drain_that_nobody_does_ends_and_goes_on_when_called_again(mine: Composition) -> None:
+    await mine.start("mpush", **FAN)
+    await mine.redis.lpush("in", 1, 2)
+    await mine.settled("in")
+    mine.change("mpush", out=["a"])
+    result = await mine.apply("--drain", "--wait", "2")
+    assert result.status == 1
+    assert "b holds 2 messages after 2 s: does anybody take from it?" in result.error
+    assert "1 of 2 steps are done; not done: drain wait until b is empty. Apply again" in result.error
+    refused = await mine.penstock("plan")
+    assert (refused.status, "b holds 2 messages" in refused.error) == (1, True)
+    await mine.redis.rpop("b", 2)
+    assert (await mine.apply("--drain")).status == 0
+    assert (await mine.penstock("plan", "--check")).status == 0
+
+
+async def test_a_removed_subscriber_is_dropped_and_counted(mine: Composition, load: Producer) -> None:
+    await mine.start("mpush", **FAN)
+    async with load.pushing():
+        await load.more()
+        mine.change("mpush", out=["a"])
+        result = await mine.apply("--drop", "--json")
+        assert result.status == 0
+        await load.more()
+    await mine.settled("in")
+    dropped = int(await mine.redis.hget("fan:metrics:dropped", "b") or 0)
+    assert result.json["steps"][1]["done"] == f"{dropped:,} dropped"
+    assert dropped >= 50
+    assert await mine.redis.hget("fan:metrics:delivered", "b") == b"0"
+    assert await mine.held("a") == [*range(1, load.pushed + 1)]
+    assert not await mine.redis.exists("b", "fan:changes")
+    await holds(mine)
+
+
+async def test_what_is_read_is_renamed_in_order_where_producers_went_first(mine: Composition, load: Producer) -> None:
+    """The service has a backlog under the old name, when messages come under the new one."""
+    await mine.start("mpush", **FAN, maxLength=60)
+    async with load.pushing():
+        await load.more(200)
+        load.target = "new"
+        await load.more()
+        mine.change("mpush", **{"in": "new"}, maxLength=None)
+        assert steps((await mine.penstock("plan", "--json")).text) == ["move", "reload", "move"]
+        result = await mine.apply()
+        assert (result.status, result.error) == (0, "")
+        await load.more()
+    await mine.settled("in", "new")
+    assert await mine.held("a") == await mine.held("b") == [*range(1, load.pushed + 1)]
+    await holds(mine)
+
+
+async def test_what_is_read_is_renamed_in_order_where_producers_stay(mine: Composition, load: Producer) -> None:
+    """What they push to the old name waits there until the next call."""
+    await mine.start("mpush", **FAN)
+    async with load.pushing():
+        await load.more()
+        mine.change("mpush", **{"in": "new"})
+        result = await mine.apply()
+        assert result.status == 0
+        await load.more()
+        assert (await mine.penstock("plan", "--json")).json["steps"][0]["to"] == "new"
+        result = await mine.apply()
+        assert "messages have come to in meanwhile: push to new, and apply again" in result.error
+    assert (await mine.apply()).status == 0
+    await mine.settled("in", "new")
+    assert await mine.held("a") == await mine.held("b") == [*range(1, load.pushed + 1)]
+    assert await mine.redis.hgetall("fan:changes") == {b"in": b"moved new"}
+    assert (await mine.penstock("plan", "--check")).status == 0
+    await holds(mine)
+
+
+async def test_an_output_is_renamed_under_load(mine: Composition, load: Producer) -> None:
+    await mine.start("mpush", **FAN)
+    async with load.pushing():
+        await load.more()
+        mine.change("mpush", out=["a", "c"])
+        assert steps((await mine.penstock("plan", "--json")).text) == ["reload", "empty"]
+        result = await mine.apply("--rename", "b=c")
+        assert (result.status, result.error) == (0, "")
+        await load.more()
+    await mine.settled("in")
+    assert await mine.held("a") == await mine.held("c") == [*range(1, load.pushed + 1)]
+    assert not await mine.redis.exists("b")
+    assert await mine.redis.hgetall("fan:metrics:taken") == {
+        name: str(load.pushed).encode() for name in (b"a", b"c", b"count")
+    }
+    await holds(mine)
+    assert (await mine.apply("--rename", "b=c")).status == 0
+
+
+async def test_a_list_between_two_services_is_renamed_in_order(mine: Composition, load: Producer) -> None:
+    """Its reader sees every message once, the older ones first, though it has a backlog."""
+    await mine.start("mpush", **FAN)
+    await mine.start("mdispatch", **TRACK)
+    async with load.pushing():
+        await load.more(2_000)
+        mine.change("mdispatch", **{"in": "c"}, out="jobs")
+        mine.change("mpush", out=["a", "c"])
+        assert steps((await mine.penstock("plan", "--json")).text) == ["reload", "move", "reload", "move"]
+        assert (await mine.apply()).status == 0
+        await load.more()
+    await mine.settled("in", "b", "c")
+    assert await mine.held("jobs") == [*range(1, load.pushed + 1)]
+    assert not await mine.redis.exists("work", "b")
+    queues = {await mine.redis.hget(f"track:message:{id}", "queue") for id in (1, load.pushed)}
+    assert queues == {b"jobs"}
+    await holds(mine)
+
+
+async def test_what_nobody_would_read_any_more_is_drained_before_its_reader_leaves(mine: Composition) -> None:
+    await mine.start("mpush", **FAN)
+    track = await mine.start("mdispatch", **TRACK)
+    track.signal(signal.SIGSTOP)
+    await mine.redis.lpush("b", 1, 2, 3)
+    mine.change("mdispatch", **{"in": "a"})
+    refused = await mine.penstock("plan")
+    assert (refused.status, "messages: --drain waits until its reader" in refused.error) == (1, True)
+    assert steps((await mine.penstock("plan", "--drop", "--json")).text) == ["reload", "drop"]
+    assert steps((await mine.penstock("plan", "--drain", "--json")).text) == ["drain", "reload"]
+    track.signal(signal.SIGCONT)
+    assert (await mine.apply("--drain")).status == 0
+    await mine.settled("b")
+    assert await mine.held("work") == [1, 2, 3]
+    assert (await mine.penstock("plan", "--check")).status == 0
+
+
+async def test_settings_that_cannot_be_used_are_refused_by_the_service_which_runs_on(
+    mine: Composition, load: Producer
+) -> None:
+    """The file here is right, the one that the service reads is not, or is another one."""
+    there = mine.directory.parent / "there.yaml"
+    mine.change("mpush", **FAN)
+    right = (mine.directory / "mpush.yaml").read_text()
+    there.write_text(right)
+    await mine.start("mpush", reads=there)
+    async with load.pushing():
+        mine.change("mpush", out=["a", "b", "c"])
+        result = await mine.apply()
+        assert (result.status, "it reads another file than the one here" in result.error) == (1, True)
+        there.write_text(right.replace("- b", "- in"))
+        result = await mine.apply()
+        assert result.status == 1
+        assert "fan:1 refuses: " in result.error
+        assert 'there.yaml:2: out: "in" is `in` as well' in result.error
+        assert "0 of 1 steps are done; not done: reload out: + c. Apply again to go on" in result.error
+        await load.more()
+    await mine.settled("in")
+    assert await mine.held("a") == await mine.held("b") == [*range(1, load.pushed + 1)]
+
+
+async def test_a_file_that_cannot_be_used_changes_nothing(mine: Composition) -> None:
+    await mine.start("mpush", **FAN)
+    mine.change("mpush", out=["a", "in"])
+    result = await mine.apply()
+    assert result.status == 1
+    assert f"{mine.directory}/mpush.yaml:" in result.error
+
+
+async def test_what_needs_a_restart_is_refused_before_anything_is_done(mine: Composition) -> None:
+    await mine.start("mpush", **FAN)
+    await mine.start("vpush", **SEND)
+    mine.change("mpush", out=["a", "b", "c"])
+    mine.change("vpush", out="farther")
+    result = await mine.apply()
+    assert result.status == 1
+    assert "send: out cannot change while it runs: restart it" in result.error
+    assert not await mine.redis.hexists("fan:1", "reload")
+
+
+async def test_what_does_not_run_is_told(mine: Composition) -> None:
+    await mine.start("mpush", **FAN)
+    mine.change("mpush", out=["a", "b", "c"])
+    mine.change("mdispatch", **TRACK)
+    (mine.directory / "Procfile").write_text(
+        f"track: python -m services.mdispatch --props {mine.directory}/mdispatch.yaml\n"
+    )
+    result = await mine.apply()
+    assert (result.status, result.error) == (1, "penstock: track: it does not run: start it\n")
+    assert await mine.redis.hexists("fan:1", "reloaded")
+
+
+@pytest.mark.parametrize("done", [0, 1, 2, 3])
+async def test_a_call_that_was_killed_between_two_steps_is_followed_by_the_next(
+    mine: Composition, load: Producer, done: int
+) -> None:
+    await mine.start("mpush", **FAN)
+    await mine.start("mdispatch", **TRACK)
+    async with load.pushing():
+        await load.more()
+        mine.change("mdispatch", **{"in": "c"}, out="jobs")
+        mine.change("mpush", out=["a", "c"])
+        await begin(mine, done)
+        await load.more()
+        assert (await mine.apply()).status == 0
+        await load.more()
+    await mine.settled("in", "b", "c")
+    assert await mine.held("jobs") == await mine.held("a") == [*range(1, load.pushed + 1)]
+    assert not await mine.redis.exists("work", "b")
+    await holds(mine)
+
+
+async def begin(mine: Composition, steps: int) -> None:
+    """What ``penstock apply`` does until it is killed after so many steps."""
+    call = _Call(mine.directory, Wishes(), None, json=False)
+    async with _planned(call) as found:
+        assert len(found.steps) == 4
+        await prepare(found)
+        for step in found.steps[:steps]:
+            await perform(step, 20)
+
+
+async def test_a_call_that_is_killed_while_it_waits_for_an_answer_is_followed_by_the_next(
+    mine: Composition, load: Producer
+) -> None:
+    """Of two instances the one was told, the other not: what has registered says nothing of that."""
+    await mine.start("mpush", **FAN)
+    await mine.start("mpush")
+    mine.services["mpush"].signal(signal.SIGSTOP)
+    async with load.pushing():
+        mine.change("mpush", out=["a", "b", "c"])
+        async with running("apply", mine.directory, "--yes", redis=None) as process:
+
+            async def is_told() -> bool:
+                return bool(await mine.redis.hexists("fan:2", "reload"))
+
+            await until(is_told)
+            process.send_signal(signal.SIGKILL)
+        mine.services["mpush"].signal(signal.SIGCONT)
+
+        async def has_answered() -> bool:
+            return bool(await mine.redis.hexists("fan:2", "reloaded"))
+
+        await until(has_answered)
+        assert not await mine.redis.hexists("fan:1", "reload")
+        assert steps((await mine.penstock("plan", "--json")).text) == ["reload"]
+        assert (await mine.apply()).status == 0
+        assert await mine.redis.hexists("fan:1", "reloaded")
+        assert (await mine.penstock("plan", "--check")).status == 0
+        before = load.pushed
+        await load.more()
+    await mine.settled("in")
+    assert sorted(await mine.held("a")) == [*range(1, load.pushed + 1)]
+    assert {*await mine.held("c")} >= {*range(before + 1, load.pushed + 1)}
+    await holds(mine)
+
+
+async def test_without_a_terminal_it_is_not_done_unless_said(mine: Composition) -> None:
+    result = await mine.penstock("apply")
+    assert (
+        result.status,
+        "cannot ask without a terminal: run penstock plan first, then pass --yes" in result.error,
+    ) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--drain", "--drop"], "exclude each other"),
+        (["--rename", "a"], "--rename takes two names of lists with = between them"),
+        (["--rename", "a=c"], "a is no list that the files take away: expected one of none"),
+        (["--backfill", "x=a"], "x is no output of a service that copies to several"),
+    ],
+)
+async def test_a_wish_that_does_not_fit_is_told(mine: Composition, words: list[str], message: str) -> None:
+    mine.change("mpush", **FAN)
+    result = await mine.penstock("plan", *words)
+    assert (result.status > 0, message in result.error) == (True, True)

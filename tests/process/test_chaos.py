@@ -1,0 +1,134 @@
+"""Chaos finds what is wrong with a composition, with the right count, and nothing where nothing is."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from penstock.chaos.plan import Chosen
+from penstock.chaos.report import told
+from penstock.chaos.run import Report, Run
+from penstock.topology.files import read
+from tests.harness import ROOT
+from tests.process.chaos_programs import IN, OUT, RIGHT, SECOND, WORKING
+
+CHANCES: Final = ("SIGTERM", "restart", "SCRIPT FLUSH", "CLIENT PAUSE", "maxmemory", "slow link", "swallowed")
+
+
+def composed(directory: Path, program: str, *out: str, ordered: bool = False) -> Path:
+    """A composition of one program."""
+    (directory / "Procfile").write_text(f"mover: exec python -m tests.process.chaos_programs {program}\n")
+    order = ", ordered: true" if ordered else ""
+    said = f"programs:\n  mover: {{reads: {IN}, writes: [{', '.join(out)}], keeps: {WORKING}{order}}}\n"
+    (directory / "composition.yaml").write_text(said)
+    return directory
+
+
+async def broken(directory: Path, **chosen: object) -> Report:
+    options: dict[str, object] = {"seed": 1, "rounds": 0, "lanes": 8}
+    return await Run(read(directory), Chosen(**{**options, **chosen}), lambda *_: None).report()  # type: ignore[arg-type]
+
+
+def harm(report: Report) -> dict[str, Counter[str]]:
+    """By fault: where how many messages were lost, or came twice."""
+    found: dict[str, Counter[str]] = {}
+    for outcome in report.outcomes:
+        point = outcome.injection.point
+        if point and (outcome.lost or outcome.doubled):
+            count = Counter({"lost": outcome.lost, "doubled": outcome.doubled})
+            name = f"{outcome.injection.fault}: {point.phase} {point.shape}"
+            found[name] = found.get(name, Counter()) + count
+    return found
+
+
+def at(fault: str, *phases: str, **counts: int) -> dict[str, Counter[str]]:
+    """The same at a command of each phase in which it is sent, ``flow`` if no other is named."""
+    when, _, shape = fault.partition(": ")
+    return {
+        f"{kind} {when}: {phase} {shape}": Counter(counts)
+        for kind in ("cut", "kill -9")
+        for phase in phases or ("flow",)
+    }
+
+
+async def test_a_message_that_is_popped_and_then_pushed_is_lost_in_between(tmp_path: Path) -> None:
+    report = await broken(composed(tmp_path, "pops_and_pushes", OUT))
+    assert not report.holds
+    assert harm(report) == at(f"before the reply: BRPOP {IN}", "start", "flow", lost=1) | at(
+        f"before the command: LPUSH {OUT}", lost=1
+    )
+    assert all(outcome.met for outcome in report.outcomes)
+
+
+async def test_a_message_that_is_acknowledged_before_it_is_pushed_is_lost_in_between(tmp_path: Path) -> None:
+    report = await broken(composed(tmp_path, "acknowledges_first", OUT))
+    expected = at("before the reply: LREM shop:working", lost=1) | at(f"before the command: LPUSH {OUT}", lost=1)
+    stuck = at(f"before the reply: BLMOVE {IN} shop:working", "start", "flow", lost=1) | at(
+        "before the command: LREM shop:working", lost=1
+    )
+    assert harm(report) == expected | stuck
+    left = {place for outcome in report.outcomes for place in outcome.whereabouts}
+    assert left == {"shop:working"}, "a message that nobody goes back for is found"
+
+
+async def test_a_fan_out_outside_a_transaction_doubles_what_was_half_done(tmp_path: Path) -> None:
+    report = await broken(composed(tmp_path, "fans_out_bit_by_bit", OUT, SECOND))
+    assert harm(report) == (
+        at(f"before the reply: LPUSH {OUT}", doubled=1)
+        | at(f"before the command: LPUSH {SECOND}", doubled=1)
+        | at(f"before the reply: LPUSH {SECOND}", doubled=2)
+        | at("before the command: LREM shop:working", doubled=2)
+    )
+
+
+async def test_what_settles_in_one_transaction_raises_no_alarm(tmp_path: Path) -> None:
+    directory = composed(tmp_path, "settles_at_once", OUT, SECOND)
+    report = await broken(directory)
+    assert harm(report) == {}
+    assert report.holds
+    assert {outcome.met for outcome in report.outcomes} == {True}
+    chance = await broken(directory, rounds=20, faults=CHANCES)
+    assert len(chance.outcomes) >= 20 * len(CHANCES)
+    assert [outcome for outcome in chance.outcomes if outcome.broken] == []
+
+
+async def test_a_program_that_says_it_keeps_the_order_is_blamed_where_it_does_not(tmp_path: Path) -> None:
+    kinds = ("kill -9 before", "cut before")
+    program = composed(tmp_path, "puts_back_at_the_wrong_end", OUT)
+    silent = await broken(program, faults=kinds)
+    assert sum(outcome.reordered for outcome in silent.outcomes) > 5
+    assert silent.holds, "it promises no order"
+    composed(tmp_path, "puts_back_at_the_wrong_end", OUT, ordered=True)
+    report = await broken(program, faults=kinds)
+    blamed = [outcome for outcome in report.outcomes if outcome.broken]
+    assert not report.holds
+    assert {outcome.lost + outcome.doubled for outcome in blamed} == {0}
+    assert any("mover flow: EXEC: " in told(outcome) for outcome in blamed), "it is killed with one in hand"
+    assert all(" out of order of " in told(outcome) for outcome in blamed)
+
+
+@pytest.mark.parametrize("program", RIGHT)
+async def test_a_right_program_keeps_the_order_that_it_promises(tmp_path: Path, program: str) -> None:
+    report = await broken(composed(tmp_path, program, OUT, ordered=True), rounds=1)
+    assert [told(outcome) for outcome in report.outcomes if outcome.broken] == []
+
+
+async def test_what_a_program_loses_without_any_fault_is_seen_in_a_round_without_one(tmp_path: Path) -> None:
+    directory = composed(tmp_path, "loses_one_of_three_hundred", OUT)
+    report = await broken(directory, faults=["no fault"])
+    (outcome,) = report.outcomes
+    assert (outcome.lost, outcome.pushed) == (3, 1_000)
+    assert told(outcome) == "no fault: 3 lost of 1000 messages"
+
+
+async def test_every_service_passes_every_point_and_all_that_happens_by_chance() -> None:
+    """mpush, mdispatch, monitor and vpush, and a worker, with messages through all of them."""
+    report = await broken(ROOT / "tests" / "every", rounds=1, lanes=6)
+    services = Counter(point.process for point in report.points)
+    print(f"{services.total()} points, {len(report.outcomes)} faults: {dict(services)}")
+    assert min(services[name] for name in ("mpush", "mdispatch", "monitor", "vpush")) > 30
+    assert [told(outcome) for outcome in report.outcomes if outcome.broken] == []
+    assert report.books == []
+    unmet = [str(outcome.injection) for outcome in report.outcomes if not outcome.met]
+    assert len(unmet) < len(report.outcomes) / 20, unmet

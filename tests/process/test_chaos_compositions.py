@@ -1,0 +1,26 @@
+"""``penstock chaos`` with its default plan on every composition of ``compose/``."""
+
+from pathlib import Path
+
+import pytest
+
+from penstock.chaos.plan import Chosen
+from penstock.chaos.report import told
+from penstock.chaos.run import Run
+from penstock.topology.files import read_sound
+from tests.commandline import ROOT
+
+COMPOSITIONS = sorted(file.parent for file in ROOT.glob("compose/*/Procfile"))
+
+
+@pytest.mark.parametrize("directory", COMPOSITIONS, ids=lambda directory: directory.name)
+async def test_chaos_breaks_no_promise_of_a_composition(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    said: list[str] = []
+    report = await Run(read_sound(directory.relative_to(ROOT)), Chosen(seed=1), lambda *_: None, said.append).report()
+    print(f"{said}; {report.seconds:.0f} s")
+    assert [told(outcome) for outcome in report.outcomes if outcome.broken] == []
+    assert report.books == []
+    unmet = [str(outcome.injection) for outcome in report.outcomes if not outcome.met]
+    assert len(unmet) < len(report.outcomes) / 20, unmet
+    assert "at a time: about " in said[-1]

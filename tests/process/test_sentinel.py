@@ -1,0 +1,144 @@
+"""A service finds its server through Sentinel, and the next one when that is gone."""
+
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+from redis.asyncio.sentinel import MasterNotFoundError
+from redis.exceptions import AuthenticationError, ConnectionError
+
+from penstock.connection import connect, masked
+from penstock.embedded import EmbeddedServer, binary, free_port
+from tests.commandline import until
+from tests.harness import Service
+from tests.process.tls import certificate, encrypted, needs_openssl
+
+
+@contextmanager
+def sentinel(
+    directory: Path, port_of_server: int, password: str = "", *own: str, host: str = "127.0.0.1", down_after: int = 300
+) -> Iterator[int]:
+    """A sentinel's port; it calls the server by the name ``mine`` and finds its replicas; ``own`` are lines of its own.
+
+    After ``down_after`` milliseconds without an answer it holds a server for dead.
+    """
+    port, configuration = free_port(), directory / "sentinel.conf"
+    options: dict[str, Any] = {"down-after-milliseconds": down_after, "failover-timeout": 1000}
+    options |= {"auth-pass": password} if password else {}
+    configuration.write_text(
+        f"port {port}\nbind 127.0.0.1\ndir {directory}\n"
+        + "".join(f"{line}\n" for line in own)
+        + f"sentinel monitor mine {host} {port_of_server} 1\n"
+        + "".join(f"sentinel {name} mine {value}\n" for name, value in options.items())
+    )
+    process = subprocess.Popen([binary(), configuration, "--sentinel"], stdout=subprocess.DEVNULL)
+    try:
+        yield port
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+@asynccontextmanager
+async def asking(port: int, login: str = "") -> AsyncIterator["Redis"]:
+    async with connect(f"redis://{login}127.0.0.1:{port}") as client:
+
+        async def answers() -> bool:
+            try:
+                return bool(await client.ping())
+            except ConnectionError:
+                return False
+
+        await until(answers)
+        yield client
+
+
+async def test_the_server_is_the_one_that_the_sentinels_name(tmp_path: Path) -> None:
+    """The first of them is down, and the password is the server's."""
+    with EmbeddedServer(requirepass="p@ss") as server, sentinel(tmp_path, server.port, "p@ss") as port:
+        async with asking(port), connect(f"redis+sentinel://:p%40ss@127.0.0.1:1,127.0.0.1:{port}/mine?db=2") as client:
+            assert await client.set("key", "value")
+            assert (await client.client_info())["db"] == 2
+            assert await client.config_get("port") == {"port": str(server.port)}
+
+
+async def test_a_service_goes_on_with_the_new_server_after_a_failover(tmp_path: Path) -> None:
+    quick: dict[str, Any] = {"repl_diskless_sync_delay": "0"}
+    with EmbeddedServer(**quick) as first, EmbeddedServer(**quick, replicaof=("127.0.0.1", str(first.port))) as second:
+        async with connect(first.url) as old, connect(second.url) as new:
+
+            async def in_step() -> bool:
+                info = await old.info("replication")
+                return bool(info.get("slave0", {}).get("state") == "online")
+
+            await until(in_step)
+            with sentinel(tmp_path, first.port) as port, Service(
+                "mpush", tmp_path / "log", redis=f"redis+sentinel://127.0.0.1:{port}/mine",
+                redis_namespace="demo", in_="in", pending="pending", out=["a", "b"],
+            ) as mpush:  # fmt: skip
+                await old.lpush("in", "one")
+                assert await old.blpop(["a"], 10) == (b"a", b"one")
+                async with asking(port) as watcher:
+
+                    async def knows_the_replica() -> bool:
+                        return len(await watcher.execute_command("SENTINEL", "REPLICAS", "mine")) == 1
+
+                    await until(knows_the_replica)
+                    assert await old.wait(1, 5000) == 1
+                    first.kill()
+
+                    async def leads() -> bool:
+                        try:
+                            return bool((await new.info("replication"))["role"] == "master")
+                        except ConnectionError:  # the sentinel ends every connection to the server that it promotes
+                            return False
+
+                    await until(leads)
+                await new.lpush("in", "two")
+                assert await new.brpoplpush("a", "seen", 15) == b"two"
+                assert await new.lrange("b", 0, -1) == [b"two", b"one"]
+                assert mpush.stop() == 0
+            assert not await new.exists("demo:ids")
+
+
+OWN_LOGIN = "requirepass d3fault", "user asker on >s3ntinel ~* &* +@all"
+
+
+@pytest.mark.parametrize("login", ["sentinel_password=d3fault", "sentinel_username=asker&sentinel_password=s3ntinel"])
+async def test_sentinels_may_have_a_password_and_a_user_of_their_own(tmp_path: Path, login: str) -> None:
+    with EmbeddedServer(requirepass="p@ss") as server, sentinel(tmp_path, server.port, "p@ss", *OWN_LOGIN) as port:
+        async with asking(port, ":d3fault@"):
+            pass
+        url = f"redis+sentinel://:p%40ss@127.0.0.1:{port}/mine"
+        async with connect(f"{url}?{login}") as client:
+            assert await client.config_get("port") == {"port": str(server.port)}
+        for wrong in ("", "?sentinel_password=other"):
+            async with connect(url + wrong) as client:
+                with pytest.raises((AuthenticationError, MasterNotFoundError)):
+                    await client.ping()
+    shown = masked(f"{url}?{login}")
+    assert not any(secret in shown for secret in ("p%40ss", "d3fault", "s3ntinel"))
+
+
+@needs_openssl
+@pytest.mark.parametrize("sentinels", ["with TLS", "without"])
+async def test_servers_and_sentinels_speak_tls(tmp_path: Path, sentinels: str) -> None:
+    """The sentinel names the server as the host and the port where TLS leads to it; both certificates are checked."""
+    own, other = (certificate(tmp_path / name, last_day="491231") for name in ("own", "other"))
+    named = "sentinel resolve-hostnames yes", "sentinel announce-hostnames yes"
+    with EmbeddedServer() as server:
+        async with encrypted(server.port, own) as secure:
+            # It speaks no TLS itself, and must not hold the server for dead before the test is over.
+            with sentinel(tmp_path, secure, "", *named, host="localhost", down_after=600_000) as plain:
+                async with asking(plain), encrypted(plain, own) as port:
+                    place, more = (port, "") if sentinels == "with TLS" else (plain, "sentinel_ssl=false&")
+                    url = f"rediss+sentinel://localhost:{place}/mine?{more}ssl_ca_certs="
+                    async with connect(f"{url}{own}") as client:
+                        assert await client.config_get("port") == {"port": str(server.port)}
+                    async with connect(f"{url}{other}") as client:
+                        with pytest.raises(ConnectionError):
+                            await client.ping()

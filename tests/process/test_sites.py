@@ -1,0 +1,333 @@
+"""The sites composition, run as a user runs it, and robbed: the demo must see every difference."""
+
+import asyncio
+import json
+import re
+import subprocess
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psutil
+import pytest
+from redis import Redis as Client
+from redis.asyncio import Redis
+
+from compose.sites import demo
+from compose.sites.keyspace import queues_for
+from compose.sites.outcome import Outcome, read_outcome
+from compose.sites.sent import Sent
+from compose.sites.site import Site
+from penstock.embedded import EmbeddedServer, free_port
+from tests.commandline import penstock
+from tests.demos import ROOT, begun, demonstrate
+from tests.harness import until
+from tests.process.test_readme import Shell
+
+DEMO = ("-m", "compose.sites.demo")
+PROCESSES = ["mpush", "to-two", "to-three"]
+ROWS = demo.ROWS[::5]
+
+SAMPLE = """
+import sys
+from pathlib import Path
+from compose import stage
+from compose.sites import demo
+demo.main(Path(sys.argv.pop()), demo.ROWS[::5])
+"""
+"""The demo of a directory, with ``ROWS``."""
+
+THIEF = """
+import os, signal, sys, time, redis
+signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+server = redis.Redis.from_url(os.environ["REDIS"])
+while server.llen("sites:for:three") < 100:
+    time.sleep(0.01)
+server.lpop("sites:for:three")
+server.lpush("sites:for:three", server.lindex("sites:for:three", 0))
+signal.pause()
+"""
+"""Takes a message that waits for site three, and doubles another."""
+
+
+def test_the_demo_carries_every_reading_to_both_sites_though_one_is_down_in_between() -> None:
+    done = demonstrate(None, *DEMO, "--json")
+    assert done.returncode == 0, done.stderr + done.stdout
+    told = json.loads(done.stdout)
+    assert (told["holds"], told["differences"], told["pushed"]) == (True, [], 8759)
+    assert list(told["sites"]) == ["two", "three"]
+    for name, site in told["sites"].items():
+        content = {"sent": 8759, "got": 8759, "lost": 0, "doubled": 0, "foreign": 0, "inOrder": True}
+        assert content.items() <= site.items()
+        assert site["metrics"]["delivered"] == {"count": "8759", f"sites:{name}": "8759"}
+    two, three = told["sites"].values()
+    assert two["down"] == 0
+    assert 0 < three["down"] < three["longestDelay"]
+    assert three["mostWaiting"] > 2000
+    assert {name: audit["problems"] for name, audit in told["audits"].items()} == {
+        "sites:mpush": [],
+        "sites:vpush:two": [],
+        "sites:vpush:three": [],
+    }
+    assert told["exitStatus"] == dict.fromkeys(PROCESSES, 0)
+
+
+class Urls(NamedTuple):
+    """The servers of the three sites: a database each."""
+
+    one: str
+    two: str
+    three: str
+
+    @classmethod
+    def on(cls, url: str) -> "Urls":
+        return cls(*(url.replace("/0", f"/{database}") for database in range(3)))
+
+    def given(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """To the demos that the test starts; the first one they are given by ``demonstrate``."""
+        monkeypatch.setenv("SITE_TWO", self.two)
+        monkeypatch.setenv("SITE_THREE", self.three)
+
+
+@pytest.fixture
+def urls(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Urls:
+    found = Urls.on(redis_url)
+    found.given(monkeypatch)
+    return found
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """The composition with a thief."""
+    (tmp_path / "thief.py").write_text(THIEF)
+    procfile = (ROOT / "compose/sites/Procfile").read_text()
+    (tmp_path / "Procfile").write_text(f"{procfile}thief: exec python {tmp_path}/thief.py\n")
+    return tmp_path
+
+
+async def test_the_demo_on_given_servers_leaves_everything_to_look_at_and_runs_again(
+    redis: "Redis", urls: Urls
+) -> None:
+    await redis.mset({"sites:other": "somebody's"})
+    for _ in range(2):
+        done = demonstrate(urls.one, "-c", SAMPLE, "compose/sites")
+        assert done.returncode == 0, done.stderr + done.stdout
+        printed = [line.replace("│", " ").split() for line in done.stdout.splitlines()]
+        count = f"{len(ROWS):,}"
+        for row in (
+            ["sent", count, count],
+            ["arrived", count, count],
+            ["lost", "0", "0"],
+            ["doubled", "0", "0"],
+            ["in", "order", "yes", "yes"],
+            ["its", "server", "was", "down", "(s)", "0.0", "0.0"],
+            ["vpush:", "taken", count, count],
+            ["vpush:", "delivered", count, count],
+            ["sites:three", count, count, "0", "0", "0", "0"],
+        ):
+            assert row in printed, row
+        assert "Nothing lost, nothing doubled, all in order at every site\n" in done.stdout
+        for name, url in (("two", urls.two), ("three", urls.three)):
+            async with Redis.from_url(url) as site:
+                assert await site.lrange(f"sites:{name}", 0, -1) == ROWS[::-1]
+    assert await redis.get("sites:other") == b"somebody's"
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+async def test_the_demo_refuses_servers_with_data_of_another_composition(
+    redis: "Redis", urls: Urls, place: int
+) -> None:
+    async with Redis.from_url(urls[place]) as site:
+        await site.lpush("sites:three", "theirs")
+        done = demonstrate(urls.one, *DEMO)
+        assert done.returncode == 1
+        assert "sites:three" in done.stderr
+        assert await site.keys() == [b"sites:three"]
+        assert await site.lrange("sites:three", 0, -1) == [b"theirs"]
+
+
+async def test_what_was_taken_and_doubled_on_the_way_is_told_and_the_demo_exits_1(directory: Path) -> None:
+    done = demonstrate(None, "-c", SAMPLE, str(directory))
+    assert done.returncode == 1, done.stderr
+    differs = [line for line in done.stdout.splitlines() if line.startswith("differs: ")]
+    assert [line.partition(", e.g. ")[0] for line in differs] == [
+        "differs: sites:three: lost 1",
+        "differs: sites:three: doubled 1",
+    ]
+    assert "Nothing lost" not in done.stdout
+
+
+@pytest.fixture(scope="module")
+def ran() -> Iterator[tuple[Urls, subprocess.CompletedProcess[str]]]:
+    """The servers on which the demo ran with ``ROWS``, and what it printed."""
+    with EmbeddedServer() as server:
+        urls = Urls.on(server.url)
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            urls.given(monkeypatch)
+            done = demonstrate(urls.one, "-c", SAMPLE, "compose/sites")
+        yield urls, done
+
+
+class Places(NamedTuple):
+    """A client for each site."""
+
+    one: "Redis"
+    two: "Redis"
+    three: "Redis"
+
+    async def judged(self) -> Outcome:
+        sites = [Site(name, "", None, client) for name, client in zip(("two", "three"), self[1:], strict=True)]
+        return await read_outcome(self.one, Sent(ROWS), sites, dict.fromkeys(PROCESSES, 0))
+
+
+@pytest.fixture
+async def after(ran: tuple[Urls, object]) -> AsyncIterator[Places]:
+    """Clients of those servers, which are put back after the test into the state that the demo left."""
+    async with AsyncExitStack() as stack:
+        places = Places(*[await stack.enter_async_context(Redis.from_url(url)) for url in ran[0]])
+        kept = [{key: await each.dump(key) for key in await each.keys()} for each in places]
+        yield places
+        for each, values in zip(places, kept, strict=True):
+            await each.flushdb()
+            for key, value in values.items():
+                await each.restore(key, 0, value or b"")
+
+
+async def lose(at: Places) -> None:
+    await at.three.lrem("sites:three", 1, ROWS[70].decode())
+
+
+async def double(at: Places) -> None:
+    await at.two.lpush("sites:two", ROWS[70])
+
+
+async def swap(at: Places) -> None:
+    """One for another: every count is as before."""
+    await at.two.lset("sites:two", 0, ROWS[70].decode())
+
+
+async def turn(at: Places) -> None:
+    await at.three.lmove("sites:three", "sites:three", "LEFT", "RIGHT")
+
+
+async def invent(at: Places) -> None:
+    await at.three.rpush("sites:three", "2010/02/30 12:00,40.0")
+
+
+async def miscount(at: Places) -> None:
+    await at.one.hincrby("sites:vpush:two:metrics:delivered", "count", -1)
+    await at.one.hincrby("sites:vpush:two:metrics:delivered", "sites:two", -1)
+
+
+async def forget(at: Places) -> None:
+    await at.one.rpush("sites:for:three", ROWS[0])
+
+
+async def bury(at: Places) -> None:
+    await at.one.lpush("sites:vpush:two:dead", "{}")
+
+
+async def stay(at: Places) -> None:
+    await at.one.hset("sites:vpush:three:7", "pid", "1")
+
+
+async def erase(at: Places) -> None:
+    keys: Any = await at.one.keys("sites:vpush:two:*")
+    await at.one.delete(*keys)
+
+
+BROKEN: list[tuple[Callable[[Places], Awaitable[None]], list[str]]] = [
+    (lose, [f"sites:three: lost 1, e.g. {ROWS[70]!r}"]),
+    (double, [f"sites:two: doubled 1, e.g. {ROWS[70]!r}"]),
+    (swap, [f"sites:two: lost 1, e.g. {ROWS[-1]!r}", f"sites:two: doubled 1, e.g. {ROWS[70]!r}"]),
+    (turn, ["sites:three: all there, but in another order"]),
+    (invent, ["sites:three: never sent 1, e.g. b'2010/02/30 12:00,40.0'"]),
+    (
+        miscount,
+        [
+            f"sites:vpush:two: sites:two: taken {len(ROWS):,} is not",
+            f"sites:vpush:two: {len(ROWS) - 1:,} of {len(ROWS):,} counted as delivered to sites:two",
+        ],
+    ),
+    (forget, ["sites:for:three: 1 left behind"]),
+    (bury, ["sites:vpush:two:dead: 1 left behind"]),
+    (stay, ["sites:vpush:three:7: still registered"]),
+    (erase, ["sites:vpush:two: nothing to audit, no service has counted anything"]),
+]
+
+
+@pytest.mark.parametrize(("damage", "expected"), BROKEN)
+async def test_every_damage_done_after_a_run_is_told_and_nothing_else(
+    after: Places, damage: Callable[[Places], Awaitable[None]], expected: list[str]
+) -> None:
+    assert (await after.judged()).differences == []
+    await damage(after)
+    differences = (await after.judged()).differences
+    assert len(differences) == len(expected), differences
+    for line, words in zip(sorted(differences), sorted(expected), strict=True):
+        assert line.startswith(words)
+
+
+async def test_a_demo_that_is_told_to_stop_while_a_site_is_down_leaves_no_process_behind(
+    redis: "Redis", redis_url: str
+) -> None:
+    with begun(redis_url, *DEMO) as started:
+        while sum([await redis.llen(queue) for queue in queues_for("three")]) < 500:
+            assert started.poll() is None
+            await asyncio.sleep(0.01)
+        children = psutil.Process(started.pid).children(recursive=True)
+        assert len(children) >= 4  # three services and the server of site two
+        started.terminate()
+        assert started.wait(timeout=30) == 130
+    assert not [child for child in children if child.is_running()]
+
+
+async def test_the_longest_delay_is_that_of_the_oldest_message_that_came_late(redis: "Redis") -> None:
+    site = Site("two", "", None, redis)
+    assert site.longest_delay([1.0]) is None
+    site.seen = [(2, 9.0), (3, 13.0)]
+    assert site.longest_delay([1.0, 8.5, 12.9]) == 8.0
+    site.seen = [(1, 1.5), (3, 13.0), (9, 14.0)]  # more than were pushed
+    assert site.longest_delay([1.0, 2.0, 12.9]) == 11.0
+
+
+@pytest.fixture
+def shell() -> Iterator[Shell]:
+    session = Shell(*(free_port() for _ in range(3)))
+    yield session
+    left = psutil.Process(session.pid).children(recursive=True)  # those of a composition are in groups of their own
+    session.close()
+    for process in left:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+
+
+def test_every_command_of_its_readme_works_as_typed(shell: Shell, tmp_path: Path) -> None:
+    """On free ports, and in one terminal in place of two: what stays in the first one goes on behind the rest."""
+    for file in [ROOT / "compose/sites/Procfile", *ROOT.glob("compose/sites/*.yaml")]:
+        text = shell.ours(file.read_text()).replace("compose/sites", str(tmp_path))
+        (tmp_path / file.name).write_text(text)
+    text = (ROOT / "compose/sites/README.md").read_text().replace("compose/sites", str(tmp_path))
+    text = text.replace("/tmp/site-three", f"{tmp_path}/three")
+    blocks = re.findall(r"^```\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    first, *others = [block for block in blocks if "penstock " in block]
+    shell.run(f"{first.rstrip()} > /dev/null 2>&1 &")
+    for port in shell.ports:
+        wait = (
+            f"until .venv/bin/penstock redis --redis redis://localhost:{port}/0 ping 2> /dev/null; do sleep 0.1; done"
+        )
+        assert shell.run(wait)[1] == 0
+    for block in others:
+        for command in block.splitlines():
+            printed, status = shell.run(command)
+            assert status == 0, f"{command}\n{printed}"
+    with Client.from_url(f"redis://localhost:{shell.ports['6381']}/0") as there:
+        until(lambda: there.llen("sites:three") == 1488)
+
+
+async def test_the_props_files_of_vpush_are_fine() -> None:
+    files = [*(ROOT / "compose").glob("*/vpush*.yaml")]
+    assert len(files) >= 2
+    result = await penstock("lint", *files)
+    assert (result.status, result.error) == (0, "")

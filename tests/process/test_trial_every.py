@@ -1,0 +1,91 @@
+"""A test with ``every``: a wrong program fails it at the points where it is wrong, a right one passes it at all."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from penstock.trial.files import find, read_all
+from penstock.trial.run import perform
+from tests.commandline import ROOT, penstock
+from tests.process.chaos_programs import IN, OUT, RIGHT, WRONG
+from tests.process.test_chaos import composed
+from tests.trials import written
+
+
+def documented() -> str:
+    """The example of docs/composition.md."""
+    page = (ROOT / "docs/composition.md").read_text()
+    (example,) = [text for text in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL) if "every: mover" in text]
+    return str(example)
+
+
+def composed_with(directory: Path, program: str, tests: str) -> Path:
+    composed(directory, program, OUT)
+    (directory / "tests").mkdir()
+    (directory / "tests/t.yaml").write_text(tests)
+    return directory
+
+
+@pytest.mark.parametrize("program", WRONG)
+async def test_the_documented_test_fails_for_each_wrong_program_and_names_the_point(
+    tmp_path: Path, program: str
+) -> None:
+    (trial,) = read_all(find(composed_with(tmp_path, program, documented())))
+    outcome = await perform(trial)
+    assert not outcome.holds
+    heading = outcome.differences[0]
+    assert re.match(r"(cut|kill -9) before the (command|reply): mover (start|flow|recover|stop): [A-Z]+", heading)
+    assert outcome.differences[1].startswith(f"  {OUT}: expected 100 messages")
+    assert outcome.logs["mover"] is not None
+
+
+@pytest.mark.parametrize("program", RIGHT)
+async def test_the_documented_test_holds_for_a_right_program(tmp_path: Path, program: str) -> None:
+    (trial,) = read_all(find(composed_with(tmp_path, program, documented())))
+    outcome = await perform(trial)
+    assert outcome.holds, outcome.report()
+    assert (outcome.points, outcome.strikes) >= (5, 4 * 5)
+    assert len(outcome.unmet) <= 2, outcome.unmet
+
+
+@pytest.mark.parametrize("program", WRONG)
+async def test_what_one_kill_shows_of_a_wrong_program_is_too_little(tmp_path: Path, program: str) -> None:
+    """The test that the page showed before: it is by chance whether it fails."""
+    once = yaml.safe_load(documented())
+    once["tests"][0]["faults"] = []
+    (trial,) = read_all(find(composed_with(tmp_path, program, yaml.dump(once))))
+    assert (await perform(trial)).holds, "without a fault none of them is seen"
+
+
+async def test_every_point_of_a_service_is_struck_and_the_faults_are_counted(tmp_path: Path) -> None:
+    tests = """
+    tests:
+      - name: a copy each, wherever the fan-out is struck
+        push: {in: {numbers: 20}}
+        faults: every
+        expect: {out: pushed, copy: pushed}
+        within: 30
+    """
+    result = await penstock("test", written(tmp_path, tests), "--jobs", "3", "--json", patience=400)
+    assert result.status == 0, result.text
+    (found,) = result.json["tests"]
+    points, faults, unmet = (found["every"][name] for name in ("points", "faults", "unmet"))
+    assert faults == 4 * points > 4 * 30
+    assert len(unmet) < faults / 20, unmet
+
+
+async def test_how_much_was_tried_is_told(tmp_path: Path) -> None:
+    tests = f"tests: [{{name: a, push: {{{IN!r}: [a]}}, faults: [{{every: mover}}], expect: {{{OUT!r}: pushed}}}}]"
+    result = await penstock("test", composed_with(tmp_path, RIGHT[1], tests), patience=200)
+    assert (result.status, result.text.splitlines()[-1]) == (0, "1 passed")
+    assert re.search(r"a \(\d+ faults at \d+ points(, \d+ not met)?\)$", result.text.splitlines()[0])
+
+
+async def test_a_test_that_fails_with_nothing_broken_says_so(tmp_path: Path) -> None:
+    tests = f"tests: [{{name: a, push: {{{IN!r}: [a]}}, faults: every, expect: {{{OUT!r}: [b]}}, within: 2}}]"
+    (trial,) = read_all(find(composed_with(tmp_path, RIGHT[0], tests)))
+    outcome = await perform(trial)
+    assert outcome.differences[0] == "nothing is broken:"
+    assert outcome.strikes == 0

@@ -1,0 +1,418 @@
+"""vpush as its users run it: a process between two servers."""
+
+import asyncio
+import json
+import signal
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from penstock.audit import audit
+from penstock.connection import connect
+from penstock.embedded import EmbeddedServer, free_port
+from penstock.keys import Keys
+from tests.harness import Service, until
+from tests.process.tls import certificate, encrypted, needs_openssl
+
+KEYS = Keys("demo")
+PASSWORD = "s3cr3t"
+ODD = [b"", b"\0", b"\0\0after", bytes(range(256)), b"\xff\xfe\xc3\x28", b"0", b"\r\n$3\r\n*1\r\n", "Größe ✓".encode()]
+TIGHT: dict[str, Any] = {"batch": 1, "window": 1}
+"""One message on its way at a time: as slow as it can be."""
+
+
+class Line:
+    """``in`` on one server, ``out`` on the other, and services between them."""
+
+    def __init__(self, here: EmbeddedServer, there: EmbeddedServer, directory: Path, ends: ExitStack) -> None:
+        self.here: Any = ends.enter_context(Redis.from_url(here.url))
+        self.there: Any = ends.enter_context(Redis.from_url(there.url))
+        self._directory, self._ends = directory, ends
+        self._settings: dict[str, Any] = {
+            "redis": here.url,
+            "redis_namespace": KEYS.namespace,
+            "in_": "in",
+            "pending": "pending",
+            "out_redis": there.url,
+            "out": "out",
+            "pop_timeout": 5,
+            "link_timeout": 2,
+        }
+        self.started = 0
+
+    def up(self, **settings: Any) -> Service:
+        """One more replica; it may not have registered yet."""
+        self.started += 1
+        log = self._directory / f"{self.started}.log"
+        return self._ends.enter_context(Service("vpush", log, **{**self._settings, **settings}))
+
+    def push(self, messages: Iterable[bytes]) -> None:
+        self.here.lpush("in", *messages)
+
+    def arrived(self, out: str = "out") -> list[bytes]:
+        """The oldest first."""
+        found: list[bytes] = self.there.lrange(out, 0, -1)
+        return found[::-1]
+
+    def settled(self) -> bool:
+        return not self.here.exists("in", "pending")
+
+    def until_arrived(self, messages: list[bytes]) -> None:
+        """All of them, once and in order; and everything adds up."""
+        until(lambda: self.there.llen("out") >= len(messages) and self.settled(), 60)
+        assert self.arrived() == messages
+        assert self.count("taken") == self.count("delivered") == len(messages)
+        assert self.problems() == []
+
+    def count(self, metric: str, field: str = "count") -> int:
+        return int(self.here.hget(KEYS.metric(metric), field) or 0)
+
+    def problems(self) -> list[str]:
+        """What ``penstock audit`` objects to."""
+
+        async def found() -> list[str]:
+            url = str(self._settings["redis"])
+            async with connect(url) as redis:
+                result = await audit(redis, KEYS)
+                assert result
+                return result.problems
+
+        return asyncio.run(found())
+
+
+def numbered(count: int, first: int = 0) -> list[bytes]:
+    return [b"message %d" % number for number in range(first, first + count)]
+
+
+def waits(service: Service, words: str = "") -> bool:
+    """Whether it has said that it waits, with ``words`` in the reason."""
+    return any(words in str(line["reason"]) for line in told(service, "waiting"))
+
+
+def told(service: Service, event: str) -> list[dict[str, Any]]:
+    spoken = (json.loads(line) for line in service.said().splitlines() if line.startswith('{"'))
+    return [line for line in spoken if line["event"] == event]
+
+
+@pytest.fixture(scope="module")
+def target() -> Iterator[EmbeddedServer]:
+    """The other server, for all tests that do not break it."""
+    with EmbeddedServer() as started:
+        yield started
+
+
+@pytest.fixture
+def line(server: EmbeddedServer, target: EmbeddedServer, tmp_path: Path) -> Iterator[Line]:
+    with ExitStack() as ends:
+        line = Line(server, target, tmp_path, ends)
+        line.here.flushall()
+        line.there.flushall()
+        yield line
+
+
+@pytest.fixture
+def breakable(server: EmbeddedServer, tmp_path: Path) -> Iterator[Line]:
+    """With another server of the test's own."""
+    with EmbeddedServer(proto_max_bulk_len="1mb") as there, ExitStack() as ends:
+        line = Line(server, there, tmp_path, ends)
+        line.here.flushall()
+        yield line
+
+
+def test_a_message_that_is_pushed_here_is_there(line: Line) -> None:
+    service = line.up()
+    line.push([b"one"])
+    line.until_arrived([b"one"])
+    assert service.stop() == 0
+    assert line.count("taken", "out") == line.count("delivered", "out") == 1
+    assert line.here.lrange(KEYS.ids, 0, -1) == []
+    source = line.here.hget(KEYS.sequence, "source").decode()
+    assert line.here.hget(KEYS.sequence, "sequence") == b"1"
+    assert line.there.hgetall(f"out:from:{source}").keys() == {b"token", b"sequence", b"first", b"digest", b"at"}
+    assert sorted(line.there.keys()) == sorted([b"out", f"out:from:{source}".encode()])
+
+
+@pytest.mark.fast
+def test_what_waits_and_what_comes_meanwhile_arrives_in_order(line: Line) -> None:
+    messages = numbered(20_000)
+    line.push(messages[:10_000])
+    service = line.up(batch=100, window=5)
+    for first in range(10_000, 20_000, 500):
+        line.push(messages[first : first + 500])
+    line.until_arrived(messages)
+    assert service.stop() == 0
+
+
+def test_any_bytes_are_carried_unchanged(line: Line) -> None:
+    line.up()
+    line.push(ODD)
+    line.until_arrived(ODD)
+
+
+def test_a_large_message_is_carried_unchanged_among_small_ones(line: Line) -> None:
+    messages = [b"before", b"\xa5\0" * 10_485_760, b"after"]
+    line.up(batch_bytes=1_000)
+    line.push(messages)
+    line.until_arrived(messages)
+
+
+def test_one_message_after_another_crosses_at_once(line: Line) -> None:
+    line.up(**TIGHT, pop_timeout=30)
+    for number, message in enumerate(messages := numbered(50)):
+        line.push([message])
+        until(lambda number=number: line.there.llen("out") == number + 1)  # type: ignore[misc]
+    line.until_arrived(messages)
+
+
+@pytest.mark.parametrize("way", ["SIGTERM", "SIGINT", "deletion"])
+def test_a_stop_does_not_wait_for_what_is_left_and_the_next_one_goes_on(line: Line, way: str) -> None:
+    messages = numbered(50_000)
+    line.push(messages)
+    service = line.up(**TIGHT, stop_timeout=10)
+    until(lambda: line.there.llen("out") > 100)
+    if way == "deletion":
+        (id,) = line.here.lrange(KEYS.ids, 0, -1)
+        line.here.delete(KEYS.instance(id.decode()))
+    else:
+        service.signal(getattr(signal, way))
+    assert service.wait() == 0
+    assert not line.settled()
+    assert line.arrived() == messages[: line.there.llen("out")]
+    assert line.count("delivered") == line.there.llen("out")
+    line.up()
+    line.until_arrived(messages)
+
+
+def test_an_idle_one_stops_at_once(line: Line) -> None:
+    service = line.up(pop_timeout=30, stop_timeout=10)
+    line.push([b"one"])
+    line.until_arrived([b"one"])
+    assert service.stop() == 0
+
+
+@pytest.mark.fast
+def test_of_two_replicas_one_sends_and_the_other_takes_over_when_it_is_killed(line: Line) -> None:
+    messages = numbered(30_000)
+    line.push(messages[:20_000])
+    replicas = {service.pid: service for service in (line.up(**TIGHT), line.up(**TIGHT))}
+    until(lambda: line.there.llen("out") > 100)
+    owner = line.here.hget(KEYS.lease, "owner").decode()
+    active = replicas.pop(int(line.here.hget(KEYS.instance(owner), "pid")))
+    active.kill()
+    sent = line.there.llen("out")
+    until(lambda: line.there.llen("out") > sent)
+    (other,) = replicas.values()
+    assert other.stop() == 0
+    line.up()
+    line.push(messages[20_000:])
+    line.until_arrived(messages)
+
+
+def test_while_the_other_server_is_away_messages_wait_here(breakable: Line, tmp_path: Path) -> None:
+    messages = numbered(1_000)
+    with EmbeddedServer(directory=tmp_path, aof=True) as there, ExitStack() as ends:
+        breakable.there = ends.enter_context(Redis.from_url(there.url))
+        service = breakable.up(out_redis=there.url)
+        breakable.push(messages[:500])
+        breakable.until_arrived(messages[:500])
+        there.stop()
+        breakable.push(messages[500:])
+        until(lambda: waits(service))
+        assert all(str(line["reason"]).startswith("the other server: ") for line in told(service, "waiting"))
+        assert breakable.here.llen("in") + breakable.here.llen("pending") == 500
+        there.start()
+        breakable.until_arrived(messages)
+        assert len(told(service, "resumed")) == 1
+
+
+def test_what_the_other_server_refuses_for_its_token_is_told_as_such_and_sent_with_another(line: Line) -> None:
+    service = line.up()
+    line.push([b"one"])
+    line.until_arrived([b"one"])
+    source = line.here.hget(KEYS.sequence, "source").decode()
+    line.there.hset(f"out:from:{source}", "token", 1_000_000)
+    line.push([b"two"])
+    line.until_arrived([b"one", b"two"])
+    (fenced,) = told(service, "fenced by the other server")
+    assert fenced["key"] == f"out:from:{source}"
+    assert told(service, "lease lost") == []
+
+
+def test_a_list_there_of_the_wrong_type_is_named_once_and_waited_for(line: Line) -> None:
+    line.there.set("out", "in the way")
+    service = line.up()
+    line.push(numbered(100))
+    until(lambda: waits(service, "the other server: out holds a string, expected a list"))
+    failures = line.here.info("stats")["total_commands_processed"]
+    until(lambda: line.here.info("stats")["total_commands_processed"] > failures + 50)
+    assert len(told(service, "waiting")) == 1
+    assert told(service, "resumed") == []
+    line.there.delete("out")
+    line.until_arrived(numbered(100))
+    assert len(told(service, "resumed")) == 1
+
+
+@pytest.mark.parametrize("key", [KEYS.sequence, KEYS.link, KEYS.lease])
+def test_a_key_of_the_wrong_type_here_is_named_and_waited_for(line: Line, key: str) -> None:
+    line.here.set(key, "in the way")
+    service = line.up()
+    line.push(numbered(100))
+    until(lambda: waits(service, f"{key} holds a string, expected a hash"))
+    line.here.delete(key)
+    line.until_arrived(numbered(100))
+
+
+@pytest.mark.parametrize("refusal", ["full", "read-only", "no permission", "no scripts"])
+def test_a_server_that_refuses_is_named_once_and_waited_for(breakable: Line, refusal: str) -> None:
+    there = breakable.there
+    port = there.connection_pool.connection_kwargs["port"]
+    there.acl_setuser("sender", enabled=True, passwords=[f"+{PASSWORD}"], keys=["*"], commands=["+@all"])
+    refuse = {
+        "full": (["CONFIG", "SET", "maxmemory", "1"], ["CONFIG", "SET", "maxmemory", "0"]),
+        "read-only": (["REPLICAOF", "127.0.0.1", str(free_port())], ["REPLICAOF", "NO", "ONE"]),
+        "no permission": (["ACL", "SETUSER", "sender", "-lpush", "-info"], ["ACL", "SETUSER", "sender", "+@all"]),
+        "no scripts": (["ACL", "SETUSER", "sender", "-@scripting"], ["ACL", "SETUSER", "sender", "+@all"]),
+    }
+    begin, end = refuse[refusal]
+    service = breakable.up(out_redis=f"redis://sender:{PASSWORD}@127.0.0.1:{port}/0")
+    breakable.push(numbered(100))
+    breakable.until_arrived(numbered(100))
+    there.execute_command(*begin)
+    breakable.push(numbered(100, 100))
+    until(lambda: waits(service, "the other server: "))
+    assert breakable.arrived() == numbered(100)
+    there.execute_command(*end)
+    breakable.until_arrived(numbered(200))
+    assert len(told(service, "waiting")) == 1, told(service, "waiting")
+    assert PASSWORD not in service.said()
+
+
+def test_a_wrong_password_is_told_and_waited_for(breakable: Line) -> None:
+    there = breakable.there
+    there.config_set("requirepass", "another")
+    there.auth("another")
+    port = there.connection_pool.connection_kwargs["port"]
+    service = breakable.up(out_redis=f"redis://:{PASSWORD}@127.0.0.1:{port}/0")
+    breakable.push(numbered(100))
+    until(lambda: waits(service, "the other server: invalid username-password pair"))
+    assert breakable.here.llen("in") == 100
+    there.config_set("requirepass", PASSWORD)
+    breakable.until_arrived(numbered(100))
+    assert PASSWORD not in service.said()
+
+
+def test_a_message_that_is_too_large_for_the_other_server_is_a_dead_letter(breakable: Line) -> None:
+    small = numbered(1_000)
+    large = b"\xff\0large" * 200_000
+    breakable.push([*small[:500], large, *small[500:]])
+    service = breakable.up()
+    until(lambda: breakable.there.llen("out") == 1_000 and breakable.settled())
+    assert breakable.arrived() == small
+    assert [breakable.count(metric) for metric in ("taken", "delivered", "dead")] == [1_001, 1_000, 1]
+    (letter,) = [json.loads(text.decode(errors="surrogateescape")) for text in breakable.here.lrange(KEYS.dead, 0, -1)]
+    assert letter["message"].encode(errors="surrogateescape") == large
+    assert (letter["reason"], letter["source"], letter["queue"]) == ("tooLarge", "in", "out")
+    assert breakable.problems() == []
+    assert service.stop() == 0
+
+
+def test_a_server_that_has_lost_its_data_ends_it_with_words_for_the_operator(line: Line) -> None:
+    service = line.up()
+    line.push(numbered(10))
+    line.until_arrived(numbered(10))
+    assert service.stop() == 0
+    line.there.flushall()
+    line.push(numbered(10, 10))
+    service = line.up()
+    assert service.wait() == 1
+    (failed,) = told(service, "failed")
+    assert failed["reason"].startswith("the other server has 0 messages of ours, of 10 that had arrived: ")
+    assert f"HDEL {KEYS.sequence} source sequence" in failed["reason"]
+    assert line.arrived() == []
+    line.here.hdel(KEYS.sequence, "source", "sequence")
+    line.up()
+    until(lambda: line.there.llen("out") == 10 and line.settled())
+    assert line.arrived() == numbered(10, 10)
+
+
+def test_a_source_that_has_lost_its_last_second_goes_on_where_the_other_server_is(line: Line) -> None:
+    """What it forgot to have sent is known by its digest."""
+    service = line.up()
+    for first, count in ((0, 4), (4, 6)):
+        line.push(numbered(count, first))
+        line.until_arrived(numbered(first + count))
+    assert service.stop() == 0
+    line.here.hset(KEYS.sequence, "sequence", 4)
+    line.push(numbered(6, 4))
+    line.push(numbered(5, 10))
+    service = line.up()
+    until(lambda: line.there.llen("out") >= 15 and line.settled())
+    assert line.arrived() == numbered(15)
+    assert told(service, "data was lost here: some of what follows may arrive twice") == []
+
+
+def test_a_source_that_lost_messages_sends_what_it_has_under_a_new_name_and_says_so(line: Line) -> None:
+    line.push(numbered(10))
+    service = line.up()
+    line.until_arrived(numbered(10))
+    assert service.stop() == 0
+    source = line.here.hget(KEYS.sequence, "source")
+    line.here.hset(KEYS.sequence, "sequence", 4)
+    line.push([*numbered(2, 4), *numbered(8, 10)])
+    service = line.up()
+    until(lambda: line.there.llen("out") >= 20 and line.settled())
+    assert line.arrived() == [*numbered(10), *numbered(2, 4), *numbered(8, 10)]
+    assert len(told(service, "data was lost here: some of what follows may arrive twice")) == 1
+    assert line.here.hget(KEYS.sequence, "source") != source
+
+
+def test_a_user_there_with_just_the_rights_that_are_documented_suffices(breakable: Line) -> None:
+    transaction = "+multi +exec +exists +rpush +lpushx +rpop +renamenx"
+    rights = f"+eval +evalsha +script|load +type +lpush +hset +hmget +time +client|setname {transaction}"
+    allowed = f"on >{PASSWORD} ~out ~out:from:* {rights}".split()
+    breakable.there.execute_command("ACL", "SETUSER", "sender", *allowed)
+    port = breakable.there.connection_pool.connection_kwargs["port"]
+    service = breakable.up(out_redis=f"redis://sender:{PASSWORD}@127.0.0.1:{port}/0")
+    breakable.push(numbered(1_000))
+    breakable.until_arrived(numbered(1_000))
+    assert told(service, "waiting") == []
+
+
+def test_one_compresses_for_the_slow_link_and_another_unpacks(line: Line) -> None:
+    line.up(compression="zstd", out="packed", batch=300)
+    packed = line.there.connection_pool.connection_kwargs
+    there = f"redis://127.0.0.1:{packed['port']}/0"
+    line.up(redis=there, out_redis=there, in_="packed", pending="unpacking", redis_namespace="demo:unpack", unpack=True)
+    messages = [*ODD, *numbered(5_000)]
+    line.push(messages)
+    until(lambda: line.there.llen("out") >= len(messages))
+    assert line.arrived() == messages
+
+
+@needs_openssl
+@pytest.mark.parametrize(
+    ("last_day", "trusted", "reason"),
+    [("491231", "another", "certificate verify failed"), ("200102", "own", "certificate has expired")],
+    ids=["wrong CA", "expired"],
+)
+async def test_a_certificate_that_cannot_be_trusted_is_told_and_nothing_is_lost(
+    line: Line, target: EmbeddedServer, tmp_path: Path, last_day: str, trusted: str, reason: str
+) -> None:
+    own, another = certificate(tmp_path / "own", last_day), certificate(tmp_path / "another", "491231")
+    line.push(numbered(100))
+    async with encrypted(target.port, own) as port:
+        shown = own if trusted == "own" else another
+        service = line.up(out_redis=f"rediss://localhost:{port}/0?ssl_ca_certs={shown}")
+        await asyncio.to_thread(until, lambda: waits(service, reason))
+        assert line.here.llen("in") == 100
+        assert await asyncio.to_thread(service.stop) == 0
+        assert len(told(service, "waiting")) == 1
+    assert line.arrived() == []
+    async with encrypted(target.port, another) as port:
+        service = line.up(out_redis=f"rediss://localhost:{port}/0?ssl_ca_certs={another}")
+        await asyncio.to_thread(line.until_arrived, numbered(100))
+        assert await asyncio.to_thread(service.stop) == 0

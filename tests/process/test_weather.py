@@ -1,0 +1,214 @@
+"""The weather composition, run as a user runs it, and broken on purpose: the demo must see every difference."""
+
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import psutil
+import pytest
+from redis.asyncio import Redis
+
+from compose.weather import demo
+from compose.weather.outcome import Outcome, read_outcome
+from tests.demos import ROOT, begun, demonstrate
+from tests.harness import until
+
+ROWS = (ROOT / "compose/weather/seattle-weather.csv").read_bytes().splitlines()[1:]
+LISTS = ["weather:archive", "weather:alarm", "weather:report", "weather:storms", "weather:reports"]
+DEMO = ("-m", "compose.weather.demo")
+PROCESSES = ["mpush", "archive", "alarm", "report"]
+
+FAULTY = """
+import os, signal, sys, redis
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(int(sys.argv[1])))
+server = redis.Redis.from_url(os.environ["REDIS"])
+server.set("faulty:pid", os.getpid())
+for number in range(int(sys.argv[2])):
+    _, row = server.brpop(["weather:in"])
+    for leg in ("archive", "alarm", "report"):
+        copies = {("alarm", 3): 0, ("report", 5): 2}.get((leg, number), 1)
+        server.lpush(f"weather:{leg}", *[row] * copies) if copies else None
+signal.pause()
+"""
+"""A fan-out that forgets one copy and doubles another; its words are the exit status and how many messages it takes."""
+
+MAIN = "import sys; from pathlib import Path; from compose.weather import demo; demo.main(Path(sys.argv.pop()))"
+
+
+@pytest.fixture
+def faulty(tmp_path: Path) -> Callable[[int, int], Path]:
+    """Writes a Procfile with a faulty fan-out in the place of mpush."""
+
+    def written(status: int, messages: int) -> Path:
+        (tmp_path / "faulty.py").write_text(FAULTY)
+        lines = (ROOT / "compose/weather/Procfile").read_text().splitlines()[1:]
+        fanout = f"fanout: exec python {tmp_path}/faulty.py {status} {messages}"
+        (tmp_path / "Procfile").write_text("\n".join([fanout, *lines]))
+        return tmp_path
+
+    return written
+
+
+@pytest.mark.fast
+def test_the_demo_carries_every_row_to_every_list_on_a_server_of_its_own() -> None:
+    done = demonstrate(None, *DEMO, "--json")
+    assert done.returncode == 0, done.stderr + done.stdout
+    told = json.loads(done.stdout)
+    assert (told["holds"], told["differences"]) == (True, [])
+    assert list(told["lists"]) == LISTS
+    for name, figures in told["lists"].items():
+        amount = 9 if name == "weather:storms" else 1461
+        clean = {"lost": 0, "doubled": 0, "foreign": 0, "inOrder": True}
+        assert figures == {"sent": amount, "got": amount} | clean
+    assert told["exitStatus"] == dict.fromkeys(PROCESSES, 0)
+    assert told["audit"]["problems"] == []
+    assert told["metrics"]["delivered"] == {"count": "4383"} | dict.fromkeys(LISTS[:3], "1461")
+
+
+async def test_the_demo_on_a_given_server_leaves_its_lists_to_look_at_and_runs_again(
+    redis: "Redis", redis_url: str
+) -> None:
+    await redis.mset({"weather:forecast": "somebody's", "other": "somebody's"})
+    for _ in range(2):
+        done = demonstrate(redis_url, *DEMO)
+        assert done.returncode == 0, done.stderr + done.stdout
+        assert 'redis> hgetall weather:metrics:delivered\n1) "' in done.stdout
+        assert '"4383"\n' in done.stdout
+        assert "Nothing lost, nothing doubled. Each ended with status 0" in done.stdout
+        assert await redis.llen("weather:archived") == len(ROWS)
+    assert await redis.mget("weather:forecast", "other") == [b"somebody's"] * 2
+
+
+@pytest.mark.parametrize("key", ["weather:archive", "weather:pending:3", "weather:metrics:taken", "weather:archived"])
+async def test_the_demo_refuses_a_server_with_data_of_another_composition(
+    redis: "Redis", redis_url: str, key: str
+) -> None:
+    await redis.lpush(key, "theirs")
+    done = demonstrate(redis_url, *DEMO)
+    assert done.returncode == 1
+    assert key in done.stderr
+    assert await redis.keys() == [key.encode()]
+    assert await redis.lrange(key, 0, -1) == [b"theirs"]
+
+
+async def test_the_demo_refuses_while_the_composition_runs(redis: "Redis", redis_url: str) -> None:
+    await redis.set("weather:demo", "")
+    await redis.hset("weather:7", "pid", "1")
+    done = demonstrate(redis_url, *DEMO)
+    assert done.returncode == 1
+    assert "weather:7" in done.stderr
+    assert await redis.hget("weather:7", "pid") == b"1"
+
+
+def test_the_demo_says_so_where_there_is_no_server() -> None:
+    done = demonstrate("redis://127.0.0.1:1/0", *DEMO)
+    assert done.returncode == 1
+    assert "demo: " in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+async def lose(redis: "Redis") -> None:
+    await redis.lrem("weather:archived", 1, ROWS[700].decode())
+
+
+async def double(redis: "Redis") -> None:
+    await redis.lpush("weather:alarm:handled", ROWS[700])
+
+
+async def swap(redis: "Redis") -> None:
+    """One for another: every count is as before."""
+    await redis.lset("weather:report:handled", 0, ROWS[700].decode())
+
+
+async def rewrite(redis: "Redis") -> None:
+    await redis.lset("weather:storms", 0, "a storm that never was")
+
+
+async def turn(redis: "Redis") -> None:
+    await redis.lmove("weather:reports", "weather:reports", "LEFT", "RIGHT")
+
+
+async def miscount(redis: "Redis") -> None:
+    await redis.hincrby("weather:metrics:delivered", "weather:alarm", -1)
+
+
+async def forget(redis: "Redis") -> None:
+    await redis.lpush("weather:pending:1", ROWS[0])
+
+
+BROKEN: list[tuple[Callable[["Redis"], Awaitable[None]], list[str]]] = [
+    (lose, [f"weather:archive: lost 1, e.g. {ROWS[700]!r}"]),
+    (double, [f"weather:alarm: doubled 1, e.g. {ROWS[700]!r}"]),
+    (swap, [f"weather:report: lost 1, e.g. {ROWS[-1]!r}", f"weather:report: doubled 1, e.g. {ROWS[700]!r}"]),
+    (rewrite, ["weather:storms: lost 1", "weather:storms: never sent 1, e.g. b'a storm that never was'"]),
+    (turn, ["weather:reports: all there, but in another order"]),
+    (
+        miscount,
+        [
+            "weather:alarm: taken 1,461 is not",
+            "weather:alarm: 1460 of 1461 counted as delivered",
+            "delivered: count is 4,383, its lists add up to 4,382",
+        ],
+    ),
+    (forget, ["weather:pending:1: 1 left behind"]),
+]
+
+
+async def test_every_damage_done_after_a_run_is_told_and_nothing_else(redis: "Redis", redis_url: str) -> None:
+    sound = await demo.run(redis_url, ROWS)
+    assert sound.differences == []
+    kept = {key: await redis.dump(key) for key in await redis.keys()}
+    for damage, expected in BROKEN:
+        await damage(redis)
+        differences = (await read_outcome(redis, ROWS, sound.statuses)).differences
+        for words in expected:
+            assert any(line.startswith(words) for line in differences), (words, differences)
+        names = {words.split(": ")[0] for words in expected}
+        assert {line.split(": ")[0] for line in differences} <= names
+        await redis.flushall()
+        for key, value in kept.items():
+            await redis.restore(key, 0, value or b"")
+
+
+async def test_a_fan_out_that_loses_and_doubles_is_found_by_content(
+    redis: "Redis", redis_url: str, faulty: Callable[[int, int], Path]
+) -> None:
+    outcome: Outcome = await demo.run(redis_url, ROWS[:20], faulty(3, 20))
+    lost, doubled = ROWS[3], ROWS[5]
+    assert outcome.differences[:2] == [
+        f"weather:alarm: lost 1, e.g. {lost!r}",
+        f"weather:report: doubled 1, e.g. {doubled!r}",
+    ]
+    assert "fanout: exit status 3" in outcome.differences
+    assert "weather: nothing to audit, no service has counted anything" in outcome.differences
+
+
+def test_the_demo_exits_1_and_says_what_differs(faulty: Callable[[int, int], Path]) -> None:
+    done = demonstrate(None, "-c", MAIN, str(faulty(0, len(ROWS))))
+    assert done.returncode == 1
+    assert f"differs: weather:alarm: lost 1, e.g. {ROWS[3]!r}\n" in done.stdout
+    assert "Nothing lost" not in done.stdout
+
+
+async def test_a_demo_that_is_told_to_stop_leaves_no_process_behind(
+    redis: "Redis", redis_url: str, faulty: Callable[[int, int], Path]
+) -> None:
+    with begun(redis_url, "-c", MAIN, str(faulty(0, 10))) as started:
+        while not await redis.exists("faulty:pid"):
+            assert started.poll() is None
+        children = psutil.Process(started.pid).children(recursive=True)
+        assert len(children) == 4
+        started.terminate()
+        assert started.wait(timeout=30) == 130
+    assert not [child for child in children if child.is_running()]
+
+
+def test_a_demo_that_is_told_to_stop_as_its_server_starts_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    with begun(None, *DEMO) as started:
+        until(lambda: psutil.Process(started.pid).children(), every=0.001)
+        started.terminate()
+        assert started.wait(timeout=60) == 130
+    assert not [*tmp_path.iterdir()]

@@ -1,0 +1,100 @@
+"""The alert rules: each fires when it should and not else, and has its section in the runbook."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+from redis.asyncio import Redis
+
+from tests.harness import ROOT
+from tests.scripts.test_dashboard import series
+
+RULES: Final = ROOT / "docs" / "prometheus-rules.yaml"
+ALERTS: Final[dict[str, dict[str, Any]]] = {
+    rule["alert"]: rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]
+}
+NS: Final = 'namespace="demo"'
+FIRES: Final[dict[str, dict[str, str]]] = {
+    "PenstockNotExported": {"up": "1x60"},
+    "PenstockServerDown": {f"penstock_up{{{NS}}}": "0x60"},
+    "PenstockNoInstance": {f'penstock_list_length{{{NS},list="in",role="in"}}': "3x60"},
+    "PenstockInstanceLate": {f'penstock_instance_renewed_seconds{{{NS},id="1",service="mpush",host="h"}}': "50x60"},
+    "PenstockPilesUp": {f'penstock_list_length{{{NS},list="a",role="out"}}': "1100+10x60"},
+    "PenstockOldMessage": {f"penstock_oldest_in_flight_seconds{{{NS}}}": "700x60"},
+    "PenstockDeadLetters": {f'penstock_dead_total{{{NS},reason="timeout"}}': "0+1x60"},
+    "PenstockPoison": {f'penstock_dead_total{{{NS},reason="poison"}}': "0+1x60"},
+    "PenstockMissing": {f"penstock_missing_total{{{NS}}}": "0+1x60"},
+    "PenstockUntracked": {f"penstock_untracked_total{{{NS}}}": "0+1x60"},
+    "PenstockExpired": {f"penstock_expired_total{{{NS}}}": "0+1x60"},
+    "PenstockDropped": {f"penstock_dropped_total{{{NS}}}": "0+1x60"},
+    "PenstockAnswersRefused": {f'penstock_answers_total{{{NS},result="refused"}}': "0+1x60"},
+    "PenstockErrors": {f"penstock_errors_total{{{NS}}}": "0+1x60"},
+    "PenstockReloadRefused": {f'penstock_reloads_total{{{NS},result="refused"}}': "0+1x60"},
+    "PenstockLinkDown": {f"penstock_link_up{{{NS}}}": "0x60"},
+    "PenstockLinkBehind": {f"penstock_link_oldest_seconds{{{NS}}}": "301x60"},
+}
+"""By alert, what a monitor exports in the hour before it fires."""
+WELL: Final[dict[str, str]] = {
+    f"penstock_up{{{NS}}}": "1x60",
+    f'penstock_list_length{{{NS},list="in",role="in"}}': "5000-1x60",
+    f'penstock_list_length{{{NS},list="a",role="out"}}': "10+1x60",
+    f'penstock_instances{{{NS},service="mpush"}}': "1x60",
+    f'penstock_instance_renewed_seconds{{{NS},id="1",service="mpush",host="h"}}': "15x60",
+    f"penstock_oldest_in_flight_seconds{{{NS}}}": "9x60",
+    **{f'penstock_dead_total{{{NS},reason="{reason}"}}': "7x60" for reason in ("timeout", "poison")},
+    **{f"penstock_{name}_total{{{NS}}}": "2x60" for name in ("missing", "untracked", "expired", "dropped", "errors")},
+    f'penstock_answers_total{{{NS},result="sent"}}': "0+9x60",
+    f'penstock_answers_total{{{NS},result="refused"}}': "1x60",
+    f'penstock_reloads_total{{{NS},result="obeyed"}}': "0+1x60",
+    f"penstock_link_up{{{NS}}}": "1x60",
+    f"penstock_link_oldest_seconds{{{NS}}}": "2x60",
+}
+needs_promtool = pytest.mark.skipif(shutil.which("promtool") is None, reason="no promtool (Debian: prometheus)")
+
+
+@needs_promtool
+def test_promtool_accepts_the_rules() -> None:
+    checked = subprocess.run(["promtool", "check", "rules", RULES], capture_output=True, text=True)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    assert f"{len(ALERTS)} rules found" in checked.stdout
+
+
+@needs_promtool
+@pytest.mark.parametrize("alert", ALERTS)
+def test_an_alert_fires_when_it_should_and_not_when_all_is_well(alert: str, tmp_path: Path) -> None:
+    tests = [(FIRES[alert], True), (WELL, False)]
+    file = tmp_path / "tests.yaml"
+    file.write_text(yaml.safe_dump({"rule_files": [str(RULES)], "tests": [_test(alert, *each) for each in tests]}))
+    tested = subprocess.run(["promtool", "test", "rules", file], capture_output=True, text=True)
+    assert tested.returncode == 0, tested.stdout + tested.stderr
+
+
+def _test(alert: str, samples: dict[str, str], fires: bool) -> dict[str, Any]:
+    """One group of promtool's: what the query for the alert answers after 50 minutes."""
+    query = f'count(ALERTS{{alertname="{alert}",alertstate="firing"}})'
+    return {
+        "interval": "1m",
+        "input_series": [{"series": name, "values": values} for name, values in samples.items()],
+        "promql_expr_test": [
+            {"expr": query, "eval_time": "50m", "exp_samples": [{"labels": "{}", "value": 1}] if fires else []}
+        ],
+    }
+
+
+async def test_rules_ask_for_what_a_monitor_exports(redis: Redis) -> None:
+    exported = await series(redis)
+    for alert, rule in ALERTS.items():
+        for name in re.findall(r"\bpenstock_\w+", rule["expr"]):
+            assert name in exported, alert
+
+
+def test_every_alert_has_a_section_in_the_runbook_and_every_section_an_alert() -> None:
+    text = (ROOT / "docs" / "runbook.md").read_text()
+    sections = dict(re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL))
+    assert list(sections) == list(ALERTS)
+    for section in sections.values():
+        assert [word in section for word in ("**You see**", "**It means**", "**Type**")] == [True] * 3

@@ -1,0 +1,117 @@
+"""The Grafana dashboard: it asks for what the exporter gives, and is laid out as Grafana wants it."""
+
+import json
+import re
+from itertools import combinations
+from typing import Any, Final
+
+import pytest
+from redis.asyncio import Redis
+
+from tests.harness import ROOT
+from tests.scripts.scrape import instance, message, policy, scraped
+
+BOARD: Final[dict[str, Any]] = json.loads((ROOT / "docs" / "grafana-penstock.json").read_text())
+PANELS: Final[list[dict[str, Any]]] = BOARD["panels"]
+TARGETS: Final = [
+    pytest.param(target, id=f"{panel['title']}-{target['refId']}") for panel in PANELS for target in panel["targets"]
+]
+DATASOURCE: Final = {"type": "prometheus", "uid": "${datasource}"}
+
+
+def words(expression: str) -> str:
+    """Without what stands in quotes."""
+    return re.sub(r'"[^"]*"', '""', expression)
+
+
+async def series(redis: "Redis") -> dict[str, set[str]]:
+    """What a scrape of a service of each kind with something of everything has: names and labels."""
+    await policy(redis)
+    await message(redis, 1, age=1)
+    await instance(redis, 1)
+    await redis.hset("demo:lists", "in", "in")
+    await redis.hset("demo:link", mapping={"state": "up", "waiting": 0, "oldest": 0, "rtt": 0.1})
+    found = await scraped(redis)
+    samples = [sample for family in found.families.values() for sample in family.samples]
+    return {sample.name: set(sample.labels) for sample in samples}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+async def test_every_series_and_label_of_an_expression_is_exported(redis: Redis, target: dict[str, Any]) -> None:
+    exported = await series(redis)
+    named = re.findall(r"(penstock_\w+)\{([^}]*)\}", target["expr"])
+    assert [name for name, _ in named] == re.findall(r"penstock_\w+", target["expr"]), "each with a selector"
+    assert named
+    for name, selector in named:
+        assert name in exported
+        labels = set(re.findall(r"(\w+)\s*[=!]", words(selector)))
+        assert "namespace" in labels
+        for grouped in re.findall(r"by \(([^)]*)\)", target["expr"]):
+            labels |= {label.strip() for label in grouped.split(",")}
+        labels |= set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]))
+        assert labels <= exported[name]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_several_monitors_that_show_the_same_count_once(target: dict[str, Any]) -> None:
+    """Each exports all namespaces it watches: a bare sum would be as many times too high."""
+    for found in re.finditer(r"penstock_\w+", target["expr"]):
+        assert re.search(r"max by \([^)]*namespace[^)]*\) \(((rate|increase)\()?$", target["expr"][: found.start()])
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_counters_are_asked_for_their_rate_and_gauges_for_their_value(target: dict[str, Any]) -> None:
+    for function, name in re.findall(r"(\w*)\(penstock_(\w+)", target["expr"]):
+        counts = name.endswith(("_total", "_bucket", "_sum", "_count"))
+        assert function in (("rate", "increase") if counts else ("", "max", "sum", "min")), name
+    assert target["expr"].count("(") == target["expr"].count(")")
+
+
+async def test_everything_that_is_exported_is_to_be_seen(redis: Redis) -> None:
+    shown = {
+        name for panel in PANELS for each in panel["targets"] for name in re.findall(r"penstock_\w+", each["expr"])
+    }
+    assert {name for name in await series(redis) if name.startswith("penstock_")} == shown
+
+
+def test_panels_have_ids_of_their_own_and_do_not_overlap() -> None:
+    ids = [panel["id"] for panel in PANELS]
+    assert len(set(ids)) == len(ids) > 10
+    places = [panel["gridPos"] for panel in PANELS]
+    for place in places:
+        assert place["x"] >= 0
+        assert place["w"] > 0
+        assert place["h"] > 0
+        assert place["x"] + place["w"] <= 24
+    for one, other in combinations(places, 2):
+        beside = one["x"] + one["w"] <= other["x"] or other["x"] + other["w"] <= one["x"]
+        above = one["y"] + one["h"] <= other["y"] or other["y"] + other["h"] <= one["y"]
+        assert beside or above, (one, other)
+
+
+@pytest.mark.parametrize("panel", [pytest.param(panel, id=panel["title"]) for panel in PANELS])
+def test_every_panel_says_what_it_shows_and_in_which_unit(panel: dict[str, Any]) -> None:
+    assert panel["title"]
+    assert panel["description"].endswith(".")
+    assert panel["fieldConfig"]["defaults"]["unit"]
+    assert panel["fieldConfig"]["defaults"]["thresholds"]["steps"][0]["value"] is None
+    assert [panel["datasource"], *(each["datasource"] for each in panel["targets"])] == [DATASOURCE] * (
+        1 + len(panel["targets"])
+    )
+    assert [each["refId"] for each in panel["targets"]] == [chr(65 + place) for place in range(len(panel["targets"]))]
+    assert all(each["legendFormat"] for each in panel["targets"])
+
+
+def test_a_colour_is_given_to_a_legend_that_is_there() -> None:
+    for panel in PANELS:
+        legends = {each["legendFormat"] for each in panel["targets"]}
+        assert {each["matcher"]["options"] for each in panel["fieldConfig"]["overrides"]} <= legends
+
+
+def test_source_and_namespaces_are_the_users_choice() -> None:
+    datasource, namespace = BOARD["templating"]["list"]
+    assert (datasource["name"], datasource["type"], datasource["query"]) == ("datasource", "datasource", "prometheus")
+    assert (namespace["name"], namespace["type"], namespace["multi"]) == ("namespace", "query", True)
+    assert namespace["query"]["query"] == namespace["definition"] == "label_values(penstock_up, namespace)"
+    assert BOARD["schemaVersion"] >= 39
+    assert BOARD["id"] is None, "else an import would take the place of another dashboard"

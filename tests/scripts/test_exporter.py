@@ -1,0 +1,228 @@
+"""The exporter's HTTP server: what it answers in good and in bad times, and how it starts and ends."""
+
+import asyncio
+import os
+import signal
+import socket
+import threading
+import time
+from functools import partial
+
+import pytest
+from redis.asyncio import Redis
+
+from penstock.connection import connect
+from penstock.embedded import EmbeddedServer, free_port
+from services.monitor import exporter as module
+from services.monitor.exporter import CannotListen, Exporter
+from services.monitor.readings import Readings
+from tests.scripts.scrape import OPENMETRICS, Scrape, exporting, get, policy, scrape
+
+
+async def test_metrics_come_in_the_format_that_is_asked_for(redis: Redis) -> None:
+    await policy(redis)
+    async with exporting(redis) as exporter:
+        plain = await get(exporter, "/metrics")
+        assert plain.headers["content-type"].startswith("text/plain; version=0.0.4")
+        newer = await get(exporter, "/metrics", accept=OPENMETRICS)
+        assert newer.headers["content-type"].startswith("application/openmetrics-text; version=1.0.0")
+        assert newer.text.endswith("# EOF\n")
+        packed = await get(exporter, "/metrics", accept_encoding="gzip")
+        assert packed.headers["content-encoding"] == "gzip"
+        names = [Scrape(answer).names for answer in (plain, newer, packed)]
+        assert names[0] == names[1] == names[2]
+
+
+async def test_a_scrape_may_ask_for_some_series_only(redis: Redis) -> None:
+    await policy(redis)
+    async with exporting(redis) as exporter:
+        found = Scrape(await get(exporter, "/metrics?name[]=penstock_up&name[]=penstock_in_flight"))
+    assert found.names == {"penstock_up", "penstock_in_flight"}
+
+
+async def test_every_family_has_a_help_that_is_a_sentence_and_its_unit(redis: Redis) -> None:
+    await policy(redis)
+    async with exporting(redis) as exporter:
+        found = await scrape(exporter, accept=OPENMETRICS)
+    ours = {name: family for name, family in found.families.items() if name.startswith("penstock_")}
+    assert len(ours) > 20
+    for name, family in ours.items():
+        assert family.documentation[0].isupper() or family.documentation[0].isdigit(), name
+        assert family.documentation.endswith("."), name
+        assert (family.unit == "seconds") == name.endswith("_seconds") == ("Seconds" in family.documentation), name
+
+
+async def test_the_process_tells_of_itself(redis: Redis) -> None:
+    async with exporting(redis) as exporter:
+        found = await scrape(exporter)
+    assert {"process_resident_memory_bytes", "process_cpu_seconds_total", "python_info"} <= found.names
+
+
+async def test_while_redis_is_away_metrics_are_answered_and_it_is_not_ready(redis_url: str) -> None:
+    with EmbeddedServer() as server:
+        async with connect(server.url) as client, exporting(client, "demo", "other") as exporter:
+            assert (await scrape(exporter))("up") == 1
+            assert (await get(exporter, "/ready")).status == 200
+            server.kill()
+            found = await scrape(exporter)
+            assert (found("up"), found("up", namespace="other")) == (0, 0)
+            assert {name for name in found.names if name.startswith("penstock_")} == {"penstock_up"}
+            assert "process_resident_memory_bytes" in found.names
+            ready = await get(exporter, "/ready")
+            assert ready.status == 503
+            assert ready.text.startswith("cannot read from Redis: ")
+            assert (await get(exporter, "/live")).status == 200
+            server.start()
+            assert (await scrape(exporter))("up") == 1
+            assert (await get(exporter, "/ready")).status == 200
+
+
+async def test_a_redis_that_does_not_answer_holds_up_no_scrape(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stopped server takes connections and says nothing."""
+    monkeypatch.setattr(module, "SCRAPE", 0.3)
+    with EmbeddedServer() as server:
+        async with connect(server.url) as client, exporting(client) as exporter:
+            assert (await scrape(exporter))("up") == 1
+            os.kill(server.pid, signal.SIGSTOP)
+            began = time.monotonic()
+            assert (await scrape(exporter))("up") == 0
+            ready = await get(exporter, "/ready")
+            assert (ready.status, ready.text) == (503, "no answer within 0.3 s\n")
+            assert time.monotonic() - began < 3
+            os.kill(server.pid, signal.SIGCONT)
+            monkeypatch.undo()
+            assert (await scrape(exporter))("up") == 1, "what was given up must not be taken for the next answer"
+
+
+async def test_a_reading_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SCRAPE", 0.1)
+    given_up = asyncio.Event()
+
+    async def endless(_: object) -> Readings:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            given_up.set()
+        return []
+
+    async with Exporter(0, "127.0.0.1", ["demo"], endless, lambda: True) as exporter:
+        assert (await scrape(exporter))("up") == 0
+        await asyncio.wait_for(given_up.wait(), 10)
+
+
+async def test_what_redis_refuses_is_told_where_one_looks_for_the_reason(redis: Redis, redis_url: str) -> None:
+    await redis.hset("demo:lists", "in", "in")
+    await redis.acl_setuser("watcher", enabled=True, nopass=True, keys=["demo:*"], categories=["+@all"])
+    try:
+        async with connect(redis_url.replace("//", "//watcher:any@")) as client, exporting(client) as exporter:
+            assert (await scrape(exporter))("up") == 0
+            assert "no permissions to access" in (await get(exporter, "/ready")).text.casefold()
+    finally:
+        await redis.acl_deluser("watcher")
+
+
+async def test_a_service_that_does_not_do_its_work_is_not_ready(redis: Redis) -> None:
+    runs = False
+    async with exporting(redis, ready=lambda: runs) as exporter:
+        answer = await get(exporter, "/ready")
+        assert (answer.status, answer.text) == (503, "the service does not do its work\n")
+        runs = True
+        answer = await get(exporter, "/ready")
+        assert (answer.status, answer.text) == (200, "ok\n")
+
+
+async def test_a_stuck_event_loop_is_not_live_and_metrics_are_answered_all_the_same(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LIVE", 0.2)
+    monkeypatch.setattr(module, "SCRAPE", 0.2)
+    async with exporting(redis) as exporter:
+        assert (await get(exporter, "/live")).status == 200
+        asked = [asyncio.create_task(get(exporter, path)) for path in ("/live", "/metrics")]
+        asyncio.get_running_loop().call_soon(time.sleep, 1)
+        live, metrics = await asyncio.gather(*asked)
+    assert (live.status, live.text) == (503, "no answer within 0.2 s\n")
+    assert Scrape(metrics)("up") == 0
+
+
+async def test_a_path_that_is_none_of_the_three_is_not_found(redis: Redis) -> None:
+    async with exporting(redis) as exporter:
+        for path in ("/", "/metrics/", "/favicon.ico"):
+            answer = await get(exporter, path)
+            assert (answer.status, answer.text) == (404, "there are /metrics, /live and /ready\n")
+
+
+async def test_a_port_that_is_taken_is_named_with_what_to_do(redis: Redis) -> None:
+    async with exporting(redis) as exporter:
+        with pytest.raises(CannotListen, match=rf"^port {exporter.port} is taken: set metricsPort$"):
+            async with exporting(redis, port=exporter.port):
+                pass
+        with pytest.raises(CannotListen, match=r"is taken"):
+            async with exporting(redis, port=exporter.port, host="0.0.0.0"):
+                pass
+
+
+@pytest.mark.parametrize("host", ["203.0.113.1", "no.such.host.invalid"])
+async def test_a_host_that_is_not_here_is_named_with_what_to_do(redis: Redis, host: str) -> None:
+    with pytest.raises(CannotListen, match=rf"^cannot listen on {host} port 0: .*: set metricsHost or metricsPort$"):
+        async with exporting(redis, host=host):
+            pass
+
+
+async def test_it_starts_without_asking_a_resolver(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That may take half a minute where the name server is away."""
+    monkeypatch.setattr(socket, "getfqdn", lambda _: pytest.fail("asked for the host's name"))
+    async with exporting(redis, host="0.0.0.0") as exporter:
+        assert (await get(exporter, "/live")).status == 200
+
+
+async def test_it_listens_on_ipv6_too(redis: Redis) -> None:
+    async with exporting(redis, host="::1") as exporter:
+        assert (await get(exporter, "/live", host="::1")).status == 200
+
+
+async def test_it_ends_at_once_and_leaves_the_port_to_the_next(redis: Redis) -> None:
+    port = free_port()
+    for _ in range(3):
+        async with exporting(redis, port=port) as exporter:
+            assert exporter.port == port
+            assert (await scrape(exporter))("up") == 1
+            began = time.monotonic()
+        assert time.monotonic() - began < 3
+        with pytest.raises(ConnectionRefusedError):
+            await get(exporter, "/live")
+    assert "exporter" not in {thread.name for thread in threading.enumerate()}
+
+
+async def test_a_client_that_says_nothing_holds_up_neither_others_nor_the_end(redis: Redis) -> None:
+    async with exporting(redis) as exporter:
+        with socket.create_connection(("127.0.0.1", exporter.port)):
+            began = time.monotonic()
+            assert (await scrape(exporter))("up") == 1
+            assert time.monotonic() - began < 3
+            began = time.monotonic()
+            await exporter.__aexit__()
+            assert time.monotonic() - began < 3
+
+
+async def test_nothing_is_printed_for_a_scrape_nor_for_a_client_that_goes_away(
+    redis: Redis, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert module._Handler.timeout == module.CLIENT
+    monkeypatch.setattr(module._Handler, "timeout", 0.1)
+    async with exporting(redis) as exporter:
+        await scrape(exporter)
+        await get(exporter, "/nowhere")
+        for said in (b"", b"GET /metrics", b"GET /metrics HTTP/1.0\r\n\r\n"):
+            await asyncio.to_thread(partial(_go_away, exporter.port, said))
+        with socket.create_connection(("127.0.0.1", exporter.port)) as silent:
+            assert await asyncio.to_thread(silent.recv, 1) == b"", "the connection of a silent client ends"
+        await scrape(exporter)
+    assert capfd.readouterr() == ("", "")
+
+
+def _go_away(port: int, said: bytes) -> None:
+    """Reset the connection."""
+    with socket.create_connection(("127.0.0.1", port)) as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        client.sendall(said)

@@ -1,0 +1,188 @@
+"""What users of mpush-redis met with tracked messages, and must never meet here, each by its number.
+
+D14 and D19 to D22 are in tests/process/test_defects.py, too.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from redis import Redis
+
+from penstock.embedded import EmbeddedServer
+from tests.harness import Service, until
+from tests.hop import Hop, Start
+from tests.process.test_defects import commands
+
+NAMES = {"redis_namespace": "demo", "in_": "in", "pending": "pending", "out": "out"}
+Compose = Callable[..., list[Service]]
+
+
+@pytest.fixture
+def client(redis: Any, server: EmbeddedServer) -> Iterator["Redis"]:
+    with Redis(port=server.port, protocol=2) as connected:
+        yield connected
+
+
+@pytest.fixture
+def composed(client: "Redis", redis_url: str, tmp_path: Path) -> Iterator[Compose]:
+    """Starts mdispatch and ``monitors``, and waits until all of them have nothing to do."""
+    started: list[Service] = []
+
+    def start(monitors: int, **more: Any) -> list[Service]:
+        watching: dict[str, object] = {"redis_namespace": "watcher", "watch": "demo", "metrics_port": 0}
+        services = [
+            Service("mdispatch", tmp_path / "mdispatch", redis=redis_url, **{**NAMES, **more}),
+            *(Service("monitor", tmp_path / f"monitor {id}", redis=redis_url, **watching) for id in range(monitors)),
+        ]
+        started.extend(service.start() for service in services)
+        until(lambda: client.info("clients")["blocked_clients"] == 1 + monitors)
+        return services
+
+    yield start
+    for service in started:
+        service.__exit__(None, None, None)
+
+
+async def test_mp_d08_a_message_with_a_meta_id_is_known_by_it(start: Start) -> None:
+    hop = await start()
+    await hop.push(b'{"meta": {"id": "tea"}}')
+    assert await hop.redis.hget(hop.keys.xid("tea"), "type") == b"meta"
+    await hop.say("tea")
+    assert (await hop.counts())["done"] == 1
+
+
+async def test_mp_d09_of_equal_messages_each_is_done_by_a_done_of_its_own(start: Start) -> None:
+    hop = await start(message_timeout=10)
+    await hop.push(b"12345", b"12345")
+    await hop.say("12345")
+    assert await hop.in_flight() == ["2"], "the older one first"
+    await hop.say("12345")
+    assert await hop.in_flight() == []
+    await hop.advance(10)
+    await hop.sweep()
+    counts = await hop.counts()
+    assert counts["done"] == 2
+    assert "timeout" not in counts
+
+
+def test_mp_d10_a_done_is_taken_at_once(composed: Compose, client: "Redis") -> None:
+    composed(1)
+    times = []
+    for _ in range(20):
+        client.lpush("in", "12345")
+        until(lambda: client.exists("demo:message:xid:12345"), every=0.0005)
+        began = time.monotonic()
+        client.lpush("demo:done", "12345")
+        until(lambda: not client.exists("demo:message:xid:12345"), every=0.0005)
+        times.append(time.monotonic() - began)
+    assert sorted(times)[10] < 0.1
+
+
+def test_mp_d11_a_done_that_a_killed_monitor_has_taken_is_done_by_the_next(
+    composed: Compose, client: "Redis", redis_url: str, tmp_path: Path
+) -> None:
+    """Killed again and again while it takes: not one is left for a time-out."""
+    (_, monitor) = composed(1, message_timeout=60, message_expire=400)
+    client.lpush("in", *range(1, 2_001))  # their ids, too
+    until(lambda: client.llen("out") == 2_000)
+    for first in range(0, 2_000, 400):
+        client.lpush("demo:done", *range(first + 1, first + 401))
+        until(lambda first=first: client.hget("demo:metrics:done", "count") not in (None, b"%d" % first), every=0.0002)  # type: ignore[misc]
+        monitor.kill()
+        client.delete(*client.keys("watcher:[0-9]*"))  # it has run out
+        monitor.start()
+        until(lambda first=first: client.hget("demo:metrics:done", "count") == b"%d" % (first + 400))  # type: ignore[misc]
+    assert client.zcard("demo:message:deadlines") == 0
+
+
+async def test_mp_d12_a_burst_of_expired_ids_is_done_with_as_any_other(start: Start) -> None:
+    hop = await start()
+    await hop.say_at_once(*(str(id) for id in range(10_000)))
+    assert await hop.counts() == {"done:unknown": 10_000}
+    await hop.push(*[b"hello"] * 5_000)
+    await hop.redis.delete(*(hop.keys.message(str(id)) for id in range(1, 5_001)))
+    await hop.say_at_once(*(str(id) for id in range(1, 5_001)))
+    assert (await hop.counts())["done:unknown"] == 15_000
+
+
+async def test_mp_d13_an_unknown_done_is_not_measured(start: Start) -> None:
+    hop = await start()
+    await hop.say("99999")
+    assert await hop.counts() == {"done:unknown": 1}
+    assert await hop.redis.exists(hop.keys.metric("done")) == 0, "nor is it in the histogram"
+
+
+def is_seen(client: "Redis") -> bool:
+    """Whether monitors have known for a second that one message has been taken."""
+    looks: Any = client.hget("demo:message:looks", "out")
+    number, _, moment = (looks or b"0:0").split()[-1].partition(b":")
+    return bool(number == b"1") and time.time() - float(moment) > 1
+
+
+def is_quiet(client: "Redis", seconds: float = 0.2) -> bool:
+    """Whether nobody sends a command for so long."""
+    before = commands(client)
+    time.sleep(seconds)
+    return commands(client) == before
+
+
+def test_mp_d14_d15_with_registrations_elsewhere_time_outs_are_found_and_idle_services_ask_next_to_nothing(
+    composed: Compose, client: "Redis", redis_url: str
+) -> None:
+    """The issue asks for fewer than 6 commands a second of three monitors with one message in flight."""
+    services = composed(3, service_redis=redis_url.replace("/0", "/1"), message_timeout=8)
+    client.lpush("in", "hello")
+    until(lambda: client.rpop("out") == b"hello")
+    until(lambda: is_seen(client) and is_quiet(client))  # all monitors have seen it
+    processes = [psutil.Process(service.pid) for service in services]
+    client.config_resetstat()
+    began, used = time.monotonic(), sum(sum(process.cpu_times()[:2]) for process in processes)
+    until(lambda: time.monotonic() - began > 2.5, every=0.1)
+    seconds = time.monotonic() - began
+    sent = commands(client)
+    assert sum(sent.values()) / seconds < 6 + 2, sent  # two of mdispatch's own
+    assert (sum(sum(process.cpu_times()[:2]) for process in processes) - used) / seconds < 0.2
+    until(lambda: client.hget("demo:metrics:timeout", "count") == b"1")
+    assert float(client.hget("demo:metrics:timeout", "max") or 0) < 9
+
+
+def test_mp_d16_a_time_out_that_three_monitors_see_is_counted_once(composed: Compose, client: "Redis") -> None:
+    composed(3, message_timeout=1, attempts=1)
+    client.lpush("in", *range(500))
+    until(lambda: client.llen("out") == 500)
+    client.delete("out")
+    until(lambda: client.llen("demo:dead") >= 500)
+    until(lambda: is_quiet(client))
+    assert client.llen("demo:dead") == 500
+    assert client.hget("demo:metrics:timeout", "count") == client.hget("demo:metrics:dead", "count") == b"500"
+
+
+async def test_mp_d17_each_leg_of_a_fan_out_is_tracked_by_itself(redis: Any) -> None:
+    """One mdispatch a leg: what one worker says is nothing to the others."""
+    first = await Hop(redis, message_timeout=10, attempts=1).start()
+    names: dict[str, Any] = {"in_": "in1", "pending": "pending1", "out": "out1", "res": "res1"}
+    second = await Hop(redis, namespace="other", **names, message_timeout=10, attempts=1).start()
+    await asyncio.gather(first.push(b"hello"), second.push(b"hello"))
+    await first.say("1")
+    assert await second.in_flight() == ["1"]
+    await second.advance(10)
+    await second.sweep()
+    await first.sweep()
+    assert await first.counts() == {"taken": 1, "delivered": 1, "registered": 1, "done": 1}
+    assert await second.counts() == {"taken": 1, "delivered": 1, "registered": 1, "timeout": 1, "dead": 1}
+
+
+async def test_mp_d18_what_is_due_is_found_behind_an_older_message_that_is_not(start: Start) -> None:
+    hop = await start(message_timeout=100, message_expire=1000)
+    await hop.push(b"older")
+    hop = await start(message_timeout=10, message_expire=1000)
+    await hop.push(b"younger")
+    await hop.advance(10)
+    await hop.sweep()
+    assert await hop.in_flight() == ["1"]
+    assert (await hop.counts())["timeout"] == 1

@@ -1,0 +1,33 @@
+"""One Spark for all tests that need it, on this machine."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from penstock.spark.options import connect
+from penstock.spark.session import session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
+    place = tmp_path_factory.mktemp("spark")
+    made = session(
+        spark_driver_host="127.0.0.1",
+        spark_driver_bindAddress="127.0.0.1",
+        spark_sql_warehouse_dir=str(place / "warehouse"),
+        spark_local_dir=str(place / "local"),
+    )
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def here(redis_url: str) -> Iterator[Any]:
+    """The server, with nothing in it, as sources and sinks talk to it."""
+    with connect(redis_url) as client:
+        client.flushall()
+        yield client

@@ -1,0 +1,283 @@
+"""The archive: each row is there once, whatever is merged meanwhile, and whatever breaks off when."""
+
+import shutil
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.cli.archived import TRIES, steadily
+from penstock.errors import PenstockError, Unsuitable
+from penstock.keys import Keys
+from penstock.spark.archive import DDL, EVENTS, MINUTES, Batches, events, overwrite
+from penstock.spark.merged import sifted
+from penstock.spark.reasons import said
+from services.pipeline.archive import Archive
+from services.pipeline.merging import FEW, Merger, worth_it
+from services.pipeline.settings import Settings
+from tests.spark import pytestmark  # noqa: F401
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+NOW: Final = datetime.now(UTC)
+LONG_AGO: Final = NOW - timedelta(days=30)
+NAMES: Final = ("shop", "a b:é%/=[x]")
+"""The second one is written otherwise in a path, and otherwise again in an address."""
+
+
+def write(spark: "SparkSession", place: Path, *batches: Batches, at: datetime = NOW, without: str = "") -> None:
+    """What the micro-batches leave: three events of each namespace, ids told from those of others."""
+    same: dict[str, Any] = {"place": 0, "at": at, "date": at.date(), "extra": '{"node": "a"}'}
+    told: list[dict[str, Any]] = [
+        {**same, "entry": id, "id": id, "namespace": namespace, "batch": batch.name}
+        for batch in batches
+        for id in (f"{batch.first}-{row}" for row in range(3))
+        for namespace in NAMES
+    ]
+    rows = spark.createDataFrame(told, DDL).drop(without)
+    overwrite(rows, str(place / EVENTS), "date", "namespace", "batch")
+
+
+def ids(spark: "SparkSession", place: Path) -> Counter[tuple[str, str]]:
+    rows = events(spark, str(place)).select("namespace", "id").collect()
+    return Counter((row["namespace"], row["id"]) for row in rows)
+
+
+def expected(*numbers: int) -> Counter[tuple[str, str]]:
+    return Counter((namespace, f"{number}-{row}") for namespace in NAMES for number in numbers for row in range(3))
+
+
+def directories(place: Path, base: str = EVENTS) -> list[Path]:
+    return sorted(place.glob(f"{base}/**/batch=*"))
+
+
+def small(number: int, query: str = "abcdef12") -> Batches:
+    return Batches(query, number, number)
+
+
+def test_what_many_micro_batches_left_becomes_one_directory_and_no_row_is_lost(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    write(spark, tmp_path, *map(small, range(FEW + 2)))
+    merger = Merger(spark, str(tmp_path), 0)
+    assert merger.merge("abcdef12", FEW - 1) == 0, "seven of them have settled"
+    assert merger.merge("abcdef12", FEW) == len(NAMES) * (FEW - 1)
+    assert merger.merge("abcdef12", FEW) == 0
+    for namespace in tmp_path.glob(f"{EVENTS}/*/*"):
+        names = [f"abcdef12-000000000..{FEW - 1:09d}", f"abcdef12-{FEW:09d}", f"abcdef12-{FEW + 1:09d}"]
+        assert sorted(each.name.removeprefix("batch=") for each in namespace.iterdir()) == names
+    assert ids(spark, tmp_path) == expected(*range(FEW + 2))
+
+
+def test_what_was_written_with_the_timestamps_of_before_is_read_and_merged_with_the_rest(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    form = "spark.sql.parquet.outputTimestampType"
+    told = spark.conf.get(form)
+    spark.conf.set(form, "INT96")
+    write(spark, tmp_path, *map(small, range(FEW - 1)))
+    spark.conf.set(form, str(told))
+    write(spark, tmp_path, small(FEW - 1))
+    files = [pq.ParquetFile(file) for file in tmp_path.glob(f"{EVENTS}/**/*.parquet")]
+    assert {file.schema.column(6).physical_type for file in files} == {"INT96", "INT64"}
+    assert Merger(spark, str(tmp_path), 0).merge("abcdef12", FEW)
+    assert ids(spark, tmp_path) == expected(*range(FEW))
+    columns = [pq.ParquetFile(file).metadata.row_group(0).column(6) for file in tmp_path.glob(f"{EVENTS}/**/*.parquet")]
+    assert {(column.path_in_schema, column.statistics.min, column.statistics.max) for column in columns} == {
+        ("at", NOW, NOW)
+    }
+
+
+def test_an_archive_without_the_column_extra_is_read_and_merged_with_the_rest(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    write(spark, tmp_path, *map(small, range(FEW - 1)), without="extra")
+    assert {row.extra for row in events(spark, str(tmp_path)).collect()} == {None}
+    write(spark, tmp_path, small(FEW - 1))
+    before = Counter({None: len(NAMES) * 3 * (FEW - 1), '{"node": "a"}': len(NAMES) * 3})
+    assert Counter(row.extra for row in events(spark, str(tmp_path)).collect()) == before
+    assert Merger(spark, str(tmp_path), 0).merge("abcdef12", FEW)
+    assert Counter(row.extra for row in events(spark, str(tmp_path)).collect()) == before
+
+
+def test_a_merge_that_broke_off_is_finished_by_the_next_and_each_row_is_read_once(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    write(spark, tmp_path, *map(small, range(FEW)))
+    kept = shutil.copytree(tmp_path / EVENTS, tmp_path / "kept")
+    merger = Merger(spark, str(tmp_path), 0)
+    merger.merge("abcdef12", FEW)
+    merged = directories(tmp_path)
+    shutil.copytree(kept, tmp_path / EVENTS, dirs_exist_ok=True)
+    shutil.rmtree(kept)
+    assert spark.read.parquet(str(tmp_path / EVENTS)).count() == 2 * expected(*range(FEW)).total()
+    assert ids(spark, tmp_path) == expected(*range(FEW))
+    assert merger.merge("abcdef12", FEW) == len(NAMES) * FEW
+    assert directories(tmp_path) == merged
+    assert ids(spark, tmp_path) == expected(*range(FEW))
+
+
+def test_a_day_that_is_over_becomes_one_directory_once_nothing_comes_any_more(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    write(spark, tmp_path, *map(small, range(2 * FEW)), at=LONG_AGO)
+    for first in range(0, 2 * FEW, 2):
+        for namespace in tmp_path.glob(f"{EVENTS}/*/*"):  # as if they had been merged by twos
+            target = namespace / f"batch={Batches('abcdef12', first, first + 1).name}"
+            (namespace / f"batch={small(first).name}").rename(target)
+            file = next((namespace / f"batch={small(first + 1).name}").glob("*.parquet"))
+            file.rename(target / f"other-{file.name}")
+            shutil.rmtree(file.parent)
+    lasting = Merger(spark, str(tmp_path), 40 * 86_400)
+    assert [lasting.merge("abcdef12", 100), lasting.merge("abcdef12", 100)] == [0, 0], "more may come"
+    merger = Merger(spark, str(tmp_path), 0)
+    assert merger.merge("abcdef12", 100) == 0, "some came since the last one"
+    assert merger.merge("abcdef12", 100) == len(NAMES) * (FEW - 1)
+    assert {each.name for each in directories(tmp_path)} == {f"batch=abcdef12-000000000..{2 * FEW - 1:09d}"}
+    assert ids(spark, tmp_path) == expected(*range(2 * FEW))
+
+
+def test_batches_of_another_query_and_what_a_pipeline_did_not_write_stay_apart(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    others = [small(100 + number, "12345678") for number in range(FEW)]
+    write(spark, tmp_path, *map(small, [*range(FEW), 200]), *others)
+    for namespace in tmp_path.glob(f"{EVENTS}/*/*"):
+        (namespace / f"batch={small(200).name}").rename(namespace / "batch=mine")
+    Merger(spark, str(tmp_path), 0).merge("abcdef12", FEW)
+    names = {"abcdef12-000000000..000000007", "12345678-000000100..000000107", "mine"}
+    assert {each.name.removeprefix("batch=") for each in directories(tmp_path)} == names
+    assert ids(spark, tmp_path) == expected(*range(FEW), *range(100, 100 + FEW), 200)
+
+
+def test_parts_of_roll_ups_are_merged_and_give_the_same_hours(spark: "SparkSession", tmp_path: Path, here: Any) -> None:
+    from services.pipeline.rollups import Rollups
+    from tests.spark.test_rollups import KEPT, frame, now_and_before
+
+    rows = now_and_before()[2][1:]
+    rollups = Rollups(spark, str(tmp_path), here, KEPT, 0)
+    for number in range(FEW):
+        rollups.add(frame(spark, rows), "abcdef12", number, small(number).name)
+    assert Merger(spark, str(tmp_path), 0).merge("abcdef12", FEW) == FEW - 1
+    shutil.copytree(
+        directories(tmp_path, MINUTES)[0], directories(tmp_path, MINUTES)[0].parent / "batch=abcdef12-000000003"
+    )
+    Rollups(spark, str(tmp_path), here, KEPT, 0).close()
+    hours = spark.read.parquet(str(tmp_path / "rollups")).where("size = 'hour'").collect()
+    assert [row["count"] for row in hours] == [FEW]
+
+
+def test_a_merge_that_has_not_written_all_rows_deletes_nothing(
+    spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pyspark.sql.classic.dataframe import DataFrame
+
+    write(spark, tmp_path, *map(small, range(FEW)))
+    before = directories(tmp_path)
+    monkeypatch.setattr(DataFrame, "count", lambda _: 23)
+    with pytest.raises(PenstockError, match=r"of 24 rows 23 were written; nothing is deleted"):
+        Merger(spark, str(tmp_path), 0).merge("abcdef12", FEW)
+    assert directories(tmp_path) == before
+
+
+def test_whoever_reads_while_files_are_merged_reads_anew(
+    spark: "SparkSession", tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    write(spark, tmp_path, *map(small, range(FEW)))
+    merger, counts = Merger(spark, str(tmp_path), 0), list[int]()
+    for reading in steadily():
+        with reading:
+            rows = events(spark, str(tmp_path))
+            merger.merge("abcdef12", FEW)
+            counts.append(len(rows.collect()))
+    assert counts == [expected(*range(FEW)).total()]
+    assert capfd.readouterr().err.count("files of the archive were merged meanwhile: it is read anew") == 1
+
+
+def test_what_is_gone_for_good_is_told(spark: "SparkSession", tmp_path: Path) -> None:
+    from py4j.protocol import Py4JError
+
+    write(spark, tmp_path, small(0))
+    rows, tries = events(spark, str(tmp_path)), 0
+    for file in tmp_path.rglob("*.parquet"):
+        file.unlink()
+
+    def read() -> None:
+        nonlocal tries
+        for reading in steadily():
+            with reading:
+                tries += 1
+                rows.collect()
+
+    with pytest.raises(Py4JError) as told:
+        read()
+    assert tries == TRIES
+    assert "does not exist" in said(told.value)
+
+
+def test_a_checkpoint_older_than_the_archive_is_refused(spark: "SparkSession", tmp_path: Path, here: Any) -> None:
+    settings = Settings(redis="redis://h", redis_namespace="pipe", watch=["shop"], archive=str(tmp_path))
+    archive = Archive(settings, here, Keys("pipe"), None)
+    here.hset("pipe:metrics:pipeline", mapping={"query": "abcdef12-3456", "batch": 5})
+    spark.sparkContext.setLocalProperty("sql.streaming.queryId", "abcdef12-3456")
+    try:
+        archive.write(spark.range(1), 5)
+        with pytest.raises(Unsuitable, match="micro-batch 4 comes again, though 5 is archived: the checkpoint is"):
+            archive.write(spark.range(1), 4)
+    finally:
+        spark.sparkContext.setLocalProperty("sql.streaming.queryId", None)  # type: ignore[arg-type]
+    assert not directories(tmp_path)
+
+
+Step = tuple[str, int]
+STEPS: Final = ("come", "come", "merge", "merge all", "break", "break off", "break off all")
+
+
+@given(st.lists(st.tuples(st.sampled_from(STEPS), st.integers(1, 12)), max_size=40), st.booleans())
+def test_whatever_comes_and_is_merged_in_whatever_order_each_batch_is_there_once(
+    steps: list[Step], seals: bool
+) -> None:
+    """A place as the set of its directories; each holds the batches that were in it when it was made.
+
+    One that does not ``seal`` is of an older version. A merge may break as it deletes, or off as it renames.
+    """
+    place: dict[Batches, set[int]] = {}
+    sealed: set[Batches] = set()
+    come = 0
+
+    def look() -> tuple[set[Batches], set[Batches]]:
+        return sifted(place, sealed.__contains__, lambda several: sum(len(place[each]) for each in several))
+
+    for step, number in steps:
+        if step == "come":
+            for each in range(come, come + number):
+                place[small(each)] = {each}
+            come += number
+            continue
+        for batches in set.union(*look()):
+            del place[batches]
+        # The last ones may not have settled.
+        settled = sorted(each for each in place if each.last < come - number % 3)
+        if chosen := worth_it(settled, everything=step.endswith("all")):
+            rows = [place[each] for each in chosen]
+            assert sum(map(len, rows)) == len(set.union(*rows))
+            target = Batches("abcdef12", chosen[0].first, chosen[-1].last)
+            place[target] = set(sorted(set.union(*rows))[: number if step.startswith("break off") else None])
+            if not step.startswith("break off"):
+                sealed |= {target} if seals else set()
+                for batches in chosen[number if step == "break" else 0 :]:
+                    del place[batches]
+        there = [row for each in place.keys() - set.union(*look()) for row in place[each]]
+        assert sorted(there) == list(range(come))
+
+
+def test_what_lies_between_small_ones_is_merged_with_them_since_it_will_be_covered() -> None:
+    between = Batches("abcdef12", 4, 6)
+    several = [*map(small, range(4)), between, *map(small, range(7, 7 + FEW)), Batches("abcdef12", 90, 99)]
+    assert worth_it(several, everything=False) == several[:-1]

@@ -1,0 +1,205 @@
+"""Queries whose driver, workers and server are killed in mid-run lose nothing and double nothing."""
+
+import os
+import random
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import psutil
+import pytest
+
+from penstock.embedded import EmbeddedServer
+from penstock.spark.options import connect
+from tests.harness import ROOT
+from tests.spark import pytestmark, tell
+from tests.spark.queries import NAMES, started
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["pytestmark"]
+
+ROUNDS: Final = int(os.environ.get("PENSTOCK_SPARK_ROUNDS", "1"))
+KILLS: Final = ("worker", "worker", "worker", "driver", "server")
+"""Of a round, in any order; then the driver once more."""
+PATIENCE: Final = float(os.environ.get("SPARK_PATIENCE", "300"))
+"""Seconds until the next thing must have happened."""
+
+
+class Feed:
+    """What the queries read, each message once, and what must come of it."""
+
+    def __init__(self, client: Any) -> None:
+        self._redis = client
+        self.made = 0
+
+    def give(self, many: int) -> None:
+        numbers = range(self.made + 1, self.made + many + 1)
+        tell(self._redis, many, start=self.made + 1)
+        with self._redis.pipeline(transaction=False) as wire:
+            for key in ("in", "jobs"):
+                wire.lpush(key, *numbers)
+            for number in numbers:
+                wire.xadd("numbers", {"n": number})
+            wire.execute()
+        self.made += many
+
+    def done(self) -> list[int]:
+        """How many each query has written, in the order of ``NAMES``."""
+        with self._redis.pipeline(transaction=False) as wire:
+            wire.llen("out:events").llen("out:list").hget("seen", "count").xlen("out:stream")
+            return [int(reply or 0) for reply in wire.execute()]
+
+    def wait_for_all(self, told: Callable[[], str]) -> None:
+        """Wait until each query has written something more."""
+        before, until = self.done(), time.monotonic() + PATIENCE
+        while any(now <= was for now, was in zip(self.done(), before, strict=True)):
+            assert time.monotonic() < until, f"{before} {self.done()} {told()[-5000:]}"
+            time.sleep(0.02)
+
+    def check(self) -> None:
+        """Everything came out once, and in order where there is one."""
+        truth = [b"%d" % number for number in range(1, self.made + 1)]
+        seen = {
+            key.removeprefix(b"seen:"): int(self._redis.hget(key, "count")) for key in self._redis.scan_iter("seen:*")
+        }
+        found = {
+            "events to list": self._redis.lrange("out:events", 0, -1)[::-1],
+            "list to list": self._redis.lrange("out:list", 0, -1)[::-1],
+            "entries to hashes": list(Counter(seen).elements()),
+            "list to stream": [words[1] for _, words in self._redis.execute_command("XRANGE", "out:stream", "-", "+")],
+        }
+        assert list(found) == list(NAMES)
+        for name, rows in found.items():
+            assert Counter(truth) - Counter(rows) == Counter(), f"{name}: lost"
+            assert Counter(rows) - Counter(truth) == Counter(), f"{name}: doubled"
+            assert name == "entries to hashes" or rows == truth, f"{name}: in another order"
+        assert self.done() == [self.made] * len(NAMES)
+
+
+def finish(spark: "SparkSession", url: str, place: Path) -> None:
+    """Run all queries until they have read what there is; one that fails is started again, as an operator would."""
+    until = time.monotonic() + PATIENCE
+    for name in NAMES:
+        query = started(spark, name, url, place, most=10**6, ends=True)
+        while query.isActive or query.exception():
+            assert time.monotonic() < until, f"{name}: {query.exception()}"
+            if not query.isActive:
+                query = started(spark, name, url, place, most=10**6, ends=True)
+            time.sleep(0.02)
+
+
+class Driver:
+    """A process of ``queries`` with its Java and its workers, which waits for ``go``."""
+
+    def __init__(self, url: str, place: Path, log: Path) -> None:
+        self._log = log
+        with log.open("wb") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.spark.queries", url, str(place)],
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                cwd=ROOT,
+                start_new_session=True,
+            )
+
+    def go(self) -> None:
+        assert self._process.stdin
+        self._process.stdin.write(b"go\n")
+        self._process.stdin.flush()
+
+    def told(self) -> str:
+        return self._log.read_text(errors="replace")
+
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    def kill_a_worker(self, chance: random.Random) -> None:
+        """One that a query needs: some only wait for work, so others are killed until a query has failed."""
+        failed = self.told().count("failed ")
+        until = time.monotonic() + PATIENCE
+        while self.told().count("failed ") == failed:
+            assert time.monotonic() < until, self.told()[-5000:]
+            workers = [each for each in _family(self._process.pid) if _is_worker(each)]
+            if workers:
+                _kill(chance.choice(workers))
+            time.sleep(chance.uniform(0.2, 1))
+
+    def kill(self) -> None:
+        """Python, Java and the workers."""
+        if self.is_alive():
+            family = _family(self._process.pid)
+            self._process.kill()
+            for each in family:
+                _kill(each)
+            while any(map(_lives, family)):
+                time.sleep(0.01)
+        self._process.communicate()
+
+
+def _family(pid: int) -> list[psutil.Process]:
+    return psutil.Process(pid).children(recursive=True)
+
+
+def _kill(process: psutil.Process) -> None:
+    with suppress(psutil.NoSuchProcess):
+        process.kill()
+
+
+def _lives(process: psutil.Process) -> bool:
+    """Whether it may still do something; what nobody has waited for is dead."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _is_worker(process: psutil.Process) -> bool:
+    """Whether it plans or reads or writes batches; ``pyspark.daemon`` is where workers come from."""
+    try:
+        words, parent = " ".join(process.cmdline()), process.parent()
+        of_daemon = parent is not None and "pyspark.daemon" in parent.cmdline()
+    except psutil.NoSuchProcess:
+        return False
+    return (of_daemon and "lookup_data_sources" not in words) or "source_runner" in words
+
+
+@pytest.mark.parametrize("round_", range(ROUNDS))
+def test_queries_that_are_killed_at_random_lose_and_double_nothing(
+    spark: "SparkSession", tmp_path: Path, round_: int
+) -> None:
+    seed = random.randrange(10**6)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    kills = [*chance.sample(KILLS, len(KILLS)), "driver"]
+    with EmbeddedServer(directory=tmp_path, aof=True) as server, connect(server.url) as client, ExitStack() as ends:
+        drivers = [Driver(server.url, tmp_path, tmp_path / f"{number}.log") for number in range(2)]
+        for driver in drivers:
+            ends.callback(driver.kill)
+        feed = Feed(client)
+        drivers[0].go()
+        for kill in kills:
+            feed.give(1_000)
+            feed.wait_for_all(drivers[0].told)
+            time.sleep(chance.uniform(0, 1))
+            assert min(feed.done()) < feed.made, "killed in mid-run"
+            match kill:
+                case "worker":
+                    drivers[0].kill_a_worker(chance)
+                case "server":
+                    server.kill()
+                    time.sleep(chance.uniform(0, 1))
+                    server.start()
+                case "driver":
+                    drivers.pop(0).kill()
+                    for driver in drivers:
+                        driver.go()
+        finish(spark, server.url, tmp_path)
+        feed.check()

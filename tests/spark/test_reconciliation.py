@@ -1,0 +1,247 @@
+"""The archive held against the counters: what is missing, doubled, under way, not archived yet, and nothing else."""
+
+import time
+from collections.abc import Awaitable, Callable
+from hashlib import sha1
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from redis.asyncio import Redis
+
+from penstock.errors import NoArchive
+from penstock.letters import Choice
+from penstock.revival import Outcome, revive
+from penstock.spark.reconciliation import Reconciliation, reconcile
+from penstock.xids import named
+from services.mdispatch.request import read
+from tests.hop import Hop
+from tests.spark import pytestmark  # noqa: F401
+from tests.spark.archives import FAN, Lane, archive, counters, keep
+from tests.tracked import write
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Reconcile = Callable[..., Awaitable[Reconciliation]]
+LEFT: Final = "t:mpush -> t:left:in -> t:left"
+
+
+@pytest.fixture
+def reconciled(spark: "SparkSession", redis: Redis, tmp_path: Path) -> Reconcile:
+    """What is found in the archive at ``tmp_path``, which is not waited for."""
+
+    async def found(*namespaces: str, live: bool = False, patience: float = 0) -> Reconciliation:
+        return await reconcile(redis, spark, str(tmp_path), namespaces, live=live, patience=patience)
+
+    return found
+
+
+async def lay(redis: Redis, place: Path, *lanes: Lane, given: int) -> None:
+    """The counters of ``lanes``, and an archive of all that happened there."""
+    await counters(redis, *lanes, given=given)
+    for lane in lanes:
+        archive(place, lane.keys.namespace, lane.columns())
+
+
+def told(found: Reconciliation) -> list[tuple[str, str, str, str]]:
+    return [(each.kind, each.where, each.id, each.xid) for each in found.findings]
+
+
+def words(found: Reconciliation) -> list[str]:
+    return [f"{each.where}: {each.words}" for each in found.findings]
+
+
+async def test_of_a_million_events_one_message_missing_one_doubled_and_one_in_flight_are_named(
+    redis: Redis, reconciled: Reconcile, tmp_path: Path
+) -> None:
+    every = np.arange(250_000)
+    right = Lane("right", every, open=[4711])
+    left = Lane("left", np.concatenate([np.delete(every, 77_777), [123_456]]))
+    await lay(redis, tmp_path, right, left, given=250_000)
+    begun = time.monotonic()
+    found = await reconciled()
+    print(f"{time.monotonic() - begun:.1f} s for {found.events:,} events")
+    assert told(found) == [("doubled", LEFT, "", "x123456"), ("missing", LEFT, "", "x77777")]
+    assert found.findings[1].words == "missing; registered as 77778 in t:right"
+    assert [(each.namespace, each.id, each.xid, each.event) for each in found.open] == [
+        ("t:right", "4711", "x4710", "registered")
+    ]
+    assert found.events == 999_999
+    rows = {leg.name: row for leg, row in zip(found.legs, found.rows(), strict=True)}
+    assert [rows["t:left"][name] for name in ("accepted", "done", "in flight", "missing", "doubled")] == [
+        *(250_000, 250_000, 0, 1, 1)
+    ]
+    assert [rows["t:right"][name] for name in ("accepted", "done", "in flight", "missing", "doubled")] == [
+        *(250_000, 249_999, 1, 0, 0)
+    ]
+
+
+class Shop:
+    """What mpush gives to two hops, each with its own mdispatch and monitor, whose services move when told to."""
+
+    def __init__(self, redis: Redis, **settings: Any) -> None:
+        self.redis: Any = redis
+        self.left, self.right = (self._hop(name, **settings) for name in ("left", "right"))
+
+    def _hop(self, name: str, **settings: Any) -> Hop:
+        lists: dict[str, Any] = {role: f"t:{name}:{role.strip('_')}" for role in ("in_", "pending", "out", "res")}
+        return Hop(self.redis, namespace=f"t:{name}", **lists, **settings)
+
+    async def start(self) -> "Shop":
+        for hop in (self.left, self.right):
+            await hop.start()
+            await write(self.redis, hop.keys.lists, **{hop.settings.in_: "in"})
+        await write(self.redis, FAN.lists, **{hop.settings.in_: "out" for hop in (self.left, self.right)})
+        return self
+
+    async def give(self, *messages: str | bytes) -> None:
+        """As mpush does, in one transaction."""
+        async with self.redis.pipeline(transaction=True) as transaction:
+            transaction.hincrby(FAN.metric("taken"), "count", len(messages))
+            for hop in (self.left, self.right):
+                transaction.lpush(hop.settings.in_, *messages)
+                for metric in ("taken", "delivered"):
+                    transaction.hincrby(FAN.metric(metric), hop.settings.in_, len(messages))
+            await transaction.execute()
+
+    async def take(self, *hops: Hop) -> None:
+        """Have registered what waits."""
+        for hop in hops or (self.left, self.right):
+            await hop.dispatch.take()
+            await hop.dispatch.deliver()
+
+
+@pytest.fixture
+async def shop(redis: Redis) -> Shop:
+    return await Shop(redis, message_timeout=10, attempts=1).start()
+
+
+async def test_all_that_may_become_of_messages_is_accounted_for(
+    shop: Shop, redis: Redis, redis_url: str, reconciled: Reconcile, tmp_path: Path
+) -> None:
+    left, right = shop.left, shop.right
+    await shop.give("1", "again", "again", "2", "fails", '{"meta": {"id": "held", "delay": 60}}', "3")
+    await shop.give('{"meta": {"id": "bad", "delay": -1}}')  # refused at the door
+    await shop.take()
+    await left.say("again", "1", {"xid": "fails", "error": "no", "retry": False}, {"xid": "2", "touch": 30}, "nobody")
+    await left.sweep()
+    await right.say("1")
+    await right.advance(10)
+    await right.sweep()  # the others die
+    await right.say("2", "3")  # too late: these are dead
+    await redis.delete(left.keys.message("7"))
+    await left.advance(10)
+    await left.sweep()  # 7 expires, others die
+    await revive(redis, right.keys, Choice(reason="timeout"), Outcome(), lambda _: None)
+    await shop.take(right)
+    await right.say("again")
+    await revive(redis, left.keys, Choice(ids=frozenset({"2"})), Outcome(), lambda _: None)  # and waits
+    keep(redis_url, tmp_path)
+    found = await reconciled()
+    assert words(found) == []
+    rows = {leg.name: row for leg, row in zip(found.legs, found.rows(), strict=True)}
+    for row in rows.values():
+        *came, waits = (row[name] for name in ("accepted", "revived", "doubled"))
+        assert sum(came) + waits == sum(row[name] for name in row if name not in ("accepted", "revived", "doubled"))
+    assert [rows["t:left"][name] for name in ("accepted", "revived", "expired", "waiting", "refused")] == [
+        8,
+        1,
+        1,
+        1,
+        1,
+    ]
+    assert (rows["t:right"]["revived"], rows["t:right"]["missing"], rows["t:right"]["doubled"]) == (5, 0, 0)
+    assert [found.books.tracked["t:right"].count("done:late", name) for name in ("count", "completed")] == [2, 0]
+
+
+async def test_a_message_taken_away_by_hand_is_named_among_those_that_wait(
+    shop: Shop, redis: Redis, redis_url: str, reconciled: Reconcile, tmp_path: Path
+) -> None:
+    await shop.give(*map(str, range(100, 160)), "twice", "twice")
+    await shop.take(shop.right)
+    assert await redis.rpop(shop.left.settings.in_) == b"100"
+    keep(redis_url, tmp_path)
+    unnamed = await reconciled()
+    assert len(unnamed.findings) == 61
+    assert unnamed.findings[0].words.startswith("missing: one of 62 that have not come, of which 1 are missing")
+    found = await reconciled(live=True)
+    assert words(found) == [f"{LEFT}: missing; registered as 1 in t:right"]
+    assert found.findings[0].xid == "100"
+    await shop.take(shop.left)
+    assert told(await reconciled(live=True)) == [
+        ("behind", "t:left", "", ""),
+        ("missing", LEFT, "", "100"),
+    ]
+
+
+def less(columns: dict[str, Any], *places: int) -> dict[str, Any]:
+    """``columns`` without some events; the others keep their numbers."""
+    kept = np.setdiff1d(np.arange(len(columns["id"])), np.array(places) - 1)
+    whole = columns | {"number": np.arange(1, len(columns["id"]) + 1)}
+    return {name: pa.array(column).take(kept) for name, column in whole.items()}
+
+
+async def test_whatever_else_does_not_agree_is_told_and_nothing_more(
+    redis: Redis, reconciled: Reconcile, tmp_path: Path
+) -> None:
+    ten = np.arange(10)
+    lanes = {name: Lane(name, ten) for name in ("behind", "counted", "holes", "never", "reborn", "silent", "twice")}
+    lanes["ended"] = Lane("ended", ten, more=[("done", 3)])
+    lanes["gone"] = Lane("gone", ten, open=[7])
+    lanes["shrunk"] = Lane("shrunk", ten, open=[7])
+    lanes["ahead"] = Lane("ahead", ten)
+    await counters(redis, *lanes.values())
+    lanes["ahead"].more.append(("done", 3))  # told after the counters were read
+    for name, lane in lanes.items():
+        columns = lane.columns()
+        shown = {"holes": less(columns, 4, 5, 9), "behind": less(columns, 18, 19, 20)}.get(name, columns)
+        if name not in ("never", "silent"):
+            archive(tmp_path, f"t:{name}", shown)
+    again = {name: column[2:4] for name, column in lanes["twice"].columns().items()}
+    archive(tmp_path, "t:twice", again, batch="b-0", first=3)
+    archive(tmp_path, "t:reborn", again | {"entry": ["1-1", "1-2"]}, batch="b-0", first=3)
+    archive(tmp_path, "t:foreign", again)
+    await redis.zrem("t:gone:message:deadlines", "7")
+    await redis.zadd("t:shrunk:message:deadlines", {"99": 2e9})
+    await redis.hincrby("t:counted:metrics:done", "count", -1)
+    await redis.hset("t:counted:metrics:retry", "count", "many")
+    await redis.delete("t:silent:metrics:events")
+    assert sorted(words(await reconciled())) == [
+        "t:behind: not archived yet: 3 events; wait until the pipeline has them, and ask again",
+        "t:counted -> out: 1 have not ended and are not under way: --live names them",
+        "t:counted: done: 10 in the archive, 9 counted",
+        "t:counted: retry: count is 'many', expected a whole number",
+        "t:ended -> out: 1 more are under way than can be: --live names them",
+        "t:ended -> out: doubled: registered 1 times, done 2 times",
+        "t:foreign: no mdispatch has registered in it on this server, and the archive has 2 events of it",
+        "t:gone -> out: missing: it has not ended, and is neither in flight nor delayed",
+        "t:holes: event 9 is not in the archive, and later ones are",
+        "t:holes: events 4 to 5 are not in the archive, and later ones are",
+        "t:never: none of its 20 events is archived: does a pipeline watch it?",
+        "t:reborn: events 3 to 4 are in the archive 2 times, in a-0, b-0, and are not the same: "
+        "the server has lost its counters, or two servers share the archive",
+        "t:shrunk -> out: 1 more are under way than can be: --live names them",
+        "t:silent: it tells no events (eventCapacity is 0), so none can be archived",
+        "t:twice: events 3 to 4 are in the archive 2 times, in a-0, b-0",
+    ]
+    found = await reconciled("t:gone", "t:shrunk", live=True)
+    assert told(found) == [("missing", "t:gone -> out", "7", "x6"), ("stray", "t:shrunk -> out", "99", "")]
+
+
+async def test_where_nothing_is_archived_it_says_so(reconciled: Reconcile, redis: Redis) -> None:
+    with pytest.raises(NoArchive, match="there is no archive; expected the directory that a pipeline writes"):
+        await reconciled()
+
+
+def test_messages_that_wait_are_called_what_mdispatch_calls_them() -> None:
+    for message, xid in (
+        (b"0012", b"12"),
+        (b'{"meta": {"id": "a"}}', b"a"),
+        (b'{"meta": {"id": 7, "delay": 1}}', b"7"),
+        (b'{"meta": []}', None),
+        (b"\xff", None),
+    ):
+        assert read(message, lambda _: None).xid == named(message).xid == (xid or sha1(message).hexdigest().encode())

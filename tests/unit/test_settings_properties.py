@@ -1,0 +1,126 @@
+"""Settings under hypothesis: what is valid survives every format, what is not is refused."""
+
+import json
+from contextlib import suppress
+from typing import Any, Final
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from common.fields import bounds_of, expected_of
+from common.sources import property_of
+from penstock.errors import SettingsError
+from services.mpush.settings import Settings
+from tests.unit.writers import FORMATS
+
+NUMBERS: Final = {
+    name: (least, most)
+    for name, field in Settings.model_fields.items()
+    for least, most in [bounds_of(field)]
+    if least is not None and most is not None
+}
+NAMES: Final = st.text(
+    st.sampled_from(" \"'`[]{}*?,:;=#$&!|>%@\\é日😀\n\t\u2028\x7f-_/") | st.characters(codec="utf-8"), min_size=1
+)
+quick: Final = settings(deadline=None, max_examples=40)
+OPTIONAL: Final[dict[str, st.SearchStrategy[object]]] = {"redisNamespace": NAMES, "popTimeout": st.integers(5, 30)}
+COMPANIONS: Final = {"service_expire": 86_400, "message_expire": 31_536_000, "message_timeout": 1}
+"""Settings under which every other one is free within its own bounds."""
+
+
+@st.composite
+def properties(draw: st.DrawFn) -> dict[str, Any]:
+    """A valid props file as a dict."""
+    names = draw(st.lists(NAMES, min_size=3, max_size=6, unique=True))
+    props: dict[str, Any] = {"redis": "redis://h/1", "in": names[0], "pending": names[1], "out": names[2:]}
+    props |= draw(st.fixed_dictionaries({}, optional=OPTIONAL))
+    props |= draw(st.sampled_from([{}, {"maxLength": 9, "overflow": "drop-oldest"}, {"durability": "replicas:2"}]))
+    with suppress(SettingsError):
+        Settings(**{{"in": "in_"}.get(name, snake(name)): value for name, value in props.items()})
+        return props
+    assume(False)
+    raise AssertionError
+
+
+def snake(name: str) -> str:
+    return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name)
+
+
+@pytest.mark.parametrize("suffix", FORMATS)
+@quick
+@given(props=properties())
+def test_valid_settings_come_back_from_every_format(
+    tmp_path_factory: pytest.TempPathFactory, suffix: str, props: dict[str, Any]
+) -> None:
+    file = tmp_path_factory.getbasetemp() / f"props{suffix}"
+    file.write_bytes(FORMATS[suffix](props).encode())
+    shown = Settings.load(file, {}).shown()
+    assert {name: shown[name] for name in props} == props
+
+
+@quick
+@given(props=properties())
+def test_valid_settings_come_back_from_the_environment(props: dict[str, Any]) -> None:
+    texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in props.items()}
+    loaded = Settings.load(None, {f"MPUSH_{snake(name).upper()}": text for name, text in texts.items()})
+    assert {name: loaded.shown()[name] for name in props} == props
+
+
+def with_number(name: str, value: Any) -> Settings:
+    least = {"redis": "redis://h", "in_": "in", "pending": "pending", "out": ["out"]}
+    return Settings(**{**least, **COMPANIONS, name: value})
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+@quick
+@given(data=st.data())
+def test_every_number_in_range_is_accepted(name: str, data: st.DataObject) -> None:
+    least, most = NUMBERS[name]
+    for value in (least, most, data.draw(st.integers(least, most))):
+        assert getattr(with_number(name, value), name) == value
+        assert getattr(with_number(name, str(value)), name) == value
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+@quick
+@given(data=st.data())
+def test_every_number_out_of_range_is_refused(name: str, data: st.DataObject) -> None:
+    least, most = NUMBERS[name]
+    field = Settings.model_fields[name]
+    wrong = st.integers(max_value=least - 1) | st.integers(min_value=most + 1)
+    drawn = data.draw(wrong if field.annotation is float else wrong | st.floats(least + 0.5, least + 0.9))
+    for value in (least - 1, most + 1, drawn, str(drawn), True):
+        with pytest.raises(SettingsError, match=f"{property_of(name)}: expected {expected_of(field)}, found"):
+            with_number(name, value)
+
+
+@quick
+@given(renew=st.integers(0, 100), expire=st.integers(25, 100))
+def test_renewal_is_accepted_exactly_when_it_comes_5_seconds_before_the_expiry(renew: int, expire: int) -> None:
+    good = expire >= 30 and 5 <= renew <= expire - 5
+    try:
+        Settings(redis="redis://h", in_="a", pending="b", out=["c"], service_renew=renew, service_expire=expire)
+    except SettingsError:
+        assert not good
+    else:
+        assert good
+
+
+@quick
+@given(
+    values=st.dictionaries(
+        st.sampled_from(["in", "out", "redis", "batch", "ordered", "overflow"]) | st.text(),
+        st.recursive(
+            st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+            lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+        ),
+    )
+)
+def test_no_value_of_any_type_raises_anything_but_settings_error(
+    tmp_path_factory: pytest.TempPathFactory, values: dict[str, Any]
+) -> None:
+    file = tmp_path_factory.getbasetemp() / "values.json"
+    file.write_text(json.dumps(values))
+    with suppress(SettingsError):
+        Settings.load(file, {"MPUSH_PENDING": "pending"})
