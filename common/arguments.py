@@ -70,7 +70,7 @@ def _wait_for(place: "Hash") -> None:
 
 @contextmanager
 def _output() -> Iterator[None]:
-    """End with status 1, without a traceback, if the reader of standard output (``head``, say) has left."""
+    """End with status 141, as SIGPIPE does, if the reader of standard output (``head``, say) has left."""
     try:
         try:
             yield
@@ -78,7 +78,7 @@ def _output() -> Iterator[None]:
             sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
+        sys.exit(141)
 
 
 def _parser(service: str, settings_class: type[ServiceSettings]) -> ArgumentParser:

@@ -82,9 +82,12 @@ class Durability:
             if isinstance(reply, ResponseError):
                 raise reply
         if self.level == "aof" and confirmations[0][0] < 1:
-            raise NotDurable("settled, but not on the server's disk yet (WAITAOF)")
+            raise NotDurable("what was settled last is not on the server's disk yet, as durability: aof asks (WAITAOF)")
         if self._replicas and confirmations[0] < self._replicas:
-            raise NotDurable(f"settled, but on {confirmations[0]} of {self._replicas} replicas (WAIT)")
+            raise NotDurable(
+                f"what was settled last is on {confirmations[0]} replicas, durability: {self.level} asks for "
+                f"{self._replicas}: nothing more is taken until they are connected"
+            )
         if self._majority and sum(_replicas(confirmations[1])) > self._replicas:
             raise NotDurable(f"settled on {self._replicas} replicas, and another one has connected: waiting for it")
 

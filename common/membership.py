@@ -194,6 +194,7 @@ class Membership(Generic[S]):
                     self._log.info("active", token=context.token)
                 self._told = context.token
                 return
+            context.trouble.over()  # nothing of ours waits for the server, which has answered
             await context.pause(min(1.0, self._settings.lease_expire / 3))
 
     async def _keeps_lease(self, context: Context[S]) -> bool:

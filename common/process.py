@@ -3,8 +3,10 @@
 import asyncio
 import os
 import signal
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext, suppress
+from math import inf
 from typing import Final, Generic, TypeVar
 
 from redis.asyncio import Redis
@@ -41,6 +43,8 @@ STAY: Final = "PENSTOCK_STAY"
 """The environment variable with which a process whose registration was deleted stops its work, but does not end."""
 LOOK: Final = 1.5
 """Seconds between two looks for an order to stop while nothing moves."""
+UNSEEN: Final = 6.0
+"""Seconds without such a look after which a service is not ready: its server is silent."""
 
 
 class Process(Generic[S]):
@@ -53,6 +57,8 @@ class Process(Generic[S]):
         self._trouble = Trouble(self._log)
         self._durability = Durability(settings.durability, settings.durability_timeout)
         self._stop = asyncio.Event()
+        self._seen_at = inf
+        """When (monotonic) the own registration was looked at last, or a run began."""
         self._was_in = False
         """Whether the server has let us in, with this login."""
         self._name = name = f"penstock-{service}"
@@ -108,6 +114,8 @@ class Process(Generic[S]):
             return "stopped: its registration was deleted"
         if self._trouble.reason:
             return f"waiting: {self._trouble.reason}"
+        if (silent := time.monotonic() - self._seen_at) > UNSEEN:
+            return f"waiting: no answer for {silent:.0f} s"
         registered = self._membership is None or self._membership.is_registered
         return None if registered and not self._stop.is_set() else "not registered"
 
@@ -216,6 +224,8 @@ class Process(Generic[S]):
 
     async def _run_once(self) -> None:
         """One run beside the watch over it."""
+        if self._membership:
+            self._seen_at = time.monotonic()
         wires = iter(self._wires.copy())
         context = Context(
             self._settings,
@@ -279,6 +289,7 @@ class Process(Generic[S]):
         if self._membership is None:
             return True
         goes_on = await self._membership.attend(context)
+        self._seen_at = time.monotonic()
         self._reload.asked(self._membership.order)
         if self._membership.dismissed:
             self._log.info("registration deleted: stopping")

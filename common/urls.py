@@ -41,6 +41,8 @@ def _fault(text: str) -> str | None:
         return "it contains a space or a control character"
     if "#" in text:
         return "it contains #, which is %23 in a password"
+    if text.startswith(("@", "env:")):
+        return "a service reads a URL from a file by a variable that ends in _FILE, e.g. REDIS_FILE=/run/secrets/redis"
     scheme, mark, _ = text.partition("://")
     if not mark or scheme not in SCHEMES:
         return "it does not begin with redis://, rediss://, unix://, redis+sentinel:// or redis+cluster://"

@@ -15,7 +15,7 @@ from redis.asyncio import Redis
 from penstock.keys import Keys
 from penstock.names import decoded, encoded
 from penstock.snapshot import Snapshot
-from penstock.tracking import By, canonical, is_number, number
+from penstock.tracking import By, canonical, is_number, number, xids_of
 
 CHUNK: Final = 1000
 """Most entries that are read at a time."""
@@ -100,12 +100,13 @@ async def entries(redis: "Redis", keys: Keys, since: float | None = None) -> Asy
 async def last_event(redis: "Redis", keys: Keys, word: str, by: By = "either") -> Event | None:
     """Return the newest event of the message with id ``word``, or else of one with that xid; ``by`` says which."""
     id, end, by_xid, count = canonical(word), "+", None, FEW
+    xids = xids_of(word)
     while chunk := _named(await redis.xrevrange(encoded(keys.events), end, "-", count)):
         for entry in (Entry(name, fields) for name, fields in chunk):
-            for event in reversed(list(entry.events({word, id}))):
+            for event in reversed(list(entry.events({id, *xids}))):
                 if by != "xid" and event.id == id:
                     return event
-                by_xid = by_xid or (event if by != "id" and event.xid in (word, id) else None)
+                by_xid = by_xid or (event if by != "id" and event.xid in xids else None)
         if by_xid is not None and (by == "xid" or not is_number(word)):
             break
         end, count = f"({decoded(chunk[-1][0])}", next_count(chunk)

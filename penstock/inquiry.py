@@ -1,5 +1,6 @@
 """Finding out where a message is: from its record, the sets that it is in, the events, and the dead letters."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +13,7 @@ from penstock.names import decoded, encoded
 from penstock.policy import Policy
 from penstock.snapshot import Snapshot
 from penstock.survey import instances, serving
-from penstock.tracking import UNTAKEN, By, find, number, texts
+from penstock.tracking import UNTAKEN, By, find, number, texts, xids_of
 from penstock.whereabouts import BOUND, Whereabouts
 
 
@@ -76,23 +77,25 @@ async def _in_flight(
     next = "expired" if not record else "dead" if last else "retry"
     alive = [each for each in await instances(redis, service_redis, keys) if each.id == known.service]
     held, before, length = await _in_queue(redis, known.queue, record)
+    untaken = deadline >= UNTAKEN or (held == "queue" and "number" in record and "error" not in record)
     return replace(
         known,
         state="in flight",
         since=since,
-        until=deadline
-        if deadline < UNTAKEN
-        else since + policy.queue_timeout
-        if policy.queue_timeout and since
-        else None,
-        waits=policy.timeout if deadline >= UNTAKEN else None,
-        next="dead" if deadline >= UNTAKEN and policy.queue_timeout else next,
+        until=_until_taken(policy, since) if untaken else deadline,
+        waits=policy.timeout if untaken else None,
+        next="dead" if untaken and policy.queue_timeout else next,
         backoff=policy.backoff.span(attempt) if next == "retry" else None,
         held=held,
         before=before,
         length=length,
         instance=alive[0] if alive else None,
     )
+
+
+def _until_taken(policy: Policy, since: float | None) -> float | None:
+    """Return when a message that no worker takes is a dead letter."""
+    return since + policy.queue_timeout if policy.queue_timeout and since else None
 
 
 async def _in_queue(redis: "Redis", queue: str, record: dict[str, str]) -> tuple[str, int | None, int]:
@@ -148,7 +151,7 @@ async def _dead(redis: "Redis", keys: Keys, known: Whereabouts, event: Event | N
 
 async def _unheard(redis: "Redis", keys: Keys, policy: Policy, known: Whereabouts) -> Whereabouts:
     """Of which no event tells: a letter may, of a message that was never tracked or died long ago."""
-    if letter := await _letter(redis, keys, known.asked, xid=known.asked):
+    if letter := await _letter(redis, keys, known.asked, xids_of(known.asked)):
         return _of_letter(replace(known, id=letter.id), letter)
     length, oldest = await reach(redis, keys)
     waiting = await redis.llen(encoded(policy.source))
@@ -169,10 +172,10 @@ def _of_letter(known: Whereabouts, letter: Letter) -> Whereabouts:
     )
 
 
-async def _letter(redis: "Redis", keys: Keys, id: str, xid: str | None = None) -> Letter | None:
+async def _letter(redis: "Redis", keys: Keys, id: str, xids: Sequence[str] = ()) -> Letter | None:
     async for chunk in newest_first(redis, keys):
         for letter in chunk:
-            if letter.id == id or (xid is not None and letter.text("xid") == xid):
+            if letter.id == id or letter.text("xid") in xids:
                 return letter
     return None
 

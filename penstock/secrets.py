@@ -60,7 +60,7 @@ def resolved(text: str, environ: Mapping[str, str]) -> str:
     if text.startswith("env:"):
         if value := environ.get(text[4:]):
             return value
-        raise NoSecret(f"the variable {text[4:]} is not set: expected a URL in it")
+        raise NoSecret(f"the variable {text[4:]} is empty or not set: expected a URL in it")
     return text
 
 

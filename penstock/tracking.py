@@ -1,6 +1,6 @@
 """Tracked messages: finding one by what people call it, and giving it more time."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
@@ -13,6 +13,7 @@ from penstock.keys import Keys
 from penstock.lua import Script
 from penstock.names import decoded, encoded
 from penstock.snapshot import Snapshot
+from penstock.xids import named
 
 touch_script: Final = Script.read(Path(__file__).parent / "lua" / "touch.lua")
 
@@ -74,12 +75,13 @@ async def find(redis: "Redis", keys: Keys, word: str, by: By = "either") -> Foun
     """Return the tracked message (or the tombstone of one) that ``word`` names; None if no message is tracked so.
 
     As with ``done``: a number is the xid of the oldest message in flight that has it, else an id; ``by`` says which.
+    A message may also be named by itself, byte for byte.
     """
     id = canonical(word)
     is_id = by != "xid" and is_number(word) and await _is_id(redis, keys, id)
     if by == "id":
         return Found(id) if is_id else None
-    xids = list(dict.fromkeys((word, id)))
+    xids = xids_of(word)
     for xid in xids:
         if found := await _by_xid(redis, keys, xid):
             return replace(found, namesake=id) if is_id and found.id != id else found
@@ -105,7 +107,7 @@ async def _by_xid(redis: "Redis", keys: Keys, xid: str) -> Found | None:
     return Found(chain["id"], tuple(others))
 
 
-async def _delayed(redis: "Redis", keys: Keys, xids: list[str]) -> Found | None:
+async def _delayed(redis: "Redis", keys: Keys, xids: Sequence[str]) -> Found | None:
     """Messages that were not delivered yet have no record of their xid."""
     found: list[str] = []
     for start in range(0, DELAYED, CHUNK):
@@ -127,6 +129,11 @@ def is_number(word: str) -> bool:
 def canonical(word: str) -> str:
     """A number as ids and the xids of numbers are written, without leading zeros; any other word as it is."""
     return (word.lstrip("0") or "0") if is_number(word) else word
+
+
+def xids_of(word: str) -> tuple[str, ...]:
+    """Return the xids that ``word`` may stand for: itself, or that of a message that is no more than ``word``."""
+    return tuple(dict.fromkeys((word, canonical(word), decoded(named(encoded(word)).xid))))
 
 
 def texts(fields: Mapping[Any, Any]) -> dict[str, str]:

@@ -36,7 +36,7 @@ class Whereabouts:
     attempts: int | None = None
     """Deliveries at most."""
     waits: float | None = None
-    """What a worker has once it has taken it (s), if it was not taken by its first deadline: it has none until then."""
+    """What a worker has once it has taken it (s), if nobody has taken it yet: it has no deadline until then."""
     backoff: tuple[float, float] | None = None
     """The wait between ``until`` and the retry (s), at least and at most."""
     queue: str = ""

@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 import typer
 
-from penstock.cli.frame import DEFAULT, Json, Misused, complain, require_path, run, surroundings
+from penstock.cli.frame import DEFAULT, Json, Misused, complain, require_path, run, service_named, surroundings
 from penstock.cli.text import print_json, shown
 from penstock.errors import SettingsError
 
@@ -28,31 +28,41 @@ def acl(
         list[str] | None,
         typer.Option(metavar="KEY", help="A key or pattern that PySpark programs read or write; can be repeated."),
     ] = None,
+    server: Annotated[
+        str | None,
+        typer.Option(metavar="SERVER", help="Print the lines for that server alone, bare, e.g. localhost:6379."),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Print the least rights of each service.
 
-    One ACL SETUSER line a service and server, to be given to redis-cli, and two users that only read: status, for
-    penstock status, audit, explain, trace, dead and map --live; metrics, for an exporter. A user has the name that the
-    URL of its server gives, else that of the process. Replace PASSWORD; a line replaces all rights that the user had.
-    With --spark also the user of your PySpark programs, pyspark; FILE or DIR may be left out then.
+    One ACL SETUSER line a service and server, and two users that only read: status, for penstock status, audit,
+    explain, trace, dead and map --live; metrics, for an exporter. A user has the name that the URL of its server gives,
+    else that of the process. Replace PASSWORD; a line replaces all rights that the user had. --server SERVER prints no
+    headings: give its output to redis-cli. With --spark also the user of your PySpark programs, pyspark; FILE or DIR
+    may be left out then.
     """
-    run(_acl(path, service, spark or [], json))
+    run(_acl(path, service, spark or [], server, json))
 
 
-async def _acl(path: Path | None, service: str | None, spark: Sequence[str], as_json: bool) -> int:
+async def _acl(path: Path | None, service: str | None, spark: Sequence[str], only: str | None, as_json: bool) -> int:
     if path:
         require_path(path)
     elif not spark:
         raise Misused("nothing to print rights of: give FILE, DIR or --spark KEY")
     parts = _parts(path, service) if path else ()
     users = [*_users(parts), *_spark_user(spark)]
+    if only is not None:
+        there = sorted({where for where, _, _ in users})
+        if only not in there:
+            raise Misused(f"no user is for the server {only!r}: there are {', '.join(there)}")
+        users = [user for user in users if user[0] == only]
     if as_json:
         print_json({"users": [_plain(*user) for user in users]})
         return 0
     server = None
     for where, name, rights in sorted(users, key=lambda user: user[0]):
-        if where != server:
+        if where != server and only is None:
             typer.echo(f"{'' if server is None else chr(10)}# on {shown(where)}")
         server = where
         typer.echo(shown(rights.line(name)))
@@ -70,16 +80,19 @@ def _spark_user(keys: Sequence[str]) -> "Iterator[tuple[str, str, Rights]]":
 
 def _parts(path: Path, service: str | None) -> "tuple[Part, ...]":
     from penstock.topology import Part
-    from penstock.topology.files import read_sound, service_of, services
+    from penstock.topology.files import read_sound, services
 
     if path.is_dir():
         found = tuple(part for part in read_sound(path, surroundings(None)).parts if part.settings is not None)
         if not found:
             raise Misused(f"{path}: no service is in this composition, only programs of your own")
         return found
-    name, known = service or service_of(path), services()
+    known = services()
+    name = service or service_named(path)
     if name not in known:
-        called = f"name it mpush-*.yaml or pass --service NAME ({', '.join(sorted(known))})"
+        called = (
+            f"name it mpush-*.yaml, write `service: NAME` in it, or pass --service NAME ({', '.join(sorted(known))})"
+        )
         raise Misused(f"{path}: cannot tell which service this file is for: {called}")
     settings: Any
     try:
@@ -92,21 +105,27 @@ def _parts(path: Path, service: str | None) -> "tuple[Part, ...]":
 def _users(parts: "tuple[Part, ...]") -> "Iterator[tuple[str, str, Rights]]":
     """Yield server, user and rights; two processes with the same user share a line."""
     from penstock.acl import COUNTING, READING, Rights
-    from penstock.topology import server_of
 
     found: dict[tuple[str, str], Rights] = {}
     for part in parts:
         for url, rights in part.settings.rights().items():
             more = _watched(part, parts) if url == part.settings.redis else ()
             user = unquote(urlsplit(url).username or "") or part.name
-            before = found.get((server_of(url), user), Rights((), frozenset()))
-            found[server_of(url), user] = before | rights | Rights(tuple(more), frozenset())
+            before = found.get((_server(url), user), Rights((), frozenset()))
+            found[_server(url), user] = before | rights | Rights(tuple(more), frozenset())
     for (server, user), rights in found.items():
         yield server, user, rights
     for server in dict.fromkeys(server for server, _ in found):
         keys = tuple(key for (where, _), rights in found.items() if where == server for key in rights.keys)
         yield server, "status", Rights(keys, READING)
         yield server, "metrics", Rights(keys, COUNTING)
+
+
+def _server(url: str) -> str:
+    """Return the server of ``url`` whatever the database: users are those of the server."""
+    from penstock.topology import server_of
+
+    return server_of(url) if url.startswith("unix:") else server_of(url).rpartition("/")[0]
 
 
 def _watched(part: "Part", parts: "tuple[Part, ...]") -> Iterator[str]:

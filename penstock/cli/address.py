@@ -12,14 +12,17 @@ FORMS: Final = "A URL, @FILE that holds it, or env:NAME of a variable that does.
 
 def located(ctx: typer.Context, param: typer.CallbackParam, value: str | None) -> str | None:
     """Return the URL that ``value`` is or refers to; for an option that reads REDIS, REDIS_FILE stands in for it."""
+    variable = param.envvar if isinstance(param.envvar, str) else None
+    source = ctx.get_parameter_source(str(param.name))
+    by_option = source and source.name == "COMMANDLINE" and param.opts[0].startswith("--")
+    given_by = param.opts[0] if by_option else None
     try:
-        variable = param.envvar if isinstance(param.envvar, str) else None
-        source = ctx.get_parameter_source(str(param.name))
         by_file = os.environ.get(f"{variable}{FILE}") if variable else None
         if by_file and source and source.name in ("ENVIRONMENT", "DEFAULT"):
             if source.name == "ENVIRONMENT":
                 raise typer.BadParameter(f"{variable} and {variable}{FILE} are both set: unset one of them")
+            given_by = f"{variable}{FILE}"
             return in_file(by_file)
         return None if value is None else resolved(value, os.environ)
     except NoSecret as error:
-        raise typer.BadParameter(str(error)) from None
+        raise typer.BadParameter(str(error), param_hint=given_by) from None

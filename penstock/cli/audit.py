@@ -220,9 +220,12 @@ def _print_hops(hops: Sequence[Hop], as_json: bool, *, brief: bool, many: bool) 
 def _rows(hops: Iterable[Hop], many: bool) -> list[list[object]]:
     rows: list[list[object]] = []
     for hop in hops:
-        settled, pending = (hop.result.messages, sum(hop.result.pending.values())) if hop.result else (0, 0)
+        known: list[object] = ["-", "-", "not known"]
+        if hop.result:
+            words = "conserved" if hop.holds else "NOT CONSERVED"
+            known = [hop.result.messages, sum(hop.result.pending.values()), words]
         server = [shown(hop.server)] if many else []
-        rows.append([*server, shown(hop.namespace), settled, pending, "conserved" if hop.holds else "NOT CONSERVED"])
+        rows.append([*server, shown(hop.namespace), *known])
     return rows
 
 

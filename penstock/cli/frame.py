@@ -3,11 +3,13 @@
 import asyncio
 import io
 import os
+import re
 import sys
 from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
+from urllib.parse import urlsplit
 
 import typer
 
@@ -20,6 +22,9 @@ from penstock.secrets import without_files
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
+NOT_READ: Final = 141
+"""The exit status of a command whose output is not read to its end (``| head``): that of a process SIGPIPE ends."""
+DATABASE: Final = re.compile("|/|/[0-9]{1,9}")
 DEFAULT: Final = "redis://localhost:6379/0"
 OTHERWISE: Final = "or name another with --redis URL or REDIS"
 SCHEMES: Final = ("redis://", "rediss://", "unix://", "redis+sentinel://", "redis+cluster://")
@@ -54,8 +59,23 @@ def surroundings(redis: str | None) -> dict[str, str]:
 
 def require_path(path: Path) -> None:
     """Raise ``Misused`` if ``path``, which the command line names, does not exist."""
+    if re.match(r"(rediss?|unix)(\+\w+)?:/", str(path)):
+        raise Misused("expected a file or a folder, found a URL: `penstock run --check URL` reads settings in a hash")
     if not path.exists():
         raise Misused(f"{path}: no such file or directory")
+
+
+def service_named(file: Path) -> str | None:
+    """Return the service that the name of ``file`` or its property ``service`` says."""
+    from penstock.topology.files import service_of, services
+
+    if name := service_of(file):
+        return name
+    for entry in services().values():
+        with suppress(ImportError, AttributeError):
+            name = entry.load().service_in(file)
+            return name if name in services() else None
+    return None
 
 
 def run(action: Coroutine[Any, Any, int]) -> NoReturn:
@@ -69,7 +89,7 @@ def run(action: Coroutine[Any, Any, int]) -> NoReturn:
         status = 130
     except BrokenPipeError:  # whoever reads our output has seen enough; Python must not flush into it at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        status = 1
+        status = NOT_READ
     except Misused as error:
         status = complain(error, 2)
     except UnicodeEncodeError as error:
@@ -103,6 +123,9 @@ async def connected(
     if not url.replace("rediss+", "redis+", 1).startswith(SCHEMES):
         begins = f"expected {DEFAULT} or one that begins {_listed(SCHEMES)}"
         raise Misused(f"{masked(url)!r} is not the URL of a server: {begins}")
+    parts = urlsplit(url)
+    if parts.scheme in ("redis", "rediss") and not DATABASE.fullmatch(parts.path):
+        raise Misused(f"{masked(url)}: {parts.path[1:]!r} is not the number of a database: expected {DEFAULT}")
     try:
         client = connect(url, silence=silence, name=name)
     except ValueError as error:

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.cli.address import located
-from penstock.cli.frame import DEFAULT, Failed, Json, Misused, connected, require_path, run, surroundings
+from penstock.cli.frame import DEFAULT, Failed, Json, Misused, connected, require_path, run, service_named, surroundings
 from penstock.cli.text import print_json, shown
 from penstock.errors import Problem, SettingsError
 
@@ -47,7 +46,7 @@ def lint(
 async def _lint(
     paths: list[Path], service: str | None, cluster: bool, live: bool, url: str | None, as_json: bool
 ) -> int:
-    from penstock.topology.files import service_of, services
+    from penstock.topology.files import services
 
     if service is not None and service not in services():
         raise Misused(f"no service is called {service!r}: installed are {_listed(services())}")
@@ -56,9 +55,7 @@ async def _lint(
     directories = [path for path in paths if path.is_dir()]
     if live and not directories:
         raise Misused("--live is about compositions: expected a directory")
-    judged = {
-        path: _judged(path, service or service_of(path) or _declared(path)) for path in paths if path not in directories
-    }
+    judged = {path: _judged(path, service or service_named(path)) for path in paths if path not in directories}
     whole = {path: await _composition(path, cluster, live, url) for path in directories}
     if as_json:
         print_json(_plain(judged, whole))
@@ -115,17 +112,6 @@ async def _on_servers(topology: "Topology") -> "tuple[list[Finding], bool]":
         except Failed as error:
             found.append(address.finding(str(error)))
     return found, cluster
-
-
-def _declared(file: Path) -> str | None:
-    """Return the service that the property ``service`` of ``file`` names."""
-    from penstock.topology.files import services
-
-    for entry in services().values():
-        with suppress(ImportError, AttributeError):
-            name = entry.load().service_in(file)
-            return name if name in services() else None
-    return None
 
 
 def _judged(file: Path, service: str | None) -> tuple[list[Problem], list[str]]:

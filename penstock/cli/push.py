@@ -91,8 +91,9 @@ async def _push_all(
                 await asyncio.wait({sent}, timeout=PATIENCE)
                 raise
             advance(pushed)
-    except BaseException:
-        complain(f"{pushed.messages:,} messages were pushed to {shown(key)} before this:", 1)
+    except BaseException as error:
+        when = "this:" if isinstance(error, Exception) else "the interrupt"
+        complain(f"{pushed.messages:,} messages were pushed to {shown(key)} before {when}", 1)
         raise
     return pushed
 

@@ -55,7 +55,7 @@ def _in_flight(here: Whereabouts) -> Iterator[str]:
     else:
         yield from _held(here)
     if here.waits is not None and not here.error:
-        yield f"It was not taken by its deadline: once a worker has taken it, the worker has {age(here.waits)}."
+        yield f"Once a worker has taken it, the worker has {age(here.waits)}."
         if here.until is not None:
             yield _next(here, f"the dead letters of {shown(here.namespace)}", "unless it is taken before, ")
         return

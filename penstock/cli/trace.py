@@ -61,9 +61,9 @@ async def _trace(namespace: str, word: str, by: "By", url: str, as_json: bool) -
 async def _events(redis: "Redis", keys: "Keys", word: str, by: "By") -> list["Event"]:
     """Those of the message with that id, else those of all that have that xid."""
     from penstock.events import entries
-    from penstock.tracking import canonical, find, number
+    from penstock.tracking import canonical, find, number, xids_of
 
-    id, since = canonical(word), None
+    id, xids, since = canonical(word), xids_of(word), None
     message = await find(redis, keys, word, by)
     if message:
         since = number(decoded(await redis.hget(encoded(keys.message(message.id)), "timestamp")))
@@ -71,9 +71,9 @@ async def _events(redis: "Redis", keys: "Keys", word: str, by: "By") -> list["Ev
     by_xid: list[Event] = []
     with progress(f"events of {shown(keys.namespace)}", await redis.xlen(encoded(keys.events))) as advance:
         async for chunk in entries(redis, keys, None if since is None else since - EARLY):
-            told = [event for entry in chunk for event in entry.events({word, id})]
+            told = [event for entry in chunk for event in entry.events({id, *xids})]
             by_id += [event for event in told if event.id == id]
-            by_xid += [event for event in told if event.xid in (word, id)]
+            by_xid += [event for event in told if event.xid in xids]
             advance(len(chunk))
     if by == "xid" or (message and message.id != id):
         return by_xid

@@ -1,7 +1,7 @@
 """What a scrape reads of the watched namespaces: as many commands for a million messages in flight as for none."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from redis.asyncio import Redis
@@ -52,6 +52,10 @@ class Reading:
     """The fields of every hash of ``METRICS`` that are numbers."""
     link: Link | None
     """None where no vpush works."""
+    memory: float = 0
+    """How much of the server's maxmemory is used; 0 where it has none. At 1 it refuses all that needs more."""
+    replica: bool = False
+    """Whether the server is a replica, which takes no writes."""
 
 
 Readings = list[Reading]
@@ -59,7 +63,10 @@ Readings = list[Reading]
 
 async def read(redis: "Redis", service_redis: "Redis", namespaces: Iterable[str]) -> Readings:
     """All of ``namespaces``; a key of another type than it should have counts as empty. Raises ``RedisError``."""
-    return [await _reading(redis, service_redis, Keys(namespace)) for namespace in namespaces]
+    info: Any = await redis.info()
+    limit, used = int(info["maxmemory"]), int(info["used_memory"]) - int(info.get("mem_not_counted_for_evict", 0))
+    state: dict[str, Any] = {"memory": used / limit if limit else 0, "replica": info["role"] != "master"}
+    return [replace(await _reading(redis, service_redis, Keys(namespace)), **state) for namespace in namespaces]
 
 
 async def _reading(redis: "Redis", service_redis: "Redis", keys: Keys) -> Reading:

@@ -15,6 +15,8 @@ GAUGES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "in_flight": ("Messages delivered and not finished.", ()),
     "delayed": ("Messages that wait for their first delivery or for the next one.", ()),
     "oldest_in_flight_seconds": ("Seconds since the oldest message in flight was first delivered.", ()),
+    "memory_ratio": ("How much of the server's maxmemory is used: at 1 it refuses writes; 0 where it has none.", ()),
+    "replica": ("1 where the server is a replica and takes no writes, else 0.", ()),
     "link_up": (
         "1 where a vpush is alive and its other server answered the last batch, else 0; an idle vpush does not ask it.",
         (),
@@ -50,6 +52,8 @@ COUNTERS: Final = {
     "expired": ("expired", "Messages whose record was gone when they were due."),
     "touched": ("touched", "Times that a worker extended a deadline."),
 }
+ALERTING: Final = ("errors", "missing", "dropped")
+"""Counters of every service that somebody is called for."""
 RELOADS: Final = {"obeyed": "count", "refused": "failed"}
 """What became of orders to read the settings anew, and the field of the metric that counts it."""
 LINK: Final = {
@@ -141,6 +145,8 @@ def _add_gauges(gauges: dict[str, GaugeMetricFamily], reading: Reading) -> None:
         if value is not None:
             gauges[name].add_metric([shown(each) for each in (reading.namespace, *labels)], value)
 
+    add("memory_ratio", reading.memory)
+    add("replica", reading.replica)
     for each in reading.lists:
         add("list_length", each.messages, each.list, each.role)
     if reading.tracked:
@@ -160,11 +166,11 @@ def _add_gauges(gauges: dict[str, GaugeMetricFamily], reading: Reading) -> None:
 
 
 def _add_counters(counters: dict[str, CounterMetricFamily], dead: CounterMetricFamily, reading: Reading) -> None:
-    """Those that Redis has, and in a tracked namespace all: a rate needs the 0 before the first 1."""
+    """Those that Redis has, all in a tracked namespace, and those with an alert: a rate needs the 0 before a 1."""
     namespace = shown(reading.namespace)
     for name, (metric, _) in COUNTERS.items():
         fields = reading.metrics[metric]
-        if reading.tracked or name == "errors" or "count" in fields:
+        if reading.tracked or name in ALERTING or "count" in fields:
             counters[name].add_metric([namespace], fields.get("count", 0))
     for reason, count in _dead(reading).items():
         dead.add_metric([namespace, shown(reason)], count)
@@ -173,10 +179,10 @@ def _add_counters(counters: dict[str, CounterMetricFamily], dead: CounterMetricF
 def _dead(reading: Reading) -> dict[str, float]:
     """By reason; in mpush and vpush the fields are lists, and there is one reason."""
     fields = dict(reading.metrics["dead"])
-    count = fields.pop("count", None)
+    count = fields.pop("count", 0.0)
     if reading.tracked:
         return dict.fromkeys(REASONS, 0.0) | fields
-    return {} if count is None else {"unfit" if reading.link else "maxLength": count}
+    return {"unfit" if reading.link else "maxLength": count}
 
 
 def _histogram(done: dict[str, float], timeout: float) -> tuple[list[tuple[str, float]], float]:

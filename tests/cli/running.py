@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 from redis.asyncio import Redis
 
+from penstock.keys import Keys
 from tests.commandline import Result, _within, until
 from tests.harness import Service
 
@@ -54,7 +55,9 @@ class Composition:
         self.services[file] = self._ends.enter_context(service)
 
         async def is_up() -> bool:
-            return await self.started(file) > before
+            namespace = self.settings[file]["redisNamespace"]
+            is_known = await self.redis.hexists(Keys(namespace).directories[0], namespace)
+            return await self.started(file) > before and bool(is_known)
 
         await until(is_up)
         return service

@@ -10,7 +10,7 @@ from redis.asyncio import Redis
 
 from penstock.embedded import EmbeddedServer, free_port
 from tests.cli.test_audit import settle
-from tests.commandline import penstock, running
+from tests.commandline import ROOT, penstock, running
 
 
 async def test_all_namespaces_of_a_server_are_audited(redis: Redis, redis_url: str) -> None:
@@ -21,6 +21,14 @@ async def test_all_namespaces_of_a_server_are_audited(redis: Redis, redis_url: s
     assert (result.status, result.error) == (0, "")
     rows = [[cell.strip() for cell in line.strip("│").split("│")] for line in result.text.splitlines() if "│" in line]
     assert rows == [["one", "10", "1", "conserved"], ["two", "20", "1", "conserved"]]
+
+
+async def test_of_a_composition_that_does_not_run_nothing_is_said_to_be_lost(redis_url: str) -> None:
+    result = await penstock("audit", ROOT / "compose" / "demo", redis=redis_url)
+    assert result.status == 1
+    assert "demo:mpush: no service has registered there" in result.error
+    assert "NOT CONSERVED" not in result.text
+    assert "not known" in result.text
 
 
 async def test_one_that_fails_is_named_and_the_status_is_1(redis: Redis, redis_url: str) -> None:

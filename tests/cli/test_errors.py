@@ -180,3 +180,28 @@ async def test_redis_can_be_named_by_a_file_or_another_variable(
     away = await penstock("status")
     assert away.status == 1
     assert "cannot reach redis://:***@127.0.0.1:1" in away.error
+
+
+@pytest.mark.parametrize("url", ["redis://localhost:6379/x", "redis://:secret@localhost:6379/0/orders"])
+@pytest.mark.parametrize("words", [["status"], ["clear", "demo", "--yes"], ["stop", "demo", "--all"]])
+async def test_what_is_no_database_is_not_taken_for_database_0(words: list[str], url: str) -> None:
+    result = await penstock(*words, "--redis", url)
+    assert result.status == 2
+    assert "is not the number of a database: expected redis://localhost:6379/0" in result.error
+    assert "secret" not in result.error
+
+
+@pytest.mark.parametrize("command", ["lint", "acl", "map", "plan"])
+async def test_a_url_where_a_file_is_expected_is_refused_without_its_password(command: str) -> None:
+    result = await penstock(command, "redis://u:secret@localhost:6379/0/mpush-orders")
+    assert result.status == 2
+    assert "expected a file or a folder, found a URL: `penstock run --check URL` reads" in result.error
+    assert "secret" not in result.error
+
+
+async def test_the_option_or_the_variable_that_names_a_file_is_blamed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REDIS_FILE", "/nowhere/secret")
+    for words, blamed in ((["status"], "REDIS_FILE"), (["status", "--redis", "@/nowhere/secret"], "--redis")):
+        result = await penstock(*words)
+        assert result.status == 2
+        assert f"Invalid value for {blamed}: /nowhere/secret cannot be read: No such file or directory" in result.error

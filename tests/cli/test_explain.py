@@ -10,6 +10,7 @@ from penstock.keys import Keys
 from penstock.tracking import UNTAKEN
 from tests.cli.test_status import register
 from tests.commandline import AWKWARD, Result, penstock
+from tests.hop import Start
 from tests.tracked import KEYS, chain, delayed, event, in_flight, now, policy, write
 
 
@@ -84,6 +85,15 @@ async def test_in_flight_and_not_taken_yet(redis: Redis, redis_url: str) -> None
     ]
     await redis.rpop("out", 2)
     assert (await told(redis_url))[1] == "Nobody has taken it yet: it is the next to be taken from out."
+    await redis.hset(KEYS.message("3"), "number", 7)  # so its clock starts when it is taken
+    assert (await told(redis_url))[2:] == ["Once a worker has taken it, the worker has 10 s."]
+
+
+async def test_a_message_is_known_by_what_was_pushed(redis: Redis, redis_url: str, start: Start) -> None:
+    hop = await start()
+    for number, message in enumerate((b"order-7", b'{"meta": {"id": "a"}}', b"007"), start=1):
+        await hop.push(message)
+        assert (await facts(redis_url, message.decode()))["id"] == str(number)
 
 
 async def test_in_flight_with_a_worker_and_its_instance_dead(redis: Redis, redis_url: str) -> None:
@@ -113,7 +123,7 @@ async def test_in_flight_and_not_taken_by_its_deadline(redis: Redis, redis_url: 
     await redis.lpush("out", "first", "hello")
     assert (await told(redis_url))[1:] == [
         "Nobody has taken it yet: 1 of out are taken before it.",
-        "It was not taken by its deadline: once a worker has taken it, the worker has 10 s.",
+        "Once a worker has taken it, the worker has 10 s.",
     ]
     found = await facts(redis_url)
     assert (found["until"], found["waits"], found["overdue"]) == (None, 10, False)

@@ -102,7 +102,7 @@ async def test_an_interrupted_push_tells_what_it_has_pushed(redis: Redis, redis_
         process.send_signal(2)
         status, err = await ended(process, 5)
         assert status == 130
-        assert "2 messages were pushed to in before this" in err
+        assert err == "penstock: 2 messages were pushed to in before the interrupt\n"
 
 
 async def test_a_server_that_is_full_is_told_with_what_was_pushed(redis: Redis, redis_url: str) -> None:

@@ -932,7 +932,7 @@ async def test_credentials_come_from_a_file_or_a_variable_and_never_stand_on_the
     ("url", "said"),
     [
         ("@/nothing/here", "/nothing/here cannot be read: No such file or directory"),
-        ("env:NOTHING", "the variable NOTHING is not set: expected a URL in it"),
+        ("env:NOTHING", "the variable NOTHING is empty or not set: expected a URL in it"),
     ],
 )
 async def test_a_url_that_is_not_where_the_call_says_is_a_wrong_call(url: str, said: str, redis_url: str) -> None:

@@ -72,7 +72,7 @@ async def grant(composition: Path, servers: tuple[EmbeddedServer, EmbeddedServer
     users = (await penstock("acl", composition, "--json", redis=None)).json["users"]
     found = {}
     for user in users:
-        (server,) = [each for each in servers if user["server"].endswith(f":{each.port}/0")]
+        (server,) = [each for each in servers if user["server"].endswith(f":{each.port}")]
         with Redis(port=server.port) as redis:
             words = [word.strip('"') for word in user["line"].replace("PASSWORD", "pw").split()]
             redis.execute_command(*[word.replace("\\\\", "\\") for word in words])
@@ -195,6 +195,25 @@ async def test_what_is_no_service_is_a_wrong_call(name: str, tmp_path: Path) -> 
     command, file = name.split()
     result = await penstock(command, tmp_path / file)
     assert (result.status, result.out) == (2, b"")
+
+
+async def test_databases_of_one_server_share_its_users(tmp_path: Path) -> None:
+    """A line replaces all rights that a user had: there must be one line a user and server."""
+    own = {"in": "in", "pending": "p", "out": "there", "redisNamespace": "v", "service": "vpush"}
+    own |= {"redis": "redis://localhost:6379/0", "outRedis": "redis://localhost:6379/1"}
+    (tmp_path / "orders.yaml").write_text(yaml.safe_dump(own))
+    users = (await penstock("acl", tmp_path / "orders.yaml", "--json", redis=None)).json["users"]
+    assert [(user["server"], user["user"]) for user in users] == [
+        ("localhost:6379", name) for name in ("orders", "status", "metrics")
+    ]
+    assert {"in", "there"} <= set(users[0]["keys"])
+    bare = await penstock("acl", tmp_path / "orders.yaml", "--server", "localhost:6379", redis=None)
+    assert [line.split()[2] for line in bare.text.splitlines()] == ["orders", "status", "metrics"]
+    wrong = await penstock("acl", tmp_path / "orders.yaml", "--server", "localhost:6379/0", redis=None)
+    assert (wrong.status, wrong.error) == (
+        2,
+        "penstock: no user is for the server 'localhost:6379/0': there are localhost:6379\n",
+    )
 
 
 def test_a_file_alone_has_the_server_and_the_user_of_its_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

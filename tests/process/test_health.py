@@ -5,6 +5,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,36 @@ def test_a_server_that_is_away_makes_it_unready_but_nobody_restarts_it(
         assert probe("live")[0] == 0
         server.start()
         until(is_ready)
+
+
+def test_a_server_that_is_silent_makes_it_unready(file: Path, server: EmbeddedServer, tmp_path: Path) -> None:
+    with Service("mpush", tmp_path / "log", redis=server.url, redis_namespace="demo", **LISTS):
+        until(is_ready)
+        os.kill(server.pid, signal.SIGSTOP)
+        try:
+            until(lambda: probe("ready")[1].startswith("not ready: waiting: no answer for "), 15)
+            assert probe("live")[0] == 0
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
+        until(is_ready)
+
+
+@pytest.mark.parametrize("service", ["mpush", "vpush"])
+def test_a_standby_is_ready_again_after_its_server_was_away(
+    tmp_path: Path, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch, service: str
+) -> None:
+    settings = LISTS | ({"ordered": True} if service == "mpush" else {"out": "out", "out_redis": server.url})
+    files = [tmp_path / "one", tmp_path / "two"]
+    with ExitStack() as stack:
+        for file in files:
+            monkeypatch.setenv("PENSTOCK_HEALTH", str(file))
+            made = Service(service, tmp_path / f"{file.name}.log", redis=server.url, redis_namespace="demo", **settings)
+            stack.enter_context(made)
+        until(lambda: [file.exists() and file.read_text() for file in files] == ["ready\n"] * 2)
+        server.stop()
+        until(lambda: all(file.read_text().startswith("live: waiting: ") for file in files))
+        server.start()
+        until(lambda: [file.read_text() for file in files] == ["ready\n"] * 2)
 
 
 def test_a_service_that_never_found_its_server_is_live(file: Path, tmp_path: Path) -> None:

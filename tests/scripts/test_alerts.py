@@ -22,7 +22,11 @@ FIRES: Final[dict[str, dict[str, str]]] = {
     "PenstockNotExported": {"up": "1x60"},
     "PenstockServerDown": {f"penstock_up{{{NS}}}": "0x60"},
     "PenstockNoInstance": {f'penstock_list_length{{{NS},list="in",role="in"}}': "3x60"},
-    "PenstockInstanceLate": {f'penstock_instance_renewed_seconds{{{NS},id="1",service="mpush",host="h"}}': "50x60"},
+    "PenstockInstanceLate": {
+        f'penstock_instance_renewed_seconds{{{NS},id="1",service="mpush",host="h"}}': "5x46 20 35 50 stale"
+    },
+    "PenstockServerFull": {f"penstock_memory_ratio{{{NS}}}": "0.97x60"},
+    "PenstockServerReadOnly": {f"penstock_replica{{{NS}}}": "1x60"},
     "PenstockPilesUp": {f'penstock_list_length{{{NS},list="a",role="out"}}': "1100+10x60"},
     "PenstockOldMessage": {f"penstock_oldest_in_flight_seconds{{{NS}}}": "700x60"},
     "PenstockDeadLetters": {f'penstock_dead_total{{{NS},reason="timeout"}}': "0+1x60"},
@@ -40,6 +44,8 @@ FIRES: Final[dict[str, dict[str, str]]] = {
 """By alert, what a monitor exports in the hour before it fires."""
 WELL: Final[dict[str, str]] = {
     f"penstock_up{{{NS}}}": "1x60",
+    f"penstock_memory_ratio{{{NS}}}": "0.9x60",
+    f"penstock_replica{{{NS}}}": "0x60",
     f'penstock_list_length{{{NS},list="in",role="in"}}': "5000-1x60",
     f'penstock_list_length{{{NS},list="a",role="out"}}': "10+1x60",
     f'penstock_instances{{{NS},service="mpush"}}': "1x60",

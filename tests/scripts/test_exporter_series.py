@@ -249,8 +249,33 @@ async def test_the_namespace_of_an_mpush_shows_what_it_has(redis: Redis) -> None
             "penstock_instance_renewed_seconds",
             "penstock_up",
         ),
-        *("penstock_errors_total", "penstock_reloads_total"),
+        *("penstock_errors_total", "penstock_reloads_total", "penstock_missing_total"),
+        *("penstock_memory_ratio", "penstock_replica"),
     }
+
+
+async def test_what_somebody_is_called_for_is_0_before_it_is_1(redis: Redis) -> None:
+    await redis.hset("demo:lists", "in", "in")
+    found = await scraped(redis)
+    assert [found(f"{name}_total") for name in ("errors", "missing", "dropped")] == [0, 0, 0]
+    assert found("dead_total", reason="maxLength") == 0
+
+
+async def test_a_full_server_and_a_replica_are_shown(redis: Redis) -> None:
+    found = await scraped(redis)
+    assert (found("memory_ratio"), found("replica")) == (0, 0)
+    used = (await redis.info("memory"))["used_memory"]
+    try:
+        await redis.config_set("maxmemory", 2 * used)
+        assert 0.4 < ((await scraped(redis))("memory_ratio") or 0) < 0.6
+        await redis.config_set("maxmemory", used // 2)
+        await redis.replicaof("127.0.0.1", 1)
+        found = await scraped(redis)
+        assert (found("memory_ratio") or 0) > 1
+        assert found("replica") == 1
+    finally:
+        await redis.replicaof("NO", "ONE")
+        await redis.config_set("maxmemory", 0)
 
 
 async def test_several_namespaces_are_told_apart(redis: Redis) -> None:

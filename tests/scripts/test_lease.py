@@ -1,6 +1,7 @@
 """The lease: one active replica at a time, and a token that only grows."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -10,6 +11,8 @@ from redis.asyncio import Redis
 from common.lease import Lease
 from penstock.names import decoded
 from tests.membership import KEYS
+
+Fill = Callable[[], Awaitable[object]]
 
 OWNERS = ("1", "2", "3")
 
@@ -24,6 +27,16 @@ async def test_only_one_instance_holds_the_lease(redis: Redis) -> None:
     assert await second.hold() is None
     assert await first.hold() == 1
     assert await redis.hget(KEYS.lease, "owner") == b"1"
+
+
+async def test_a_standby_writes_nothing_and_a_full_server_takes_the_lease(redis: Redis, fill: Fill) -> None:
+    await fill()
+    assert await lease(redis, "1").hold() == 1
+    assert await lease(redis, "1").hold() == 1
+    await redis.config_resetstat()
+    assert await lease(redis, "2").hold() is None
+    stats = await redis.info("commandstats")
+    assert {name.removeprefix("cmdstat_") for name in stats} - {"config|resetstat"} == {"evalsha", "time", "hmget"}
 
 
 async def test_of_many_that_ask_at_once_one_gets_it(redis: Redis) -> None:

@@ -65,7 +65,7 @@ def test_a_reader_that_leaves_early_brings_no_traceback(words: list[str], origin
         process.stdout.close()
         process.stdout = None
         _, errors = process.communicate("now\n", timeout=60)
-    assert (process.returncode, errors) == (1, "")
+    assert (process.returncode, errors) == (141, "")
 
 
 def test_check_prints_json_for_a_program(original: str, capsys: Output) -> None:
