@@ -18,7 +18,7 @@ from common.settings import ServiceSettings
 from common.transaction import Taken, Transaction
 from common.trouble import Trouble, is_full
 from penstock.connection import SILENCE
-from penstock.errors import WrongType
+from penstock.errors import WrongCall, WrongType
 from penstock.keys import Keys, pending_of
 from penstock.lua import Script, ours
 from penstock.names import decoded
@@ -87,7 +87,12 @@ class Context(Generic[S]):
         return not self._stopped.is_set()
 
     def pending(self, name: str) -> str:
-        """This instance's pending list; ``name`` itself where a lease or the lack of a namespace makes it shared."""
+        """This instance's pending list; ``name`` itself where a lease or the lack of a namespace makes it shared.
+
+        Raises ``WrongCall`` for a name that is not among ``pending_lists``: nobody would adopt what is left in it.
+        """
+        if name not in self.settings.pending_lists:
+            raise WrongCall(f"{name} is not among the pending_lists of the settings: nobody would adopt what it holds")
         return pending_of(name, None if self.settings.ordered else self.id)
 
     async def take(

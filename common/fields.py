@@ -32,6 +32,9 @@ def _no_url(name: str) -> str:
 
 Whole = Annotated[int, BeforeValidator(_no_bool)]
 Seconds = Annotated[float, BeforeValidator(_no_bool), AllowInfNan(False)]
+LONGEST: Final = "longest wait"
+"""Marks a field, in seconds, for which one command may wait on the server."""
+PopTimeout = Annotated[Whole, LONGEST]
 Url = Annotated[str, StringConstraints(strict=True), AfterValidator(server_url)]
 Name = Annotated[str, StringConstraints(strict=True, min_length=1), AfterValidator(_no_url)]
 """The name of a list or a namespace: any text but an empty one."""

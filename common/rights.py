@@ -83,6 +83,8 @@ def of(scripts: Iterable[Path]) -> frozenset[str]:
 async def require_rights(settings: "ServiceSettings", names: Sequence[str]) -> None:
     """Raise ``Unsuitable`` with all rights that users lack on the service's own servers, for the keys ``names``."""
     rights, space = least(settings), settings.redis_namespace
+    if not names and not space:
+        return  # it works on no keys
     for url in dict.fromkeys((settings.redis, settings.service_redis or settings.redis)):
         probe = Keys(space).metric("rights") if space else names[0]
         await require_at(url, rights[url], probe, names if url == settings.redis else names[-1:])

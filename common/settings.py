@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, PrivateAttr, StringConstraints
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 
 from common.checks import Rule, checked
-from common.fields import YEAR, Name, Seconds, Url, Whole, setting
+from common.fields import LONGEST, YEAR, Name, Seconds, Url, Whole, setting
 from common.props import place_of, read_props
 from common.rights import least
 from common.sources import Found, Given, Names, property_of
@@ -161,8 +161,10 @@ class ServiceSettings(BaseSettings):
 
     @property
     def longest_wait(self) -> float:
-        """Seconds that one command may wait on the server."""
-        return 0 if self.durability == "memory" else self.durability_timeout
+        """Seconds that one command may wait on the server: for a message (``PopTimeout``), or for its disk."""
+        fields = type(self).model_fields.items()
+        waits: list[float] = [getattr(self, name) for name, field in fields if LONGEST in field.metadata]
+        return max([0 if self.durability == "memory" else self.durability_timeout, *waits])
 
     @property
     def pending_lists(self) -> tuple[str, ...]:

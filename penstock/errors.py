@@ -34,7 +34,7 @@ class WrongType(PenstockError):
 
 
 class WrongCall(PenstockError):
-    """A script was called with other names than its header declares: a mistake in our own code."""
+    """A mistake in a service's code, e.g. a script called with other names than its header declares."""
 
 
 class WrongOption(PenstockError):

@@ -9,7 +9,7 @@ from pydantic import Strict
 
 from common.checks import Rule
 from common.collisions import collision, pending_is_free
-from common.fields import YEAR, Name, OneName, Seconds, Whole, setting
+from common.fields import YEAR, Name, OneName, PopTimeout, Seconds, Whole, setting
 from common.replies import is_pattern
 from common.rights import LUA as COMMON_LUA
 from common.settings import ServiceSettings
@@ -166,7 +166,7 @@ class Settings(ServiceSettings):
         least=1,
         most=YEAR,
     )
-    pop_timeout: Whole = setting(
+    pop_timeout: PopTimeout = setting(
         "seconds", "Longest wait for a message, in seconds; a stop does not wait for it.", 10, least=5, most=30
     )
     batch: Whole = setting("messages", "Most messages that are taken at a time.", 500, least=1, most=1_000)
@@ -221,10 +221,6 @@ class Settings(ServiceSettings):
 
     def patterns(self) -> dict[str, tuple[str, ...]]:
         return {self.redis: tuple(self.replies)}
-
-    @property
-    def longest_wait(self) -> float:
-        return max(super().longest_wait, self.pop_timeout)
 
     @property
     def answers_pending(self) -> str:

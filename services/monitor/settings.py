@@ -8,7 +8,7 @@ from annotated_types import MinLen
 from pydantic import Strict
 
 from common.checks import Rule
-from common.fields import Name, Whole, setting
+from common.fields import Name, PopTimeout, Whole, setting
 from common.rights import LUA as COMMON_LUA
 from common.settings import ServiceSettings
 from common.words import quoted
@@ -46,7 +46,7 @@ class Settings(ServiceSettings):
     watch: Annotated[list[Name], Strict(), MinLen(1)] = setting(
         "list of names", "The namespaces (redisNamespace) to watch; those of mdispatch are acted on."
     )
-    pop_timeout: Whole = setting(
+    pop_timeout: PopTimeout = setting(
         "seconds", "Longest wait for a finished message, in seconds; a stop does not wait for it.", 30, least=5, most=30
     )
     batch: Whole = setting("messages", "Most messages that are dealt with at a time.", 500, least=1, most=1_000)
@@ -63,10 +63,6 @@ class Settings(ServiceSettings):
     metrics_host: Name = setting(
         "address", "Which of the machine's addresses to serve them on; all by default.", "0.0.0.0"
     )
-
-    @property
-    def longest_wait(self) -> float:
-        return max(super().longest_wait, self.pop_timeout)
 
     def pending_of(self, namespace: str) -> str:
         """What was taken from the ``done`` list of a watched namespace and not settled; each instance adds its id."""

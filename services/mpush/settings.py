@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Strict
 
 from common.checks import Rule
 from common.collisions import collision, in_is_free, pending_is_free, pending_is_not_in
-from common.fields import YEAR, Name, Whole, setting
+from common.fields import YEAR, Name, PopTimeout, Whole, setting
 from common.settings import ServiceSettings
 from common.words import quoted
 from penstock.keys import Keys
@@ -96,7 +96,7 @@ class Settings(ServiceSettings):
     in_: Name = setting("name", "The list that publishers push to.")
     pending: Name = setting("name", "The list of messages taken and not settled; each instance adds its id.")
     out: Out = setting("list of names", "The subscribers' lists; each gets every message.")
-    pop_timeout: Whole = setting(
+    pop_timeout: PopTimeout = setting(
         "seconds", "Longest wait for a message, in seconds; a stop does not wait for it.", 10, least=5, most=30
     )
     batch: Whole = setting("messages", "Most messages that one move takes.", 2000, least=1, most=100_000)
@@ -119,10 +119,6 @@ class Settings(ServiceSettings):
     message_capacity: Whole = setting(
         "messages", "No effect in mpush: most messages tracked at a time.", 1000, least=1, most=10**9
     )
-
-    @property
-    def longest_wait(self) -> float:
-        return max(super().longest_wait, self.pop_timeout)
 
     @property
     def pending_lists(self) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from typing import ClassVar, Literal
 
 from common.checks import Rule
 from common.collisions import collision, in_is_free, pending_is_free, pending_is_not_in
-from common.fields import Name, OneName, Seconds, Url, Whole, setting
+from common.fields import Name, OneName, PopTimeout, Seconds, Url, Whole, setting
 from common.rights import of
 from common.settings import ServiceSettings, renewal_is_in_time
 from common.words import quoted
@@ -68,7 +68,7 @@ class Settings(ServiceSettings):
     pending: Name = setting("name", "The list of messages taken that have not arrived yet.")
     out_redis: Url = setting("URL", "The other server.")
     out: OneName = setting("name", "The list of the other server.")
-    pop_timeout: Whole = setting(
+    pop_timeout: PopTimeout = setting(
         "seconds", "Longest wait for a message, in seconds; a stop does not wait for it.", 10, least=5, most=30
     )
     batch: Whole = setting("messages", "Most messages that are sent at a time.", 5_000, least=1, most=5_000)
@@ -101,10 +101,6 @@ class Settings(ServiceSettings):
     lease_expire: Seconds = setting(
         "seconds", "Seconds after which a standby takes over from a dead active instance.", 1.2, least=1, most=3_600
     )
-
-    @property
-    def longest_wait(self) -> float:
-        return max(super().longest_wait, self.pop_timeout)
 
     @property
     def pending_lists(self) -> tuple[str, ...]:
