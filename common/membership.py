@@ -57,7 +57,7 @@ class Membership(Generic[S]):
         """Register, unless that is done; adopt what the dead left; wait for the lease where there is one."""
         async with self._one_at_a_time:
             if self._presence is Presence.HERE:
-                self._presence = await self._registry.renew()
+                self._presence = await self._registry.renew(trouble=context.trouble.reason or "")
             if self._presence is Presence.LOST:
                 await self._register()
             if self._presence is Presence.DELETED:
@@ -86,7 +86,7 @@ class Membership(Generic[S]):
     async def _renew(self, context: Context[S]) -> None:
         self._renew_at = 0.0  # until all of it is done
         looks = random.random() < self._looking
-        self._presence = await self._registry.renew(compact=looks)
+        self._presence = await self._registry.renew(compact=looks, trouble=context.trouble.reason or "")
         if self._presence is Presence.HERE:
             await self._orphans.own(now=self._registry.renewed if self._in_reach else None)
             await self._expire_metrics()

@@ -90,10 +90,11 @@ class Registry:
         lists, registry = server_of(self.settings.redis), server_of(self.settings.service_redis or self.settings.redis)
         return "" if lists == registry else lists
 
-    async def renew(self, *, compact: bool = True) -> Presence:
+    async def renew(self, *, compact: bool = True, trouble: str = "") -> Presence:
         """Keep the registration for another ``serviceExpire``. ``compact``: list it, and take the dead off the list.
 
-        With ``compact`` also note which server this is. After a restart a run begins with it.
+        With ``compact`` also note which server this is. After a restart a run begins with it. ``trouble`` is what the
+        instance waits for; it is shown to whoever looks.
         """
         try:
             renewed = await _renew(
@@ -106,6 +107,7 @@ class Registry:
                 expire=self.settings.service_expire,
                 renew=self.settings.service_renew,
                 capacity=self.settings.service_capacity if compact else 0,
+                trouble=trouble,
             )
         except ResponseError:
             self._refused = True

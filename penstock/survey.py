@@ -40,6 +40,8 @@ class Instance:
     """Seconds until it counts as dead unless it renews; -1: never."""
     late: bool = False
     """Whether it has missed a renewal: it is dead, hangs, or does not reach the server."""
+    waits: str = ""
+    """What it waited for when it renewed last, in words; empty if it did its work."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +138,8 @@ def _instance(id: str, fields: dict[bytes, bytes], ttl: int, now: float) -> Inst
     host, pid, service, version = (words.get(name, "-") for name in ("host", "pid", "service", "version"))
     renewed_ago = None if renewed is None else max(0.0, now - renewed)
     late = is_late(renewed_ago, _number(words.get("renew")))
-    return Instance(id, host, pid, service, version, _number(words.get("started")), renewed_ago, ttl, late)
+    started, waits = _number(words.get("started")), words.get("waiting", "")
+    return Instance(id, host, pid, service, version, started, renewed_ago, ttl, late, waits)
 
 
 def is_late(renewed_ago: float | None, renew: float | None) -> bool:

@@ -1,6 +1,6 @@
 -- Keep a registration alive. One that is gone stays gone: that is an order to stop, or a life that ended.
 --
--- KEYS instance   hash   host pid started renewed renew service version of one live instance
+-- KEYS instance   hash   host pid started renewed renew service version waiting of one live instance
 -- KEYS ids        list   ids of live instances, newest at the head
 -- ARGV id         the instance's id
 -- ARGV host       where it runs
@@ -9,13 +9,16 @@
 -- ARGV renew      how often it will be renewed (s)
 -- ARGV capacity   most ids to list, 0 to leave the list alone; an instance that others have pushed out is listed again,
 --                 as the oldest
+-- ARGV trouble    what the instance waits for, as a text; empty if it does its work
 -- Returns the time (s since the epoch) and what `reload` orders; false where the registration is gone. Run twice: the
 -- second run renews again.
-local found = redis.call('HMGET', instance, 'host', 'pid', 'reload')
+local found = redis.call('HMGET', instance, 'host', 'pid', 'reload', 'waiting')
 if found[1] ~= host or found[2] ~= pid then return false end
 redis.call('EXPIRE', instance, expire) -- first, since a full server refuses HSET unless a write came before
 local now = redis.call('TIME')[1]
 redis.call('HSET', instance, 'renewed', now, 'renew', renew)
+if trouble ~= '' then redis.call('HSET', instance, 'waiting', trouble)
+elseif found[4] then redis.call('HDEL', instance, 'waiting') end
 if tonumber(capacity) > 0 and not redis.call('LPOS', ids, id) and redis.call('LLEN', ids) < tonumber(capacity) then
   redis.call('RPUSH', ids, id)
 end

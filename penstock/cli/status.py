@@ -95,6 +95,9 @@ async def _one(redis: "Redis", service_redis: "Redis", namespace: str, as_json: 
         print_table(f"{shown(namespace)}: instances", INSTANCE, map(_instance, alive))
         if any(one.late for one in alive):
             typer.echo("late: no renewal has come in time; the instance is dead, hangs, or does not reach the server")
+        for one in alive:
+            if one.waits:
+                typer.echo(f"{shown(namespace)}:{shown(one.id)} waits: {shown(one.waits)}")
     else:
         typer.echo(f"{shown(namespace)}: no instance is alive")
     if lists:

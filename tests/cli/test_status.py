@@ -56,6 +56,18 @@ async def test_an_instance_is_shown_with_all_that_is_known(redis: Redis, redis_u
     assert ttl in ("60 s", "59 s")
 
 
+async def test_what_an_instance_waits_for_is_said(redis: Redis, redis_url: str) -> None:
+    for id in "1", "2":
+        await register(redis, "demo", id)
+    await redis.hset("demo:2", "waiting", "no replica\n is connected")
+    result = await penstock("status", "demo", redis=redis_url)
+    assert [line for line in result.text.splitlines() if "waits" in line] == [
+        "demo:2 waits: no replica\\n is connected"
+    ]
+    found = (await penstock("status", "demo", "--json", redis=redis_url)).json["instances"]
+    assert [one["waits"] for one in found] == ["no replica\n is connected", ""]
+
+
 async def test_lists_are_shown_with_role_length_and_what_is_known_of_their_age(redis: Redis, redis_url: str) -> None:
     await register(redis, "demo", "3")
     await redis.rpush("work in", "a", "b")
@@ -112,7 +124,7 @@ async def test_json_says_it_all(redis: Redis, redis_url: str) -> None:
     (instance,) = told["instances"]
     assert instance | {"started": 0, "renewed_ago": 0, "ttl": 0} == {
         "id": "3", "host": "oak", "pid": "77", "service": "mpush", "version": "1", "started": 0, "renewed_ago": 0,
-        "ttl": 0, "late": False,
+        "ttl": 0, "late": False, "waits": "",
     }  # fmt: skip
     assert 5 <= instance["renewed_ago"] < 10
     assert {"name": "out0", "role": "out", "type": "none", "length": 0, "oldest": None} in told["lists"]

@@ -229,7 +229,15 @@ async def test_leaving_leaves_the_others_alone(redis: Redis) -> None:
 
 async def test_the_script_renews_nothing_that_is_not_its_own(redis: Redis) -> None:
     await redis.hset(KEYS.instance("1"), mapping={"host": "oak", "pid": "1"})
-    named = {"instance": KEYS.instance("1"), "ids": KEYS.ids, "id": "1", "expire": 60, "renew": 15, "capacity": 10}
+    named = {
+        "instance": KEYS.instance("1"),
+        "ids": KEYS.ids,
+        "id": "1",
+        "expire": 60,
+        "renew": 15,
+        "capacity": 10,
+        "trouble": "",
+    }
     assert await RENEW(redis, host="elm", pid="1", **named) is None
     assert await RENEW(redis, host="oak", pid="11", **named) is None
     assert await redis.ttl(KEYS.instance("1")) == -1
@@ -344,3 +352,11 @@ async def test_many_that_start_at_once_have_ids_of_their_own(redis: Redis, redis
     assert len(set(await listed(redis))) == 10
     for client in clients:
         await client.aclose()
+
+
+async def test_a_renewal_says_what_the_instance_waits_for_and_the_next_one_that_it_does_not(redis: Redis) -> None:
+    instance = await registered(redis)
+    await instance.renew(trouble="no replica")
+    assert await redis.hget(instance.key, "waiting") == b"no replica"
+    await instance.renew()
+    assert not await redis.hexists(instance.key, "waiting")
