@@ -411,6 +411,7 @@ async def test_what_a_killed_shovel_sent_and_a_link_held_back_is_refused_when_it
     await assert_moved(redis, there, messages)
 
 
+@pytest.mark.slow
 async def test_killed_again_and_again_it_loses_and_doubles_nothing(
     redis: Redis, there: Redis, redis_url: str, there_url: str
 ) -> None:
@@ -549,6 +550,7 @@ async def test_a_lot_that_has_not_arrived_is_put_back_in_order_and_in_a_few_tran
     assert (await keys(redis), await keys(there)) == ([b"in"], [])
 
 
+@pytest.mark.slow
 async def test_a_signal_while_the_other_server_is_away_leaves_all_for_the_next_call(
     redis: Redis, redis_url: str, tmp_path: Path
 ) -> None:

@@ -90,7 +90,7 @@ def test_mp_21_credentials_need_not_stand_on_the_command_line(tmp_path: Path) ->
         wrong = refused(f"{url.replace('s3cret', 'wr0ng')}/cfg")
         assert "cannot be read: " in wrong
         assert not any(secret in wrong for secret in ("s3cret", "wr0ng"))
-    assert refused("env:PLACE") == "--props: the variable PLACE is not set: expected a URL in it"
+    assert refused("env:PLACE") == "--props: the variable PLACE is empty or not set: expected a URL in it"
 
 
 def test_mp_21_a_service_reads_its_hash_anew_on_sighup(client: Any, redis_url: str, tmp_path: Path) -> None:

@@ -213,6 +213,7 @@ async def test_whatever_happens_to_the_list_what_a_dead_worker_had_is_tried_agai
     assert await hop.problems() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 async def test_nothing_is_stuck_whoever_does_what_with_the_list(start: Start, seed: int) -> None:
     """Pushes of others, workers at either end and in the middle, returns: all of them die.

@@ -131,6 +131,7 @@ def is_quiet(client: "Redis", seconds: float = 0.2) -> bool:
     return commands(client) == before
 
 
+@pytest.mark.slow
 def test_mp_d14_d15_with_registrations_elsewhere_time_outs_are_found_and_idle_services_ask_next_to_nothing(
     composed: Compose, client: "Redis", redis_url: str
 ) -> None:

@@ -386,6 +386,7 @@ def reply_of(reply: bytes) -> bytes:
     return f"{said['error']['reason']} {said['error']['attempts']}".encode() if "error" in said else reply
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("late", [False, True], ids=["late words are counted", "late words are accepted"])
 def test_whatever_happens_to_messages_what_is_on_record_is_what_the_model_says(
     server: EmbeddedServer, *, late: bool

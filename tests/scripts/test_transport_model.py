@@ -483,6 +483,7 @@ class Transport(RuleBasedStateMachine):
         self.nothing_is_lost_doubled_or_overtaken()
 
 
+@pytest.mark.slow
 def test_whatever_happens_there_is_what_was_pushed_in_order_and_once(
     server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -497,6 +497,7 @@ class NarrowProxy(Proxy):
         return Narrow(self, client, server)
 
 
+@pytest.mark.slow
 def test_a_backlog_that_a_slow_link_cannot_carry_within_its_timeout_arrives_in_order_and_once(
     line: Line, there: EmbeddedServer
 ) -> None:

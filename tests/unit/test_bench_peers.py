@@ -302,6 +302,7 @@ OUR_WORKS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("entry", OUR_WORKS)
 def test_ours_and_the_bare_clients_do_their_work(entry: Entry) -> None:
     with Scene.opened(None) as stage, entry.opened(stage) as take:

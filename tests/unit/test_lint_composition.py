@@ -62,6 +62,7 @@ def test_names_of_one_slot_are_no_note_and_others_are(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(st.data())
 def test_whatever_is_wired_right_has_no_findings_and_one_wrong_name_is_found(data: st.DataObject) -> None:
