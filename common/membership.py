@@ -24,7 +24,9 @@ S = TypeVar("S", bound=ServiceSettings)
 LOOKING: Final = 2
 """Instances of a namespace that look after the others while all renew once, on average: more would find the same."""
 LOOKING_ALONE: Final = 0.25
-"""The share of the renewals at which the only instance looks for others: one that came and died since."""
+"""The share of the renewals at which the only instance looks for others though none has come."""
+ANNOUNCING: Final = 0.25
+"""The share of those looks at which the lists are announced again: somebody may have deleted that."""
 WORDS: Final = 2_000
 """Words of one command: a script can pass on some 8,000 at most."""
 
@@ -90,7 +92,7 @@ class Membership(Generic[S]):
         if self._presence is Presence.HERE:
             await self._orphans.own(now=self._registry.renewed if self._in_reach else None)
             await self._expire_metrics()
-            if looks:
+            if looks or self._orphans.changed:
                 await self._look_after_others(context)
             self._renew_at = time.monotonic() + self._settings.service_renew
 
@@ -102,7 +104,8 @@ class Membership(Generic[S]):
 
     async def _look_after_others(self, context: Context[S]) -> None:
         """Take over what dead instances left, and see that others find what they must know of this namespace."""
-        await announce(self._redis, self._keys, self._settings, self._log)
+        if random.random() < ANNOUNCING:
+            await announce(self._redis, self._keys, self._settings, self._log)
         await self._agree()
         leads = context.token is not None
         adopted = await self._orphans.adopt(self._registry.alive, shared=False, leads=leads)
@@ -207,7 +210,7 @@ class Membership(Generic[S]):
     async def _expire_metrics(self) -> None:
         if self._settings.metrics_expire:
             async with self._redis.pipeline(transaction=False) as wire:
-                names = ("start", "reload", "error", "missing", *self._settings.metrics())
+                names = ("start", "reload", "error", "missing", "revived", "buried", *self._settings.metrics())
                 for key in (self._keys.held, self._keys.accepted, *map(self._keys.metric, names)):
                     wire.expire(key, self._settings.metrics_expire)
                 await wire.execute()

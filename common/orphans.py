@@ -34,6 +34,8 @@ class Orphans:
         """What this instance's lists are called, and were called, and until when (monotonic) they may be filled."""
         self.owners = 0
         """How many live instances there were at the last `adopt`; the dead are kept on record for some time after."""
+        self._listed, self._looked_at = 0, 0
+        """How many owners are on record, and how many were at the last `adopt`."""
 
     def change(self, settings: ServiceSettings) -> None:
         """From now on work by ``settings``; call ``own`` before anything is taken."""
@@ -58,7 +60,13 @@ class Orphans:
         async with Writes(self._redis) as writes:
             writes.zadd(self._keys.owners, dict.fromkeys(ids, seconds))
             writes.hset(self._keys.holdings, mapping=dict.fromkeys(ids, names))
-            await writes.execute()
+            writes.zcard(self._keys.owners)
+            *_, self._listed = await writes.execute()
+
+    @property
+    def changed(self) -> bool:
+        """Whether owners have come or gone since the last `adopt`, as far as `own` has seen."""
+        return self._listed != self._looked_at
 
     async def adopt(self, alive: Set[str] = frozenset(), *, shared: bool = True, leads: bool = False) -> Counter[str]:
         """Take over every dead instance's pending lists, the oldest instance last, so that its messages go first.
@@ -70,6 +78,7 @@ class Orphans:
         """
         adopted: Counter[str] = Counter()
         if not self._settings.pending_lists:
+            self._looked_at = self._listed
             return adopted
         held, mine = await self._held(), self._registry.id
         if leads:
@@ -80,6 +89,7 @@ class Orphans:
         doubtful = [id for id in held if id not in (mine, *alive)]
         dead = await self._registry.dead(doubtful) if doubtful else []
         self.owners = len(held) - len(dead)
+        self._looked_at = 0 if dead else len(held)  # what becomes of the dead is seen at the next one
         for id in sorted(dead, key=lambda id: (len(id), id), reverse=True):
             adopted += await self._take_over(id, held[id])
         if shared and not self._settings.ordered:

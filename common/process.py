@@ -58,7 +58,7 @@ class Process(Generic[S]):
         self._durability = Durability(settings.durability, settings.durability_timeout)
         self._stop = asyncio.Event()
         self._seen_at = inf
-        """When (monotonic) the own registration was looked at last, or a run began."""
+        """When (monotonic) the own registration was looked at last, or a run began; infinite while none is."""
         self._was_in = False
         """Whether the server has let us in, with this login."""
         self._name = name = f"penstock-{service}"
@@ -263,6 +263,7 @@ class Process(Generic[S]):
         """End the run when it shall not go on: let what is in hand settle, but end its wait at once."""
         while not work.done() and await self._may_go_on(context):
             await self._wait_for_news(context, work)
+        self._seen_at = inf
         context.stop()
         while not work.done():
             await self._cut_silent_wires()

@@ -93,8 +93,7 @@ class Registry:
     async def renew(self, *, compact: bool = True, trouble: str = "") -> Presence:
         """Keep the registration for another ``serviceExpire``. ``compact``: list it, and take the dead off the list.
 
-        With ``compact`` also note which server this is. After a restart a run begins with it. ``trouble`` is what the
-        instance waits for; it is shown to whoever looks.
+        ``trouble`` is what the instance waits for; it is shown to whoever looks.
         """
         try:
             renewed = await _renew(
@@ -115,8 +114,7 @@ class Registry:
         if not renewed:
             return await self._why_gone()
         self._renewed, order = renewed
-        if compact or self._refused:
-            self._server, self._refused = await self._server_id(), False
+        self._server, self._refused = await self._server_id(), False
         self.order = None if order is None else decoded(order)
         if compact:
             await self.compact()

@@ -214,7 +214,7 @@ class ServiceSettings(BaseSettings):
         return frozenset()
 
     def metrics(self) -> tuple[str, ...]:
-        """The names of the metrics that the service keeps besides ``start`` and ``error``."""
+        """The names of the metrics that the service keeps besides those that every service has, such as ``start``."""
         return ()
 
     def shown(self) -> dict[str, Any]:

@@ -78,13 +78,15 @@ async def _in_flight(
     alive = [each for each in await instances(redis, service_redis, keys) if each.id == known.service]
     held, before, length = await _in_queue(redis, known.queue, record)
     untaken = deadline >= UNTAKEN or (held == "queue" and "number" in record and "error" not in record)
+    if untaken and next != "expired":
+        next = "dead" if policy.queue_timeout else ""
     return replace(
         known,
         state="in flight",
         since=since,
         until=_until_taken(policy, since) if untaken else deadline,
         waits=policy.timeout if untaken else None,
-        next="dead" if untaken and policy.queue_timeout else next,
+        next=next,
         backoff=policy.backoff.span(attempt) if next == "retry" else None,
         held=held,
         before=before,

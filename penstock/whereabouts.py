@@ -30,7 +30,7 @@ class Whereabouts:
     until: float | None = None
     """When the next comes."""
     next: str = ""
-    """``delivery``, ``retry``, ``dead`` or ``expired``."""
+    """``delivery``, ``retry``, ``dead`` or ``expired``; empty while nobody has taken it: nothing comes before that."""
     attempt: int | None = None
     """Deliveries so far."""
     attempts: int | None = None

@@ -87,6 +87,8 @@ async def test_in_flight_and_not_taken_yet(redis: Redis, redis_url: str) -> None
     assert (await told(redis_url))[1] == "Nobody has taken it yet: it is the next to be taken from out."
     await redis.hset(KEYS.message("3"), "number", 7)  # so its clock starts when it is taken
     assert (await told(redis_url))[2:] == ["Once a worker has taken it, the worker has 10 s."]
+    found = await facts(redis_url)
+    assert (found["until"], found["next"], found["backoff"]) == (None, "", None)
 
 
 async def test_a_message_is_known_by_what_was_pushed(redis: Redis, redis_url: str, start: Start) -> None:

@@ -22,9 +22,7 @@ FIRES: Final[dict[str, dict[str, str]]] = {
     "PenstockNotExported": {"up": "1x60"},
     "PenstockServerDown": {f"penstock_up{{{NS}}}": "0x60"},
     "PenstockNoInstance": {f'penstock_list_length{{{NS},list="in",role="in"}}': "3x60"},
-    "PenstockInstanceLate": {
-        f'penstock_instance_renewed_seconds{{{NS},id="1",service="mpush",host="h"}}': "5x46 20 35 50 stale"
-    },
+    "PenstockInstanceLate": {f'penstock_instances_late{{{NS},service="mpush"}}': "0x46 1 1 0 0"},
     "PenstockServerFull": {f"penstock_memory_ratio{{{NS}}}": "0.97x60"},
     "PenstockServerReadOnly": {f"penstock_replica{{{NS}}}": "1x60"},
     "PenstockPilesUp": {f'penstock_list_length{{{NS},list="a",role="out"}}': "1100+10x60"},
@@ -49,7 +47,7 @@ WELL: Final[dict[str, str]] = {
     f'penstock_list_length{{{NS},list="in",role="in"}}': "5000-1x60",
     f'penstock_list_length{{{NS},list="a",role="out"}}': "10+1x60",
     f'penstock_instances{{{NS},service="mpush"}}': "1x60",
-    f'penstock_instance_renewed_seconds{{{NS},id="1",service="mpush",host="h"}}': "15x60",
+    f'penstock_instances_late{{{NS},service="mpush"}}': "0x60",
     f"penstock_oldest_in_flight_seconds{{{NS}}}": "9x60",
     **{f'penstock_dead_total{{{NS},reason="{reason}"}}': "7x60" for reason in ("timeout", "poison")},
     **{f"penstock_{name}_total{{{NS}}}": "2x60" for name in ("missing", "untracked", "expired", "dropped", "errors")},

@@ -39,6 +39,12 @@ async def test_a_standby_writes_nothing_and_a_full_server_takes_the_lease(redis:
     assert {name.removeprefix("cmdstat_") for name in stats} - {"config|resetstat"} == {"evalsha", "time", "hmget"}
 
 
+async def test_the_token_grows_though_somebody_deleted_the_owner(redis: Redis) -> None:
+    assert await lease(redis, "1").hold() == 1
+    await redis.hdel(KEYS.lease, "owner", "expires")
+    assert await lease(redis, "2").hold() == 2
+
+
 async def test_of_many_that_ask_at_once_one_gets_it(redis: Redis) -> None:
     tokens = await asyncio.gather(*(lease(redis, str(owner)).hold() for owner in range(20)))
     assert sorted(token for token in tokens if token) == [1]

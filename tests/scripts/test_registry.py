@@ -360,3 +360,13 @@ async def test_a_renewal_says_what_the_instance_waits_for_and_the_next_one_that_
     assert await redis.hget(instance.key, "waiting") == b"no replica"
     await instance.renew()
     assert not await redis.hexists(instance.key, "waiting")
+
+
+@pytest.mark.parametrize("compact", [True, False])
+async def test_a_deletion_after_a_restart_that_nobody_noticed_is_an_order_to_stop(redis: Redis, compact: bool) -> None:
+    """As of a server of registrations alone: the run goes on while it is away for a moment."""
+    instance = await registered(redis)
+    instance._server = "another server 0"
+    assert await instance.renew(compact=compact) is Presence.HERE
+    await redis.delete(instance.key)
+    assert await instance.look() is Presence.DELETED
