@@ -85,8 +85,8 @@ class Durability:
             raise NotDurable("what was settled last is not on the server's disk yet, as durability: aof asks (WAITAOF)")
         if self._replicas and confirmations[0] < self._replicas:
             raise NotDurable(
-                f"what was settled last is on {confirmations[0]} replicas, durability: {self.level} asks for "
-                f"{self._replicas}: nothing more is taken until so many confirm it (one is away, slow or hangs)"
+                f"what was settled last is on {confirmations[0]} of {self._replicas} replicas "
+                f"(durability: {self.level}): nothing more is taken until so many have it; one is away, slow or hangs"
             )
         if self._majority and sum(_replicas(confirmations[1])) > self._replicas:
             raise NotDurable(f"settled on {self._replicas} replicas, and another one has connected: waiting for it")

@@ -23,10 +23,9 @@ from penstock.topology.registered import written
 S = TypeVar("S", bound=ServiceSettings)
 LOOKING: Final = 2
 """Instances of a namespace that look after the others while all renew once, on average: more would find the same."""
-LOOKING_ALONE: Final = 0.25
-"""The share of the renewals at which the only instance looks for others though none has come."""
-ANNOUNCING: Final = 0.25
-"""The share of those looks at which the lists are announced again: somebody may have deleted that."""
+SELDOM: Final = 4
+"""Renewals between two at which the only instance looks for others though none has come; and looks after others between
+two that announce the lists, which somebody may have deleted."""
 WORDS: Final = 2_000
 """Words of one command: a script can pass on some 8,000 at most."""
 
@@ -50,6 +49,8 @@ class Membership(Generic[S]):
         self._lease: Lease | None = None
         self._presence = Presence.LOST
         self._introduced = self._counted = False
+        self._renewals = self._looks = 0
+        """Since the registration."""
         self._former: set[str] = set()
         self._told: int | None = None
         self._renew_at = self._hold_at = 0.0
@@ -87,7 +88,8 @@ class Membership(Generic[S]):
 
     async def _renew(self, context: Context[S]) -> None:
         self._renew_at = 0.0  # until all of it is done
-        looks = random.random() < self._looking
+        looks = self._looks_after_others()
+        self._renewals += 1
         self._presence = await self._registry.renew(compact=looks, trouble=context.trouble.reason or "")
         if self._presence is Presence.HERE:
             await self._orphans.own(now=self._registry.renewed if self._in_reach else None)
@@ -96,16 +98,16 @@ class Membership(Generic[S]):
                 await self._look_after_others(context)
             self._renew_at = time.monotonic() + self._settings.service_renew
 
-    @property
-    def _looking(self) -> float:
-        """How likely this renewal is one that looks after the others."""
+    def _looks_after_others(self) -> bool:
+        """Whether this renewal is one that does: by chance among many, now and then if nobody else is there."""
         others = max(self._orphans.owners - 1, len(self._registry.alive))
-        return LOOKING / (1 + others) if others else LOOKING_ALONE
+        return random.random() * (1 + others) < LOOKING if others else self._renewals % SELDOM == 0
 
     async def _look_after_others(self, context: Context[S]) -> None:
         """Take over what dead instances left, and see that others find what they must know of this namespace."""
-        if random.random() < ANNOUNCING:
+        if self._looks % SELDOM == 0:
             await announce(self._redis, self._keys, self._settings, self._log)
+        self._looks += 1
         await self._agree()
         leads = context.token is not None
         adopted = await self._orphans.adopt(self._registry.alive, shared=False, leads=leads)
@@ -161,6 +163,7 @@ class Membership(Generic[S]):
         self._lend()
         self._told = None
         self._introduced = self._counted = False
+        self._renewals = self._looks = 0
         self._presence = Presence.HERE
 
     def _lend(self) -> None:
