@@ -37,7 +37,7 @@ KERNEL: Final = REGISTERING | frozenset(
             "HINCRBY",
             "EXPIRE",
         ),
-        *("ZADD", "ZREM", "ZRANGE"),
+        *("ZADD", "ZCARD", "ZREM", "ZRANGE"),
     }
 )
 """What it sends to the server of the lists."""

@@ -15,7 +15,7 @@ from tests.reliability.tracked_line import Line, Load
 from tests.reliability.tracked_worker import KEYS
 
 RESTARTS = 5
-RESUMES_WITHIN = 3.0
+RESUMES_WITHIN = 10.0
 """Seconds until a request that was pushed afterwards is registered, and until another one is done."""
 
 
