@@ -14,7 +14,7 @@ from tests.reliability.stage import Publisher, assert_accounted, assert_registry
 
 RESTARTS = 20
 RESUMES_WITHIN = 10.0
-"""Seconds; what we promise."""
+"""Seconds, on a machine that is busy with other tests; else a second or two."""
 
 
 @pytest.mark.fast
