@@ -24,8 +24,8 @@ S = TypeVar("S", bound=ServiceSettings)
 LOOKING: Final = 2
 """Instances of a namespace that look after the others while all renew once, on average: more would find the same."""
 SELDOM: Final = 4
-"""Renewals between two at which the only instance looks for others though none has come; and looks after others between
-two that announce the lists, which somebody may have deleted."""
+"""At every fourth renewal the only instance looks for others, even if none has come. Every fourth look announces the
+lists again, in case somebody has deleted them."""
 WORDS: Final = 2_000
 """Words of one command: a script can pass on some 8,000 at most."""
 

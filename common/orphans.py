@@ -65,7 +65,7 @@ class Orphans:
 
     @property
     def changed(self) -> bool:
-        """Whether owners have come or gone since the last `adopt`, as far as `own` has seen."""
+        """Return True if `own` has counted more or fewer owners than the last `adopt`."""
         return self._listed != self._looked_at
 
     async def adopt(self, alive: Set[str] = frozenset(), *, shared: bool = True, leads: bool = False) -> Counter[str]:

@@ -93,7 +93,7 @@ class Registry:
     async def renew(self, *, compact: bool = True, trouble: str = "") -> Presence:
         """Keep the registration for another ``serviceExpire``. ``compact``: list it, and take the dead off the list.
 
-        ``trouble`` is what the instance waits for; it is shown to whoever looks.
+        ``trouble`` is what the instance waits for: ``penstock status`` shows it.
         """
         try:
             renewed = await _renew(

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def done(
     namespace: Annotated[str, typer.Argument(metavar="NS", help="The namespace of mdispatch.")],
-    word: Annotated[str, typer.Argument(metavar="ID", help="The message, by its id or its xid.")],
+    word: Annotated[str, typer.Argument(metavar="ID", help="The message, by its id, its xid, or what was pushed.")],
     wait: Annotated[float, typer.Option(min=0, help="Seconds to wait for a monitor; 0: only push.")] = 5,
     by: Named = "either",
     redis: RedisUrl = DEFAULT,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def explain(
     namespace: Annotated[str, typer.Argument(metavar="NS", help="The namespace of mdispatch.")],
-    word: Annotated[str, typer.Argument(metavar="ID|XID", help="The message, by its id or its xid.")],
+    word: Annotated[str, typer.Argument(metavar="ID|XID", help="The message, by its id, its xid, or what was pushed.")],
     by: Named = "either",
     redis: RedisUrl = DEFAULT,
     service_redis: ServiceRedisUrl = None,

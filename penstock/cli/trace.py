@@ -25,7 +25,7 @@ EARLY = 1.0
 
 def trace(
     namespace: Annotated[str, typer.Argument(metavar="NS", help="The namespace of mdispatch.")],
-    word: Annotated[str, typer.Argument(metavar="ID|XID", help="The message, by its id or its xid.")],
+    word: Annotated[str, typer.Argument(metavar="ID|XID", help="The message, by its id, its xid, or what was pushed.")],
     by: Named = "either",
     redis: RedisUrl = DEFAULT,
     json: Json = False,

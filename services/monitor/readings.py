@@ -63,10 +63,11 @@ Readings = list[Reading]
 
 async def read(redis: "Redis", service_redis: "Redis", namespaces: Iterable[str]) -> Readings:
     """All of ``namespaces``; a key of another type than it should have counts as empty. Raises ``RedisError``."""
-    info: Any = await redis.info()
-    limit, used = int(info["maxmemory"]), int(info["used_memory"]) - int(info.get("mem_not_counted_for_evict", 0))
-    state: dict[str, Any] = {"memory": used / limit if limit else 0, "replica": info["role"] != "master"}
-    return [replace(await _reading(redis, service_redis, Keys(namespace)), **state) for namespace in namespaces]
+    info: Any = await redis.info()  # a server of somebody's cloud may leave fields out
+    limit, used = info.get("maxmemory", 0), info.get("used_memory", 0) - info.get("mem_not_counted_for_evict", 0)
+    memory, replica = used / limit if limit else 0, info.get("role", "master") != "master"
+    found = [await _reading(redis, service_redis, Keys(namespace)) for namespace in namespaces]
+    return [replace(reading, memory=memory, replica=replica) for reading in found]
 
 
 async def _reading(redis: "Redis", service_redis: "Redis", keys: Keys) -> Reading:

@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import re
+import signal
 import struct
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from redis.asyncio import Redis
 from penstock.cli import app
 from penstock.embedded import EmbeddedServer
 from tests.cli.test_status import register
-from tests.commandline import PATIENCE, penstock
+from tests.commandline import PATIENCE, ROOT, penstock
 from tests.tracked import bury, letter, policy
 
 COMMANDS = [
@@ -205,3 +206,21 @@ async def test_the_option_or_the_variable_that_names_a_file_is_blamed(monkeypatc
         result = await penstock(*words)
         assert result.status == 2
         assert f"Invalid value for {blamed}: /nowhere/secret cannot be read: No such file or directory" in result.error
+
+
+def test_an_interrupt_while_the_command_line_is_imported_ends_it_without_a_word() -> None:
+    code = """
+import os, signal, sys
+
+class Interrupting:
+    def find_spec(self, name, *_):
+        if name == "penstock.cli":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.argv = ["penstock", "status"]
+sys.meta_path.insert(0, Interrupting())
+from penstock.__main__ import main
+main()
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=60)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (-signal.SIGINT, "", "")
