@@ -8,6 +8,7 @@ import subprocess
 import tempfile
 import threading
 import time
+import weakref
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from random import SystemRandom
@@ -28,7 +29,12 @@ class EmbeddedServer:
     """
 
     def __init__(self, *, directory: Path | None = None, aof: bool = False, port: int = 0, **options: Words) -> None:
-        self.port = port or free_port(bus="cluster_enabled" in options)
+        self.port = port
+        self._release: weakref.finalize[..., EmbeddedServer] | None = None
+        if not port:
+            claim = _claimed_port(bus="cluster_enabled" in options)
+            self.port = claim.getsockname()[1]
+            self._release = weakref.finalize(self, claim.close)
         self.url = f"redis://127.0.0.1:{self.port}/0"
         self._temporary = directory is None
         self.directory = directory or Path(tempfile.mkdtemp(prefix="penstock-"))
@@ -44,6 +50,8 @@ class EmbeddedServer:
         return self
 
     def _start(self) -> None:
+        if self._answers():
+            raise PenstockError(f"port {self.port} has a server already: stop that one, or choose another port")
         words = ["--bind", "127.0.0.1", "--port", str(self.port), "--dir", str(self.directory)]
         for name, value in self._options.items():
             words += [f"--{name.replace('_', '-')}", *((value,) if isinstance(value, str) else value)]
@@ -102,6 +110,8 @@ class EmbeddedServer:
 
     def __exit__(self, *_: object) -> None:
         self.kill()
+        if self._release:
+            self._release()
         if self._temporary:
             shutil.rmtree(self.directory, ignore_errors=True)
 
@@ -134,15 +144,29 @@ BUS = 10_000
 """The nodes of a cluster talk to each other on their port and so many."""
 
 
-def free_port(*, bus: bool = False) -> int:
-    """A port of 127.0.0.1 that nothing listened on just now; with ``bus`` nor on the one for the nodes of a cluster.
+def free_port() -> int:
+    """Return a port of 127.0.0.1 that nothing listened on, and no ``EmbeddedServer`` had claimed, just now."""
+    with _claimed_port() as claim:
+        return int(claim.getsockname()[1])
 
-    Both are below those that Linux gives to outgoing connections (32768 and up): one of these might have it while the
+
+def _claimed_port(*, bus: bool = False) -> socket.socket:
+    """Choose a port that nothing listens on, with ``bus`` nor on the one for the nodes of a cluster, and claim it.
+
+    The claim is a datagram socket bound to the same number, which a server leaves alone. While it is open, no other
+    process that chooses its port here gets this one: neither before the server has bound it, nor while it is down
+    between ``stop`` and ``start``.
+
+    Ports are below those that Linux gives to outgoing connections (32768 and up): one of these might have it while the
     server is down that is to have it again, or, where a client keeps asking for that server, be connected to itself.
     """
     while True:
         port = SystemRandom().randrange(10_000, 32_768 - BUS * bus)
-        with ExitStack() as taken, suppress(OSError):
+        with ExitStack() as opened, suppress(OSError):
+            claim = opened.enter_context(socket.socket(type=socket.SOCK_DGRAM))
+            claim.bind(("127.0.0.1", port))
             for wanted in (port, port + BUS)[: 1 + bus]:
-                taken.enter_context(socket.socket()).bind(("127.0.0.1", wanted))
-            return port
+                with socket.socket() as listener:
+                    listener.bind(("127.0.0.1", wanted))
+            opened.pop_all()
+            return claim
