@@ -19,8 +19,8 @@ from bench import archive, figures, large, reading, replies, tracking, transport
 from bench.figures import KIB, MIB, Figure
 from bench.peers.command import app as peers
 from bench.stage import Stage
-from penstock.embedded import EmbeddedServer
 from penstock.spark.session import what_is_missing
+from penstock.testing.server import EmbeddedServer
 
 Take = Callable[[Stage], Figure | list[Figure]]
 

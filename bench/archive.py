@@ -11,7 +11,7 @@ from typing import Any, Final
 from bench.figures import Figure
 from bench.stage import Stage
 from penstock.keys import Keys
-from penstock.lua import Script
+from penstock.script import Script
 from tests.harness import Service, until
 
 SHOP: Final = Keys("bench:shop")

@@ -9,7 +9,7 @@ from bench.figures import KIB, Figure
 from bench.pinger import Pinger, pinging
 from bench.stage import OUT, PYTHON, SEED, SOURCE, Stage, subscribers
 from bench.transport import BARE, Route
-from penstock.embedded import EmbeddedServer
+from penstock.testing.server import EmbeddedServer
 from tests.harness import until
 
 MB = 1_000_000

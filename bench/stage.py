@@ -12,8 +12,8 @@ from typing import Final
 
 from redis import Redis
 
-from penstock.embedded import EmbeddedServer
 from penstock.keys import Keys
+from penstock.testing.server import EmbeddedServer
 from tests.harness import ROOT, Service, until
 
 NAMESPACE: Final = "bench:mpush"

@@ -13,8 +13,8 @@ from unittest.mock import patch
 from bench import bare
 from bench.figures import Figure, commands_a_second, server_microseconds
 from bench.stage import OUT, PYTHON, SEED, SOURCE, TRACKED, Stage
-from penstock.embedded import EmbeddedServer, binary
 from penstock.keys import Keys
+from penstock.testing.server import EmbeddedServer, binary
 from tests.harness import until
 
 BARE: Final = "bench:bare"

@@ -14,8 +14,8 @@ from redis import Redis
 from bench.figures import MIB, Figure
 from bench.line import Line, packed
 from bench.stage import OUT, PYTHON, SEED, SOURCE, TRANSPORT, Stage, peak_bytes, resident_bytes
-from penstock.embedded import EmbeddedServer, free_port
 from penstock.keys import Keys
+from penstock.testing.server import EmbeddedServer, free_port
 from tests.harness import ROOT, until
 
 BARE: Final = ":bare"

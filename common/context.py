@@ -13,16 +13,16 @@ from redis.exceptions import NoScriptError, ResponseError
 from structlog.typing import FilteringBoundLogger
 
 from common.durability import Durability
-from common.holding import Counting
-from common.settings import ServiceSettings
+from common.in_flight import Counting
+from common.outage import Trouble, is_full
+from common.settings.base import ServiceSettings
 from common.transaction import Taken, Transaction
-from common.trouble import Trouble, is_full
 from penstock.connection import SILENCE
+from penstock.encoding import decoded
 from penstock.errors import WrongCall, WrongType
 from penstock.keys import Keys, pending_of
-from penstock.lua import Script, ours
-from penstock.names import decoded
-from penstock.wire import Command, Wire, pack
+from penstock.raw_connection import Command, Wire, pack
+from penstock.script import Script, ours
 
 S = TypeVar("S", bound=ServiceSettings)
 FULL: Final = 0.2

@@ -8,8 +8,8 @@ from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
 from penstock.errors import PenstockError, Unsuitable
-from penstock.lua import Script
-from penstock.wire import Command
+from penstock.raw_connection import Command
+from penstock.script import Script
 
 _confirm: Final = Script.read(Path(__file__).parent / "lua" / "confirm.lua")
 

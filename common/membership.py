@@ -8,17 +8,17 @@ from typing import Final, Generic, TypeVar
 from redis.asyncio import Redis
 from structlog.typing import FilteringBoundLogger
 
-from common.agreement import agree
 from common.context import Context
-from common.directory import announce
 from common.lease import Lease
 from common.orphans import Orphans
+from common.registered_lists import announce
 from common.registry import Presence, Registry
-from common.settings import ServiceSettings
+from common.settings.base import ServiceSettings
+from common.upgrade import agree
+from penstock.atomic import Writes
+from penstock.composition.live.registered import written
 from penstock.keys import Keys
 from penstock.metrics import count
-from penstock.snapshot import Writes
-from penstock.topology.registered import written
 
 S = TypeVar("S", bound=ServiceSettings)
 LOOKING: Final = 2

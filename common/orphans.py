@@ -11,12 +11,12 @@ from typing import Final
 from redis.asyncio import Redis
 
 from common.registry import Registry
-from common.settings import ServiceSettings
+from common.settings.base import ServiceSettings
+from penstock.atomic import Snapshot, Writes
+from penstock.encoding import decoded
+from penstock.inspect.pending import names_of
 from penstock.keys import Keys, pending_of
-from penstock.lua import Script
-from penstock.names import decoded
-from penstock.pending import names_of
-from penstock.snapshot import Snapshot, Writes
+from penstock.script import Script
 
 _adopt: Final = Script.read(Path(__file__).parent / "lua" / "adopt.lua")
 GRACE: Final = 60

@@ -16,22 +16,22 @@ from redis.exceptions import MovedError, RedisError
 from redis.exceptions import TimeoutError as Unanswered
 
 from common import logs
+from common.acl import require_rights
 from common.context import Context
 from common.durability import Durability
 from common.health import beat
-from common.kinds import name_wrong_key
 from common.membership import Membership
+from common.outage import Trouble, first_of, passes, told
 from common.reload import Reload
-from common.rights import require_rights
 from common.server import check_logins, check_server
-from common.settings import ServiceSettings
-from common.trouble import Trouble, first_of, passes, told
+from common.settings.base import ServiceSettings
+from common.wrong_types import name_wrong_key
+from penstock.atomic import Writes
 from penstock.connection import ELSEWHERE, SILENCE, connect, follow, log_in_anew, return_home
 from penstock.errors import Fenced, PenstockError, WrongType
 from penstock.keys import Keys
 from penstock.metrics import count
-from penstock.snapshot import Writes
-from penstock.wire import Wire
+from penstock.raw_connection import Wire
 
 S = TypeVar("S", bound=ServiceSettings)
 Run = Callable[[Context[S]], Awaitable[None]]
@@ -91,7 +91,7 @@ class Process(Generic[S]):
         orders = {signal.SIGTERM: self._stop.set, signal.SIGINT: self._stop.set, signal.SIGHUP: self._reload.signalled}
         for number, obey in orders.items():
             asyncio.get_running_loop().add_signal_handler(number, obey)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, orders)  # those that common.held kept waiting
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, orders)  # those that common.signals kept waiting
         beating = asyncio.create_task(beat(os.environ, self._problem, self._log))
         try:
             status = await self._serve()

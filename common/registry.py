@@ -12,12 +12,12 @@ from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 from structlog.typing import FilteringBoundLogger
 
-from common.settings import ServiceSettings
+from common.settings.base import ServiceSettings
 from penstock import __version__
+from penstock.composition.model import server_of
+from penstock.encoding import decoded
 from penstock.keys import Keys
-from penstock.lua import Script
-from penstock.names import decoded
-from penstock.topology import server_of
+from penstock.script import Script
 
 LUA: Final = Path(__file__).parent / "lua"
 FEW: Final = 3

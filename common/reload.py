@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 
 from structlog.typing import FilteringBoundLogger
 
-from common.settings import ServiceSettings
+from common.settings.base import ServiceSettings
 from penstock.errors import SettingsError, Unsuitable
 
 S = TypeVar("S", bound=ServiceSettings)

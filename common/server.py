@@ -8,8 +8,8 @@ from redis.crc import key_slot
 from redis.exceptions import AuthenticationError, RedisError, ResponseError
 from structlog.typing import FilteringBoundLogger
 
-from common.settings import ServiceSettings
-from common.sources import property_of
+from common.settings.base import ServiceSettings
+from common.settings.sources import property_of
 from penstock.connection import connect
 from penstock.errors import Unsuitable
 

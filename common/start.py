@@ -1,17 +1,17 @@
 """Become the service that a props file names: ``python -m common.start --props FILE``, for ``penstock run``."""
 
-import common.held  # noqa: F401, I001
+import common.signals  # noqa: F401, I001
 import os
 import sys
 from pathlib import PurePosixPath
 from typing import Final
 
-from common.hashes import Hash
-from common.props import place_of, read_props
-from common.words import shown
-from penstock.becoming import become
+from common.settings.redis_hash import Hash
+from common.settings.props import place_of, read_props
+from common.settings.redaction import shown
+from penstock.launch import become
 from penstock.errors import PenstockError, Problem, SettingsError
-from penstock.topology.files import module_of, service_of, services
+from penstock.composition.files import module_of, service_of, services
 
 SERVICE: Final = "service"
 """The property that names the service of a props file."""

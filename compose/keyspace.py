@@ -6,8 +6,8 @@ from typing import Any, Final
 
 from redis.asyncio import Redis
 
+from penstock.encoding import decoded, encoded
 from penstock.errors import PenstockError
-from penstock.names import decoded, encoded
 
 CHUNK: Final = 1000
 SIZES: Final = {"list": "LLEN", "zset": "ZCARD"}

@@ -17,10 +17,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
 
 from compose.keyspace import Keyspace
-from penstock.composition import Composition, stoppable
+from penstock.composition.procfile import Composition, stoppable
 from penstock.connection import connect, masked
-from penstock.embedded import EmbeddedServer
 from penstock.errors import PenstockError
+from penstock.testing.server import EmbeddedServer
 
 PATIENCE: Final = 60.0
 """Longest time until everything has to be through (s)."""

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from rich.table import Table
 
 from compose.passage import Passage
-from penstock.audit import Audit
-from penstock.ledger import Ledger
+from penstock.accounting.audit import Audit
+from penstock.accounting.tracked import Ledger
 
 
 def content(passages: Sequence[Passage], caption: str, *, ordered: bool = True) -> Table:

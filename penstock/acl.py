@@ -9,13 +9,12 @@ from typing import Final
 
 from redis.exceptions import NoPermissionError, ResponseError
 
+from penstock.encoding import encoded
 from penstock.errors import Unsuitable
-from penstock.names import encoded
-from penstock.wire import Command, Wire, pack
+from penstock.raw_connection import Command, Wire, pack
+from penstock.script import LUA, PART
 
-LUA: Final = Path(__file__).parent / "lua"
 WORD: Final = re.compile(r"""['"]([A-Z][A-Z_]+)['"]""")
-PART: Final = re.compile(r"^-- WITH (\w+)$", re.MULTILINE)
 FULL: Final = re.compile(r"^-- FLAGS allow-oom$", re.MULTILINE)
 FIRST_WRITE: Final = frozenset({"EXISTS", "RENAMENX", "UNLINK"})
 """What the loader puts before a script that is flagged ``allow-oom``."""

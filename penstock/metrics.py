@@ -1,18 +1,17 @@
 """Metrics: hashes ``<ns>:metrics:<name>`` with ``count sum max histo0 ... histo100``, written in the caller's MULTI."""
 
 from math import inf
-from pathlib import Path
 from typing import Final
 
 from redis.asyncio import Redis
 from redis.asyncio.client import Pipeline
 
+from penstock.atomic import Snapshot
+from penstock.encoding import decoded
 from penstock.keys import Keys, glob_escaped
-from penstock.lua import Script
-from penstock.names import decoded
-from penstock.snapshot import Snapshot
+from penstock.script import LUA, Script
 
-_observe: Final = Script.read(Path(__file__).parent / "lua" / "observe.lua")
+_observe: Final = Script.read(LUA / "observe.lua")
 
 
 def observe(transaction: "Pipeline", metric: str, value: float, budget: float) -> None:

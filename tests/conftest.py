@@ -11,7 +11,7 @@ import redis as sync
 from redis.asyncio import Redis
 
 from penstock.connection import cancellable
-from penstock.embedded import EmbeddedServer
+from penstock.testing.server import EmbeddedServer
 from tests.hop import Hop, Start
 
 SLOW: Final = {"process", "reliability", "spark"}

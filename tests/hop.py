@@ -13,18 +13,18 @@ from redis.asyncio import Redis
 
 from common.context import Context
 from common.durability import Durability
-from common.finisher import Finisher, Place
-from common.trouble import Trouble
-from penstock.answers import answers
+from common.outage import Trouble
+from common.tracking.completion import Finisher, Place
+from penstock.accounting.answers import answers
+from penstock.accounting.tracked import ledger
+from penstock.encoding import decoded, encoded
 from penstock.errors import Stale
-from penstock.events import entries
 from penstock.keys import Keys
-from penstock.ledger import ledger
-from penstock.lua import Script
-from penstock.names import decoded, encoded
-from penstock.policy import Policy
-from penstock.tracking import UNTAKEN, touch
-from penstock.wire import Wire
+from penstock.raw_connection import Wire
+from penstock.script import Script
+from penstock.tracking.events import entries
+from penstock.tracking.policy import Policy
+from penstock.tracking.record import UNTAKEN, touch
 from services.mdispatch import settings as mdispatch
 from services.mdispatch.answers import Answers
 from services.mdispatch.dispatch import Dispatch

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from penstock.topology.files import read
-from penstock.topology.rules import lint
+from penstock.composition.files import read
+from penstock.composition.lint.rules import lint
 
 SHOP = {
     "Procfile": """\

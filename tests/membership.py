@@ -9,8 +9,8 @@ from redis.asyncio import Redis
 
 from common.orphans import Orphans
 from common.registry import Registry
+from penstock.encoding import decoded
 from penstock.keys import Keys
-from penstock.names import decoded
 from services.mpush.settings import Settings
 from tests.given import made
 

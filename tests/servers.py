@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from penstock.embedded import EmbeddedServer
+from penstock.testing.server import EmbeddedServer
 
 KINDS = ("embedded", "redis-server")
 """The embedded one and the system's. In MULTI a full Redis refuses every command, Valkey 9 only writes."""

@@ -6,9 +6,9 @@ from typing import Any
 
 from redis.asyncio import Redis
 
+from penstock.encoding import decoded
 from penstock.keys import Keys
-from penstock.letters import Letter, read
-from penstock.names import decoded
+from penstock.tracking.dead_letters import Letter, read
 
 KEYS = Keys("demo")
 SEQUENCE = itertools.count()

@@ -3,9 +3,9 @@
 from pathlib import Path
 from textwrap import dedent
 
-from penstock.trial import Outcome
-from penstock.trial.files import find, read_all
-from penstock.trial.run import perform
+from penstock.testing.spec import Outcome
+from penstock.testing.spec.files import find, read_all
+from penstock.testing.spec.run import perform
 
 PROGRAM = '''
 import os, signal, sys, time, redis

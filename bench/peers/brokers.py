@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from bench.peers.scene import Scene
-from penstock.embedded import EmbeddedServer, free_port
+from penstock.testing.server import EmbeddedServer, free_port
 
 RABBITMQ: Final = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 NATS: Final = Path("/usr/sbin/nats-server")

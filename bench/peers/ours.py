@@ -9,8 +9,8 @@ from bench import replies
 from bench.peers.scene import Scene, Take
 from bench.peers.works import LIMIT, OURS, Entry, Peer, Work
 from bench.stage import NAMESPACE, OUT, PYTHON, SOURCE, TRACKED, Stage, subscribers
-from penstock.embedded import EmbeddedServer
 from penstock.keys import Keys
+from penstock.testing.server import EmbeddedServer
 
 DRIVERS: Final = "bench.peers.drivers"
 DONE: Final = Keys(TRACKED).done

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from bench.peers.works import LIMIT, OURS, Work
-from penstock.embedded import binary
+from penstock.testing.server import binary
 
 
 @dataclass(frozen=True)

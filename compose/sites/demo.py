@@ -23,7 +23,7 @@ from compose.sites.sent import Sent
 from compose.sites.show import show
 from compose.sites.site import Site, opened
 from compose.stage import Sight
-from penstock.composition import Composition
+from penstock.composition.procfile import Composition
 from penstock.connection import masked
 
 HERE: Final = Path(__file__).parent

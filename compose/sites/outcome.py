@@ -10,10 +10,10 @@ from compose.passage import Passage
 from compose.sites.keyspace import FANOUT, KEYSPACE, LINKS, arrived
 from compose.sites.sent import Sent
 from compose.sites.site import Site
-from penstock.audit import Audit, audit
+from penstock.accounting.audit import Audit, audit
+from penstock.encoding import decoded
 from penstock.keys import Keys
 from penstock.metrics import read_metrics
-from penstock.names import decoded
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from redis.exceptions import RedisError
 
 from compose.sites.keyspace import arrived
 from penstock.connection import connect
-from penstock.embedded import EmbeddedServer
+from penstock.testing.server import EmbeddedServer
 
 EVERY: Final = 0.02
 """Time between two looks at the list of a site (s): so much longer than it was a delay may seem."""

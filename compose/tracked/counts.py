@@ -7,9 +7,9 @@ from typing import Final, Self
 
 from redis.asyncio import Redis
 
+from penstock.encoding import decoded, encoded
 from penstock.keys import Keys
 from penstock.metrics import read_metrics
-from penstock.names import decoded, encoded
 
 FIGURES: Final = {
     "registered": ("registered", "count"),

@@ -16,7 +16,7 @@ from compose.stage import Sight
 from compose.tracked.keyspace import ALERT, ARCHIVE, KEYSPACE, SOURCE, waiting
 from compose.tracked.outcome import Outcome, read_outcome
 from compose.tracked.show import show
-from penstock.composition import Composition
+from penstock.composition.procfile import Composition
 from penstock.keys import Keys
 
 HERE: Final = Path(__file__).parent

@@ -12,11 +12,11 @@ from compose.passage import Passage
 from compose.tracked.counts import Counts
 from compose.tracked.keyspace import ALERT, ARCHIVE, FANOUT, KEPT, KEYSPACE, TAKEN
 from compose.tracked.worker import WARM
-from penstock.audit import Audit, audit
-from penstock.events import entries
+from penstock.accounting.audit import Audit, audit
+from penstock.accounting.tracked import Ledger, ledger
 from penstock.keys import Keys
-from penstock.ledger import Ledger, ledger
-from penstock.letters import Letter, newest_first
+from penstock.tracking.dead_letters import Letter, newest_first
+from penstock.tracking.events import entries
 
 ATTEMPTS: Final = 3
 """As mdispatch-alert.yaml says."""

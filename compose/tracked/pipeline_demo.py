@@ -23,7 +23,7 @@ from compose.tracked import show
 from compose.tracked.demo import HERE, ROWS, carry
 from compose.tracked.keyspace import ALERT, ARCHIVE, KEYSPACE
 from compose.tracked.outcome import Outcome, read_outcome
-from penstock.composition import Composition
+from penstock.composition.procfile import Composition
 from penstock.errors import Unsuitable
 from penstock.keys import Keys
 

@@ -19,7 +19,7 @@ from compose.containers import Container, containers
 from compose.weather.keyspace import KEYSPACE, LEGS, SOURCE
 from compose.weather.outcome import Outcome, read_outcome
 from penstock.connection import connect
-from penstock.embedded import EmbeddedServer
+from penstock.testing.server import EmbeddedServer
 
 HERE: Final = Path(__file__).parent
 ROUNDS: Final = 40

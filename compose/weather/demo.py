@@ -15,7 +15,7 @@ from compose.stage import Sight
 from compose.weather.keyspace import KEYS, KEYSPACE, LEGS, SOURCE
 from compose.weather.outcome import Outcome, read_outcome
 from compose.weather.show import show
-from penstock.composition import Composition
+from penstock.composition.procfile import Composition
 
 HERE: Final = Path(__file__).parent
 BATCH: Final = 50

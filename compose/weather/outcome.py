@@ -9,7 +9,7 @@ from redis.asyncio import Redis
 from compose.passage import Passage
 from compose.weather.day import Day
 from compose.weather.keyspace import KEYS, KEYSPACE, LEGS, REPORTS, STORMS
-from penstock.audit import Audit, audit
+from penstock.accounting.audit import Audit, audit
 from penstock.metrics import read_metrics
 
 

@@ -6,7 +6,7 @@ from rich.text import Text
 from compose.tables import conservation, content
 from compose.weather.keyspace import KEYS
 from compose.weather.outcome import Outcome
-from penstock.rediscli import Reply, terminal
+from penstock.redis_replies import Reply, terminal
 
 
 def show(outcome: Outcome, console: Console) -> None:

@@ -24,8 +24,8 @@ from penstock.cli import (
     replay,
     report,
     revive,
+    run,
     shovel,
-    start,
     status,
     stop,
     test,
@@ -33,7 +33,7 @@ from penstock.cli import (
     trace,
     up,
 )
-from penstock.cli.group import Group
+from penstock.cli._group import Group
 
 app = typer.Typer(
     name="penstock",
@@ -86,6 +86,6 @@ app.command()(reconcile.reconcile)
 app.command()(replay.replay)
 app.command()(report.report)
 app.command()(chaos.chaos)
-app.command("run")(start.start)
+app.command("run")(run.run)
 app.command()(up.up)
 app.command(context_settings={"allow_interspersed_args": False})(redis.redis)

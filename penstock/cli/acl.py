@@ -10,13 +10,13 @@ from urllib.parse import unquote, urlsplit
 
 import typer
 
-from penstock.cli.frame import DEFAULT, Json, Misused, complain, require_path, run, service_named, surroundings
-from penstock.cli.text import print_json, shown
+from penstock.cli._frame import DEFAULT, Json, Misused, complain, require_path, run, service_named, surroundings
+from penstock.cli._text import print_json, shown
 from penstock.errors import SettingsError
 
 if TYPE_CHECKING:
     from penstock.acl import Rights
-    from penstock.topology import Part
+    from penstock.composition.model import Part
 
 
 def acl(
@@ -79,8 +79,8 @@ def _spark_user(keys: Sequence[str]) -> "Iterator[tuple[str, str, Rights]]":
 
 
 def _parts(path: Path, service: str | None) -> "tuple[Part, ...]":
-    from penstock.topology import Part
-    from penstock.topology.files import read_sound, services
+    from penstock.composition.files import read_sound, services
+    from penstock.composition.model import Part
 
     if path.is_dir():
         found = tuple(part for part in read_sound(path, surroundings(None)).parts if part.settings is not None)
@@ -123,7 +123,7 @@ def _users(parts: "tuple[Part, ...]") -> "Iterator[tuple[str, str, Rights]]":
 
 def _server(url: str) -> str:
     """Return the server of ``url`` whatever the database: users are those of the server."""
-    from penstock.topology import server_of
+    from penstock.composition.model import server_of
 
     return server_of(url) if url.startswith("unix:") else server_of(url).rpartition("/")[0]
 

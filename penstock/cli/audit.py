@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.address import located
-from penstock.cli.elsewhere import lists_of
-from penstock.cli.frame import DEFAULT, Failed, Json, Misused, complain, connected, require_path, run, surroundings
+from penstock.cli._frame import DEFAULT, Failed, Json, Misused, complain, connected, require_path, run, surroundings
+from penstock.cli._servers import lists_of
+from penstock.cli._text import print_json, print_table, shown
+from penstock.cli._url import located
 from penstock.cli.status import unknown
-from penstock.cli.text import print_json, print_table, shown
-from penstock.names import encoded
+from penstock.encoding import encoded
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-    from penstock.audit import Audit
-    from penstock.ledger import Ledger
+    from penstock.accounting.audit import Audit
+    from penstock.accounting.tracked import Ledger
 
 COLUMNS = ("list", "taken", "delivered", "dead", "dropped", "pending", "missing")
 
@@ -125,8 +125,8 @@ def _is_directory(name: str) -> bool:
 
 def _servers(directory: Path, url: str | None) -> list[Server]:
     require_path(directory)
-    from penstock.topology import server_of
-    from penstock.topology.files import read_sound
+    from penstock.composition.files import read_sound
+    from penstock.composition.model import server_of
 
     topology = read_sound(directory, surroundings(url))
     urls: dict[str, str] = {}
@@ -145,7 +145,7 @@ def _servers(directory: Path, url: str | None) -> list[Server]:
 
 
 async def _hops(server: Server) -> list[Hop]:
-    from penstock.survey import namespaces
+    from penstock.inspect.namespace import namespaces
 
     async with connected(server.url) as redis:
         names = await namespaces(redis) if server.namespaces is None else server.namespaces
@@ -158,7 +158,7 @@ async def _hops(server: Server) -> list[Hop]:
 
 def _moves(result: "Audit | Ledger") -> bool:
     """A monitor is no hop: it delivers for those that it watches, and they count it."""
-    from penstock.audit import Audit
+    from penstock.accounting.audit import Audit
 
     return not isinstance(result, Audit) or bool(result.legs or result.messages or result.problems)
 
@@ -173,9 +173,9 @@ async def _one(namespace: str, url: str) -> "Audit | Ledger":
 
 async def _strays(redis: "Redis", names: Iterable[str]) -> dict[str, list[str]]:
     """Return by namespace what is wrong with lists that look like pending lists of instances that nobody knows."""
-    from penstock.audit import stray
+    from penstock.accounting.audit import stray
+    from penstock.inspect.pending import strays
     from penstock.keys import Keys
-    from penstock.pending import strays
 
     found = await strays(redis, map(Keys, names))
     lengths = {name: await redis.llen(encoded(name)) for lists in found.values() for name in lists}
@@ -183,11 +183,11 @@ async def _strays(redis: "Redis", names: Iterable[str]) -> dict[str, list[str]]:
 
 
 async def _sums(redis: "Redis", namespace: str, strays: list[str]) -> "Audit | Ledger | None":
-    from penstock.answers import answers
-    from penstock.audit import audit
-    from penstock.hazards import hazards
+    from penstock.accounting.answers import answers
+    from penstock.accounting.audit import audit
+    from penstock.accounting.tracked import ledger
+    from penstock.inspect.hazards import hazards
     from penstock.keys import Keys
-    from penstock.ledger import ledger
 
     keys = Keys(namespace)
     tracked = await ledger(redis, keys)
@@ -263,7 +263,7 @@ def _print(result: "Audit | Ledger", as_json: bool, *, brief: bool) -> None:
 
 
 def _table(result: "Audit | Ledger") -> None:
-    from penstock.audit import Audit
+    from penstock.accounting.audit import Audit
 
     name = shown(result.namespace)
     if isinstance(result, Audit):
@@ -279,7 +279,7 @@ def _indented(parts: dict[str, int]) -> list[tuple[str, int]]:
 
 
 def _plain(result: "Audit | Ledger") -> dict[str, Any]:
-    from penstock.audit import Audit
+    from penstock.accounting.audit import Audit
 
     if isinstance(result, Audit):
         parts: dict[str, Any] = {"legs": [{"list": leg.name, **_numbers(leg)} for leg in result.legs]}

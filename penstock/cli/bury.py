@@ -4,18 +4,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.bar import progress
-from penstock.cli.choice import All, Ids, Reason, Since, chosen, require_ids_or_all, require_letters
-from penstock.cli.elsewhere import lists_of
-from penstock.cli.frame import DEFAULT, Json, Misused, RedisUrl, complain, run
+from penstock.cli._frame import DEFAULT, Json, Misused, RedisUrl, complain, run
+from penstock.cli._progress import progress
+from penstock.cli._selection import All, Ids, Reason, Since, chosen, require_ids_or_all, require_letters
+from penstock.cli._servers import lists_of
+from penstock.cli._text import print_json, shown
 from penstock.cli.revive import missing
-from penstock.cli.text import print_json, shown
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
     from penstock.keys import Keys
-    from penstock.letters import Choice
+    from penstock.tracking.dead_letters import Choice
 
 
 def bury(
@@ -40,7 +40,7 @@ async def _bury(
     namespace: str, ids: list[str] | None, conditions: tuple[str | None, str | None], yes: bool, url: str, as_json: bool
 ) -> int:
     from penstock.keys import Keys
-    from penstock.revival import Outcome, bury
+    from penstock.tracking.redrive import Outcome, bury
 
     keys, outcome = Keys(namespace), Outcome()
     async with lists_of(namespace, url) as redis:
@@ -66,6 +66,6 @@ async def _bury(
 
 
 async def _count(redis: "Redis", keys: "Keys", choice: "Choice") -> int:
-    from penstock.letters import newest_first
+    from penstock.tracking.dead_letters import newest_first
 
     return sum([sum(map(choice, chunk)) async for chunk in newest_first(redis, keys)])

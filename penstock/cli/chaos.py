@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.frame import Failed, Json, complain, require_path, run
-from penstock.cli.text import print_json, print_table, shown
+from penstock.cli._frame import Failed, Json, complain, require_path, run
+from penstock.cli._text import print_json, print_table, shown
 
 if TYPE_CHECKING:
-    from penstock.chaos.plan import Chosen
-    from penstock.chaos.run import Report
+    from penstock.testing.chaos.plan import Chosen
+    from penstock.testing.chaos.run import Report
 
 
 def chaos(
@@ -45,8 +45,8 @@ def chaos(
     SCRIPT FLUSH, CLIENT PAUSE, maxmemory, slow link,
     swallowed packet, wrong type, SIGTERM, two at once. Exit status 1 if a promise is broken.
     """
-    from penstock.chaos.plan import Chosen
-    from penstock.composition import stoppable
+    from penstock.composition.procfile import stoppable
+    from penstock.testing.chaos.plan import Chosen
 
     drawn = random.SystemRandom().randrange(2**31) if seed is None else seed
     chosen = Chosen(drawn, tuple(fault or ()), service, point, rounds, stages)
@@ -54,9 +54,9 @@ def chaos(
 
 
 async def _chaos(directory: Path, chosen: "Chosen", junit: Path | None, html: Path | None, as_json: bool) -> int:
-    from penstock.chaos import report as told
-    from penstock.chaos.run import Run
-    from penstock.topology.files import read_sound
+    from penstock.composition.files import read_sound
+    from penstock.testing.chaos import report as told
+    from penstock.testing.chaos.run import Run
 
     require_path(directory)
     topology = read_sound(directory)
@@ -87,7 +87,7 @@ def _write(file: Path, text: str) -> None:
 
 
 def _tell(report: "Report", name: str) -> None:
-    from penstock.chaos import report as told
+    from penstock.testing.chaos import report as told
 
     faults = f"{len(report.outcomes):,} fault{'s' * (len(report.outcomes) != 1)}"
     title = f"{shown(name)}: {faults}, {len(report.points):,} points, {report.seconds:.0f} s"

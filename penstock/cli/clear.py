@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from penstock.cli.elsewhere import servers_of
-from penstock.cli.frame import DEFAULT, Failed, Json, Misused, RedisUrl, ServiceRedisUrl, run
+from penstock.cli._frame import DEFAULT, Failed, Json, Misused, RedisUrl, ServiceRedisUrl, run
+from penstock.cli._servers import servers_of
+from penstock.cli._text import print_json, shown
 from penstock.cli.status import unknown
-from penstock.cli.text import print_json, shown
-from penstock.names import decoded, encoded
+from penstock.encoding import decoded, encoded
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -38,8 +38,8 @@ def clear(
 
 
 async def _clear(namespace: str, yes: bool, url: str, service_url: str | None, as_json: bool) -> int:
+    from penstock.inspect.namespace import held, instances
     from penstock.keys import Keys
-    from penstock.survey import held, instances
 
     keys = Keys(namespace)
     async with servers_of(namespace, url, service_url) as (redis, service_redis):
@@ -69,8 +69,8 @@ async def _clear(namespace: str, yes: bool, url: str, service_url: str | None, a
 
 async def _keys(redis: "Redis", keys: "Keys", pending: list[str]) -> list[bytes]:
     """Return the keys of the namespace and the lists ``pending``, but no key of a namespace that is named within it."""
+    from penstock.inspect.namespace import namespaces
     from penstock.keys import Keys, glob_escaped
-    from penstock.survey import namespaces
 
     within = [Keys(name) for name in await namespaces(redis) if name.startswith(f"{keys.namespace}:")]
     pattern = encoded(f"{glob_escaped(keys.namespace)}:*")

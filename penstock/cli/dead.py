@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from penstock.cli.bar import progress
-from penstock.cli.choice import Reason, Since, chosen, require_letters
-from penstock.cli.elsewhere import lists_of
-from penstock.cli.frame import DEFAULT, Json, RedisUrl, run
-from penstock.cli.text import age, clock, print_json, print_table, shown
-from penstock.names import decoded
+from penstock.cli._frame import DEFAULT, Json, RedisUrl, run
+from penstock.cli._progress import progress
+from penstock.cli._selection import Reason, Since, chosen, require_letters
+from penstock.cli._servers import lists_of
+from penstock.cli._text import age, clock, print_json, print_table, shown
+from penstock.encoding import decoded
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
     from penstock.keys import Keys
-    from penstock.letters import Choice, Letter
+    from penstock.tracking.dead_letters import Choice, Letter
 
 SHOWN: Final = 100
 """Rows of a table, unless --limit says otherwise."""
@@ -64,7 +64,7 @@ async def _dead(
 
 
 async def _print_lines(redis: "Redis", keys: "Keys", choice: "Choice", limit: int | None) -> None:
-    from penstock.letters import newest_first
+    from penstock.tracking.dead_letters import newest_first
 
     left = limit
     async for chunk in newest_first(redis, keys):
@@ -76,7 +76,7 @@ async def _print_lines(redis: "Redis", keys: "Keys", choice: "Choice", limit: in
 
 
 async def _print(redis: "Redis", keys: "Keys", choice: "Choice", limit: int, length: int, now: float) -> None:
-    from penstock.letters import newest_first
+    from penstock.tracking.dead_letters import newest_first
 
     letters: list[Letter] = []
     reasons: Counter[str] = Counter()

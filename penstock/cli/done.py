@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.choice import Named, named_by, not_in_flight, require_tracked
-from penstock.cli.elsewhere import lists_of
-from penstock.cli.frame import DEFAULT, Json, RedisUrl, run
-from penstock.cli.text import print_json, shown
-from penstock.names import encoded
+from penstock.cli._frame import DEFAULT, Json, RedisUrl, run
+from penstock.cli._selection import Named, named_by, not_in_flight, require_tracked
+from penstock.cli._servers import lists_of
+from penstock.cli._text import print_json, shown
+from penstock.encoding import encoded
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
     from penstock.keys import Keys
-    from penstock.tracking import By
+    from penstock.tracking.record import By
 
 
 def done(
@@ -38,7 +38,7 @@ def done(
 
 async def _done(namespace: str, word: str, by: "By", wait: float, url: str, as_json: bool) -> int:
     from penstock.keys import Keys
-    from penstock.tracking import find
+    from penstock.tracking.record import find
 
     keys = Keys(namespace)
     async with lists_of(namespace, url) as redis:

@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.choice import Named, named_by, require_tracked
-from penstock.cli.elsewhere import servers_of
-from penstock.cli.frame import DEFAULT, Json, RedisUrl, ServiceRedisUrl, require_list, run
-from penstock.cli.text import print_json
-from penstock.names import encoded
+from penstock.cli._frame import DEFAULT, Json, RedisUrl, ServiceRedisUrl, require_list, run
+from penstock.cli._selection import Named, named_by, require_tracked
+from penstock.cli._servers import servers_of
+from penstock.cli._text import print_json
+from penstock.encoding import encoded
 
 if TYPE_CHECKING:
-    from penstock.tracking import By
+    from penstock.tracking.record import By
 
 
 def explain(
@@ -31,9 +31,9 @@ def explain(
 
 
 async def _explain(namespace: str, word: str, by: "By", urls: tuple[str, str | None], as_json: bool) -> int:
-    from penstock.cli.story import story
-    from penstock.inquiry import whereabouts
+    from penstock.cli._story import story
     from penstock.keys import Keys
+    from penstock.tracking.locate import whereabouts
 
     keys = Keys(namespace)
     async with servers_of(namespace, *urls) as (redis, service_redis):

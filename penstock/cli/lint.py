@@ -8,14 +8,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.address import located
-from penstock.cli.frame import DEFAULT, Failed, Json, Misused, connected, require_path, run, service_named, surroundings
-from penstock.cli.text import print_json, shown
+from penstock.cli._frame import (
+    DEFAULT,
+    Failed,
+    Json,
+    Misused,
+    connected,
+    require_path,
+    run,
+    service_named,
+    surroundings,
+)
+from penstock.cli._text import print_json, shown
+from penstock.cli._url import located
 from penstock.errors import Problem, SettingsError
 
 if TYPE_CHECKING:
-    from penstock.topology import Topology
-    from penstock.topology.findings import Finding
+    from penstock.composition.findings import Finding
+    from penstock.composition.model import Topology
 
 
 def lint(
@@ -46,7 +56,7 @@ def lint(
 async def _lint(
     paths: list[Path], service: str | None, cluster: bool, live: bool, url: str | None, as_json: bool
 ) -> int:
-    from penstock.topology.files import services
+    from penstock.composition.files import services
 
     if service is not None and service not in services():
         raise Misused(f"no service is called {service!r}: installed are {_listed(services())}")
@@ -78,8 +88,8 @@ async def _composition(
 ) -> "tuple[list[Finding], list[str]]":
     from dataclasses import replace
 
-    from penstock.topology.files import read
-    from penstock.topology.rules import lint
+    from penstock.composition.files import read
+    from penstock.composition.lint.rules import lint
 
     environ = surroundings(url) if live else {}
     topology = read(directory, environ)
@@ -100,7 +110,7 @@ def _warnings(settings: Any, environ: Mapping[str, str]) -> list[str]:
 
 async def _on_servers(topology: "Topology") -> "tuple[list[Finding], bool]":
     """What is wrong there, and whether one of them is a Redis Cluster."""
-    from penstock.topology.running import check, is_cluster, servers
+    from penstock.composition.lint.live import check, is_cluster, servers
 
     found: list[Finding] = []
     cluster = False
@@ -116,7 +126,7 @@ async def _on_servers(topology: "Topology") -> "tuple[list[Finding], bool]":
 
 def _judged(file: Path, service: str | None) -> tuple[list[Problem], list[str]]:
     """Return what is wrong with ``file``, and what is unwise in it."""
-    from penstock.topology.files import services
+    from penstock.composition.files import services
 
     if service is None:
         named = f"name it mpush-*.yaml or pass --service NAME ({_listed(services())})"

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from penstock.cli.address import located
-from penstock.cli.frame import DEFAULT, OTHERWISE, Json, Misused, complain, masked, require_path, run, surroundings
-from penstock.cli.text import clock, print_json
+from penstock.cli._frame import DEFAULT, OTHERWISE, Json, Misused, complain, masked, require_path, run, surroundings
+from penstock.cli._text import clock, print_json
+from penstock.cli._url import located
 
 if TYPE_CHECKING:
     from rich.tree import Tree
 
-    from penstock.cli.observer import Observer
-    from penstock.topology.observed import Looks
-    from penstock.topology.sketch import Sketch
+    from penstock.cli._observer import Observer
+    from penstock.composition.draw.sketch import Sketch
+    from penstock.composition.live.observed import Looks
 
 EVERY: Final = 1.0
 """Seconds between two looks."""
@@ -59,8 +59,8 @@ def draw(
 async def _draw(
     directory: Path | None, live: bool, once: bool, picture: Path | None, mermaid: bool, url: str | None, as_json: bool
 ) -> int:
-    from penstock.topology.files import read_sound
-    from penstock.topology.sketch import Sketch
+    from penstock.composition.draw.sketch import Sketch
+    from penstock.composition.files import read_sound
 
     if (picture is not None) + mermaid + as_json > 1:
         raise Misused("expected one of --svg, --mermaid and --json")
@@ -81,8 +81,8 @@ async def _draw(
 async def _live(
     directory: Path | None, once: bool, picture: Path | None, mermaid: bool, url: str | None, as_json: bool
 ) -> int:
-    from penstock.cli.observer import observing, sketch
-    from penstock.topology.files import read_sound
+    from penstock.cli._observer import observing, sketch
+    from penstock.composition.files import read_sound
 
     files = read_sound(directory, surroundings(url)) if directory else None
     async with observing(url or DEFAULT, files) as observer:
@@ -101,7 +101,7 @@ async def _follow(observer: "Observer", as_json: bool) -> int:
     """Look and show until ctrl-C: in place on a terminal, else one after the other."""
     from rich.live import Live
 
-    from penstock.cli.observer import sketch
+    from penstock.cli._observer import sketch
 
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -122,11 +122,11 @@ async def _follow(observer: "Observer", as_json: bool) -> int:
 
 def _show(sketch: "Sketch", picture: Path | None, mermaid: bool, as_json: bool, looks: "Looks | None" = None) -> None:
     if picture:
-        from penstock.topology.svg import svg
+        from penstock.composition.draw.svg import svg
 
         picture.write_bytes(svg(sketch))
     elif mermaid:
-        from penstock.topology.mermaid import mermaid as written
+        from penstock.composition.draw.mermaid import mermaid as written
 
         typer.echo(written(sketch), nl=False)
     elif as_json:
@@ -139,7 +139,7 @@ def _show(sketch: "Sketch", picture: Path | None, mermaid: bool, as_json: bool, 
 
 
 def _tree(sketch: "Sketch", looks: "Looks | None") -> "Tree":
-    from penstock.cli.tree import Drawing
+    from penstock.cli._tree import Drawing
 
     if looks is None:
         return Drawing(sketch, str(sketch.topology.directory)).tree()

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.address import located
-from penstock.cli.frame import Failed, Json, Misused, complain, connected, require_path, run, surroundings
-from penstock.cli.text import print_json, print_table, shown
+from penstock.cli._frame import Failed, Json, Misused, complain, connected, require_path, run, surroundings
+from penstock.cli._text import print_json, print_table, shown
+from penstock.cli._url import located
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-    from penstock.changes import Plan, Step, Wishes
-    from penstock.changes.present import Present
-    from penstock.topology import Part, Topology
+    from penstock.composition.model import Part, Topology
+    from penstock.composition.rollout.current import Present
+    from penstock.composition.rollout.steps import Plan, Step, Wishes
 
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="A composition.")]
 Rename = Annotated[
@@ -90,7 +90,7 @@ class _Call:
 def _wishes(
     rename: Iterable[str] | None, backfill: Iterable[str] | None, drain: bool, drop: bool, reload: bool
 ) -> "Wishes":
-    from penstock.changes import Wishes
+    from penstock.composition.rollout.steps import Wishes
 
     if drain and drop:
         raise typer.BadParameter("--drain and --drop exclude each other")
@@ -137,7 +137,7 @@ async def _perform(found: "Plan", wait: float, quiet: bool) -> tuple[list[str], 
     """What came of each step that was done, and why the next one was not."""
     from redis.exceptions import RedisError
 
-    from penstock.changes.performing import perform, prepare
+    from penstock.composition.rollout.apply import perform, prepare
     from penstock.errors import PenstockError
 
     steps, done = [step for step in found.steps if step not in found.by_hand], list[str]()
@@ -163,7 +163,7 @@ async def _remark(call: _Call) -> int:
     """What has come to old lists meanwhile is told: nobody takes it from there any more."""
     from dataclasses import replace
 
-    from penstock.changes import Wishes
+    from penstock.composition.rollout.steps import Wishes
 
     async with _planned(replace(call, wishes=Wishes(drain=call.wishes.drain, drop=call.wishes.drop))) as left:
         for step in left.steps:
@@ -178,11 +178,11 @@ async def _remark(call: _Call) -> int:
 @asynccontextmanager
 async def _planned(call: _Call) -> "AsyncIterator[Plan]":
     """The plan, while its servers are connected."""
-    from penstock.changes.difference import compare
-    from penstock.changes.planning import plan
-    from penstock.changes.present import lengths
-    from penstock.topology import Place
-    from penstock.topology.files import read_sound
+    from penstock.composition.files import read_sound
+    from penstock.composition.model import Place
+    from penstock.composition.rollout.current import lengths
+    from penstock.composition.rollout.difference import compare
+    from penstock.composition.rollout.plan import plan
 
     require_path(call.directory)
     topology = read_sound(call.directory, surroundings(call.url))
@@ -198,8 +198,8 @@ async def _planned(call: _Call) -> "AsyncIterator[Plan]":
 
 async def _presents(topology: "Topology", servers: AsyncExitStack) -> "list[Present]":
     """One of each namespace, with its servers connected."""
-    from penstock.changes.present import look
-    from penstock.topology import server_of
+    from penstock.composition.model import server_of
+    from penstock.composition.rollout.current import look
 
     clients: dict[str, Redis] = {}
 

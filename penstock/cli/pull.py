@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from penstock.cli.frame import DEFAULT, Failed, Json, RedisUrl, complain, connected, require_list, run
-from penstock.cli.ready import Output
-from penstock.cli.text import shown
-from penstock.names import decoded, encoded
+from penstock.cli._frame import DEFAULT, Failed, Json, RedisUrl, complain, connected, require_list, run
+from penstock.cli._streams import Output
+from penstock.cli._text import shown
+from penstock.encoding import decoded, encoded
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-    from penstock.pull import Pull
+    from penstock.transfer.pull import Pull
 
 BATCH: Final = 1000
 SIZE: Final = 1 << 20
@@ -45,7 +45,7 @@ def pull(
 
 
 async def _pull(key: bytes, follow: bool, limit: int | None, end: bytes, url: str, as_json: bool) -> int:
-    from penstock.pull import NAME, Pull, new_taker
+    from penstock.transfer.pull import NAME, Pull, new_taker
 
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from penstock.cli.frame import DEFAULT, Json, RedisUrl, complain, connected, require_list, require_path, run
-from penstock.cli.ready import read
-from penstock.cli.text import print_json, shown
-from penstock.names import decoded, encoded
+from penstock.cli._frame import DEFAULT, Json, RedisUrl, complain, connected, require_list, require_path, run
+from penstock.cli._streams import read
+from penstock.cli._text import print_json, shown
+from penstock.encoding import decoded, encoded
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis

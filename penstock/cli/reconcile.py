@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from penstock.cli.archived import ArchiveDirectory, Master, Memory, require_archive, sparks, steadily
-from penstock.cli.choice import require_tracked
-from penstock.cli.frame import DEFAULT, Failed, Json, RedisUrl, complain, connected, run
-from penstock.cli.text import clock, print_json, print_table, shown
+from penstock.cli._archive import ArchiveDirectory, Master, Memory, require_archive, sparks, steadily
+from penstock.cli._frame import DEFAULT, Failed, Json, RedisUrl, complain, connected, run
+from penstock.cli._selection import require_tracked
+from penstock.cli._text import clock, print_json, print_table, shown
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from penstock.legs import Finding
+    from penstock.accounting.fanout import Finding
     from penstock.spark.reconciliation import Open, Reconciliation
 
 MOST: Final = 100

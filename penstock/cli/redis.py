@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.address import located
-from penstock.cli.frame import DEFAULT, Json, RedisUrl, connected, run
-from penstock.cli.text import print_json
-from penstock.names import decoded, encoded
+from penstock.cli._frame import DEFAULT, Json, RedisUrl, connected, run
+from penstock.cli._text import print_json
+from penstock.cli._url import located
+from penstock.encoding import decoded, encoded
 
 if TYPE_CHECKING:
-    from penstock.rediscli import Reply
+    from penstock.redis_replies import Reply
 
 
 def redis(
@@ -35,7 +35,7 @@ def redis(
 
 
 async def _redis(url: str, words: list[bytes], raw: bool | None, as_json: bool) -> int:
-    from penstock import rediscli
+    from penstock import redis_replies as rediscli
 
     async with connected(url):
         pass  # a server that is away is told in our words

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from penstock.cli.archived import (
+from penstock.cli._archive import (
     ArchiveDirectory,
     Master,
     Memory,
@@ -22,20 +22,20 @@ from penstock.cli.archived import (
     sparks,
     steadily,
 )
-from penstock.cli.bar import progress
-from penstock.cli.choice import require_tracked
-from penstock.cli.frame import DEFAULT, Failed, Json, Misused, RedisUrl, complain, connected, require_list, run
-from penstock.cli.text import print_json, print_table, shown
-from penstock.names import encoded
+from penstock.cli._frame import DEFAULT, Failed, Json, Misused, RedisUrl, complain, connected, require_list, run
+from penstock.cli._progress import progress
+from penstock.cli._selection import require_tracked
+from penstock.cli._text import print_json, print_table, shown
+from penstock.encoding import encoded
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from redis.asyncio import Redis
 
     from penstock.keys import Keys
-    from penstock.policy import Policy
-    from penstock.spark.fates import Comparison, Shadow
+    from penstock.spark.outcomes import Comparison, Shadow
     from penstock.spark.replay import Archived
+    from penstock.tracking.policy import Policy
 
 HOW: Final = (
     "have them archived: `eventMessages: true` in its mdispatch and `payloads: true` in the pipeline, before they come"
@@ -107,7 +107,7 @@ async def replayed(
 ) -> int:
     """The exit status."""
     from penstock.keys import Keys
-    from penstock.spark.fates import Shadow
+    from penstock.spark.outcomes import Shadow
 
     keys = Keys(asked.into)
     async with connected(url) as redis:
@@ -150,7 +150,7 @@ async def _entered(sparks: "AbstractContextManager[SparkSession]") -> "AsyncIter
 async def _require_apart(redis: "Redis", origin: str | None, into: "Keys", policy: "Policy") -> None:
     """Raise where a replay would reach the workers of ``origin``."""
     from penstock.keys import Keys
-    from penstock.policy import Policy
+    from penstock.tracking.policy import Policy
 
     if origin is None:
         return
@@ -229,7 +229,7 @@ def _compared(spark: "SparkSession", asked: Asked, origin: str, shadow: "Shadow"
     from pyspark.sql import functions as F
 
     from penstock.spark.archive import events
-    from penstock.spark.fates import compare, fates, replayed_as
+    from penstock.spark.outcomes import compare, fates, replayed_as
 
     rows = events(spark, asked.archive, since=asked.since, namespaces=[origin])
     pushed = F.col("message").isNotNull()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.archived import (
+from penstock.cli._archive import (
     ArchiveDirectory,
     Master,
     Memory,
@@ -21,8 +21,8 @@ from penstock.cli.archived import (
     sparks,
     steadily,
 )
-from penstock.cli.frame import Failed, Json, Misused, run
-from penstock.cli.text import clock, print_json, print_table, shown
+from penstock.cli._frame import Failed, Json, Misused, run
+from penstock.cli._text import clock, print_json, print_table, shown
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -4,19 +4,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.bar import progress
-from penstock.cli.choice import All, Ids, Reason, Since, chosen, require_ids_or_all, require_letters
-from penstock.cli.elsewhere import lists_of
-from penstock.cli.frame import DEFAULT, Json, RedisUrl, complain, run
-from penstock.cli.text import print_json, shown
-from penstock.names import decoded, encoded
+from penstock.cli._frame import DEFAULT, Json, RedisUrl, complain, run
+from penstock.cli._progress import progress
+from penstock.cli._selection import All, Ids, Reason, Since, chosen, require_ids_or_all, require_letters
+from penstock.cli._servers import lists_of
+from penstock.cli._text import print_json, shown
+from penstock.encoding import decoded, encoded
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
     from penstock.keys import Keys
-    from penstock.letters import Choice
-    from penstock.revival import Outcome
+    from penstock.tracking.dead_letters import Choice
+    from penstock.tracking.redrive import Outcome
 
 
 def revive(
@@ -42,7 +42,7 @@ async def _revive(
     namespace: str, ids: list[str] | None, reason: str | None, since: str | None, url: str, as_json: bool
 ) -> int:
     from penstock.keys import Keys
-    from penstock.revival import Outcome, revive
+    from penstock.tracking.redrive import Outcome, revive
 
     keys, outcome = Keys(namespace), Outcome()
     async with lists_of(namespace, url) as redis:

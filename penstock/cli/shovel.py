@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from penstock.cli.address import FORMS, located
-from penstock.cli.frame import Failed, Json, Misused, complain, connected, require_list, run
-from penstock.cli.text import print_json, shown
+from penstock.cli._frame import Failed, Json, Misused, complain, connected, require_list, run
+from penstock.cli._text import print_json, shown
+from penstock.cli._url import FORMS, located
+from penstock.encoding import encoded
 from penstock.errors import Fenced, PenstockError
-from penstock.names import encoded
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-    from penstock.shovel import Moved, Shovel
+    from penstock.transfer.shovel import Moved, Shovel
 
 SILENCE: Final = 30
 """Seconds without a reply after which a link counts as broken."""
@@ -93,7 +93,7 @@ class Order:
 
 
 async def _shovel(order: Order, as_json: bool) -> int:
-    from penstock.shovel import HereError
+    from penstock.transfer.shovel import HereError
 
     order.target.encode()  # raises where it is not UTF-8, as the name of a ledger must be
     async with connected(order.source_url, silence=SILENCE, otherwise=OTHERWISE) as here:
@@ -114,7 +114,7 @@ async def _server(redis: "Redis", url: str) -> str:
     """The same for the same database of a server, by whatever name, if this user may ask."""
     from redis.exceptions import NoPermissionError
 
-    from penstock.moving import place
+    from penstock.transfer.move import place
 
     try:
         run_id = (await redis.info("server"))["run_id"]
@@ -124,8 +124,8 @@ async def _server(redis: "Redis", url: str) -> str:
 
 
 def _job(order: Order, here: "Redis", there: "Redis") -> "Shovel":
-    from penstock.copying import Copy
-    from penstock.moving import Move
+    from penstock.transfer.copy import Copy
+    from penstock.transfer.move import Move
 
     source = encoded(order.source)
     if order.copy:
@@ -185,7 +185,7 @@ async def _until_signal(job: "Shovel", run: Coroutine[Any, Any, None], tell: Cal
 async def _end(job: "Shovel", tell: Callable[[str], object]) -> None:
     from redis.exceptions import RedisError
 
-    from penstock.shovel import HereError
+    from penstock.transfer.shovel import HereError
 
     try:
         async with asyncio.timeout(ENDING):

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.elsewhere import servers_of
-from penstock.cli.frame import DEFAULT, Failed, Json, RedisUrl, ServiceRedisUrl, both, run
-from penstock.cli.text import age, print_json, print_table, shown
+from penstock.cli._frame import DEFAULT, Failed, Json, RedisUrl, ServiceRedisUrl, both, run
+from penstock.cli._servers import servers_of
+from penstock.cli._text import age, print_json, print_table, shown
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
+    from penstock.inspect.link import Link
+    from penstock.inspect.namespace import Held, Instance, Lease
     from penstock.keys import Keys
-    from penstock.link import Link
-    from penstock.survey import Held, Instance, Lease
 
 
 def status(
@@ -39,8 +39,8 @@ async def _status(namespace: str | None, url: str, service_url: str | None, as_j
 
 
 async def _all(redis: "Redis", service_redis: "Redis", as_json: bool) -> None:
+    from penstock.inspect.namespace import held, instances, namespaces
     from penstock.keys import Keys
-    from penstock.survey import held, instances, namespaces
 
     rows: list[dict[str, Any]] = []
     for name in await namespaces(redis, service_redis):
@@ -69,16 +69,16 @@ def _alive(row: dict[str, Any]) -> str:
 
 async def _registered(redis: "Redis", keys: "Keys") -> list[str]:
     """Return the services that registered under ``keys`` last; empty if none that runs now or ran before says so."""
-    from penstock.topology.registered import read
+    from penstock.composition.live.registered import read
 
     return [part.service for part in (await read(redis, "", [keys.namespace])).parts if part.service]
 
 
 async def _one(redis: "Redis", service_redis: "Redis", namespace: str, as_json: bool) -> None:
+    from penstock.inspect.link import read_link
+    from penstock.inspect.namespace import held, instances, lease
     from penstock.keys import Keys
-    from penstock.link import read_link
     from penstock.metrics import read_metrics
-    from penstock.survey import held, instances, lease
 
     keys = Keys(namespace)
     alive, lists = await instances(redis, service_redis, keys), await held(redis, keys)
@@ -158,7 +158,7 @@ def _linked(link: "Link") -> str:
 
 async def unknown(redis: "Redis", service_redis: "Redis", namespace: str) -> Failed:
     """The error for a namespace that nobody has written to, with those that there are."""
-    from penstock.survey import namespaces
+    from penstock.inspect.namespace import namespaces
 
     known = await namespaces(redis, service_redis)
     if namespace in known:

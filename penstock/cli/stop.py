@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.elsewhere import servers_of
-from penstock.cli.frame import DEFAULT, Failed, Json, RedisUrl, ServiceRedisUrl, run
-from penstock.cli.text import print_json, shown
-from penstock.names import decoded, encoded
+from penstock.cli._frame import DEFAULT, Failed, Json, RedisUrl, ServiceRedisUrl, run
+from penstock.cli._servers import servers_of
+from penstock.cli._text import print_json, shown
+from penstock.encoding import decoded, encoded
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
+    from penstock.inspect.namespace import Instance
     from penstock.keys import Keys
-    from penstock.survey import Instance
 
 
 def stop(
@@ -39,8 +39,8 @@ def stop(
 
 
 async def _stop(namespace: str, id: str | None, wait: float, urls: tuple[str, str | None], as_json: bool) -> int:
+    from penstock.inspect.namespace import instances
     from penstock.keys import Keys
-    from penstock.survey import instances
 
     keys = Keys(namespace)
     async with servers_of(namespace, *urls) as (redis, service_redis):
@@ -84,7 +84,7 @@ async def _idle_owners(redis: "Redis", keys: "Keys") -> set[str]:
 
     The list of ids alone is not enough: it is bounded, and another instance takes those off whose registration is gone.
     """
-    from penstock.pending import read
+    from penstock.inspect.pending import read
 
     found = (await read(redis, [keys], lenient=True))[0][keys.namespace]
     return {*found.owners} - {each.owner for each in found.all if each.owner and each.messages}

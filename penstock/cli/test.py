@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.frame import Failed, Json, Misused, require_path, run
-from penstock.cli.text import print_json, shown
+from penstock.cli._frame import Failed, Json, Misused, require_path, run
+from penstock.cli._text import print_json, shown
 from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
-    from penstock.trial import Outcome, Trial
+    from penstock.testing.spec import Outcome, Trial
 
 
 def trials(
@@ -35,19 +35,19 @@ def trials(
     Each test of DIR/tests/*.yaml starts the composition's processes on embedded servers of their own, pushes messages,
     breaks what it says, and compares what comes out. Run it where the composition is run, as with up.
     """
-    from penstock.composition import stoppable
+    from penstock.composition.procfile import stoppable
 
     run(stoppable(_test(paths, jobs, filter, junit, json)))
 
 
 async def _test(paths: list[Path], jobs: int | None, text: str | None, junit: Path | None, as_json: bool) -> int:
     chosen = _chosen(paths, text)
-    from penstock.trial.run import run as run_all
+    from penstock.testing.spec.run import run as run_all
 
     with _progress(len(chosen)) as done:
         outcomes = await run_all(chosen, jobs or len(os.sched_getaffinity(0)), done)
     if junit:
-        from penstock.trial.junit import write
+        from penstock.testing.spec.junit import write
 
         write(outcomes, junit)
     if as_json:
@@ -61,7 +61,7 @@ def _chosen(paths: list[Path], text: str | None) -> "list[Trial]":
     for path in paths:
         require_path(path)
     try:
-        from penstock.trial.files import find, read_all
+        from penstock.testing.spec.files import find, read_all
     except ImportError as error:
         raise Failed(f"{error.name} is not installed: pip install 'penstock[test]'") from error
     try:

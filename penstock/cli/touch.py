@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.choice import Named, named_by, not_in_flight, require_tracked
-from penstock.cli.elsewhere import lists_of
-from penstock.cli.frame import DEFAULT, Json, Misused, RedisUrl, run
-from penstock.cli.text import age, clock, print_json, shown
-from penstock.names import decoded
+from penstock.cli._frame import DEFAULT, Json, Misused, RedisUrl, run
+from penstock.cli._selection import Named, named_by, not_in_flight, require_tracked
+from penstock.cli._servers import lists_of
+from penstock.cli._text import age, clock, print_json, shown
+from penstock.encoding import decoded
 
 if TYPE_CHECKING:
-    from penstock.tracking import By
+    from penstock.tracking.record import By
 
 
 def touch(
@@ -41,7 +41,7 @@ def touch(
 
 async def _touch(namespace: str, word: str, by: "By", seconds: float | None, url: str, as_json: bool) -> int:
     from penstock.keys import Keys
-    from penstock.tracking import find, touch
+    from penstock.tracking.record import find, touch
 
     keys = Keys(namespace)
     async with lists_of(namespace, url) as redis:
@@ -66,7 +66,7 @@ async def _touch(namespace: str, word: str, by: "By", seconds: float | None, url
 def source(namespace: str, id: str, seconds: float) -> str:
     """The script as EVAL takes it, with the line that calls it."""
     from penstock.keys import Keys
-    from penstock.tracking import touch_script
+    from penstock.tracking.record import touch_script
 
     keys = Keys(namespace)
     record, xid = keys.message(id), keys.xid("XID")

@@ -4,19 +4,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.bar import progress
-from penstock.cli.choice import Named, named_by, require_tracked
-from penstock.cli.elsewhere import lists_of
-from penstock.cli.frame import DEFAULT, Failed, Json, RedisUrl, run
-from penstock.cli.text import clock, print_json, print_table, shown
-from penstock.names import decoded, encoded
+from penstock.cli._frame import DEFAULT, Failed, Json, RedisUrl, run
+from penstock.cli._progress import progress
+from penstock.cli._selection import Named, named_by, require_tracked
+from penstock.cli._servers import lists_of
+from penstock.cli._text import clock, print_json, print_table, shown
+from penstock.encoding import decoded, encoded
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-    from penstock.events import Event
     from penstock.keys import Keys
-    from penstock.tracking import By
+    from penstock.tracking.events import Event
+    from penstock.tracking.record import By
 
 COLUMNS = ("time (UTC)", "+s", "event", "attempt", "queue", "service", "seconds")
 EARLY = 1.0
@@ -39,8 +39,8 @@ def trace(
 
 
 async def _trace(namespace: str, word: str, by: "By", url: str, as_json: bool) -> int:
-    from penstock.events import reach
     from penstock.keys import Keys
+    from penstock.tracking.events import reach
 
     keys = Keys(namespace)
     async with lists_of(namespace, url) as redis:
@@ -60,8 +60,8 @@ async def _trace(namespace: str, word: str, by: "By", url: str, as_json: bool) -
 
 async def _events(redis: "Redis", keys: "Keys", word: str, by: "By") -> list["Event"]:
     """Those of the message with that id, else those of all that have that xid."""
-    from penstock.events import entries
-    from penstock.tracking import canonical, find, number, xids_of
+    from penstock.tracking.events import entries
+    from penstock.tracking.record import canonical, find, number, xids_of
 
     id, xids, since = canonical(word), xids_of(word), None
     message = await find(redis, keys, word, by)

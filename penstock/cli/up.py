@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.address import located
-from penstock.cli.frame import Json, complain, require_path, run
-from penstock.cli.text import print_json
+from penstock.cli._frame import Json, complain, require_path, run
+from penstock.cli._text import print_json
+from penstock.cli._url import located
 from penstock.secrets import without_files
 
 if TYPE_CHECKING:
-    from penstock.composition import Composition
+    from penstock.composition.procfile import Composition
 
 
 def up(
@@ -41,7 +41,7 @@ def up(
 
 
 async def _up(directory: Path, url: str | None, as_json: bool) -> int:
-    from penstock.composition import Composition
+    from penstock.composition.procfile import Composition
 
     require_path(directory)
     composition = Composition(directory, write=_write_json if as_json else None)
@@ -75,7 +75,7 @@ def _server(url: str | None) -> Iterator[str]:
     if url:
         yield url
         return
-    from penstock.embedded import EmbeddedServer
+    from penstock.testing.server import EmbeddedServer
 
     with EmbeddedServer() as server:
         complain(f"an embedded server runs at {server.url}; what it holds goes with it", 0)

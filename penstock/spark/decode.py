@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.events import MESSAGE, MOST
+from penstock.tracking.events import MESSAGE, MOST
 
 RawEntry = tuple[bytes, list[bytes]]
 """As the server replies: its id, and fields and values in turns."""

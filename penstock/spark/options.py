@@ -11,8 +11,8 @@ from redis.retry import Retry
 
 from penstock.connection import SILENCE, masked
 from penstock.errors import WrongOption
-from penstock.lua import Script, ours
-from penstock.wire import Command, pack
+from penstock.raw_connection import Command, pack
+from penstock.script import Script, ours
 
 LUA: Final = Path(__file__).parent / "lua"
 RETRIES: Final = 6

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Final
 
 from redis.asyncio import Redis
 
-from penstock.books import Book, Books
-from penstock.books import read as read_books
-from penstock.events import ENDS
-from penstock.legs import Finding, Leg, companies, compare, legs
-from penstock.sightings import Sought, seek
-from penstock.spark import accounts
-from penstock.spark.accounts import Numbers
-from penstock.spark.told import Told, strangers
-from penstock.spark.told import read as read_told
+from penstock.accounting.fanout import Finding, Leg, companies, compare, legs
+from penstock.accounting.search import Sought, seek
+from penstock.accounting.snapshot import Book, Books
+from penstock.accounting.snapshot import read as read_books
+from penstock.spark import conservation
+from penstock.spark.archived import Told, strangers
+from penstock.spark.archived import read as read_told
+from penstock.spark.conservation import Numbers
+from penstock.tracking.events import ENDS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -157,9 +157,7 @@ def _of_archive(told: Told, unknown: dict[str, int]) -> list[Finding]:
             words += ", and are not the same: the server has lost its counters, or two servers share the archive"
         findings.append(Finding("twice", run.namespace, words))
     if told.cut:
-        words = (
-            f"more than {accounts.MOST:,} messages are open, or not the same on all legs: only so many were looked at"
-        )
+        words = f"more than {conservation.MOST:,} messages are open or differ between legs: only that many were read"
         findings.append(Finding("sum", "archive", words))
     words = "no mdispatch has registered in it on this server, and the archive has {:,} events of it"
     return findings + [Finding("unknown", name, words.format(count)) for name, count in unknown.items()]
@@ -222,9 +220,9 @@ def _named(told: Told, findings: Sequence[Finding]) -> tuple[list[Finding], list
         return list(findings), []
     about = {(finding.namespace, finding.id) for finding in findings if finding.id}
     under_way = {(each["namespace"], each["id"]) for each in told.odd if each["fate"] == "open"} - about
-    last = accounts.last_events(told.rows, under_way | about) if under_way or about else {}
+    last = conservation.last_events(told.rows, under_way | about) if under_way or about else {}
     xids = {finding.xid for finding in findings if finding.xid}
-    registered = accounts.registrations(told.rows, xids) if xids else {}
+    registered = conservation.registrations(told.rows, xids) if xids else {}
     named = []
     for finding in findings:
         if finding.xid in registered:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from redis.asyncio import Redis
 
-from penstock.names import encoded
+from penstock.encoding import encoded
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -6,11 +6,11 @@ from datetime import datetime
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.events import ENDS
 from penstock.spark.archive import events
 from penstock.spark.axis import Axis
-from penstock.spark.lives import FAILURES, UNKNOWN, Message, ended, slowest
+from penstock.spark.lifecycles import FAILURES, UNKNOWN, Message, ended, slowest
 from penstock.spark.rollups import PERCENTILES, SHARES, minutes, windows
+from penstock.tracking.events import ENDS
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -12,10 +12,10 @@ from pyspark.sql.datasource import WriterCommitMessage
 from redis import Redis
 from redis.exceptions import ResponseError
 
+from penstock.encoding import decoded
 from penstock.errors import PenstockError, WrongType
-from penstock.names import decoded
+from penstock.raw_connection import Command, Packed
 from penstock.spark.options import exchange
-from penstock.wire import Command, Packed
 
 PAGE: Final = 10_000
 """Most messages that are asked for, or pushed, at a time."""

@@ -1,7 +1,7 @@
 """Run mdispatch: ``python -m services.mdispatch --props FILE``."""
 
-import common.held  # noqa: F401
-from common.main import main
+import common.signals  # noqa: F401
+from common.app import main
 from services.mdispatch.service import run
 from services.mdispatch.settings import Settings
 

@@ -5,11 +5,11 @@ from collections import OrderedDict
 from typing import Any, Final
 
 from common.context import Context
-from common.directory import Directory
-from common.finisher import Finisher, Place, Said, attempt_of
-from common.replies import Replies
-from penstock.policy import Policy
-from penstock.xids import xid_of
+from common.registered_lists import Directory
+from common.tracking.completion import Finisher, Place, Said, attempt_of
+from common.tracking.reply_lists import Replies
+from penstock.tracking.correlation import xid_of
+from penstock.tracking.policy import Policy
 from services.mdispatch.settings import Settings
 
 MOST_REMEMBERED: Final = 10_000

@@ -8,16 +8,16 @@ from typing import Any, Final
 
 from redis.exceptions import ResponseError
 
-from common.collisions import different_slots
 from common.context import REFUSED, Context
-from common.holding import counters, counting
-from common.words import quoted
-from penstock.lua import Script
-from penstock.names import encoded
-from penstock.policy import looks_every
-from penstock.sizes import Sizes
-from penstock.snapshot import Writes
-from penstock.wire import Packed
+from common.in_flight import counters, counting
+from common.settings.collisions import different_slots
+from common.settings.redaction import quoted
+from penstock.atomic import Writes
+from penstock.encoding import encoded
+from penstock.raw_connection import Packed
+from penstock.script import Script
+from penstock.tracking.policy import looks_every
+from penstock.transfer.read_size import Sizes
 from services.mdispatch.answers import replies_of
 from services.mdispatch.request import Unreadable, read, rejected
 from services.mdispatch.settings import Settings

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
-from penstock.xids import named
+from penstock.tracking.correlation import named
 
 LONGEST_DELAY: Final = 10 * 31_536_000
 """Seconds that a message may be held."""

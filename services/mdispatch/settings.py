@@ -7,17 +7,17 @@ from typing import Annotated, ClassVar, Literal
 from annotated_types import Ge, Le, MaxLen
 from pydantic import Strict
 
-from common.checks import Rule
-from common.collisions import collision, pending_is_free
-from common.fields import YEAR, Name, OneName, PopTimeout, Seconds, Whole, setting
-from common.replies import is_pattern
-from common.rights import LUA as COMMON_LUA
-from common.settings import ServiceSettings
-from common.words import quoted
-from penstock.backoff import Backoff
+from common.acl import LUA as COMMON_LUA
+from common.settings.base import ServiceSettings
+from common.settings.collisions import collision, pending_is_free
+from common.settings.fields import YEAR, Name, OneName, PopTimeout, Seconds, Whole, setting
+from common.settings.redaction import quoted
+from common.settings.validation import Rule
+from common.tracking.reply_lists import is_pattern
+from penstock.composition.model import Shape
 from penstock.keys import Keys
-from penstock.policy import looks_every
-from penstock.topology import Shape
+from penstock.tracking.backoff import Backoff
+from penstock.tracking.policy import looks_every
 
 
 def answers_pending(pending: str) -> str:

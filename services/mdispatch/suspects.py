@@ -6,8 +6,8 @@ from typing import Final, NamedTuple
 from redis.exceptions import ResponseError
 
 from common.context import Context
-from penstock.names import decoded
-from penstock.snapshot import Writes
+from penstock.atomic import Writes
+from penstock.encoding import decoded
 from services.mdispatch.request import rejected
 from services.mdispatch.settings import Settings
 

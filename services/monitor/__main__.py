@@ -1,7 +1,7 @@
 """Run monitor: ``python -m services.monitor --props FILE``."""
 
-import common.held  # noqa: F401
-from common.main import main
+import common.signals  # noqa: F401
+from common.app import main
 from services.monitor.service import run, seen
 from services.monitor.settings import Settings
 

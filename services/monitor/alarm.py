@@ -6,7 +6,7 @@ from typing import Any
 
 from common.context import Context
 from penstock.keys import Keys
-from penstock.wire import pack
+from penstock.raw_connection import pack
 from services.monitor.settings import Settings
 
 

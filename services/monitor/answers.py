@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from common.context import Context
+from penstock.atomic import Snapshot
+from penstock.encoding import encoded
 from penstock.keys import Keys
-from penstock.lua import Script
-from penstock.names import encoded
-from penstock.snapshot import Snapshot
+from penstock.script import Script
 from services.monitor.settings import Settings
 
 _end: Final = Script.read(Path(__file__).parent / "lua" / "end_answers.lua")

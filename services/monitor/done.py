@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from common.finisher import Said, attempt_of
+from common.tracking.completion import Said, attempt_of
 
 UNREADABLE = "expected an id, an xid, or a JSON object with id or xid, and perhaps attempt, error, retry, touch"
 NO_ATTEMPT = "attempt: expected a whole number, as the record has it"

@@ -14,7 +14,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 from prometheus_client import PLATFORM_COLLECTOR, PROCESS_COLLECTOR, CollectorRegistry, make_wsgi_app
 from redis.exceptions import RedisError
 
-from common.trouble import told
+from common.outage import told
 from penstock.errors import PenstockError, TooMany, WrongType
 from services.monitor.readings import Readings
 from services.monitor.series import Series

@@ -7,15 +7,15 @@ from typing import Any, Final
 from redis.asyncio import Redis
 from redis.asyncio.client import Pipeline
 
-from penstock import pending
+from penstock.atomic import Snapshot
+from penstock.encoding import decoded, encoded
 from penstock.errors import WrongType
+from penstock.inspect import pending
+from penstock.inspect.link import Link, link_of
+from penstock.inspect.namespace import Instance, instances
 from penstock.keys import Keys
-from penstock.link import Link, link_of
-from penstock.lua import ours
 from penstock.metrics import number
-from penstock.names import decoded, encoded
-from penstock.snapshot import Snapshot
-from penstock.survey import Instance, instances
+from penstock.script import ours
 
 METRICS: Final = (
     *("taken", "missing", "delivered", "dropped", "registered", "untracked", "done", "done:late", "done:unknown"),

@@ -7,7 +7,7 @@ from typing import Final
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from penstock.names import encoded
+from penstock.encoding import encoded
 from services.monitor.readings import Reading, Readings
 
 GAUGES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {

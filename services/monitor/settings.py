@@ -7,14 +7,14 @@ from typing import Annotated, ClassVar
 from annotated_types import MinLen
 from pydantic import Strict
 
-from common.checks import Rule
-from common.fields import Name, PopTimeout, Whole, setting
-from common.rights import LUA as COMMON_LUA
-from common.settings import ServiceSettings
-from common.words import quoted
-from penstock.acl import LUA as PENSTOCK_LUA
+from common.acl import LUA as COMMON_LUA
+from common.settings.base import ServiceSettings
+from common.settings.fields import Name, PopTimeout, Whole, setting
+from common.settings.redaction import quoted
+from common.settings.validation import Rule
+from penstock.composition.model import Shape
 from penstock.keys import glob_escaped
-from penstock.topology import Shape
+from penstock.script import LUA as PENSTOCK_LUA
 
 
 def monitors_register(redis_namespace: str | None) -> str | None:

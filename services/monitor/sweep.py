@@ -8,13 +8,13 @@ from typing import Any, Final, NamedTuple
 from redis.exceptions import ResponseError
 
 from common.context import FULL, REFUSED, Context
-from common.directory import Directory
-from common.replies import Replies
+from common.registered_lists import Directory
+from common.tracking.reply_lists import Replies
+from penstock.encoding import decoded, encoded
 from penstock.keys import Keys
-from penstock.lua import Script
-from penstock.names import decoded, encoded
-from penstock.policy import Policy, looks_every
-from penstock.wire import pack
+from penstock.raw_connection import pack
+from penstock.script import Script
+from penstock.tracking.policy import Policy, looks_every
 from services.monitor.settings import Settings
 
 _due, _clock, _sweep = (

@@ -5,12 +5,12 @@ from functools import partial
 from math import inf
 
 from common.context import Context
-from common.finisher import Finisher, Place
+from common.tracking.completion import Finisher, Place
+from penstock.encoding import decoded
 from penstock.errors import Stale
 from penstock.keys import Keys
-from penstock.names import decoded
-from penstock.policy import Policy
-from penstock.tracking import touch
+from penstock.tracking.policy import Policy
+from penstock.tracking.record import touch
 from services.monitor.answers import Answers
 from services.monitor.done import understood
 from services.monitor.settings import Settings

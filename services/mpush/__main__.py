@@ -1,7 +1,7 @@
 """Run mpush: ``python -m services.mpush --props FILE``."""
 
-import common.held  # noqa: F401
-from common.main import main
+import common.signals  # noqa: F401
+from common.app import main
 from services.mpush.service import run
 from services.mpush.settings import Settings
 

@@ -7,10 +7,10 @@ from typing import Any, Final
 from redis.exceptions import NoScriptError
 
 from common.context import Context
-from common.holding import counters
+from common.in_flight import counters
 from common.transaction import Transaction
-from penstock.lua import Script
-from penstock.sizes import Sizes
+from penstock.script import Script
+from penstock.transfer.read_size import Sizes
 from services.mpush.settings import Settings
 
 _move: Final = Script.read(Path(__file__).parent / "lua" / "move.lua")

@@ -6,13 +6,13 @@ from typing import Annotated, ClassVar, Final, Literal
 from annotated_types import MinLen
 from pydantic import BeforeValidator, Strict
 
-from common.checks import Rule
-from common.collisions import collision, in_is_free, pending_is_free, pending_is_not_in
-from common.fields import YEAR, Name, PopTimeout, Whole, setting
-from common.settings import ServiceSettings
-from common.words import quoted
+from common.settings.base import ServiceSettings
+from common.settings.collisions import collision, in_is_free, pending_is_free, pending_is_not_in
+from common.settings.fields import YEAR, Name, PopTimeout, Whole, setting
+from common.settings.redaction import quoted
+from common.settings.validation import Rule
+from penstock.composition.model import Shape
 from penstock.keys import Keys
-from penstock.topology import Shape
 
 
 def _on_this_server(name: object) -> object:

@@ -13,7 +13,7 @@ from redis import Redis
 
 from penstock.errors import Unsuitable
 from penstock.keys import Keys
-from penstock.lua import Script
+from penstock.script import Script
 from penstock.spark.archive import DDL, EVENTS, MALFORMED, Batches, overwrite
 from penstock.spark.masking import masked
 from penstock.spark.options import run

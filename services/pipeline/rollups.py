@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from redis import Redis
 
+from penstock.encoding import encoded
 from penstock.keys import Keys
-from penstock.lua import Script
-from penstock.names import encoded
+from penstock.script import Script
 from penstock.spark.archive import MINUTES, ROLLUPS, file_of, listed, once, overwrite
 from penstock.spark.options import exchange
 from penstock.spark.rollups import BASE, LEAST, SHARES, SIZES, minutes, windows

@@ -6,13 +6,13 @@ from typing import Annotated, ClassVar
 from annotated_types import MinLen
 from pydantic import AfterValidator, Strict
 
-from common.checks import Rule
-from common.fields import YEAR, Name, Whole, setting
-from common.settings import ServiceSettings, renewal_is_in_time
+from common.settings.base import ServiceSettings, renewal_is_in_time
+from common.settings.fields import YEAR, Name, Whole, setting
+from common.settings.validation import Rule
 from penstock.acl import SPARKING
+from penstock.composition.model import Shape
 from penstock.keys import Keys
 from penstock.spark.masking import checked
-from penstock.topology import Shape
 
 
 def pipelines_register(redis_namespace: str | None) -> str | None:

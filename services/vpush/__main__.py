@@ -1,7 +1,7 @@
 """Run vpush: ``python -m services.vpush --props FILE``."""
 
-import common.held  # noqa: F401
-from common.main import main
+import common.signals  # noqa: F401
+from common.app import main
 from services.vpush.service import run
 from services.vpush.settings import Settings
 

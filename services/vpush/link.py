@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from common.context import Context
-from penstock.lua import Script
-from penstock.transfer import Batch
+from penstock.script import Script
+from penstock.transfer.engine import Batch
 from services.vpush.settings import Settings
 
 _link: Final = Script.read(Path(__file__).parent / "lua" / "link.lua")

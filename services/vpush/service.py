@@ -6,20 +6,20 @@ from contextlib import suppress
 from redis.exceptions import NoPermissionError, RedisError
 from redis.exceptions import TimeoutError as Unanswered
 
+from common.acl import require_at
 from common.context import Context
-from common.rights import require_at
+from common.outage import first_of, told
 from common.server import check_server
-from common.trouble import first_of, told
 from penstock.connection import ELSEWHERE, connect
 from penstock.errors import Refused, TargetLost, Unsuitable
-from penstock.transfer import Batch, Transfer
-from penstock.transport import Target, catch_up, largest_message, refused
-from penstock.wire import Wire
-from services.vpush.here import Here
+from penstock.raw_connection import Wire
+from penstock.transfer.engine import Batch, Transfer
+from penstock.transfer.protocol import Target, catch_up, largest_message, refused
+from services.vpush.encoding import Preparation
 from services.vpush.link import Link
-from services.vpush.outgoing import Preparation
-from services.vpush.pace import pace
+from services.vpush.local_source import Here
 from services.vpush.settings import Settings
+from services.vpush.window import pace
 
 
 async def run(context: Context[Settings]) -> None:

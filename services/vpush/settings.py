@@ -3,15 +3,15 @@
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from common.checks import Rule
-from common.collisions import collision, in_is_free, pending_is_free, pending_is_not_in
-from common.fields import Name, OneName, PopTimeout, Seconds, Url, Whole, setting
-from common.rights import of
-from common.settings import ServiceSettings, renewal_is_in_time
-from common.words import quoted
-from penstock.acl import LUA as PENSTOCK_LUA
+from common.acl import of
+from common.settings.base import ServiceSettings, renewal_is_in_time
+from common.settings.collisions import collision, in_is_free, pending_is_free, pending_is_not_in
+from common.settings.fields import Name, OneName, PopTimeout, Seconds, Url, Whole, setting
+from common.settings.redaction import quoted
+from common.settings.validation import Rule
+from penstock.composition.model import Shape
 from penstock.keys import Keys, glob_escaped
-from penstock.topology import Shape
+from penstock.script import LUA as PENSTOCK_LUA
 
 
 def one_instance_is_active(ordered: bool) -> str | None:

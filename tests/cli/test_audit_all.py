@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from redis.asyncio import Redis
 
-from penstock.embedded import EmbeddedServer, free_port
+from penstock.testing.server import EmbeddedServer, free_port
 from tests.cli.test_audit import settle
 from tests.commandline import ROOT, penstock, running
 

@@ -7,7 +7,7 @@ import signal
 import pytest
 from redis.asyncio import Redis
 
-from penstock.ledger import ledger
+from penstock.accounting.tracked import ledger
 from tests.commandline import penstock, running
 from tests.tracked import KEYS, count, delayed, in_flight, policy
 

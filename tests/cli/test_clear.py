@@ -2,7 +2,7 @@
 
 from redis.asyncio import Redis
 
-from penstock.names import decoded
+from penstock.encoding import decoded
 from tests.cli.test_status import register
 from tests.commandline import penstock
 from tests.tracked import KEYS, bury, in_flight, letter, policy

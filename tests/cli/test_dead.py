@@ -7,7 +7,7 @@ import pytest
 from redis.asyncio import Redis
 
 from penstock.keys import Keys
-from penstock.letters import Choice, newest_first
+from penstock.tracking.dead_letters import Choice, newest_first
 from tests.commandline import AWKWARD, Result, penstock
 from tests.tracked import bury, letter, now, policy, write
 
@@ -172,7 +172,7 @@ async def test_a_namespace_may_have_any_name(redis: Redis, redis_url: str, names
 
 
 def test_all_conditions_of_a_choice_hold_together() -> None:
-    from penstock.letters import Letter
+    from penstock.tracking.dead_letters import Letter
 
     old = Letter(letter("1", at=100))
     assert Choice(frozenset({"1"}), "timeout", 100, 100)(old)

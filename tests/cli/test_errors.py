@@ -20,7 +20,7 @@ import typer
 from redis.asyncio import Redis
 
 from penstock.cli import app
-from penstock.embedded import EmbeddedServer
+from penstock.testing.server import EmbeddedServer
 from tests.cli.test_status import register
 from tests.commandline import PATIENCE, ROOT, penstock
 from tests.tracked import bury, letter, policy

@@ -7,7 +7,7 @@ import pytest
 from redis.asyncio import Redis
 
 from penstock.keys import Keys
-from penstock.tracking import UNTAKEN
+from penstock.tracking.record import UNTAKEN
 from tests.cli.test_status import register
 from tests.commandline import AWKWARD, Result, penstock
 from tests.hop import Start

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from penstock.changes import Wishes
-from penstock.changes.performing import perform, prepare
 from penstock.cli.plan import _Call, _planned
+from penstock.composition.rollout.apply import perform, prepare
+from penstock.composition.rollout.steps import Wishes
 from tests.cli.running import FAN, SEND, TRACK, Composition, Producer
 from tests.commandline import running, until
 

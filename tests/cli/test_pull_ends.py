@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from penstock.embedded import EmbeddedServer
+from penstock.testing.server import EmbeddedServer
 from tests.cli.test_pull import left, numbered, push
 from tests.commandline import PATIENCE, ended, penstock, running, until
 

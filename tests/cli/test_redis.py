@@ -10,8 +10,8 @@ import sys
 import pytest
 from redis.asyncio import Redis
 
-from penstock.embedded import EmbeddedServer
-from penstock.rediscli import Failure, Reply, Status, call, quoted, raw, terminal
+from penstock.redis_replies import Failure, Reply, Status, call, quoted, raw, terminal
+from penstock.testing.server import EmbeddedServer
 from tests.commandline import PATIENCE, penstock, until
 
 NESTED = "return {1,{2,{},'x',{ok='FINE'},{err='ERR bad'}},false,'z',{{'a','b'},'c'}}"

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from penstock import __version__, becoming
+from penstock import __version__, launch
+from penstock.composition.files import read
 from penstock.errors import PenstockError
-from penstock.topology.files import read
 from tests.commandline import ROOT, penstock
 from tests.harness import until
 
@@ -140,24 +140,24 @@ def test_a_service_of_another_distribution_is_found_by_its_entry_point(tmp_path:
 def test_packages_that_another_distribution_has_installed_over_ours_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    becoming.require_ours()
-    monkeypatch.setattr(becoming, "ROOT", tmp_path)
+    launch.require_ours()
+    monkeypatch.setattr(launch, "ROOT", tmp_path)
     with pytest.raises(PenstockError, match="the package `common` of Penstock is missing in"):
-        becoming.require_ours()
+        launch.require_ours()
     (tmp_path / "acme-1.2.dist-info").mkdir()
     (tmp_path / "acme-1.2.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.2\n")
     (tmp_path / "acme-1.2.dist-info" / "RECORD").write_text("acme/__init__.py,,\ncommon/logs.py,,\n")
     with pytest.raises(PenstockError, match=r"the distribution acme 1\.2 installs a package `common` into "):
-        becoming.require_ours()
+        launch.require_ours()
 
 
 def test_ours_are_searched_first_where_others_lie_before_them(tmp_path: Path) -> None:
     (tmp_path / "common").mkdir()
     free, other = str(tmp_path / "free"), str(tmp_path)
-    assert becoming.searched({}, [free, str(ROOT), other]) == {}
-    assert becoming.searched({}, [other, str(ROOT)]) == {"PYTHONPATH": str(ROOT)}
-    assert becoming.searched({"PYTHONPATH": other}, [other, str(ROOT)]) == {"PYTHONPATH": f"{ROOT}{os.pathsep}{other}"}
-    assert becoming.searched({}, [free]) == {"PYTHONPATH": str(ROOT)}, "a checkout that is not installed"
+    assert launch.searched({}, [free, str(ROOT), other]) == {}
+    assert launch.searched({}, [other, str(ROOT)]) == {"PYTHONPATH": str(ROOT)}
+    assert launch.searched({"PYTHONPATH": other}, [other, str(ROOT)]) == {"PYTHONPATH": f"{ROOT}{os.pathsep}{other}"}
+    assert launch.searched({}, [free]) == {"PYTHONPATH": str(ROOT)}, "a checkout that is not installed"
 
 
 @pytest.mark.parametrize(

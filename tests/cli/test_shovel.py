@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from penstock.copying import Copy, Overtaken
-from penstock.embedded import EmbeddedServer
-from penstock.moving import BACK_BYTES, Move, place
+from penstock.testing.server import EmbeddedServer
+from penstock.transfer.copy import Copy, Overtaken
+from penstock.transfer.move import BACK_BYTES, Move, place
 from tests.cli.test_pull import left, push
 from tests.commandline import AWKWARD, PATIENCE, Result, ended, penstock, running, until
 from tests.reliability.proxy import Link, Proxy, received, send

@@ -9,7 +9,7 @@ from redis.asyncio import Redis
 
 from penstock.errors import WrongType
 from penstock.keys import Keys
-from penstock.tracking import touch
+from penstock.tracking.record import touch
 from tests.commandline import AWKWARD, penstock
 from tests.tracked import KEYS, delayed, event, events, in_flight, now, policy, tombstone, write
 

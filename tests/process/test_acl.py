@@ -14,8 +14,8 @@ from redis import Redis
 
 from penstock.acl import WORDS, of_script
 from penstock.cli.acl import _parts
-from penstock.embedded import EmbeddedServer
-from penstock.topology.files import services
+from penstock.composition.files import services
+from penstock.testing.server import EmbeddedServer
 from tests.commandline import penstock
 from tests.harness import ROOT, Service, until
 

@@ -6,10 +6,10 @@ from typing import Final
 
 import pytest
 
-from penstock.chaos.plan import Chosen
-from penstock.chaos.report import told
-from penstock.chaos.run import Report, Run
-from penstock.topology.files import read
+from penstock.composition.files import read
+from penstock.testing.chaos.plan import Chosen
+from penstock.testing.chaos.report import told
+from penstock.testing.chaos.run import Report, Run
 from tests.harness import ROOT
 from tests.process.chaos_programs import IN, OUT, RIGHT, SECOND, WORKING
 

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from penstock.chaos.plan import Chosen
-from penstock.chaos.report import told
-from penstock.chaos.run import Run
-from penstock.topology.files import read_sound
+from penstock.composition.files import read_sound
+from penstock.testing.chaos.plan import Chosen
+from penstock.testing.chaos.report import told
+from penstock.testing.chaos.run import Run
 from tests.commandline import ROOT
 
 COMPOSITIONS = sorted(file.parent for file in ROOT.glob("compose/*/Procfile"))

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from penstock.errors import SettingsError
-from penstock.trial.files import find, read_all
+from penstock.testing.spec.files import find, read_all
 from tests.commandline import ROOT, ended, penstock, running, until
 from tests.trials import written
 

@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from penstock.composition import Composition
+from penstock.composition.procfile import Composition
 from penstock.errors import PenstockError, SettingsError
 from tests.commandline import ended, penstock, running
 from tests.harness import until

@@ -12,7 +12,7 @@ import pytest
 from redis import Redis
 from redis.crc import key_slot
 
-from penstock.embedded import BUS, EmbeddedServer, free_port
+from penstock.testing.server import BUS, EmbeddedServer, free_port
 from tests.commandline import penstock
 from tests.harness import Service, until
 

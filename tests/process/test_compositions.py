@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.trial import Trial
-from penstock.trial.files import find, read_all
-from penstock.trial.run import perform
+from penstock.testing.spec import Trial
+from penstock.testing.spec.files import find, read_all
+from penstock.testing.spec.run import perform
 from tests.commandline import ROOT
 
 with chdir(ROOT):

@@ -20,9 +20,9 @@ from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 
 from common.registry import Presence
-from penstock.embedded import EmbeddedServer
+from penstock.encoding import decoded
 from penstock.metrics import observe
-from penstock.names import decoded
+from penstock.testing.server import EmbeddedServer
 from tests.given import one
 from tests.harness import ROOT, Service, until
 from tests.membership import KEYS, registered
@@ -110,7 +110,7 @@ async def test_mp_d05_an_expired_registration_does_not_come_back_without_a_life(
 def test_mp_d06_a_forced_exit_comes_in_time_and_is_told(client: "Redis", redis_url: str) -> None:
     never_ends = """
 import asyncio
-from common.main import main
+from common.app import main
 from services.mpush.settings import Settings
 
 async def run(context):

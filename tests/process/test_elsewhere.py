@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from penstock.cli.elsewhere import beside
-from penstock.embedded import EmbeddedServer
+from penstock.cli._servers import beside
+from penstock.testing.server import EmbeddedServer
 from tests.commandline import penstock
 from tests.harness import Service
 

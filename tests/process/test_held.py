@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from penstock.audit import Audit, audit
+from penstock.accounting.audit import Audit, audit
 from penstock.keys import Keys
 from tests.commandline import PATIENCE, penstock
 from tests.harness import Service

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from penstock.embedded import EmbeddedServer
+from penstock.testing.server import EmbeddedServer
 from tests.harness import ROOT, until
 
 DEMO = """

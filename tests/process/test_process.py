@@ -21,8 +21,8 @@ from redis.exceptions import ConnectionError as Disconnected
 from redis.exceptions import TimeoutError as Unanswered
 from structlog.testing import capture_logs
 
-from common.trouble import Trouble
-from penstock.embedded import EmbeddedServer, free_port
+from common.outage import Trouble
+from penstock.testing.server import EmbeddedServer, free_port
 from tests.harness import ROOT, Service, until
 
 NAMES = {"in_": "in", "pending": "pending", "out": ["a", "b"], "redis_namespace": "demo"}

@@ -11,7 +11,7 @@ from typing import Final
 
 import pytest
 
-from penstock.embedded import free_port
+from penstock.testing.server import free_port
 from tests.harness import ROOT
 
 END: Final = "--- end of command, status"

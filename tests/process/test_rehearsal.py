@@ -9,10 +9,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from penstock.composition import stoppable
+from penstock.composition.files import read
+from penstock.composition.procfile import stoppable
 from penstock.errors import PenstockError
-from penstock.rehearsal import Rehearsal
-from penstock.topology.files import read
+from penstock.testing.sandbox import Rehearsal
 from tests.commandline import until
 from tests.harness import ROOT
 
@@ -84,7 +84,7 @@ async def test_nothing_is_left_behind_where_the_nursery_of_processes_died(tmp_pa
         if started:
             await rehearsal.start()
         children = set(psutil.Process().children()) - set(before)
-        (nursery,) = [each for each in children if "penstock.nursery" in each.cmdline()]
+        (nursery,) = [each for each in children if "penstock.testing.forkserver" in each.cmdline()]
         nursery.kill()
 
         async def dead() -> bool:

@@ -16,11 +16,11 @@ import pytest
 import yaml
 from redis import Redis
 
-from common.settings import ServiceSettings
-from common.sources import property_of
-from penstock.embedded import EmbeddedServer, free_port
+from common.settings.base import ServiceSettings
+from common.settings.sources import property_of
 from penstock.errors import SettingsError
 from penstock.keys import Keys
+from penstock.testing.server import EmbeddedServer, free_port
 from services.mdispatch import settings as mdispatch
 from services.monitor import settings as monitor
 from services.pipeline import settings as pipeline

@@ -12,7 +12,7 @@ from redis.asyncio.sentinel import MasterNotFoundError
 from redis.exceptions import AuthenticationError, ConnectionError
 
 from penstock.connection import connect, masked
-from penstock.embedded import EmbeddedServer, binary, free_port
+from penstock.testing.server import EmbeddedServer, binary, free_port
 from tests.commandline import until
 from tests.harness import Service
 from tests.process.tls import certificate, encrypted, needs_openssl

@@ -17,7 +17,7 @@ from redis.asyncio import Redis
 from compose.tracked import demo
 from compose.tracked.outcome import read_outcome
 from compose.tracked.worker import WARM, Worker
-from penstock.embedded import EmbeddedServer
+from penstock.testing.server import EmbeddedServer
 from tests.demos import ROOT, demonstrate
 
 DEMO = ("-m", "compose.tracked.demo")

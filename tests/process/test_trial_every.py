@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from penstock.trial.files import find, read_all
-from penstock.trial.run import perform
+from penstock.testing.spec.files import find, read_all
+from penstock.testing.spec.run import perform
 from tests.commandline import ROOT, penstock
 from tests.process.chaos_programs import IN, OUT, RIGHT, WRONG
 from tests.process.test_chaos import composed

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from penstock.audit import audit
+from penstock.accounting.audit import audit
 from penstock.connection import connect
-from penstock.embedded import EmbeddedServer, free_port
 from penstock.keys import Keys
+from penstock.testing.server import EmbeddedServer, free_port
 from tests.harness import Service, until
 from tests.process.tls import certificate, encrypted, needs_openssl
 

@@ -17,7 +17,7 @@ from redis.asyncio import Redis
 
 from compose.passage import Passage
 from compose.weather.consumer import HANDLED, Consumer
-from penstock.embedded import EmbeddedServer
+from penstock.testing.server import EmbeddedServer
 from tests.commandline import until
 
 ROOT = Path(__file__).parent.parent.parent

@@ -7,7 +7,7 @@ from sysconfig import get_path
 
 import pytest
 
-from penstock.lua import Script
+from penstock.script import Script
 from tests.harness import ROOT
 from tests.spark.standalone import wheel
 

@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from penstock.events import Entry, Event
+from penstock.tracking.events import Entry, Event
 from tests.reliability.jobs import REPLIES, UNWILLING, Job, read
 from tests.reliability.stage import assert_registry_clean, audited
 from tests.reliability.tracked_line import TRACKING, Line

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable
 
-from common.main import main
+from common.app import main
 from services.mdispatch import dispatch
 from services.mdispatch.request import Request, read
 from services.mdispatch.service import run

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from penstock.embedded import EmbeddedServer
+from penstock.testing.server import EmbeddedServer
 from tests.reliability.nursery import Nursery, Replica
 from tests.reliability.stage import Dispatching, QueueService, Stage
 
@@ -24,7 +24,7 @@ Staged = Callable[..., Stage]
 @pytest.fixture(scope="session")
 def nursery() -> Iterator[Nursery]:
     modules = [f"services.{name}.service" for name in ("mpush", "mdispatch", "monitor", "vpush")]
-    with Nursery("common.main", "redis", *modules) as started:
+    with Nursery("common.app", "redis", *modules) as started:
         yield started
 
 

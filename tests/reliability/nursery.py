@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from penstock.nursery import keeper, order
+from penstock.testing.forkserver import keeper, order
 from tests.harness import ROOT, Service
 
 
@@ -29,7 +29,7 @@ class Nursery:
         return connection
 
     def __enter__(self) -> Self:
-        words = [sys.executable, "-m", "penstock.nursery", *self._modules]
+        words = [sys.executable, "-m", "penstock.testing.forkserver", *self._modules]
         with self._its_control:
             self._process = subprocess.Popen(words, cwd=ROOT, stdin=self._its_control.fileno())
         return self

@@ -18,11 +18,11 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError, ResponseError
 from redis.retry import Retry
 
-from penstock.answers import answers
-from penstock.audit import audit
+from penstock.accounting.answers import answers
+from penstock.accounting.audit import audit
+from penstock.accounting.tracked import ledger
+from penstock.encoding import decoded, encoded
 from penstock.keys import Keys, pending_of
-from penstock.ledger import ledger
-from penstock.names import decoded, encoded
 from tests.harness import until
 from tests.reliability.nursery import Nursery, Replica
 

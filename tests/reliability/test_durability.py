@@ -9,8 +9,8 @@ from redis import Redis
 from redis.exceptions import ResponseError
 
 from common.durability import Durability
-from penstock.embedded import EmbeddedServer
 from penstock.errors import PenstockError
+from penstock.testing.server import EmbeddedServer
 from tests.harness import until
 from tests.reliability.conftest import Staged
 from tests.reliability.proxy import Proxy

@@ -14,8 +14,8 @@ import pytest
 from redis import Redis
 from redis.exceptions import OutOfMemoryError
 
-from penstock.embedded import EmbeddedServer
 from penstock.keys import Keys
+from penstock.testing.server import EmbeddedServer
 from tests.harness import ROOT, until
 from tests.reliability.nursery import Nursery
 from tests.reliability.stage import Dispatching, QueueService, Stage, Watching, assert_accounted

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from penstock.embedded import EmbeddedServer
 from penstock.keys import pending_of
+from penstock.testing.server import EmbeddedServer
 from tests.harness import until
 from tests.reliability.conftest import Staged
 from tests.reliability.stage import Dispatching, QueueService, Stage, Watching, audited

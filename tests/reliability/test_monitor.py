@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from penstock.embedded import EmbeddedServer
 from penstock.keys import pending_of
+from penstock.testing.server import EmbeddedServer
 from tests.harness import until
 from tests.reliability.conftest import Staged
 from tests.reliability.nursery import Replica

@@ -12,7 +12,7 @@ from threading import Event, Thread
 import pytest
 from redis import Redis
 
-from penstock.embedded import EmbeddedServer
+from penstock.testing.server import EmbeddedServer
 from services.mpush.settings import MOST_OUTS
 from tests.harness import until
 from tests.reliability.conftest import Staged

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import redis as blocking
 
-from penstock.embedded import EmbeddedServer
+from penstock.testing.server import EmbeddedServer
 from tests.harness import Service, until
 
 REPLY_EXPIRE = 1

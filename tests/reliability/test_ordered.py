@@ -5,7 +5,7 @@ import random
 import signal
 import time
 
-from penstock.embedded import EmbeddedServer
+from penstock.testing.server import EmbeddedServer
 from tests.harness import until
 from tests.reliability.nursery import Replica
 from tests.reliability.proxy import Proxy

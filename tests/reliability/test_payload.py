@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.embedded import EmbeddedServer
 from penstock.keys import Keys
+from penstock.testing.server import EmbeddedServer
 from tests.reliability.conftest import Staged
 from tests.reliability.stage import Stage, assert_accounted, assert_registry_clean
 

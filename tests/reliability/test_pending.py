@@ -4,8 +4,8 @@ import signal
 
 import pytest
 
-from penstock.embedded import EmbeddedServer
 from penstock.keys import pending_of
+from penstock.testing.server import EmbeddedServer
 from tests.harness import until
 from tests.reliability.conftest import Staged
 from tests.reliability.proxy import Proxy

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from penstock.embedded import EmbeddedServer
+from penstock.testing.server import EmbeddedServer
 from tests.harness import until
 from tests.reliability.conftest import Staged
 from tests.reliability.nursery import Replica

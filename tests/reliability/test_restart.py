@@ -7,7 +7,7 @@ import time
 import pytest
 from redis import Redis
 
-from penstock.embedded import EmbeddedServer
+from penstock.testing.server import EmbeddedServer
 from tests.harness import until
 from tests.reliability.conftest import Staged
 from tests.reliability.stage import Publisher, assert_accounted, assert_registry_clean

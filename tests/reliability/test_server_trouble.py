@@ -9,7 +9,7 @@ from contextlib import suppress
 import pytest
 from redis.exceptions import ResponseError
 
-from penstock.embedded import EmbeddedServer
+from penstock.testing.server import EmbeddedServer
 from tests.harness import until
 from tests.reliability.conftest import Staged
 from tests.reliability.nursery import Replica

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from penstock.embedded import EmbeddedServer
+from penstock.testing.server import EmbeddedServer
 from tests.harness import rounds
 from tests.reliability.accounts import Books, assert_all_ended
 from tests.reliability.conftest import Staged

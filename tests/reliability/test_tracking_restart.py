@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from penstock.embedded import EmbeddedServer
+from penstock.testing.server import EmbeddedServer
 from tests.harness import until
 from tests.reliability.accounts import assert_all_ended
 from tests.reliability.conftest import Staged

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 import pytest
 
-from penstock.embedded import EmbeddedServer
+from penstock.testing.server import EmbeddedServer
 from tests.reliability.boundaries import Blow, Boundaries, Kind
 from tests.reliability.nursery import Nursery
 from tests.reliability.two_servers import Pushing, TwoServers, assert_once_in_order, numbered

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from penstock.embedded import EmbeddedServer
+from penstock.testing.server import EmbeddedServer
 from tests.commandline import penstock
 from tests.harness import until
 from tests.reliability.nursery import Nursery

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.embedded import EmbeddedServer
+from penstock.testing.server import EmbeddedServer
 from tests.harness import until
 from tests.reliability.nursery import Nursery
 from tests.reliability.proxy import Proxy

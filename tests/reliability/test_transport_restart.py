@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pytest
 
-from penstock.embedded import EmbeddedServer
+from penstock.testing.server import EmbeddedServer
 from tests.harness import until
 from tests.reliability.nursery import Nursery
 from tests.reliability.stage import Publisher, assert_registry_clean

@@ -4,8 +4,8 @@ from functools import partial
 
 import pytest
 
-from penstock.embedded import EmbeddedServer
 from penstock.keys import pending_of
+from penstock.testing.server import EmbeddedServer
 from tests.harness import until
 from tests.reliability.conftest import Staged
 from tests.reliability.stage import Stage, Watching, assert_accounted, assert_registry_clean

@@ -7,7 +7,7 @@ from typing import Any
 
 from redis import Redis
 
-from penstock.names import decoded
+from penstock.encoding import decoded
 from tests.harness import until
 from tests.reliability.nursery import Nursery, Replica
 from tests.reliability.stage import QueueService, Stage, assert_accounted

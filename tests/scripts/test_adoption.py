@@ -13,11 +13,11 @@ from common.context import Context
 from common.durability import Durability
 from common.membership import Membership
 from common.orphans import GRACE, Orphans
-from common.trouble import Trouble
+from common.outage import Trouble
+from penstock.encoding import decoded
 from penstock.errors import WrongType
-from penstock.lua import Script
-from penstock.names import decoded
-from penstock.wire import Wire
+from penstock.raw_connection import Wire
+from penstock.script import Script
 from services.mpush.settings import Settings
 from tests.harness import ROOT
 from tests.membership import KEYS, Instance, oldest_first, registered, settings

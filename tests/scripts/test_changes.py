@@ -5,10 +5,9 @@ from dataclasses import replace
 import pytest
 from redis.asyncio import Redis
 
-from penstock.changes.performing import LUA
-from penstock.changes.present import Instance, Present
-from penstock.lua import Script
-from penstock.topology import Part
+from penstock.composition.model import Part
+from penstock.composition.rollout.current import Instance, Present
+from penstock.script import LUA, Script
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from random import SystemRandom
 
 import pytest
 
-from penstock.embedded import EmbeddedServer, free_port
 from penstock.errors import PenstockError
+from penstock.testing.server import EmbeddedServer, free_port
 
 
 @pytest.fixture

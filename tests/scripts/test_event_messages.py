@@ -10,7 +10,7 @@ from redis.asyncio import Redis
 
 from penstock.errors import SettingsError
 from penstock.keys import Keys
-from penstock.lua import Script
+from penstock.script import Script
 from penstock.spark.decode import decoded
 from penstock.spark.options import connect
 from services.mdispatch.settings import Settings

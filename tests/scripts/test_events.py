@@ -6,9 +6,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from redis import Redis
 
-from penstock.events import Entry, Event
 from penstock.keys import Keys
-from penstock.lua import Script
+from penstock.script import Script
+from penstock.tracking.events import Entry, Event
 
 KEYS = Keys("demo")
 TELL = Script(

@@ -12,7 +12,7 @@ import pytest
 from redis.asyncio import Redis
 
 from penstock.connection import connect
-from penstock.embedded import EmbeddedServer, free_port
+from penstock.testing.server import EmbeddedServer, free_port
 from services.monitor import exporter as module
 from services.monitor.exporter import CannotListen, Exporter
 from services.monitor.readings import Readings

@@ -5,8 +5,8 @@ from collections.abc import Awaitable, Callable, Iterator
 import pytest
 from redis.asyncio import Redis
 
-from penstock.embedded import EmbeddedServer
 from penstock.keys import Keys
+from penstock.testing.server import EmbeddedServer
 from tests.cli.test_status import register
 from tests.commandline import penstock, running
 from tests.hop import Start

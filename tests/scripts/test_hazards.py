@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from penstock.embedded import EmbeddedServer
 from penstock.keys import Keys
+from penstock.testing.server import EmbeddedServer
 from tests.commandline import penstock
 from tests.tracked import policy
 

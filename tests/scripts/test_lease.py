@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from redis.asyncio import Redis
 
 from common.lease import Lease
-from penstock.names import decoded
+from penstock.encoding import decoded
 from tests.membership import KEYS
 
 Fill = Callable[[], Awaitable[object]]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import redis as blocking
 
-from penstock.embedded import EmbeddedServer, free_port
+from penstock.testing.server import EmbeddedServer, free_port
 from tests.commandline import penstock
 from tests.harness import Service, until
 

@@ -11,8 +11,8 @@ from redis.exceptions import ResponseError
 
 from penstock.connection import connect
 from penstock.errors import Fenced, PenstockError, WrongCall, WrongType
-from penstock.lua import Script
-from penstock.wire import Packed, Word, pack
+from penstock.raw_connection import Packed, Word, pack
+from penstock.script import Script
 
 APPEND = Script(
     "append.lua",

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from penstock.embedded import EmbeddedServer, free_port
+from penstock.composition import files as composition
 from penstock.errors import SettingsError
-from penstock.topology import files as topology
+from penstock.testing.server import EmbeddedServer, free_port
 from services.mpush.settings import Settings
 from tests.commandline import ROOT, penstock
 from tests.harness import Service, until
@@ -151,5 +151,5 @@ async def test_mp_21_a_composition_may_name_a_hash(redis_url: str, tmp_path: Pat
     (tmp_path / "composition.yaml").write_text("external: {reads: [a, b], writes: ['demo:in']}\n")
     result = await penstock("lint", tmp_path)
     assert (result.status, result.text.partition(";")[0]) == (0, f"{tmp_path}: fine")
-    (part,) = topology.read(tmp_path).parts
+    (part,) = composition.read(tmp_path).parts
     assert (part.service, part.namespace) == ("mpush", "demo")

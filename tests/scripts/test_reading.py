@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from redis.asyncio import Redis
 
-from penstock.lua import Script
-from penstock.sizes import CALM, SMALL, TOGETHER, Sizes, fitting
+from penstock.script import Script
+from penstock.transfer.read_size import CALM, SMALL, TOGETHER, Sizes, fitting
 from tests.harness import ROOT
 
 COUNTING: Final = """

@@ -14,9 +14,9 @@ from structlog.testing import capture_logs
 from common.registry import LUA, Presence, Registry
 from penstock import __version__
 from penstock.connection import connect
-from penstock.embedded import EmbeddedServer
 from penstock.errors import WrongType
-from penstock.lua import Script
+from penstock.script import Script
+from penstock.testing.server import EmbeddedServer
 from tests.membership import KEYS, registered, registry
 
 REGISTER, RENEW, COMPACT, DEREGISTER = (

@@ -9,12 +9,12 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from common import directory
-from common.directory import announce
-from penstock.answers import answers
+from common import registered_lists
+from common.registered_lists import announce
+from penstock.accounting.answers import answers
 from penstock.errors import WrongType
 from penstock.keys import Keys
-from penstock.policy import Policy
+from penstock.tracking.policy import Policy
 from services.monitor import settings as watching
 from services.mpush import settings as mpush
 from tests.hop import Hop, Start
@@ -87,7 +87,7 @@ async def test_what_another_service_registers_later_is_refused_within_seconds(
     await hop.answer(answer("a"))
     assert await redis.delete(name) == 1
     await registered(redis)
-    monkeypatch.setattr(directory, "STALE", 0)
+    monkeypatch.setattr(registered_lists, "STALE", 0)
     await hop.answer(answer("b"))
     await hop.push(request("d", replyTo=name))
     await hop.advance(10)

@@ -13,8 +13,8 @@ import pytest
 from redis import Redis as BlockingRedis
 from redis.asyncio import Redis
 
-from penstock.letters import Choice
-from penstock.revival import Outcome, revive
+from penstock.tracking.dead_letters import Choice
+from penstock.tracking.redrive import Outcome, revive
 from tests.commandline import PATIENCE, ROOT, penstock, running
 from tests.tracked import KEYS, bury, counted, left, letter, now
 

@@ -8,9 +8,9 @@ import pytest
 from redis.asyncio import Redis
 
 from common.context import Context
-from common.fields import Name, PopTimeout, setting
 from common.process import Process
-from common.settings import ServiceSettings
+from common.settings.base import ServiceSettings
+from common.settings.fields import Name, PopTimeout, setting
 from penstock.errors import WrongCall
 from penstock.keys import Keys
 

@@ -8,10 +8,10 @@ import pytest
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
+from penstock.atomic import MOST, Snapshot, Writes
 from penstock.connection import connect
-from penstock.embedded import EmbeddedServer
 from penstock.errors import TooMany, WrongType
-from penstock.snapshot import MOST, Snapshot, Writes
+from penstock.testing.server import EmbeddedServer
 from tests.servers import KINDS, started
 
 Fill = Callable[[], Awaitable[object]]

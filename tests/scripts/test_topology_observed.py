@@ -2,8 +2,8 @@
 
 import pytest
 
-from penstock.topology import End, Part, Place, Topology
-from penstock.topology.observed import REMEMBERED, Counted, Look, Looks, Sight
+from penstock.composition.live.observed import REMEMBERED, Counted, Look, Looks, Sight
+from penstock.composition.model import End, Part, Place, Topology
 
 URL = "redis://localhost:6379/0"
 SERVER = "localhost:6379/0"

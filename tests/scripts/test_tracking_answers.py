@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from common.context import Context
-from penstock.lua import Script
+from penstock.script import Script
 from services.mdispatch import answers
 from tests.hop import Hop, Start
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from redis import Redis as Blocking
 
-from penstock.tracking import UNTAKEN
+from penstock.tracking.record import UNTAKEN
 from tests.harness import Service, until
 from tests.hop import Hop, Start
 

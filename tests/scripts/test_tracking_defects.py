@@ -13,7 +13,7 @@ import psutil
 import pytest
 from redis import Redis
 
-from penstock.embedded import EmbeddedServer
+from penstock.testing.server import EmbeddedServer
 from tests.harness import Service, until
 from tests.hop import Hop, Start
 from tests.process.test_defects import commands

@@ -21,9 +21,9 @@ from hypothesis.stateful import (
 )
 from redis.asyncio import Redis
 
-from common.fields import YEAR
-from penstock.embedded import EmbeddedServer
-from penstock.names import decoded
+from common.settings.fields import YEAR
+from penstock.encoding import decoded
+from penstock.testing.server import EmbeddedServer
 from tests.hop import Hop
 from tests.scripts.tracking_model import (
     ATTEMPTS,

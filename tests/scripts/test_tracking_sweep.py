@@ -11,8 +11,8 @@ from redis.asyncio import Redis
 
 from common.context import Context
 from common.durability import Durability
-from common.trouble import Trouble
-from penstock.wire import Wire
+from common.outage import Trouble
+from penstock.raw_connection import Wire
 from services.monitor.alarm import Alarm
 from services.monitor.settings import Settings
 from tests.hop import Hop, Start

@@ -10,9 +10,9 @@ import pytest
 import redis as blocking
 from redis.asyncio import Redis
 
-from penstock.embedded import EmbeddedServer
+from penstock.encoding import decoded
 from penstock.errors import WrongType
-from penstock.names import decoded
+from penstock.testing.server import EmbeddedServer
 from tests.harness import Service, until
 from tests.hop import Hop, Start
 

@@ -10,10 +10,10 @@ from redis.asyncio import Redis
 from redis.exceptions import BusyLoadingError, ConnectionError, ResponseError, TimeoutError
 
 from penstock.errors import Fenced, Refused, TargetLost, WrongType
-from penstock.lua import Script
-from penstock.transfer import Batch, Transfer
-from penstock.transport import (
-    LUA,
+from penstock.raw_connection import Packed, Wire
+from penstock.script import LUA, Script
+from penstock.transfer.engine import Batch, Transfer
+from penstock.transfer.protocol import (
     MANY,
     Arrived,
     Dead,
@@ -25,7 +25,6 @@ from penstock.transport import (
     refused,
     settle,
 )
-from penstock.wire import Packed, Wire
 
 arrive, meet = Script.read(LUA / "arrive.lua"), Script.read(LUA / "meet.lua")
 BINARY = [b"", b"\0", bytes(range(256)), b"\xff\xfe", b"*1\r\n"]

@@ -18,16 +18,16 @@ from redis.asyncio import Redis
 from common.context import Context
 from common.durability import Durability
 from common.lease import Lease
-from common.trouble import Trouble
-from penstock import transport
+from common.outage import Trouble
 from penstock.connection import cancellable
-from penstock.embedded import EmbeddedServer
 from penstock.errors import Fenced, Refused, TargetLost
 from penstock.keys import Keys
-from penstock.transport import Dead, Outgoing, Target, digest_of
-from penstock.wire import Packed, Wire
-from services.vpush import here, service
-from services.vpush.here import Here
+from penstock.raw_connection import Packed, Wire
+from penstock.testing.server import EmbeddedServer
+from penstock.transfer import protocol
+from penstock.transfer.protocol import Dead, Outgoing, Target, digest_of
+from services.vpush import local_source, service
+from services.vpush.local_source import Here
 from services.vpush.settings import Settings
 from tests.reliability.boundaries import Frames
 
@@ -500,9 +500,9 @@ def test_whatever_happens_there_is_what_was_pushed_in_order_and_once(
             read += bool(messages)
             return messages
 
-    for module in (transport, here):
+    for module in (protocol, local_source):
         monkeypatch.setattr(module, "MANY", 1)
-    monkeypatch.setattr("penstock.sizes.CALM", 0)
+    monkeypatch.setattr("penstock.transfer.read_size.CALM", 0)
     OnServer.sources = Counting
 
     run_state_machine_as_test(

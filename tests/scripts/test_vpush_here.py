@@ -12,12 +12,12 @@ from redis.asyncio import Redis
 
 from common.context import Context
 from common.durability import Durability
-from common.trouble import Trouble
-from penstock.embedded import EmbeddedServer
+from common.outage import Trouble
 from penstock.keys import Keys
-from penstock.sizes import CALM, Sizes
-from penstock.wire import Wire
-from services.vpush.here import Here
+from penstock.raw_connection import Wire
+from penstock.testing.server import EmbeddedServer
+from penstock.transfer.read_size import CALM, Sizes
+from services.vpush.local_source import Here
 from services.vpush.settings import Settings
 from tests.servers import KINDS, started
 

@@ -15,12 +15,12 @@ import zstandard
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from penstock.embedded import EmbeddedServer
-from penstock.transport import Dead, Outgoing
-from penstock.wire import Packed
-from services.vpush import outgoing
-from services.vpush.outgoing import LENGTH, MAGIC, SLACK, Preparation, Unfit, packed, unpacked
-from services.vpush.pace import LEAST, PART, START, Pace
+from penstock.raw_connection import Packed
+from penstock.testing.server import EmbeddedServer
+from penstock.transfer.protocol import Dead, Outgoing
+from services.vpush import encoding
+from services.vpush.encoding import LENGTH, MAGIC, SLACK, Preparation, Unfit, packed, unpacked
+from services.vpush.window import LEAST, PART, START, Pace
 from tests.harness import until
 from tests.process.test_vpush import KEYS, Line, numbered, told
 from tests.reliability.proxy import Link, Proxy, received, send
@@ -166,7 +166,7 @@ GARBAGE: Final = {
 
 @pytest.mark.parametrize("kind", GARBAGE)
 def test_what_was_not_packed_is_dead_and_the_others_are_unpacked(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outgoing, "UNPACKED", MIB)
+    monkeypatch.setattr(encoding, "UNPACKED", MIB)
     going, (letter,) = prepared([ONE, GARBAGE[kind], packed([b"", b"two"])], first=8, unpack=True)
     assert going == [b"one", b"", b"two"]
     assert (letter.number, letter.reason) == (9, "notPacked")
@@ -187,20 +187,20 @@ def test_a_header_that_was_made_for_the_tests_is_one_that_zstd_reads() -> None:
 
 
 def test_as_many_messages_as_a_batch_has_are_unpacked_and_one_more_is_refused() -> None:
-    many = [b""] * outgoing.MOST
-    assert made(batch=outgoing.MOST).batch == outgoing.MOST == 5_000
+    many = [b""] * encoding.MOST
+    assert made(batch=encoding.MOST).batch == encoding.MOST == 5_000
     assert unpacked(packed(many)) == many
     assert refusal(packed([*many, b""])) == ("notPacked", "more than 5000 messages")
 
 
 def test_no_more_messages_are_looked_for_than_a_batch_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outgoing, "MOST", 2)
+    monkeypatch.setattr(encoding, "MOST", 2)
     assert refusal(framed(bytes(3 * LENGTH) + b"cut off")) == ("notPacked", "more than 2 messages")
 
 
 @pytest.mark.parametrize("says", [True, False], ids=["says so", "does not say"])
 def test_a_batch_that_would_be_too_large_unpacked_is_refused(says: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outgoing, "UNPACKED", 1_000)
+    monkeypatch.setattr(encoding, "UNPACKED", 1_000)
 
     def compressed(size: int) -> bytes:
         data = size.to_bytes(LENGTH, "little") + bytes(size)

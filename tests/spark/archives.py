@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 from pyspark.sql.types import StructType
 from redis.asyncio import Redis
 
+from penstock.encoding import encoded
 from penstock.keys import Keys
-from penstock.names import encoded
 from penstock.spark.streams import RedisStream
 from tests.tracked import policy, write
 

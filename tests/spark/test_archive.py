@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.cli.archived import TRIES, steadily
+from penstock.cli._archive import TRIES, steadily
 from penstock.errors import PenstockError, Unsuitable
 from penstock.keys import Keys
 from penstock.spark.archive import DDL, EVENTS, MINUTES, Batches, events, overwrite

@@ -11,7 +11,7 @@ import pytest
 from redis import Redis as Blocking
 from redis.asyncio import Redis
 
-from penstock.cli.frame import Failed
+from penstock.cli._frame import Failed
 from penstock.cli.reconcile import reconciled
 from tests.commandline import ended, running
 from tests.harness import Service, until

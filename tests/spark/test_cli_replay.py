@@ -17,15 +17,15 @@ from pyarrow.dataset import write_dataset
 from redis import Redis as Blocking
 from redis.asyncio import Redis
 
-from penstock.cli.frame import Failed, Misused
+from penstock.cli._frame import Failed, Misused
 from penstock.cli.replay import Asked, replayed
 from penstock.errors import DataLost, NoArchive
 from penstock.keys import Keys
-from penstock.policy import Policy
 from penstock.spark.archive import DDL
-from penstock.spark.fates import Comparison, Shadow, compare, fates, replayed_as
 from penstock.spark.masking import masked
+from penstock.spark.outcomes import Comparison, Shadow, compare, fates, replayed_as
 from penstock.spark.replay import Archived, Message, Pace, Pushed, messages, push
+from penstock.tracking.policy import Policy
 from tests.commandline import ended, running
 from tests.harness import Service, until
 from tests.spark import pytestmark, tell  # noqa: F401

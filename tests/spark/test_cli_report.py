@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.cli.frame import Failed
+from penstock.cli._frame import Failed
 from penstock.cli.report import Asked, replacing, told
 from penstock.spark import tables
 from penstock.spark.axis import Axis
-from penstock.spark.lives import Message
+from penstock.spark.lifecycles import Message
 from penstock.spark.page import page
 from penstock.spark.report import Backlog, Report, Section, Times
 from tests.commandline import ROOT, penstock

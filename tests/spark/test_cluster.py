@@ -12,9 +12,9 @@ from urllib.parse import unquote, urlsplit
 import pytest
 from redis import Redis
 
-from penstock.embedded import EmbeddedServer
 from penstock.keys import Keys
 from penstock.spark.shipping import SHIPPED
+from penstock.testing.server import EmbeddedServer
 from tests.spark import own_sessions as pytestmark  # noqa: F401
 from tests.spark import tell
 from tests.spark.standalone import SMALL, cluster, run, wheel

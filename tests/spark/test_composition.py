@@ -10,8 +10,8 @@ import psutil
 import pytest
 
 from compose.cluster.node import node
-from penstock.embedded import free_port
 from penstock.errors import Unsuitable
+from penstock.testing.server import free_port
 from tests.commandline import penstock
 from tests.demos import ROOT
 from tests.process.test_readme import Shell

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from penstock.events import Entry
 from penstock.spark.decode import FIELDS, RawEntry, decoded
+from penstock.tracking.events import Entry
 
 WORD = st.sampled_from([b"", b"a", b"out", b"\\n", b"\\\\", b"a\\\\n", b"\xc3\xa4"])
 

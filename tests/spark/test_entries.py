@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 from redis.exceptions import OutOfMemoryError
 
-from penstock.embedded import EmbeddedServer
 from penstock.errors import DataLost, PenstockError, WrongOption, WrongType
 from penstock.spark.options import connect, run
+from penstock.testing.server import EmbeddedServer
 from tests.spark import pytestmark, schema_of
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 import psutil
 import pytest
 
-from penstock.embedded import EmbeddedServer
 from penstock.spark.options import connect
+from penstock.testing.server import EmbeddedServer
 from tests.harness import ROOT
 from tests.spark import pytestmark, tell
 from tests.spark.queries import NAMES, started

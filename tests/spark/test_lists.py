@@ -9,9 +9,9 @@ from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import OutOfMemoryError
 
-from penstock.embedded import EmbeddedServer
 from penstock.errors import DataLost, PenstockError, WrongOption, WrongType
 from penstock.spark.options import connect
+from penstock.testing.server import EmbeddedServer
 from tests.spark import pytestmark
 
 if TYPE_CHECKING:

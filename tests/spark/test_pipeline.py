@@ -16,10 +16,10 @@ import psutil
 import pytest
 from redis import Redis
 
-from common.fields import YEAR
-from penstock.embedded import EmbeddedServer
+from common.settings.fields import YEAR
 from penstock.errors import SettingsError
 from penstock.keys import Keys
+from penstock.testing.server import EmbeddedServer
 from services.pipeline.settings import Settings
 from tests.demos import ROOT, environment
 from tests.harness import Service, until

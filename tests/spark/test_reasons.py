@@ -100,7 +100,7 @@ def test_what_matters_of_a_long_text_is_one_line(text: str, said: str) -> None:
 
 KILLED = """
 import os, sys
-from penstock.cli.archived import sparks
+from penstock.cli._archive import sparks
 from pyspark import SparkContext
 with sparks("local[1]", "512m") as spark:
     rows = spark.range(3).rdd.map(lambda each: each).collect()
@@ -113,7 +113,7 @@ def test_a_java_that_was_killed_is_named_and_not_taken_for_redis() -> None:
     done = subprocess.run([sys.executable, "-c", KILLED], capture_output=True, text=True, timeout=300)
     last = done.stderr.strip().splitlines()[-1]
     assert last.startswith(
-        "penstock.cli.frame.Failed: Spark: Spark's Java process was killed (SIGKILL): see the system"
+        "penstock.cli._frame.Failed: Spark: Spark's Java process was killed (SIGKILL): see the system"
     )
     assert "Exception occurred during processing" not in done.stderr
 

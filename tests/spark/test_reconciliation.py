@@ -12,10 +12,10 @@ import pytest
 from redis.asyncio import Redis
 
 from penstock.errors import NoArchive
-from penstock.letters import Choice
-from penstock.revival import Outcome, revive
 from penstock.spark.reconciliation import Reconciliation, reconcile
-from penstock.xids import named
+from penstock.tracking.correlation import named
+from penstock.tracking.dead_letters import Choice
+from penstock.tracking.redrive import Outcome, revive
 from services.mdispatch.request import read
 from tests.hop import Hop
 from tests.spark import pytestmark  # noqa: F401

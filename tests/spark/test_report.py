@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import NoArchive
-from penstock.events import ENDS
 from penstock.spark.axis import DAY, MOST, Axis
 from penstock.spark.report import SLOWEST, Backlog, Report, Section, coverage, report
+from penstock.tracking.events import ENDS
 from tests.spark import pytestmark  # noqa: F401
 from tests.spark.lifetimes import ALLOWED, NOON, Told, archive, in_order, lives
 

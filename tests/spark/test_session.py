@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from penstock.embedded import free_port
 from penstock.errors import Unsuitable
 from penstock.spark import register
 from penstock.spark import session as sessions
 from penstock.spark.session import masters, wait_for_master
 from penstock.spark.shipping import SHIPPED, ship
+from penstock.testing.server import free_port
 from tests.harness import ROOT, until
 from tests.spark import pytestmark  # noqa: F401
 

@@ -9,7 +9,7 @@ from subprocess import PIPE
 
 import pytest
 
-from common.arguments import parse
+from common.settings.cli import parse
 from penstock import __version__
 from services.mpush.settings import Settings
 from tests.given import ENVIRONMENT, ORIGINAL
@@ -57,7 +57,7 @@ def test_check_prints_a_table_of_values_and_where_they_come_from(original: str, 
 
 @pytest.mark.parametrize("words", [["--check"], ["--check", "--json"]])
 def test_a_reader_that_leaves_early_brings_no_traceback(words: list[str], original: str) -> None:
-    code = "from services.mpush.settings import Settings; from common.arguments import parse; import sys, os; "
+    code = "from services.mpush.settings import Settings; from common.settings.cli import parse; import sys, os; "
     code += "input(); parse('mpush', Settings, sys.argv[1:], os.environ)"
     command = [sys.executable, "-c", code, *words, original]
     with subprocess.Popen(command, stdin=PIPE, stdout=PIPE, stderr=PIPE, text=True) as process:
@@ -124,7 +124,7 @@ def test_names_that_would_spoil_a_table_or_a_terminal_are_quoted(capsys: Output)
 def test_a_service_loads_no_parser_that_it_does_not_need() -> None:
     code = """
 import sys
-from common.arguments import parse
+from common.settings.cli import parse
 from services.mpush.settings import Settings
 parse("mpush", Settings, [], {"REDIS": "redis://h", "MPUSH_IN": "a", "MPUSH_PENDING": "b", "MPUSH_OUT": "c"})
 print([name for name in ("yaml", "pyjson5", "tomllib", "typer", "rich") if name in sys.modules])

@@ -7,22 +7,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.chaos.chances import FAULTS
-from penstock.chaos.faults import Injection
-from penstock.chaos.frames import Frames, words_of
-from penstock.chaos.messages import Account, Routes, Sink, message, recognised
-from penstock.chaos.plan import Chosen
-from penstock.chaos.points import Phase, Point, shape_of
-from penstock.chaos.proxy import Gate
-from penstock.chaos.recording import distinct
-from penstock.chaos.report import verdict
-from penstock.chaos.run import Outcome, Report
-from penstock.chaos.strikes import Kind
+from penstock.composition.files import read
+from penstock.composition.model import End, Part, Place, Promise, Topology
 from penstock.connection import connect
-from penstock.embedded import EmbeddedServer
 from penstock.errors import PenstockError
-from penstock.topology import End, Part, Place, Promise, Topology
-from penstock.topology.files import read
+from penstock.testing.chaos.faults import Injection
+from penstock.testing.chaos.frames import Frames, words_of
+from penstock.testing.chaos.injection import Kind
+from penstock.testing.chaos.messages import Account, Routes, Sink, message, recognised
+from penstock.testing.chaos.plan import Chosen
+from penstock.testing.chaos.points import Phase, Point, shape_of
+from penstock.testing.chaos.proxy import Gate
+from penstock.testing.chaos.random_faults import FAULTS
+from penstock.testing.chaos.recording import distinct
+from penstock.testing.chaos.report import verdict
+from penstock.testing.chaos.run import Outcome, Report
+from penstock.testing.server import EmbeddedServer
 
 IN, OUT, LOOSE = Place("in"), Place("out"), Place("loose")
 ROUTES = Routes({IN: (Sink(OUT, "once", True, 0), Sink(LOOSE, "at-least-once", False, 0))})

@@ -14,7 +14,7 @@ from redis.asyncio import Redis
 from redis.exceptions import AuthenticationError, ConnectionError, MovedError, TimeoutError
 
 from penstock.connection import connect, follow, masked, return_home
-from penstock.embedded import EmbeddedServer, free_port
+from penstock.testing.server import EmbeddedServer, free_port
 from tests.harness import Service
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from penstock.lua import PART, PARTS, Script
+from penstock.script import PART, PARTS, Script
 from tests.harness import ROOT
 
 FILES = sorted(path for house in ("penstock", "common", "services") for path in (ROOT / house).rglob("*.lua"))

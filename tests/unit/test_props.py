@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common.props import LARGEST, READERS, line_of, read_props
+from common.settings.props import LARGEST, READERS, line_of, read_props
 from penstock.errors import Problem, SettingsError
 from services.mdispatch import settings as mdispatch
 from tests.commandline import ROOT, penstock

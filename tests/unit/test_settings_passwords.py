@@ -9,9 +9,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from common.arguments import parse
-from common.props import READERS
-from common.urls import server_url
+from common.settings.cli import parse
+from common.settings.props import READERS
+from common.settings.urls import server_url
 from penstock.connection import masked
 from services.mpush.settings import Settings
 from tests.unit.writers import FORMATS, as_javascript

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from common.collisions import different_slots
+from common.settings.collisions import different_slots
 from penstock.errors import Problem, SettingsError
 from services.mpush.settings import Settings
 from tests.given import ENVIRONMENT, made, one, problems, refused

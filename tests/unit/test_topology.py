@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.topology import Place, server_of
-from penstock.topology.files import read
-from penstock.topology.rules import lint
+from penstock.composition.files import read
+from penstock.composition.lint.rules import lint
+from penstock.composition.model import Place, server_of
 from tests.commandline import ROOT
 from tests.lint_cases import SHOP, compose
 

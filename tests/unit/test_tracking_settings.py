@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from common.fields import kind_of
-from common.settings import ServiceSettings
+from common.settings.base import ServiceSettings
+from common.settings.fields import kind_of
 from penstock.errors import SettingsError
 from services.mdispatch.settings import Settings as Mdispatch
 from services.monitor.settings import Settings as Monitor

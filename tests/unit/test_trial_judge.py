@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from penstock.trial.declared import Expectation
-from penstock.trial.judge import differences
+from penstock.testing.spec.declared import Expectation
+from penstock.testing.spec.judge import differences
 
 PUSHED = {"in": [b"a", b"b"], "other": [b"c"]}
 

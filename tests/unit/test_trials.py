@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.trial import Outcome, Trial
-from penstock.trial import run as running
-from penstock.trial.files import find, read_all
+from penstock.testing.spec import Outcome, Trial
+from penstock.testing.spec import run as running
+from penstock.testing.spec.files import find, read_all
 from tests.trials import outcome, written
 
 KILLED = """

@@ -3,7 +3,7 @@
 import pytest
 from redis.exceptions import AuthenticationError, InvalidResponse, NoPermissionError, ResponseError
 
-from common.trouble import passes
+from common.outage import passes
 from penstock.errors import Unsuitable
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.verdicts import Balance, Pattern, expected
+from penstock.accounting.attribution import Balance, Pattern, expected
 
 EVEN = Balance(over=0, excused=0)
 FEWER = Balance(over=-1, excused=0)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from common.fields import kind_of
+from common.settings.fields import kind_of
 from penstock.errors import SettingsError
 from services.vpush.settings import Settings
 from tests.harness import ROOT

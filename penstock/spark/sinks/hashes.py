@@ -16,11 +16,11 @@ from pyspark.sql.types import StringType, StructType
 from redis import Redis
 
 from penstock.errors import PenstockError, WrongOption
+from penstock.raw_connection import Command
 from penstock.spark.fields import FLOAT, WHOLE, check, fields_of
 from penstock.spark.options import Options, connect, exchange, run, script
 from penstock.spark.sinks.once import apply_once
 from penstock.spark.staging import KEYS, Staged, by_out, checked, staging
-from penstock.wire import Command
 
 ADD: Final = script("add")
 OPTIONS: Final = frozenset({"url", "key_column", "mode", "ttl"})

@@ -13,8 +13,8 @@ from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import BinaryType, StringType, StructType
 from redis.exceptions import NoScriptError
 
+from penstock.encoding import decoded
 from penstock.errors import PenstockError, WrongOption
-from penstock.names import decoded
 from penstock.spark.options import Options, connect, exchange, script
 from penstock.spark.sinks.once import told
 from penstock.spark.sinks.out import Out

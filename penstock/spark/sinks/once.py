@@ -12,7 +12,7 @@ from redis import Redis
 from redis.exceptions import ResponseError
 
 from penstock.errors import DataLost, PenstockError
-from penstock.lua import ours
+from penstock.script import ours
 from penstock.spark.options import run, script
 from penstock.spark.staging import Part
 

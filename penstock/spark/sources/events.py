@@ -9,11 +9,11 @@ import pyarrow as pa
 from redis.exceptions import ResponseError
 
 from penstock.errors import DataLost
-from penstock.events import MOST
 from penstock.keys import Keys
 from penstock.spark.decode import SCHEMA, RawEntry, decoded
 from penstock.spark.sources.pages import ENTRIES, Entries, named
 from penstock.spark.sources.places import Place, Range
+from penstock.tracking.events import MOST
 
 SUFFIX: Final = ":events"
 MARKS: Final = ":marks"

@@ -11,12 +11,12 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, BooleanType, DataType, StringType, StructType
 from redis import Redis
 
+from penstock.encoding import decoded
 from penstock.errors import PenstockError, WrongOption
-from penstock.names import decoded
+from penstock.raw_connection import Command
 from penstock.spark.fields import FIELDS, FLOAT, WHOLE
 from penstock.spark.options import Options, connect, exchange
 from penstock.spark.staging import KEYS, checked
-from penstock.wire import Command
 
 OPTIONS: Final = frozenset({"url", "keys", "key_column", "partitions"})
 READABLE: Final = (StringType, BinaryType, BooleanType, *WHOLE, *FLOAT)

@@ -16,8 +16,8 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Inp
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, ReadMaxRows, SupportsTriggerAvailableNow
 from redis.exceptions import ResponseError
 
+from penstock.encoding import decoded, encoded
 from penstock.errors import DataLost, PenstockError
-from penstock.names import decoded, encoded
 from penstock.spark.options import Connecting, Options, exchange, run, script
 from penstock.spark.staging import BYTES, KEYS, PAGE, checked, chunks
 

@@ -15,8 +15,8 @@ from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError, ReadOnlyError, TimeoutError
 from redis.retry import Retry
 
-from penstock.embedded import EmbeddedServer
 from penstock.errors import PenstockError
+from penstock.testing.server import EmbeddedServer
 from tests.harness import until
 from tests.reliability.nursery import Nursery, Replica
 from tests.reliability.soak.links import HarshProxy

@@ -20,7 +20,7 @@ from tests.reliability.soak.chain import HERE, IN, LEGS, SERVICES, WORK, Chain, 
 from tests.reliability.soak.faults import Scene, drawn, inject
 from tests.reliability.soak.payloads import payloads
 
-MODULES: Final = ("common.main", "redis", *(f"services.{name}.service" for name in SERVICES))
+MODULES: Final = ("common.app", "redis", *(f"services.{name}.service" for name in SERVICES))
 """What a nursery imports."""
 PAUSE: Final = 0.9
 """Seconds between two faults, on an average."""

@@ -1,0 +1,101 @@
+"""The least rights of a service: from its shape, the text of its scripts, and what its Python code sends."""
+
+import inspect
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from penstock.acl import CONNECTING, Rights, of_script, require
+from penstock.connection import connect
+from penstock.keys import Keys, glob_escaped
+from penstock.raw_connection import Wire
+
+if TYPE_CHECKING:
+    from common.settings.base import ServiceSettings
+
+HINT: Final = "penstock acl FILE prints the line that gives all of them"
+LUA: Final = Path(__file__).parent / "lua"
+REGISTERING: Final = CONNECTING | frozenset(
+    {
+        *("MULTI", "EXEC", "DISCARD", "EVAL", "EVALSHA", "EVAL_RO", "EVALSHA_RO", "INFO", "TIME"),
+        *("HMGET", "HEXISTS", "LRANGE", "EXISTS"),
+    }
+)
+"""What the kernel's Python code sends to the server of the registrations."""
+KERNEL: Final = REGISTERING | frozenset(
+    {
+        *(
+            "SET",
+            "CONFIG|GET",
+            "CLIENT|UNBLOCK",
+            "BLMOVE",
+            "TYPE",
+            "HGETALL",
+            "HVALS",
+            "HSET",
+            "HDEL",
+            "HINCRBY",
+            "EXPIRE",
+        ),
+        *("ZADD", "ZCARD", "ZREM", "ZRANGE"),
+    }
+)
+"""What it sends to the server of the lists."""
+REGISTRY: Final = tuple(f"{verb}.lua" for verb in ("next_id", "register", "renew", "compact", "deregister", "answer"))
+DURABLE: Final = {"memory": (), "aof": ("WAITAOF", "LPUSH", "LPOP")}
+"""What confirms a batch; any other level waits for replicas."""
+
+
+def least(settings: "ServiceSettings") -> dict[str, Rights]:
+    """Return what the service needs, by the URL of the server."""
+    keys: dict[str, set[str]] = {settings.redis: set()}
+    for end in settings.shape().ends:
+        patterns = keys.setdefault(end.url, set())
+        patterns |= {glob_escaped(end.key)} | ({f"{glob_escaped(end.key)}:*"} if end.role == "pending" else set())
+    for url, more in settings.patterns().items():
+        keys.setdefault(url, set()).update(more)
+    commands = {url: settings.sends_elsewhere() for url in keys} | {settings.redis: _commands(settings)}
+    if settings.redis_namespace:
+        registry = settings.service_redis or settings.redis
+        for url in (settings.redis, registry):
+            keys.setdefault(url, set()).add(f"{glob_escaped(settings.redis_namespace)}:*")
+        keys[settings.redis].update(Keys(settings.redis_namespace).directories)
+        commands[registry] = commands.get(registry, frozenset()) | REGISTERING | of(LUA / name for name in REGISTRY)
+    spaces = [settings.redis_namespace, *settings.shape().watches] if "PUBLISH" in commands[settings.redis] else []
+    channels = tuple(Keys(glob_escaped(name)).due for name in spaces if name)
+    return {
+        url: Rights(tuple(sorted(keys[url])), commands[url], channels if url == settings.redis else ()) for url in keys
+    }
+
+
+def _commands(settings: "ServiceSettings") -> frozenset[str]:
+    """Return what the service sends to the server of its lists."""
+    own = Path(inspect.getfile(type(settings))).parent.glob("lua/*.lua")
+    scripts = [LUA / "adopt.lua", LUA / "lease.lua", *own, *settings.scripts]
+    return KERNEL | settings.sends | of(scripts) | {*DURABLE.get(settings.durability, ("WAIT", "LPUSH", "LPOP"))}
+
+
+def of(scripts: Iterable[Path]) -> frozenset[str]:
+    """Return the commands that Lua ``scripts`` call."""
+    return frozenset[str]().union(*map(of_script, scripts))
+
+
+async def require_rights(settings: "ServiceSettings", names: Sequence[str]) -> None:
+    """Raise ``Unsuitable`` with all rights that users lack on the service's own servers, for the keys ``names``."""
+    rights, space = least(settings), settings.redis_namespace
+    if not names and not space:
+        return  # it works on no keys
+    for url in dict.fromkeys((settings.redis, settings.service_redis or settings.redis)):
+        probe = Keys(space).metric("rights") if space else names[0]
+        await require_at(url, rights[url], probe, names if url == settings.redis else names[-1:])
+
+
+async def require_at(url: str, rights: Rights, probe: str, names: Sequence[str]) -> None:
+    """As ``penstock.acl.require``, on a connection without a name: giving it one takes a right of its own."""
+    redis = connect(url, name=None)
+    wire = Wire(redis)
+    try:
+        await require(wire, rights, probe, names, HINT)
+    finally:
+        await wire.close()
+        await redis.aclose()

@@ -1,0 +1,71 @@
+"""The lists of all services of a server, so that none of them is taken for a list that anybody may push to."""
+
+import json
+import time
+from typing import Any, Final
+
+from redis.asyncio import Redis
+from redis.exceptions import ResponseError
+from structlog.typing import FilteringBoundLogger
+
+from common.settings.base import ServiceSettings
+from penstock.atomic import Writes
+from penstock.encoding import encoded
+from penstock.errors import WrongType
+from penstock.inspect.ownership import Claims, written
+from penstock.keys import Keys
+
+STALE: Final = 5.0
+"""Seconds after which what is known is read again, before the next message is looked at."""
+
+
+async def announce(redis: "Redis", keys: Keys, settings: ServiceSettings, log: FilteringBoundLogger) -> None:
+    """Write the lists of ``settings`` into the directory, with pending lists of former settings that may hold messages.
+
+    Log a warning if the server refuses it: the service works, but others do not know its lists.
+    """
+    held: Any = await redis.hvals(encoded(keys.holdings))
+    former = {name for words in held for names in json.loads(words) for name in names}
+    words = written(settings.lists(), former | {*settings.pending_lists})
+    refusals = [
+        await _refusal(redis, encoded(directory), encoded(keys.namespace), words) for directory in keys.directories
+    ]
+    if all(refusals):
+        log.warning("other services do not know the lists of this one", key=keys.directories[0], reason=refusals[0])
+
+
+async def _refusal(redis: "Redis", directory: bytes, namespace: bytes, words: str) -> str:
+    """Why the server does not take what was announced; empty if it does."""
+    try:
+        if await redis.hget(directory, namespace) == encoded(words):
+            return ""
+        async with Writes(redis) as writes:
+            writes.hset(directory, namespace, words)
+            await writes.execute()
+    except (ResponseError, WrongType) as error:
+        return str(error)
+    return ""
+
+
+class Directory:
+    """What others have announced, read at most every ``STALE`` seconds, however many messages come."""
+
+    def __init__(self, redis: "Redis", keys: Keys, log: FilteringBoundLogger) -> None:
+        self._redis, self._keys, self._log = redis, keys, log
+        self._read_at = float("-inf")
+        self._refused = ""
+
+    async def look(self) -> Claims | None:
+        """Return the registered names; None if those returned before are still fresh, or if the server refuses."""
+        if time.monotonic() - self._read_at < STALE:
+            return None
+        async with self._redis.pipeline(transaction=False) as wire:
+            for directory in self._keys.directories:
+                wire.hgetall(encoded(directory))
+            replies: list[Any] = await wire.execute(raise_on_error=False)
+        self._read_at = time.monotonic()
+        found = [reply for reply in replies if not isinstance(reply, ResponseError)]
+        if not found and str(replies[0]) != self._refused:
+            self._refused = str(replies[0])
+            self._log.warning("the lists of other services are unknown", reason=self._refused)
+        return Claims.read(found) if found else None

@@ -1,0 +1,262 @@
+"""What an operator may set of any service, and how it is read: environment over props file over default."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import BeforeValidator, PrivateAttr, StringConstraints
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
+
+from common.acl import least
+from common.settings.fields import LONGEST, YEAR, Name, Seconds, Url, Whole, setting
+from common.settings.props import place_of, read_props
+from common.settings.sources import Found, Given, Names, property_of
+from common.settings.urls import unverified, without_login
+from common.settings.validation import Rule, checked
+from penstock.acl import Rights
+from penstock.composition.model import End, Shape, Use
+from penstock.connection import masked
+from penstock.errors import Problem, SettingsError
+
+if TYPE_CHECKING:
+    from common.settings.redis_hash import Hash
+
+DURABILITY = r"^(memory|aof|replicas:([1-9][0-9]{0,2}|majority))\z"
+LEVELS = {"trace": "debug", "warn": "warning", "fatal": "critical"}
+"""What Node's loggers call them."""
+
+
+def _level(value: object) -> object:
+    return LEVELS.get(value.lower(), value.lower()) if isinstance(value, str) else value
+
+
+def renewal_is_in_time(service_renew: int, service_expire: int) -> str | None:
+    if service_renew > service_expire - 5:
+        return f"serviceRenew ({service_renew} s) must be at most serviceExpire - 5 ({service_expire - 5} s)"
+    return None
+
+
+def order_needs_a_namespace(ordered: bool, redis_namespace: str | None) -> str | None:
+    if ordered and redis_namespace is None:
+        return "needs redisNamespace, where the lease lies that makes one instance the active one"
+    return None
+
+
+class ServiceSettings(BaseSettings):
+    """The settings of the kernel. A service's own class names the ``service`` and adds its fields and rules.
+
+    ``load`` reads them as an operator gives them; the constructor takes Python names and reads no environment.
+    Both raise ``SettingsError`` with all problems at once.
+    """
+
+    service: ClassVar[str] = "service"
+    aliases: ClassVar[dict[str, str]] = {"service_namespace": "redis_namespace"}
+    changes_login: ClassVar[bool] = True
+    """Whether user and password of a URL may change while the service runs, as when a secret is rotated."""
+    ignored: ClassVar[frozenset[str]] = frozenset()
+    """Fields that are accepted for the sake of old props files and have no effect."""
+    rules: ClassVar[tuple[Rule, ...]] = (renewal_is_in_time, order_needs_a_namespace)
+    sends: ClassVar[frozenset[str]] = frozenset()
+    """Commands that the service's Python code sends to the server of its lists, beside the kernel's."""
+    scripts: ClassVar[tuple[Path, ...]] = ()
+    """Scripts that the service calls there, beside the kernel's and those in the folder ``lua`` beside its settings."""
+
+    redis: Url = setting("URL", "The server of the lists.")
+    service_redis: Url | None = setting("URL", "The server of the registrations; the same as redis by default.", None)
+    redis_namespace: Name | None = setting(
+        "name", "Prefix of all keys of the service; without it there is no registration and no metrics.", None
+    )
+    service_expire: Whole = setting(
+        "seconds", "Seconds after which the registration of a dead instance is gone.", 60, least=30, most=86_400
+    )
+    service_renew: Whole = setting(
+        "seconds", "Seconds between two renewals, at most serviceExpire - 5.", 15, least=5, most=86_395
+    )
+    service_capacity: Whole = setting(
+        "instances", "Instances that the list of ids shows, the newest first.", 10, least=1, most=10_000
+    )
+    stop_timeout: Whole = setting(
+        "seconds", "Seconds a stop may take before the process ends with status 1.", 30, least=1, most=3_600
+    )
+    metrics_expire: Whole | None = setting(
+        "seconds", "Seconds that metrics outlive the last instance; for good by default.", None, least=1, most=YEAR
+    )
+    logger_level: Annotated[Literal["debug", "info", "warning", "error", "critical"], BeforeValidator(_level)] = (
+        setting("", "The least level that is logged; debug by default where NODE_ENV is development.", "info")
+    )
+    ordered: bool = setting("true | false", "One active instance, so that order holds; the others stand by.", False)
+    lease_expire: Seconds = setting(
+        "seconds", "Seconds after which a standby takes over from a dead active instance.", 10, least=2, most=3_600
+    )
+    durability: Annotated[str, StringConstraints(strict=True, pattern=DURABILITY)] = setting(
+        "memory | aof | replicas:N | replicas:majority", "Where a batch must be before the next one is taken.", "memory"
+    )
+    durability_timeout: Whole = setting(
+        "seconds", "Seconds to wait for the server's disk or its replicas.", 5, least=1, most=60
+    )
+    _given: dict[str, Given] = PrivateAttr(default_factory=dict)
+    _in_file: dict[str, Given] = PrivateAttr(default_factory=dict)
+    _read_from: "tuple[Path | Hash | None, Mapping[str, str]]" = PrivateAttr(default=(None, {}))
+
+    def __init__(self, **values: object) -> None:
+        found = Found({name: Given(value, property_of(name), source="call") for name, value in values.items()})
+        super().__init__(**checked(type(self), self.rules, self.names(), found))
+        self._given = found.given
+
+    @classmethod
+    def load(cls, props_file: "Path | Hash | str | None", environ: Mapping[str, str]) -> Self:
+        """The settings that ``environ`` and ``props_file`` give. Raises ``SettingsError`` with every problem.
+
+        A text is what ``--props`` takes: the name of a file, the place of a hash, or where one of them is written.
+        """
+        if isinstance(props_file, str):
+            props_file = place_of(props_file, environ)
+        names = cls.names()
+        found = names.look(props_file, environ)
+        settings = cls(**checked(cls, cls.rules, names, found))
+        settings._given, settings._in_file, settings._read_from = found.given, found.in_file, (props_file, environ)
+        return settings
+
+    @classmethod
+    def service_in(cls, props_file: Path) -> str | None:
+        """Return the service that the property ``service`` of ``props_file`` names."""
+        try:
+            name = read_props(props_file).values.get("service")
+        except SettingsError:
+            return None
+        return name if isinstance(name, str) else None
+
+    def again(self) -> Self:
+        """What the same file and environment give now. Raises as ``load`` does."""
+        return type(self).load(*self._read_from)
+
+    def fixed(self) -> frozenset[str]:
+        """The fields that cannot change while the process runs."""
+        kernel = frozenset({"redis", "service_redis", "redis_namespace", "ordered"})
+        return kernel if self.redis_namespace else kernel | {"pending"}  # nothing says then what is left in the old one
+
+    def changes_from(self, before: Self) -> dict[str, str]:
+        """What differs, by property, as ``old -> new``. Raises ``SettingsError`` where a restart is needed for it."""
+        fields = type(self).model_fields
+        changed = [name for name in fields if getattr(self, name) != getattr(before, name)]
+        frozen = [name for name in changed if name in before.fixed() and not self._is_login(name, before)]
+        if frozen:
+            raise SettingsError([self._restart_for(name) for name in frozen])
+        old, new = before.shown(), self.shown()
+        told = {name: f"{old[name]} -> {new[name]}" for name in map(property_of, changed)}
+        return told | {property_of(name): "another login" for name in changed if self._is_login(name, before)}
+
+    def _is_login(self, name: str, before: Self) -> bool:
+        """Whether no more than the user or the password of a server's URL has changed."""
+        old, new = getattr(before, name), getattr(self, name)
+        return self.changes_login and old != new and bool(old and new) and without_login(old) == without_login(new)
+
+    def _restart_for(self, name: str) -> Problem:
+        given = self._given.get(name) or Given(None, property_of(name))
+        return given.problem("cannot change while the service runs: restart it")
+
+    @classmethod
+    def names(cls) -> Names:
+        return Names(cls.service, cls.model_fields, cls.aliases)
+
+    @property
+    def longest_wait(self) -> float:
+        """Seconds that one command may wait on the server: for a message (``PopTimeout``), or for its disk."""
+        fields = type(self).model_fields.items()
+        waits: list[float] = [getattr(self, name) for name, field in fields if LONGEST in field.metadata]
+        return max([0 if self.durability == "memory" else self.durability_timeout, *waits])
+
+    @property
+    def pending_lists(self) -> tuple[str, ...]:
+        """The names from which an instance's pending lists are made; none for a service that keeps none."""
+        return ()
+
+    @property
+    def taken_lists(self) -> tuple[str, ...]:
+        """Those of ``pending_lists`` whose messages the metric ``taken`` counts."""
+        return self.pending_lists
+
+    def heirs(self, former: Sequence[str]) -> dict[str, str]:
+        """Which of ``pending_lists`` takes what lies in each of ``former``, those of other settings of the service."""
+        return dict(zip(former, self.pending_lists, strict=False))
+
+    def lists(self) -> dict[str, str]:
+        """The lists that the service works on, with the role of each: ``in``, ``pending``, ``out``, ``dead``."""
+        return {}
+
+    def shape(self) -> Shape:
+        """The service's place in a composition: what it reads and writes, and where that is said."""
+        return Shape()
+
+    def end(self, key: str, role: str, use: Use, field: str, *, url: str | None = None, **more: Any) -> End:
+        """One end of ``shape``: ``field`` names it, the namespace where that is not set.
+
+        It is on the server of the lists unless ``url`` says otherwise.
+        """
+        given = self._given.get(field) or self._given.get("redis_namespace")
+        origin = given.origin if given and given.file else None
+        return End(key, role, use, property_of(field), url or self.redis, origin=origin, **more)
+
+    def apart(self, directory: Path) -> dict[str, object]:
+        """What to set, by field, so that another instance of the service on this machine does not get in the way."""
+        return {}
+
+    def rights(self) -> dict[str, Rights]:
+        """Return the least rights that the service needs, by the URL of the server."""
+        return least(self)
+
+    def patterns(self) -> dict[str, tuple[str, ...]]:
+        """Return glob-style patterns of keys that the service uses and ``shape`` does not name, by URL."""
+        return {}
+
+    def sends_elsewhere(self) -> frozenset[str]:
+        """Return the commands that the service sends to another server that its ``shape`` names."""
+        return frozenset()
+
+    def metrics(self) -> tuple[str, ...]:
+        """The names of the metrics that the service keeps besides those that every service has, such as ``start``."""
+        return ()
+
+    def shown(self) -> dict[str, Any]:
+        """The effective settings by property, in the order of the class, passwords masked: for a log or a table."""
+        return {property_of(name): _masked(getattr(self, name)) for name in type(self).model_fields}
+
+    def origins(self) -> dict[str, str]:
+        """Where each of ``shown`` comes from: ``environment MPUSH_REDIS``, ``mpush.yaml:3``, ``default``."""
+        given = {name: one.origin for name, one in self._given.items()}
+        return {property_of(name): given.get(name, "default") for name in type(self).model_fields}
+
+    def warnings(self, environ: Mapping[str, str] | None = None) -> list[str]:
+        """Return what an operator may not have meant; ``environ`` stands for the environment that was read."""
+        names, given = self.names(), self._given
+        found = [
+            f"{given[name].origin}: {given[name].name} has no effect in {self.service}"
+            for name in given
+            if name in self.ignored
+        ]
+        for other, one in names.overriding(self._in_file, self._read_from[1] if environ is None else environ):
+            values = " in place of ".join(str(_masked(each.value)) for each in (other, one))
+            found.append(f"{other.origin} overrides {one.origin}: {one.name}: {values}; unset one of them")
+        for name in type(self).model_fields:
+            origin = given[name].origin if name in given else "default"
+            found += [f"{origin}: {property_of(name)}: {words}" for words in unverified(getattr(self, name))]
+        return found
+
+    def __repr_args__(self) -> Iterable[tuple[str, Any]]:
+        """Passwords are masked in ``repr`` and ``str``, too."""
+        return self.shown().items()
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        *_: PydanticBaseSettingsSource,
+        **__: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Pydantic's own sources know neither the line of a value nor a variable that nobody reads: see ``load``."""
+        return (init_settings,)
+
+
+def _masked(value: object) -> object:
+    return masked(value) if isinstance(value, str) and "://" in value else value

@@ -1,0 +1,43 @@
+"""Names of lists that would get in each other's way, or in the kernel's."""
+
+import re
+from collections.abc import Sequence
+
+from common.settings.redaction import quoted
+from penstock.keys import Keys, pending_of
+
+
+def collision(name: str, pending: str | None, namespace: str | None) -> str | None:
+    """Why ``name`` cannot be an operator's list: the kernel keeps something there. None if it can."""
+    if namespace is not None and Keys(namespace).owns(name):
+        return f"{quoted(name)} is a key of the service itself, below redisNamespace: expected another name"
+    if pending is not None and re.fullmatch(re.escape(pending_of(pending, "")) + "[0-9]+", name):
+        return f"{quoted(name)} is the pending list of an instance: expected another name"
+    return None
+
+
+def pending_is_free(pending: str, redis_namespace: str | None) -> str | None:
+    """A rule: neither the list itself nor what an instance makes of it."""
+    if reason := collision(pending, None, redis_namespace):
+        return reason
+    if collision(pending_of(pending, "0"), None, redis_namespace):
+        return (
+            f"{quoted(pending)} would give instances pending lists that are keys of the service: expected another name"
+        )
+    return None
+
+
+def different_slots(names: Sequence[str]) -> dict[str, int]:
+    """The slot of each name in a Redis Cluster, where they differ; nothing where they are all the same."""
+    from redis.crc import key_slot
+
+    slots = {name: key_slot(name.encode()) for name in names}
+    return slots if len(set(slots.values())) > 1 else {}
+
+
+def pending_is_not_in(pending: str, in_: str) -> str | None:
+    return f"{quoted(pending)} is `in` as well: expected another list" if pending == in_ else None
+
+
+def in_is_free(in_: str, pending: str, redis_namespace: str | None) -> str | None:
+    return collision(in_, pending, redis_namespace)

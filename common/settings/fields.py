@@ -1,0 +1,79 @@
+"""What a setting is made of: its type, its unit, its bounds, and how to say what was expected."""
+
+import re
+from typing import Annotated, Any, Final, get_args, get_origin
+
+from annotated_types import Ge, Le
+from pydantic import AfterValidator, AllowInfNan, BeforeValidator, Field, StringConstraints
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticKnownError
+
+from common.settings.urls import server_url
+
+YEAR: Final = 31_536_000
+"""Seconds; the longest that any setting makes sense for."""
+
+
+def _no_bool(value: object) -> object:
+    if isinstance(value, bool):
+        raise PydanticKnownError("int_type")
+    return value
+
+
+def _one_of_one(out: object) -> object:
+    return out[0] if isinstance(out, list) and len(out) == 1 else out
+
+
+def _no_url(name: str) -> str:
+    if re.match(r"(rediss?(\+sentinel|\+cluster)?|unix)://", name):
+        raise ValueError("expected a name, found the URL of a server")
+    return name
+
+
+Whole = Annotated[int, BeforeValidator(_no_bool)]
+Seconds = Annotated[float, BeforeValidator(_no_bool), AllowInfNan(False)]
+LONGEST: Final = "longest wait"
+"""Marks a field, in seconds, for which one command may wait on the server."""
+PopTimeout = Annotated[Whole, LONGEST]
+Url = Annotated[str, StringConstraints(strict=True), AfterValidator(server_url)]
+Name = Annotated[str, StringConstraints(strict=True, min_length=1), AfterValidator(_no_url)]
+"""The name of a list or a namespace: any text but an empty one."""
+OneName = Annotated[Name, BeforeValidator(_one_of_one)]
+"""The same, also as a list of one, as some props files write ``out``."""
+
+
+def setting(
+    kind: str, description: str, default: Any = ..., *, least: int | None = None, most: int | None = None
+) -> Any:
+    """A field. ``kind`` says of what it is, e.g. ``seconds``; ``description`` is one line and names the unit again."""
+    return Field(default, description=description, ge=least, le=most, json_schema_extra={"kind": kind})
+
+
+def kind_of(field: FieldInfo) -> str:
+    """What an operator may write there, for a table: ``seconds 5..30``."""
+    least, most = bounds_of(field)
+    return f"{_noun(field)} {least}..{most}" if least is not None else _noun(field)
+
+
+def expected_of(field: FieldInfo) -> str:
+    """What an operator may write there, for a sentence."""
+    least, most = bounds_of(field)
+    if least is not None:
+        number = "a number" if field.annotation is float else "a whole number"
+        return f"{number} of {_noun(field)} from {least} to {most}"
+    return _noun(field) if "|" in _noun(field) else f"a {_noun(field)}"
+
+
+def bounds_of(field: FieldInfo) -> tuple[int | None, int | None]:
+    found: dict[type, Any] = {type(each): each for each in field.metadata}
+    return (found[Ge].ge, found[Le].le) if Ge in found and Le in found else (None, None)
+
+
+def is_list(field: FieldInfo) -> bool:
+    return get_origin(field.annotation) is list
+
+
+def _noun(field: FieldInfo) -> str:
+    extra = field.json_schema_extra
+    noun = str(extra["kind"]) if isinstance(extra, dict) else ""
+    return noun or " | ".join(map(str, get_args(field.annotation)))

@@ -1,0 +1,81 @@
+"""Looks at everything that was given and tells every problem, not the first one only."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from inspect import signature
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+from pydantic_settings import BaseSettings
+
+from common.settings.fields import expected_of
+from common.settings.redaction import nearest, shown
+from common.settings.sources import Found, Given, Names, property_of
+from penstock.errors import Problem, SettingsError
+
+Rule = Callable[..., str | None]
+"""A rule over several settings. Its parameters are the fields it looks at, the one to blame first; ``given`` among them
+are the fields that were set. It is asked when all of them are valid, and returns what is wrong, if anything is."""
+
+
+def checked(settings: type[BaseSettings], rules: Sequence[Rule], names: Names, found: Found) -> dict[str, Any]:
+    """The values of ``found``, each as its field's type. Raises ``SettingsError``, problems in their file's order."""
+    values: dict[str, Any] = {}
+    problems = list(found.problems)
+    scratch = settings.model_construct()
+    for name, one in found.given.items():
+        if name not in settings.model_fields:
+            near = nearest(name, settings.model_fields)
+            problems.append(one.problem(f"unknown property{f': did you mean {near}?' if near else ''}"))
+            continue
+        try:
+            settings.__pydantic_validator__.validate_assignment(scratch, name, one.value)
+        except ValidationError as error:
+            problems += _invalid(one, settings.model_fields[name], error)
+        else:
+            values[name] = getattr(scratch, name)
+    problems += _missing(settings.model_fields, names, found)
+    sound = _sound(settings.model_fields, values, found.given) if found.readable else values  # and no defaults
+    problems += _contradictions(rules, sound, found)
+    if problems:
+        raise SettingsError(sorted(problems, key=lambda one: (one.file is None, one.line or 0)))
+    return values
+
+
+def _invalid(one: Given, field: FieldInfo, error: ValidationError) -> Iterator[Problem]:
+    for detail in error.errors(include_url=False):
+        yield one.problem(_reason(detail) or f"expected {expected_of(field)}, found {_found(detail)}")
+
+
+def _reason(detail: ErrorDetails) -> str | None:
+    """What one of our own validators says."""
+    return str(detail["ctx"]["error"]) if detail["type"] == "value_error" else None
+
+
+def _found(detail: ErrorDetails) -> str:
+    place = f" as item {int(detail['loc'][-1]) + 1}" if len(detail["loc"]) > 1 else ""
+    return shown(detail["input"]) + place
+
+
+def _missing(fields: Mapping[str, FieldInfo], names: Names, found: Found) -> Iterator[Problem]:
+    for name, field in fields.items():
+        if found.readable and field.is_required() and name not in found.given and name not in found.unread:
+            place = f"in a props file or as {' or '.join(names.variables_of(name))}"
+            yield Problem(f"missing: expected {expected_of(field)}, {place}", found.file, None, property_of(name))
+
+
+def _sound(fields: Mapping[str, FieldInfo], values: dict[str, Any], given: Mapping[str, Given]) -> dict[str, Any]:
+    """What is known for sure: valid values, and the defaults of what was not given."""
+    absent = {name: field for name, field in fields.items() if name not in given and not field.is_required()}
+    return {name: field.get_default(call_default_factory=False) for name, field in absent.items()} | values
+
+
+def _contradictions(rules: Sequence[Rule], values: Mapping[str, Any], found: Found) -> Iterator[Problem]:
+    known = {**values, "given": frozenset(found.given)}
+    for rule in rules:
+        names = list(signature(rule).parameters)
+        if all(name in known for name in names) and (reason := rule(*(known[name] for name in names))):
+            to_blame = next((name for name in names if name in found.given), names[0])
+            one = found.given.get(to_blame)
+            yield one.problem(reason) if one else Problem(reason, found.file, None, property_of(to_blame))

@@ -1,0 +1,3 @@
+"""Import this first in a service: see ``penstock.signals``."""
+
+import penstock.signals  # noqa: F401

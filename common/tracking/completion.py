@@ -1,0 +1,209 @@
+"""What workers say of messages, carried out: done, answered, failed, for a little longer."""
+
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from common.context import Context
+from common.in_flight import counters, counting
+from common.tracking.reply_lists import Replies
+from penstock.encoding import decoded, encoded
+from penstock.keys import Keys
+from penstock.script import Script
+
+_finish, _identify = (
+    Script.read(Path(__file__).parent.parent / "lua" / f"{verb}.lua") for verb in ("finish", "identify")
+)
+
+Word = bytes | str
+WAYS: Final = {"failed": "failed", "final": "failed", "touch": "touch"}
+"""What ``identify.lua`` is told of a verdict; ``done`` for all others."""
+
+
+AMBIGUOUS: Final = "ambiguous"
+"""The verdict ``done``, said by a number that is the xid of one message and the id of another."""
+
+
+class Said(NamedTuple):
+    """One entry, understood.
+
+    ``id`` and ``xid`` are the names that it uses for the message, at least one unless it is bad. With both it is the
+    xid if a message with that xid is tracked, else the id.
+    """
+
+    verdict: str
+    """As in ``finish.lua``; ``touch`` for a message that takes ``seconds`` longer."""
+    id: bytes = b""
+    xid: bytes = b""
+    attempt: str = ""
+    words: Word = ""
+    seconds: float = 0
+
+
+def attempt_of(value: object) -> str | None:
+    """Return the attempt that a worker names, also in quotes; empty if it names none, None if that is no number.
+
+    An attempt that is not understood must not count as the current one: a stale worker would end a younger attempt.
+    """
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value if value.isascii() and value.isdigit() else None
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the entries of one namespace come from, and what holds there."""
+
+    keys: Keys
+    source: str
+    pending: str
+    """This instance's pending list of ``source``."""
+    batch: int
+    batch_bytes: int
+    history: int
+    """Most events to keep."""
+    reply_expire: int = 0
+    reply_to: str = ""
+    """Where answers go whose request does not say; none if empty."""
+    accept_late: bool = False
+    """Whether a message ends with an attempt before the one under way."""
+    totals: bool = False
+    """Whether the entries are what the service counts as taken and settled."""
+
+
+class Finisher:
+    """From a list of what workers said through this instance's pending list: each entry has its effect once."""
+
+    def __init__(
+        self,
+        context: Context[Any],
+        place: Place,
+        understand: Callable[[bytes], Said],
+        touch: Callable[[bytes, float, str], Awaitable[bool]] | None = None,
+        replies: Replies | None = None,
+    ) -> None:
+        """``replies``: which lists may get answers; None where no entry is one."""
+        self._context, self._place, self._understand, self._touch = context, place, understand, touch
+        self._replies = replies
+        self._entries: deque[bytes] = deque()
+        self._known = self._more = False
+        named = counters(context.keys, totals=place.totals)
+        self._count = counting(place.pending, named)
+        keys, ordered = place.keys, context.settings.ordered
+        self._named: dict[str, Any] = {
+            "pending": place.pending,
+            "source": place.source,
+            "ids": keys.message_ids,
+            "deadlines": keys.deadlines,
+            "delayed": keys.delayed,
+            **keys.telling,
+            **keys.answering,
+            "letters": keys.dead,
+            "done": keys.metric("done"),
+            "late": keys.metric("done:late"),
+            "unknown": keys.metric("done:unknown"),
+            "failed": keys.metric("failed"),
+            "dead": keys.metric("dead"),
+            "lease": context.keys.lease if ordered and context.keys else None,
+            "token": context.token or 0,
+            "bytes": place.batch_bytes,
+            "life": place.reply_expire,
+            "lasting": replies.lasting_words if replies else "[]",
+            "accept": int(place.accept_late),
+            "history": place.history,
+            "due": keys.due,
+            **named,
+        }
+        if place.totals and context.keys:
+            self._named["settled"] = context.keys.metric("settled")
+
+    async def take(self, longest: float) -> bool:
+        """Wait for an entry, at most ``longest`` seconds; whether there may be something to do."""
+        taken = await self._context.take(self._place.source, self._place.pending, longest, count=self._count)
+        if taken.message is not None and self._known:
+            self._entries.append(taken.message)
+        elif taken.anything:
+            self._known = False
+        return taken.anything
+
+    async def deliver(self) -> None:
+        """Carry out what is pending and what waits behind it, until nothing does or the run shall end."""
+        while True:
+            if not self._known:
+                pending: Any = await self._context.redis.lrange(self._place.pending, 0, -1)
+                self._entries = deque(reversed(pending))
+                self._known = self._more = True
+            if not self._entries and not (self._more and self._context.running):
+                return
+            await self._settle(list(islice(self._entries, self._place.batch)))
+
+    async def _settle(self, batch: list[bytes]) -> None:
+        said = [self._understand(entry) for entry in batch]
+        if self._replies:
+            await self._replies.refresh()
+        subjects, entries = await self._identified(said)
+        held, self._known = len(self._entries), False
+        wanted = self._place.batch if self._context.running and held <= len(batch) else 0
+        reply = await self._context.run(
+            _finish, held=held, batch=wanted, subjects=subjects, entries=entries, **self._named
+        )
+        if reply is None:
+            return
+        again, taken = reply
+        for _ in batch:
+            self._entries.popleft()
+        self._entries.extendleft(batch[place - 1] for place in reversed(again))
+        self._entries.extend(taken)
+        self._known, self._more = True, bool(taken) if wanted else self._more
+
+    async def _identified(self, said: list[Said]) -> tuple[list[Word], list[Word]]:
+        """What the script takes: the keys of each entry's message, and what is to be done with it."""
+        record, xid_key = encoded(self._place.keys.message("")), encoded(self._place.keys.xid(""))
+        recalled = self._recall(said)
+        found = iter(recalled or await self._ask_for([one for one in said if one.id or one.xid]))
+        subjects: list[Word] = []
+        entries: list[Word] = []
+        nobody = self._place.pending
+        for one in said:
+            verdict, id, xid, answer, words = one.verdict, one.id, one.xid, None, one.words
+            if id or xid:
+                found_id, found_xid, answer, is_id = (next(found) for _ in range(4))
+                if found_id is None:
+                    verdict = "unknown"
+                elif is_id and found_id != id:
+                    verdict = AMBIGUOUS
+                id, xid = found_id or id, found_xid or xid
+            if recalled:
+                verdict, words = "recalled", answer or ""
+            if verdict == "touch":
+                in_time = self._touch is None or await self._touch(id, one.seconds, one.attempt)
+                verdict = "touched" if in_time else "late"
+            if verdict == "answer" and (reason := self._refusal(answer)):
+                verdict, words, answer = "refused", f"replyTo: {reason}", nobody
+            subjects += (record + id, xid_key + xid, answer or self._place.reply_to or nobody)
+            entries += (id, verdict, one.attempt, words)
+        return subjects, entries
+
+    def _refusal(self, answer: Word | None) -> str | None:
+        """Why the list gets no answer that a request names; None if it may, or none is named."""
+        name = decoded(answer) if isinstance(answer, bytes) else answer
+        return self._replies.refusal(name) if name and self._replies else None
+
+    def _recall(self, said: list[Said]) -> list[Any]:
+        """What ``identify.lua`` would say of them, all answers, where it is known without asking; else empty."""
+        return []
+
+    async def _ask_for(self, said: list[Said]) -> list[Any]:
+        """What ``identify.lua`` says of them."""
+        record, xid_key = encoded(self._place.keys.message("")), encoded(self._place.keys.xid(""))
+        names: list[Word] = []
+        for one in said:
+            by_id, by_xid = record + one.id, xid_key + one.xid
+            names += (by_id if one.id else by_xid, by_xid if one.xid else by_id)
+        ways = [WAYS.get(one.verdict, "done") for one in said]
+        return list(await self._context.ask(_identify, names=names, ways=ways)) if names else []

@@ -1,0 +1,112 @@
+"""Conservation of tracked messages: what was taken is tracked or not, what is tracked is done, dead or under way."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from redis.asyncio import Redis
+
+from penstock.accounting.audit import notes_of, numbers_of, problems_of
+from penstock.encoding import decoded
+from penstock.inspect.pending import PendingList, read, texts
+from penstock.keys import Keys
+
+COUNTERS: Final = ("taken", "registered", "untracked", "done", "done:late", "dead", "expired")
+MEASURES: Final = ("sum", "max")
+"""Fields of a metric that are seconds, not counts."""
+
+
+@dataclass(frozen=True)
+class Law:
+    """``count`` of the whole must be the sum of its parts."""
+
+    whole: str
+    count: int
+    parts: dict[str, int]
+
+    @property
+    def difference(self) -> int:
+        """Messages missing; below 0 where there are too many."""
+        return self.count - sum(self.parts.values())
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """The tracked messages of a namespace at one instant."""
+
+    namespace: str
+    messages: int
+    """Settled since counting began."""
+    pending: dict[str, int]
+    """Requests in each pending list."""
+    laws: list[Law]
+    problems: list[str]
+    """Everything that does not add up, each in words; empty is what is promised."""
+    notes: list[str]
+    """What else a reader has to know."""
+
+    @property
+    def holds(self) -> bool:
+        return not self.problems
+
+
+async def ledger(redis: "Redis", keys: Keys) -> Ledger | None:
+    """Both laws of ``keys``' messages; None where no policy says that they are tracked."""
+    calls = [("HLEN", keys.policy), ("HGET", keys.policy, "pending")]
+    calls += [("ZCARD", keys.deadlines), ("ZCARD", keys.delayed)]
+    calls += [("HGETALL", keys.metric(name)) for name in COUNTERS]
+    found, (size, base, in_flight, delayed, *hashes) = await read(redis, [keys], calls)
+    if not size:
+        return None
+    all_lists, starts = found[keys.namespace].sure, found[keys.namespace].starts
+    requests = [each for each in all_lists if each.base == decoded(base or b"")]
+    problems, notes = problems_of(keys, all_lists), notes_of(starts, all_lists)
+    numbers = {name: numbers_of(name, _counts(fields), problems) for name, fields in zip(COUNTERS, hashes, strict=True)}
+    under_way = {"in flight": in_flight, "delayed": delayed}
+    laws = [_law_of_taken(numbers, requests), _law_of_registered(numbers, under_way)]
+    problems += [imbalance(law) for law in laws if law.difference and (starts.agree or law.whole != "taken")]
+    reasons = sum(number for reason, number in numbers["dead"].items() if reason != "count")
+    if reasons != (dead := numbers["dead"].get("count", 0)):
+        problems.append(f"dead: count is {dead:,}, its reasons add up to {reasons:,}")
+    settled = numbers["taken"].get("count", 0) - sum(each.counted + each.missing for each in requests)
+    lengths = {each.name: each.messages for each in requests}
+    return Ledger(keys.namespace, settled, lengths, laws, problems, notes)
+
+
+def _law_of_taken(numbers: Mapping[str, Mapping[str, int]], requests: Sequence[PendingList]) -> Law:
+    """What no script has seen yet counts as taken; what an operator knows to be gone is a part."""
+    accepted = sum(each.gone - each.lost for each in requests)
+    parts = {
+        "registered": numbers["registered"].get("count", 0),
+        "untracked": numbers["untracked"].get("count", 0),
+        "dead: poison": numbers["dead"].get("poison", 0),
+        "dead: badRequest": numbers["dead"].get("badRequest", 0),
+        "pending": sum(each.messages for each in requests),
+        **({"lost: accepted": accepted} if accepted else {}),
+    }
+    return Law("taken", numbers["taken"].get("count", 0) + sum(each.uncounted for each in requests), parts)
+
+
+def _law_of_registered(numbers: Mapping[str, Mapping[str, int]], under_way: Mapping[str, int]) -> Law:
+    untaken = numbers["dead"].get("queueTimeout", 0)
+    parts = {
+        "done": numbers["done"].get("count", 0),
+        "done late": numbers["done:late"].get("completed", 0),
+        "dead: timeout": numbers["dead"].get("timeout", 0),
+        "dead: failed": numbers["dead"].get("failed", 0),
+        **({"dead: queueTimeout": untaken} if untaken else {}),
+        "expired": numbers["expired"].get("count", 0),
+        **under_way,
+    }
+    return Law("registered", numbers["registered"].get("count", 0), parts)
+
+
+def imbalance(law: Law) -> str:
+    """What is wrong with a law, in words."""
+    amount = f"{law.difference:,} missing" if law.difference > 0 else f"{-law.difference:,} too many"
+    parts = " + ".join(f"{name} {count:,}" for name, count in law.parts.items())
+    return f"{law.whole} {law.count:,} is not {parts}: {amount}"
+
+
+def _counts(fields: Mapping[bytes, bytes]) -> dict[str, str]:
+    return {name: value for name, value in texts(fields).items() if name not in MEASURES}

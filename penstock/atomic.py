@@ -1,0 +1,105 @@
+"""Many keys read, or written, at one instant: what MULTI does, but on a server whose memory is full, too.
+
+A full Redis refuses to queue any command in MULTI, even LLEN. A script that only reads runs at any time, and so does
+one that is flagged ``allow-oom``.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+from weakref import WeakSet
+
+from redis.asyncio import Redis
+from redis.asyncio.client import Pipeline
+from redis.exceptions import NoPermissionError, NoScriptError, ResponseError
+
+from penstock.encoding import decoded
+from penstock.errors import TooMany
+from penstock.raw_connection import Command
+from penstock.script import LUA, Script, ours
+
+MOST: Final = 5_000
+"""Commands of one script. It holds the server while it runs: some 5 ms for the lengths of as many lists."""
+
+_snapshot, _writes = (Script.read(LUA / f"{verb}.lua") for verb in ("snapshot", "writes"))
+_callbacks: Final = Redis(protocol=2).response_callbacks
+"""Scripts answer as RESP2 has it, whatever the client speaks."""
+_without_ro: Final["WeakSet[Any]"] = WeakSet()
+"""Pools of connections on which EVAL_RO is unknown (Redis 6.2) or not allowed."""
+
+
+class _AtOnce(Pipeline):
+    """Collects commands as ``redis.pipeline()`` does, each about one key, its first word, or none (TIME)."""
+
+    def __init__(self, redis: "Redis") -> None:
+        super().__init__(redis.connection_pool, _callbacks, transaction=True, shard_hint=None)
+        self._redis = redis
+
+    async def execute(self, raise_on_error: bool = True) -> list[Any]:
+        """Do all of them at one instant; return the replies in their order.
+
+        Raises ``WrongType``, with the name of the key, and ``TooMany`` for more than ``MOST`` commands. With
+        ``raise_on_error=False`` an error is the reply of its command: a ``WrongType`` or a ``ResponseError``.
+        """
+        stack, self.command_stack = self.command_stack, []
+        if not stack:
+            return []
+        if len(stack) > MOST:
+            raise TooMany(f"{len(stack):,} commands at one instant would hold the server for long: at most {MOST:,}")
+        keys: list[Any] = [args[1] for args, _ in stack if len(args) > 1]
+        words: list[Any] = []
+        for (name, *args), _ in stack:
+            words += [name, int(bool(args)), len(args[1:]), *args[1:]]
+        replies = await self._run(keys, words)
+        parsed = [_parsed(*call, reply) for call, reply in zip(stack, replies, strict=True)]
+        for reply in parsed if raise_on_error else ():
+            if isinstance(reply, Exception):
+                raise reply
+        return parsed
+
+    async def _run(self, keys: list[Any], words: list[Any]) -> Any:
+        raise NotImplementedError
+
+
+class Snapshot(_AtOnce):
+    """Commands that only read: ``execute`` returns what they find, all of one instant.
+
+    On Redis Cluster all keys must be in one slot.
+    """
+
+    async def _run(self, keys: list[Any], words: list[Any]) -> Any:
+        try:
+            return await _reading(self._redis, _snapshot.by_digest(keys=keys, words=words))
+        except NoScriptError:
+            return await _reading(self._redis, _snapshot.by_source(keys=keys, words=words))
+
+
+class Writes(_AtOnce):
+    """Commands that write no more than a few bytes, all at one instant; the first one must have a key."""
+
+    async def _run(self, keys: list[Any], words: list[Any]) -> Any:
+        return await _writes(self._redis, keys=keys, words=words)
+
+
+def _parsed(args: Any, options: Mapping[str, Any], reply: Any) -> Any:
+    """``reply`` as the client returns it to the same command alone."""
+    if isinstance(reply, ResponseError):
+        error = ours(reply)
+        return error if error is not reply else ResponseError(f"{' '.join(map(decoded, args[:2]))}: {reply}")
+    options = {name: value for name, value in options.items() if name != "keys"}  # for redis-py's cache
+    callback = _callbacks.get(args[0])
+    return callback(reply, **options) if callback else reply
+
+
+async def _reading(redis: "Redis", command: Command) -> Any:
+    """As EVAL_RO, which users may run who may write no key, and replicas; as EVAL if that is refused."""
+    name, *words = command
+    if redis.connection_pool not in _without_ro:
+        try:
+            return await redis.execute_command(f"{name!s}_RO", *words)
+        except NoScriptError:
+            raise
+        except (ResponseError, NoPermissionError) as error:
+            if f"{name!s}_RO".lower() not in str(error).lower():
+                raise
+            _without_ro.add(redis.connection_pool)
+    return await redis.execute_command(*command)

@@ -1,0 +1,94 @@
+"""What the commands that read an archive share: its options, moments in time, a Spark."""
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from penstock.cli._frame import Failed, Misused, complain
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+AGO: Final = re.compile(r"(\d+)([smhdw])")
+TRIES: Final = 3
+EXPECTED: Final = "how long ago, e.g. 90s 15m 2h 1d 4w, or a moment in UTC, e.g. 2026-11-21 or 2026-11-21T18:05:00"
+
+ArchiveDirectory = Annotated[
+    str, typer.Option("--archive", metavar="DIR", help="What a pipeline writes: a directory, or a URL for Spark.")
+]
+Since = Annotated[str | None, typer.Option("--since", metavar="WHEN", help="From when on: 90s 15m 2h 1d, or a date.")]
+Until = Annotated[str | None, typer.Option("--until", metavar="WHEN", help="Before when: 90s 15m 2h 1d, or a date.")]
+Master = Annotated[str, typer.Option("--master", metavar="URL", help="Spark's: local[N], or spark://host:7077.")]
+Memory = Annotated[str, typer.Option("--memory", metavar="SIZE", help="Memory of Spark's driver.")]
+
+
+def moment(text: str | None, option: str) -> datetime | None:
+    """What ``--since`` and ``--until`` mean, in UTC. Raises ``Misused``."""
+    if text is None:
+        return None
+    if ago := AGO.fullmatch(text):
+        return datetime.now(UTC) - timedelta(**{UNITS[ago[2]]: int(ago[1])})
+    try:
+        given = datetime.fromisoformat(text)
+    except ValueError:
+        raise Misused(f"--{option} {text!r}: expected {EXPECTED}") from None
+    return given.astimezone(UTC) if given.tzinfo else given.replace(tzinfo=UTC)
+
+
+def require_archive(directory: str) -> None:
+    """Raise ``NoArchive`` before a Spark starts, if ``directory`` is of this machine and has no events."""
+    from penstock.errors import NoArchive
+    from penstock.spark.archive import EVENTS
+
+    path = Path(directory.removeprefix("file://"))
+    elsewhere = "://" in directory.removeprefix("file://") or {"HADOOP_CONF_DIR", "YARN_CONF_DIR"} & os.environ.keys()
+    if not elsewhere and not (path / EVENTS).is_dir():
+        what = f"{directory}/{EVENTS}" if path.is_dir() else directory
+        raise NoArchive(f"{what}: there is no archive; expected the directory that a pipeline writes")
+
+
+@contextmanager
+def sparks(master: str, memory: str) -> "Iterator[SparkSession]":
+    """A session for one command. Raises ``Unsuitable`` without Spark or Java, ``Failed`` with what Spark says."""
+    from penstock.spark.reasons import said, stop
+    from penstock.spark.session import session
+
+    spark = session(master, memory)
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        yield spark
+    except (Py4JError, PySparkException, ConnectionError) as error:
+        raise Failed(f"Spark: {said(error)}") from error
+    finally:
+        stop(spark)
+
+
+def steadily() -> "Iterator[AbstractContextManager[None]]":
+    """Yields what an archive is to be read in; once more where a pipeline has merged files that were to be read."""
+    from py4j.protocol import Py4JError
+
+    whole = False
+
+    @contextmanager
+    def reading(*, again: bool) -> Iterator[None]:
+        nonlocal whole
+        try:
+            yield
+            whole = True
+        except Py4JError as error:
+            if not again or "FileNotFoundException" not in str(error):
+                raise
+            complain("files of the archive were merged meanwhile: it is read anew", 1)
+
+    for left in reversed(range(TRIES)):
+        if not whole:
+            yield reading(again=left > 0)

@@ -1,0 +1,203 @@
+"""What all commands share: options, connections, errors in one line, exit status."""
+
+import asyncio
+import io
+import os
+import re
+import sys
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
+from urllib.parse import urlsplit
+
+import typer
+
+from penstock.cli._text import shown
+from penstock.cli._url import FORMS, located
+from penstock.encoding import decoded
+from penstock.errors import PenstockError
+from penstock.secrets import without_files
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+NOT_READ: Final = 141
+"""The exit status of a command whose output is not read to its end (``| head``): that of a process SIGPIPE ends."""
+DATABASE: Final = re.compile("|/|/[0-9]{1,9}")
+DEFAULT: Final = "redis://localhost:6379/0"
+OTHERWISE: Final = "or name another with --redis URL or REDIS"
+SCHEMES: Final = ("redis://", "rediss://", "unix://", "redis+sentinel://", "redis+cluster://")
+
+RedisUrl = Annotated[
+    str,
+    typer.Option("--redis", envvar="REDIS", metavar="URL", callback=located, help=f"The server of the lists. {FORMS}"),
+]
+ServiceRedisUrl = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL",
+        callback=located,
+        help="The server of the registrations, where it is another one (serviceRedis in the settings).",
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+
+
+class Failed(PenstockError):
+    """A command cannot go on; the words say what, where, what was expected and what to do."""
+
+
+class Misused(PenstockError):
+    """The command was called wrongly."""
+
+
+def surroundings(redis: str | None) -> dict[str, str]:
+    """The environment in which a composition is read, with the server that ``--redis`` names."""
+    return without_files({**os.environ, "REDIS": redis}) if redis else dict(os.environ)
+
+
+def require_path(path: Path) -> None:
+    """Raise ``Misused`` if ``path``, which the command line names, does not exist."""
+    if re.match(r"(rediss?|unix)(\+\w+)?:/", str(path)):
+        raise Misused("expected a file or a folder, found a URL: `penstock run --check URL` reads settings in a hash")
+    if not path.exists():
+        raise Misused(f"{path}: no such file or directory")
+
+
+def service_named(file: Path) -> str | None:
+    """Return the service that the name of ``file`` or its property ``service`` says."""
+    from penstock.composition.files import service_of, services
+
+    if name := service_of(file):
+        return name
+    for entry in services().values():
+        with suppress(ImportError, AttributeError):
+            name = entry.load().service_in(file)
+            return name if name in services() else None
+    return None
+
+
+def run(action: Coroutine[Any, Any, int]) -> NoReturn:
+    """Run a command to its exit status; what goes wrong is one line on stderr."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a name that this terminal cannot show is no error
+    try:
+        status = asyncio.run(action)
+        sys.stdout.flush()
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        status = 130
+    except BrokenPipeError:  # whoever reads our output has seen enough; Python must not flush into it at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = NOT_READ
+    except Misused as error:
+        status = complain(error, 2)
+    except UnicodeEncodeError as error:
+        status = complain(f"{error.object!r} is not UTF-8, as the names of namespaces are", 2)
+    except PenstockError as error:
+        status = complain(error, 1)
+    except OSError as error:
+        status = complain(f"{error.filename}: {error.strerror}" if error.filename else str(error), 1)
+    raise typer.Exit(status)
+
+
+def complain(error: Exception | str, status: int) -> int:
+    """Say on stderr what is wrong; returns ``status``."""
+    for line in str(error).splitlines():
+        typer.echo(f"penstock: {shown(line)}", err=True)
+    return status
+
+
+@asynccontextmanager
+async def connected(
+    url: str, *, silence: float = 10, name: str = "penstock-cli", otherwise: str = OTHERWISE
+) -> AsyncIterator["Redis"]:
+    """A client that has answered once; raises ``Failed``, naming the server, where it does not, or not any more.
+
+    After ``silence`` seconds without a reply it counts as lost; ``otherwise`` is what to do then but to start it.
+    """
+    from redis.exceptions import RedisError
+
+    from penstock.connection import connect
+
+    if not url.replace("rediss+", "redis+", 1).startswith(SCHEMES):
+        begins = f"expected {DEFAULT} or one that begins {_listed(SCHEMES)}"
+        raise Misused(f"{masked(url)!r} is not the URL of a server: {begins}")
+    parts = urlsplit(url)
+    if parts.scheme in ("redis", "rediss") and not DATABASE.fullmatch(parts.path):
+        raise Misused(f"{masked(url)}: {parts.path[1:]!r} is not the number of a database: expected {DEFAULT}")
+    try:
+        client = connect(url, silence=silence, name=name)
+    except ValueError as error:
+        raise Misused(f"{masked(url)} is not the URL of a server: {error}") from error
+    try:
+        await client.ping()
+        yield client
+    except RedisError as error:
+        raise Failed(_explained(error, masked(url), otherwise)) from error
+    finally:
+        await client.aclose()
+
+
+@asynccontextmanager
+async def both(url: str, service_url: str | None) -> AsyncIterator[tuple["Redis", "Redis"]]:
+    """The server of the lists and the one of the registrations, which may be the same."""
+    async with connected(url) as redis:
+        if service_url in (None, url):
+            yield redis, redis
+        else:
+            async with connected(service_url or url) as service_redis:
+                yield redis, service_redis
+
+
+async def require_list(redis: "Redis", key: bytes, url: str | None = None) -> None:
+    """Raise ``Failed`` where ``key`` is something else than a list; one that does not exist is an empty list.
+
+    ``url`` is told where there is more than one server.
+    """
+    kind = decoded(await redis.type(key))
+    if kind not in ("list", "none"):
+        name = f"{shown(key)} on {masked(url)}" if url else shown(key)
+        raise Failed(f"{name} is a {kind}, expected a list: name another key, or delete or rename this one")
+
+
+def _explained(error: Exception, url: str, otherwise: str) -> str:
+    from redis import exceptions
+
+    from penstock.connection import ELSEWHERE
+
+    words = str(error).partition(" of pipeline caused error: ")
+    reason = shown((words[2] or words[0]).strip().rstrip(".").removeprefix(ELSEWHERE))
+    if isinstance(error, exceptions.AuthenticationError):
+        return f"{url} refuses the login: {reason}; expected redis://USER:PASSWORD@HOST:PORT/DB"
+    if isinstance(error, exceptions.BusyLoadingError):
+        return f"{url} is still loading its data: try again in a while"
+    if isinstance(error, exceptions.ConnectionError | exceptions.TimeoutError):
+        why = _cause(error) or reason
+        return f"cannot reach {url}: {why}; start a server there, {otherwise}"
+    if isinstance(error, exceptions.OutOfMemoryError):
+        return f"{url} is out of memory and refuses writes; take messages from its lists, or raise its maxmemory"
+    if isinstance(error, exceptions.MovedError):
+        return f"{url} is a node of a cluster that has not got this key: name redis://{error.host}:{error.port}/0"
+    if isinstance(error, exceptions.ReadOnlyError):
+        return f"{url} is a replica and takes no writes: name the primary"
+    return f"{url} says: {reason}"
+
+
+def _cause(error: BaseException) -> str | None:
+    """What the operating system says, e.g. ``connection refused``, without redis-py's words around it."""
+    cause = error.__cause__ or error.__context__
+    while cause and not (isinstance(cause, OSError) and (cause.errno or 0) > 0):
+        cause = cause.__cause__ or cause.__context__
+    return os.strerror(cause.errno).lower() if isinstance(cause, OSError) and cause.errno else None
+
+
+def masked(url: str) -> str:
+    """Return ``url`` as a terminal may show it, with its password as ``***``."""
+    from penstock import connection
+
+    return shown(connection.masked(url))
+
+
+def _listed(words: tuple[str, ...]) -> str:
+    return f"{', '.join(words[:-1])} or {words[-1]}"

@@ -1,0 +1,23 @@
+"""The command line as a whole: what is wrong with an option is said in our words."""
+
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from penstock.cli._text import shown
+from penstock.validation import expected
+
+
+class Group(TyperGroup):
+    """Commands whose wrong options are named with what was expected and what was found."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as error:
+            details: list[dict[str, Any]] = getattr(error.__cause__, "errors", list)()
+            if details:
+                found = f", found {shown(str(details[0]['input']))[:60]!r}"
+                error.message = f"{expected(details[0])}{found}"
+            raise

@@ -1,0 +1,111 @@
+"""Which dead letters a command is about: the options that ``dead``, ``revive`` and ``bury`` share."""
+
+import re
+from datetime import UTC, datetime
+from shlex import quote
+from typing import TYPE_CHECKING, Annotated, Final, cast
+
+import typer
+
+from penstock.cli._frame import Failed, Misused, require_list
+from penstock.cli._text import shown
+from penstock.cli.status import unknown
+from penstock.encoding import encoded
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+    from penstock.keys import Keys
+    from penstock.tracking.dead_letters import Choice
+    from penstock.tracking.policy import Policy
+    from penstock.tracking.record import By
+
+UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604_800}
+
+Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Letters, as `penstock dead` shows them.")]
+Reason = Annotated[str | None, typer.Option(metavar="R", help="Only those that died for it, e.g. timeout.")]
+Since = Annotated[
+    str | None, typer.Option(metavar="T", help="Only those written since then: 90s, 30m, 1h, 2d, or an ISO time (UTC).")
+]
+Named = Annotated[
+    str,
+    typer.Option(
+        "--by",
+        metavar="either|xid|id",
+        help="What the word is; either: the xid of a message in flight, else an id.",
+    ),
+]
+All = Annotated[bool, typer.Option("--all", help="All letters that there are now.")]
+
+
+def named_by(word: str) -> "By":
+    if word not in ("either", "xid", "id"):
+        raise typer.BadParameter(f"--by {shown(word)}: expected either, xid or id")
+    return cast("By", word)
+
+
+def require_ids_or_all(ids: list[str] | None, all: bool) -> None:
+    if bool(ids) == all:
+        raise typer.BadParameter("name letters by their IDs, or say --all")
+
+
+async def chosen(
+    redis: "Redis", ids: list[str] | None, reason: str | None, since: str | None
+) -> tuple["Choice", float]:
+    """What the options mean, and the server's time (s since the epoch).
+
+    Letters that are written from then on are not among all: a worker that fails at once would never let it end.
+    """
+    from penstock.tracking.dead_letters import Choice
+
+    seconds, micros = await redis.time()
+    now = seconds + micros / 1e6
+    start = None if since is None else moment(since, now)
+    return (Choice(frozenset(ids), reason, start) if ids else Choice(None, reason, start, now)), now
+
+
+def moment(text: str, now: float) -> float:
+    """A time in seconds since the epoch, from one like ``1h`` ago or an ISO one, which is UTC unless it says otherwise.
+
+    Raises ``Misused``.
+    """
+    if found := re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw])", text, re.ASCII):
+        return now - float(found[1]) * UNITS[found[2]]
+    try:
+        time = datetime.fromisoformat(text)
+        return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
+        raise Misused(f"{text!r} is no time: expected one like 90s, 30m, 1h or 2d, or 2026-01-31T12:00:00") from None
+
+
+async def require_letters(redis: "Redis", keys: "Keys") -> int:
+    """How many dead letters there are. Raises ``Failed`` where their key is no list, or nobody knows the namespace."""
+    await require_list(redis, encoded(keys.dead))
+    if length := await redis.llen(encoded(keys.dead)):
+        return length
+    await require_known(redis, keys)
+    return 0
+
+
+async def require_known(redis: "Redis", keys: "Keys") -> None:
+    traces = keys.lists, keys.owners, keys.policy, keys.events, keys.metric("revived"), keys.metric("buried")
+    if not await redis.exists(*map(encoded, traces)):
+        raise await unknown(redis, redis, keys.namespace)
+
+
+async def require_tracked(redis: "Redis", keys: "Keys") -> "Policy":
+    """Raise ``Failed`` where the messages of the namespace are not tracked."""
+    from penstock.tracking.policy import Policy
+
+    if policy := await Policy.read(redis, keys):
+        return policy
+    await require_known(redis, keys)
+    name = shown(keys.namespace)
+    raise Failed(f"messages of {name} are not tracked: {shown(keys.policy)}, which mdispatch writes, does not say how")
+
+
+def not_in_flight(keys: "Keys", word: str, so: str) -> Failed:
+    """Return the error for a message that is not in flight, which means ``so``."""
+    which = f"message {shown(word)} of {shown(keys.namespace)}"
+    see = f"penstock explain {quote(shown(keys.namespace))} {quote(shown(word))}"
+    return Failed(f"{which} is not in flight, so {so}: `{see}` says where it is")

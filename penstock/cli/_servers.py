@@ -1,0 +1,76 @@
+"""The other server of a namespace whose registry and lists lie on two: registrations and shapes name it."""
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit, urlunsplit
+
+from penstock.cli._frame import Failed, both, connected
+from penstock.cli._text import shown
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+
+@asynccontextmanager
+async def servers_of(
+    namespace: str, url: str, service_url: str | None = None
+) -> AsyncIterator[tuple["Redis", "Redis"]]:
+    """Connect to the server of the lists and to that of the registrations, of which ``url`` may be either.
+
+    Raise ``Failed``, with the option that names it, if the other one cannot be reached.
+    """
+    from penstock.inspect.namespace import elsewhere
+    from penstock.keys import Keys
+
+    if service_url is not None:
+        async with both(url, service_url) as found:
+            yield found
+        return
+    async with AsyncExitStack() as exits:
+        given = await exits.enter_async_context(connected(url))
+        found_at = await elsewhere(given, Keys(namespace))
+        if found_at.lists:
+            lists = await _other(exits, namespace, "lists", url, found_at.lists, "--redis")
+            yield lists, given
+        elif found_at.registry:
+            yield given, await _other(exits, namespace, "registrations", url, found_at.registry, "--service-redis")
+        else:
+            yield given, given
+
+
+@asynccontextmanager
+async def lists_of(namespace: str, url: str) -> AsyncIterator["Redis"]:
+    """Connect to the server of the lists, of which ``url`` may be the other one."""
+    from penstock.inspect.namespace import elsewhere
+    from penstock.keys import Keys
+
+    async with AsyncExitStack() as exits:
+        given = await exits.enter_async_context(connected(url))
+        server = (await elsewhere(given, Keys(namespace))).lists
+        yield await _other(exits, namespace, "lists", url, server, "--redis") if server else given
+
+
+async def _other(exits: AsyncExitStack, namespace: str, what: str, url: str, server: str, option: str) -> "Redis":
+    try:
+        return await exits.enter_async_context(connected(beside(url, server)))
+    except Failed as error:
+        where = f"the {what} of {shown(namespace)} are on another server, {shown(server)}"
+        raise Failed(f"{where}: name it with {option} URL ({error})") from error
+
+
+def beside(url: str, server: str) -> str:
+    """Return a URL of ``server``, a host, port and database, or a socket.
+
+    It has the login and the options of ``url`` only for another database there: what a server says of others must not
+    lead a password to them.
+    """
+    from penstock.composition.model import server_of
+
+    given = urlsplit(url)
+    if ":" not in server:
+        return f"unix://{server}"
+    host, _, database = server.rpartition("/")
+    if "+" not in given.scheme and given.scheme != "unix" and server_of(url).rpartition("/")[0] == host:
+        return urlunsplit(given._replace(path=f"/{database}"))
+    return f"redis://{server}"

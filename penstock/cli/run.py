@@ -1,0 +1,41 @@
+"""``penstock run``: a service by its props file, in this process."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from penstock.cli import _frame
+from penstock.cli._frame import Misused
+
+
+def run(
+    file: Annotated[
+        str,
+        typer.Argument(metavar="FILE", help="The props file, e.g. mpush-orders.yaml, or a hash, redis://host/db/key."),
+    ],
+    service: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The service, unless the file says it by its name or `service:`.")
+    ] = None,
+    check: Annotated[bool, typer.Option("--check", help="Validate the settings, print them and exit.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print as JSON what --check prints.")] = False,
+) -> None:
+    """Start a service from its props file.
+
+    The service is the one that the file's name begins with (mpush-orders.yaml), or that its property `service` names,
+    also one of another distribution, by its entry point in `penstock.services`. It runs as python -m services.NAME
+    does: signals and exit status are its own, and so is what the environment says. Folders called services or common in
+    the current one are not looked at.
+    """
+    _frame.run(_start(file, service, [*(["--check"] if check else []), *(["--json"] if json else [])]))
+
+
+async def _start(file: str, service: str | None, more: list[str]) -> int:
+    from penstock.composition.files import module_of, service_of, services
+    from penstock.launch import ANY, become
+    from penstock.secrets import is_reference
+
+    if service is not None and service not in services():
+        raise Misused(f"no service is called {service!r}: expected one of {', '.join(sorted(services()))}")
+    name = service or (None if is_reference(file) else service_of(Path(file)))
+    become(module_of(name) if name else ANY, ["--props", file, *more])

@@ -1,0 +1,123 @@
+"""``composition.yaml``: what the settings of services cannot say, such as what programs of one's own read and write."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import yaml
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationError
+
+from penstock import yaml_documents
+from penstock.composition.model import ID_HERE, Chaos, Promise
+from penstock.errors import Problem
+from penstock.validation import expected
+
+DECLARED: Final = "composition.yaml"
+
+
+Names = Annotated[list[str], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class _External(_Strict):
+    reads: Names = []
+    writes: Names = []
+
+
+class _Program(_Strict):
+    reads: Names = []
+    writes: Names = []
+    keeps: Names = []
+    ordered: bool = False
+    redis: str | None = None
+
+
+def _with_id(message: str) -> str:
+    if ID_HERE not in message:
+        raise ValueError(f"expected {ID_HERE} in it, where each message has its id")
+    return message
+
+
+class _Chaos(_Strict):
+    message: Annotated[str, AfterValidator(_with_id)] = Chaos.message
+    into: Names = []
+    out: Names = []
+    promise: Promise = "once"
+    without: Names = []
+
+
+class _File(_Strict):
+    external: _External = _External()
+    programs: dict[str, _Program] = {}
+    chaos: _Chaos = _Chaos()
+
+
+@dataclass(frozen=True)
+class Program:
+    """A process that is no service of ours."""
+
+    reads: list[str] = field(default_factory=list)
+    writes: list[str] = field(default_factory=list)
+    keeps: list[str] = field(default_factory=list)
+    """Lists in which it has what it has taken and not settled."""
+    ordered: bool = False
+    """Whether it promises to keep the order of its messages."""
+    redis: str | None = None
+    line: int | None = None
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What is in the file; nothing where there is none."""
+
+    file: str | None = None
+    outside_reads: list[str] = field(default_factory=list)
+    outside_writes: list[str] = field(default_factory=list)
+    programs: dict[str, Program] = field(default_factory=dict)
+    chaos: Chaos = field(default_factory=Chaos)
+
+
+def read_declared(file: Path, problems: list[Problem]) -> Declared:
+    """What ``file`` says; what is wrong with it goes to ``problems``, and counts as not said."""
+    if not file.is_file():
+        return Declared()
+    try:
+        node = yaml.compose(file.read_text(), Loader=yaml_documents.Bounded)
+        content = yaml_documents.load(file.read_text()) or {}
+    except yaml.YAMLError as error:
+        words, line = yaml_documents.fault(error)
+        problems.append(Problem(f"not YAML: {words}", str(file), line))
+        return Declared(str(file))
+    try:
+        read = _File.model_validate(content)
+    except ValidationError as error:
+        for detail in error.errors(include_url=False):
+            line = line_of(node, detail["loc"])
+            problems.append(Problem(expected(detail), str(file), line, ".".join(map(str, detail["loc"])) or None))
+        return Declared(str(file))
+    asked = read.chaos
+    chaos = Chaos(asked.message, tuple(asked.into), tuple(asked.out), asked.promise, tuple(asked.without))
+    programs = {
+        name: Program(line=line_of(node, ("programs", name)), **program.model_dump())
+        for name, program in read.programs.items()
+    }
+    return Declared(str(file), read.external.reads, read.external.writes, programs, chaos)
+
+
+def line_of(node: Any, path: tuple[int | str, ...]) -> int | None:
+    """The line, from 1, of what is at ``path``, or of the last of it that there is."""
+    line = node.start_mark.line + 1 if node else None
+    for step in path:
+        if isinstance(node, yaml.MappingNode):
+            found = [(key, value) for key, value in node.value if key.value == str(step)]
+            if not found:
+                return line
+            key, node = found[0]
+            line = key.start_mark.line + 1
+        elif isinstance(node, yaml.SequenceNode) and isinstance(step, int) and step < len(node.value):
+            node = node.value[step]
+            line = node.start_mark.line + 1
+    return line

@@ -1,0 +1,122 @@
+"""Names that two parts of a composition have, and that only one can have."""
+
+import re
+from collections.abc import Iterator
+from itertools import combinations
+from typing import Final
+
+from redis.crc import key_slot
+
+from penstock.composition.draw.sketch import gives_back
+from penstock.composition.findings import Finding, at, called, said, setting
+from penstock.composition.model import End, Part, Topology, server_of
+from penstock.encoding import encoded
+from penstock.keys import Keys, pending_of
+
+COMMON: Final = (
+    *("message_timeout", "message_expire", "message_capacity", "attempts", "backoff", "backoff_base", "backoff_cap"),
+    *(
+        "reply_expire",
+        "reply_lists",
+        "event_capacity",
+        "service_expire",
+        "service_renew",
+        "metrics_expire",
+        "lease_expire",
+        "ordered",
+    ),
+)
+"""Settings that are written where replicas share them, so that each start would change them for the others."""
+
+
+def namespaces(topology: Topology) -> Iterator[Finding]:
+    """Two services under one namespace; replicas whose lists or lifetimes are not the same."""
+    for part, other in combinations(_settled(topology), 2):
+        if part.namespace is None or (part.namespace, _server(part)) != (other.namespace, _server(other)):
+            continue
+        if part.service != other.service or _lists(part) != _lists(other):
+            both = f"{part.namespace!r} is the namespace of {called(part)}, too, which has other lists"
+            yield said("namespace", other, "redisNamespace", f"{both}; expected a namespace of its own")
+            continue
+        for name in COMMON:
+            mine, theirs = setting(other, name), setting(part, name)
+            if mine != theirs:
+                differs = f"{mine} here and {theirs} in {part.file}, another replica of {part.namespace!r}"
+                yield said("replicas", other, _property(name), f"{differs}; expected the same in both")
+
+
+def own_keys(topology: Topology) -> Iterator[Finding]:
+    """Lists whose names are those of a service's own keys."""
+    for owner in _settled(topology):
+        if owner.namespace is None:
+            continue
+        keys = Keys(owner.namespace)
+        for part, end in topology.ends("reads", "writes", "keeps"):
+            allowed = end.key in (keys.done, keys.dead, keys.events) or part.namespace == owner.namespace
+            if not allowed and end.place.server == _server(owner) and keys.owns(end.key):
+                of = f"{end.key!r} is a key of {called(owner)} itself, below its namespace {owner.namespace!r}"
+                yield at("collision", part, end, f"{of}; expected another name")
+
+
+def pendings(topology: Topology) -> Iterator[Finding]:
+    """What one service has in hand, and another works on."""
+    for part, end in topology.ends("keeps"):
+        for other, theirs in topology.ends("reads", "writes", "keeps"):
+            if other is part or _replicas(part, other) or not _is_in_hand(theirs, end):
+                continue
+            if theirs.use == "keeps" and topology.parts.index(other) < topology.parts.index(part):
+                continue  # told once, of the later one
+            holds = f"{theirs.key!r} is what {called(part)} has taken and not settled"
+            yield at("pending", other, theirs, f"{holds}; expected another list")
+
+
+def kinds(topology: Topology) -> Iterator[Finding]:
+    """Lists that are streams elsewhere. Of a program nobody says which of them it reads."""
+    writers = [(part, end) for part, end in topology.ends("writes") if not gives_back(part)]
+    streams = {end.place: part for part, end in writers if end.kind == "stream"}
+    for part, end in topology.ends("reads", "writes", "keeps"):
+        owner = streams.get(end.place)
+        if owner and end.kind == "list" and (part.service or end.use != "reads"):
+            stream = f"{end.key!r} is a stream, the events of {called(owner)}"
+            yield at("collision", part, end, f"{stream}; expected another name for a list")
+
+
+def slots(topology: Topology) -> Iterator[Finding]:
+    """Names of one service that a Redis Cluster would keep on different nodes: notes."""
+    for part in _settled(topology):
+        names = [end.key for end in part.ends if end.place.server == _server(part)]
+        names += [Keys(part.namespace).ids] if part.namespace else []
+        if len({key_slot(encoded(name)) for name in names}) > 1:
+            tag = f"expected a common hash tag in all of them, as in {{{part.name}}}:..."
+            property = "redisNamespace" if part.namespace else "in"
+            found = said("slots", part, property, f"{', '.join(sorted(set(names)))} lie in different slots; {tag}")
+            yield Finding(found.rule, found.problem, note=True)
+
+
+def _settled(topology: Topology) -> list[Part]:
+    return [part for part in topology.parts if part.settings is not None]
+
+
+def _server(part: Part) -> str:
+    return server_of(str(part.settings.redis))
+
+
+def _lists(part: Part) -> frozenset[object]:
+    return frozenset((end.place, end.role) for end in part.settings.shape().ends if end.kind == "list")
+
+
+def _replicas(part: Part, other: Part) -> bool:
+    """Where they are under one namespace with other lists that is told of the namespace."""
+    if part.service != other.service or part.settings is None:
+        return False
+    return part.namespace == other.namespace and (part.namespace is not None or _lists(part) == _lists(other))
+
+
+def _is_in_hand(theirs: End, held: End) -> bool:
+    if theirs.place.server != held.place.server:
+        return False
+    return theirs.key == held.key or bool(re.fullmatch(re.escape(pending_of(held.key, "")) + "[0-9]+", theirs.key))
+
+
+def _property(field: str) -> str:
+    return re.sub(r"_(\w)", lambda letter: letter[1].upper(), field)

@@ -1,0 +1,197 @@
+"""A composition as it is on its servers: what they are like, what types its keys have, which services run."""
+
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from redis.asyncio import Redis
+from redis.exceptions import ResponseError
+
+from penstock.composition.findings import Finding, at, called, said, setting
+from penstock.composition.lint.replies import unfit
+from penstock.composition.model import End, Part, Topology, server_of
+from penstock.encoding import decoded, encoded
+from penstock.errors import WrongType
+from penstock.inspect.hazards import expires, expiring
+from penstock.inspect.namespace import held, instances, namespaces
+from penstock.inspect.ownership import Claims
+from penstock.keys import Keys
+
+OWN: Final = {
+    "counter": "string",
+    "ids": "list",
+    "owners": "zset",
+    "lists": "hash",
+    "lease": "hash",
+    "policy": "hash",
+    "events": "stream",
+    "done": "list",
+    "dead": "list",
+    "message_ids": "list",
+    "deadlines": "zset",
+    "delayed": "zset",
+    "sequence": "hash",
+    "link": "hash",
+}
+"""The types of a service's own keys, by their names in ``Keys``."""
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a server is, and who says so."""
+
+    url: str
+    part: Part
+    end: End | None = None
+    property: str = "redis"
+
+    def finding(self, message: str) -> Finding:
+        if self.end:
+            return at("server", self.part, self.end, message)
+        return said("server", self.part, self.property, message)
+
+
+def servers(topology: Topology) -> dict[str, Address]:
+    """Every server of the composition once, by what ``Place.server`` calls it."""
+    found: dict[str, Address] = {}
+    for part in topology.parts:
+        for address in _addresses(part):
+            found.setdefault(server_of(address.url), address)
+    return found
+
+
+async def check(redis: "Redis", topology: Topology, server: str, address: Address) -> list[Finding]:
+    """What is wrong on one server, which ``redis`` has; nothing is changed there."""
+    return [
+        *[address.finding(words) for words in await _unsafe(redis)],
+        *await _wrong_types(redis, topology, server),
+        *await _expiring(redis, topology, server),
+        *await _absent(redis, topology, server),
+        *await _unfit_replies(redis, topology, server),
+    ]
+
+
+async def is_cluster(redis: "Redis") -> bool:
+    """Whether the server is a node of a Redis Cluster."""
+    return bool((await redis.info("cluster")).get("cluster_enabled"))
+
+
+async def keeps(redis: "Redis") -> bool:
+    """Whether the server writes to disk what it is told; taken as yes where it does not let us ask."""
+    with suppress(ResponseError):
+        if (await redis.info("persistence")).get("aof_enabled"):
+            return True
+        return bool((await redis.config_get("save")).get("save"))
+    return True
+
+
+async def _unsafe(redis: "Redis") -> list[str]:
+    """Why messages are not safe on the server."""
+    found = []
+    policy = (await redis.info("memory")).get("maxmemory_policy", "noeviction")
+    if policy != "noeviction":
+        found.append(
+            f"its server deletes messages when its memory is full: maxmemory-policy {policy}; expected noeviction"
+        )
+    if not await keeps(redis):
+        found.append("its server keeps nothing on disk: a restart loses all messages; expected appendonly yes")
+    return found
+
+
+async def _wrong_types(redis: "Redis", topology: Topology, server: str) -> list[Finding]:
+    ends = [(part, end) for part, end in topology.ends("reads", "writes", "keeps") if end.place.server == server]
+    own = [
+        (part, name, kind)
+        for part in topology.parts
+        if part.namespace and server_of(str(part.settings.redis)) == server
+        for name, kind in OWN.items()
+    ]
+    names = [end.key for _, end in ends] + [getattr(Keys(str(part.namespace)), name) for part, name, _ in own]
+    async with redis.pipeline(transaction=False) as wire:
+        for name in names:
+            wire.type(encoded(name))
+        replies = await wire.execute(raise_on_error=False) if names else []
+    types = ["none" if isinstance(reply, ResponseError) else decoded(reply) for reply in replies]
+    found = []
+    for (part, end), kind in zip(ends, types, strict=False):
+        if kind not in ("none", end.kind) and (part.service or kind != "stream"):
+            found.append(at("type", part, end, f"{end.key!r} is a {kind} on {server}; expected a {end.kind}"))
+    for (part, _, expected), name, kind in zip(own, names[len(ends) :], types[len(ends) :], strict=True):
+        if kind not in ("none", expected) and name not in {end.key for _, end in ends}:
+            message = f"{name!r} is a {kind} on {server}; expected a {expected}"
+            found.append(said("type", part, "redisNamespace", message))
+    return list(dict.fromkeys(found))
+
+
+async def _expiring(redis: "Redis", topology: Topology, server: str) -> list[Finding]:
+    """Lists with a TTL: those of the files, and what instances have in hand."""
+    ends = [(part, end) for part, end in topology.ends("reads", "writes", "keeps") if end.place.server == server]
+    left = await expiring(redis, (end.key for _, end in ends))
+    found = [at("expires", part, end, expires(end.key, left[end.key])) for part, end in ends if end.key in left]
+    for part in topology.parts:
+        if not part.namespace or part.settings is None or server_of(str(part.settings.redis)) != server:
+            continue
+        with suppress(ResponseError, WrongType):  # of a wrong type, which is told, or on another node of a cluster
+            lists = [one for one in await held(redis, Keys(part.namespace)) if one.name not in {e.key for _, e in ends}]
+            left = await expiring(redis, (one.name for one in lists))
+            found += [
+                said("expires", part, "redisNamespace", expires(one.name, left[one.name], one))
+                for one in lists
+                if one.name in left
+            ]
+    return list(dict.fromkeys(found))
+
+
+async def _absent(redis: "Redis", topology: Topology, server: str) -> list[Finding]:
+    """Services that the composition starts and that are not there."""
+    found = []
+    for part in topology.parts:
+        if not (part.namespace and part.command) or server_of(_registry(part)) != server:
+            continue
+        try:
+            alive = await instances(redis, redis, Keys(part.namespace))
+        except (ResponseError, WrongType):  # of a wrong type, which is told, or on another node of a cluster
+            continue
+        if not any(one.service == part.service for one in alive):
+            message = f"{called(part)} does not run: no instance is alive on {server}"
+            found.append(said("running", part, "redisNamespace", message))
+    return found
+
+
+async def _unfit_replies(redis: "Redis", topology: Topology, server: str) -> list[Finding]:
+    """Lists for answers that a service has registered which is no part of the composition."""
+    parts = [
+        part
+        for part in topology.parts
+        if setting(part, "reply_lists") is not None and server_of(str(part.settings.redis)) == server
+    ]
+    if not parts:
+        return []
+    known = {part.namespace for part in topology.parts}
+    others = [name for name in await namespaces(redis) if name not in known]
+    async with redis.pipeline(transaction=False) as wire:
+        for name in others:
+            wire.hgetall(encoded(Keys(name).lists))
+        replies = await wire.execute(raise_on_error=False) if others else []
+    roles = {
+        name: {decoded(key): decoded(role) for key, role in reply.items()}
+        for name, reply in zip(others, replies, strict=True)
+        if not isinstance(reply, ResponseError)
+    }
+    return [finding for part in parts for finding in unfit(part, Claims(roles))]
+
+
+def _addresses(part: Part) -> Iterator[Address]:
+    if part.settings is None:
+        yield from (Address(end.url, part, end) for end in part.ends)
+        return
+    for field in type(part.settings).model_fields:
+        value = getattr(part.settings, field)
+        if "redis" in field and isinstance(value, str) and "://" in value:
+            yield Address(value, part, property=re.sub(r"_(\w)", lambda letter: letter[1].upper(), field))
+
+
+def _registry(part: Part) -> str:
+    return str(part.settings.service_redis or part.settings.redis)

@@ -1,0 +1,38 @@
+"""Lists for answers: patterns that match what a service keeps for itself."""
+
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+
+from penstock.composition.findings import Finding, said, setting
+from penstock.composition.model import Part, Topology, server_of
+from penstock.inspect.ownership import Claims
+
+
+def replies(topology: Topology) -> Iterator[Finding]:
+    """Patterns of ``replyLists`` that match lists or keys of other parts, to which no answer goes."""
+    for part in topology.parts:
+        if part.settings is not None and setting(part, "reply_lists") is not None:
+            others = [
+                other for other in topology.parts if other.settings is not None and _server(other) == _server(part)
+            ]
+            claims = Claims({str(other.namespace or other.name): other.settings.lists() for other in others})
+            yield from unfit(part, claims)
+
+
+def unfit(part: Part, claims: Claims) -> Iterator[Finding]:
+    """Each name and pattern for answers of ``part`` that ``claims`` forbid, with one list that it matches."""
+    named: dict[str, str] = part.settings.lasting_replies
+    for name, field in named.items():
+        if whose := claims.of(name, part.namespace, kept=True):
+            property = "replyTo" if field == "reply_to" else "replyLists"
+            yield said("replies", part, property, f"{name!r} is {whose}; expected another list")
+    for pattern in part.settings.replies:
+        for name, _ in claims.lists(part.namespace) if pattern not in named else ():
+            if name not in named and fnmatchcase(name, pattern) and (whose := claims.of(name, part.namespace)):
+                wide = f"{pattern!r} matches {name!r}, {whose}: requests that name it are refused"
+                yield said("replies", part, "replyLists", f"{wide}; expected a pattern of lists of clients alone")
+                break
+
+
+def _server(part: Part) -> str:
+    return server_of(str(part.settings.redis))

@@ -1,0 +1,105 @@
+"""Who sees to what is late, and times that contradict each other."""
+
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+
+from penstock.composition.findings import Finding, called, nearest, said, setting
+from penstock.composition.model import Part, Place, Topology, server_of
+from penstock.keys import Keys
+from penstock.tracking.backoff import Backoff
+
+
+def watched(topology: Topology) -> Iterator[Finding]:
+    """Monitors that watch nothing, and trackers that nobody watches."""
+    known = {part.namespace: part for part in topology.parts if part.namespace}
+    for part in topology.parts:
+        for name in _watches(part):
+            if any(fnmatchcase(other, name) for other in known) or topology.outside.does("writes", Keys(name).policy):
+                continue
+            near = nearest(name, known)
+            outside = f"expected the redisNamespace of a part, or external.writes: {name}:* in composition.yaml"
+            yield said("watch", part, "watch", f"no part has the namespace {name!r}{near}; {outside}")
+    for part in unwatched(topology):
+        why = (
+            f"no monitor on its server watches {part.namespace!r}: time-outs never come, and nobody takes what is done"
+        )
+        yield said("watch", part, "redisNamespace", f"{why}; expected one")
+
+
+def unwatched(topology: Topology) -> list[Part]:
+    """Those that track messages without a monitor on their server."""
+    watching = [(name, _server(part)) for part in topology.parts for name in _watches(part)]
+    return [
+        part
+        for part in topology.parts
+        if part.settings is not None
+        and part.settings.shape().watched
+        and not any(fnmatchcase(str(part.namespace), name) and server == _server(part) for name, server in watching)
+    ]
+
+
+def metrics(topology: Topology) -> Iterator[Finding]:
+    """Counters that would be gone before their instance renews them."""
+    for part in topology.parts:
+        expire, renew = setting(part, "metrics_expire"), setting(part, "service_renew")
+        if expire and expire <= renew:
+            gone = f"{expire} s: the metrics of a living instance would be gone before it renews them"
+            yield said("times", part, "metricsExpire", f"{gone}; expected more than serviceRenew ({renew} s)")
+
+
+def answers(topology: Topology) -> Iterator[Finding]:
+    """Answers that are gone before the time is over in which they are waited for."""
+    for part in topology.parts:
+        expire, timeout = setting(part, "reply_expire"), setting(part, "message_timeout")
+        if setting(part, "res") and expire < timeout:
+            gone = f"{expire} s: an answer could be gone while its client still waits for it"
+            yield said("times", part, "replyExpire", f"{gone}; expected at least messageTimeout ({timeout} s)")
+
+
+def nested(topology: Topology) -> Iterator[Finding]:
+    """Trackers whose messages another one tracks on: a time-out in the first doubles what the second still tries."""
+    for part in topology.parts:
+        if not setting(part, "attempts"):
+            continue
+        timeout = part.settings.message_timeout
+        for inner in _behind(topology, part):
+            needed = _longest(inner)
+            if timeout < needed:
+                early = (
+                    f"{timeout} s, while {called(inner)} behind it tries for up to {needed:g} s: messages would come"
+                )
+                yield said("times", part, "messageTimeout", f"{early} twice; expected at least {needed:g} s")
+
+
+def _behind(topology: Topology, part: Part) -> list[Part]:
+    """The trackers that messages of ``part`` reach through services that do not track."""
+    seen, open = set[Place](), [end.place for end in part.using("writes") if end.role == "out"]
+    found: list[Part] = []
+    while open:
+        place = open.pop()
+        if place in seen:
+            continue
+        seen.add(place)
+        for reader, end in topology.at(place, "reads"):
+            if end.role != "in" or reader is part:
+                continue
+            if setting(reader, "attempts"):
+                found.append(reader)
+            elif reader.service:
+                open += [other.place for other in reader.using("writes") if other.role == "out"]
+    return found
+
+
+def _longest(part: Part) -> float:
+    """Seconds from a message's first delivery to the end of its last attempt."""
+    settings = part.settings
+    backoff = Backoff(settings.backoff, settings.backoff_base, settings.backoff_cap).longest(settings.attempts)
+    return float(settings.attempts * (settings.message_timeout + backoff))
+
+
+def _watches(part: Part) -> list[str]:
+    return part.settings.shape().watches if part.settings is not None else []
+
+
+def _server(part: Part) -> str:
+    return server_of(str(part.settings.redis))

@@ -1,0 +1,127 @@
+"""One look at a server of a composition: lengths, ages and counters, in two calls, however many lists there are."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from redis.asyncio import Redis
+from redis.exceptions import ResponseError
+
+from penstock.composition.draw.sketch import home
+from penstock.composition.live.observed import Counted, Look
+from penstock.composition.model import Part, Place, Topology
+from penstock.encoding import decoded, encoded
+from penstock.inspect import pending
+from penstock.inspect.namespace import is_late
+from penstock.keys import Keys
+from penstock.metrics import number
+from penstock.tracking.dead_letters import Letter
+
+Call = tuple[Any, ...]
+CALLS: Final = 4
+"""Of a service."""
+
+
+async def look(redis: "Redis", topology: Topology, server: str, found: Look) -> None:
+    """Add what there is on ``server`` to ``found``. Raises ``RedisError``."""
+    ends = [(end.place, end) for _, end in topology.ends("reads", "writes") if end.place.server == server]
+    places = dict(ends)
+    services = {str(part.namespace): part for part in topology.parts if part.namespace and home(part) == server}
+    calls: list[Call] = [("TIME",)]
+    for place, end in places.items():
+        calls += _of_list(place, end.kind == "stream", end.role == "dead")
+    for name in services:
+        calls += _of_service(Keys(name))
+    (seconds, micros), *replies = await _all(redis, calls)
+    for place, (length, oldest) in zip(places, _pairs(replies[: 2 * len(places)]), strict=True):
+        if isinstance(length, int):
+            found.lengths[place] = length
+            if (at := _written(oldest)) is not None:
+                found.oldest[place] = max(0.0, seconds + micros / 1e6 - at)
+    counted = replies[2 * len(places) :]
+    read = [(part, counted[start * CALLS :][:CALLS]) for start, part in enumerate(services.values())]
+    await _add_services(redis, read, found, seconds)
+
+
+async def _add_services(redis: "Redis", read: Sequence[tuple[Part, Sequence[Any]]], found: Look, now: float) -> None:
+    """Who is alive, and what is in hand."""
+    names = [Keys(str(part.namespace)) for part, _ in read]
+    calls = [
+        [("HMGET", keys.instance(decoded(id)), "host", "renewed", "renew") for id in _list(ids)]
+        for keys, (_, (ids, *_)) in zip(names, read, strict=True)
+    ]
+    replies = iter(await _all(redis, [call for each in calls for call in each]))
+    found_lists, _ = await pending.read(redis, names, lenient=True)
+    for (_, (_, taken, delivered, retried)), keys, own in zip(read, names, calls, strict=True):
+        answers = [next(replies) for _ in own]
+        ages = [_renewed(answer, now) for answer in answers if isinstance(answer, list) and answer[0]]
+        late, lists = sum(is_late(*each) for each in ages), found_lists[keys.namespace].all
+        settled = _number(taken) - sum(each.counted + each.missing for each in lists)
+        counts = {decoded(name): _number(value) for name, value in _hash(delivered).items()}
+        outs = [name for name in counts if name != "count"]
+        if len(outs) == 1:
+            counts[outs[0]] += _number(retried)
+        waiting = sum(each.messages for each in lists)
+        found.services[keys.namespace] = Counted(len(ages) - late, waiting, settled, counts, late)
+
+
+def _renewed(fields: Sequence[Any], now: float) -> tuple[float | None, float | None]:
+    """How long ago an instance renewed, and how often it does (s)."""
+    _, renewed, renew = fields
+    at = number(renewed)
+    return None if at is None else now - at, number(renew)
+
+
+def _of_list(place: Place, is_stream: bool, is_dead: bool) -> list[Call]:
+    if is_stream:
+        return [("XLEN", place.key), ("XRANGE", place.key, "-", "+", "COUNT", 1)]
+    return [("LLEN", place.key), ("LINDEX", place.key, -1) if is_dead else ("ECHO", "")]
+
+
+def _of_service(keys: Keys) -> list[Call]:
+    taken, delivered, retry = map(keys.metric, ("taken", "delivered", "retry"))
+    return [
+        ("LRANGE", keys.ids, 0, -1),
+        ("HGET", taken, "count"),
+        ("HGETALL", delivered),
+        ("HGET", retry, "count"),
+    ]
+
+
+async def _all(redis: "Redis", calls: Sequence[Call]) -> list[Any]:
+    """The replies; those that are errors of a single command, too."""
+    if not calls:
+        return []
+    async with redis.pipeline(transaction=False) as wire:
+        for verb, *words in calls:
+            wire.execute_command(verb, *(encoded(word) if isinstance(word, str) else word for word in words))
+        replies: list[Any] = await wire.execute(raise_on_error=False)
+    if lost := next(
+        (one for one in replies if isinstance(one, Exception) and not isinstance(one, ResponseError)), None
+    ):
+        raise lost
+    return replies
+
+
+def _pairs(replies: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
+    return zip(replies[::2], replies[1::2], strict=True)
+
+
+def _written(reply: Any) -> float | None:
+    """When the oldest entry was written (s since the epoch), where it says so."""
+    if isinstance(reply, bytes):
+        return Letter(reply).at if reply else None
+    if isinstance(reply, list) and reply:
+        return int(reply[0][0].partition(b"-")[0]) / 1000
+    return None
+
+
+def _list(reply: Any) -> list[bytes]:
+    return [] if isinstance(reply, ResponseError) else list(reply)
+
+
+def _hash(reply: Any) -> dict[bytes, bytes]:
+    return {} if isinstance(reply, ResponseError) else dict(reply)
+
+
+def _number(reply: Any) -> int:
+    return int(number(reply) or 0) if isinstance(reply, bytes) else 0

@@ -1,0 +1,209 @@
+"""What there is under a namespace: instances, lists, lease; for those who look, nothing is changed."""
+
+import json
+from dataclasses import dataclass
+from typing import Any, Final
+
+from redis.asyncio import Redis
+
+from penstock.atomic import Snapshot
+from penstock.encoding import decoded, encoded
+from penstock.inspect.pending import read
+from penstock.keys import Keys
+
+TRACES: Final = {":ids": "LIST", ":owners": "ZSET", ":lists": "HASH"}
+"""How the names of keys end that tell of a namespace, and their types; others may have such names too."""
+
+SLACK: Final = 5.0
+"""Seconds that a renewal may come after its time."""
+
+CHUNK: Final = 1_000
+"""Instances that are read at one instant."""
+
+ROLES: Final = ("in", "pending", "out", "in flight", "delayed", "done", "answers", "replies", "dead")
+LENGTHS: Final = {"list": "LLEN", "stream": "XLEN", "zset": "ZCARD", "set": "SCARD", "hash": "HLEN", "string": "STRLEN"}
+
+
+@dataclass(frozen=True)
+class Instance:
+    """One that is alive; times are seconds, ages by the server's clock."""
+
+    id: str
+    host: str
+    pid: str
+    service: str
+    version: str
+    started: float | None
+    """Since the epoch."""
+    renewed_ago: float | None
+    ttl: int
+    """Seconds until it counts as dead unless it renews; -1: never."""
+    late: bool = False
+    """Whether it has missed a renewal: it is dead, hangs, or does not reach the server."""
+    waits: str = ""
+    """What it waited for when it renewed last, in words; empty if it did its work."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """A key that a service moves messages through."""
+
+    name: str
+    role: str
+    type: str
+    """``none`` where the key does not exist: an empty list."""
+    length: int
+    oldest: float | None
+    """Age of the oldest entry (s), where the entries say when they were made: dead letters and streams."""
+
+
+@dataclass(frozen=True)
+class Lease:
+    owner: str
+    token: int
+    expires_in: float
+    """Seconds; below 0 where it has run out."""
+
+
+async def namespaces(*servers: "Redis") -> list[str]:
+    """Every namespace in which a service has registered, on any of ``servers``."""
+    found = set()
+    for redis in servers:
+        for end, kind in TRACES.items():
+            async for key in redis.scan_iter(f"*{end}", count=1000, _type=kind):
+                if not (key.endswith(b":message:ids") or b":message:xid:" in key):  # those are about messages
+                    found.add(decoded(key).removesuffix(end))
+    return sorted(found)
+
+
+async def instances(redis: "Redis", service_redis: "Redis", keys: Keys) -> list[Instance]:
+    """Those alive, the newest first; more than ``<ns>:ids`` lists, since that list is bounded."""
+    listed = await service_redis.lrange(encoded(keys.ids), 0, -1)
+    owners = await redis.zrange(encoded(keys.owners), 0, -1)
+    ids = sorted({decoded(id) for id in [*listed, *owners]}, key=lambda id: (len(id), id), reverse=True)
+    return [
+        one
+        for start in range(0, len(ids), CHUNK)
+        for one in await _alive(service_redis, keys, ids[start : start + CHUNK])
+    ]
+
+
+async def _alive(service_redis: "Redis", keys: Keys, ids: list[str]) -> list[Instance]:
+    async with Snapshot(service_redis) as snapshot:
+        snapshot.time()
+        for id in ids:
+            snapshot.hgetall(encoded(keys.instance(id)))
+            snapshot.ttl(encoded(keys.instance(id)))
+        now, *replies = await snapshot.execute()
+    seconds = now[0] + now[1] / 1e6
+    pairs = zip(ids, replies[::2], replies[1::2], strict=True)
+    return [_instance(id, fields, ttl, seconds) for id, fields, ttl in pairs if fields]
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """The servers of a namespace as it names them, host, port and database; empty for the one that was asked."""
+
+    lists: str = ""
+    registry: str = ""
+
+
+async def elsewhere(redis: "Redis", keys: Keys) -> Elsewhere:
+    """Where else the lists or the registrations of a namespace are, as its services have said on ``redis``."""
+    if await redis.exists(encoded(keys.lists)):
+        return Elsewhere(registry=_registry(await redis.get(encoded(keys.shape))))
+    for id in await redis.lrange(encoded(keys.ids), 0, -1):
+        if lists := await redis.hget(encoded(keys.instance(decoded(id))), "lists"):
+            return Elsewhere(lists=decoded(lists))
+    return Elsewhere()
+
+
+def _registry(shape: Any) -> str:
+    try:
+        return str(json.loads(shape or b"{}").get("registry", ""))
+    except (ValueError, AttributeError):
+        return ""
+
+
+async def serving(redis: "Redis", service_redis: "Redis", service: str) -> list[tuple[str, Instance]]:
+    """The live instances of a service, each with its namespace; looks through all keys."""
+    names = await namespaces(redis, service_redis)
+    alive = [(name, one) for name in names for one in await instances(redis, service_redis, Keys(name))]
+    return [(name, one) for name, one in alive if one.service == service]
+
+
+def _instance(id: str, fields: dict[bytes, bytes], ttl: int, now: float) -> Instance:
+    words = {decoded(name): decoded(value) for name, value in fields.items()}
+    renewed = _number(words.get("renewed")) or _number(words.get("started"))
+    host, pid, service, version = (words.get(name, "-") for name in ("host", "pid", "service", "version"))
+    renewed_ago = None if renewed is None else max(0.0, now - renewed)
+    late = is_late(renewed_ago, _number(words.get("renew")))
+    started, waits = _number(words.get("started")), words.get("waiting", "")
+    return Instance(id, host, pid, service, version, started, renewed_ago, ttl, late, waits)
+
+
+def is_late(renewed_ago: float | None, renew: float | None) -> bool:
+    """Whether an instance that renews every ``renew`` seconds has missed one; False where it does not say."""
+    return renewed_ago is not None and renew is not None and renewed_ago > renew + SLACK
+
+
+async def held(redis: "Redis", keys: Keys) -> list[Held]:
+    """The lists that the services of the namespace have named, with every pending list that is in use.
+
+    Where messages are tracked, also those in flight and those delayed.
+    """
+    found, _ = await read(redis, [keys], lenient=True)
+    roles = {decoded(name): decoded(role) for name, role in (await redis.hgetall(encoded(keys.lists))).items()}
+    roles = {name: role for name, role in roles.items() if role != "pending"}
+    roles |= {each.name: "pending" for each in found[keys.namespace].all}
+    if await redis.exists(encoded(keys.policy)):
+        roles |= {keys.deadlines: "in flight", keys.delayed: "delayed"}
+    named = sorted(roles.items(), key=lambda pair: ROLES.index(pair[1]) if pair[1] in ROLES else len(ROLES))
+    return [await _held(redis, name, role) for name, role in named]
+
+
+async def _held(redis: "Redis", name: str, role: str) -> Held:
+    key = encoded(name)
+    kind = decoded(await redis.type(key))
+    length = await redis.execute_command(LENGTHS[kind], key) if kind in LENGTHS else 0
+    return Held(name, role, kind, length, await _oldest(redis, key, kind, role))
+
+
+async def _oldest(redis: "Redis", key: bytes, kind: str, role: str) -> float | None:
+    made: float | None = None
+    if kind == "list" and role == "dead":
+        made = _made(await redis.lindex(key, -1))
+    elif kind == "stream":
+        entries: Any = await redis.xrange(key, count=1)
+        made = int(entries[0][0].partition(b"-")[0]) if entries else None
+    if made is None:
+        return None
+    seconds, micros = await redis.time()
+    return max(0.0, seconds + micros / 1e6 - made / 1000)
+
+
+def _made(letter: Any) -> float | None:
+    """When a dead letter was written (ms since the epoch); None where it does not say."""
+    try:
+        made: Any = json.loads(letter or b"null")["at"]
+    except (ValueError, TypeError, KeyError):
+        return None
+    return float(made) if isinstance(made, int | float) else None
+
+
+async def lease(redis: "Redis", keys: Keys) -> Lease | None:
+    """Which replica is the active one; None where no service of the namespace is ordered."""
+    fields = await redis.hgetall(encoded(keys.lease))
+    if not fields.get(b"owner"):
+        return None
+    seconds, micros = await redis.time()
+    expires = (_number(decoded(fields.get(b"expires", b"0"))) or 0) / 1000
+    token = int(_number(decoded(fields.get(b"token", b"0"))) or 0)
+    return Lease(decoded(fields[b"owner"]), token, expires - seconds - micros / 1e6)
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        return float(text or "")
+    except ValueError:
+        return None

@@ -1,0 +1,78 @@
+"""Whose a name is: the lists that the services of a server have registered, and the keys of their namespaces."""
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Final, Self
+
+from penstock.encoding import decoded
+from penstock.keys import Keys, pending_of
+
+Roles = Mapping[str, str]
+"""The lists of a service, by name, with the role of each."""
+OF_AN_INSTANCE: Final = re.compile(re.escape(pending_of("", "")) + "[0-9]+$")
+
+
+class Claims:
+    """What each namespace has registered. To look a name up costs a step for each of its colons."""
+
+    def __init__(self, roles: Mapping[str, Roles]) -> None:
+        self._keys = {namespace: Keys(namespace) for namespace in roles}
+        self._lists = [
+            (name, namespace, role) for namespace, lists in sorted(roles.items()) for name, role in lists.items()
+        ]
+        self._by_name: dict[str, list[tuple[str, str]]] = {}
+        for name, namespace, role in self._lists:
+            self._by_name.setdefault(name, []).append((namespace, role))
+
+    @classmethod
+    def read(cls, hashes: Iterable[Mapping[bytes, bytes]]) -> Self:
+        """Return what ``written`` has written, as HGETALL returns it.
+
+        A field that cannot be read claims the keys of its namespace only.
+        """
+        return cls({decoded(name): _roles(words) for fields in hashes for name, words in fields.items()})
+
+    def of(self, name: str, besides: str | None = None, *, kept: bool = False) -> str | None:
+        """Return whose ``name`` is, in words; None if nobody claims it but the namespace ``besides``.
+
+        ``kept``: only what nobody but a service itself may touch, so its keys and what it has in hand.
+        """
+        for namespace in _prefixes(name):
+            keys = self._keys.get(namespace)
+            if keys and namespace != besides and keys.owns(name) and not (kept and name == keys.done):
+                return f"a key of the service that registered as {namespace!r}"
+        for found, role in self._by_name.get(OF_AN_INSTANCE.sub("", name), ()):
+            if found != besides and role == "pending":
+                return f"what the service that registered as {found!r} has in hand"
+        for found, role in () if kept else self._by_name.get(name, ()):
+            if found != besides:
+                return f"the list `{role}` of the service that registered as {found!r}"
+        return None
+
+    def lists(self, besides: str | None = None) -> list[tuple[str, str]]:
+        """Return all names that are claimed, with examples of those that are made as they are needed, and whose."""
+        made = [
+            (name, namespace)
+            for namespace, keys in self._keys.items()
+            for name in (*keys.fixed, keys.instance("1"), keys.message("1"), keys.metric("taken"))
+        ]
+        named = [(name, namespace) for name, namespace, _ in self._lists]
+        pending = [(pending_of(name, "1"), namespace) for name, namespace, role in self._lists if role == "pending"]
+        return [(name, namespace) for name, namespace in (*named, *pending, *made) if namespace != besides]
+
+
+def written(lists: Roles, pendings: Iterable[str]) -> str:
+    """Return what a service registers: its lists, and the names from which its pending lists are made."""
+    return json.dumps({**lists, **dict.fromkeys(pendings, "pending")})
+
+
+def _roles(words: bytes) -> Roles:
+    try:
+        return {str(name): str(role) for name, role in json.loads(words).items()}
+    except (ValueError, AttributeError):
+        return {}
+
+
+def _prefixes(name: str) -> Iterable[str]:
+    return (name[: place.start()] for place in re.finditer(":", name))

@@ -1,0 +1,227 @@
+"""The pending lists of a namespace: whose they are, what they hold, what disappeared from them, who takes them over.
+
+This module is the only one that finds them. One script reads everything at one instant, with what the caller compares.
+"""
+
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from redis.asyncio import Redis
+
+from penstock.accounting.upgrade import Starts
+from penstock.atomic import Snapshot
+from penstock.encoding import decoded, encoded
+from penstock.keys import Keys, pending_of
+
+CHUNK: Final = 4_000
+"""Commands of one look, if not all has to be of one instant."""
+Call = tuple[str | bytes | int, ...]
+"""A command that only reads; its first argument is the key."""
+
+
+@dataclass(frozen=True)
+class PendingList:
+    """One list; ``owner`` is the id of the instance that works on it, None where instances share it."""
+
+    name: str
+    base: str
+    """Its name without the id."""
+    owner: str | None
+    messages: int
+    """How many it holds."""
+    counted: int = 0
+    """How many the scripts of the service have put there and not removed."""
+    missing: int = 0
+    """How many the scripts have found gone, at any time."""
+    accepted: int = 0
+    """How many of those an operator knows about."""
+    alive: bool = False
+    """Whether its owner is registered on this server."""
+    known: bool = True
+    """Whether an instance works on it, takes it over at its next renewal, or at its start."""
+    problem: str = ""
+    """Why it cannot be read."""
+
+    @property
+    def uncounted(self) -> int:
+        """Messages that no script has seen yet: they came by BLMOVE just now, or somebody else put them there."""
+        return max(self.messages - self.counted, 0)
+
+    @property
+    def gone(self) -> int:
+        """Messages that somebody has removed, at any time."""
+        return self.missing + max(self.counted - self.messages, 0)
+
+    @property
+    def lost(self) -> int:
+        """Those that are gone, without those that an operator knows about."""
+        return max(self.gone - self.accepted, 0)
+
+
+@dataclass(frozen=True)
+class Pending:
+    """The pending lists of one namespace."""
+
+    all: list[PendingList]
+    starts: Starts
+    owners: Sequence[str]
+    """Ids of the instances that may have one."""
+    bases: Sequence[str]
+    """The names from which theirs are made."""
+
+    @property
+    def sure(self) -> list[PendingList]:
+        """All of them, without a loss that may be none: an older instance takes lists over and does not say so."""
+        if self.starts.agree:
+            return self.all
+        return [replace(each, counted=min(each.counted, each.messages)) for each in self.all]
+
+
+@dataclass(frozen=True)
+class _Named:
+    """What says which lists there are."""
+
+    roles: Mapping[str, str]
+    owners: Sequence[str]
+    holdings: Mapping[str, str]
+    counts: tuple[Mapping[str, str], ...]
+    ordered: bool
+    starts: Starts
+
+    @property
+    def bases(self) -> list[str]:
+        roles = [name for name, role in self.roles.items() if role == "pending"]
+        held = (name for said in self.holdings.values() for names in names_of(said) for name in names)
+        return list(dict.fromkeys([*roles, *held]))
+
+    @property
+    def lists(self) -> list[str]:
+        """All that instances may work on, and all that were ever counted."""
+        theirs = [pending_of(base, id) for base in self.bases for id in (None, *self.owners)]
+        return list(dict.fromkeys([*theirs, *sorted(name for counts in self.counts for name in counts)]))
+
+    def split(self, name: str) -> tuple[str, str | None]:
+        """The base and the owner of a list."""
+        base, _, id = name.rpartition(":")
+        return (base, id) if base in self.bases and id.isdigit() else (name, None)
+
+
+def _naming(keys: Keys) -> list[Call]:
+    hashes = (keys.lists, keys.holdings, keys.held, keys.metric("missing"), keys.accepted, keys.metric("start"))
+    more: list[Call] = [("ZRANGE", keys.owners, 0, -1), ("EXISTS", keys.lease), ("HGET", keys.policy, "pending")]
+    return [*(("HGETALL", name) for name in hashes), *more]
+
+
+async def read(
+    redis: "Redis", namespaces: Iterable[Keys], calls: Sequence[Call] = (), *, lenient: bool = False
+) -> tuple[dict[str, Pending], list[Any]]:
+    """The pending lists of each namespace, and the replies to ``calls``, at one instant.
+
+    Raises ``WrongType``, naming the key, except for the lists themselves, and ``TooMany`` for more lists than can be
+    read at one instant. If ``lenient``, a key of the wrong type counts as empty, its error stands among the replies,
+    and lists beyond some thousand are read later.
+    """
+    all_keys = list(namespaces)
+    own = [_naming(keys) for keys in all_keys]
+    fixed = [*(call for each in own for call in each), *calls]
+    named: list[_Named] = []
+    while True:
+        before = [(each.lists, each.owners) for each in named]
+        asked = [call for keys, each in zip(all_keys, named, strict=False) for call in _of_lists(keys, each)]
+        replies = await _at_once(redis, [*fixed, *asked], len(fixed), lenient=lenient)
+        step = len(own[0]) if own else 0
+        named = [_named(replies[place * step : (place + 1) * step]) for place in range(len(all_keys))]
+        if [(each.lists, each.owners) for each in named] == before:
+            break
+    rest = iter(replies[len(fixed) :])
+    found = {keys.namespace: _pending(each, rest) for keys, each in zip(all_keys, named, strict=True)}
+    return found, replies[len(fixed) - len(calls) : len(fixed)]
+
+
+def _of_lists(keys: Keys, named: _Named) -> list[Call]:
+    alive: list[Call] = [("EXISTS", keys.instance(id)) for id in named.owners]
+    return [*alive, *(("LLEN", name) for name in named.lists)]
+
+
+async def _at_once(redis: "Redis", calls: Sequence[Call], sure: int, *, lenient: bool) -> list[Any]:
+    """The replies after the first ``sure`` may be errors."""
+    replies: list[Any] = []
+    piece = CHUNK if lenient else len(calls) or 1
+    for start in range(0, len(calls), piece):
+        async with Snapshot(redis) as snapshot:
+            for command, *words in calls[start : start + piece]:
+                snapshot.execute_command(command, *(encoded(word) if isinstance(word, str) else word for word in words))
+            replies += await snapshot.execute(raise_on_error=False)
+    for reply in () if lenient else replies[:sure]:
+        if isinstance(reply, Exception):
+            raise reply
+    return replies
+
+
+def _named(replies: Sequence[Any]) -> _Named:
+    replies = [None if isinstance(reply, Exception) else reply for reply in replies]
+    roles, holdings, held, missing, accepted, start, owners, ordered, tracked = replies
+    counts = tuple(map(texts, (held, missing, accepted)))
+    counts[1].pop("count", None)
+    roles = texts(roles) | ({decoded(tracked): "pending"} if tracked else {})
+    starts = Starts.read(texts(start))
+    return _Named(roles, sorted(map(decoded, owners or ())), texts(holdings), counts, bool(ordered), starts)
+
+
+def _pending(named: _Named, replies: Iterator[Any]) -> Pending:
+    alive = {id for id in named.owners if next(replies) == 1}
+    lists = [_list(named, name, alive, next(replies)) for name in named.lists]
+    return Pending(_in_use(named, lists), named.starts, named.owners, named.bases)
+
+
+def _list(named: _Named, name: str, alive: Collection[str], reply: Any) -> PendingList:
+    base, owner = named.split(name)
+    known = base in named.bases and (owner is None or owner in named.owners)
+    problems = [str(reply)] if isinstance(reply, Exception) else []
+    words = [counts.get(name, "0") for counts in named.counts]
+    problems += [f"{name}: counted as {word!r}, expected a whole number" for word in words if not word.isdigit()]
+    messages = 0 if isinstance(reply, Exception) else int(reply)
+    held, missing, accepted = (int(word) if word.isdigit() else 0 for word in words)
+    numbers = (messages, held, missing, accepted)
+    return PendingList(name, base, owner, *numbers, owner in alive, known, "; ".join(problems))
+
+
+def _in_use(named: _Named, lists: list[PendingList]) -> list[PendingList]:
+    """Without those that nobody works on and nothing is known of: with a lease, all instances share one list."""
+    shared = set(named.bases)
+    return [
+        each
+        for each in lists
+        if not named.ordered or each.name in shared or each.messages or each.counted or each.missing or each.problem
+    ]
+
+
+def names_of(said: str | bytes) -> list[tuple[str, ...]]:
+    """What an instance has said of its lists, ``[["pending"]]``; nothing if that cannot be understood."""
+    try:
+        return [tuple(map(str, names)) for names in json.loads(said)]
+    except (ValueError, TypeError):
+        return []
+
+
+async def strays(redis: "Redis", namespaces: Iterable[Keys]) -> dict[str, list[str]]:
+    """Return, by namespace, lists with the name of a pending list that no instance works on or will take over.
+
+    Looks through all keys, once.
+    """
+    all_keys = list(namespaces)
+    before, _ = await read(redis, all_keys, lenient=True)
+    bases = {base: keys for keys in all_keys for base in before[keys.namespace].bases}
+    seen: dict[str, set[str]] = {}
+    async for key in redis.scan_iter("*:[0-9]*", count=1000, _type="LIST"):
+        base, _, id = decoded(key).rpartition(":")
+        if base in bases and id.isdigit():
+            seen.setdefault(bases[base].namespace, set()).add(decoded(key))
+    after, _ = await read(redis, [keys for keys in all_keys if keys.namespace in seen], lenient=True)
+    return {name: sorted(seen[name] - {each.name for each in pending.all}) for name, pending in after.items()}
+
+
+def texts(fields: Mapping[bytes, Any] | None) -> dict[str, str]:
+    return {decoded(name): decoded(value) for name, value in (fields or {}).items()}

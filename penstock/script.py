@@ -1,0 +1,170 @@
+"""Lua scripts: one atomic move a file, whose header declares its keys and arguments by name.
+
+A header line ``-- KEYS name type what`` declares a key, ``name?`` one that may be left out (``nil`` in the script) and
+``name...`` a last one that takes several (some thousand at most, unless it is the only one); ``-- ARGV name what``
+declares an argument, of which the last may take several, too. The loader makes each name a local of the script, so no
+script counts positions, and a call that does not fit the header never reaches the server. ``-- WITH part`` puts
+``lua/parts/part.lua`` before the body, and what its header declares before the script's own.
+
+``-- FLAGS allow-oom`` lets a script write when the server is full: use it only if memory does not grow by more than a
+few bytes. Redis refuses a script's first write when that may use memory, and no write after it. So the loader puts
+a write that changes nothing before the body. ``#!lua flags=allow-oom`` says the same from Redis 7.0 on, and is a syntax
+error in 6.2; this works on all of them, whatever server a failover leads to.
+"""
+
+import re
+from collections.abc import Iterable
+from hashlib import sha1
+from pathlib import Path
+from typing import Any, Final
+from zipimport import zipimporter
+
+from redis.asyncio import Redis
+from redis.asyncio.client import Pipeline
+from redis.exceptions import NoScriptError, ResponseError
+
+from penstock.errors import Fenced, WrongCall, WrongType
+from penstock.raw_connection import Command, Packed, Word
+
+LUA: Final = Path(__file__).parent / "lua"
+PARTS: Final = LUA / "parts"
+PART: Final = re.compile(r"^-- WITH (\w+)$", re.MULTILINE)
+FLAGS: Final = re.compile(r"^-- FLAGS (.*)$", re.MULTILINE)
+FIRST_WRITE: Final = (
+    "if redis.call('EXISTS',KEYS[1])==1 then redis.call('RENAMENX',KEYS[1],KEYS[1]) "
+    "else redis.call('UNLINK',KEYS[1]) end;"
+)
+"""Begins a script flagged ``allow-oom``: changes nothing, notifies nobody, and is not replicated."""
+DECLARATION: Final = re.compile(r"^-- (KEYS|ARGV) (\w+)(\?|\.\.\.)?(?: |$)")
+
+
+def ours(error: Exception) -> Exception:
+    """The errors that our scripts return, as exceptions of ours; any other as it is."""
+    word, _, text = str(error).partition(" ")
+    kinds: dict[str, type[Exception]] = {"WRONGTYPE": WrongType, "FENCED": Fenced}
+    return kinds[word](text) if word in kinds else error
+
+
+class Script:
+    """One Lua script, called by name: ``await move(redis, source="in", subscribers=["a", "b"], batch=500)``."""
+
+    def __init__(self, name: str, text: str) -> None:
+        self.name = name
+        parts = [_text(PARTS / f"{part}.lua") for part in PART.findall(text)]
+        lines = [line for each in (*parts, text) for line in each.splitlines()]
+        declared = [found.groups() for found in map(DECLARATION.match, lines) if found]
+        self._keys = [(key, mark) for kind, key, mark in declared if kind == "KEYS"]
+        self._arguments = [(argument, mark) for kind, argument, mark in declared if kind == "ARGV"]
+        self._first_write = self._first_write_for(FLAGS.findall(text))
+        if any(mark == "..." for _, mark in self._keys[:-1] + self._arguments[:-1]):
+            raise WrongCall(f"{name}: only the last key and the last argument may take several")
+        self._several = {word for word, mark in self._keys + self._arguments if mark == "..."}
+        self._known = {word for word, _ in self._keys + self._arguments}
+        self._needed = self._known - {key for key, mark in self._keys if mark == "?"}
+        first = "".join(f"{line} " for part in parts for line in _code(part))  # so that line numbers hold
+        self._body = first + "\n".join(_code(text))
+        self._fitting: dict[tuple[tuple[str, ...], tuple[type, ...]], tuple[str, str, tuple[str, ...]]] = {}
+        """By the names and types of a call that fits the header: the source for it, its digest, and the keys given."""
+
+    def _first_write_for(self, flags: list[str]) -> str:
+        if not flags:
+            return ""
+        if flags != ["allow-oom"]:
+            raise WrongCall(f"{self.name}: FLAGS {' '.join(flags)} is unknown: expected allow-oom")
+        if not any(mark != "?" for _, mark in self._keys):
+            raise WrongCall(f"{self.name}: FLAGS allow-oom needs a key that every call gives")
+        return FIRST_WRITE
+
+    @classmethod
+    def read(cls, path: Path) -> "Script":
+        """That of ``path``, which may lie in the zip archive that we are imported from (Spark's ``--py-files``)."""
+        return cls(path.name, _text(path))
+
+    async def __call__(self, redis: "Redis", /, **named: Any) -> Any:
+        """Run it, by its digest; where the server does not know it (``SCRIPT FLUSH``, a restart), by its source.
+
+        Raises ``WrongType`` or ``Fenced`` where the script says so.
+        """
+        try:
+            return await self._run(redis, named)
+        except ResponseError as error:
+            raise ours(error) from None
+
+    async def _run(self, redis: "Redis", named: dict[str, Any]) -> Any:
+        try:
+            return await redis.execute_command(*self.by_digest(**named))
+        except NoScriptError:
+            return await redis.execute_command(*self.by_source(**named))
+
+    def queue(self, transaction: "Pipeline", /, **named: Any) -> None:
+        """Add it to a MULTI, by its source.
+
+        EXEC runs the commands around one that fails with NOSCRIPT, so a digest there could tear a transaction apart,
+        and running it again would do its neighbours twice.
+        """
+        transaction.execute_command(*self.by_source(**named))
+
+    def by_digest(self, **named: Any) -> Command:
+        """The EVALSHA command; the server answers NOSCRIPT where it does not know the script, having done nothing."""
+        _, digest, call = self._prepare(named)
+        return "EVALSHA", digest, *call
+
+    def by_source(self, **named: Any) -> Command:
+        """The EVAL command, which every server can run."""
+        source, _, call = self._prepare(named)
+        return "EVAL", source, *call
+
+    def _prepare(self, named: dict[str, Any]) -> tuple[str, str, list[Word | Packed]]:
+        """The source for the keys at hand, its digest, and what follows either in EVAL and EVALSHA."""
+        shape = tuple(named), tuple(map(type, named.values()))
+        if shape not in self._fitting:
+            self._check(named)
+            given = tuple(key for key, _ in self._keys if named.get(key) is not None)
+            source = self._prelude(given) + self._body
+            self._fitting[shape] = source, sha1(source.encode(), usedforsecurity=False).hexdigest(), given
+        source, digest, given = self._fitting[shape]
+        keys = _flat([named[key] for key in given])
+        count = sum(key.count if isinstance(key, Packed) else 1 for key in keys)
+        return source, digest, [count, *keys, *_flat([named[argument] for argument, _ in self._arguments])]
+
+    def _check(self, named: dict[str, Any]) -> None:
+        problems = [f"{name} is missing" for name in sorted(self._needed) if named.get(name) is None]
+        problems += [f"{name} is not declared in its header" for name in sorted(named.keys() - self._known)]
+        listed = {name for name in named if isinstance(named[name], list | tuple | Packed)}
+        problems += [f"{name} takes a list" for name in sorted(self._several & named.keys() - listed)]
+        problems += [f"{name} takes one" for name in sorted(self._known & listed - self._several)]
+        if problems:
+            raise WrongCall(f"{self.name}: {', '.join(problems)}")
+
+    def _prelude(self, given: tuple[str, ...]) -> str:
+        """Locals for what the header declares, on the script's first line so that the server's line numbers hold."""
+        absent = [key for key, _ in self._keys if key not in given]
+        locals_ = [f"local {','.join(absent)}"] if absent else []
+        for table, words in (("KEYS", given), ("ARGV", [argument for argument, _ in self._arguments])):
+            for place, word in enumerate(words, start=1):
+                rest = table if place == 1 else f"{{unpack({table},{place})}}"
+                value = rest if word in self._several else f"{table}[{place}]"
+                locals_.append(f"local {word}={value}")
+        return self._first_write + ";".join(locals_) + " "
+
+
+def _text(path: Path) -> str:
+    loader = __spec__.loader
+    if isinstance(loader, zipimporter) and path.is_relative_to(loader.archive):
+        return loader.get_data(str(path.relative_to(loader.archive))).decode()
+    return path.read_text()
+
+
+def _code(text: str) -> list[str]:
+    """Its lines, those of comments empty."""
+    return ["" if line.startswith("--") else line.strip() for line in text.splitlines()]
+
+
+def _flat(values: Iterable[Word | Packed | list[Word]]) -> list[Word | Packed]:
+    flat: list[Word | Packed] = []
+    for value in values:
+        if isinstance(value, list | tuple):
+            flat += value
+        else:
+            flat.append(value)
+    return flat

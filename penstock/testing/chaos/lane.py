@@ -1,0 +1,239 @@
+"""One composition on servers of its own, behind gates, that is broken again and again while messages go through it."""
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass, field
+from typing import Any, Final, Self
+
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from penstock.composition.model import Place, Topology
+from penstock.encoding import decoded, encoded
+from penstock.testing.chaos.messages import Account, Routes, message, recognised
+from penstock.testing.chaos.points import Point
+from penstock.testing.chaos.proxy import Blow, Gate, Moment
+from penstock.testing.sandbox import Performer, Rehearsal
+
+LOOK: Final = 0.04
+"""Seconds between two looks at what has come out."""
+QUIET: Final = 0.25
+"""Seconds without a command after which a process has started."""
+STARTED: Final = 10.0
+"""Seconds after which it has started even if it asks on and on."""
+HASTE: Final[dict[str, int]] = {"service_renew": 5}
+"""So that what services do now and then happens in the time of a run."""
+BURST: Final = 5
+"""Messages that are pushed at a time, after one that comes alone."""
+CALM, STOPPED = 0, 99_999
+"""The accounts of what is pushed before any fault: with all processes running, and while one after the other stops."""
+Times = dict[tuple[Place, Place], int]
+
+
+@dataclass
+class Stall:
+    """Seconds in which messages were owed and none came out, at the longest."""
+
+    since: float = field(default_factory=time.monotonic)
+    longest: float = 0.0
+
+    def look(self, *, progress: bool) -> None:
+        now = time.monotonic()
+        self.longest = max(self.longest, now - self.since)
+        if progress:
+            self.since = now
+
+
+class Stage:
+    """``accounts`` are all messages that were pushed here, by the number of the fault that they were pushed for."""
+
+    def __init__(self, topology: Topology, routes: Routes, times: Times) -> None:
+        self._topology, self._routes, self.times = topology, routes, times
+        self._rehearsal = Rehearsal(topology, route=self._open, hasten=HASTE, aof=True, appendfsync="everysec")
+        self._exits = AsyncExitStack()
+        self.gates: dict[str, dict[str, Gate]] = defaultdict(dict)
+        """By process, then by the server that it leads to."""
+        self.accounts: dict[int, Account] = {}
+        self._servers_stand = asyncio.Lock()
+        """Held while one restarts, and by whatever cannot bear that."""
+        self.order = 1
+        """1 where what is new in a list of results is at its head, -1 where it is at the tail."""
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._exits.enter_async_context(self._rehearsal)
+            await self._rehearsal.start()
+            await asyncio.gather(*(self.started(name) for name in self.performers))
+        except BaseException:
+            await self._exits.aclose()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._exits.aclose()
+
+    @property
+    def performers(self) -> dict[str, Performer]:
+        return self._rehearsal.performers
+
+    @property
+    def longest_pause(self) -> float:
+        """Seconds in which a process does all that it does now and then."""
+        services = any(performer.part.service for performer in self.performers.values())
+        return max(HASTE.values()) + 2.0 if services else 2.0
+
+    @property
+    def servers(self) -> Mapping[str, Any]:
+        return self._rehearsal.servers
+
+    def client(self, place: Place) -> "Redis":
+        return self._rehearsal.client(place.server)
+
+    async def _open(self, process: str, port: int) -> str:
+        server = next(host for host, server in self._rehearsal.servers.items() if server.port == port)
+        if server not in self.gates[process]:
+            gate = Gate(port)
+            self.gates[process][server] = await self._exits.enter_async_context(gate)
+        return self.gates[process][server].address
+
+    async def started(self, process: str) -> None:
+        """Wait until a process has asked a server for something, and then for nothing more."""
+        until, gates = time.monotonic() + STARTED, self.gates[process].values()
+        count, quiet = 0, time.monotonic()
+        while time.monotonic() < until:
+            seen = sum(len(gate.seen) for gate in gates)
+            if seen != count:
+                count, quiet = seen, time.monotonic()
+            if count and time.monotonic() - quiet > QUIET:
+                return
+            await asyncio.sleep(LOOK)
+
+    async def push(self, number: int, many: int) -> None:
+        """So many messages more of account ``number``, into each list: the first alone, the others at once."""
+        account = self.accounts.setdefault(number, Account())
+        async with self._servers_stand:
+            await self._push(account, number, many)
+
+    async def _push(self, account: Account, number: int, many: int) -> None:
+        for source in self._routes.sinks:
+            begin = sum(map(len, account.pushed.values()))
+            numbers = list(range(begin, begin + many))
+            account.pushed[source] += numbers
+            words = [message(self._topology.chaos.message, number, each) for each in numbers]
+            redis = self.client(source)
+            await redis.lpush(encoded(source.key), words[0])
+            if words[1:]:
+                await asyncio.sleep(LOOK)
+                await redis.lpush(encoded(source.key), *words[1:])
+
+    async def collect(self) -> int:
+        """Take what has come out, and book it; returns how much that was. A server that is away has nothing."""
+        count = 0
+        for place in self._routes.places:
+            key = encoded(place.key)
+            try:
+                async with self.client(place).pipeline(transaction=True) as transaction:
+                    transaction.lrange(key, 0, -1)
+                    transaction.delete(key)
+                    entries, _ = await transaction.execute()
+            except RedisError:
+                continue
+            for entry in entries[:: -self.order]:
+                known = recognised(entry)
+                if known and known[0] in self.accounts:
+                    self.accounts[known[0]].arrived[place].append(known[1])
+                    count += 1
+        return count
+
+    async def settled(self, number: int, patience: float) -> float:
+        """Wait until all of an account has come out, or nothing for ``patience`` seconds; the longest stall (s)."""
+        account, stall = self.accounts[number], Stall()
+        while account.owed(self._routes, self.times):
+            await asyncio.sleep(LOOK)
+            stall.look(progress=await self.collect() > 0)
+            if time.monotonic() - stall.since > patience:
+                break
+        return stall.longest
+
+    async def settled_all(self, patience: float) -> None:
+        """Wait for what is still missing of any account, or until nothing more comes for ``patience`` seconds."""
+        stall = Stall()
+        accounts = [account for number, account in self.accounts.items() if number != STOPPED]
+        while any(account.owed(self._routes, self.times) for account in accounts):
+            await asyncio.sleep(LOOK)
+            stall.look(progress=await self.collect() > 0)
+            if time.monotonic() - stall.since > patience:
+                return
+        await self.collect()
+
+    async def kill(self, process: str) -> None:
+        """As a power cut would; its registration runs out at once, and nothing starts it again but ``revive``."""
+        performer = self.performers[process]
+        pid = performer.pid
+        await performer.kill()
+        if pid:
+            async with self._servers_stand:
+                await self._rehearsal.forget(performer.part, pid)
+
+    async def revive(self, process: str) -> None:
+        await self.performers[process].start()
+
+    async def command(self, server: str, *words: str | int) -> Any:
+        """Ask a server, by its name in the settings, for something."""
+        async with self._servers_stand:
+            return await self._rehearsal.client(f"{server}/0").execute_command(*words)
+
+    async def restart_server(self, server: str) -> None:
+        async with self._servers_stand:
+            await self._rehearsal.restart_server(server)
+
+    def lists(self) -> list[Place]:
+        """All that services put messages into."""
+        return fed(self._topology)
+
+    async def spoil(self, place: Place) -> Callable[[], Awaitable[None]]:
+        """Put a text where a list should be; returns what mends that."""
+        return await self._rehearsal.spoil(place)
+
+    async def restarted(self, process: str) -> None:
+        await self.performers[process].stop()
+        await self.performers[process].start()
+
+    async def interrupted(self, point: Point, number: int) -> None:
+        """Kill a process at a command of its flow, with messages of account ``number`` in its hands.
+
+        At what it asks for now and then only, whatever it does, it has nothing else in its hands than at other times.
+        """
+
+        async def kill() -> None:
+            await self.kill(point.process)
+
+        gate = self.gates[point.process][point.server]
+        gate.blow = blow = Blow(point.after or point.shape, Moment.BEFORE, act=kill)
+        await self.push(number, 1 + BURST)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(2 * QUIET):
+                await blow.struck.wait()
+        gate.blow = None
+        await self.kill(point.process)
+
+    async def whereabouts(self, lost: set[tuple[int, int]]) -> dict[tuple[int, int], str]:
+        """The list in which a message lies that has not come out, where there is one."""
+        found: dict[tuple[int, int], str] = {}
+        for host in self._rehearsal.servers:
+            redis = self._rehearsal.client(f"{host}/0")
+            async for key in redis.scan_iter(_type="list", count=10_000):
+                entries: list[Any] = await redis.lrange(key, 0, -1)
+                for entry in entries:
+                    known = recognised(entry)
+                    if known in lost:
+                        found[known] = decoded(key)
+        return found
+
+
+def fed(topology: Topology) -> list[Place]:
+    """The lists that services put messages into; a program's MULTI does not roll back, and all know it."""
+    return sorted({end.place for part, end in topology.ends("writes") if part.service and end.role == "out"})

@@ -1,0 +1,154 @@
+"""The ledger of a run of chaos: what was pushed because of each fault, and what has come out."""
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from penstock.composition.model import ID_HERE, Place, Promise, Topology
+from penstock.errors import PenstockError
+
+ID: Final = re.compile(rb"penstock-chaos-(\d+)-(\d+)")
+
+
+@dataclass(frozen=True)
+class Sink:
+    """Where messages come out. ``promise`` and ``ordered`` are the weakest of all parts on the way there."""
+
+    place: Place
+    promise: Promise
+    ordered: bool
+    again: float
+    """Seconds that a message may be on its way where one is delivered again."""
+
+    def weakened(self, other: "Sink") -> "Sink":
+        promise: Promise = "once" if self.promise == other.promise == "once" else "at-least-once"
+        return Sink(self.place, promise, self.ordered and other.ordered, max(self.again, other.again))
+
+
+@dataclass(frozen=True)
+class Routes:
+    """From each list to push to, the sinks that every message must reach."""
+
+    sinks: Mapping[Place, tuple[Sink, ...]]
+
+    @classmethod
+    def of(cls, topology: Topology) -> "Routes":
+        """Raises ``PenstockError`` where the topology does not say enough."""
+        ends = {end.place.key: end.place for _, end in topology.ends("reads", "writes")}
+        chosen = {name for name in (*topology.chaos.into, *topology.chaos.out) if name not in ends}
+        if chosen:
+            raise PenstockError(
+                f"{topology.declared}: chaos: {', '.join(sorted(chosen))}: no part of the composition reads or "
+                f"writes it; expected one of {', '.join(sorted(ends))}"
+            )
+        sources = [ends[name] for name in topology.chaos.into] or [
+            end.place for end in topology.sources() if _begins(topology, end.place)
+        ]
+        wanted = {ends[name] for name in topology.chaos.out} or {end.place for end in topology.sinks()}
+        sinks = {source: tuple(_reached(topology, source, wanted)) for source in sources}
+        if not any(sinks.values()):
+            raise PenstockError(
+                f"{topology.directory}: no list is pushed to whose messages come out at another; say in "
+                "composition.yaml what programs read and write, or name the lists under chaos: into, out"
+            )
+        return cls({source: reached for source, reached in sinks.items() if reached})
+
+    @property
+    def places(self) -> list[Place]:
+        """All sinks, each once."""
+        return sorted({sink.place for sinks in self.sinks.values() for sink in sinks})
+
+
+@dataclass
+class Account:
+    """The messages of one fault: numbers, from 0, by the list that each was pushed to, and what has come of them."""
+
+    pushed: dict[Place, list[int]] = field(default_factory=lambda: defaultdict(list))
+    arrived: dict[Place, list[int]] = field(default_factory=lambda: defaultdict(list))
+
+    def owed(self, routes: Routes, times: Mapping[tuple[Place, Place], int]) -> int:
+        """Copies that have not come out."""
+        return sum(sum(missing.values()) for _, missing in self._missing(routes, times))
+
+    def lost(self, routes: Routes, times: Mapping[tuple[Place, Place], int]) -> list[tuple[Place, int]]:
+        """Where which message is missing, once for every copy."""
+        return [(place, number) for place, missing in self._missing(routes, times) for number in missing.elements()]
+
+    def doubled(self, routes: Routes, times: Mapping[tuple[Place, Place], int], *, broken: bool = False) -> int:
+        """Copies too many; with ``broken`` only those that nobody on the way may make."""
+        total = 0
+        for source, numbers in self.pushed.items():
+            for sink in routes.sinks[source]:
+                if broken and sink.promise != "once":
+                    continue
+                counts, wanted = Counter(self.arrived[sink.place]), times.get((source, sink.place), 1)
+                total += sum(max(counts[number] - wanted, 0) for number in numbers)
+        return total
+
+    def reordered(self, routes: Routes, *, broken: bool = False) -> int:
+        """Messages that first came out behind one that was pushed later; ``broken`` as in ``doubled``."""
+        total = 0
+        for source, numbers in self.pushed.items():
+            for sink in routes.sinks[source]:
+                if not broken or sink.ordered:
+                    ours = set(numbers)
+                    total += _behind(number for number in self.arrived[sink.place] if number in ours)
+        return total
+
+    def _missing(
+        self, routes: Routes, times: Mapping[tuple[Place, Place], int]
+    ) -> Iterable[tuple[Place, Counter[int]]]:
+        for source, numbers in self.pushed.items():
+            for sink in routes.sinks[source]:
+                wanted = times.get((source, sink.place), 1)
+                yield sink.place, Counter(dict.fromkeys(numbers, wanted)) - Counter(self.arrived[sink.place])
+
+
+def message(template: str, account: int, number: int) -> str:
+    """A message that is known wherever its id is found."""
+    return template.replace(ID_HERE, f"penstock-chaos-{account:05d}-{number:04d}")
+
+
+def recognised(entry: bytes) -> tuple[int, int] | None:
+    """The account and the number of the message in ``entry``, or None for what is none of ours."""
+    found = ID.search(entry)
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def _begins(topology: Topology, place: Place) -> bool:
+    """Whether this list is one that outsiders push to; where nobody is said to, every unwritten list is."""
+    declared = topology.outside.writes
+    return not declared or topology.outside.does("writes", place.key)
+
+
+def _reached(topology: Topology, source: Place, wanted: set[Place]) -> Iterable[Sink]:
+    """Of several ways to the same place, each may weaken what is promised there."""
+    ways: dict[Place, Sink] = {source: Sink(source, "once", True, 0)}
+    frontier = [source]
+    while frontier:
+        way = ways[frontier.pop()]
+        for part, taken in topology.at(way.place, "reads"):
+            if taken.role != "in":
+                continue
+            ordered = way.ordered and part.ordered
+            promise: Promise = "once" if way.promise == part.promise == "once" else "at-least-once"
+            for end in part.using("writes"):
+                if end.kind == "list" and end.role == "out" and end.place != source:
+                    found = Sink(end.place, promise, ordered, max(way.again, part.again))
+                    known = ways.get(end.place)
+                    ways[end.place] = found.weakened(known) if known else found
+                    if ways[end.place] != known:
+                        frontier.append(end.place)
+    return [sink for place, sink in ways.items() if place in wanted and place != source]
+
+
+def _behind(numbers: Iterable[int]) -> int:
+    count, highest, seen = 0, -1, set[int]()
+    for number in numbers:
+        if number not in seen:
+            seen.add(number)
+            count += number < highest
+            highest = max(highest, number)
+    return count

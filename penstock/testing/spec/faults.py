@@ -1,0 +1,208 @@
+"""What is broken while messages are on their way, and mended again."""
+
+import asyncio
+import signal
+import time
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Final, TypeVar
+
+from redis.asyncio import Redis
+from redis.exceptions import ConnectionError, TimeoutError
+
+from penstock.composition.model import Part, Place
+from penstock.encoding import decoded, encoded
+from penstock.errors import PenstockError
+from penstock.keys import Keys
+from penstock.testing.sandbox import Performer, Rehearsal
+from penstock.testing.spec.declared import Fault
+from penstock.testing.spec.injection import Aim
+from penstock.testing.spec.keys import Places
+
+START: Final = 30.0
+"""Seconds until a service that was started counts as not coming up."""
+LOOK: Final = 0.05
+"""Seconds between two looks."""
+OBEYED: Final = (0, -signal.SIGTERM, 128 + signal.SIGTERM)
+"""How a process may end that was asked to: by itself, or by the signal (a shell's too)."""
+R = TypeVar("R")
+
+
+class Unexpected(PenstockError):
+    """A trial cannot go on."""
+
+
+class Faults:
+    """Breaks and mends the processes and servers of ``rehearsal``."""
+
+    def __init__(self, rehearsal: Rehearsal, places: Places, aim: Aim | None = None) -> None:
+        self._rehearsal, self._places, self._aim = rehearsal, places, aim
+        self._starts: Counter[str] = Counter()
+        self._began = time.monotonic()
+        self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self.injected: list[tuple[Fault, float]] = []
+        """What has been broken, and how many seconds after the start."""
+        self.restarted: list[Part] = []
+
+    async def start_all(self) -> None:
+        """Start all processes, and wait until those that register have done so."""
+        parts = [performer.part for performer in self._rehearsal.performers.values()]
+        self._starts.update(part.name for part in parts)
+        await self._rehearsal.start()
+        self._began = time.monotonic()
+        namespaces = Counter(part.namespace for part in parts)
+        for part in parts:
+            await self._registered(part, set(), namespaces[part.namespace])
+
+    @property
+    def struck(self) -> list[Fault]:
+        return [fault for fault, _ in self.injected]
+
+    @asynccontextmanager
+    async def held(self, place: Place) -> AsyncIterator["Redis"]:
+        """A client of the server there, which is not broken meanwhile, nor the key spoiled."""
+        redis = self._rehearsal.client(place.server)
+        async with self._locks[place.server.partition("/")[0]], self._locks[str(place)]:
+            await _answered(redis.ping)
+            yield redis
+
+    def crashed(self) -> str | None:
+        """A process that has ended by itself, and not well, although nothing was broken yet."""
+        if self.injected:
+            return None
+        performers = self._rehearsal.performers.items()
+        return next((name for name, performer in performers if performer.starts > self._starts[name]), None)
+
+    async def begin(self, fault: Fault) -> "asyncio.Task[None]":
+        """Returns when it is broken; the task ends when it is mended."""
+        struck = asyncio.Event()
+        injection = asyncio.create_task(self.inject(fault, struck))
+        broken = asyncio.create_task(struck.wait())
+        try:
+            await asyncio.wait({injection, broken}, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            injection.cancel()
+            raise
+        finally:
+            broken.cancel()
+        return injection
+
+    async def inject(self, fault: Fault, struck: asyncio.Event | None = None) -> None:
+        """Break it at its time, which ``struck`` hears of, and mend it. Raises ``Unexpected``."""
+        struck = struck or asyncio.Event()
+        if fault.seen:
+            await self._until_seen(*fault.seen)
+        if fault.verb in ("kill", "stop", "pause", "every"):
+            await getattr(self, f"_{fault.verb}")(fault, self._rehearsal.performers[fault.target], struck)
+        elif fault.verb == "spoil":
+            await self._spoil(fault, self._places.find(fault.target), struck)
+        else:
+            await getattr(self, f"_{fault.verb}")(fault, self._places.host(fault.target), struck)
+
+    async def _broken(self, fault: Fault, struck: asyncio.Event) -> None:
+        """For as long as the fault lasts."""
+        self._note(fault)
+        struck.set()
+        await asyncio.sleep(fault.lasts)
+
+    def _note(self, fault: Fault) -> None:
+        self.injected.append((fault, time.monotonic() - self._began))
+
+    async def _kill(self, fault: Fault, performer: Performer, struck: asyncio.Event) -> None:
+        pid, before = performer.pid, await self._registrations(performer.part)
+        await performer.kill()
+        await self._broken(fault, struck)
+        await self._forget(performer, pid)
+        await self._start(performer, before)
+
+    async def _forget(self, performer: Performer, pid: int | None) -> None:
+        if pid:
+            await _answered(lambda: self._rehearsal.forget(performer.part, pid))
+
+    async def _every(self, fault: Fault, performer: Performer, struck: asyncio.Event) -> None:
+        async def kill() -> None:
+            pid = performer.pid
+            await performer.kill()
+            await self._forget(performer, pid)
+
+        if self._aim is None:
+            raise Unexpected(f"{fault}: no point is named to strike")
+        before = await self._registrations(performer.part)
+        self._note(fault)
+        self.restarted.append(performer.part)
+        await self._aim.happen(performer, kill, struck)
+        struck.set()
+        if performer.pid is None:
+            await self._start(performer, before)
+
+    async def _stop(self, fault: Fault, performer: Performer, struck: asyncio.Event) -> None:
+        before = await self._registrations(performer.part)
+        status = await performer.stop()
+        if status not in OBEYED:
+            raise Unexpected(f"{performer.name} was asked to stop, and ended with status {status}")
+        await self._broken(fault, struck)
+        await self._start(performer, before)
+
+    async def _pause(self, fault: Fault, performer: Performer, struck: asyncio.Event) -> None:
+        performer.send(signal.SIGSTOP)
+        await self._broken(fault, struck)
+        performer.send(signal.SIGCONT)
+
+    async def _restart(self, fault: Fault, host: str, struck: asyncio.Event) -> None:
+        server = self._rehearsal.servers[host]
+        async with self._locks[host]:
+            await asyncio.to_thread(server.kill)
+            await self._broken(fault, struck)
+            await asyncio.to_thread(server.start)
+            await _answered(self._rehearsal.client(f"{host}/0").ping)
+
+    async def _flush(self, fault: Fault, host: str, struck: asyncio.Event) -> None:
+        await _answered(self._rehearsal.client(f"{host}/0").script_flush)
+        await self._broken(fault, struck)
+
+    async def _spoil(self, fault: Fault, place: Place, struck: asyncio.Event) -> None:
+        async with self._locks[str(place)]:
+            mend = await self._rehearsal.spoil(place)
+            await self._broken(fault, struck)
+            await mend()
+
+    async def _start(self, performer: Performer, before: set[str]) -> None:
+        self._starts[performer.name] += 1
+        self.restarted.append(performer.part)
+        await performer.start()
+        await self._registered(performer.part, before, 1)
+
+    async def _registered(self, part: Part, before: set[str], count: int) -> None:
+        """Wait until so many that were not there ``before`` have registered in the namespace of ``part``."""
+        until = time.monotonic() + START
+        while part.namespace and len(await self._registrations(part) - before) < count:
+            if crashed := self.crashed():
+                raise Unexpected(f"{crashed} ended as it started")
+            if time.monotonic() > until:
+                raise Unexpected(f"{part.name} did not register within {START:g} s")
+            await asyncio.sleep(LOOK)
+
+    async def _registrations(self, part: Part) -> set[str]:
+        if part.namespace is None:
+            return set()
+        redis, keys = self._rehearsal.registry(part), Keys(part.namespace)
+        ids = [decoded(id) for id in await _answered(lambda: redis.lrange(encoded(keys.ids), 0, -1))]
+        there = [await _answered(partial(redis.exists, encoded(keys.instance(id)))) for id in ids]
+        return {id for id, exists in zip(ids, there, strict=True) if exists}
+
+    async def _until_seen(self, key: str, count: int) -> None:
+        place = self._places.find(key)
+        redis = self._rehearsal.client(place.server)
+        while await _answered(lambda: redis.llen(encoded(place.key))) < count:
+            await asyncio.sleep(LOOK / 10)
+
+
+async def _answered(call: Callable[[], Awaitable[R]]) -> R:
+    """What the server says, as soon as it is there."""
+    while True:
+        try:
+            return await call()
+        except (ConnectionError, TimeoutError):
+            await asyncio.sleep(LOOK)

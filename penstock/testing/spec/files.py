@@ -1,0 +1,122 @@
+"""Test files, read and checked against the composition that they are for."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+from pydantic import ValidationError
+
+from penstock import yaml_documents
+from penstock.composition.declared import line_of
+from penstock.composition.files import read
+from penstock.composition.model import Topology
+from penstock.errors import PenstockError, Problem, SettingsError
+from penstock.testing.spec import Trial
+from penstock.testing.spec.declared import File, Test
+from penstock.testing.spec.fitting import Location, mistakes, started, unknown_processes
+from penstock.testing.spec.keys import Places
+from penstock.validation import expected
+
+TESTS: Final = "tests"
+"""The folder of the test files in that of the composition."""
+OURS: Final = ("tests", "list", "one", "messages", "[key]")
+"""Steps on the way to a mistake that need not be told, or that are not in the file."""
+
+
+def find(given: Path) -> list[Path]:
+    """The test files of a composition, or of all compositions in a folder; or the one that ``given`` is.
+
+    Raises ``PenstockError`` where there are none.
+    """
+    if given.is_file() and given.absolute().parent.name == TESTS:
+        return [given]
+    for pattern in (f"{TESTS}/*.y*ml", f"*/{TESTS}/*.y*ml"):
+        if found := sorted(given.glob(pattern)):
+            return found
+    expected = f"expected a composition with {TESTS}/*.yaml in it, a folder of such, or one of these files"
+    raise PenstockError(f"{given}: {'no tests are here' if given.exists() else 'is not there'}; {expected}")
+
+
+def read_all(files: list[Path]) -> list[Trial]:
+    """The tests of ``files``. Raises ``SettingsError`` with all that is wrong with them and with their compositions."""
+    problems, found, compositions = list[Problem](), list[Trial](), dict[Path, Topology]()
+    for file in dict.fromkeys(files):
+        directory = file.absolute().parent.parent if file.parent == Path() else file.parent.parent
+        if directory not in compositions:
+            compositions[directory] = read(directory)
+            problems += compositions[directory].problems
+        found += _trials(file, directory, compositions[directory], problems)
+    if problems:
+        raise SettingsError(problems)
+    return found
+
+
+def _trials(file: Path, directory: Path, topology: Topology, problems: list[Problem]) -> Iterator[Trial]:
+    """Those in which nothing is wrong; the rest goes to ``problems``."""
+    node, tests = _declared(file, problems)
+    names = [test.name for test in tests]
+    for number, test in enumerate(tests):
+        at: Location = ("tests", number)
+        wrong = list(unknown_processes(test, topology.parts))
+        processes = started(test, topology.parts)
+        places = Places(topology.parts, processes)
+        if not processes:
+            wrong.append((("name",), "there is no process to start: expected a Procfile, or name props files"))
+        if test.name in names[:number]:
+            wrong.append((("name",), f"another test is called {test.name!r}"))
+        if not wrong:
+            wrong += mistakes(test, processes, places, directory)
+        problems += [_problem(file, node, (*at, *more), why) for more, why in wrong]
+        line = line_of(node, at) or 1
+        yield Trial(test, replace(topology, parts=processes), places, directory, file, line)
+
+
+def _declared(file: Path, problems: list[Problem]) -> tuple[Any, list[Test]]:
+    """The file's nodes, by which lines are found, and its tests."""
+    try:
+        text = file.read_text()
+        node = yaml.compose(text, Loader=yaml_documents.Bounded)
+        content = yaml_documents.load(text)
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        words, line = yaml_documents.fault(error)
+        problems.append(Problem(f"not YAML: {words}", str(file), line))
+        return None, []
+    problems += [Problem("is there twice", str(file), line, key) for key, line in _doubled(node)]
+    try:
+        declared = File.model_validate(content)
+    except ValidationError as error:
+        for detail in error.errors(include_url=False):
+            extra = (detail["ctx"]["key"],) if detail["type"] == "unknown_key" else ()
+            problems.append(_problem(file, node, (*detail["loc"], *extra), expected(detail)))
+        return node, []
+    usual = {"processes": declared.processes, "within": declared.within}
+    return node, [
+        test.model_copy(
+            update={
+                **{name: value for name, value in usual.items() if getattr(test, name) is None},
+                "environ": declared.environ | test.environ,
+            }
+        )
+        for test in declared.tests
+    ]
+
+
+def _problem(file: Path, node: Any, at: Location, why: str) -> Problem:
+    names = [step for step in at if isinstance(step, str) and step not in OURS]
+    return Problem(why, str(file), line_of(node, at), ".".join(names) or None)
+
+
+def _doubled(node: Any) -> Iterator[tuple[str, int]]:
+    """Keys that their object has already, and the line: YAML would take the last one only."""
+    if isinstance(node, yaml.MappingNode):
+        seen = set[str]()
+        for key, value in node.value:
+            if key.value in seen:
+                yield key.value, key.start_mark.line + 1
+            seen.add(key.value)
+            yield from _doubled(value)
+    elif isinstance(node, yaml.SequenceNode):
+        for value in node.value:
+            yield from _doubled(value)

@@ -1,0 +1,146 @@
+"""What was expected of a list against what is in it: the differences, as a person would tell them."""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from penstock.testing.spec.declared import Expectation, Messages
+from penstock.testing.spec.schema import json_path
+
+Read = Callable[[Messages], list[bytes]]
+SHOWN: Final = 5
+"""Messages that a difference shows; of more it says how many."""
+WIDE: Final = 160
+"""Characters that are shown of a message."""
+
+
+def differences(expected: Expectation, got: list[bytes], read: Read) -> list[str]:
+    """Lines, of which those that explain the one before are indented; ``got`` is oldest first."""
+    told = list[str]()
+    if expected.equal is not None:
+        told += _equal(read(expected.equal), got)
+    if expected.any_order is not None:
+        wanted = read(expected.any_order)
+        told += _compared("in any order", wanted, got, Counter(wanted) - Counter(got), Counter(got) - Counter(wanted))
+    if expected.at_least_once is not None:
+        wanted = read(expected.at_least_once)
+        foreign = Counter(each for each in got if each not in set(wanted))
+        told += _compared("each at least once", wanted, got, Counter(set(wanted) - set(got)), foreign)
+    if expected.contains is not None:
+        wanted = read(expected.contains)
+        told += _compared("among others", wanted, got, Counter(wanted) - Counter(got), Counter())
+    if expected.matches is not None:
+        told += _each(expected.matches, got, _matches)
+    if expected.json_ is not None:
+        told += _each(expected.json_, got, _has)
+    if expected.count is not None and len(got) != expected.count:
+        told += [f"expected {messages(expected.count)}, got {len(got):,}", *_listed("got", got)]
+    if expected.at_least is not None and len(got) < expected.at_least:
+        told += [f"expected at least {messages(expected.at_least)}, got {len(got):,}", *_listed("got", got)]
+    return told
+
+
+def messages(count: int) -> str:
+    return {0: "no message", 1: "1 message"}.get(count, f"{count:,} messages")
+
+
+def shown(message: bytes) -> str:
+    """A message as a terminal may have it, in quotes, cut in the middle where it is long."""
+    text = json.dumps(message.decode(errors="backslashreplace"), ensure_ascii=False)
+    text = "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
+    half = WIDE // 2
+    return text if len(text) <= WIDE else f"{text[:half]} … {text[-half:]} ({len(message):,} bytes)"
+
+
+def _equal(wanted: list[bytes], got: list[bytes]) -> list[str]:
+    missing, extra = Counter(wanted) - Counter(got), Counter(got) - Counter(wanted)
+    told = _compared("in this order", wanted, got, missing, extra)
+    place = next((place for place, pair in enumerate(zip(wanted, got, strict=False)) if pair[0] != pair[1]), None)
+    if place is None:
+        return told
+    first = told or [f"expected {messages(len(wanted))}, in this order; they came in another"]
+    return [
+        *first,
+        f"  first difference at message {place + 1}",
+        f"    expected {shown(wanted[place])}",
+        f"    got      {shown(got[place])}",
+    ]
+
+
+def _compared(
+    how: str, wanted: list[bytes], got: list[bytes], missing: Counter[bytes], extra: Counter[bytes]
+) -> list[str]:
+    """``missing`` and ``extra`` are what makes the difference."""
+    if not missing and not extra:
+        return []
+    head = f"expected {messages(len(wanted))}, {how}; got {len(got):,}"
+    known = set(wanted)
+    doubled = [each for each in extra.elements() if each in known]
+    foreign = [each for each in extra.elements() if each not in known]
+    return [
+        head,
+        *_listed("missing", list(missing.elements())),
+        *_listed("too many", doubled),
+        *_listed("not expected", foreign),
+    ]
+
+
+def _listed(title: str, found: list[bytes]) -> Iterator[str]:
+    if found:
+        yield f"  {title}: {len(found):,}"
+        yield from (f"    {shown(each)}" for each in found[:SHOWN])
+        if len(found) > SHOWN:
+            yield f"    … and {len(found) - SHOWN:,} more"
+
+
+def _each(wanted: Any, got: list[bytes], fault: Callable[[Any, bytes], str | None]) -> Iterator[str]:
+    """``wanted`` is for every message of at least one, or a list with one for each."""
+    if isinstance(wanted, list) and len(wanted) != len(got):
+        yield f"expected {messages(len(wanted))}, got {len(got):,}"
+        yield from _listed("got", got)
+        return
+    if not got and not isinstance(wanted, list):
+        yield "expected 1 message at least, got none"
+        return
+    wants = wanted if isinstance(wanted, list) else [wanted] * len(got)
+    faults = [
+        (place, each, why)
+        for place, (want, each) in enumerate(zip(wants, got, strict=True), start=1)
+        if (why := fault(want, each))
+    ]
+    if faults:
+        yield f"{len(faults):,} of {messages(len(got))} not as expected"
+        for place, each, why in faults[:SHOWN]:
+            yield f"  message {place}: {why}"
+            yield f"    got {shown(each)}"
+        if len(faults) > SHOWN:
+            yield f"  … and {len(faults) - SHOWN:,} more"
+
+
+def _matches(pattern: str, message: bytes) -> str | None:
+    text = message.decode(errors="surrogateescape")
+    return None if re.search(pattern, text) else f"expected {_told(pattern)} to be found in it"
+
+
+def _has(wanted: dict[str, Any], message: bytes) -> str | None:
+    try:
+        document = json.loads(message)
+    except ValueError as error:
+        return f"expected JSON: {error}"
+    for path, value in wanted.items():
+        found = [match.value for match in json_path(path).find(document)]
+        if not any(_same(each, value) for each in found):
+            instead = ", ".join(map(_told, found[:SHOWN])) or "nothing"
+            return f"expected {path} to be {_told(value)}, got {instead}"
+    return None
+
+
+def _same(one: Any, other: Any) -> bool:
+    """As in JSON: 1 is 1.0, but not true."""
+    return bool(one == other) and isinstance(one, bool) == isinstance(other, bool)
+
+
+def _told(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)

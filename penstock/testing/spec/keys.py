@@ -1,0 +1,49 @@
+"""Keys as a test names them: by themselves, or with their server, ``KEY @ HOST:PORT``."""
+
+from collections.abc import Iterable
+from typing import Final
+
+from penstock.composition.files import HERE
+from penstock.composition.model import Part, Place
+from penstock.testing.sandbox import host_of
+from penstock.testing.spec.schema import did_you_mean
+
+AT: Final = " @ "
+ONLY: Final = "server"
+"""The server of a composition that has one only."""
+
+
+class Places:
+    """Where the keys of a composition are; of its processes only those that are ``started`` have their servers."""
+
+    def __init__(self, parts: Iterable[Part], started: Iterable[Part]) -> None:
+        self._known: dict[str, set[Place]] = {}
+        for end in (end for part in parts for end in part.ends if end.kind == "list"):
+            self._known.setdefault(end.key, set()).add(end.place)
+        ends = (end for part in started for end in part.ends)
+        self.hosts = sorted({host_of(HERE), *(host_of(end.url) for end in ends)})
+
+    def find(self, text: str) -> Place:
+        """Raises ``ValueError``, saying what was expected."""
+        key, at, server = text.rpartition(AT)
+        if at:
+            host, _, database = server.partition("/")
+            return Place(key, f"{self.host(host)}/{database or 0}")
+        found = [place for place in self._known.get(text, ()) if place.server.partition("/")[0] in self.hosts]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise ValueError(f"{text} is on {' and '.join(place.server for place in sorted(found))}: add {AT}SERVER")
+        if text in self._known:
+            where = ", ".join(place.server for place in self._known[text])
+            raise ValueError(f"{text} is on {where}, which no process of this test uses")
+        hint = did_you_mean(text, sorted(self._known))
+        raise ValueError(f"no process is known to use {text}: {hint}; any other key with its server: {text}{AT}SERVER")
+
+    def host(self, name: str) -> str:
+        """Of a server: host and port, as the settings have them. Raises ``ValueError``."""
+        if name == ONLY and len(self.hosts) == 1:
+            return self.hosts[0]
+        if name not in self.hosts:
+            raise ValueError(f"no process of this test uses the server {name}: expected {' or '.join(self.hosts)}")
+        return name

@@ -1,0 +1,195 @@
+"""One run of a trial: its processes are started, its steps carried out, and what came of them judged."""
+
+import asyncio
+import time
+from contextlib import AsyncExitStack
+from math import inf
+from typing import Any, Final
+
+from redis.exceptions import RedisError, ResponseError
+
+from penstock.composition.model import Place
+from penstock.encoding import encoded
+from penstock.errors import PenstockError
+from penstock.testing.chaos.lane import HASTE
+from penstock.testing.sandbox import Rehearsal
+from penstock.testing.spec import Outcome, Trial
+from penstock.testing.spec.declared import WITHIN, Expectation, Step
+from penstock.testing.spec.faults import LOOK, Faults
+from penstock.testing.spec.injection import PATIENCE, Aim
+from penstock.testing.spec.judge import differences, messages
+
+BATCH: Final = 500
+"""Messages that one LPUSH carries."""
+PORTIONS: Final = 6
+"""Parts in which messages are pushed while a point is to be struck."""
+REREAD: Final = 0.5
+"""Seconds after which lists are read again whose lengths are what they were."""
+AWAKE: Final = 1.0
+"""Seconds without a change after which a program that was started again, and registers nowhere, counts as awake."""
+LAST_LINES: Final = 12
+"""Of each process's log."""
+
+
+async def play(trial: Trial) -> Outcome:
+    """Run a trial to its end, which leaves nothing behind."""
+    began = time.monotonic()
+    told, faults, logs = list[str](), list[str](), dict[str, list[str]]()
+    aim = Aim(trial.strike) if trial.strike else None
+    try:
+        async with AsyncExitStack() as exits:
+            aof = any(fault.verb == "restart" for step in trial.test.steps for fault in step.faults)
+            route = (await exits.enter_async_context(aim)).route if aim else None
+            rehearsal = Rehearsal(trial.topology, route=route, hasten=HASTE if aim else {}, aof=aof)
+            await exits.enter_async_context(rehearsal)
+            one = _Play(trial, rehearsal, aim)
+            told = await one.perform()
+            faults = [f"{fault}, {at:.2f} s after the start" for fault, at in one.faults.injected]
+            if told:
+                logs = {name: each.said().splitlines()[-LAST_LINES:] for name, each in rehearsal.performers.items()}
+    except PenstockError as error:
+        told = [str(error)]
+    seen, met = (frozenset(aim.found), aim.met) if aim else (frozenset(), True)
+    return Outcome(trial, time.monotonic() - began, told, faults, logs, seen, met)
+
+
+class _Play:
+    """One run of a trial's steps on a rehearsal."""
+
+    def __init__(self, trial: Trial, rehearsal: Rehearsal, aim: Aim | None) -> None:
+        self._trial, self._rehearsal, self._places, self._aim = trial, rehearsal, trial.places, aim
+        self.faults = Faults(rehearsal, trial.places, aim)
+        self._pushed: dict[str, list[bytes]] = {}
+
+    async def perform(self) -> list[str]:
+        """What differs from what is expected in the first step that fails."""
+        try:
+            await self.faults.start_all()
+            if self._aim:
+                await self._aim.begin(self._rehearsal)
+        except PenstockError as error:
+            return [str(error)]
+        steps = self._trial.test.steps
+        for number, step in enumerate(steps, start=1):
+            try:
+                told = await self._step(self._aimed(number - 1, step))
+            except (PenstockError, RedisError) as error:
+                told = [str(error)]
+            if told:
+                return told if len(steps) == 1 else [f"step {number} of {len(steps)}:", *(f"  {line}" for line in told)]
+        if self._aim:
+            await self._aim.end(self._rehearsal.performers[self._aim.strike.process])
+        return []
+
+    def _aimed(self, number: int, step: Step) -> Step:
+        """Return the step with no fault at every point but the one that this run is for."""
+        aim = self._aim.strike if self._aim else None
+        ours = aim is not None and aim.step == number and (aim.point is not None or aim.stops)
+        faults = [
+            fault.model_copy(update={"every": aim.process}) if fault.every and aim else fault
+            for place, fault in enumerate(step.faults)
+            if not fault.every or (ours and aim and place == aim.place)
+        ]
+        return step.model_copy(update={"faults": faults})
+
+    async def _step(self, step: Step) -> list[str]:
+        within = step.within or self._trial.test.within or WITHIN
+        deadline = time.monotonic() + within
+        if self._aim:
+            self._aim.patience = min(PATIENCE, within / 2)
+        try:
+            async with asyncio.timeout(within):
+                await self._carry(step)
+        except TimeoutError:
+            never = [fault for fault in step.faults if fault not in self.faults.struck]
+            told = [f"{fault} did not come about within {within:g} s" for fault in never]
+            return [*(told or [f"not all was pushed and mended within {within:g} s"]), *await self._judge(step)]
+        return await self._until_as_expected(step, deadline)
+
+    async def _carry(self, step: Step) -> None:
+        """Push all, break what is to be broken on the way, and mend it."""
+        tasks = [asyncio.create_task(self.faults.inject(fault)) for fault in step.faults if fault.seen]
+        faults = sorted((fault for fault in step.faults if not fault.seen), key=lambda fault: fault.count)
+        try:
+            count = 0
+            for key, given in step.push.items():
+                found = given.read(self._trial.directory, {})
+                total = len(found)
+                while found:
+                    while faults and faults[0].count <= count:
+                        tasks.append(await self.faults.begin(faults.pop(0)))
+                    most = int(min([self._portion(total), *(fault.count - count for fault in faults[:1])]))
+                    batch, found = found[:most], found[most:]
+                    await self._push(key, batch)
+                    count += len(batch)
+                    if self._aim:
+                        await self._aim.pace()
+            tasks += [await self.faults.begin(fault) for fault in faults]
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    def _portion(self, total: int) -> int:
+        """Return how many of ``total`` messages are pushed at once: not all, while a point is to be struck."""
+        return max(1, total // PORTIONS) if self._aim and self._aim.blow else BATCH
+
+    async def _push(self, key: str, batch: list[bytes]) -> None:
+        place = self._places.find(key)
+        async with self.faults.held(place) as redis:
+            await redis.lpush(encoded(place.key), *batch)
+        self._pushed.setdefault(key, []).extend(batch)
+
+    async def _until_as_expected(self, step: Step, deadline: float) -> list[str]:
+        """What differs in the end, when nothing moves any more; until the deadline it may still become right."""
+        programs = any(part.namespace is None for part in self.faults.restarted)
+        quiet = max(self._trial.test.quiet, AWAKE if programs else 0)
+        last: list[int] = []
+        since = judged = -inf
+        while True:
+            now = time.monotonic()
+            if crashed := self.faults.crashed():
+                return [f"{crashed} ended by itself, before anything was broken", *await self._judge(step)]
+            lengths = [await self._length(place) for place in self._watched(step)]
+            if lengths != last:
+                last, since, judged = lengths, now, -inf
+            if now >= deadline or (now - since >= quiet and now - judged >= REREAD):
+                judged = now
+                told = await self._judge(step)
+                if not told or now >= deadline:
+                    return told
+            await asyncio.sleep(LOOK)
+
+    async def _judge(self, step: Step) -> list[str]:
+        told = list[str]()
+        for key, expected in step.expect.items():
+            told += [f"{key}: {line}" if line[0] != " " else line for line in await self._compared(key, expected)]
+        expected_places = [self._places.find(key) for key in step.expect]
+        for place, name in self._taken().items():
+            length = await self._length(place)
+            if length and place not in expected_places:
+                told.append(f"{place.key}: {messages(length)} left in it, for {name}")
+        return told
+
+    async def _compared(self, key: str, expected: Expectation) -> list[str]:
+        place = self._places.find(key)
+        try:
+            got: list[Any] = await self._rehearsal.client(place.server).lrange(encoded(place.key), 0, -1)
+        except ResponseError as error:
+            return [f"cannot be read as a list: {error}"]
+        return differences(expected, got[::-1], lambda given: given.read(self._trial.directory, self._pushed))
+
+    def _taken(self) -> dict[Place, str]:
+        """What the processes take messages from and keep them in, and who that is: empty when all is done."""
+        parts = self._trial.topology.parts
+        return {end.place: part.name for part in parts for end in part.using("reads", "keeps") if end.kind == "list"}
+
+    def _watched(self, step: Step) -> list[Place]:
+        ends = (end for part in self._trial.topology.parts for end in part.ends if end.kind == "list")
+        return list(dict.fromkeys([*map(self._places.find, step.expect), *(end.place for end in ends)]))
+
+    async def _length(self, place: Place) -> int:
+        try:
+            return int(await self._rehearsal.client(place.server).llen(encoded(place.key)))
+        except ResponseError:
+            return 0  # no list; whoever expects one will hear of it

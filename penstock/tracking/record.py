@@ -1,0 +1,148 @@
+"""Tracked messages: finding one by what people call it, and giving it more time."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import isfinite
+from typing import Any, Final, Literal
+
+from redis.asyncio import Redis
+
+from penstock.atomic import Snapshot
+from penstock.encoding import decoded, encoded
+from penstock.errors import Stale
+from penstock.keys import Keys
+from penstock.script import LUA, Script
+from penstock.tracking.correlation import named
+
+touch_script: Final = Script.read(LUA / "touch.lua")
+
+By = Literal["either", "xid", "id"]
+"""What a word is that names a message."""
+
+UNTAKEN: Final = 1e12
+"""Scores of ``Keys.deadlines`` from here on are no deadlines: the message waits untaken, and the rest is its number."""
+
+LONGEST: Final = 366 * 86400
+"""Seconds that a message can be given at a time."""
+
+DELAYED: Final = 10_000
+"""How many of the delayed are looked through for an xid, those due first."""
+
+CHUNK: Final = 1000
+
+
+async def touch(redis: "Redis", keys: Keys, id: str, seconds: float | None = None, attempt: str = "") -> float | None:
+    """Move the deadline of message ``id`` to so many seconds from now, unless it is later already; returns it.
+
+    ``seconds`` is the policy's messageTimeout where it is None. The record lives long enough for what may follow.
+    Return None if no such message is in flight. Raise ``Stale`` if it is in an attempt after ``attempt``, which is any
+    one if empty, and ``ValueError`` for a time that is none.
+    """
+    if seconds is not None and not (isfinite(seconds) and 0 < seconds <= LONGEST):
+        raise ValueError(f"{seconds!r} is no time to give: expected seconds above 0, at most {LONGEST:,}")
+    record = encoded(keys.message(id))
+    xid = await redis.hget(record, "xid")  # never changes while the message lives
+    deadline = await touch_script(
+        redis,
+        record=record,
+        deadlines=encoded(keys.deadlines),
+        policy=encoded(keys.policy),
+        **{name: encoded(key) for name, key in keys.telling.items()},
+        touched=encoded(keys.metric("touched")),
+        xid=None if xid is None else encoded(keys.xid(decoded(xid))),
+        id=id,
+        seconds="" if seconds is None else repr(float(seconds)),
+        attempt=attempt,
+    )
+    if deadline == b"":
+        raise Stale(f"attempt {attempt} of message {id} of {keys.namespace} is over: a younger one is under way")
+    return None if deadline is None else float(deadline)
+
+
+@dataclass(frozen=True)
+class Found:
+    """A message that people ask for, and others that are called the same."""
+
+    id: str
+    others: tuple[str, ...] = ()
+    """Younger ones in flight, or due later, with the same xid; the oldest of them first."""
+    namesake: str = ""
+    """The id of another tracked message, if the number that was taken for an xid is one."""
+
+
+async def find(redis: "Redis", keys: Keys, word: str, by: By = "either") -> Found | None:
+    """Return the tracked message (or the tombstone of one) that ``word`` names; None if no message is tracked so.
+
+    As with ``done``: a number is the xid of the oldest message in flight that has it, else an id; ``by`` says which.
+    A message may also be named by itself, byte for byte.
+    """
+    id = canonical(word)
+    is_id = by != "xid" and is_number(word) and await _is_id(redis, keys, id)
+    if by == "id":
+        return Found(id) if is_id else None
+    xids = xids_of(word)
+    for xid in xids:
+        if found := await _by_xid(redis, keys, xid):
+            return replace(found, namesake=id) if is_id and found.id != id else found
+    return Found(id) if is_id else await _delayed(redis, keys, xids)
+
+
+async def _is_id(redis: "Redis", keys: Keys, id: str) -> bool:
+    async with Snapshot(redis) as snapshot:
+        snapshot.exists(encoded(keys.message(id)))
+        snapshot.zscore(encoded(keys.deadlines), id)
+        snapshot.zscore(encoded(keys.delayed), id)
+        exists, deadline, delivery = await snapshot.execute()
+    return bool(exists) or deadline is not None or delivery is not None
+
+
+async def _by_xid(redis: "Redis", keys: Keys, xid: str) -> Found | None:
+    chain = texts(await redis.hgetall(encoded(keys.xid(xid))))
+    if "id" not in chain:
+        return None
+    others, id = list[str](), chain["id"]
+    while (id := chain.get(f"next:{id}", "")) and id not in others:
+        others.append(id)
+    return Found(chain["id"], tuple(others))
+
+
+async def _delayed(redis: "Redis", keys: Keys, xids: Sequence[str]) -> Found | None:
+    """Messages that were not delivered yet have no record of their xid."""
+    found: list[str] = []
+    for start in range(0, DELAYED, CHUNK):
+        ids = await redis.zrange(encoded(keys.delayed), start, start + CHUNK - 1)
+        async with redis.pipeline(transaction=False) as wire:
+            for id in ids:
+                wire.hget(encoded(keys.message(decoded(id))), "xid")
+            replies = await wire.execute()
+        found += [decoded(id) for id, xid in zip(ids, replies, strict=True) if xid and decoded(xid) in xids]
+        if len(ids) < CHUNK:
+            break
+    return Found(found[0], tuple(found[1:])) if found else None
+
+
+def is_number(word: str) -> bool:
+    return word.isascii() and word.isdigit()
+
+
+def canonical(word: str) -> str:
+    """A number as ids and the xids of numbers are written, without leading zeros; any other word as it is."""
+    return (word.lstrip("0") or "0") if is_number(word) else word
+
+
+def xids_of(word: str) -> tuple[str, ...]:
+    """Return the xids that ``word`` may stand for: itself, or that of a message that is no more than ``word``."""
+    return tuple(dict.fromkeys((word, canonical(word), decoded(named(encoded(word)).xid))))
+
+
+def texts(fields: Mapping[Any, Any]) -> dict[str, str]:
+    return {decoded(name): decoded(value) for name, value in fields.items()}
+
+
+def number(text: str | None) -> float | None:
+    """None for what is no finite number."""
+    try:
+        value = float(text or "")
+    except ValueError:
+        return None
+    return value if isfinite(value) else None

@@ -1,0 +1,167 @@
+"""A list moved to another server by one call of ``penstock shovel``.
+
+Keys: ``<list>:shovel:<hash>`` holds what was taken and has not arrived, ``<list>:shovel:<hash>:sequence`` who we are to
+the other server and how far we are, so that the same call goes on where a killed one was. ``<hash>`` is short for the
+other server and its list. On the other server ``<out>:from:<source>`` is the ledger of ``arrive.lua``. A move that ends
+leaves none of them.
+"""
+
+import random
+import secrets
+import uuid
+from hashlib import sha1
+from typing import Any, Final
+from urllib.parse import parse_qs, urlsplit
+
+from redis.asyncio import Redis
+
+from penstock.connection import masked
+from penstock.encoding import decoded, encoded
+from penstock.errors import Fenced
+from penstock.script import LUA, Script
+from penstock.transfer.protocol import Dead, next_messages, settle
+from penstock.transfer.read_size import Sizes
+from penstock.transfer.shovel import BATCH, BYTES, Shovel, SourceLost, told_here
+
+_put_back: Final = Script.read(LUA / "put_back.lua")
+
+BACK: Final = 5_000
+BACK_BYTES: Final = 4_194_304
+"""Messages, and bytes unless one message has more, that are put back at a time: some milliseconds of the server's."""
+
+
+def place(url: str) -> str:
+    """Where a URL leads to, without user, password and options: the same for all ways to write it but for the host."""
+    parts = urlsplit(url)
+    db = parse_qs(parts.query).get("db", [""])[0]
+    if parts.scheme in ("redis", "rediss"):
+        return f"{parts.hostname or 'localhost'}:{parts.port or 6379}/{db or parts.path.strip('/') or '0'}"
+    return f"{parts.netloc.rpartition('@')[2]}{parts.path}/{db or '0'}"
+
+
+class Move(Shovel):
+    """Messages leave their list; what has not arrived goes back to it at the end."""
+
+    late = "not everything was put back"
+
+    def __init__(self, here: "Redis", source: bytes, there: "Redis", out: str, url: str) -> None:
+        """``url`` is that of ``there``."""
+        super().__init__(here, source, there, out)
+        self._to = f"{masked(url)} {out}"
+        self.pending = source + b":shovel:" + sha1(encoded(f"{place(url)} {out}")).hexdigest()[:12].encode()
+        self.state = self.pending + b":sequence"
+        self._seen = Sizes()
+        self._tokens: set[int] = set()
+        """All of ours: where a reply was lost nobody knows which one the server has."""
+
+    async def waiting(self) -> int:
+        with told_here():
+            return sum([await self._here.llen(key) for key in (self.pending, self._source)])
+
+    async def unfinished(self) -> bool:
+        with told_here():
+            return bool(await self._here.exists(self.state))
+
+    @property
+    def remains(self) -> str:
+        return f"what may not have arrived is in {decoded(self.pending)}: the same call goes on with it"
+
+    @property
+    def way_out(self) -> str:
+        return (
+            "a server has lost data, or is another one. Restore it; or, to go on with what is here, "
+            f"HDEL {decoded(self.state)} source sequence here, and call again"
+        )
+
+    async def take(self, first: int, most: int = BATCH) -> list[bytes]:
+        with told_here():
+            found: tuple[list[bytes], int] | None = await next_messages(
+                self._here,
+                source=self._source,
+                next=first,
+                batch=most,
+                bytes=BYTES,
+                whole=0,
+                settled="",
+                most=0,
+                **self._seen.named,
+                **self._fenced,
+            )
+        if found is None:
+            raise self._gone()
+        self._seen.note_all(found[0])
+        return self._took(first, found[0])
+
+    async def settle(self, last: int, dead: list[Dead]) -> None:
+        with told_here():
+            settled = await settle(
+                self._here, sequence=last, origin=self._source, out=encoded(self._out), buried=[], **self._fenced
+            )
+        if settled is None:
+            raise self._gone()
+        self._reached(last)
+
+    async def end(self) -> None:
+        await self._wire.close()
+        await self._agree()
+        await self._wire.close()
+        with told_here():
+            while await self._here.transaction(self._put_back, self.state, value_from_callable=True):
+                pass
+        await self._leave_no_ledger(self._who)
+
+    async def _begin(self, past: int) -> tuple[str, int, int]:
+        async def raise_token(transaction: Any) -> None:
+            self._token = max(await self._held(transaction), past) + 1 + random.randrange(1 << 20)
+            self._tokens.add(self._token)
+            transaction.multi()
+            transaction.hsetnx(self.state, "source", uuid.uuid4().hex)
+            transaction.hset(self.state, mapping={"token": self._token, "to": encoded(self._to)})
+            transaction.hmget(self.state, "source", "sequence", "ended")
+
+        with told_here():
+            *_, (source, sequence, ended) = await self._here.transaction(raise_token, self.state)
+        if ended:
+            await self._leave_no_ledger(ended)
+        self._who = source
+        return decoded(source), self._token, int(sequence or 0)
+
+    async def _held(self, transaction: Any) -> int:
+        """The token that the server has, which is ours unless we begin; one that nobody had where there is none."""
+        token = await transaction.hget(self.state, "token")
+        if self._begun is not None and (token is None or int(token) not in self._tokens):
+            raise Fenced(decoded(self.state))
+        return secrets.randbelow(1 << 50) if token is None else int(token)
+
+    async def _put_back(self, transaction: Any) -> bool:
+        """Put back some of what has not arrived, the newest first; return False once it has ended.
+
+        Tried again where the reply was lost: then it is not ours any more.
+        """
+        if await transaction.hget(self.state, "source") != self._who:
+            return False
+        await self._held(transaction)
+        transaction.multi()
+        _put_back.queue(
+            transaction,
+            pending=self.pending,
+            source=self._source,
+            state=self.state,
+            who=self._who,
+            most=BACK,
+            bytes=BACK_BYTES,
+        )
+        return True
+
+    async def _leave_no_ledger(self, ended: bytes) -> None:
+        await self._there.delete(self._ledger_of(decoded(ended)))
+        with told_here():
+            await self._here.hdel(self.state, "ended")
+
+    @property
+    def _fenced(self) -> dict[str, Any]:
+        keys = {"pending": self.pending, "state": self.state, "lease": self.state}
+        return {**keys, "token": self._token, "who": self._who}
+
+    def _gone(self) -> Exception:
+        return SourceLost(f"messages are gone from {decoded(self.pending)} that were on their way")
