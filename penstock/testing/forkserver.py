@@ -21,15 +21,15 @@ from pathlib import Path
 from typing import NoReturn
 
 
-def keeper(nursery: socket.socket) -> socket.socket:
-    """A connection to a new one; ``nursery`` is the other end of a nursery's standard input.
+def keeper(fork_server: socket.socket) -> socket.socket:
+    """A connection to a new one; ``fork_server`` is the other end of a fork server's standard input.
 
     Raises ``OSError`` where that has ended.
     """
     ours, theirs = socket.socketpair()
     with theirs:
         try:
-            socket.send_fds(nursery, [b"."], [theirs.fileno()])
+            socket.send_fds(fork_server, [b"."], [theirs.fileno()])
         except OSError:
             ours.close()
             raise

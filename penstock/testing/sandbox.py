@@ -34,18 +34,18 @@ AGAIN: Final = 0.1
 """Seconds between the failure of a process and its next start."""
 
 
-class Performer:
+class ServiceProcess:
     """One process. Where it ends by itself, and not well, it is started again, as whatever runs containers does.
 
-    ``nursery`` leads to one, for what is no more than ``python -m``; all else is for a shell.
+    ``fork_server`` leads to one, for what is no more than ``python -m``; all else is for a shell.
     """
 
-    def __init__(self, part: Part, environ: Mapping[str, str], log: Path, nursery: socket.socket) -> None:
+    def __init__(self, part: Part, environ: Mapping[str, str], log: Path, fork_server: socket.socket) -> None:
         self.part, self.name, self.log = part, part.name, log
         self.pid: int | None = None
         """None while it does not run."""
         self.starts = 0
-        self._environ, self._nursery = environ, nursery
+        self._environ, self._fork_server = environ, fork_server
         self._end: asyncio.Task[int] | None = None
         self._wanted = False
         self._starting = asyncio.Lock()
@@ -56,14 +56,14 @@ class Performer:
             self._wanted = True
             if self.pid is not None:
                 return
-            self._end = await (self._from_nursery() if self.part.module else self._from_shell())
+            self._end = await (self._from_fork_server() if self.part.module else self._from_shell())
             self.starts += 1
 
-    async def _from_nursery(self) -> "asyncio.Task[int]":
+    async def _from_fork_server(self) -> "asyncio.Task[int]":
         try:
-            reader, writer = await asyncio.open_unix_connection(sock=keeper(self._nursery))
+            reader, writer = await asyncio.open_unix_connection(sock=keeper(self._fork_server))
         except OSError as error:
-            raise PenstockError(f"{self.name} cannot be started: the nursery of processes has ended") from error
+            raise PenstockError(f"{self.name} cannot be started: the fork server has ended") from error
         try:
             writer.write(order(self.part.module[0], self.part.module[1:], self._environ, self.log))
             pid = await reader.readline()
@@ -71,7 +71,9 @@ class Performer:
             writer.close()  # which ends it
             raise
         if not pid:
-            raise PenstockError(f"{self.name} cannot be started: {self.log} cannot be written, or its nursery ended")
+            raise PenstockError(
+                f"{self.name} cannot be started: {self.log} cannot be written, or its fork server ended"
+            )
         self.pid = int(pid)
 
         async def ended() -> int:
@@ -137,7 +139,7 @@ class Performer:
         return self.log.read_text(errors="replace")[-characters:] if self.log.is_file() else ""
 
 
-class Rehearsal:
+class Sandbox:
     """The processes of ``topology`` that have a command.
 
     Every server that their settings or their environment name is an embedded one here, empty at first, so that nothing
@@ -166,10 +168,10 @@ class Rehearsal:
         self._route, self._hasten, self._aof, self._options = route, hasten, aof, options
         self.servers: dict[str, EmbeddedServer] = {}
         """By host and port in the settings: ``localhost:6379``."""
-        self.performers: dict[str, Performer] = {}
-        self._directory = Path(tempfile.mkdtemp(prefix="penstock-rehearsal-"))
-        self._nursery: asyncio.subprocess.Process | None = None
-        self._to_nursery, self._of_nursery = socket.socketpair()
+        self.processes: dict[str, ServiceProcess] = {}
+        self._directory = Path(tempfile.mkdtemp(prefix="penstock-sandbox-"))
+        self._fork_server: asyncio.subprocess.Process | None = None
+        self._control, self._its_control = socket.socketpair()
         self._clients: dict[str, Redis] = {}
 
     async def __aenter__(self) -> Self:
@@ -190,11 +192,11 @@ class Rehearsal:
                 if _is_server(value):
                     await self._open_server(host_of(value))
                     environ[name] = await self._way(part, value)
-            self.performers[part.name] = Performer(part, environ, place / "log", self._to_nursery)
+            self.processes[part.name] = ServiceProcess(part, environ, place / "log", self._control)
         if any(part.module for part in self._parts):
-            await self._open_nursery()
+            await self._open_fork_server()
 
-    async def _open_nursery(self) -> None:
+    async def _open_fork_server(self) -> None:
         """Of a service it has its settings and what uses them; of a program, what most programs import."""
         modules = ["redis", "redis.asyncio"]
         for part in self._parts:
@@ -202,15 +204,15 @@ class Rehearsal:
                 modules += [f"{part.module[0]}.{name}" for name in ("settings", "service")]
         words = [sys.executable, "-m", "penstock.testing.forkserver", *dict.fromkeys(modules)]
         environ = {**os.environ, "PYTHONUNBUFFERED": "1"}
-        self._nursery = await asyncio.create_subprocess_exec(  # in a session of its own: ctrl-C is for us to obey
-            *words, stdin=self._of_nursery.fileno(), env=environ, start_new_session=True
+        self._fork_server = await asyncio.create_subprocess_exec(  # in a session of its own: ctrl-C is for us to obey
+            *words, stdin=self._its_control.fileno(), env=environ, start_new_session=True
         )
-        self._of_nursery.close()
+        self._its_control.close()
 
     async def start(self) -> None:
         """Start all processes."""
-        for performer in self.performers.values():
-            await performer.start()
+        for process in self.processes.values():
+            await process.start()
 
     async def __aexit__(self, *_: object) -> None:
         """End everything, also if a cancellation comes meanwhile."""
@@ -223,13 +225,13 @@ class Rehearsal:
 
     async def _end_all(self) -> None:
         # Whatever became of one of them, all else must be ended, too.
-        await asyncio.gather(*(performer.kill() for performer in self.performers.values()), return_exceptions=True)
-        if self._nursery:
+        await asyncio.gather(*(process.kill() for process in self.processes.values()), return_exceptions=True)
+        if self._fork_server:
             with suppress(ProcessLookupError):
-                self._nursery.kill()
-            await self._nursery.wait()
-        self._to_nursery.close()
-        self._of_nursery.close()
+                self._fork_server.kill()
+            await self._fork_server.wait()
+        self._control.close()
+        self._its_control.close()
         for client in self._clients.values():
             await client.aclose()
         for server in self.servers.values():
@@ -272,7 +274,7 @@ class Rehearsal:
         redis, key, aside = self.client(place.server), encoded(place.key), encoded(f"{place.key}:aside")
         async with redis.pipeline(transaction=True) as change:
             change.execute_command("COPY", key, aside, "REPLACE")
-            change.set(key, "spoiled by a rehearsal")
+            change.set(key, "spoiled by a fault")
             await change.execute()
 
         async def mend() -> None:

@@ -96,7 +96,7 @@ async def test_an_order_to_end_leaves_nothing_running(
 
         async def so_many() -> bool:
             children[:] = psutil.Process(process.pid).children(recursive=True)
-            return len(children) >= many  # of each rehearsal: the server, the nursery, a keeper and its service
+            return len(children) >= many  # of each sandbox: the server, the fork server, a keeper and its service
 
         children = list[psutil.Process]()
         await until(so_many)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from penstock.testing.server import EmbeddedServer
-from tests.reliability.nursery import Nursery, Replica
+from tests.reliability.forkserver import ForkServer, Replica
 from tests.reliability.stage import Dispatching, QueueService, Stage
 
 SERVICES = [QueueService("mpush"), Dispatching()]
@@ -22,9 +22,9 @@ Staged = Callable[..., Stage]
 
 
 @pytest.fixture(scope="session")
-def nursery() -> Iterator[Nursery]:
+def fork_server() -> Iterator[ForkServer]:
     modules = [f"services.{name}.service" for name in ("mpush", "mdispatch", "monitor", "vpush")]
-    with Nursery("common.app", "redis", *modules) as started:
+    with ForkServer("common.app", "redis", *modules) as started:
         yield started
 
 
@@ -43,12 +43,12 @@ def service(request: pytest.FixtureRequest) -> QueueService:
 
 
 @pytest.fixture
-def staged(service: QueueService, nursery: Nursery, tmp_path: Path) -> Iterator[Staged]:
+def staged(service: QueueService, fork_server: ForkServer, tmp_path: Path) -> Iterator[Staged]:
     """``staged(server, **settings)``: the service on a server of the test's own."""
     with ExitStack() as ends:
 
         def staged(server: EmbeddedServer, service: QueueService = service, **settings: Any) -> Stage:
-            return ends.enter_context(Stage(service, server.url, nursery, tmp_path, settings))
+            return ends.enter_context(Stage(service, server.url, fork_server, tmp_path, settings))
 
         yield staged
 
@@ -75,17 +75,19 @@ class Suspended:
 
 @pytest.fixture(scope="session", autouse=True)
 def suspensions(
-    request: pytest.FixtureRequest, nursery: Nursery, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest, fork_server: ForkServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, Suspended]]:
     """One of each service, made early, since a registration lives 30 s: the other tests pass the time."""
     wanted = any("suspended" in getattr(item, "fixturenames", ()) for item in request.session.items)
     with ExitStack() as ends:
-        yield {service.name: suspend(ends, service, nursery, tmp_path_factory) for service in SERVICES if wanted}
+        yield {service.name: suspend(ends, service, fork_server, tmp_path_factory) for service in SERVICES if wanted}
 
 
-def suspend(ends: ExitStack, service: QueueService, nursery: Nursery, directories: pytest.TempPathFactory) -> Suspended:
+def suspend(
+    ends: ExitStack, service: QueueService, fork_server: ForkServer, directories: pytest.TempPathFactory
+) -> Suspended:
     server = ends.enter_context(EmbeddedServer())
-    stage = ends.enter_context(Stage(service, server.url, nursery, directories.mktemp("suspended"), {}))
+    stage = ends.enter_context(Stage(service, server.url, fork_server, directories.mktemp("suspended"), {}))
     replica = stage.up()
     stage.waiting()
     replica.signal(signal.SIGSTOP)

@@ -24,7 +24,7 @@ from penstock.accounting.tracked import ledger
 from penstock.encoding import decoded, encoded
 from penstock.keys import Keys, pending_of
 from tests.harness import until
-from tests.reliability.nursery import Nursery, Replica
+from tests.reliability.forkserver import ForkServer, Replica
 
 NAMESPACE = "demo"
 
@@ -88,13 +88,13 @@ class Stage:
     """One namespace of ``service`` on the server at ``url``; all replicas are gone when the block ends."""
 
     def __init__(
-        self, service: QueueService, url: str, nursery: Nursery, directory: Path, settings: Mapping[str, object]
+        self, service: QueueService, url: str, fork_server: ForkServer, directory: Path, settings: Mapping[str, object]
     ) -> None:
         self.service, self.url, self.keys = service, url, Keys(service.namespace)
         self.redis: Any = Redis.from_url(url)
         self.replicas: list[Replica] = []
         """All that were ever started, in that order."""
-        self._nursery, self._directory, self._settings = nursery, directory, settings
+        self._fork_server, self._directory, self._settings = fork_server, directory, settings
         self._ends = ExitStack()
 
     def start(self, **settings: object) -> Replica:
@@ -102,7 +102,7 @@ class Stage:
         general = {"redis": self.url, "redis_namespace": self.keys.namespace, "service_expire": 30, "service_renew": 5}
         log = self._directory / f"{self.service.name}-{len(self.replicas)}.log"
         named = {**general, **self.service.settings(), **self._settings, **settings}
-        replica = Replica(self._nursery, self.service.name, log, **named)
+        replica = Replica(self._fork_server, self.service.name, log, **named)
         replica.module = self.service.module or replica.module
         self.replicas.append(replica)
         return self._ends.enter_context(replica)

@@ -17,7 +17,7 @@ from redis.exceptions import OutOfMemoryError
 from penstock.keys import Keys
 from penstock.testing.server import EmbeddedServer
 from tests.harness import ROOT, until
-from tests.reliability.nursery import Nursery
+from tests.reliability.forkserver import ForkServer
 from tests.reliability.stage import Dispatching, QueueService, Stage, Watching, assert_accounted
 from tests.reliability.two_servers import Pushing, TwoServers
 from tests.servers import KINDS, started
@@ -86,14 +86,14 @@ def messages(rng: random.Random) -> list[bytes]:
 
 
 def test_a_full_server_is_drained_by_services_and_workers_until_it_works_again_by_itself(
-    server: EmbeddedServer, nursery: Nursery, tmp_path: Path, rng: random.Random
+    server: EmbeddedServer, fork_server: ForkServer, tmp_path: Path, rng: random.Random
 ) -> None:
     with (
         EmbeddedServer() as other,
-        Stage(Dispatching(), server.url, nursery, tmp_path, TIMES) as hop,
-        Stage(Watching(), server.url, nursery, tmp_path, {}) as monitor,
-        Stage(FAN, server.url, nursery, tmp_path, {}) as fan,
-        TwoServers(server.url, other.url, nursery, tmp_path, service=FAR) as far,
+        Stage(Dispatching(), server.url, fork_server, tmp_path, TIMES) as hop,
+        Stage(Watching(), server.url, fork_server, tmp_path, {}) as monitor,
+        Stage(FAN, server.url, fork_server, tmp_path, {}) as fan,
+        TwoServers(server.url, other.url, fork_server, tmp_path, service=FAR) as far,
     ):
         stages = [hop, monitor, fan, far]
         all_of_it = {stage.service.source: messages(rng) for stage in (hop, fan, far)}
@@ -126,11 +126,11 @@ def test_a_full_server_is_drained_by_services_and_workers_until_it_works_again_b
 
 @pytest.mark.parametrize("service", [QueueService("mpush"), Dispatching()], ids=lambda service: service.name)
 def test_a_server_that_becomes_full_in_the_midst_of_a_drain_leaves_whole_batches(
-    server: EmbeddedServer, nursery: Nursery, tmp_path: Path, rng: random.Random, service: QueueService
+    server: EmbeddedServer, fork_server: ForkServer, tmp_path: Path, rng: random.Random, service: QueueService
 ) -> None:
     """The copies, or the records, take more memory than the messages that they are made of."""
     settings = {"batch": BATCH} | (TIMES if service.name == "mdispatch" else {})
-    with Stage(service, server.url, nursery, tmp_path, settings) as stage:
+    with Stage(service, server.url, fork_server, tmp_path, settings) as stage:
         pushed = messages(rng)
         for first in range(0, MESSAGES, 100):  # one push would leave a large buffer, which is freed at some time
             stage.push(pushed[first : first + 100])

@@ -11,7 +11,7 @@ from penstock.keys import pending_of
 from penstock.testing.server import EmbeddedServer
 from tests.harness import until
 from tests.reliability.conftest import Staged
-from tests.reliability.nursery import Replica
+from tests.reliability.forkserver import Replica
 from tests.reliability.proxy import Fault, Proxy
 from tests.reliability.stage import Dispatching, QueueService, Stage, Watching, assert_registry_clean, audited
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from penstock.testing.server import EmbeddedServer
 from tests.harness import until
-from tests.reliability.nursery import Nursery, Replica
+from tests.reliability.forkserver import ForkServer, Replica
 from tests.reliability.proxy import Proxy
 from tests.reliability.stage import Dispatching, QueueService, Stage, Watching
 from tests.reliability.two_servers import Pushing, TwoServers
@@ -33,17 +33,21 @@ class Crew:
     """Whether renewals succeed all the same."""
 
 
-def crew(kind: str, trouble: str, other: EmbeddedServer, nursery: Nursery, directory: Path, ends: ExitStack) -> Crew:
+def crew(
+    kind: str, trouble: str, other: EmbeddedServer, fork_server: ForkServer, directory: Path, ends: ExitStack
+) -> Crew:
     server = ends.enter_context(started(kind))
     proxy = ends.enter_context(Proxy(server.port))
     directory.mkdir()
     stages: list[Stage] = [
-        ends.enter_context(Stage(service, server.url, nursery, directory, {}))
+        ends.enter_context(Stage(service, server.url, fork_server, directory, {}))
         for service in (FAN, Dispatching(), Watching())
     ]
     stages.append(
         ends.enter_context(
-            TwoServers(server.url, other.url, nursery, directory, service=replace(FAR, outs=(f"{directory.name}:out",)))
+            TwoServers(
+                server.url, other.url, fork_server, directory, service=replace(FAR, outs=(f"{directory.name}:out",))
+            )
         )
     )
     made = Crew(stages, [stage.up(redis=proxy.url) for stage in stages], lambda: None, lambda: None)
@@ -73,18 +77,18 @@ def crew(kind: str, trouble: str, other: EmbeddedServer, nursery: Nursery, direc
     return made
 
 
-def crews(other: EmbeddedServer, nursery: Nursery, directory: Path, ends: ExitStack) -> Iterator[Crew]:
+def crews(other: EmbeddedServer, fork_server: ForkServer, directory: Path, ends: ExitStack) -> Iterator[Crew]:
     for kind in KINDS:
-        yield crew(kind, "full", other, nursery, directory / f"full-{kind}", ends)
+        yield crew(kind, "full", other, fork_server, directory / f"full-{kind}", ends)
     for trouble in ("read-only", "no replicas", "suspended", "cut"):
-        yield crew("embedded", trouble, other, nursery, directory / trouble.replace(" ", "-"), ends)
+        yield crew("embedded", trouble, other, fork_server, directory / trouble.replace(" ", "-"), ends)
 
 
 def test_a_registration_that_runs_out_in_trouble_is_made_anew_and_a_deletion_is_obeyed(
-    nursery: Nursery, tmp_path: Path
+    fork_server: ForkServer, tmp_path: Path
 ) -> None:
     with EmbeddedServer() as other, ExitStack() as ends:
-        all_of_them = list(crews(other, nursery, tmp_path, ends))
+        all_of_them = list(crews(other, fork_server, tmp_path, ends))
         for each in all_of_them:
             each.begin()
         time.sleep(TOO_LONG)

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from tests.harness import rounds, until
-from tests.reliability.nursery import Replica
+from tests.reliability.forkserver import Replica
 from tests.reliability.stage import Publisher, Stage, assert_accounted, assert_registry_clean
 
 BASE = "work:pending"

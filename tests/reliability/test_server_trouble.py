@@ -12,7 +12,7 @@ from redis.exceptions import ResponseError
 from penstock.testing.server import EmbeddedServer
 from tests.harness import until
 from tests.reliability.conftest import Staged
-from tests.reliability.nursery import Replica
+from tests.reliability.forkserver import Replica
 from tests.reliability.proxy import Proxy
 from tests.reliability.stage import Publisher, Stage, assert_accounted, assert_registry_clean
 

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from tests.harness import ROOT, until
-from tests.reliability.nursery import Nursery
+from tests.reliability.forkserver import ForkServer
 from tests.reliability.soak.__main__ import cells, line
 from tests.reliability.soak.account import Account, Pushed, account, message_of
 from tests.reliability.soak.chain import DONE, HERE, LEGS, WORK, Chain
@@ -62,24 +62,28 @@ def ends_unkept(chain: Chain) -> None:
     ids=lambda value: getattr(value, "__name__", value),
 )
 def test_one_message_that_a_defect_would_cost_turns_the_seed_red(
-    nursery: Nursery, rng: random.Random, sabotage: Callable[[Chain], None], wrong: str
+    fork_server: ForkServer, rng: random.Random, sabotage: Callable[[Chain], None], wrong: str
 ) -> None:
-    result = run_seed(nursery, rng.randrange(10**6), 2, faults=False, sabotage=sabotage)
+    result = run_seed(fork_server, rng.randrange(10**6), 2, faults=False, sabotage=sabotage)
     assert not result.holds
     counts = {name: getattr(result.account, name) for name in ("lost", "doubled", "disordered", "gone", "foreign")}
     assert counts == {**dict.fromkeys(counts, 0), wrong: 1}
 
 
-def test_a_worker_that_drops_what_it_says_is_done_turns_the_seed_red(nursery: Nursery, rng: random.Random) -> None:
-    result = run_seed(nursery, rng.randrange(10**6), 3, faults=False, loses=50)
+def test_a_worker_that_drops_what_it_says_is_done_turns_the_seed_red(
+    fork_server: ForkServer, rng: random.Random
+) -> None:
+    result = run_seed(fork_server, rng.randrange(10**6), 3, faults=False, loses=50)
     assert not result.holds
     assert result.account.gone >= result.account.accepted // 50 * 0.7
     assert result.account.gone > 0
     assert (result.account.lost, result.account.doubled, result.account.disordered) == (0, 0, 0)
 
 
-def test_a_seed_of_all_faults_at_once_loses_doubles_and_disorders_nothing(nursery: Nursery, rng: random.Random) -> None:
-    result = run_seed(nursery, rng.randrange(10**6), 20)
+def test_a_seed_of_all_faults_at_once_loses_doubles_and_disorders_nothing(
+    fork_server: ForkServer, rng: random.Random
+) -> None:
+    result = run_seed(fork_server, rng.randrange(10**6), 20)
     print(result)
     assert result.holds, line(result)
     assert result.account.accepted > 200
@@ -147,7 +151,7 @@ def test_an_order_to_end_leaves_nothing_running() -> None:
 
         def busy() -> bool:
             children[:] = psutil.Process(process.pid).children(recursive=True)
-            return len(children) > 20  # two servers, a nursery, and nine processes each with a keeper
+            return len(children) > 20  # two servers, a fork server, and nine processes each with a keeper
 
         until(busy)
         process.send_signal(signal.SIGTERM)

@@ -11,7 +11,7 @@ import pytest
 
 from penstock.testing.server import EmbeddedServer
 from tests.reliability.boundaries import Blow, Boundaries, Kind
-from tests.reliability.nursery import Nursery
+from tests.reliability.forkserver import ForkServer
 from tests.reliability.two_servers import Pushing, TwoServers, assert_once_in_order, numbered
 
 MESSAGES: Final = 10_000
@@ -37,8 +37,8 @@ class Run(NamedTuple):
 class Sweep:
     """Runs of vpush, each between lists of its own, with one fault on the link to the server at ``end``."""
 
-    def __init__(self, end: str, servers: Servers, nursery: Nursery, directory: Path) -> None:
-        self._end, self._servers, self._nursery, self._directory = end, servers, nursery, directory
+    def __init__(self, end: str, servers: Servers, fork_server: ForkServer, directory: Path) -> None:
+        self._end, self._servers, self._fork_server, self._directory = end, servers, fork_server, directory
 
     def strike_each(self, kinds: list[Kind], at_once: int) -> None:
         """Every command of an undisturbed run in every way of ``kinds``; so many runs side by side."""
@@ -65,7 +65,7 @@ class Sweep:
         with Boundaries((here if self._end == "here" else there).port, blow) as link:
             through_it = {"redis" if self._end == "here" else "out_redis": link.url}
             settings = {"batch": math.ceil(messages / BATCHES), "window": BATCHES_IN_A_WINDOW, **through_it}
-            with TwoServers(here.url, there.url, self._nursery, directory, settings, service) as stage:
+            with TwoServers(here.url, there.url, self._fork_server, directory, settings, service) as stage:
                 pushed = numbered(messages)
                 stage.push(pushed)
                 replica = stage.start()
@@ -80,8 +80,8 @@ class Sweep:
 
 
 @pytest.fixture(params=["there", "here"])
-def sweep(request: pytest.FixtureRequest, servers: Servers, nursery: Nursery, tmp_path: Path) -> Sweep:
-    return Sweep(request.param, servers, nursery, tmp_path)
+def sweep(request: pytest.FixtureRequest, servers: Servers, fork_server: ForkServer, tmp_path: Path) -> Sweep:
+    return Sweep(request.param, servers, fork_server, tmp_path)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.testing.server import EmbeddedServer
 from tests.harness import rounds
-from tests.reliability.nursery import Nursery
+from tests.reliability.forkserver import ForkServer
 from tests.reliability.stage import Publisher, assert_registry_clean
 from tests.reliability.two_servers import TwoServers, assert_once_in_order
 
@@ -21,13 +21,13 @@ LONGEST_PEACE: Final = 0.25
 
 @pytest.mark.fast
 def test_any_of_three_replicas_killed_again_and_again_under_load_loses_and_doubles_nothing(
-    nursery: Nursery, tmp_path: Path, rng: random.Random
+    fork_server: ForkServer, tmp_path: Path, rng: random.Random
 ) -> None:
     killed, met, active = set(), list[int](), 0
     with (
         EmbeddedServer() as here,
         EmbeddedServer() as there,
-        TwoServers(here.url, there.url, nursery, tmp_path) as stage,
+        TwoServers(here.url, there.url, fork_server, tmp_path) as stage,
     ):
         with Publisher(stage, rng) as publisher:
             replicas = [stage.start() for _ in range(3)]
@@ -53,13 +53,13 @@ def test_any_of_three_replicas_killed_again_and_again_under_load_loses_and_doubl
 
 
 def test_a_standby_takes_over_from_a_killed_replica_when_its_lease_has_run_out(
-    nursery: Nursery, tmp_path: Path, rng: random.Random
+    fork_server: ForkServer, tmp_path: Path, rng: random.Random
 ) -> None:
     """Nobody helps: not the lease, and not the registration."""
     with (
         EmbeddedServer() as here,
         EmbeddedServer() as there,
-        TwoServers(here.url, there.url, nursery, tmp_path) as stage,
+        TwoServers(here.url, there.url, fork_server, tmp_path) as stage,
     ):
         with Publisher(stage, rng) as publisher:
             stage.up()

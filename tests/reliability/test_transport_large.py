@@ -11,7 +11,7 @@ from redis import Redis
 from penstock.testing.server import EmbeddedServer
 from tests.commandline import penstock
 from tests.harness import until
-from tests.reliability.nursery import Nursery
+from tests.reliability.forkserver import ForkServer
 from tests.reliability.two_servers import TwoServers
 
 KIB, MB = 1_024, 1_000_000
@@ -52,10 +52,10 @@ def assert_there(redis: Any, out: str, sizes: list[int]) -> None:
 
 
 def test_vpush_moves_them_all_without_losing_its_lease(
-    servers: Servers, nursery: Nursery, tmp_path: Path, sizes: list[int]
+    servers: Servers, fork_server: ForkServer, tmp_path: Path, sizes: list[int]
 ) -> None:
     here, there = (server.url for server in servers)
-    with TwoServers(here, there, nursery, tmp_path, {"batch": 5_000, "window": 200, "link_timeout": 10}) as stage:
+    with TwoServers(here, there, fork_server, tmp_path, {"batch": 5_000, "window": 200, "link_timeout": 10}) as stage:
         push(stage.redis, stage.service.source, sizes)
         stage.up()
         until(lambda: stage.is_settled() and stage.there.llen(stage.service.out) >= len(sizes), 60)
@@ -67,12 +67,12 @@ def test_vpush_moves_them_all_without_losing_its_lease(
 
 @pytest.mark.parametrize("small", [5_000, 5_001])
 def test_large_ones_at_regular_distances_are_not_overlooked(
-    servers: Servers, nursery: Nursery, tmp_path: Path, small: int
+    servers: Servers, fork_server: ForkServer, tmp_path: Path, small: int
 ) -> None:
     """A look at every tenth message, say, would see small ones only, and read them all at once."""
     sizes = [20] * small + [300_000, 20] * 400
     here, there = (server.url for server in servers)
-    with TwoServers(here, there, nursery, tmp_path, {"batch": 5_000, "window": 200}) as stage:
+    with TwoServers(here, there, fork_server, tmp_path, {"batch": 5_000, "window": 200}) as stage:
         push(stage.redis, stage.service.source, sizes)
         replica = stage.up()
         until(lambda: stage.is_settled() and stage.there.llen(stage.service.out) >= len(sizes), 60)

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.testing.server import EmbeddedServer
 from tests.harness import until
-from tests.reliability.nursery import Nursery
+from tests.reliability.forkserver import ForkServer
 from tests.reliability.proxy import Proxy
 from tests.reliability.stage import Publisher, assert_registry_clean
 from tests.reliability.two_servers import TwoServers, assert_once_in_order, assert_same, numbered
@@ -32,8 +32,8 @@ def there() -> Iterator[EmbeddedServer]:
 
 
 @pytest.fixture
-def stage(here: EmbeddedServer, there: EmbeddedServer, nursery: Nursery, tmp_path: Path) -> Iterator[TwoServers]:
-    with TwoServers(here.url, there.url, nursery, tmp_path) as started:
+def stage(here: EmbeddedServer, there: EmbeddedServer, fork_server: ForkServer, tmp_path: Path) -> Iterator[TwoServers]:
+    with TwoServers(here.url, there.url, fork_server, tmp_path) as started:
         yield started
 
 

@@ -14,7 +14,7 @@ from redis import Redis
 
 from penstock.testing.server import EmbeddedServer
 from tests.harness import until
-from tests.reliability.nursery import Nursery
+from tests.reliability.forkserver import ForkServer
 from tests.reliability.stage import Publisher, assert_registry_clean
 from tests.reliability.two_servers import TwoServers, assert_once_in_order, numbered
 
@@ -71,13 +71,13 @@ REFUSALS = [
 
 
 @pytest.fixture
-def stage(nursery: Nursery, tmp_path: Path) -> Iterator[TwoServers]:
+def stage(fork_server: ForkServer, tmp_path: Path) -> Iterator[TwoServers]:
     """The replicas are ``USER`` at the target, who may do what they need."""
     with EmbeddedServer() as here, EmbeddedServer() as there:
         with Redis.from_url(there.url) as redis:
             redis.execute_command("ACL", "SETUSER", USER, "on", f">{PASSWORD}", f"~{OUT}*", "+@all")
         url = there.url.replace("//", f"//{USER}:{PASSWORD}@")
-        with TwoServers(here.url, there.url, nursery, tmp_path, {"out_redis": url}) as started:
+        with TwoServers(here.url, there.url, fork_server, tmp_path, {"out_redis": url}) as started:
             yield started
 
 

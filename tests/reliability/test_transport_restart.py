@@ -11,7 +11,7 @@ import pytest
 
 from penstock.testing.server import EmbeddedServer
 from tests.harness import until
-from tests.reliability.nursery import Nursery
+from tests.reliability.forkserver import ForkServer
 from tests.reliability.stage import Publisher, assert_registry_clean
 from tests.reliability.two_servers import TwoServers, assert_once_in_order, assert_same, numbered
 
@@ -20,12 +20,12 @@ Between = Callable[..., TwoServers]
 
 
 @pytest.fixture
-def between(nursery: Nursery, tmp_path: Path) -> Iterator[Between]:
+def between(fork_server: ForkServer, tmp_path: Path) -> Iterator[Between]:
     """``between(here, there, **settings)``: vpush from one server to the other."""
     with ExitStack() as ends:
 
         def started(here: EmbeddedServer, there: EmbeddedServer, **settings: Any) -> TwoServers:
-            return ends.enter_context(TwoServers(here.url, there.url, nursery, tmp_path, settings))
+            return ends.enter_context(TwoServers(here.url, there.url, fork_server, tmp_path, settings))
 
         yield started
 

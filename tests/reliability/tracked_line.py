@@ -9,8 +9,8 @@ from redis.exceptions import RedisError
 
 from penstock.keys import pending_of
 from tests.harness import until
+from tests.reliability.forkserver import Replica
 from tests.reliability.jobs import requests
-from tests.reliability.nursery import Replica
 from tests.reliability.stage import Dispatching, Publisher, QueueService, Stage, Watching
 from tests.reliability.tracked_worker import KEYS, OUT, RES, later_of, working_of
 

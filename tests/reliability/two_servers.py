@@ -9,7 +9,7 @@ from redis import Redis
 
 from penstock.encoding import decoded
 from tests.harness import until
-from tests.reliability.nursery import Nursery, Replica
+from tests.reliability.forkserver import ForkServer, Replica
 from tests.reliability.stage import QueueService, Stage, assert_accounted
 
 SMALL_BATCHES: dict[str, object] = {"batch": 20, "window": 5}
@@ -41,12 +41,14 @@ class TwoServers(Stage):
         self,
         url: str,
         there_url: str,
-        nursery: Nursery,
+        fork_server: ForkServer,
         directory: Path,
         settings: Mapping[str, object] | None = None,
         service: Pushing | None = None,
     ) -> None:
-        super().__init__(service or Pushing(), url, nursery, directory, {"out_redis": there_url, **(settings or {})})
+        super().__init__(
+            service or Pushing(), url, fork_server, directory, {"out_redis": there_url, **(settings or {})}
+        )
         self.there: Any = Redis.from_url(there_url)
         self._ends.callback(self.there.close)
 

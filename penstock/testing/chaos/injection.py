@@ -8,7 +8,7 @@ from typing import Final
 from penstock.testing.chaos.lane import BURST, LOOK, QUIET, Stage
 from penstock.testing.chaos.points import Phase, Point
 from penstock.testing.chaos.proxy import Blow, Gate, Moment
-from penstock.testing.sandbox import Performer
+from penstock.testing.sandbox import ServiceProcess
 
 REACH: Final = 12.0
 """Seconds in which a point is met, or is not: longer than from one renewal of a registration to the next."""
@@ -49,45 +49,45 @@ async def struck_at(stage: Stage, number: int, point: Point, kind: Kind) -> bool
         await stage.revive(point.process)
         await _met(stage, number, blow)
     else:
-        await _PHASES[Phase(point.phase)](stage, number, stage.performers[point.process], gate, blow)
+        await _PHASES[Phase(point.phase)](stage, number, stage.processes[point.process], gate, blow)
     gate.blow = None
     await stage.revive(point.process)
     await stage.push(number, BURST)
     return blow.struck.is_set()
 
 
-async def _starting(stage: Stage, number: int, performer: Performer, gate: Gate, blow: Blow) -> None:
-    await performer.stop()
+async def _starting(stage: Stage, number: int, process: ServiceProcess, gate: Gate, blow: Blow) -> None:
+    await process.stop()
     await stage.push(number, BURST)
     gate.blow = blow
-    await performer.start()
+    await process.start()
     await _met(stage, number, blow)
 
 
-async def _flowing(stage: Stage, number: int, performer: Performer, gate: Gate, blow: Blow) -> None:
+async def _flowing(stage: Stage, number: int, process: ServiceProcess, gate: Gate, blow: Blow) -> None:
     """What makes a connection or a script known happens once, with the first message that a process gets."""
     if str(blow.shape).startswith(ONCE):
-        await performer.stop()
-        await performer.start()
-        await stage.started(performer.name)
+        await process.stop()
+        await process.start()
+        await stage.started(process.name)
     gate.blow = blow
     await stage.push(number, 1 + BURST)
     await _met(stage, number, blow)
 
 
-async def _stopping(stage: Stage, number: int, performer: Performer, gate: Gate, blow: Blow) -> None:
+async def _stopping(stage: Stage, number: int, process: ServiceProcess, gate: Gate, blow: Blow) -> None:
     """What it asks for depends on what it has in hand: nothing, or something."""
     for many, wait in ((1 + BURST, 0.0), (0, QUIET), (1 + BURST, LOOK / 4), (0, QUIET)):
         if many:
             await stage.push(number, many)
         await asyncio.sleep(wait)
         gate.blow = blow
-        await performer.stop()
+        await process.stop()
         if blow.struck.is_set():
             return
         gate.blow = None
-        await performer.start()
-        await stage.started(performer.name)
+        await process.start()
+        await stage.started(process.name)
 
 
 async def _met(stage: Stage, number: int, blow: Blow) -> None:

@@ -16,7 +16,7 @@ from penstock.encoding import decoded, encoded
 from penstock.testing.chaos.messages import Account, Routes, message, recognised
 from penstock.testing.chaos.points import Point
 from penstock.testing.chaos.proxy import Blow, Gate, Moment
-from penstock.testing.sandbox import Performer, Rehearsal
+from penstock.testing.sandbox import Sandbox, ServiceProcess
 
 LOOK: Final = 0.04
 """Seconds between two looks at what has come out."""
@@ -52,7 +52,7 @@ class Stage:
 
     def __init__(self, topology: Topology, routes: Routes, times: Times) -> None:
         self._topology, self._routes, self.times = topology, routes, times
-        self._rehearsal = Rehearsal(topology, route=self._open, hasten=HASTE, aof=True, appendfsync="everysec")
+        self._sandbox = Sandbox(topology, route=self._open, hasten=HASTE, aof=True, appendfsync="everysec")
         self._exits = AsyncExitStack()
         self.gates: dict[str, dict[str, Gate]] = defaultdict(dict)
         """By process, then by the server that it leads to."""
@@ -64,9 +64,9 @@ class Stage:
 
     async def __aenter__(self) -> Self:
         try:
-            await self._exits.enter_async_context(self._rehearsal)
-            await self._rehearsal.start()
-            await asyncio.gather(*(self.started(name) for name in self.performers))
+            await self._exits.enter_async_context(self._sandbox)
+            await self._sandbox.start()
+            await asyncio.gather(*(self.started(name) for name in self.processes))
         except BaseException:
             await self._exits.aclose()
             raise
@@ -76,24 +76,24 @@ class Stage:
         await self._exits.aclose()
 
     @property
-    def performers(self) -> dict[str, Performer]:
-        return self._rehearsal.performers
+    def processes(self) -> dict[str, ServiceProcess]:
+        return self._sandbox.processes
 
     @property
     def longest_pause(self) -> float:
         """Seconds in which a process does all that it does now and then."""
-        services = any(performer.part.service for performer in self.performers.values())
+        services = any(process.part.service for process in self.processes.values())
         return max(HASTE.values()) + 2.0 if services else 2.0
 
     @property
     def servers(self) -> Mapping[str, Any]:
-        return self._rehearsal.servers
+        return self._sandbox.servers
 
     def client(self, place: Place) -> "Redis":
-        return self._rehearsal.client(place.server)
+        return self._sandbox.client(place.server)
 
     async def _open(self, process: str, port: int) -> str:
-        server = next(host for host, server in self._rehearsal.servers.items() if server.port == port)
+        server = next(host for host, server in self._sandbox.servers.items() if server.port == port)
         if server not in self.gates[process]:
             gate = Gate(port)
             self.gates[process][server] = await self._exits.enter_async_context(gate)
@@ -169,26 +169,26 @@ class Stage:
                 return
         await self.collect()
 
-    async def kill(self, process: str) -> None:
+    async def kill(self, name: str) -> None:
         """As a power cut would; its registration runs out at once, and nothing starts it again but ``revive``."""
-        performer = self.performers[process]
-        pid = performer.pid
-        await performer.kill()
+        process = self.processes[name]
+        pid = process.pid
+        await process.kill()
         if pid:
             async with self._servers_stand:
-                await self._rehearsal.forget(performer.part, pid)
+                await self._sandbox.forget(process.part, pid)
 
     async def revive(self, process: str) -> None:
-        await self.performers[process].start()
+        await self.processes[process].start()
 
     async def command(self, server: str, *words: str | int) -> Any:
         """Ask a server, by its name in the settings, for something."""
         async with self._servers_stand:
-            return await self._rehearsal.client(f"{server}/0").execute_command(*words)
+            return await self._sandbox.client(f"{server}/0").execute_command(*words)
 
     async def restart_server(self, server: str) -> None:
         async with self._servers_stand:
-            await self._rehearsal.restart_server(server)
+            await self._sandbox.restart_server(server)
 
     def lists(self) -> list[Place]:
         """All that services put messages into."""
@@ -196,11 +196,11 @@ class Stage:
 
     async def spoil(self, place: Place) -> Callable[[], Awaitable[None]]:
         """Put a text where a list should be; returns what mends that."""
-        return await self._rehearsal.spoil(place)
+        return await self._sandbox.spoil(place)
 
     async def restarted(self, process: str) -> None:
-        await self.performers[process].stop()
-        await self.performers[process].start()
+        await self.processes[process].stop()
+        await self.processes[process].start()
 
     async def interrupted(self, point: Point, number: int) -> None:
         """Kill a process at a command of its flow, with messages of account ``number`` in its hands.
@@ -223,8 +223,8 @@ class Stage:
     async def whereabouts(self, lost: set[tuple[int, int]]) -> dict[tuple[int, int], str]:
         """The list in which a message lies that has not come out, where there is one."""
         found: dict[tuple[int, int], str] = {}
-        for host in self._rehearsal.servers:
-            redis = self._rehearsal.client(f"{host}/0")
+        for host in self._sandbox.servers:
+            redis = self._sandbox.client(f"{host}/0")
             async for key in redis.scan_iter(_type="list", count=10_000):
                 entries: list[Any] = await redis.lrange(key, 0, -1)
                 for entry in entries:

@@ -25,7 +25,7 @@ class Scene:
 
     @property
     def process(self) -> str:
-        return self.only or self.chance.choice(sorted(self.stage.performers))
+        return self.only or self.chance.choice(sorted(self.stage.processes))
 
     @property
     def gates(self) -> list[Gate]:

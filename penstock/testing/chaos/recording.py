@@ -31,24 +31,24 @@ class Recording:
         return sorted(distinct(points))
 
     async def _of_all(self, record: Callable[[str], Awaitable[set[Point]]]) -> set[Point]:
-        return set[Point]().union(*await asyncio.gather(*map(record, self._stage.performers)))
+        return set[Point]().union(*await asyncio.gather(*map(record, self._stage.processes)))
 
     async def _start(self, process: str) -> set[Point]:
-        await self._stage.performers[process].stop()
+        await self._stage.processes[process].stop()
         self._forget(process)
         await self._begin(process)
         return self._seen(process, Phase.START)
 
     async def _flow(self) -> set[Point]:
         """For long enough that what is done now and then is done."""
-        for process in self._stage.performers:
+        for process in self._stage.processes:
             self._forget(process)
         until = time.monotonic() + self._stage.longest_pause
         while time.monotonic() < until:
             await self._stage.push(CALM, 1 + BURST)
             await self._stage.settled(CALM, 10)
             await asyncio.sleep(PAUSE)
-        return set[Point]().union(*(self._seen(process, Phase.FLOW) for process in self._stage.performers))
+        return set[Point]().union(*(self._seen(process, Phase.FLOW) for process in self._stage.processes))
 
     async def _recovery(self, process: str, flow: Sequence[Point]) -> set[Point]:
         points = set[Point]()
@@ -67,13 +67,13 @@ class Recording:
             self._forget(process)
             if many:
                 await self._stage.push(STOPPED, many)
-            await self._stage.performers[process].stop()
+            await self._stage.processes[process].stop()
             points |= self._seen(process, Phase.STOP)
             await self._begin(process)
         return points
 
     async def _begin(self, process: str) -> None:
-        await self._stage.performers[process].start()
+        await self._stage.processes[process].start()
         await self._stage.started(process)
 
     def _forget(self, process: str) -> None:

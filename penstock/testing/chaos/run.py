@@ -137,7 +137,7 @@ class Run:
                     stage.order = -1
 
     def _last_words(self, stage: Stage) -> str:
-        return "\n".join(f"{name} said last: {each.said(300).strip()}" for name, each in stage.performers.items())
+        return "\n".join(f"{name} said last: {each.said(300).strip()}" for name, each in stage.processes.items())
 
     async def _work_off(self, stages: Sequence[Stage], injections: Sequence[Injection]) -> list[_Happened]:
         left, happened = sorted(injections, key=lambda each: each.slow), list[_Happened]()
@@ -196,7 +196,7 @@ class Run:
 
     def _namespaces(self, stage: Stage) -> set[tuple[str, str]]:
         """With the server of the lists of each."""
-        parts = [part for part in self._topology.parts if part.namespace and part.name in stage.performers]
+        parts = [part for part in self._topology.parts if part.namespace and part.name in stage.processes]
         return {(str(part.namespace), server_of(part.settings.redis)) for part in parts}
 
 

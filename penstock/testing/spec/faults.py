@@ -16,7 +16,7 @@ from penstock.composition.model import Part, Place
 from penstock.encoding import decoded, encoded
 from penstock.errors import PenstockError
 from penstock.keys import Keys
-from penstock.testing.sandbox import Performer, Rehearsal
+from penstock.testing.sandbox import Sandbox, ServiceProcess
 from penstock.testing.spec.declared import Fault
 from penstock.testing.spec.injection import Aim
 from penstock.testing.spec.keys import Places
@@ -35,10 +35,10 @@ class Unexpected(PenstockError):
 
 
 class Faults:
-    """Breaks and mends the processes and servers of ``rehearsal``."""
+    """Breaks and mends the processes and servers of ``sandbox``."""
 
-    def __init__(self, rehearsal: Rehearsal, places: Places, aim: Aim | None = None) -> None:
-        self._rehearsal, self._places, self._aim = rehearsal, places, aim
+    def __init__(self, sandbox: Sandbox, places: Places, aim: Aim | None = None) -> None:
+        self._sandbox, self._places, self._aim = sandbox, places, aim
         self._starts: Counter[str] = Counter()
         self._began = time.monotonic()
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
@@ -48,9 +48,9 @@ class Faults:
 
     async def start_all(self) -> None:
         """Start all processes, and wait until those that register have done so."""
-        parts = [performer.part for performer in self._rehearsal.performers.values()]
+        parts = [process.part for process in self._sandbox.processes.values()]
         self._starts.update(part.name for part in parts)
-        await self._rehearsal.start()
+        await self._sandbox.start()
         self._began = time.monotonic()
         namespaces = Counter(part.namespace for part in parts)
         for part in parts:
@@ -63,7 +63,7 @@ class Faults:
     @asynccontextmanager
     async def held(self, place: Place) -> AsyncIterator["Redis"]:
         """A client of the server there, which is not broken meanwhile, nor the key spoiled."""
-        redis = self._rehearsal.client(place.server)
+        redis = self._sandbox.client(place.server)
         async with self._locks[place.server.partition("/")[0]], self._locks[str(place)]:
             await _answered(redis.ping)
             yield redis
@@ -72,8 +72,8 @@ class Faults:
         """A process that has ended by itself, and not well, although nothing was broken yet."""
         if self.injected:
             return None
-        performers = self._rehearsal.performers.items()
-        return next((name for name, performer in performers if performer.starts > self._starts[name]), None)
+        processes = self._sandbox.processes.items()
+        return next((name for name, process in processes if process.starts > self._starts[name]), None)
 
     async def begin(self, fault: Fault) -> "asyncio.Task[None]":
         """Returns when it is broken; the task ends when it is mended."""
@@ -95,7 +95,7 @@ class Faults:
         if fault.seen:
             await self._until_seen(*fault.seen)
         if fault.verb in ("kill", "stop", "pause", "every"):
-            await getattr(self, f"_{fault.verb}")(fault, self._rehearsal.performers[fault.target], struck)
+            await getattr(self, f"_{fault.verb}")(fault, self._sandbox.processes[fault.target], struck)
         elif fault.verb == "spoil":
             await self._spoil(fault, self._places.find(fault.target), struck)
         else:
@@ -110,69 +110,69 @@ class Faults:
     def _note(self, fault: Fault) -> None:
         self.injected.append((fault, time.monotonic() - self._began))
 
-    async def _kill(self, fault: Fault, performer: Performer, struck: asyncio.Event) -> None:
-        pid, before = performer.pid, await self._registrations(performer.part)
-        await performer.kill()
+    async def _kill(self, fault: Fault, process: ServiceProcess, struck: asyncio.Event) -> None:
+        pid, before = process.pid, await self._registrations(process.part)
+        await process.kill()
         await self._broken(fault, struck)
-        await self._forget(performer, pid)
-        await self._start(performer, before)
+        await self._forget(process, pid)
+        await self._start(process, before)
 
-    async def _forget(self, performer: Performer, pid: int | None) -> None:
+    async def _forget(self, process: ServiceProcess, pid: int | None) -> None:
         if pid:
-            await _answered(lambda: self._rehearsal.forget(performer.part, pid))
+            await _answered(lambda: self._sandbox.forget(process.part, pid))
 
-    async def _every(self, fault: Fault, performer: Performer, struck: asyncio.Event) -> None:
+    async def _every(self, fault: Fault, process: ServiceProcess, struck: asyncio.Event) -> None:
         async def kill() -> None:
-            pid = performer.pid
-            await performer.kill()
-            await self._forget(performer, pid)
+            pid = process.pid
+            await process.kill()
+            await self._forget(process, pid)
 
         if self._aim is None:
             raise Unexpected(f"{fault}: no point is named to strike")
-        before = await self._registrations(performer.part)
+        before = await self._registrations(process.part)
         self._note(fault)
-        self.restarted.append(performer.part)
-        await self._aim.happen(performer, kill, struck)
+        self.restarted.append(process.part)
+        await self._aim.happen(process, kill, struck)
         struck.set()
-        if performer.pid is None:
-            await self._start(performer, before)
+        if process.pid is None:
+            await self._start(process, before)
 
-    async def _stop(self, fault: Fault, performer: Performer, struck: asyncio.Event) -> None:
-        before = await self._registrations(performer.part)
-        status = await performer.stop()
+    async def _stop(self, fault: Fault, process: ServiceProcess, struck: asyncio.Event) -> None:
+        before = await self._registrations(process.part)
+        status = await process.stop()
         if status not in OBEYED:
-            raise Unexpected(f"{performer.name} was asked to stop, and ended with status {status}")
+            raise Unexpected(f"{process.name} was asked to stop, and ended with status {status}")
         await self._broken(fault, struck)
-        await self._start(performer, before)
+        await self._start(process, before)
 
-    async def _pause(self, fault: Fault, performer: Performer, struck: asyncio.Event) -> None:
-        performer.send(signal.SIGSTOP)
+    async def _pause(self, fault: Fault, process: ServiceProcess, struck: asyncio.Event) -> None:
+        process.send(signal.SIGSTOP)
         await self._broken(fault, struck)
-        performer.send(signal.SIGCONT)
+        process.send(signal.SIGCONT)
 
     async def _restart(self, fault: Fault, host: str, struck: asyncio.Event) -> None:
-        server = self._rehearsal.servers[host]
+        server = self._sandbox.servers[host]
         async with self._locks[host]:
             await asyncio.to_thread(server.kill)
             await self._broken(fault, struck)
             await asyncio.to_thread(server.start)
-            await _answered(self._rehearsal.client(f"{host}/0").ping)
+            await _answered(self._sandbox.client(f"{host}/0").ping)
 
     async def _flush(self, fault: Fault, host: str, struck: asyncio.Event) -> None:
-        await _answered(self._rehearsal.client(f"{host}/0").script_flush)
+        await _answered(self._sandbox.client(f"{host}/0").script_flush)
         await self._broken(fault, struck)
 
     async def _spoil(self, fault: Fault, place: Place, struck: asyncio.Event) -> None:
         async with self._locks[str(place)]:
-            mend = await self._rehearsal.spoil(place)
+            mend = await self._sandbox.spoil(place)
             await self._broken(fault, struck)
             await mend()
 
-    async def _start(self, performer: Performer, before: set[str]) -> None:
-        self._starts[performer.name] += 1
-        self.restarted.append(performer.part)
-        await performer.start()
-        await self._registered(performer.part, before, 1)
+    async def _start(self, process: ServiceProcess, before: set[str]) -> None:
+        self._starts[process.name] += 1
+        self.restarted.append(process.part)
+        await process.start()
+        await self._registered(process.part, before, 1)
 
     async def _registered(self, part: Part, before: set[str], count: int) -> None:
         """Wait until so many that were not there ``before`` have registered in the namespace of ``part``."""
@@ -187,14 +187,14 @@ class Faults:
     async def _registrations(self, part: Part) -> set[str]:
         if part.namespace is None:
             return set()
-        redis, keys = self._rehearsal.registry(part), Keys(part.namespace)
+        redis, keys = self._sandbox.registry(part), Keys(part.namespace)
         ids = [decoded(id) for id in await _answered(lambda: redis.lrange(encoded(keys.ids), 0, -1))]
         there = [await _answered(partial(redis.exists, encoded(keys.instance(id)))) for id in ids]
         return {id for id, exists in zip(ids, there, strict=True) if exists}
 
     async def _until_seen(self, key: str, count: int) -> None:
         place = self._places.find(key)
-        redis = self._rehearsal.client(place.server)
+        redis = self._sandbox.client(place.server)
         while await _answered(lambda: redis.llen(encoded(place.key))) < count:
             await asyncio.sleep(LOOK / 10)
 

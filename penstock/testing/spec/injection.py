@@ -11,7 +11,7 @@ from redis.exceptions import RedisError
 from penstock.testing.chaos.injection import ONCE, Kind, struck
 from penstock.testing.chaos.points import Phase, Point
 from penstock.testing.chaos.proxy import Blow, Gate, Moment
-from penstock.testing.sandbox import Performer, Rehearsal
+from penstock.testing.sandbox import Sandbox, ServiceProcess
 
 LOOK: Final = 0.02
 """Seconds between two looks."""
@@ -55,10 +55,10 @@ class Aim:
         self.patience = PATIENCE
         self.blow: Blow | None = None
         """What is to fall, once the point is armed."""
-        self._rehearsal: Rehearsal
+        self._sandbox: Sandbox
         self._gates: dict[int, Gate] = {}
         self._exits = AsyncExitStack()
-        self._phases: Mapping[Phase, Callable[[Performer, Gate, Blow, Kill, asyncio.Event], Awaitable[None]]] = {
+        self._phases: Mapping[Phase, Callable[[ServiceProcess, Gate, Blow, Kill, asyncio.Event], Awaitable[None]]] = {
             Phase.START: self._starting,
             Phase.FLOW: self._flowing,
             Phase.STOP: self._stopping,
@@ -79,9 +79,9 @@ class Aim:
             self._gates[port] = await self._exits.enter_async_context(Gate(port))
         return self._gates[port].address
 
-    async def begin(self, rehearsal: Rehearsal) -> None:
-        """Note what the process asks for at its start; all of ``rehearsal`` have been started."""
-        self._rehearsal = rehearsal
+    async def begin(self, sandbox: Sandbox) -> None:
+        """Note what the process asks for at its start; all of ``sandbox`` have been started."""
+        self._sandbox = sandbox
         await self._quiet()
         self.record(Phase.START)
 
@@ -91,14 +91,14 @@ class Aim:
             self.found |= {Point(self.strike.process, phase.value, host, shape, after) for shape in gate.seen}
             gate.seen.clear()
 
-    async def end(self, performer: Performer) -> None:
+    async def end(self, process: ServiceProcess) -> None:
         """Note what the process asks for when it is stopped with nothing in hand."""
         if self.strike.point is None and not self.strike.stops:
             self.record(Phase.FLOW)
-            await performer.stop()
+            await process.stop()
             self.record(Phase.STOP)
 
-    async def happen(self, performer: Performer, kill: "Kill", armed: asyncio.Event) -> None:
+    async def happen(self, process: ServiceProcess, kill: "Kill", armed: asyncio.Event) -> None:
         """Bring the process to the point and strike it there; it may be left dead.
 
         ``kill`` ends it, and its registration with it; ``armed`` is set when messages may go on.
@@ -106,18 +106,18 @@ class Aim:
         point, kind = self.strike.point, self.strike.kind
         if point is None or kind is None:
             self._forget()
-            await performer.stop()
+            await process.stop()
             self.record(Phase.STOP)
             return
         gate = next(gate for host, gate in self._named() if host == point.server)
         self.blow = blow = Blow(point.shape, kind.moment, act=kill if kind.kills else None)
         if point.shape.startswith("EVAL"):
             await self._forget_scripts()
-        await self._phases[Phase(point.phase)](performer, gate, blow, kill, armed)
+        await self._phases[Phase(point.phase)](process, gate, blow, kill, armed)
         self.met, gate.blow = blow.struck.is_set(), None
         if kind is Kind.KILL_BEFORE and Phase(point.phase) is Phase.FLOW and self.met:
             self._forget()
-            await performer.start()
+            await process.start()
             await self._quiet()
             self.record(Phase.RECOVER, point.shape)
 
@@ -126,39 +126,39 @@ class Aim:
         if self.blow:
             await struck(self.blow, PACE)
 
-    async def _starting(self, performer: Performer, gate: Gate, blow: Blow, _: "Kill", armed: asyncio.Event) -> None:
-        await performer.stop()
+    async def _starting(self, process: ServiceProcess, gate: Gate, blow: Blow, _: "Kill", armed: asyncio.Event) -> None:
+        await process.stop()
         gate.blow = blow
         armed.set()
-        await performer.start()
+        await process.start()
         await struck(blow, self.patience)
 
-    async def _flowing(self, performer: Performer, gate: Gate, blow: Blow, _: "Kill", armed: asyncio.Event) -> None:
+    async def _flowing(self, process: ServiceProcess, gate: Gate, blow: Blow, _: "Kill", armed: asyncio.Event) -> None:
         """What makes a connection or a script known is sent once, with the first message that a process gets."""
         if str(blow.shape).startswith(ONCE):
-            await performer.stop()
+            await process.stop()
             self._forget()
-            await performer.start()
+            await process.start()
             await self._quiet()
         gate.blow = blow
         armed.set()
         await struck(blow, self.patience)
 
-    async def _stopping(self, performer: Performer, gate: Gate, blow: Blow, _: "Kill", armed: asyncio.Event) -> None:
+    async def _stopping(self, process: ServiceProcess, gate: Gate, blow: Blow, _: "Kill", armed: asyncio.Event) -> None:
         """What it asks for depends on whether it has something in hand."""
         gate.blow = blow
-        await performer.stop()
+        await process.stop()
         armed.set()
         if not blow.struck.is_set():
             gate.blow = None
             self._forget()
-            await performer.start()
+            await process.start()
             await self._quiet()
             gate.blow = blow
-            await performer.stop()
+            await process.stop()
 
     async def _recovering(
-        self, performer: Performer, gate: Gate, blow: Blow, kill: "Kill", armed: asyncio.Event
+        self, process: ServiceProcess, gate: Gate, blow: Blow, kill: "Kill", armed: asyncio.Event
     ) -> None:
         after = self.strike.point.after if self.strike.point else ""
         gate.blow = first = Blow(after, Moment.BEFORE, act=kill)
@@ -166,7 +166,7 @@ class Aim:
         if not await struck(first, self.patience / 2):
             await kill()
         gate.blow = blow
-        await performer.start()
+        await process.start()
         await struck(blow, self.patience / 2)
 
     async def _quiet(self) -> None:
@@ -182,9 +182,9 @@ class Aim:
 
     async def _forget_scripts(self) -> None:
         """A script's source is sent only to a server that does not know it."""
-        for host in self._rehearsal.servers:
+        for host in self._sandbox.servers:
             with suppress(RedisError):
-                await self._rehearsal.client(f"{host}/0").script_flush()
+                await self._sandbox.client(f"{host}/0").script_flush()
 
     def _forget(self) -> None:
         for gate in self._gates.values():
@@ -192,7 +192,7 @@ class Aim:
 
     def _named(self) -> list[tuple[str, Gate]]:
         """Return the gates, each with what its server is called in the settings."""
-        servers = {server.port: host for host, server in self._rehearsal.servers.items()}
+        servers = {server.port: host for host, server in self._sandbox.servers.items()}
         return [(servers[port], gate) for port, gate in self._gates.items()]
 
 

@@ -12,7 +12,7 @@ from penstock.composition.model import Place
 from penstock.encoding import encoded
 from penstock.errors import PenstockError
 from penstock.testing.chaos.lane import HASTE
-from penstock.testing.sandbox import Rehearsal
+from penstock.testing.sandbox import Sandbox
 from penstock.testing.spec import Outcome, Trial
 from penstock.testing.spec.declared import WITHIN, Expectation, Step
 from penstock.testing.spec.faults import LOOK, Faults
@@ -40,13 +40,13 @@ async def play(trial: Trial) -> Outcome:
         async with AsyncExitStack() as exits:
             aof = any(fault.verb == "restart" for step in trial.test.steps for fault in step.faults)
             route = (await exits.enter_async_context(aim)).route if aim else None
-            rehearsal = Rehearsal(trial.topology, route=route, hasten=HASTE if aim else {}, aof=aof)
-            await exits.enter_async_context(rehearsal)
-            one = _Play(trial, rehearsal, aim)
+            sandbox = Sandbox(trial.topology, route=route, hasten=HASTE if aim else {}, aof=aof)
+            await exits.enter_async_context(sandbox)
+            one = _Play(trial, sandbox, aim)
             told = await one.perform()
             faults = [f"{fault}, {at:.2f} s after the start" for fault, at in one.faults.injected]
             if told:
-                logs = {name: each.said().splitlines()[-LAST_LINES:] for name, each in rehearsal.performers.items()}
+                logs = {name: each.said().splitlines()[-LAST_LINES:] for name, each in sandbox.processes.items()}
     except PenstockError as error:
         told = [str(error)]
     seen, met = (frozenset(aim.found), aim.met) if aim else (frozenset(), True)
@@ -54,11 +54,11 @@ async def play(trial: Trial) -> Outcome:
 
 
 class _Play:
-    """One run of a trial's steps on a rehearsal."""
+    """One run of a trial's steps on a sandbox."""
 
-    def __init__(self, trial: Trial, rehearsal: Rehearsal, aim: Aim | None) -> None:
-        self._trial, self._rehearsal, self._places, self._aim = trial, rehearsal, trial.places, aim
-        self.faults = Faults(rehearsal, trial.places, aim)
+    def __init__(self, trial: Trial, sandbox: Sandbox, aim: Aim | None) -> None:
+        self._trial, self._sandbox, self._places, self._aim = trial, sandbox, trial.places, aim
+        self.faults = Faults(sandbox, trial.places, aim)
         self._pushed: dict[str, list[bytes]] = {}
 
     async def perform(self) -> list[str]:
@@ -66,7 +66,7 @@ class _Play:
         try:
             await self.faults.start_all()
             if self._aim:
-                await self._aim.begin(self._rehearsal)
+                await self._aim.begin(self._sandbox)
         except PenstockError as error:
             return [str(error)]
         steps = self._trial.test.steps
@@ -78,7 +78,7 @@ class _Play:
             if told:
                 return told if len(steps) == 1 else [f"step {number} of {len(steps)}:", *(f"  {line}" for line in told)]
         if self._aim:
-            await self._aim.end(self._rehearsal.performers[self._aim.strike.process])
+            await self._aim.end(self._sandbox.processes[self._aim.strike.process])
         return []
 
     def _aimed(self, number: int, step: Step) -> Step:
@@ -174,7 +174,7 @@ class _Play:
     async def _compared(self, key: str, expected: Expectation) -> list[str]:
         place = self._places.find(key)
         try:
-            got: list[Any] = await self._rehearsal.client(place.server).lrange(encoded(place.key), 0, -1)
+            got: list[Any] = await self._sandbox.client(place.server).lrange(encoded(place.key), 0, -1)
         except ResponseError as error:
             return [f"cannot be read as a list: {error}"]
         return differences(expected, got[::-1], lambda given: given.read(self._trial.directory, self._pushed))
@@ -190,6 +190,6 @@ class _Play:
 
     async def _length(self, place: Place) -> int:
         try:
-            return int(await self._rehearsal.client(place.server).llen(encoded(place.key)))
+            return int(await self._sandbox.client(place.server).llen(encoded(place.key)))
         except ResponseError:
             return 0  # no list; whoever expects one will hear of it

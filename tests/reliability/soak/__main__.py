@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from threading import Event, Lock
 
-from tests.reliability.nursery import Nursery
+from tests.reliability.forkserver import ForkServer
 from tests.reliability.soak.seed import MODULES, Result, run_seed, worst
 
 COLUMNS = (
@@ -71,9 +71,9 @@ def main() -> int:
         if stop.is_set():
             return
         logs = Path(tempfile.gettempdir())
-        with Nursery(*MODULES) as nursery:
+        with ForkServer(*MODULES) as fork_server:
             tell = partial(progress.tell, seed)
-            result = run_seed(nursery, seed, options.seconds, logs=logs, tell=tell, stop=stop)
+            result = run_seed(fork_server, seed, options.seconds, logs=logs, tell=tell, stop=stop)
         if not stop.is_set():
             progress.ended(result)
             results.append(result)

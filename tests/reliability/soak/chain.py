@@ -18,7 +18,7 @@ from redis.retry import Retry
 from penstock.errors import PenstockError
 from penstock.testing.server import EmbeddedServer
 from tests.harness import until
-from tests.reliability.nursery import Nursery, Replica
+from tests.reliability.forkserver import ForkServer, Replica
 from tests.reliability.soak.links import HarshProxy
 
 HERE, THERE = "here", "there"
@@ -70,13 +70,15 @@ class Place:
     ``proxies`` are its ways to the servers.
     """
 
-    def __init__(self, name: str, nursery: Nursery, log: Path, proxies: dict[str, HarshProxy], **more: object) -> None:
+    def __init__(
+        self, name: str, fork_server: ForkServer, log: Path, proxies: dict[str, HarshProxy], **more: object
+    ) -> None:
         self.name, self.proxies = name, proxies
         self.statuses = Counter[int]()
         """How its processes have ended by themselves or were told to, and how often."""
         self.reasons: list[str] = []
         """What those said last that ended with another status than 0, and were not killed."""
-        self._nursery, self._log, self._more = nursery, log, more
+        self._fork_server, self._log, self._more = fork_server, log, more
         self._ending = threading.Event()
         self.replica = self._start()
         self._keeper = threading.Thread(target=self._keep, daemon=True)
@@ -88,7 +90,7 @@ class Place:
             settings |= GENERAL
         if self.name == "vpush":
             settings["out_redis"] = self.proxies[THERE].url
-        replica = Replica(self._nursery, self.name, self._log, **settings)
+        replica = Replica(self._fork_server, self.name, self._log, **settings)
         if self.name == "worker":
             replica.module = "tests.reliability.soak.worker"
         return replica.start()
@@ -144,8 +146,8 @@ class Chain:
     meant. A number that is said twice would end another message without it. ``loses`` makes the worker a broken one.
     """
 
-    def __init__(self, nursery: Nursery, directory: Path, *, plain: bool = False, loses: int = 0) -> None:
-        self._nursery, self._directory = nursery, directory
+    def __init__(self, fork_server: ForkServer, directory: Path, *, plain: bool = False, loses: int = 0) -> None:
+        self._fork_server, self._directory = fork_server, directory
         self._more: dict[str, dict[str, object]] = {"worker": {"plain": plain, "loses": loses}}
         if plain:
             self._more["mdispatch"] = {"done_by": "xid"}
@@ -176,7 +178,7 @@ class Chain:
         proxies = {side: self._ends.enter_context(HarshProxy(self.servers[side].port)) for side in sides}
         log = self._directory / f"{name}-{number}.log"
         log.touch()
-        place = Place(name, self._nursery, log, proxies, **more)
+        place = Place(name, self._fork_server, log, proxies, **more)
         self._ends.callback(place.end)
         self.places.append(place)
 

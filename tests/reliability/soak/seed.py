@@ -14,14 +14,14 @@ from typing import Final
 
 from redis.exceptions import RedisError, ResponseError
 
-from tests.reliability.nursery import Nursery
+from tests.reliability.forkserver import ForkServer
 from tests.reliability.soak.account import Account, Pushed, read
 from tests.reliability.soak.chain import HERE, IN, LEGS, SERVICES, WORK, Chain, Place
 from tests.reliability.soak.faults import Scene, drawn, inject
 from tests.reliability.soak.payloads import payloads
 
 MODULES: Final = ("common.app", "redis", *(f"services.{name}.service" for name in SERVICES))
-"""What a nursery imports."""
+"""What a fork server imports."""
 PAUSE: Final = 0.9
 """Seconds between two faults, on an average."""
 CROWDED: Final = {IN: 3_000, LEGS[0]: 3_000, LEGS[1]: 1_000, WORK: 200}
@@ -87,7 +87,7 @@ class Publisher:
 
 
 def run_seed(
-    nursery: Nursery,
+    fork_server: ForkServer,
     seed: int,
     seconds: float,
     *,
@@ -107,7 +107,7 @@ def run_seed(
     stop = stop or threading.Event()
     with (
         tempfile.TemporaryDirectory(prefix="penstock-soak-") as directory,
-        Chain(nursery, Path(directory), plain=rng.random() < 0.5, loses=loses) as chain,
+        Chain(fork_server, Path(directory), plain=rng.random() < 0.5, loses=loses) as chain,
     ):
         with Publisher(chain, random.Random(rng.random())) as pushed:
             if faults:

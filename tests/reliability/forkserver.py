@@ -14,7 +14,7 @@ from penstock.testing.forkserver import keeper, order
 from tests.harness import ROOT, Service
 
 
-class Nursery:
+class ForkServer:
     """The process to fork from; ``python`` interpreters of their own start for every other test of a service."""
 
     def __init__(self, *modules: str) -> None:
@@ -44,9 +44,9 @@ class Nursery:
 class Replica(Service):
     """A service as ``Service`` has it, started in milliseconds."""
 
-    def __init__(self, nursery: Nursery, name: str, log: Path, **settings: object) -> None:
+    def __init__(self, fork_server: ForkServer, name: str, log: Path, **settings: object) -> None:
         super().__init__(name, log, **settings)
-        self._nursery = nursery
+        self._fork_server = fork_server
         self._pid = 0
         self._ended = threading.Event()
         self.status: int | None = None
@@ -54,7 +54,7 @@ class Replica(Service):
 
     def start(self) -> Self:
         self.log.touch()
-        connection = self._nursery.order(self.module, {**os.environ, **self._environment}, self.log)
+        connection = self._fork_server.order(self.module, {**os.environ, **self._environment}, self.log)
         said = connection.makefile("rb")
         self._pid = int(said.readline())
         threading.Thread(target=self._await_end, args=(connection, said), daemon=True).start()

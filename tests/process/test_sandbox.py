@@ -1,4 +1,4 @@
-"""A rehearsal runs a composition as it is, and nothing of it reaches a server but those of its own."""
+"""A sandbox runs a composition as it is, and nothing of it reaches a server but those of its own."""
 
 import asyncio
 import shutil
@@ -12,7 +12,7 @@ import pytest
 from penstock.composition.files import read
 from penstock.composition.procfile import stoppable
 from penstock.errors import PenstockError
-from penstock.testing.sandbox import Rehearsal
+from penstock.testing.sandbox import Sandbox
 from tests.commandline import until
 from tests.harness import ROOT
 
@@ -28,22 +28,22 @@ async def test_no_server_that_the_environment_or_a_file_names_is_reached(
         f"mpush: exec python -m services.mpush --props {tmp_path}/mpush.yaml\n"
     )
     (tmp_path / "mpush.yaml").write_text("redis: redis://far.example:6392/2\nin: in\npending: pending\nout: [out]\n")
-    async with Rehearsal(read(tmp_path)) as rehearsal:
-        await rehearsal.start()
-        said = rehearsal.performers["show"].said
+    async with Sandbox(read(tmp_path)) as sandbox:
+        await sandbox.start()
+        said = sandbox.processes["show"].said
 
         async def told() -> bool:
-            return "OTHER=" in said() and "REDIS=" in rehearsal.performers["plain"].said()
+            return "OTHER=" in said() and "REDIS=" in sandbox.processes["plain"].said()
 
         await until(told)
-        ports = {host: server.port for host, server in rehearsal.servers.items()}
+        ports = {host: server.port for host, server in sandbox.servers.items()}
         assert set(ports) == {"localhost:6379", "far.example:6391", "far.example:6392"}
         environ = dict(line.split("=", 1) for line in said().splitlines() if "=" in line)
         assert environ["REDIS"] == f"redis://127.0.0.1:{ports['far.example:6392']}/2"
         assert environ["OTHER"] == f"redis://127.0.0.1:{ports['far.example:6391']}/3"
-        assert f"REDIS=redis://127.0.0.1:{ports['localhost:6379']}/0" in rehearsal.performers["plain"].said()
-        assert "far.example" not in said() + rehearsal.performers["plain"].said()
-        redis = rehearsal.client("far.example:6392/2")
+        assert f"REDIS=redis://127.0.0.1:{ports['localhost:6379']}/0" in sandbox.processes["plain"].said()
+        assert "far.example" not in said() + sandbox.processes["plain"].said()
+        redis = sandbox.client("far.example:6392/2")
         await redis.lpush("in", "one")
 
         async def delivered() -> bool:
@@ -55,7 +55,7 @@ async def test_no_server_that_the_environment_or_a_file_names_is_reached(
 def test_a_command_that_names_a_server_is_refused_without_its_password(tmp_path: Path) -> None:
     (tmp_path / "Procfile").write_text("mover: exec python mover.py --from rediss://user:secret@far.example:6390/0\n")
     with pytest.raises(PenstockError, match="mover: its command names a server, which it would reach") as told:
-        Rehearsal(read(tmp_path))
+        Sandbox(read(tmp_path))
     assert "secret" not in str(told.value)
 
 
@@ -64,10 +64,10 @@ async def test_a_composition_of_containers_alone_runs_here(tmp_path: Path) -> No
         shutil.copy(ROOT / "compose" / "weather" / name, tmp_path)
     topology = read(tmp_path)
     assert topology.problems == ()
-    async with Rehearsal(topology) as rehearsal:
-        await rehearsal.start()
-        (host,) = set(rehearsal.servers) - {"localhost:6379"}
-        redis = rehearsal.client(f"{host}/0")
+    async with Sandbox(topology) as sandbox:
+        await sandbox.start()
+        (host,) = set(sandbox.servers) - {"localhost:6379"}
+        redis = sandbox.client(f"{host}/0")
         await redis.lpush("weather:in", *range(10))
 
         async def handled() -> bool:
@@ -77,33 +77,33 @@ async def test_a_composition_of_containers_alone_runs_here(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("started", [False, True])
-async def test_nothing_is_left_behind_where_the_nursery_of_processes_died(tmp_path: Path, started: bool) -> None:
+async def test_nothing_is_left_behind_where_the_fork_server_died(tmp_path: Path, started: bool) -> None:
     shutil.copytree(ROOT / "compose" / "weather", tmp_path, dirs_exist_ok=True)
     before = psutil.Process().children()
-    async with Rehearsal(read(tmp_path)) as rehearsal:
+    async with Sandbox(read(tmp_path)) as sandbox:
         if started:
-            await rehearsal.start()
+            await sandbox.start()
         children = set(psutil.Process().children()) - set(before)
-        (nursery,) = [each for each in children if "penstock.testing.forkserver" in each.cmdline()]
-        nursery.kill()
+        (fork_server,) = [each for each in children if "penstock.testing.forkserver" in each.cmdline()]
+        fork_server.kill()
 
         async def dead() -> bool:
-            return not nursery.is_running()
+            return not fork_server.is_running()
 
         await until(dead)
-        performer = rehearsal.performers["mpush"]
-        await performer.kill()
+        process = sandbox.processes["mpush"]
+        await process.kill()
         with pytest.raises(PenstockError, match="mpush cannot be started: "):
-            await performer.start()
-        servers = [psutil.Process(server.pid) for server in rehearsal.servers.values()]
+            await process.start()
+        servers = [psutil.Process(server.pid) for server in sandbox.servers.values()]
     assert not any(server.is_running() for server in servers)
 
 
 async def test_a_process_that_fails_is_started_again_and_one_that_was_stopped_is_not(tmp_path: Path) -> None:
     (tmp_path / "Procfile").write_text("fails: exit 3\nends: exit 0\nstays: exec sleep 60\n")
-    async with Rehearsal(read(tmp_path)) as rehearsal:
-        await rehearsal.start()
-        fails, ends, stays = (rehearsal.performers[name] for name in ("fails", "ends", "stays"))
+    async with Sandbox(read(tmp_path)) as sandbox:
+        await sandbox.start()
+        fails, ends, stays = (sandbox.processes[name] for name in ("fails", "ends", "stays"))
 
         async def again() -> bool:
             return fails.starts > 2
@@ -143,11 +143,11 @@ async def test_a_cancellation_amid_the_end_leaves_nothing_behind(
     temporary.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(temporary))
     (tmp_path / "Procfile").write_text("plain: sleep 60\n")
-    rehearsal = Rehearsal(read(tmp_path))
-    await rehearsal.__aenter__()
-    await rehearsal.start()
+    sandbox = Sandbox(read(tmp_path))
+    await sandbox.__aenter__()
+    await sandbox.start()
     children = [child for child in psutil.Process().children(recursive=True) if "sleep" in child.name()]
-    ending = asyncio.create_task(rehearsal.__aexit__())
+    ending = asyncio.create_task(sandbox.__aexit__())
     for _ in range(steps):
         await asyncio.sleep(0)
     ending.cancel()
