@@ -15,7 +15,7 @@ from common.registered_lists import announce
 from common.registry import Presence, Registry
 from common.settings.base import ServiceSettings
 from common.upgrade import agree
-from penstock.atomic import Writes
+from penstock.atomic import AtomicWrites
 from penstock.composition.live.registered import written
 from penstock.keys import Keys
 from penstock.metrics import count
@@ -137,7 +137,7 @@ class Membership(Generic[S]):
 
     async def answer(self, order: str, refused: str) -> None:
         """Count an order to read the settings anew, and answer it: why it is ``refused``, empty where it is not."""
-        async with Writes(self._redis) as writes:
+        async with AtomicWrites(self._redis) as writes:
             writes.hincrby(self._keys.metric("reload"), "failed" if refused else "count", 1)
             await writes.execute()
         await self._registry.answer(order, refused)
@@ -173,7 +173,7 @@ class Membership(Generic[S]):
     async def _introduce(self) -> None:
         """Say once, on the server of the lists, who may hold a pending list now and which lists it works on."""
         await self._orphans.own(*self._former)
-        async with Writes(self._redis) as writes:
+        async with AtomicWrites(self._redis) as writes:
             writes.delete(self._keys.lists)
             words = [word for pair in self._settings.lists().items() for word in pair]
             for first in range(0, len(words), WORDS):

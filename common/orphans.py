@@ -12,7 +12,7 @@ from redis.asyncio import Redis
 
 from common.registry import Registry
 from common.settings.base import ServiceSettings
-from penstock.atomic import Snapshot, Writes
+from penstock.atomic import AtomicRead, AtomicWrites
 from penstock.encoding import decoded
 from penstock.inspect.pending import names_of
 from penstock.keys import Keys, pending_of
@@ -57,7 +57,7 @@ class Orphans:
         }
         seconds = (await self._redis.time())[0] if now is None else now
         ids, names = (mine, *former), json.dumps(list(self._names))
-        async with Writes(self._redis) as writes:
+        async with AtomicWrites(self._redis) as writes:
             writes.zadd(self._keys.owners, dict.fromkeys(ids, seconds))
             writes.hset(self._keys.holdings, mapping=dict.fromkeys(ids, names))
             writes.zcard(self._keys.owners)
@@ -98,7 +98,7 @@ class Orphans:
 
     async def _held(self) -> dict[str, list[Names]]:
         """Return the names of pending lists by owner id; empty for owners that recorded none."""
-        async with Snapshot(self._redis) as snapshot:
+        async with AtomicRead(self._redis) as snapshot:
             snapshot.zrange(self._keys.owners, 0, -1)
             snapshot.hgetall(self._keys.holdings)
             owners, said = await snapshot.execute()
@@ -144,7 +144,7 @@ class Orphans:
         """Leave no trace where nothing is pending."""
         for id in (self._registry.id, *former):
             if not await self._left(id, self._names):
-                async with Writes(self._redis) as writes:
+                async with AtomicWrites(self._redis) as writes:
                     writes.zrem(self._keys.owners, id)
                     writes.hdel(self._keys.holdings, id)
                     await writes.execute()

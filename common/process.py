@@ -26,7 +26,7 @@ from common.reload import Reload
 from common.server import check_logins, check_server
 from common.settings.base import ServiceSettings
 from common.wrong_types import name_wrong_key
-from penstock.atomic import Writes
+from penstock.atomic import AtomicWrites
 from penstock.connection import ELSEWHERE, SILENCE, connect, follow, log_in_anew, return_home
 from penstock.errors import Fenced, PenstockError, WrongType
 from penstock.keys import Keys
@@ -334,7 +334,7 @@ class Process(Generic[S]):
     async def _count_error(self, error: Exception) -> None:
         if self._keys:
             with suppress(RedisError):
-                async with Writes(self._redis) as writes:
+                async with AtomicWrites(self._redis) as writes:
                     count(writes, self._keys.metric("error"))
                     writes.hset(self._keys.metric("error"), "last", told(error))
                     await writes.execute()

@@ -9,7 +9,7 @@ from redis.exceptions import ResponseError
 from structlog.typing import FilteringBoundLogger
 
 from common.settings.base import ServiceSettings
-from penstock.atomic import Writes
+from penstock.atomic import AtomicWrites
 from penstock.encoding import encoded
 from penstock.errors import WrongType
 from penstock.inspect.ownership import Claims, written
@@ -39,7 +39,7 @@ async def _refusal(redis: "Redis", directory: bytes, namespace: bytes, words: st
     try:
         if await redis.hget(directory, namespace) == encoded(words):
             return ""
-        async with Writes(redis) as writes:
+        async with AtomicWrites(redis) as writes:
             writes.hset(directory, namespace, words)
             await writes.execute()
     except (ResponseError, WrongType) as error:

@@ -17,7 +17,7 @@ from penstock.errors import TooMany
 from penstock.raw_connection import Command
 from penstock.script import LUA, Script, ours
 
-MOST: Final = 5_000
+MAX_COMMANDS: Final = 5_000
 """Commands of one script. It holds the server while it runs: some 5 ms for the lengths of as many lists."""
 
 _snapshot, _writes = (Script.read(LUA / f"{verb}.lua") for verb in ("snapshot", "writes"))
@@ -27,7 +27,7 @@ _without_ro: Final["WeakSet[Any]"] = WeakSet()
 """Pools of connections on which EVAL_RO is unknown (Redis 6.2) or not allowed."""
 
 
-class _AtOnce(Pipeline):
+class _AtomicCommands(Pipeline):
     """Collects commands as ``redis.pipeline()`` does, each about one key, its first word, or none (TIME)."""
 
     def __init__(self, redis: "Redis") -> None:
@@ -37,14 +37,16 @@ class _AtOnce(Pipeline):
     async def execute(self, raise_on_error: bool = True) -> list[Any]:
         """Do all of them at one instant; return the replies in their order.
 
-        Raises ``WrongType``, with the name of the key, and ``TooMany`` for more than ``MOST`` commands. With
+        Raises ``WrongType``, with the name of the key, and ``TooMany`` for more than ``MAX_COMMANDS`` commands. With
         ``raise_on_error=False`` an error is the reply of its command: a ``WrongType`` or a ``ResponseError``.
         """
         stack, self.command_stack = self.command_stack, []
         if not stack:
             return []
-        if len(stack) > MOST:
-            raise TooMany(f"{len(stack):,} commands at one instant would hold the server for long: at most {MOST:,}")
+        if len(stack) > MAX_COMMANDS:
+            raise TooMany(
+                f"{len(stack):,} commands at one instant would hold the server for long: at most {MAX_COMMANDS:,}"
+            )
         keys: list[Any] = [args[1] for args, _ in stack if len(args) > 1]
         words: list[Any] = []
         for (name, *args), _ in stack:
@@ -60,7 +62,7 @@ class _AtOnce(Pipeline):
         raise NotImplementedError
 
 
-class Snapshot(_AtOnce):
+class AtomicRead(_AtomicCommands):
     """Commands that only read: ``execute`` returns what they find, all of one instant.
 
     On Redis Cluster all keys must be in one slot.
@@ -73,7 +75,7 @@ class Snapshot(_AtOnce):
             return await _reading(self._redis, _snapshot.by_source(keys=keys, words=words))
 
 
-class Writes(_AtOnce):
+class AtomicWrites(_AtomicCommands):
     """Commands that write no more than a few bytes, all at one instant; the first one must have a key."""
 
     async def _run(self, keys: list[Any], words: list[Any]) -> Any:

@@ -6,7 +6,7 @@ from typing import Final
 from redis.asyncio import Redis
 from redis.asyncio.client import Pipeline
 
-from penstock.atomic import Snapshot
+from penstock.atomic import AtomicRead
 from penstock.encoding import decoded
 from penstock.keys import Keys, glob_escaped
 from penstock.script import LUA, Script
@@ -28,7 +28,7 @@ async def read_metrics(redis: "Redis", keys: Keys) -> dict[str, dict[str, str]]:
     """All metrics of a namespace: name to fields as redis-cli shows them, sorted by name."""
     prefix = keys.metric("")
     found = sorted([key async for key in redis.scan_iter(f"{glob_escaped(prefix)}*", count=1000, _type="HASH")])
-    async with Snapshot(redis) as snapshot:
+    async with AtomicRead(redis) as snapshot:
         for key in found:
             snapshot.hgetall(key)
         hashes = await snapshot.execute()

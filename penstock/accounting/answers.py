@@ -12,7 +12,7 @@ from redis.asyncio import Redis
 
 from penstock.accounting.audit import numbers_of
 from penstock.accounting.tracked import Law, imbalance
-from penstock.atomic import Snapshot
+from penstock.atomic import AtomicRead
 from penstock.encoding import decoded, encoded
 from penstock.keys import Keys
 
@@ -29,11 +29,11 @@ async def answers(redis: "Redis", keys: Keys) -> tuple[Law | None, list[str]]:
 
     The law is None if no answer was ever sent, or too many lists have several to read their numbers.
     """
-    async with Snapshot(redis) as snapshot:
+    async with AtomicRead(redis) as snapshot:
         snapshot.hlen(encoded(keys.answers_more))
         snapshot.zrange(encoded(keys.answers), 0, MOST - 1)
         many, names = await snapshot.execute()
-    async with Snapshot(redis) as snapshot:
+    async with AtomicRead(redis) as snapshot:
         snapshot.hgetall(encoded(keys.metric("answers")))
         snapshot.zcard(encoded(keys.answers))
         snapshot.hvals(encoded(keys.answers_more)) if many <= MOST_NUMBERS else snapshot.time()

@@ -14,7 +14,7 @@ from redis.asyncio import Redis
 from penstock.accounting.attribution import Pattern
 from penstock.accounting.fanout import Leg
 from penstock.accounting.snapshot import REFUSED, Book
-from penstock.atomic import Snapshot
+from penstock.atomic import AtomicRead
 from penstock.encoding import decoded, encoded
 from penstock.keys import Keys
 from penstock.tracking.correlation import named
@@ -160,7 +160,7 @@ async def among_those(redis: "Redis", book: Book, ids: Collection[str]) -> set[s
     for start in range(0, len(all_ids), CHUNK):
         some = all_ids[start : start + CHUNK]
         members: list[Any] = [encoded(id) for id in some]
-        async with Snapshot(redis) as snapshot:
+        async with AtomicRead(redis) as snapshot:
             snapshot.zmscore(encoded(keys.deadlines), members)
             snapshot.zmscore(encoded(keys.delayed), members)
             pairs = zip(*await snapshot.execute(), strict=True)

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from redis.asyncio import Redis
 
-from penstock.atomic import Snapshot
+from penstock.atomic import AtomicRead
 from penstock.encoding import decoded, encoded
 from penstock.inspect.pending import read
 from penstock.keys import Keys
@@ -89,7 +89,7 @@ async def instances(redis: "Redis", service_redis: "Redis", keys: Keys) -> list[
 
 
 async def _alive(service_redis: "Redis", keys: Keys, ids: list[str]) -> list[Instance]:
-    async with Snapshot(service_redis) as snapshot:
+    async with AtomicRead(service_redis) as snapshot:
         snapshot.time()
         for id in ids:
             snapshot.hgetall(encoded(keys.instance(id)))

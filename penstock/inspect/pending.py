@@ -11,7 +11,7 @@ from typing import Any, Final
 from redis.asyncio import Redis
 
 from penstock.accounting.upgrade import Starts
-from penstock.atomic import Snapshot
+from penstock.atomic import AtomicRead
 from penstock.encoding import decoded, encoded
 from penstock.keys import Keys, pending_of
 
@@ -150,7 +150,7 @@ async def _at_once(redis: "Redis", calls: Sequence[Call], sure: int, *, lenient:
     replies: list[Any] = []
     piece = CHUNK if lenient else len(calls) or 1
     for start in range(0, len(calls), piece):
-        async with Snapshot(redis) as snapshot:
+        async with AtomicRead(redis) as snapshot:
             for command, *words in calls[start : start + piece]:
                 snapshot.execute_command(command, *(encoded(word) if isinstance(word, str) else word for word in words))
             replies += await snapshot.execute(raise_on_error=False)

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from redis.asyncio import Redis
 
 from penstock.accounting.snapshot import REFUSED
-from penstock.atomic import Snapshot
+from penstock.atomic import AtomicRead
 from penstock.encoding import decoded as text
 from penstock.encoding import encoded
 from penstock.errors import DataLost
@@ -61,7 +61,7 @@ class Shadow:
         self._after, self._number, self._dispatched, self._count = "-", 0, 0, FEW
 
     async def begin(self) -> None:
-        async with Snapshot(self._redis) as snapshot:
+        async with AtomicRead(self._redis) as snapshot:
             snapshot.xrevrange(encoded(self._keys.events), count=1)
             snapshot.hget(encoded(self._keys.metric("events")), "count")
             _count_dispatched(snapshot, self._keys)
@@ -110,7 +110,7 @@ class Shadow:
 
     async def _look(self, pushed: int) -> tuple[int, int]:
         """How many of ``pushed`` wait to be dispatched, and how many messages are in flight or delayed."""
-        async with Snapshot(self._redis) as snapshot:
+        async with AtomicRead(self._redis) as snapshot:
             snapshot.zcard(encoded(self._keys.deadlines))
             snapshot.zcard(encoded(self._keys.delayed))
             _count_dispatched(snapshot, self._keys)
@@ -123,7 +123,7 @@ class Shadow:
         return spark.createDataFrame(pa.Table.from_batches(self._batches, schema))
 
 
-def _count_dispatched(snapshot: Snapshot, keys: Keys) -> None:
+def _count_dispatched(snapshot: AtomicRead, keys: Keys) -> None:
     """Ask for all that comes of a request when mdispatch settles it."""
     snapshot.hget(encoded(keys.metric("registered")), "count")
     snapshot.hget(encoded(keys.metric("untracked")), "count")

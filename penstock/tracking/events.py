@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from redis.asyncio import Redis
 
-from penstock.atomic import Snapshot
+from penstock.atomic import AtomicRead
 from penstock.encoding import decoded, encoded
 from penstock.keys import Keys
 from penstock.tracking.record import By, canonical, is_number, number, xids_of
@@ -116,7 +116,7 @@ async def last_event(redis: "Redis", keys: Keys, word: str, by: By = "either") -
 async def reach(redis: "Redis", keys: Keys) -> tuple[int, float | None]:
     """How many events there are, and when the oldest of them was (s since the epoch)."""
     key = encoded(keys.events)
-    async with Snapshot(redis) as snapshot:
+    async with AtomicRead(redis) as snapshot:
         snapshot.xlen(key)
         snapshot.xrange(key, count=1)
         snapshot.xrevrange(key, count=1)

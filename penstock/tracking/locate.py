@@ -6,7 +6,7 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from penstock.atomic import Snapshot
+from penstock.atomic import AtomicRead
 from penstock.encoding import decoded, encoded
 from penstock.inspect.namespace import instances, serving
 from penstock.keys import Keys
@@ -23,7 +23,7 @@ async def whereabouts(
     """Return where the message is that ``word`` names, which is an xid or an id as ``by`` says: see ``find``."""
     found = await find(redis, keys, word, by)
     id = found.id if found else ""
-    async with Snapshot(redis) as snapshot:
+    async with AtomicRead(redis) as snapshot:
         snapshot.time()
         snapshot.hgetall(encoded(keys.message(id)))
         snapshot.zscore(encoded(keys.deadlines), id)
@@ -104,7 +104,7 @@ async def _in_queue(redis: "Redis", queue: str, record: dict[str, str]) -> tuple
     """Who holds the message, how many are taken before it, and how long the queue is."""
     if not queue or "message" not in record:
         return "", None, 0
-    async with Snapshot(redis) as snapshot:
+    async with AtomicRead(redis) as snapshot:
         snapshot.llen(encoded(queue))
         snapshot.lpos(encoded(queue), encoded(record["message"]), rank=-1, maxlen=BOUND)  # type: ignore[arg-type]  # its stub: text
         replies: Any = await snapshot.execute(raise_on_error=False)

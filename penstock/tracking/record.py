@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 
 from redis.asyncio import Redis
 
-from penstock.atomic import Snapshot
+from penstock.atomic import AtomicRead
 from penstock.encoding import decoded, encoded
 from penstock.errors import Stale
 from penstock.keys import Keys
@@ -88,7 +88,7 @@ async def find(redis: "Redis", keys: Keys, word: str, by: By = "either") -> Foun
 
 
 async def _is_id(redis: "Redis", keys: Keys, id: str) -> bool:
-    async with Snapshot(redis) as snapshot:
+    async with AtomicRead(redis) as snapshot:
         snapshot.exists(encoded(keys.message(id)))
         snapshot.zscore(encoded(keys.deadlines), id)
         snapshot.zscore(encoded(keys.delayed), id)

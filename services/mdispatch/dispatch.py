@@ -12,7 +12,7 @@ from common.context import REFUSED, Context
 from common.in_flight import counters, counting
 from common.settings.collisions import different_slots
 from common.settings.redaction import quoted
-from penstock.atomic import Writes
+from penstock.atomic import AtomicWrites
 from penstock.encoding import encoded
 from penstock.raw_connection import Packed
 from penstock.script import Script
@@ -95,7 +95,7 @@ class Dispatch:
     async def recover(self) -> None:
         """Publish what monitors must know, and deliver what an earlier run or a dead instance has left."""
         policy = self._context.settings.policy()
-        async with Writes(self._context.redis) as writes:
+        async with AtomicWrites(self._context.redis) as writes:
             writes.delete(self._keys.policy)
             writes.hset(self._keys.policy, items=[word for pair in policy.items() for word in pair])
             writes.publish(self._keys.due, "policy")

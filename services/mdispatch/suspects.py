@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 from redis.exceptions import ResponseError
 
 from common.context import Context
-from penstock.atomic import Writes
+from penstock.atomic import AtomicWrites
 from penstock.encoding import decoded
 from services.mdispatch.request import rejected
 from services.mdispatch.settings import Settings
@@ -54,7 +54,7 @@ class Suspects:
             return Suspect(digest, is_poison=False)
         if int(if_dies) >= MOST_DEATHS:
             return Suspect(digest, is_poison=True)
-        async with Writes(self._context.redis) as writes:
+        async with AtomicWrites(self._context.redis) as writes:
             writes.hset(self._key, digest, f"{int(if_dies) + 1} {self._context.id}")
             writes.expire(self._key, MEMORY)
             await writes.execute()

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from common.context import Context
-from penstock.atomic import Snapshot
+from penstock.atomic import AtomicRead
 from penstock.encoding import encoded
 from penstock.keys import Keys
 from penstock.script import Script
@@ -37,7 +37,7 @@ class Answers:
 
     async def _end(self) -> float:
         keys, batch = self._keys, self._context.settings.batch
-        async with Snapshot(self._context.redis) as snapshot:
+        async with AtomicRead(self._context.redis) as snapshot:
             snapshot.time()
             snapshot.zrange(encoded(keys.answers), 0, batch, withscores=True)
             (seconds, micros), lists = await snapshot.execute()

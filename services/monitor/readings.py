@@ -7,7 +7,7 @@ from typing import Any, Final
 from redis.asyncio import Redis
 from redis.asyncio.client import Pipeline
 
-from penstock.atomic import Snapshot
+from penstock.atomic import AtomicRead
 from penstock.encoding import decoded, encoded
 from penstock.errors import WrongType
 from penstock.inspect import pending
@@ -71,7 +71,7 @@ async def read(redis: "Redis", service_redis: "Redis", namespaces: Iterable[str]
 
 
 async def _reading(redis: "Redis", service_redis: "Redis", keys: Keys) -> Reading:
-    async with Snapshot(redis) as snapshot:
+    async with AtomicRead(redis) as snapshot:
         snapshot.time()
         snapshot.hgetall(encoded(keys.policy))
         snapshot.hgetall(encoded(keys.lists))

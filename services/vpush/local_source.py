@@ -10,7 +10,7 @@ from redis.exceptions import ResponseError
 from common.context import FULL, Context
 from common.in_flight import counters
 from common.outage import is_full
-from penstock.atomic import Writes
+from penstock.atomic import AtomicWrites
 from penstock.encoding import decoded
 from penstock.errors import Refused
 from penstock.script import Script
@@ -60,7 +60,7 @@ class Here:
 
     async def known(self) -> tuple[str, int]:
         """Who we are to the other server, made up where nobody has been anybody, and the number of the last settled."""
-        async with Writes(self._context.redis) as writes:
+        async with AtomicWrites(self._context.redis) as writes:
             writes.hsetnx(self._state, "source", uuid.uuid4().hex)
             writes.hmget(self._state, ["source", "sequence"])
             _, (source, sequence) = await writes.execute()

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final
 
-from penstock.atomic import Snapshot
+from penstock.atomic import AtomicRead
 from penstock.composition.rollout.current import Present
 from penstock.composition.rollout.notes import is_moved, key_of, moved
 from penstock.composition.rollout.steps import Plan, Step, Stopped
@@ -122,7 +122,7 @@ async def _move(step: Step, _: float) -> str:
 
 async def _redirect(writer: Present, former: str, present: str) -> None:
     """All that are in flight or delayed at one instant: they go from one to the other."""
-    async with Snapshot(writer.redis) as snapshot:
+    async with AtomicRead(writer.redis) as snapshot:
         for key in (writer.keys.deadlines, writer.keys.delayed):
             snapshot.zrange(encoded(key), 0, -1)
         ids = [decoded(id) for found in await snapshot.execute() for id in found]

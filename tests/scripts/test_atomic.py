@@ -8,7 +8,7 @@ import pytest
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
-from penstock.atomic import MOST, Snapshot, Writes
+from penstock.atomic import MAX_COMMANDS, AtomicRead, AtomicWrites
 from penstock.connection import connect
 from penstock.errors import TooMany, WrongType
 from penstock.testing.server import EmbeddedServer
@@ -34,7 +34,7 @@ async def fill_keys(redis: Redis) -> None:
 
 def look(client: Redis) -> Any:
     """A snapshot to chain commands on."""
-    return Snapshot(client)
+    return AtomicRead(client)
 
 
 def reads(commands: Any) -> None:
@@ -58,7 +58,7 @@ async def test_replies_are_those_of_a_pipeline(redis: Redis, redis_url: str) -> 
     async with (
         connect(redis_url) as client,
         client.pipeline(transaction=True) as pipeline,
-        Snapshot(client) as snapshot,
+        AtomicRead(client) as snapshot,
     ):
         reads(pipeline)
         reads(snapshot)
@@ -73,7 +73,7 @@ async def test_it_reads_on_a_full_server(redis: Redis, redis_url: str, fill: Fil
     await fill_keys(redis)
     await fill()
     async with connect(redis_url) as client:
-        snapshot = Snapshot(client)
+        snapshot = AtomicRead(client)
         reads(snapshot)
         assert len(await snapshot.execute()) > 40
 
@@ -125,22 +125,24 @@ async def test_a_key_of_another_type_is_named(redis: Redis, redis_url: str, read
 async def test_a_snapshot_is_bounded(redis: Redis, redis_url: str) -> None:
     """As much as it may read does not hold the server for long; more is refused before the server sees it."""
     async with connect(redis_url) as client:
-        snapshot = Snapshot(client)
-        for number in range(MOST):
+        snapshot = AtomicRead(client)
+        for number in range(MAX_COMMANDS):
             snapshot.llen(f"list {number}")
         await redis.config_set("slowlog-log-slower-than", 100_000)
         await redis.slowlog_reset()
-        assert await snapshot.execute() == [0] * MOST
+        assert await snapshot.execute() == [0] * MAX_COMMANDS
         assert await redis.slowlog_get() == []
-        for number in range(MOST + 1):
+        for number in range(MAX_COMMANDS + 1):
             snapshot.llen(f"list {number}")
-        with pytest.raises(TooMany, match=f"^{MOST + 1:,} commands at one instant .*: at most {MOST:,}$"):
+        with pytest.raises(
+            TooMany, match=f"^{MAX_COMMANDS + 1:,} commands at one instant .*: at most {MAX_COMMANDS:,}$"
+        ):
             await snapshot.execute()
 
 
 async def test_nothing_to_read_asks_nobody() -> None:
     async with connect("redis://127.0.0.1:1") as nowhere:
-        assert await Snapshot(nowhere).execute() == []
+        assert await AtomicRead(nowhere).execute() == []
 
 
 async def test_a_user_who_may_write_no_key_reads(redis: Redis, redis_url: str) -> None:
@@ -187,7 +189,7 @@ async def test_writes_are_done_on_a_full_server_at_one_instant(redis: Redis, red
     await redis.set("text", "t")
     await fill()
     async with connect(redis_url) as client:
-        writes: Any = Writes(client)
+        writes: Any = AtomicWrites(client)
         writes.hset("hash", mapping={"a": 1, "b": 2}).hincrby("hash", "a", 2).expire("hash", 90).zadd("zset", {"m": 3})
         assert await writes.execute() == [2, 3, True, 1]
         writes.hset("hash", "c", 1).llen("text").hset("hash", "d", 1)
