@@ -1,7 +1,7 @@
-"""Many keys read, or written, at one instant: what MULTI does, but on a server whose memory is full, too.
+"""Read or write many keys atomically, as MULTI does, also on a server whose memory is full.
 
-A full Redis refuses to queue any command in MULTI, even LLEN. A script that only reads runs at any time, and so does
-one that is flagged ``allow-oom``.
+A full Redis refuses to queue any command in MULTI, even LLEN. It always runs a script that only reads, or that is
+flagged ``allow-oom``.
 """
 
 from collections.abc import Mapping
@@ -18,27 +18,27 @@ from penstock.raw_connection import Command
 from penstock.script import LUA, Script, ours
 
 MAX_COMMANDS: Final = 5_000
-"""Commands of one script. It holds the server while it runs: some 5 ms for the lengths of as many lists."""
+"""Commands in one script. It blocks the server while it runs: about 5 ms for the lengths of this many lists."""
 
 _snapshot, _writes = (Script.read(LUA / f"{verb}.lua") for verb in ("snapshot", "writes"))
 _callbacks: Final = Redis(protocol=2).response_callbacks
-"""Scripts answer as RESP2 has it, whatever the client speaks."""
+"""Scripts return RESP2 replies, whichever protocol the client uses."""
 _without_ro: Final["WeakSet[Any]"] = WeakSet()
-"""Pools of connections on which EVAL_RO is unknown (Redis 6.2) or not allowed."""
+"""Connection pools on which EVAL_RO is unknown (Redis 6.2) or not allowed."""
 
 
 class _AtomicCommands(Pipeline):
-    """Collects commands as ``redis.pipeline()`` does, each about one key, its first word, or none (TIME)."""
+    """Collect commands like ``redis.pipeline()``. The first argument of each is its only key; TIME has none."""
 
     def __init__(self, redis: "Redis") -> None:
         super().__init__(redis.connection_pool, _callbacks, transaction=True, shard_hint=None)
         self._redis = redis
 
     async def execute(self, raise_on_error: bool = True) -> list[Any]:
-        """Do all of them at one instant; return the replies in their order.
+        """Run the commands atomically; return their replies in order.
 
-        Raises ``WrongType``, with the name of the key, and ``TooMany`` for more than ``MAX_COMMANDS`` commands. With
-        ``raise_on_error=False`` an error is the reply of its command: a ``WrongType`` or a ``ResponseError``.
+        Raise ``WrongType`` with the name of the key, and ``TooMany`` for more than ``MAX_COMMANDS`` commands. With
+        ``raise_on_error=False``, return an error (``WrongType`` or ``ResponseError``) as the reply of its command.
         """
         stack, self.command_stack = self.command_stack, []
         if not stack:
@@ -63,9 +63,9 @@ class _AtomicCommands(Pipeline):
 
 
 class AtomicRead(_AtomicCommands):
-    """Commands that only read: ``execute`` returns what they find, all of one instant.
+    """Collect commands that only read; ``execute`` returns a consistent snapshot.
 
-    On Redis Cluster all keys must be in one slot.
+    On Redis Cluster, all keys must be in one slot.
     """
 
     async def _run(self, keys: list[Any], words: list[Any]) -> Any:
@@ -76,14 +76,14 @@ class AtomicRead(_AtomicCommands):
 
 
 class AtomicWrites(_AtomicCommands):
-    """Commands that write no more than a few bytes, all at one instant; the first one must have a key."""
+    """Collect commands that write at most a few bytes; the first must have a key."""
 
     async def _run(self, keys: list[Any], words: list[Any]) -> Any:
         return await _writes(self._redis, keys=keys, words=words)
 
 
 def _parsed(args: Any, options: Mapping[str, Any], reply: Any) -> Any:
-    """``reply`` as the client returns it to the same command alone."""
+    """Return ``reply`` as the client parses the reply of the same command sent alone."""
     if isinstance(reply, ResponseError):
         error = ours(reply)
         return error if error is not reply else ResponseError(f"{' '.join(map(decoded, args[:2]))}: {reply}")
@@ -93,7 +93,7 @@ def _parsed(args: Any, options: Mapping[str, Any], reply: Any) -> Any:
 
 
 async def _reading(redis: "Redis", command: Command) -> Any:
-    """As EVAL_RO, which users may run who may write no key, and replicas; as EVAL if that is refused."""
+    """Run ``command`` as EVAL_RO, which read-only users and replicas may run; fall back to EVAL if refused."""
     name, *words = command
     if redis.connection_pool not in _without_ro:
         try:

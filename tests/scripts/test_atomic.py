@@ -1,4 +1,4 @@
-"""Reads at one instant, by a script: the replies of a pipeline, on a server that is full, too."""
+"""Atomic reads and writes by script: replies equal to those of a pipeline, also on a full server."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
@@ -32,13 +32,13 @@ async def fill_keys(redis: Redis) -> None:
     await redis.xadd("stream", {"first": "2"}, id="6-1")
 
 
-def look(client: Redis) -> Any:
-    """A snapshot to chain commands on."""
+def snapshot_of(client: Redis) -> Any:
+    """Return an ``AtomicRead`` untyped, to chain commands on."""
     return AtomicRead(client)
 
 
 def reads(commands: Any) -> None:
-    """Every kind of read that our tools do, with and without something to find."""
+    """Queue every kind of read that our tools send, with existing and missing keys."""
     for key in ("hash", "none"):
         commands.hgetall(key).hlen(key).hget(key, "a").hmget(key, ["a", "b"])
     for key in ("list", "none"):
@@ -79,7 +79,7 @@ async def test_it_reads_on_a_full_server(redis: Redis, redis_url: str, fill: Fil
 
 
 async def test_all_of_it_is_read_at_one_instant(redis: Redis, redis_url: str) -> None:
-    """Two counters are moved together, over and over: no snapshot sees one without the other."""
+    """Two counters are incremented together, over and over: no snapshot sees one without the other."""
     moves, over = 0, asyncio.Event()
 
     async def move(client: Any) -> int:
@@ -92,7 +92,7 @@ async def test_all_of_it_is_read_at_one_instant(redis: Redis, redis_url: str) ->
     async with connect(redis_url) as mover, connect(redis_url) as client:
         task = asyncio.create_task(move(mover))
         for _ in range(300):
-            one, *_, two = await look(client).hget("one", "count").time().hget("two", "count").execute()
+            one, *_, two = await snapshot_of(client).hget("one", "count").time().hget("two", "count").execute()
             assert one == two
         over.set()
         moves = await task
@@ -112,7 +112,7 @@ async def test_all_of_it_is_read_at_one_instant(redis: Redis, redis_url: str) ->
 async def test_a_key_of_another_type_is_named(redis: Redis, redis_url: str, read: str, key: str, problem: str) -> None:
     await fill_keys(redis)
     async with connect(redis_url) as client:
-        snapshot = look(client)
+        snapshot = snapshot_of(client)
         snapshot.time().execute_command(read, key)
         snapshot.llen("list")
         _, error, length = await snapshot.execute(raise_on_error=False)
@@ -123,7 +123,7 @@ async def test_a_key_of_another_type_is_named(redis: Redis, redis_url: str, read
 
 
 async def test_a_snapshot_is_bounded(redis: Redis, redis_url: str) -> None:
-    """As much as it may read does not hold the server for long; more is refused before the server sees it."""
+    """A read of the maximal size does not block the server for long; a larger one is refused before it is sent."""
     async with connect(redis_url) as client:
         snapshot = AtomicRead(client)
         for number in range(MAX_COMMANDS):
@@ -157,7 +157,7 @@ async def test_a_user_who_may_write_no_key_reads(redis: Redis, redis_url: str) -
     try:
         async with connect(redis_url) as client:
             await client.execute_command("AUTH", "reader", "pw")
-            assert await look(client).llen("list").execute() == [4]
+            assert await snapshot_of(client).llen("list").execute() == [4]
     finally:
         await redis.execute_command("ACL", "DELUSER", "reader")
 
@@ -168,8 +168,8 @@ async def test_a_user_without_eval_ro_reads_by_eval(redis: Redis, redis_url: str
     try:
         async with connect(redis_url) as client:
             await client.execute_command("AUTH", "old", "pw")
-            assert await look(client).llen("list").execute() == [4]
-            assert await look(client).llen("list").execute() == [4]
+            assert await snapshot_of(client).llen("list").execute() == [4]
+            assert await snapshot_of(client).llen("list").execute() == [4]
     finally:
         await redis.execute_command("ACL", "DELUSER", "old")
 
@@ -180,7 +180,7 @@ async def test_what_a_user_may_not_read_is_said(redis: Redis, redis_url: str) ->
         async with connect(redis_url) as client:
             await client.execute_command("AUTH", "poor", "pw")
             with pytest.raises(ResponseError, match="HGETALL list: "):
-                await look(client).hgetall("list").execute()
+                await snapshot_of(client).hgetall("list").execute()
     finally:
         await redis.execute_command("ACL", "DELUSER", "poor")
 
