@@ -14,10 +14,10 @@ from penstock.cli._text import print_json, shown
 from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
-    from penstock.testing.spec import Outcome, Trial
+    from penstock.testing.spec import Case, CaseResult
 
 
-def trials(
+def run_tests(
     paths: Annotated[
         list[Path], typer.Argument(metavar="PATH...", help="Compositions, folders of them, or single test files.")
     ],
@@ -45,19 +45,19 @@ async def _test(paths: list[Path], jobs: int | None, text: str | None, junit: Pa
     from penstock.testing.spec.run import run as run_all
 
     with _progress(len(chosen)) as done:
-        outcomes = await run_all(chosen, jobs or len(os.sched_getaffinity(0)), done)
+        results = await run_all(chosen, jobs or len(os.sched_getaffinity(0)), done)
     if junit:
         from penstock.testing.spec.junit import write
 
-        write(outcomes, junit)
+        write(results, junit)
     if as_json:
-        print_json(_as_json(outcomes))
+        print_json(_as_json(results))
     else:
-        _tell(outcomes)
-    return int(not all(outcome.holds for outcome in outcomes))
+        _tell(results)
+    return int(not all(result.holds for result in results))
 
 
-def _chosen(paths: list[Path], text: str | None) -> "list[Trial]":
+def _chosen(paths: list[Path], text: str | None) -> "list[Case]":
     for path in paths:
         require_path(path)
     try:
@@ -68,58 +68,54 @@ def _chosen(paths: list[Path], text: str | None) -> "list[Trial]":
         found = read_all([file for path in paths for file in find(path)])
     except PenstockError as error:
         raise Misused(str(error)) from error
-    chosen = [trial for trial in found if text is None or text.lower() in f"{trial.file} {trial.name}".lower()]
+    chosen = [case for case in found if text is None or text.lower() in f"{case.file} {case.name}".lower()]
     if not chosen:
         raise Misused(f"none of {len(found)} tests has {text!r} in its name or its file's")
     return chosen
 
 
-def _tell(outcomes: "Sequence[Outcome]") -> None:
-    for outcome in outcomes:
-        told = "ok    " if outcome.holds else "FAILED"
-        typer.echo(
-            shown(f"{told} {outcome.seconds:5.1f} s  {outcome.trial.where}: {outcome.trial.name}{_struck(outcome)}")
-        )
-    failed = [outcome for outcome in outcomes if not outcome.holds]
-    for outcome in failed:
-        typer.echo(
-            "\n".join(["", shown(f"{outcome.trial.where}: {outcome.trial.name}"), *map(shown, outcome.report())])
-        )
-    typer.echo(f"\n{len(outcomes) - len(failed)} passed, {len(failed)} failed" if failed else f"{len(outcomes)} passed")
+def _tell(results: "Sequence[CaseResult]") -> None:
+    for result in results:
+        told = "ok    " if result.holds else "FAILED"
+        typer.echo(shown(f"{told} {result.seconds:5.1f} s  {result.case.where}: {result.case.name}{_struck(result)}"))
+    failed = [result for result in results if not result.holds]
+    for result in failed:
+        typer.echo("\n".join(["", shown(f"{result.case.where}: {result.case.name}"), *map(shown, result.report())]))
+    typer.echo(f"\n{len(results) - len(failed)} passed, {len(failed)} failed" if failed else f"{len(results)} passed")
 
 
-def _struck(outcome: "Outcome") -> str:
+def _struck(result: "CaseResult") -> str:
     """Return how much of a test with `every` was tried; nothing of another one."""
-    if not outcome.strikes:
+    if not result.injections:
         return ""
-    unmet = f", {len(outcome.unmet)} not met" if outcome.unmet else ""
-    return f" ({outcome.strikes:,} faults at {outcome.points:,} points{unmet})"
+    unmet = f", {len(result.unmet)} not met" if result.unmet else ""
+    return f" ({result.injections:,} faults at {result.points:,} points{unmet})"
 
 
-def _as_json(outcomes: "Sequence[Outcome]") -> dict[str, object]:
+def _as_json(results: "Sequence[CaseResult]") -> dict[str, object]:
     return {
         "tests": [
             {
-                "composition": str(outcome.trial.directory),
-                "file": str(outcome.trial.file),
-                "line": outcome.trial.line,
-                "name": outcome.trial.name,
-                "holds": outcome.holds,
-                "seconds": round(outcome.seconds, 3),
-                "differences": outcome.differences,
-                "faults": outcome.faults,
-                "every": {"points": outcome.points, "faults": outcome.strikes, "unmet": outcome.unmet},
-                "logs": outcome.logs,
+                "composition": str(result.case.directory),
+                "file": str(result.case.file),
+                "line": result.case.line,
+                "name": result.case.name,
+                "holds": result.holds,
+                "seconds": round(result.seconds, 3),
+                "differences": result.differences,
+                "faults": result.faults,
+                "every": {"points": result.points, "faults": result.injections, "unmet": result.unmet},
+                "logs": result.logs,
             }
-            for outcome in outcomes
+            for result in results
         ],
-        "holds": all(outcome.holds for outcome in outcomes),
+        "holds": all(result.holds for result in results),
     }
 
 
 @contextmanager
-def _progress(total: int) -> "Iterator[Callable[[Outcome], None]]":
-    """Yields what hears of each outcome; a bar on stderr, where that is a terminal."""
+def _progress(total: int) -> "Iterator[Callable[[CaseResult], None]]":
+    """Yields what hears of each result; a bar on stderr, where that is a terminal."""
     if not sys.stderr.isatty():
         yield lambda _: None
         return
@@ -137,9 +133,9 @@ def _progress(total: int) -> "Iterator[Callable[[Outcome], None]]":
         task = bar.add_task("", total=total)
         failed = 0
 
-        def heard(outcome: "Outcome") -> None:
+        def heard(result: "CaseResult") -> None:
             nonlocal failed
-            failed += not outcome.holds
+            failed += not result.holds
             bar.update(task, advance=1, description=f"{failed} failed" if failed else "")
 
         yield heard

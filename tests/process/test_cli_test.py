@@ -15,7 +15,7 @@ import pytest
 from penstock.errors import SettingsError
 from penstock.testing.spec.files import find, read_all
 from tests.commandline import ROOT, ended, penstock, running, until
-from tests.trials import written
+from tests.spec_cases import written
 
 FINE = "{name: a copy each, push: {in: [a, b]}, expect: {out: pushed, copy: [a, b]}}"
 WRONG = "{name: wrong, push: {in: [a, b]}, expect: {out: [a, c]}, within: 2}"

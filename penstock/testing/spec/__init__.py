@@ -7,7 +7,7 @@ from typing import Final
 from penstock.composition.model import Topology
 from penstock.testing.chaos.points import Point
 from penstock.testing.spec.declared import Test
-from penstock.testing.spec.injection import Strike
+from penstock.testing.spec.injection import PointInjection
 from penstock.testing.spec.keys import Places
 
 WIDE: Final = 200
@@ -15,7 +15,7 @@ WIDE: Final = 200
 
 
 @dataclass(frozen=True)
-class Trial:
+class Case:
     """One test of a file, with the composition that it starts: no other processes than those the test wants."""
 
     test: Test
@@ -25,7 +25,7 @@ class Trial:
     """Of the composition."""
     file: Path
     line: int
-    strike: Strike | None = None
+    injection: PointInjection | None = None
     """What this run of a test with ``every`` breaks or records."""
 
     @property
@@ -38,24 +38,24 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """How a trial went; it holds where there are no ``differences`` between what was expected and what was got."""
+class CaseResult:
+    """How a case went; it holds where there are no ``differences`` between what was expected and what was got."""
 
-    trial: Trial
+    case: Case
     seconds: float
     differences: list[str] = field(default_factory=list)
     """Lines; those that belong to the one before are indented."""
     faults: list[str] = field(default_factory=list)
     """What was injected, and when."""
     logs: dict[str, list[str]] = field(default_factory=dict)
-    """The last lines of each process, where the trial does not hold."""
+    """The last lines of each process, where the case does not hold."""
     seen: frozenset[Point] = frozenset()
-    """What a run with a ``strike`` recorded of the process that it is about."""
+    """The points of its process that a run with an ``injection`` recorded."""
     met: bool = True
-    """Whether the process came to the point of the ``strike``."""
+    """Whether the process came to the point of the ``injection``."""
     points: int = 0
     """How many points a test with ``every`` has struck."""
-    strikes: int = 0
+    injections: int = 0
     """How many faults that were."""
     unmet: tuple[str, ...] = ()
     """Those of them that found the process never at that point again."""

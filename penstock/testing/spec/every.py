@@ -9,9 +9,9 @@ from typing import Final
 from penstock.testing.chaos.injection import Kind
 from penstock.testing.chaos.points import Phase, Point
 from penstock.testing.chaos.recording import distinct
-from penstock.testing.spec import Outcome, Trial
+from penstock.testing.spec import Case, CaseResult
 from penstock.testing.spec.declared import ALL, Test
-from penstock.testing.spec.injection import Strike
+from penstock.testing.spec.injection import PointInjection
 from penstock.testing.spec.play import play
 
 FAILURES: Final = 3
@@ -22,76 +22,76 @@ def has_every(test: Test) -> bool:
     return any(fault.every for step in test.steps for fault in step.faults)
 
 
-async def each_point(trial: Trial, slots: asyncio.Semaphore) -> Outcome:
-    """Return one outcome for all runs of the test; ``slots`` bounds how many go on at a time."""
-    began, runs = time.monotonic(), Runs(trial, slots)
-    for strike in _aims(trial):
-        await runs.of_process(strike)
-    told = [line for outcome in runs.failed for line in (_heading(outcome), *(f"  {x}" for x in outcome.differences))]
+async def each_point(case: Case, slots: asyncio.Semaphore) -> CaseResult:
+    """Return one result for all runs of the test; ``slots`` bounds how many go on at a time."""
+    began, runs = time.monotonic(), Runs(case, slots)
+    for recording in _recordings(case):
+        await runs.of_process(recording)
+    told = [line for result in runs.failed for line in (_heading(result), *(f"  {x}" for x in result.differences))]
     if runs.skipped:
         told.append(f"{runs.skipped} faults were not tried after {len(runs.failed)} had failed")
     logs = runs.failed[0].logs if runs.failed else {}
-    outcome = Outcome(trial, time.monotonic() - began, told, [], logs)
-    return replace(outcome, points=len(runs.points), strikes=runs.count, unmet=tuple(runs.unmet))
+    result = CaseResult(case, time.monotonic() - began, told, [], logs)
+    return replace(result, points=len(runs.points), injections=runs.count, unmet=tuple(runs.unmet))
 
 
 @dataclass
 class Runs:
     """The runs of one test, and what came of them."""
 
-    trial: Trial
+    case: Case
     slots: asyncio.Semaphore
-    failed: list[Outcome] = field(default_factory=list)
+    failed: list[CaseResult] = field(default_factory=list)
     points: set[Point] = field(default_factory=set)
     """Those that were struck."""
     count: int = 0
     unmet: list[str] = field(default_factory=list)
     skipped: int = 0
 
-    async def of_process(self, aim: Strike) -> None:
-        """Record what it asks for, strike it at each point, and where that showed how it recovers, there, too."""
-        recorded = await self._all([aim])
+    async def of_process(self, recording: PointInjection) -> None:
+        """Record its points, inject a fault at each, and at those of the recoveries that this shows."""
+        recorded = await self._all([recording])
         if not self.failed:
-            recorded += await self._all([replace(aim, stops=True)])
+            recorded += await self._all([replace(recording, stops=True)])
         if self.failed:
             return
-        points = set(distinct(set[Point]().union(*(outcome.seen for outcome in recorded))))
-        struck = await self._all(_strikes(aim, points))
-        recovering = set[Point]().union(*(outcome.seen for outcome in struck))
+        points = set(distinct(set[Point]().union(*(result.seen for result in recorded))))
+        struck = await self._all(_injections(recording, points))
+        recovering = set[Point]().union(*(result.seen for result in struck))
         more = {point for point in distinct(points | recovering) if point.phase == Phase.RECOVER.value}
-        struck += await self._all(_strikes(aim, more))
+        struck += await self._all(_injections(recording, more))
         self.points |= points | more
         self.count += len(struck)
-        self.unmet += [str(outcome.trial.strike) for outcome in struck if not outcome.met]
+        self.unmet += [str(result.case.injection) for result in struck if not result.met]
 
-    async def _all(self, strikes: Iterable[Strike]) -> list[Outcome]:
+    async def _all(self, injections: Iterable[PointInjection]) -> list[CaseResult]:
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self._one(strike)) for strike in strikes]
-        return [outcome for task in tasks if (outcome := task.result())]
+            tasks = [group.create_task(self._one(injection)) for injection in injections]
+        return [result for task in tasks if (result := task.result())]
 
-    async def _one(self, strike: Strike) -> Outcome | None:
+    async def _one(self, injection: PointInjection) -> CaseResult | None:
         async with self.slots:
             if len(self.failed) >= FAILURES:
                 self.skipped += 1
                 return None
-            outcome = await play(replace(self.trial, strike=strike))
-        if not outcome.holds:
-            self.failed.append(outcome)
-        return outcome
+            result = await play(replace(self.case, injection=injection))
+        if not result.holds:
+            self.failed.append(result)
+        return result
 
 
-def _aims(trial: Trial) -> Iterator[Strike]:
-    for number, step in enumerate(trial.test.steps):
+def _recordings(case: Case) -> Iterator[PointInjection]:
+    for number, step in enumerate(case.test.steps):
         for place, fault in enumerate(step.faults):
             if fault.every == ALL:
-                yield from (Strike(number, place, part.name) for part in trial.topology.parts)
+                yield from (PointInjection(number, place, part.name) for part in case.topology.parts)
             elif fault.every:
-                yield Strike(number, place, fault.every)
+                yield PointInjection(number, place, fault.every)
 
 
-def _strikes(aim: Strike, points: Iterable[Point]) -> list[Strike]:
-    return [replace(aim, point=point, kind=kind) for point in sorted(points) for kind in Kind]
+def _injections(recording: PointInjection, points: Iterable[Point]) -> list[PointInjection]:
+    return [replace(recording, point=point, kind=kind) for point in sorted(points) for kind in Kind]
 
 
-def _heading(outcome: Outcome) -> str:
-    return f"{outcome.trial.strike}:"
+def _heading(result: CaseResult) -> str:
+    return f"{result.case.injection}:"

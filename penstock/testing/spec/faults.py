@@ -18,7 +18,7 @@ from penstock.errors import PenstockError
 from penstock.keys import Keys
 from penstock.testing.sandbox import Sandbox, ServiceProcess
 from penstock.testing.spec.declared import Fault
-from penstock.testing.spec.injection import Aim
+from penstock.testing.spec.injection import Injector
 from penstock.testing.spec.keys import Places
 
 START: Final = 30.0
@@ -31,14 +31,14 @@ R = TypeVar("R")
 
 
 class Unexpected(PenstockError):
-    """A trial cannot go on."""
+    """Stop the case: it cannot go on."""
 
 
 class Faults:
     """Breaks and mends the processes and servers of ``sandbox``."""
 
-    def __init__(self, sandbox: Sandbox, places: Places, aim: Aim | None = None) -> None:
-        self._sandbox, self._places, self._aim = sandbox, places, aim
+    def __init__(self, sandbox: Sandbox, places: Places, injector: Injector | None = None) -> None:
+        self._sandbox, self._places, self._injector = sandbox, places, injector
         self._starts: Counter[str] = Counter()
         self._began = time.monotonic()
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
@@ -127,12 +127,12 @@ class Faults:
             await process.kill()
             await self._forget(process, pid)
 
-        if self._aim is None:
-            raise Unexpected(f"{fault}: no point is named to strike")
+        if self._injector is None:
+            raise Unexpected(f"{fault}: no point is named for it")
         before = await self._registrations(process.part)
         self._note(fault)
         self.restarted.append(process.part)
-        await self._aim.happen(process, kill, struck)
+        await self._injector.happen(process, kill, struck)
         struck.set()
         if process.pid is None:
             await self._start(process, before)

@@ -13,7 +13,7 @@ from penstock.composition.declared import line_of
 from penstock.composition.files import read
 from penstock.composition.model import Topology
 from penstock.errors import PenstockError, Problem, SettingsError
-from penstock.testing.spec import Trial
+from penstock.testing.spec import Case
 from penstock.testing.spec.declared import File, Test
 from penstock.testing.spec.fitting import Location, mistakes, started, unknown_processes
 from penstock.testing.spec.keys import Places
@@ -39,21 +39,21 @@ def find(given: Path) -> list[Path]:
     raise PenstockError(f"{given}: {'no tests are here' if given.exists() else 'is not there'}; {expected}")
 
 
-def read_all(files: list[Path]) -> list[Trial]:
+def read_all(files: list[Path]) -> list[Case]:
     """The tests of ``files``. Raises ``SettingsError`` with all that is wrong with them and with their compositions."""
-    problems, found, compositions = list[Problem](), list[Trial](), dict[Path, Topology]()
+    problems, found, compositions = list[Problem](), list[Case](), dict[Path, Topology]()
     for file in dict.fromkeys(files):
         directory = file.absolute().parent.parent if file.parent == Path() else file.parent.parent
         if directory not in compositions:
             compositions[directory] = read(directory)
             problems += compositions[directory].problems
-        found += _trials(file, directory, compositions[directory], problems)
+        found += _cases(file, directory, compositions[directory], problems)
     if problems:
         raise SettingsError(problems)
     return found
 
 
-def _trials(file: Path, directory: Path, topology: Topology, problems: list[Problem]) -> Iterator[Trial]:
+def _cases(file: Path, directory: Path, topology: Topology, problems: list[Problem]) -> Iterator[Case]:
     """Those in which nothing is wrong; the rest goes to ``problems``."""
     node, tests = _declared(file, problems)
     names = [test.name for test in tests]
@@ -70,7 +70,7 @@ def _trials(file: Path, directory: Path, topology: Topology, problems: list[Prob
             wrong += mistakes(test, processes, places, directory)
         problems += [_problem(file, node, (*at, *more), why) for more, why in wrong]
         line = line_of(node, at) or 1
-        yield Trial(test, replace(topology, parts=processes), places, directory, file, line)
+        yield Case(test, replace(topology, parts=processes), places, directory, file, line)
 
 
 def _declared(file: Path, problems: list[Problem]) -> tuple[Any, list[Test]]:

@@ -1,4 +1,4 @@
-"""What one run of a test with ``every`` does: it records what a process asks its servers for, or strikes it there."""
+"""One run of a test with ``every``: record the points of a process, or inject a fault at one of them."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -24,7 +24,7 @@ PATIENCE: Final = 10.0
 
 
 @dataclass(frozen=True)
-class Strike:
+class PointInjection:
     """The fault at ``place`` of step ``step``, counted from 0, made at ``point``; without a point, the run records.
 
     ``stops``: it records what the process asks for when it is stopped at that time, and starts again.
@@ -43,15 +43,15 @@ class Strike:
         return f"{self.process} is stopped" if self.stops else "nothing is broken"
 
 
-class Aim:
-    """Carries out a ``strike``; there is a gate between its process and each server.
+class Injector:
+    """Carries out an ``injection``; there is a gate between its process and each server.
 
-    ``found`` are the points that were recorded; ``met`` is whether the process came to that of the strike.
+    ``found`` are the points that were recorded; ``met`` is whether the process came to that of the injection.
     """
 
-    def __init__(self, strike: Strike) -> None:
-        self.strike, self.found = strike, set[Point]()
-        self.met = strike.point is None
+    def __init__(self, injection: PointInjection) -> None:
+        self.injection, self.found = injection, set[Point]()
+        self.met = injection.point is None
         self.patience = PATIENCE
         self.blow: Blow | None = None
         """What is to fall, once the point is armed."""
@@ -73,7 +73,7 @@ class Aim:
 
     async def route(self, process: str, port: int) -> str:
         """Return host and port that the process is given for the server at ``port``."""
-        if process != self.strike.process:
+        if process != self.injection.process:
             return f"127.0.0.1:{port}"
         if port not in self._gates:
             self._gates[port] = await self._exits.enter_async_context(Gate(port))
@@ -88,22 +88,22 @@ class Aim:
     def record(self, phase: Phase, after: str = "") -> None:
         """Note what the process has asked for since the last call."""
         for host, gate in self._named():
-            self.found |= {Point(self.strike.process, phase.value, host, shape, after) for shape in gate.seen}
+            self.found |= {Point(self.injection.process, phase.value, host, shape, after) for shape in gate.seen}
             gate.seen.clear()
 
     async def end(self, process: ServiceProcess) -> None:
         """Note what the process asks for when it is stopped with nothing in hand."""
-        if self.strike.point is None and not self.strike.stops:
+        if self.injection.point is None and not self.injection.stops:
             self.record(Phase.FLOW)
             await process.stop()
             self.record(Phase.STOP)
 
     async def happen(self, process: ServiceProcess, kill: "Kill", armed: asyncio.Event) -> None:
-        """Bring the process to the point and strike it there; it may be left dead.
+        """Bring the process to the point and inject the fault there; the process may be left dead.
 
         ``kill`` ends it, and its registration with it; ``armed`` is set when messages may go on.
         """
-        point, kind = self.strike.point, self.strike.kind
+        point, kind = self.injection.point, self.injection.kind
         if point is None or kind is None:
             self._forget()
             await process.stop()
@@ -160,7 +160,7 @@ class Aim:
     async def _recovering(
         self, process: ServiceProcess, gate: Gate, blow: Blow, kill: "Kill", armed: asyncio.Event
     ) -> None:
-        after = self.strike.point.after if self.strike.point else ""
+        after = self.injection.point.after if self.injection.point else ""
         gate.blow = first = Blow(after, Moment.BEFORE, act=kill)
         armed.set()
         if not await struck(first, self.patience / 2):

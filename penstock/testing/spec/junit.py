@@ -5,32 +5,31 @@ from pathlib import Path
 
 from junitparser import Failure, JUnitXml, TestCase, TestSuite
 
-from penstock.testing.spec import Outcome
+from penstock.testing.spec import CaseResult
 
 
-def write(outcomes: Sequence[Outcome], file: Path) -> None:
+def write(results: Sequence[CaseResult], file: Path) -> None:
     """A suite a test file. Raises ``OSError``."""
     whole = JUnitXml("penstock test")
-    for name in dict.fromkeys(str(outcome.trial.file) for outcome in outcomes):
+    for name in dict.fromkeys(str(result.case.file) for result in results):
         suite = TestSuite(_printable(name))
-        for outcome in outcomes:
-            if str(outcome.trial.file) == name:
-                suite.add_testcase(_case(outcome))
+        for result in results:
+            if str(result.case.file) == name:
+                suite.add_testcase(_case(result))
         whole.add_testsuite(suite)
     whole.update_statistics()  # type: ignore[no-untyped-call]
     whole.write(str(file), pretty=True)
 
 
-def _case(outcome: Outcome) -> TestCase:
-    trial = outcome.trial
-    case = TestCase(
-        _printable(trial.name), _printable(str(trial.directory).replace("/", ".")), round(outcome.seconds, 3)
-    )
-    if not outcome.holds:
-        failure = Failure(_printable(outcome.differences[0]), "Difference")
-        failure.text = _printable("\n".join([trial.where, *outcome.report()]))
-        case.result = [failure]
-    return case
+def _case(result: CaseResult) -> TestCase:
+    case = result.case
+    directory = str(case.directory).replace("/", ".")
+    entry = TestCase(_printable(case.name), _printable(directory), round(result.seconds, 3))
+    if not result.holds:
+        failure = Failure(_printable(result.differences[0]), "Difference")
+        failure.text = _printable("\n".join([case.where, *result.report()]))
+        entry.result = [failure]
+    return entry
 
 
 def _printable(text: str) -> str:

@@ -1,4 +1,4 @@
-"""One run of a trial: its processes are started, its steps carried out, and what came of them judged."""
+"""One run of a case: its processes are started, its steps carried out, and what came of them judged."""
 
 import asyncio
 import time
@@ -13,10 +13,10 @@ from penstock.encoding import encoded
 from penstock.errors import PenstockError
 from penstock.testing.chaos.lane import HASTE
 from penstock.testing.sandbox import Sandbox
-from penstock.testing.spec import Outcome, Trial
+from penstock.testing.spec import Case, CaseResult
 from penstock.testing.spec.declared import WITHIN, Expectation, Step
 from penstock.testing.spec.faults import LOOK, Faults
-from penstock.testing.spec.injection import PATIENCE, Aim
+from penstock.testing.spec.injection import PATIENCE, Injector
 from penstock.testing.spec.judge import differences, messages
 
 BATCH: Final = 500
@@ -31,72 +31,72 @@ LAST_LINES: Final = 12
 """Of each process's log."""
 
 
-async def play(trial: Trial) -> Outcome:
-    """Run a trial to its end, which leaves nothing behind."""
+async def play(case: Case) -> CaseResult:
+    """Run a case to its end, which leaves nothing behind."""
     began = time.monotonic()
     told, faults, logs = list[str](), list[str](), dict[str, list[str]]()
-    aim = Aim(trial.strike) if trial.strike else None
+    injector = Injector(case.injection) if case.injection else None
     try:
         async with AsyncExitStack() as exits:
-            aof = any(fault.verb == "restart" for step in trial.test.steps for fault in step.faults)
-            route = (await exits.enter_async_context(aim)).route if aim else None
-            sandbox = Sandbox(trial.topology, route=route, hasten=HASTE if aim else {}, aof=aof)
+            aof = any(fault.verb == "restart" for step in case.test.steps for fault in step.faults)
+            route = (await exits.enter_async_context(injector)).route if injector else None
+            sandbox = Sandbox(case.topology, route=route, hasten=HASTE if injector else {}, aof=aof)
             await exits.enter_async_context(sandbox)
-            one = _Play(trial, sandbox, aim)
+            one = _Play(case, sandbox, injector)
             told = await one.perform()
             faults = [f"{fault}, {at:.2f} s after the start" for fault, at in one.faults.injected]
             if told:
                 logs = {name: each.said().splitlines()[-LAST_LINES:] for name, each in sandbox.processes.items()}
     except PenstockError as error:
         told = [str(error)]
-    seen, met = (frozenset(aim.found), aim.met) if aim else (frozenset(), True)
-    return Outcome(trial, time.monotonic() - began, told, faults, logs, seen, met)
+    seen, met = (frozenset(injector.found), injector.met) if injector else (frozenset(), True)
+    return CaseResult(case, time.monotonic() - began, told, faults, logs, seen, met)
 
 
 class _Play:
-    """One run of a trial's steps on a sandbox."""
+    """One run of a case's steps on a sandbox."""
 
-    def __init__(self, trial: Trial, sandbox: Sandbox, aim: Aim | None) -> None:
-        self._trial, self._sandbox, self._places, self._aim = trial, sandbox, trial.places, aim
-        self.faults = Faults(sandbox, trial.places, aim)
+    def __init__(self, case: Case, sandbox: Sandbox, injector: Injector | None) -> None:
+        self._case, self._sandbox, self._places, self._injector = case, sandbox, case.places, injector
+        self.faults = Faults(sandbox, case.places, injector)
         self._pushed: dict[str, list[bytes]] = {}
 
     async def perform(self) -> list[str]:
         """What differs from what is expected in the first step that fails."""
         try:
             await self.faults.start_all()
-            if self._aim:
-                await self._aim.begin(self._sandbox)
+            if self._injector:
+                await self._injector.begin(self._sandbox)
         except PenstockError as error:
             return [str(error)]
-        steps = self._trial.test.steps
+        steps = self._case.test.steps
         for number, step in enumerate(steps, start=1):
             try:
-                told = await self._step(self._aimed(number - 1, step))
+                told = await self._step(self._with_own_fault(number - 1, step))
             except (PenstockError, RedisError) as error:
                 told = [str(error)]
             if told:
                 return told if len(steps) == 1 else [f"step {number} of {len(steps)}:", *(f"  {line}" for line in told)]
-        if self._aim:
-            await self._aim.end(self._sandbox.processes[self._aim.strike.process])
+        if self._injector:
+            await self._injector.end(self._sandbox.processes[self._injector.injection.process])
         return []
 
-    def _aimed(self, number: int, step: Step) -> Step:
+    def _with_own_fault(self, number: int, step: Step) -> Step:
         """Return the step with no fault at every point but the one that this run is for."""
-        aim = self._aim.strike if self._aim else None
-        ours = aim is not None and aim.step == number and (aim.point is not None or aim.stops)
+        injection = self._injector.injection if self._injector else None
+        ours = injection is not None and injection.step == number and (injection.point is not None or injection.stops)
         faults = [
-            fault.model_copy(update={"every": aim.process}) if fault.every and aim else fault
+            fault.model_copy(update={"every": injection.process}) if fault.every and injection else fault
             for place, fault in enumerate(step.faults)
-            if not fault.every or (ours and aim and place == aim.place)
+            if not fault.every or (ours and injection and place == injection.place)
         ]
         return step.model_copy(update={"faults": faults})
 
     async def _step(self, step: Step) -> list[str]:
-        within = step.within or self._trial.test.within or WITHIN
+        within = step.within or self._case.test.within or WITHIN
         deadline = time.monotonic() + within
-        if self._aim:
-            self._aim.patience = min(PATIENCE, within / 2)
+        if self._injector:
+            self._injector.patience = min(PATIENCE, within / 2)
         try:
             async with asyncio.timeout(within):
                 await self._carry(step)
@@ -113,7 +113,7 @@ class _Play:
         try:
             count = 0
             for key, given in step.push.items():
-                found = given.read(self._trial.directory, {})
+                found = given.read(self._case.directory, {})
                 total = len(found)
                 while found:
                     while faults and faults[0].count <= count:
@@ -122,8 +122,8 @@ class _Play:
                     batch, found = found[:most], found[most:]
                     await self._push(key, batch)
                     count += len(batch)
-                    if self._aim:
-                        await self._aim.pace()
+                    if self._injector:
+                        await self._injector.pace()
             tasks += [await self.faults.begin(fault) for fault in faults]
             await asyncio.gather(*tasks)
         finally:
@@ -132,7 +132,7 @@ class _Play:
 
     def _portion(self, total: int) -> int:
         """Return how many of ``total`` messages are pushed at once: not all, while a point is to be struck."""
-        return max(1, total // PORTIONS) if self._aim and self._aim.blow else BATCH
+        return max(1, total // PORTIONS) if self._injector and self._injector.blow else BATCH
 
     async def _push(self, key: str, batch: list[bytes]) -> None:
         place = self._places.find(key)
@@ -143,7 +143,7 @@ class _Play:
     async def _until_as_expected(self, step: Step, deadline: float) -> list[str]:
         """What differs in the end, when nothing moves any more; until the deadline it may still become right."""
         programs = any(part.namespace is None for part in self.faults.restarted)
-        quiet = max(self._trial.test.quiet, AWAKE if programs else 0)
+        quiet = max(self._case.test.quiet, AWAKE if programs else 0)
         last: list[int] = []
         since = judged = -inf
         while True:
@@ -177,15 +177,15 @@ class _Play:
             got: list[Any] = await self._sandbox.client(place.server).lrange(encoded(place.key), 0, -1)
         except ResponseError as error:
             return [f"cannot be read as a list: {error}"]
-        return differences(expected, got[::-1], lambda given: given.read(self._trial.directory, self._pushed))
+        return differences(expected, got[::-1], lambda given: given.read(self._case.directory, self._pushed))
 
     def _taken(self) -> dict[Place, str]:
         """What the processes take messages from and keep them in, and who that is: empty when all is done."""
-        parts = self._trial.topology.parts
+        parts = self._case.topology.parts
         return {end.place: part.name for part in parts for end in part.using("reads", "keeps") if end.kind == "list"}
 
     def _watched(self, step: Step) -> list[Place]:
-        ends = (end for part in self._trial.topology.parts for end in part.ends if end.kind == "list")
+        ends = (end for part in self._case.topology.parts for end in part.ends if end.kind == "list")
         return list(dict.fromkeys([*map(self._places.find, step.expect), *(end.place for end in ends)]))
 
     async def _length(self, place: Place) -> int:

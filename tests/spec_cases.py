@@ -3,7 +3,7 @@
 from pathlib import Path
 from textwrap import dedent
 
-from penstock.testing.spec import Outcome
+from penstock.testing.spec import CaseResult
 from penstock.testing.spec.files import find, read_all
 from penstock.testing.spec.run import perform
 
@@ -118,7 +118,7 @@ def written(directory: Path, tests: str, *program: str) -> Path:
     return directory
 
 
-async def outcome(directory: Path, tests: str, *program: str) -> Outcome:
+async def run_case(directory: Path, tests: str, *program: str) -> CaseResult:
     """Of the only test."""
-    (trial,) = read_all(find(written(directory, tests, *program)))
-    return await perform(trial)
+    (case,) = read_all(find(written(directory, tests, *program)))
+    return await perform(case)

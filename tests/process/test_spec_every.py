@@ -11,7 +11,7 @@ from penstock.testing.spec.run import perform
 from tests.commandline import ROOT, penstock
 from tests.process.chaos_programs import IN, OUT, RIGHT, WRONG
 from tests.process.test_chaos import composed
-from tests.trials import written
+from tests.spec_cases import written
 
 
 def documented() -> str:
@@ -32,22 +32,22 @@ def composed_with(directory: Path, program: str, tests: str) -> Path:
 async def test_the_documented_test_fails_for_each_wrong_program_and_names_the_point(
     tmp_path: Path, program: str
 ) -> None:
-    (trial,) = read_all(find(composed_with(tmp_path, program, documented())))
-    outcome = await perform(trial)
-    assert not outcome.holds
-    heading = outcome.differences[0]
+    (case,) = read_all(find(composed_with(tmp_path, program, documented())))
+    result = await perform(case)
+    assert not result.holds
+    heading = result.differences[0]
     assert re.match(r"(cut|kill -9) before the (command|reply): mover (start|flow|recover|stop): [A-Z]+", heading)
-    assert outcome.differences[1].startswith(f"  {OUT}: expected 100 messages")
-    assert outcome.logs["mover"] is not None
+    assert result.differences[1].startswith(f"  {OUT}: expected 100 messages")
+    assert result.logs["mover"] is not None
 
 
 @pytest.mark.parametrize("program", RIGHT)
 async def test_the_documented_test_holds_for_a_right_program(tmp_path: Path, program: str) -> None:
-    (trial,) = read_all(find(composed_with(tmp_path, program, documented())))
-    outcome = await perform(trial)
-    assert outcome.holds, outcome.report()
-    assert (outcome.points, outcome.strikes) >= (5, 4 * 5)
-    assert len(outcome.unmet) <= 2, outcome.unmet
+    (case,) = read_all(find(composed_with(tmp_path, program, documented())))
+    result = await perform(case)
+    assert result.holds, result.report()
+    assert (result.points, result.injections) >= (5, 4 * 5)
+    assert len(result.unmet) <= 2, result.unmet
 
 
 @pytest.mark.parametrize("program", WRONG)
@@ -55,8 +55,8 @@ async def test_what_one_kill_shows_of_a_wrong_program_is_too_little(tmp_path: Pa
     """The test that the page showed before: it is by chance whether it fails."""
     once = yaml.safe_load(documented())
     once["tests"][0]["faults"] = []
-    (trial,) = read_all(find(composed_with(tmp_path, program, yaml.dump(once))))
-    assert (await perform(trial)).holds, "without a fault none of them is seen"
+    (case,) = read_all(find(composed_with(tmp_path, program, yaml.dump(once))))
+    assert (await perform(case)).holds, "without a fault none of them is seen"
 
 
 async def test_every_point_of_a_service_is_struck_and_the_faults_are_counted(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ async def test_how_much_was_tried_is_told(tmp_path: Path) -> None:
 
 async def test_a_test_that_fails_with_nothing_broken_says_so(tmp_path: Path) -> None:
     tests = f"tests: [{{name: a, push: {{{IN!r}: [a]}}, faults: every, expect: {{{OUT!r}: [b]}}, within: 2}}]"
-    (trial,) = read_all(find(composed_with(tmp_path, RIGHT[0], tests)))
-    outcome = await perform(trial)
-    assert outcome.differences[0] == "nothing is broken:"
-    assert outcome.strikes == 0
+    (case,) = read_all(find(composed_with(tmp_path, RIGHT[0], tests)))
+    result = await perform(case)
+    assert result.differences[0] == "nothing is broken:"
+    assert result.injections == 0

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from penstock.testing.spec import Outcome, Trial
+from penstock.testing.spec import Case, CaseResult
 from penstock.testing.spec import run as running
 from penstock.testing.spec.files import find, read_all
-from tests.trials import outcome, written
+from tests.spec_cases import run_case, written
 
 KILLED = """
 tests:
@@ -21,7 +21,7 @@ tests:
 
 
 async def test_a_message_in_the_hand_of_a_careless_program_is_missed_when_it_is_killed(tmp_path: Path) -> None:
-    result = await outcome(tmp_path, KILLED, "careless")
+    result = await run_case(tmp_path, KILLED, "careless")
     assert result.differences == [
         "out: expected 3 messages, in this order; got 2",
         "  missing: 1",
@@ -36,13 +36,13 @@ async def test_a_message_in_the_hand_of_a_careless_program_is_missed_when_it_is_
 
 async def test_a_message_that_comes_twice_is_one_too_many(tmp_path: Path) -> None:
     tests = "tests: [{name: twice, push: {in: [a, b, c]}, expect: {out: {anyOrder: pushed}}, within: 3}]"
-    result = await outcome(tmp_path, tests, "doubling")
+    result = await run_case(tmp_path, tests, "doubling")
     assert result.differences == ["out: expected 3 messages, in any order; got 4", "  too many: 1", '    "b"']
 
 
 async def test_the_first_place_out_of_order_is_named(tmp_path: Path) -> None:
     tests = "tests: [{name: order, push: {in: [a, b, c, d]}, expect: {out: pushed}, within: 3}]"
-    result = await outcome(tmp_path, tests, "swapping")
+    result = await run_case(tmp_path, tests, "swapping")
     assert result.differences == [
         "out: expected 4 messages, in this order; they came in another",
         "  first difference at message 1",
@@ -53,19 +53,19 @@ async def test_the_first_place_out_of_order_is_named(tmp_path: Path) -> None:
 
 async def test_what_was_never_taken_is_a_difference_though_all_else_is_as_expected(tmp_path: Path) -> None:
     tests = "tests: [{name: left, push: {in: [a, b, c]}, expect: {out: [b, a]}, within: 3}]"
-    result = await outcome(tmp_path, tests, "ending", "0")
+    result = await run_case(tmp_path, tests, "ending", "0")
     assert "in: 3 messages left in it, for it" in result.differences
 
 
 async def test_nothing_is_no_success_before_the_messages_went_through(tmp_path: Path) -> None:
     tests = "tests: [{name: none, push: {in: [a, b]}, expect: {out: none}, within: 4}]"
-    result = await outcome(tmp_path, tests, "late")
+    result = await run_case(tmp_path, tests, "late")
     assert result.differences == ["out: expected no message, got 2", "  got: 2", '    "a"', '    "b"']
 
 
 async def test_a_process_that_ends_by_itself_fails_the_test_at_once_with_its_last_words(tmp_path: Path) -> None:
     tests = "tests: [{name: ends, push: {in: [a]}, expect: {out: pushed}, within: 60}]"
-    result = await outcome(tmp_path, tests, "failing")
+    result = await run_case(tmp_path, tests, "failing")
     assert result.differences[0] == "it ended by itself, before anything was broken"
     assert set(result.logs["it"]) == {"no such thing as luck"}
     assert "    no such thing as luck" in result.report()
@@ -73,7 +73,7 @@ async def test_a_process_that_ends_by_itself_fails_the_test_at_once_with_its_las
 
 async def test_settings_that_a_service_refuses_fail_the_test_at_once(tmp_path: Path) -> None:
     tests = "tests: [{name: refused, environ: {mpush: {MPUSH_BATCH: many}}, expect: {out: none}, within: 60}]"
-    result = await outcome(tmp_path, tests)
+    result = await run_case(tmp_path, tests)
     assert result.differences == ["mpush ended as it started"]
     assert "MPUSH_BATCH" in result.logs["mpush"][-1]
 
@@ -95,7 +95,7 @@ async def test_a_fault_is_what_it_says(tmp_path: Path, fault: str, program: tupl
         expect: {{out: {{atLeast: 1}}}}
         then: [{{faults: [{fault}], expect: {{out: {expected}}}, within: 30}}]
     """
-    result = await outcome(tmp_path, tests, *program)
+    result = await run_case(tmp_path, tests, *program)
     assert result.holds, result.report()
     assert len(result.faults) == 1
 
@@ -110,7 +110,7 @@ async def test_flushed_scripts_are_gone(tmp_path: Path) -> None:
           - {faults: [{flush: server}], expect: {out: ["True"]}}
           - {push: {in: [b]}, expect: {out: ["True", "False"]}}
     """
-    result = await outcome(tmp_path, tests, "scripting")
+    result = await run_case(tmp_path, tests, "scripting")
     assert result.holds, result.report()
 
 
@@ -121,7 +121,7 @@ async def test_a_process_that_does_not_end_well_when_it_is_told_to_is_a_differen
         expect: {out: [started]}
         then: [{faults: [{stop: it}], expect: {out: {atLeast: 3}}}]
     """
-    result = await outcome(tmp_path, tests, "ending", "3")
+    result = await run_case(tmp_path, tests, "ending", "3")
     assert result.differences == ["step 2 of 2:", "  it was asked to stop, and ended with status 3"]
 
 
@@ -133,7 +133,7 @@ async def test_what_was_in_a_spoiled_list_is_there_again_in_order(tmp_path: Path
         faults: [{spoil: out, after: 2, for: 0.3}]
         expect: {out: pushed, copy: pushed}
     """
-    result = await outcome(tmp_path, tests)
+    result = await run_case(tmp_path, tests)
     assert result.holds, result.report()
 
 
@@ -146,7 +146,7 @@ async def test_a_fault_that_never_comes_about_is_a_difference(tmp_path: Path) ->
         expect: {out: pushed, copy: pushed}
         within: 2
     """
-    result = await outcome(tmp_path, tests)
+    result = await run_case(tmp_path, tests)
     assert result.differences == ["kill mpush did not come about within 2 s"]
 
 
@@ -155,18 +155,18 @@ async def test_so_many_tests_run_at_a_time_as_there_are_jobs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jobs: int
 ) -> None:
     tests = [f"{{name: test {number}, expect: {{out: none}}}}" for number in range(7)]
-    trials = read_all(find(written(tmp_path, f"tests: [{', '.join(tests)}]")))
+    cases = read_all(find(written(tmp_path, f"tests: [{', '.join(tests)}]")))
     at_work, most, done = 0, 0, list[str]()
 
-    async def perform(trial: Trial, _strikes: object) -> Outcome:
+    async def perform(case: Case, _injections: object) -> CaseResult:
         nonlocal at_work, most
         at_work += 1
         most = max(most, at_work)
         await asyncio.sleep(0)
         at_work -= 1
-        return Outcome(trial, 0)
+        return CaseResult(case, 0)
 
     monkeypatch.setattr(running, "perform", perform)
-    outcomes = await running.run(trials, jobs, lambda outcome: done.append(outcome.trial.name))
+    results = await running.run(cases, jobs, lambda result: done.append(result.case.name))
     assert most == jobs
-    assert [outcome.trial.name for outcome in outcomes] == [f"test {number}" for number in range(7)] == sorted(done)
+    assert [result.case.name for result in results] == [f"test {number}" for number in range(7)] == sorted(done)
