@@ -16,7 +16,7 @@ from common.registry import Presence, Registry
 from common.settings.base import ServiceSettings
 from common.upgrade import agree
 from penstock.atomic import AtomicWrites
-from penstock.composition.live.registered import written
+from penstock.composition.live.registered import shape_json
 from penstock.keys import Keys
 from penstock.metrics import count
 
@@ -178,7 +178,7 @@ class Membership(Generic[S]):
             words = [word for pair in self._settings.lists().items() for word in pair]
             for first in range(0, len(words), WORDS):
                 writes.hset(self._keys.lists, items=words[first : first + WORDS])
-            writes.set(self._keys.shape, written(self._settings))
+            writes.set(self._keys.shape, shape_json(self._settings))
             if not self._counted:
                 count(writes, self._keys.metric("start"))
                 writes.hincrby(self._keys.metric("start"), "counting", 1)

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
     from penstock.cli._observer import Observer
     from penstock.composition.draw.sketch import Sketch
-    from penstock.composition.live.observed import Looks
+    from penstock.composition.live.samples import Samples
 
-EVERY: Final = 1.0
-"""Seconds between two looks."""
+INTERVAL: Final = 1.0
+"""Seconds between two samples."""
 
 
 def draw(
@@ -81,27 +81,27 @@ async def _draw(
 async def _live(
     directory: Path | None, once: bool, picture: Path | None, mermaid: bool, url: str | None, as_json: bool
 ) -> int:
-    from penstock.cli._observer import observing, sketch
+    from penstock.cli._observer import observing, sketch_of
     from penstock.composition.files import read_sound
 
     files = read_sound(directory, surroundings(url)) if directory else None
     async with observing(url or DEFAULT, files) as observer:
         if not once:
             return await _follow(observer, as_json)
-        await observer.look()
-        await asyncio.sleep(EVERY)
-        looks = await observer.look()
-        _show(sketch(looks), picture, mermaid, as_json, looks)
-    if not (directory or as_json or sketch(looks).topology.parts):
+        await observer.sample()
+        await asyncio.sleep(INTERVAL)
+        samples = await observer.sample()
+        _show(sketch_of(samples), picture, mermaid, as_json, samples)
+    if not (directory or as_json or sketch_of(samples).topology.parts):
         complain(f"no service has registered at {masked(url or DEFAULT)}: start one, {OTHERWISE}", 0)
     return 0
 
 
 async def _follow(observer: "Observer", as_json: bool) -> int:
-    """Look and show until ctrl-C: in place on a terminal, else one after the other."""
+    """Take and show samples until ctrl-C: in place on a terminal, else one below the other."""
     from rich.live import Live
 
-    from penstock.cli._observer import sketch
+    from penstock.cli._observer import sketch_of
 
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -109,18 +109,20 @@ async def _follow(observer: "Observer", as_json: bool) -> int:
     in_place = sys.stdout.isatty() and not as_json
     with Live(auto_refresh=False) if in_place else nullcontext() as screen:
         while not stop.is_set():
-            looks = await observer.look()
+            samples = await observer.sample()
             if screen:
-                screen.update(_tree(sketch(looks), looks), refresh=True)
+                screen.update(_tree(sketch_of(samples), samples), refresh=True)
             else:
-                _show(sketch(looks), None, False, as_json, looks)
+                _show(sketch_of(samples), None, False, as_json, samples)
             with suppress(TimeoutError):
-                async with asyncio.timeout(EVERY):
+                async with asyncio.timeout(INTERVAL):
                     await stop.wait()
     return 0
 
 
-def _show(sketch: "Sketch", picture: Path | None, mermaid: bool, as_json: bool, looks: "Looks | None" = None) -> None:
+def _show(
+    sketch: "Sketch", picture: Path | None, mermaid: bool, as_json: bool, samples: "Samples | None" = None
+) -> None:
     if picture:
         from penstock.composition.draw.svg import svg
 
@@ -130,25 +132,25 @@ def _show(sketch: "Sketch", picture: Path | None, mermaid: bool, as_json: bool, 
 
         typer.echo(written(sketch), nl=False)
     elif as_json:
-        print_json(_plain(sketch, looks))
+        print_json(_plain(sketch, samples))
     else:
         from rich.console import Console
 
         width = None if sys.stdout.isatty() else 10_000
-        Console(width=width, highlight=False).print(_tree(sketch, looks))
+        Console(width=width, highlight=False).print(_tree(sketch, samples))
 
 
-def _tree(sketch: "Sketch", looks: "Looks | None") -> "Tree":
+def _tree(sketch: "Sketch", samples: "Samples | None") -> "Tree":
     from penstock.cli._tree import Drawing
 
-    if looks is None:
+    if samples is None:
         return Drawing(sketch, str(sketch.topology.directory)).tree()
     where = sketch.topology.directory or "What has registered"
-    silent = [f"{server} does not answer: {why}" for server, why in looks.last.silent.items()]
-    return Drawing(sketch, f"{where}, {clock(looks.last.when)} UTC", silent).tree()
+    unreachable = [f"{server} does not answer: {why}" for server, why in samples.last.unreachable.items()]
+    return Drawing(sketch, f"{where}, {clock(samples.last.when)} UTC", unreachable).tree()
 
 
-def _plain(sketch: "Sketch", looks: "Looks | None") -> dict[str, Any]:
+def _plain(sketch: "Sketch", samples: "Samples | None") -> dict[str, Any]:
     parts = [
         {
             "name": part.name,
@@ -156,7 +158,7 @@ def _plain(sketch: "Sketch", looks: "Looks | None") -> dict[str, Any]:
             "namespace": part.namespace,
             "reads": [asdict(end.place) for end in part.using("reads")],
             "writes": [asdict(end.place) for end in part.using("writes")],
-            **(looks.told(part.namespace) if looks else {}),
+            **(samples.service_as_json(part.namespace) if samples else {}),
         }
         for part in sketch.topology.parts
     ]
@@ -166,9 +168,9 @@ def _plain(sketch: "Sketch", looks: "Looks | None") -> dict[str, Any]:
             "kind": "stream" if sketch.is_stream(place) else "list",
             "from_others": sketch.from_others(place),
             "to_others": sketch.to_others(place),
-            **(asdict(looks.sight(place)) if looks else {}),
+            **(asdict(samples.stats(place)) if samples else {}),
         }
         for place in sketch.places
     ]
-    silent = {"at": looks.last.when, "silent": looks.last.silent} if looks else {}
-    return {"composition": sketch.topology.directory, **silent, "parts": parts, "lists": lists}
+    moment = {"at": samples.last.when, "silent": samples.last.unreachable} if samples else {}
+    return {"composition": sketch.topology.directory, **moment, "parts": parts, "lists": lists}

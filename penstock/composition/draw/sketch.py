@@ -23,7 +23,7 @@ class Sketch:
 
     topology: Topology
     lists: Mapping[Place, Figures] = field(default_factory=dict)
-    busy: Mapping[str, str] = field(default_factory=dict)
+    activity: Mapping[str, str] = field(default_factory=dict)
     """By namespace, what its service is doing."""
 
     @property
@@ -73,8 +73,8 @@ class Sketch:
         """Name, what it is, and what it is doing."""
         kind = part.service or "program"
         named = part.name if kind == part.name else f"{part.name} ({kind})"
-        doing = self.busy.get(part.namespace or "", "")
-        return [named, doing] if doing else [named]
+        activity = self.activity.get(part.namespace or "", "")
+        return [named, activity] if activity else [named]
 
     def figures(self, place: Place) -> Figures:
         return self.lists.get(place, Figures())

@@ -10,7 +10,7 @@ from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
 from penstock.composition.draw.sketch import home
-from penstock.composition.live.registered import written
+from penstock.composition.live.registered import shape_json
 from penstock.composition.model import Part, Place, Use
 from penstock.composition.rollout.notes import key_of
 from penstock.encoding import decoded, encoded
@@ -118,7 +118,7 @@ async def look(part: Part, redis: "Redis", registry: "Redis") -> Present:
         redis,
         registry,
         _understood(shape),
-        json.loads(written(part.settings)),
+        json.loads(shape_json(part.settings)),
         tuple([await _ordered(registry, keys, one) for one in await instances(redis, registry, keys)]),
         {decoded(name): decoded(note) for name, note in notes.items()},
         {decoded(name): int(number(count) or 0) for name, count in taken.items()},

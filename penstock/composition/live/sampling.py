@@ -1,4 +1,4 @@
-"""One look at a server of a composition: lengths, ages and counters, in two calls, however many lists there are."""
+"""Sampling of one server: lengths, ages and counters, in a constant number of round trips."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
@@ -7,7 +7,7 @@ from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
 from penstock.composition.draw.sketch import home
-from penstock.composition.live.observed import Counted, Look
+from penstock.composition.live.samples import Sample, ServiceCounts
 from penstock.composition.model import Part, Place, Topology
 from penstock.encoding import decoded, encoded
 from penstock.inspect import pending
@@ -17,12 +17,11 @@ from penstock.metrics import number
 from penstock.tracking.dead_letters import Letter
 
 Call = tuple[Any, ...]
-CALLS: Final = 4
-"""Of a service."""
+CALLS_PER_SERVICE: Final = 4
 
 
-async def look(redis: "Redis", topology: Topology, server: str, found: Look) -> None:
-    """Add what there is on ``server`` to ``found``. Raises ``RedisError``."""
+async def sample_server(redis: "Redis", topology: Topology, server: str, found: Sample) -> None:
+    """Add the lists and services on ``server`` to ``found``. Raise ``RedisError`` if it does not answer."""
     ends = [(end.place, end) for _, end in topology.ends("reads", "writes") if end.place.server == server]
     places = dict(ends)
     services = {str(part.namespace): part for part in topology.parts if part.namespace and home(part) == server}
@@ -31,29 +30,31 @@ async def look(redis: "Redis", topology: Topology, server: str, found: Look) -> 
         calls += _of_list(place, end.kind == "stream", end.role == "dead")
     for name in services:
         calls += _of_service(Keys(name))
-    (seconds, micros), *replies = await _all(redis, calls)
+    (seconds, micros), *replies = await _replies_to(redis, calls)
     for place, (length, oldest) in zip(places, _pairs(replies[: 2 * len(places)]), strict=True):
         if isinstance(length, int):
             found.lengths[place] = length
-            if (at := _written(oldest)) is not None:
+            if (at := _timestamp(oldest)) is not None:
                 found.oldest[place] = max(0.0, seconds + micros / 1e6 - at)
     counted = replies[2 * len(places) :]
-    read = [(part, counted[start * CALLS :][:CALLS]) for start, part in enumerate(services.values())]
+    read = [
+        (part, counted[start * CALLS_PER_SERVICE :][:CALLS_PER_SERVICE]) for start, part in enumerate(services.values())
+    ]
     await _add_services(redis, read, found, seconds)
 
 
-async def _add_services(redis: "Redis", read: Sequence[tuple[Part, Sequence[Any]]], found: Look, now: float) -> None:
-    """Who is alive, and what is in hand."""
+async def _add_services(redis: "Redis", read: Sequence[tuple[Part, Sequence[Any]]], found: Sample, now: float) -> None:
+    """Add the services: how many instances are alive, and how many messages are pending, taken and delivered."""
     names = [Keys(str(part.namespace)) for part, _ in read]
     calls = [
         [("HMGET", keys.instance(decoded(id)), "host", "renewed", "renew") for id in _list(ids)]
         for keys, (_, (ids, *_)) in zip(names, read, strict=True)
     ]
-    replies = iter(await _all(redis, [call for each in calls for call in each]))
+    replies = iter(await _replies_to(redis, [call for each in calls for call in each]))
     found_lists, _ = await pending.read(redis, names, lenient=True)
     for (_, (_, taken, delivered, retried)), keys, own in zip(read, names, calls, strict=True):
         answers = [next(replies) for _ in own]
-        ages = [_renewed(answer, now) for answer in answers if isinstance(answer, list) and answer[0]]
+        ages = [_heartbeat(answer, now) for answer in answers if isinstance(answer, list) and answer[0]]
         late, lists = sum(is_late(*each) for each in ages), found_lists[keys.namespace].all
         settled = _number(taken) - sum(each.counted + each.missing for each in lists)
         counts = {decoded(name): _number(value) for name, value in _hash(delivered).items()}
@@ -61,11 +62,11 @@ async def _add_services(redis: "Redis", read: Sequence[tuple[Part, Sequence[Any]
         if len(outs) == 1:
             counts[outs[0]] += _number(retried)
         waiting = sum(each.messages for each in lists)
-        found.services[keys.namespace] = Counted(len(ages) - late, waiting, settled, counts, late)
+        found.services[keys.namespace] = ServiceCounts(len(ages) - late, waiting, settled, counts, late)
 
 
-def _renewed(fields: Sequence[Any], now: float) -> tuple[float | None, float | None]:
-    """How long ago an instance renewed, and how often it does (s)."""
+def _heartbeat(fields: Sequence[Any], now: float) -> tuple[float | None, float | None]:
+    """Return the age of an instance's last heartbeat and the heartbeat interval (s)."""
     _, renewed, renew = fields
     at = number(renewed)
     return None if at is None else now - at, number(renew)
@@ -87,8 +88,8 @@ def _of_service(keys: Keys) -> list[Call]:
     ]
 
 
-async def _all(redis: "Redis", calls: Sequence[Call]) -> list[Any]:
-    """The replies; those that are errors of a single command, too."""
+async def _replies_to(redis: "Redis", calls: Sequence[Call]) -> list[Any]:
+    """Return the replies, errors of single commands included. Raise any other error."""
     if not calls:
         return []
     async with redis.pipeline(transaction=False) as wire:
@@ -106,8 +107,8 @@ def _pairs(replies: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
     return zip(replies[::2], replies[1::2], strict=True)
 
 
-def _written(reply: Any) -> float | None:
-    """When the oldest entry was written (s since the epoch), where it says so."""
+def _timestamp(reply: Any) -> float | None:
+    """Return when the oldest entry was written (s since the epoch); None if it has no timestamp."""
     if isinstance(reply, bytes):
         return Letter(reply).at if reply else None
     if isinstance(reply, list) and reply:
