@@ -6,7 +6,7 @@ from rich.table import Table
 
 from compose.passage import Passage
 from penstock.accounting.audit import Audit
-from penstock.accounting.tracked import Ledger
+from penstock.accounting.tracked import TrackedAudit
 
 
 def content(passages: Sequence[Passage], caption: str, *, ordered: bool = True) -> Table:
@@ -33,7 +33,7 @@ def conservation(audit: Audit) -> Table:
     return table
 
 
-def laws(ledgers: Sequence[Ledger]) -> Table:
+def laws(ledgers: Sequence[TrackedAudit]) -> Table:
     """The sums of namespaces that track their messages, side by side."""
     holds = all(ledger.holds for ledger in ledgers)
     title = f"Conservation: each step {'is' if holds else 'should be'} the sum of those below it"

@@ -15,8 +15,8 @@ from common.context import Context
 from common.durability import Durability
 from common.outage import Trouble
 from common.tracking.completion import Finisher, Place
-from penstock.accounting.answers import answers
-from penstock.accounting.tracked import ledger
+from penstock.accounting.answers import audit_answers
+from penstock.accounting.tracked import audit_tracked
 from penstock.encoding import decoded, encoded
 from penstock.errors import Stale
 from penstock.keys import Keys
@@ -273,9 +273,9 @@ class Hop:
 
     async def problems(self) -> list[str]:
         """What ``penstock audit`` objects to."""
-        found = await ledger(self.redis, self.keys)
+        found = await audit_tracked(self.redis, self.keys)
         assert found
-        return found.problems + (await answers(self.redis, self.keys))[1]
+        return found.problems + (await audit_answers(self.redis, self.keys))[1]
 
 
 Start = Callable[..., Awaitable[Hop]]

@@ -13,7 +13,7 @@ from compose.tracked.counts import Counts
 from compose.tracked.keyspace import ALERT, ARCHIVE, FANOUT, KEPT, KEYSPACE, TAKEN
 from compose.tracked.worker import WARM
 from penstock.accounting.audit import Audit, audit
-from penstock.accounting.tracked import Ledger, ledger
+from penstock.accounting.tracked import TrackedAudit, audit_tracked
 from penstock.keys import Keys
 from penstock.tracking.dead_letters import Letter, newest_first
 from penstock.tracking.events import entries
@@ -29,7 +29,7 @@ class Leg:
     name: str
     counts: Counts
     expected: dict[str, int]
-    ledger: Ledger | None
+    ledger: TrackedAudit | None
     passages: list[Passage]
     letters: Counter[tuple[str, str]]
     """Dead letters by reason and attempts."""
@@ -131,7 +131,7 @@ async def _alert(redis: "Redis", rows: Sequence[bytes]) -> Leg:
 async def _leg(redis: "Redis", keys: Keys, expected: dict[str, int], passages: list[Passage]) -> Leg:
     said = Counter((each.text("reason"), each.text("attempts")) for each in await _letters(redis, keys))
     counts = await Counts.read(redis, keys)
-    return Leg(keys.namespace, counts, expected, await ledger(redis, keys), passages, said)
+    return Leg(keys.namespace, counts, expected, await audit_tracked(redis, keys), passages, said)
 
 
 async def _events(redis: "Redis", keys: Keys, rows: Sequence[bytes]) -> dict[str, list[bytes]]:

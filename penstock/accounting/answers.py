@@ -10,33 +10,33 @@ from typing import Any, Final
 
 from redis.asyncio import Redis
 
-from penstock.accounting.audit import numbers_of
-from penstock.accounting.tracked import Law, imbalance
+from penstock.accounting.audit import parse_counters
+from penstock.accounting.tracked import Invariant, describe_imbalance
 from penstock.atomic import AtomicRead
 from penstock.encoding import decoded, encoded
 from penstock.keys import Keys
 
-MOST: Final = 1_000
+MAX_LISTS: Final = 1_000
 """Lists that are looked at, those that end first: four reads each, at one instant."""
-MOST_NUMBERS: Final = 20_000
+MAX_COUNTS: Final = 20_000
 """Lists with more than one answer whose numbers are read."""
-ENDS: Final = {"taken": "taken", "expired": "expired", "in lasting lists": "lasting", "unseen": "unseen"}
+END_FIELDS: Final = {"taken": "taken", "expired": "expired", "in lasting lists": "lasting", "unseen": "unseen"}
 """What became of answers whose list is not to end any more: the names here and those of the metric's fields."""
 
 
-async def answers(redis: "Redis", keys: Keys) -> tuple[Law | None, list[str]]:
+async def audit_answers(redis: "Redis", keys: Keys) -> tuple[Invariant | None, list[str]]:
     """Return the law of the answers, and what is wrong with their lists.
 
     The law is None if no answer was ever sent, or too many lists have several to read their numbers.
     """
     async with AtomicRead(redis) as snapshot:
         snapshot.hlen(encoded(keys.answers_more))
-        snapshot.zrange(encoded(keys.answers), 0, MOST - 1)
+        snapshot.zrange(encoded(keys.answers), 0, MAX_LISTS - 1)
         many, names = await snapshot.execute()
     async with AtomicRead(redis) as snapshot:
         snapshot.hgetall(encoded(keys.metric("answers")))
         snapshot.zcard(encoded(keys.answers))
-        snapshot.hvals(encoded(keys.answers_more)) if many <= MOST_NUMBERS else snapshot.time()
+        snapshot.hvals(encoded(keys.answers_more)) if many <= MAX_COUNTS else snapshot.time()
         for name in names:
             snapshot.zscore(encoded(keys.answers), name)
             snapshot.hget(encoded(keys.answers_more), name)
@@ -47,22 +47,22 @@ async def answers(redis: "Redis", keys: Keys) -> tuple[Law | None, list[str]]:
         if isinstance(reply, Exception):
             raise reply
     problems: list[str] = []
-    numbers = numbers_of("answers", {decoded(name): decoded(value) for name, value in fields.items()}, problems)
+    numbers = parse_counters("answers", {decoded(name): decoded(value) for name, value in fields.items()}, problems)
     rows = zip(names, *(found[place::4] for place in range(4)), strict=True)
     seen = [
-        _List(decoded(name), 1 + _whole(extra), _whole(length), _whole(left))
+        _AnswerList(decoded(name), 1 + _whole(extra), _whole(length), _whole(left))
         for name, at, extra, length, left in rows
         if at
     ]
     problems += [one.foreign for one in seen if one.number < one.length and one.left >= 0]
-    if not (numbers or lists) or many > MOST_NUMBERS:
+    if not (numbers or lists) or many > MAX_COUNTS:
         return None, problems
-    law = _law(numbers, lists + sum(map(_whole, more)), seen)
-    return law, problems + ([imbalance(law)] if law.difference else [])
+    law = _answers_invariant(numbers, lists + sum(map(_whole, more)), seen)
+    return law, problems + ([describe_imbalance(law)] if law.difference else [])
 
 
 @dataclass(frozen=True)
-class _List:
+class _AnswerList:
     """One that is to end: how many answers it got, how many messages it holds, and its TTL (ms; below 0: none)."""
 
     name: str
@@ -78,13 +78,15 @@ class _List:
         return f"{holds}: {gone}; expected a list for answers alone: PERSIST {self.name}"
 
 
-def _law(numbers: Mapping[str, int], open: int, seen: Iterable[_List]) -> Law:
+def _answers_invariant(numbers: Mapping[str, int], open: int, seen: Iterable[_AnswerList]) -> Invariant:
     """``open``: answers in lists that are to end, of which ``seen`` are those looked at."""
     looked_at = sum(one.number for one in seen)
     waiting = sum(min(one.length, one.number) for one in seen)
-    parts = {name: numbers.get(field, 0) for name, field in ENDS.items()}
+    parts = {name: numbers.get(field, 0) for name, field in END_FIELDS.items()}
     parts["taken"] += looked_at - waiting
-    return Law("answers", numbers.get("count", 0), {**parts, "waiting": waiting, "not looked at": open - looked_at})
+    return Invariant(
+        "answers", numbers.get("count", 0), {**parts, "waiting": waiting, "not looked at": open - looked_at}
+    )
 
 
 def _whole(reply: Any) -> int:

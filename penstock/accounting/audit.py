@@ -15,7 +15,7 @@ COUNTERS: Final = ("taken", "delivered", "dead", "dropped")
 
 
 @dataclass(frozen=True)
-class Leg:
+class Output:
     """The copies of one list: ``settled`` were owed to it, ``pending`` are going to be, ``lost`` never will."""
 
     name: str
@@ -46,7 +46,7 @@ class Audit:
     """Settled since counting began."""
     pending: dict[str, int]
     """Messages in each pending list."""
-    legs: list[Leg]
+    legs: list[Output]
     problems: list[str]
     """Everything that does not add up, each in words; empty is what is promised."""
     notes: list[str]
@@ -65,30 +65,34 @@ async def audit(redis: "Redis", keys: Keys) -> Audit | None:
     if not roles and not any(counters):
         return None
     pending, starts = found[keys.namespace].sure, found[keys.namespace].starts
-    problems, notes = problems_of(keys, pending), notes_of(starts, pending)
-    numbers = {name: numbers_of(name, texts(fields), problems) for name, fields in zip(COUNTERS, counters, strict=True)}
+    problems, notes = pending_problems(keys, pending), pending_notes(starts, pending)
+    numbers = {
+        name: parse_counters(name, texts(fields), problems) for name, fields in zip(COUNTERS, counters, strict=True)
+    }
     counts = {name: fields.pop("count", 0) for name, fields in numbers.items()}
     outs = [name for name, role in texts(roles).items() if role == "out"]
     outs += sorted({name for fields in numbers.values() for name in fields} - set(outs))
-    legs = [_leg(name, numbers, pending) for name in outs]
-    problems += [_imbalance(leg) for leg in legs if leg.difference]
+    legs = [_output(name, numbers, pending) for name in outs]
+    problems += [_describe_imbalance(leg) for leg in legs if leg.difference]
     problems += _disagreements(counts, numbers)
     held = sum(each.counted + each.missing for each in pending)
     if starts.counting and starts.agree:
-        left = numbers_of("settled", texts(settled), problems).get("count", 0)
+        left = parse_counters("settled", texts(settled), problems).get("count", 0)
         problems += _uncounted(counts["taken"], left, pending)
     lengths = {each.name: each.messages for each in pending}
     return Audit(keys.namespace, counts["taken"] - held, lengths, legs, problems, notes)
 
 
-def problems_of(keys: Keys, pending: Iterable[PendingList]) -> list[str]:
+def pending_problems(keys: Keys, pending: Iterable[PendingList]) -> list[str]:
     """Return what is wrong with the pending lists, in words."""
     problems = [each.problem for each in pending if each.problem]
-    problems += [_loss(keys, each) for each in pending if each.lost]
-    return problems + [stray(keys, each.name, each.messages) for each in pending if each.messages and not each.known]
+    problems += [_describe_loss(keys, each) for each in pending if each.lost]
+    return problems + [
+        describe_stray(keys, each.name, each.messages) for each in pending if each.messages and not each.known
+    ]
 
 
-def notes_of(starts: Starts, pending: Iterable[PendingList]) -> list[str]:
+def pending_notes(starts: Starts, pending: Iterable[PendingList]) -> list[str]:
     """Return what else there is to know, in words."""
     left = sum(each.messages for each in pending if each.known and each.owner and not each.alive)
     words = "not registered on this server: one that runs takes them over at its next renewal, or the next that starts"
@@ -98,7 +102,7 @@ def notes_of(starts: Starts, pending: Iterable[PendingList]) -> list[str]:
     return [*([held] if left else []), *([] if starts.agree else [unseen])]
 
 
-def stray(keys: Keys, name: str, messages: int) -> str:
+def describe_stray(keys: Keys, name: str, messages: int) -> str:
     """Return in words that nobody takes over what lies in a list, and how to have it done."""
     base, _, id = name.rpartition(":")
     what = f"{name}: {messages:,} message{'s' if messages > 1 else ''} that no instance takes over"
@@ -107,14 +111,14 @@ def stray(keys: Keys, name: str, messages: int) -> str:
     return f"{what}: {id} is not in {keys.owners}. To have one that runs, or starts, do it: ZADD {keys.owners} 0 {id}"
 
 
-def _loss(keys: Keys, each: PendingList) -> str:
+def _describe_loss(keys: Keys, each: PendingList) -> str:
     were, them = ("message was", "it") if each.lost == 1 else ("messages were", "them")
     cause = f"somebody removed {them}, or the list expired"
     way_out = f"HSET {keys.accepted} {each.name} {each.gone}"
     return f"{each.name}: {each.lost:,} {were} taken and not settled, and gone: {cause}. To accept the loss: {way_out}"
 
 
-def numbers_of(counter: str, fields: Mapping[str, str], problems: list[str]) -> dict[str, int]:
+def parse_counters(counter: str, fields: Mapping[str, str], problems: list[str]) -> dict[str, int]:
     """The fields of a counter; one that is no whole number is left out, and told among ``problems``."""
     numbers = {}
     for name, value in fields.items():
@@ -125,13 +129,13 @@ def numbers_of(counter: str, fields: Mapping[str, str], problems: list[str]) -> 
     return numbers
 
 
-def _leg(name: str, numbers: Mapping[str, Mapping[str, int]], pending: Sequence[PendingList]) -> Leg:
+def _output(name: str, numbers: Mapping[str, Mapping[str, int]], pending: Sequence[PendingList]) -> Output:
     settled, delivered, dead, dropped = (numbers[counter].get(name, 0) for counter in COUNTERS)
     held, lost = sum(each.messages for each in pending), sum(each.lost for each in pending)
-    return Leg(name, settled, delivered, dead, dropped, held, lost)
+    return Output(name, settled, delivered, dead, dropped, held, lost)
 
 
-def _imbalance(leg: Leg) -> str:
+def _describe_imbalance(leg: Output) -> str:
     amount = f"{leg.difference:,} missing" if leg.difference > 0 else f"{-leg.difference:,} too many"
     parts = f"delivered {leg.delivered:,} + dead {leg.dead:,} + dropped {leg.dropped:,} + pending {leg.pending:,}"
     return f"{leg.name}: taken {leg.taken:,} is not {parts}: {amount}"

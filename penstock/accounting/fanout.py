@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from penstock.accounting.attribution import Balance, Pattern, expected
-from penstock.accounting.snapshot import Book, Books, Fan
+from penstock.accounting.snapshot import FanoutSnapshot, NamespaceSnapshot, Snapshot
 
 
 @dataclass(frozen=True)
@@ -26,12 +26,12 @@ class Finding:
 
 
 @dataclass
-class Leg:
+class Branch:
     """A list, the namespaces that take from it, and those that fan out to it, if any do."""
 
     list: str
-    books: Sequence[Book]
-    fans: Sequence[Fan]
+    books: Sequence[NamespaceSnapshot]
+    fans: Sequence[FanoutSnapshot]
     waiting: int
     """In the list and in pending lists."""
     revived: int = 0
@@ -102,27 +102,27 @@ class Leg:
         return max(self.extra - self.over, 0)
 
 
-def legs(books: Books, chosen: Sequence[str]) -> list[Leg]:
+def branches_of(books: Snapshot, chosen: Sequence[str]) -> list[Branch]:
     """Those of the namespaces ``chosen``, and of all others that take from the same lists."""
     sources = dict.fromkeys(books.tracked[name].source for name in chosen)
     found = []
     for source in sources:
         ours = [book for book in books.tracked.values() if book.source == source]
         waiting = books.waiting.get(source, 0) + sum(sum(book.pending.values()) for book in ours)
-        found.append(Leg(source, ours, [fan for fan in books.fans if source in fan.lists], waiting))
+        found.append(Branch(source, ours, [fan for fan in books.fans if source in fan.lists], waiting))
     return found
 
 
-def companies(all: Sequence[Leg]) -> list[list[Leg]]:
+def sibling_groups(all: Sequence[Branch]) -> list[list[Branch]]:
     """Those that have the same messages: all legs of a fan-out that nothing else leads to, where it has several."""
-    by_fan: dict[str, list[Leg]] = {}
+    by_fan: dict[str, list[Branch]] = {}
     for leg in all:
         if len(leg.fans) == 1:
             by_fan.setdefault(leg.fans[0].namespace, []).append(leg)
     return [company for company in by_fan.values() if len(company) > 1]
 
 
-def compare(company: Sequence[Leg], uneven: Mapping[str, Pattern]) -> list[Finding]:
+def compare_branches(company: Sequence[Branch], uneven: Mapping[str, Pattern]) -> list[Finding]:
     """What the legs disagree on: ``uneven`` says how many copies of an xid each has had."""
     patterns = Counter(uneven.values())
     truth = expected(patterns, [Balance(leg.over, leg.excused) for leg in company])
@@ -140,21 +140,21 @@ def compare(company: Sequence[Leg], uneven: Mapping[str, Pattern]) -> list[Findi
     return findings
 
 
-def _missing(leg: Leg, xid: str, copies: int, lacking: int) -> Finding:
+def _missing(leg: Branch, xid: str, copies: int, lacking: int) -> Finding:
     sure = lacking <= leg.missing
     many = "" if copies == 1 else f" {copies} times"
     perhaps = "" if sure else f": one of {lacking:,} that have not come, of which {leg.missing:,} are missing"
     return Finding("missing", leg.hop, f"missing{many}{perhaps}", xid=xid)
 
 
-def _too_many(leg: Leg, xid: str, copies: int, wanted: int) -> Finding:
+def _too_many(leg: Branch, xid: str, copies: int, wanted: int) -> Finding:
     if wanted:
         return Finding("doubled", leg.hop, f"doubled: it came {copies} times, {wanted} were given", xid=xid)
     many = "" if copies == 1 else f" {copies} times"
     return Finding("foreign", leg.hop, f"came{many}, but was never given: somebody else has pushed it", xid=xid)
 
 
-def _unclear(company: Sequence[Leg], xid: str, pattern: Pattern) -> Finding:
+def _unclear(company: Sequence[Branch], xid: str, pattern: Pattern) -> Finding:
     least, most = min(pattern), max(pattern)
     low = ", ".join(leg.name for leg, copies in zip(company, pattern, strict=True) if copies == least)
     high = ", ".join(leg.name for leg, copies in zip(company, pattern, strict=True) if copies == most)

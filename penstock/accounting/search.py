@@ -12,8 +12,8 @@ from typing import Any, Final
 from redis.asyncio import Redis
 
 from penstock.accounting.attribution import Pattern
-from penstock.accounting.fanout import Leg
-from penstock.accounting.snapshot import REFUSED, Book
+from penstock.accounting.fanout import Branch
+from penstock.accounting.snapshot import REFUSED_REASONS, NamespaceSnapshot
 from penstock.atomic import AtomicRead
 from penstock.encoding import decoded, encoded
 from penstock.keys import Keys
@@ -21,12 +21,12 @@ from penstock.tracking.correlation import named
 from penstock.tracking.dead_letters import fitting, newest_first
 from penstock.tracking.events import CHUNK, ENDS, FEW, Entry, Event, next_count
 
-EARLIER: Final = 2_000
+CLOCK_SETBACK_MS: Final = 2_000
 """Milliseconds that the clock of a server may have been set back."""
 
 
 @dataclass
-class Since:
+class NewerEvents:
     """What was told of a namespace after a certain event."""
 
     registered: set[str] = field(default_factory=set)
@@ -39,7 +39,7 @@ class Since:
 
 
 @dataclass
-class Sought:
+class SearchResult:
     """What was found of messages that the archive does not follow to their end."""
 
     gone: dict[str, list[str]] = field(default_factory=dict)
@@ -49,11 +49,11 @@ class Sought:
     copies: dict[str, Counter[str]] = field(default_factory=dict)
     """By list, how many messages have come, or are about to, of which the archive does not know; by xid."""
 
-    def __or__(self, other: "Sought") -> "Sought":
+    def __or__(self, other: "SearchResult") -> "SearchResult":
         """Of other lists and namespaces."""
-        return Sought(self.gone | other.gone, self.stray | other.stray, self.copies | other.copies)
+        return SearchResult(self.gone | other.gone, self.stray | other.stray, self.copies | other.copies)
 
-    def evened(self, company: Sequence[Leg], uneven: Mapping[str, Pattern]) -> dict[str, Pattern]:
+    def evened(self, company: Sequence[Branch], uneven: Mapping[str, Pattern]) -> dict[str, Pattern]:
         """``uneven``, with what was found; those that are even now are left out."""
         evened = {}
         for xid, pattern in uneven.items():
@@ -65,27 +65,27 @@ class Sought:
         return evened
 
 
-async def seek(
+async def search(
     redis: "Redis",
-    leg: Leg,
+    leg: Branch,
     wanted: Collection[str],
     open: Mapping[str, set[str]],
     last: Mapping[str, tuple[int, float]],
-) -> Sought:
+) -> SearchResult:
     """Look for messages with an xid of ``wanted``, and for those that are under way.
 
     ``open``: by namespace, ids that have not ended as far as is known; without these nobody looks who is under way.
     ``last``: the number of the last event that is known, and when that was (s since the epoch).
     """
-    found = Sought(copies={leg.list: await copies(redis, leg, wanted)})
+    found = SearchResult(copies={leg.list: await count_copies(redis, leg, wanted)})
     here: dict[str, tuple[set[str], set[str]]] = {}
     for book in leg.books:
         if book.namespace in open:
             known = open[book.namespace]
-            others = await under_way(redis, book) - known
-            here[book.namespace] = await among_those(redis, book, known), await among_those(redis, book, others)
+            others = await ids_under_way(redis, book) - known
+            here[book.namespace] = await still_under_way(redis, book, known), await still_under_way(redis, book, others)
     for book in leg.books:
-        new = await since(redis, book, *last[book.namespace])
+        new = await read_newer_events(redis, book, *last[book.namespace])
         found.copies[leg.list].update(new.copies)
         if new.whole and book.namespace in here:
             known, others = here[book.namespace]
@@ -94,7 +94,7 @@ async def seek(
     return found
 
 
-async def copies(redis: "Redis", leg: Leg, wanted: Collection[str]) -> Counter[str]:
+async def count_copies(redis: "Redis", leg: Branch, wanted: Collection[str]) -> Counter[str]:
     """How many messages wait for the mdispatch of ``leg``, or lie among dead letters and never came to be tracked.
 
     By xid, of those in ``wanted``.
@@ -109,15 +109,15 @@ async def copies(redis: "Redis", leg: Leg, wanted: Collection[str]) -> Counter[s
     for namespace in (*(book.namespace for book in leg.books), *(fan.namespace for fan in leg.fans)):
         async for letters in newest_first(redis, Keys(namespace)):
             for letter in letters:
-                ours = letter.text("reason") in REFUSED or letter.text("queue") == leg.list
+                ours = letter.text("reason") in REFUSED_REASONS or letter.text("queue") == leg.list
                 if ours and letter.message is not None and (xid := _xid(letter.message)) in wanted:
                     found[xid] += 1
     return found
 
 
-async def since(redis: "Redis", book: Book, number: int, at: float) -> Since:
+async def read_newer_events(redis: "Redis", book: NamespaceSnapshot, number: int, at: float) -> NewerEvents:
     """What was told after event ``number``, which was written at ``at`` (s since the epoch) or later."""
-    found, start, expected, count = Since(), str(max(int(at * 1000) - EARLIER, 0)), number + 1, FEW
+    found, start, expected, count = NewerEvents(), str(max(int(at * 1000) - CLOCK_SETBACK_MS, 0)), number + 1, FEW
     key = encoded(Keys(book.namespace).events)
     while chunk := _named(await redis.xrange(key, start, "+", count)):
         for name, fields in chunk:
@@ -135,7 +135,7 @@ async def since(redis: "Redis", book: Book, number: int, at: float) -> Since:
     return found
 
 
-def _note(found: Since, event: Event, source: str) -> None:
+def _note(found: NewerEvents, event: Event, source: str) -> None:
     if event.event == "registered":
         found.registered.add(event.id)
         found.copies[event.xid] += 1
@@ -145,7 +145,7 @@ def _note(found: Since, event: Event, source: str) -> None:
         found.copies[event.xid] -= 1
 
 
-async def under_way(redis: "Redis", book: Book) -> set[str]:
+async def ids_under_way(redis: "Redis", book: NamespaceSnapshot) -> set[str]:
     """The ids in flight or delayed; one that moves between the two sets meanwhile may be missing."""
     keys, found = Keys(book.namespace), set[str]()
     for key in (keys.deadlines, keys.delayed):
@@ -154,7 +154,7 @@ async def under_way(redis: "Redis", book: Book) -> set[str]:
     return found
 
 
-async def among_those(redis: "Redis", book: Book, ids: Collection[str]) -> set[str]:
+async def still_under_way(redis: "Redis", book: NamespaceSnapshot, ids: Collection[str]) -> set[str]:
     """Which of ``ids`` are in flight or delayed; both sets are looked at in one instant."""
     keys, found, all_ids = Keys(book.namespace), set[str](), list(ids)
     for start in range(0, len(all_ids), CHUNK):

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from redis.asyncio import Redis
 
-from penstock.accounting.audit import numbers_of
+from penstock.accounting.audit import parse_counters
 from penstock.accounting.tracked import MEASURES
 from penstock.encoding import decoded, encoded
 from penstock.errors import WrongType
@@ -15,18 +15,18 @@ from penstock.inspect.namespace import namespaces
 from penstock.inspect.pending import Call
 from penstock.keys import Keys
 
-TRACKED: Final = (
+TRACKED_METRICS: Final = (
     *("events", "registered", "untracked", "done", "done:late", "dead"),
     *("expired", "timeout", "failed", "retry", "touched", "revived"),
 )
-FANNED: Final = ("taken", "settled", "delivered", "dead", "dropped", "revived")
-REFUSED: Final = ("poison", "badRequest")
+FANOUT_METRICS: Final = ("taken", "settled", "delivered", "dead", "dropped", "revived")
+REFUSED_REASONS: Final = ("poison", "badRequest")
 """Reasons of dead letters that were never tracked."""
 Counters = dict[str, dict[str, int]]
 
 
 @dataclass(frozen=True)
-class Book:
+class NamespaceSnapshot:
     """A namespace whose messages are tracked."""
 
     namespace: str
@@ -53,7 +53,7 @@ class Book:
 
     @property
     def refused(self) -> int:
-        return self.count("dead", *REFUSED)
+        return self.count("dead", *REFUSED_REASONS)
 
     @property
     def under_way(self) -> int:
@@ -68,7 +68,7 @@ class Book:
 
 
 @dataclass(frozen=True)
-class Fan:
+class FanoutSnapshot:
     """A namespace that copies messages to several lists."""
 
     namespace: str
@@ -85,20 +85,20 @@ class Fan:
 
 
 @dataclass(frozen=True)
-class Books:
+class Snapshot:
     """All of them at one instant."""
 
     at: float
     """Seconds since the epoch, by the server's clock."""
-    tracked: dict[str, Book]
-    fans: list[Fan]
+    tracked: dict[str, NamespaceSnapshot]
+    fans: list[FanoutSnapshot]
     waiting: dict[str, int]
     """Messages in each list that an mdispatch takes from."""
     problems: dict[str, list[str]]
     """By namespace, counters that are no numbers."""
 
 
-async def read(redis: "Redis") -> Books:
+async def read_snapshot(redis: "Redis") -> Snapshot:
     """Everything that counts, at one instant; what there is, is looked for before, through all keys."""
     names = await namespaces(redis)
     async with redis.pipeline(transaction=False) as wire:
@@ -119,31 +119,34 @@ async def read(redis: "Redis") -> Books:
 
 async def _instant(
     redis: "Redis", tracked: Sequence[str], fans: Sequence[str], sources: list[str]
-) -> tuple[Books, list[str]]:
+) -> tuple[Snapshot, list[str]]:
     """The books, with the lengths of ``sources``, and which lists are sources in truth."""
     calls: list[Call] = [("TIME",)]
     for keys in map(Keys, tracked):
         calls += [("HMGET", keys.policy, "source", "pending", "out")]
         calls += [("ZCARD", keys.deadlines), ("ZCARD", keys.delayed)]
-        calls += [("HGETALL", keys.metric(name)) for name in TRACKED]
+        calls += [("HGETALL", keys.metric(name)) for name in TRACKED_METRICS]
     for keys in map(Keys, fans):
-        calls += [("HGETALL", keys.lists), *(("HGETALL", keys.metric(name)) for name in FANNED)]
+        calls += [("HGETALL", keys.lists), *(("HGETALL", keys.metric(name)) for name in FANOUT_METRICS)]
     calls += [("LLEN", name) for name in sources]
     lists, read_all = await pending.read(redis, map(Keys, tracked), calls)
     replies = iter(read_all)
     (seconds, micros), problems = next(replies), dict[str, list[str]]()
-    books: dict[str, Book] = {}
+    books: dict[str, NamespaceSnapshot] = {}
     for name in tracked:
         words, in_flight, delayed = (next(replies) for _ in range(3))
         source, base, queue = (decoded(word or b"") for word in words)
         held = _lengths(each for each in lists[name].all if each.base == base)
-        counters = _counters(name, TRACKED, replies, problems)
-        books[name] = Book(name, source, queue, held, in_flight, delayed, counters)
-    read_fans = [Fan(name, tuple(_outs(next(replies))), _counters(name, FANNED, replies, problems)) for name in fans]
+        counters = _counters(name, TRACKED_METRICS, replies, problems)
+        books[name] = NamespaceSnapshot(name, source, queue, held, in_flight, delayed, counters)
+    read_fans = [
+        FanoutSnapshot(name, tuple(_outs(next(replies))), _counters(name, FANOUT_METRICS, replies, problems))
+        for name in fans
+    ]
     waiting = {name: next(replies) for name in sources}
     at = seconds + micros / 1e6
     seen = sorted({book.source for book in books.values()} - {""})
-    return Books(at, books, read_fans, waiting, problems), seen
+    return Snapshot(at, books, read_fans, waiting, problems), seen
 
 
 def _lengths(lists: Iterable[pending.PendingList]) -> dict[str, int]:
@@ -165,5 +168,5 @@ def _counters(namespace: str, names: Sequence[str], replies: Any, problems: dict
     for name in names:
         texts = {decoded(field): decoded(value) for field, value in next(replies).items()}
         counts = {field: value for field, value in texts.items() if field not in MEASURES}
-        counters[name] = numbers_of(name, counts, problems.setdefault(namespace, []))
+        counters[name] = parse_counters(name, counts, problems.setdefault(namespace, []))
     return counters

@@ -6,7 +6,7 @@ from typing import Final
 
 from redis.asyncio import Redis
 
-from penstock.accounting.audit import notes_of, numbers_of, problems_of
+from penstock.accounting.audit import parse_counters, pending_notes, pending_problems
 from penstock.encoding import decoded
 from penstock.inspect.pending import PendingList, read, texts
 from penstock.keys import Keys
@@ -17,7 +17,7 @@ MEASURES: Final = ("sum", "max")
 
 
 @dataclass(frozen=True)
-class Law:
+class Invariant:
     """``count`` of the whole must be the sum of its parts."""
 
     whole: str
@@ -31,7 +31,7 @@ class Law:
 
 
 @dataclass(frozen=True)
-class Ledger:
+class TrackedAudit:
     """The tracked messages of a namespace at one instant."""
 
     namespace: str
@@ -39,7 +39,7 @@ class Ledger:
     """Settled since counting began."""
     pending: dict[str, int]
     """Requests in each pending list."""
-    laws: list[Law]
+    laws: list[Invariant]
     problems: list[str]
     """Everything that does not add up, each in words; empty is what is promised."""
     notes: list[str]
@@ -50,7 +50,7 @@ class Ledger:
         return not self.problems
 
 
-async def ledger(redis: "Redis", keys: Keys) -> Ledger | None:
+async def audit_tracked(redis: "Redis", keys: Keys) -> TrackedAudit | None:
     """Both laws of ``keys``' messages; None where no policy says that they are tracked."""
     calls = [("HLEN", keys.policy), ("HGET", keys.policy, "pending")]
     calls += [("ZCARD", keys.deadlines), ("ZCARD", keys.delayed)]
@@ -60,20 +60,22 @@ async def ledger(redis: "Redis", keys: Keys) -> Ledger | None:
         return None
     all_lists, starts = found[keys.namespace].sure, found[keys.namespace].starts
     requests = [each for each in all_lists if each.base == decoded(base or b"")]
-    problems, notes = problems_of(keys, all_lists), notes_of(starts, all_lists)
-    numbers = {name: numbers_of(name, _counts(fields), problems) for name, fields in zip(COUNTERS, hashes, strict=True)}
+    problems, notes = pending_problems(keys, all_lists), pending_notes(starts, all_lists)
+    numbers = {
+        name: parse_counters(name, _counts(fields), problems) for name, fields in zip(COUNTERS, hashes, strict=True)
+    }
     under_way = {"in flight": in_flight, "delayed": delayed}
-    laws = [_law_of_taken(numbers, requests), _law_of_registered(numbers, under_way)]
-    problems += [imbalance(law) for law in laws if law.difference and (starts.agree or law.whole != "taken")]
+    laws = [_taken_invariant(numbers, requests), _registered_invariant(numbers, under_way)]
+    problems += [describe_imbalance(law) for law in laws if law.difference and (starts.agree or law.whole != "taken")]
     reasons = sum(number for reason, number in numbers["dead"].items() if reason != "count")
     if reasons != (dead := numbers["dead"].get("count", 0)):
         problems.append(f"dead: count is {dead:,}, its reasons add up to {reasons:,}")
     settled = numbers["taken"].get("count", 0) - sum(each.counted + each.missing for each in requests)
     lengths = {each.name: each.messages for each in requests}
-    return Ledger(keys.namespace, settled, lengths, laws, problems, notes)
+    return TrackedAudit(keys.namespace, settled, lengths, laws, problems, notes)
 
 
-def _law_of_taken(numbers: Mapping[str, Mapping[str, int]], requests: Sequence[PendingList]) -> Law:
+def _taken_invariant(numbers: Mapping[str, Mapping[str, int]], requests: Sequence[PendingList]) -> Invariant:
     """What no script has seen yet counts as taken; what an operator knows to be gone is a part."""
     accepted = sum(each.gone - each.lost for each in requests)
     parts = {
@@ -84,10 +86,10 @@ def _law_of_taken(numbers: Mapping[str, Mapping[str, int]], requests: Sequence[P
         "pending": sum(each.messages for each in requests),
         **({"lost: accepted": accepted} if accepted else {}),
     }
-    return Law("taken", numbers["taken"].get("count", 0) + sum(each.uncounted for each in requests), parts)
+    return Invariant("taken", numbers["taken"].get("count", 0) + sum(each.uncounted for each in requests), parts)
 
 
-def _law_of_registered(numbers: Mapping[str, Mapping[str, int]], under_way: Mapping[str, int]) -> Law:
+def _registered_invariant(numbers: Mapping[str, Mapping[str, int]], under_way: Mapping[str, int]) -> Invariant:
     untaken = numbers["dead"].get("queueTimeout", 0)
     parts = {
         "done": numbers["done"].get("count", 0),
@@ -98,10 +100,10 @@ def _law_of_registered(numbers: Mapping[str, Mapping[str, int]], under_way: Mapp
         "expired": numbers["expired"].get("count", 0),
         **under_way,
     }
-    return Law("registered", numbers["registered"].get("count", 0), parts)
+    return Invariant("registered", numbers["registered"].get("count", 0), parts)
 
 
-def imbalance(law: Law) -> str:
+def describe_imbalance(law: Invariant) -> str:
     """What is wrong with a law, in words."""
     amount = f"{law.difference:,} missing" if law.difference > 0 else f"{-law.difference:,} too many"
     parts = " + ".join(f"{name} {count:,}" for name, count in law.parts.items())

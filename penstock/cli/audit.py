@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
     from penstock.accounting.audit import Audit
-    from penstock.accounting.tracked import Ledger
+    from penstock.accounting.tracked import TrackedAudit
 
 COLUMNS = ("list", "taken", "delivered", "dead", "dropped", "pending", "missing")
 
@@ -43,7 +43,7 @@ class Hop:
 
     server: str
     namespace: str
-    result: "Audit | Ledger | None"
+    result: "Audit | TrackedAudit | None"
 
     @property
     def holds(self) -> bool:
@@ -156,14 +156,14 @@ async def _hops(server: Server) -> list[Hop]:
     return [hop for hop in hops if hop.namespace in server.required or (hop.result and _moves(hop.result))]
 
 
-def _moves(result: "Audit | Ledger") -> bool:
+def _moves(result: "Audit | TrackedAudit") -> bool:
     """A monitor is no hop: it delivers for those that it watches, and they count it."""
     from penstock.accounting.audit import Audit
 
     return not isinstance(result, Audit) or bool(result.legs or result.messages or result.problems)
 
 
-async def _one(namespace: str, url: str) -> "Audit | Ledger":
+async def _one(namespace: str, url: str) -> "Audit | TrackedAudit":
     async with lists_of(namespace, url) as redis:
         result = await _sums(redis, namespace, (await _strays(redis, [namespace])).get(namespace, []))
         if result is None:
@@ -173,26 +173,26 @@ async def _one(namespace: str, url: str) -> "Audit | Ledger":
 
 async def _strays(redis: "Redis", names: Iterable[str]) -> dict[str, list[str]]:
     """Return by namespace what is wrong with lists that look like pending lists of instances that nobody knows."""
-    from penstock.accounting.audit import stray
+    from penstock.accounting.audit import describe_stray
     from penstock.inspect.pending import strays
     from penstock.keys import Keys
 
     found = await strays(redis, map(Keys, names))
     lengths = {name: await redis.llen(encoded(name)) for lists in found.values() for name in lists}
-    return {ns: [stray(Keys(ns), name, lengths[name]) for name in lists] for ns, lists in found.items()}
+    return {ns: [describe_stray(Keys(ns), name, lengths[name]) for name in lists] for ns, lists in found.items()}
 
 
-async def _sums(redis: "Redis", namespace: str, strays: list[str]) -> "Audit | Ledger | None":
-    from penstock.accounting.answers import answers
+async def _sums(redis: "Redis", namespace: str, strays: list[str]) -> "Audit | TrackedAudit | None":
+    from penstock.accounting.answers import audit_answers
     from penstock.accounting.audit import audit
-    from penstock.accounting.tracked import ledger
+    from penstock.accounting.tracked import audit_tracked
     from penstock.inspect.hazards import hazards
     from penstock.keys import Keys
 
     keys = Keys(namespace)
-    tracked = await ledger(redis, keys)
+    tracked = await audit_tracked(redis, keys)
     if tracked:
-        law, problems = await answers(redis, keys)
+        law, problems = await audit_answers(redis, keys)
         tracked = replace(
             tracked, laws=[*tracked.laws, *([law] if law else [])], problems=[*tracked.problems, *problems]
         )
@@ -243,7 +243,7 @@ def _plain_hop(hop: Hop) -> dict[str, Any]:
     return {**server, "namespace": hop.namespace, "problems": hop.problems, "holds": False}
 
 
-def _print(result: "Audit | Ledger", as_json: bool, *, brief: bool) -> None:
+def _print(result: "Audit | TrackedAudit", as_json: bool, *, brief: bool) -> None:
     if as_json:
         print_json(_plain(result))
         return
@@ -262,7 +262,7 @@ def _print(result: "Audit | Ledger", as_json: bool, *, brief: bool) -> None:
         typer.echo(f"conserved: {result.messages:,} messages settled, {held:,} pending")
 
 
-def _table(result: "Audit | Ledger") -> None:
+def _table(result: "Audit | TrackedAudit") -> None:
     from penstock.accounting.audit import Audit
 
     name = shown(result.namespace)
@@ -278,7 +278,7 @@ def _indented(parts: dict[str, int]) -> list[tuple[str, int]]:
     return [(f"  {name}", count) for name, count in parts.items()]
 
 
-def _plain(result: "Audit | Ledger") -> dict[str, Any]:
+def _plain(result: "Audit | TrackedAudit") -> dict[str, Any]:
     from penstock.accounting.audit import Audit
 
     if isinstance(result, Audit):

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.accounting.attribution import Pattern
-from penstock.accounting.fanout import Leg
-from penstock.accounting.snapshot import Book, Books
+from penstock.accounting.fanout import Branch
+from penstock.accounting.snapshot import NamespaceSnapshot, Snapshot
 from penstock.spark import archive, conservation
 from penstock.spark.conservation import Numbers, Run
 
@@ -54,8 +54,8 @@ class Told:
 def read(
     spark: "SparkSession",
     directory: str,
-    books: Mapping[str, Book],
-    companies: Sequence[Sequence[Leg]],
+    books: Mapping[str, NamespaceSnapshot],
+    companies: Sequence[Sequence[Branch]],
     patience: float,
     say: Callable[[str], object],
 ) -> Told:
@@ -99,7 +99,7 @@ def _seen(told: Told) -> int:
     return sum(each.rows for each in told.numbers.values())
 
 
-def strangers(spark: "SparkSession", directory: str, books: Books) -> dict[str, int]:
+def strangers(spark: "SparkSession", directory: str, books: Snapshot) -> dict[str, int]:
     """Events of namespaces that the server does not know."""
     found = archive.events(spark, directory).groupBy("namespace").count().collect()
     return {namespace: count for namespace, count in found if namespace not in books.tracked}

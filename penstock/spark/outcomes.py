@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from redis.asyncio import Redis
 
-from penstock.accounting.snapshot import REFUSED
+from penstock.accounting.snapshot import REFUSED_REASONS
 from penstock.atomic import AtomicRead
 from penstock.encoding import decoded as text
 from penstock.encoding import encoded
@@ -127,7 +127,7 @@ def _count_dispatched(snapshot: AtomicRead, keys: Keys) -> None:
     """Ask for all that comes of a request when mdispatch settles it."""
     snapshot.hget(encoded(keys.metric("registered")), "count")
     snapshot.hget(encoded(keys.metric("untracked")), "count")
-    snapshot.hmget(encoded(keys.metric("dead")), REFUSED)
+    snapshot.hmget(encoded(keys.metric("dead")), REFUSED_REASONS)
 
 
 def _dispatched(replies: Sequence[Any]) -> int:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Final
 
 from redis.asyncio import Redis
 
-from penstock.accounting.fanout import Finding, Leg, companies, compare, legs
-from penstock.accounting.search import Sought, seek
-from penstock.accounting.snapshot import Book, Books
-from penstock.accounting.snapshot import read as read_books
+from penstock.accounting.fanout import Branch, Finding, branches_of, compare_branches, sibling_groups
+from penstock.accounting.search import SearchResult, search
+from penstock.accounting.snapshot import NamespaceSnapshot, Snapshot
+from penstock.accounting.snapshot import read_snapshot as read_books
 from penstock.spark import conservation
 from penstock.spark.archived import Told, strangers
 from penstock.spark.archived import read as read_told
@@ -45,8 +45,8 @@ class Open:
 class Reconciliation:
     """What was found; it holds where nothing was."""
 
-    books: Books
-    legs: list[Leg]
+    books: Snapshot
+    legs: list[Branch]
     findings: list[Finding]
     open: list[Open]
     """In flight or delayed, as far as the archive knows them, the oldest first."""
@@ -61,7 +61,7 @@ class Reconciliation:
         """Of each leg: what was accepted, with what came back or came twice, is the sum of what became of it."""
         return [self._row(leg) for leg in self.legs]
 
-    def _row(self, leg: Leg) -> dict[str, int]:
+    def _row(self, leg: Branch) -> dict[str, int]:
         names = {book.namespace for book in leg.books}
         twice = [finding for finding in self.findings if finding.kind == "doubled" and finding.namespace in names]
         return {
@@ -95,9 +95,9 @@ async def reconcile(
     """
     say("reading the counters")
     books = await read_books(redis)
-    ways = legs(books, list(namespaces or books.tracked))
+    ways = branches_of(books, list(namespaces or books.tracked))
     chosen = {book.namespace: book for leg in ways for book in leg.books}
-    groups = companies(ways)
+    groups = sibling_groups(ways)
     told = await asyncio.to_thread(read_told, spark, directory, chosen, groups, patience, say)
     unknown = {} if namespaces else await asyncio.to_thread(strangers, spark, directory, books)
     for leg in ways:
@@ -105,7 +105,7 @@ async def reconcile(
         kinds = [told.kinds.get(book.namespace, {}) for book in leg.books]
         leg.rows = {kind: sum(each.get(kind, 0) for each in kinds) for kind in ("registered", *ENDS)}
         leg.unread = max(leg.total("registered") - leg.rows["registered"], 0)
-    sought = Sought()
+    sought = SearchResult()
     if live:
         say("looking in Redis for what is under way")
         for leg in ways:
@@ -114,7 +114,7 @@ async def reconcile(
     for book in (book for name, book in chosen.items() if name not in told.mixed):
         findings += _of_counters(book, told) + _of_messages(book, told, sought, live)
     for company, uneven in zip(groups, told.uneven, strict=True):
-        findings += compare(company, sought.evened(company, uneven))
+        findings += compare_branches(company, sought.evened(company, uneven))
     findings += [finding for leg in ways for finding in _of_leg(leg)]
     counting = [*chosen, *dict.fromkeys(fan.namespace for leg in ways for fan in leg.fans)]
     findings += [Finding("counter", name, problem) for name in counting for problem in books.problems[name]]
@@ -123,12 +123,12 @@ async def reconcile(
     return Reconciliation(books, ways, named, under_way, sum(each.rows for each in told.numbers.values()))
 
 
-async def _sought(redis: "Redis", leg: Leg, groups: Sequence[Sequence[Leg]], told: Told) -> Sought:
+async def _sought(redis: "Redis", leg: Branch, groups: Sequence[Sequence[Branch]], told: Told) -> SearchResult:
     wanted = [uneven for company, uneven in zip(groups, told.uneven, strict=True) if leg in company]
     names = [book.namespace for book in leg.books]
     numbers = {name: told.numbers.get(name, Numbers(0)) for name in names}
     open = {name: set(told.open(name)) for name in names if not numbers[name].lost}
-    return await seek(
+    return await search(
         redis,
         leg,
         {xid for uneven in wanted for xid in uneven},
@@ -163,7 +163,7 @@ def _of_archive(told: Told, unknown: dict[str, int]) -> list[Finding]:
     return findings + [Finding("unknown", name, words.format(count)) for name, count in unknown.items()]
 
 
-def _of_counters(book: Book, told: Told) -> list[Finding]:
+def _of_counters(book: NamespaceSnapshot, told: Told) -> list[Finding]:
     """Sums that do not agree, and that missing events do not explain."""
     if book.count("registered") and not book.count("events"):
         return [Finding("behind", book.namespace, "it tells no events (eventCapacity is 0), so none can be archived")]
@@ -177,7 +177,7 @@ def _of_counters(book: Book, told: Told) -> list[Finding]:
     return findings
 
 
-def _of_messages(book: Book, told: Told, sought: Sought, live: bool) -> list[Finding]:
+def _of_messages(book: NamespaceSnapshot, told: Told, sought: SearchResult, live: bool) -> list[Finding]:
     """Messages that were registered twice, have ended twice, or are neither under way nor at an end."""
     where, name = f"{book.namespace} -> {book.queue}", book.namespace
     findings = []
@@ -204,7 +204,7 @@ def _of_messages(book: Book, told: Told, sought: Sought, live: bool) -> list[Fin
     return findings
 
 
-def _of_leg(leg: Leg) -> list[Finding]:
+def _of_leg(leg: Branch) -> list[Finding]:
     """Copies that are missing, or too many, without a name."""
     if missing := leg.missing - leg.named:
         words = f"{missing:,} missing of {leg.delivered:,} that were given, and no other leg tells which"

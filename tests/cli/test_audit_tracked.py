@@ -7,7 +7,7 @@ import signal
 import pytest
 from redis.asyncio import Redis
 
-from penstock.accounting.tracked import ledger
+from penstock.accounting.tracked import audit_tracked
 from tests.commandline import penstock, running
 from tests.tracked import KEYS, count, delayed, in_flight, policy
 
@@ -163,7 +163,7 @@ async def test_everything_is_read_at_one_instant(redis: Redis) -> None:
     enough = asyncio.Event()  # Python 3.11 may lose a cancellation while the client sends
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(keep_moving(redis, enough))
-        ledgers = [await ledger(redis, KEYS) for _ in range(150)]
+        ledgers = [await audit_tracked(redis, KEYS) for _ in range(150)]
         enough.set()
     assert [json.dumps(found.problems) for found in ledgers if found and not found.holds] == []
     assert len({found.messages for found in ledgers if found}) > 10

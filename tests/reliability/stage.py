@@ -18,9 +18,9 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError, ResponseError
 from redis.retry import Retry
 
-from penstock.accounting.answers import answers
+from penstock.accounting.answers import audit_answers
 from penstock.accounting.audit import audit
-from penstock.accounting.tracked import ledger
+from penstock.accounting.tracked import audit_tracked
 from penstock.encoding import decoded, encoded
 from penstock.keys import Keys, pending_of
 from tests.harness import until
@@ -279,9 +279,9 @@ def _poison(stage: Stage) -> Counter[bytes]:
 async def audited(stage: Stage) -> list[str]:
     """What ``penstock audit`` objects to."""
     async with AsyncRedis.from_url(stage.url) as redis:
-        tracked = await ledger(redis, stage.keys)
+        tracked = await audit_tracked(redis, stage.keys)
         found = tracked or await audit(redis, stage.keys)
-        _, problems = await answers(redis, stage.keys) if tracked else (None, [])
+        _, problems = await audit_answers(redis, stage.keys) if tracked else (None, [])
     assert found
     return found.problems + problems
 

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from common import registered_lists
 from common.registered_lists import announce
-from penstock.accounting.answers import answers
+from penstock.accounting.answers import audit_answers
 from penstock.errors import WrongType
 from penstock.keys import Keys
 from penstock.tracking.policy import Policy
@@ -213,7 +213,7 @@ async def test_a_policy_of_before_allows_what_is_the_default(start: Start) -> No
 
 async def parts(hop: Hop) -> dict[str, int]:
     """What became of the answers, those that are 0 left out; the law holds, and nothing is wrong."""
-    law, problems = await answers(hop.redis, hop.keys)
+    law, problems = await audit_answers(hop.redis, hop.keys)
     assert law
     assert (law.difference, problems) == (0, [])
     return {name: count for name, count in {"sent": law.count, **law.parts}.items() if count}
@@ -286,7 +286,7 @@ async def test_a_list_to_which_others_push_is_named_and_never_deleted(start: Sta
     """The answer made it; then it became somebody's list."""
     hop = await answered(start, 1, "to:in")
     await hop.redis.lpush("to:in", *["accepted"] * 1000)
-    law, problems = await answers(hop.redis, hop.keys)
+    law, problems = await audit_answers(hop.redis, hop.keys)
     assert law
     assert law.difference == 0
     (problem,) = problems
@@ -323,7 +323,7 @@ async def test_answers_that_are_not_accounted_for_are_a_problem(
 ) -> None:
     hop = await answered(start)
     await hop.redis.execute_command(*spoil)
-    law, problems = await answers(hop.redis, hop.keys)
+    law, problems = await audit_answers(hop.redis, hop.keys)
     assert law
     assert law.difference == missing
     assert len(problems) == 1

@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Final
 
 from penstock.accounting.audit import audit
-from penstock.accounting.tracked import ledger
+from penstock.accounting.tracked import audit_tracked
 from penstock.composition.model import Place, Topology, server_of
 from penstock.errors import PenstockError
 from penstock.keys import Keys
@@ -190,7 +190,7 @@ class Run:
         for place, stage in enumerate(stages):
             for namespace, server in sorted(self._namespaces(stage)):
                 redis, keys = stage.client(Place("", server)), Keys(namespace)
-                books = await ledger(redis, keys) or await audit(redis, keys)
+                books = await audit_tracked(redis, keys) or await audit(redis, keys)
                 problems += [f"stage {place + 1}, {namespace}: {each}" for each in books.problems] if books else []
         return problems
 
