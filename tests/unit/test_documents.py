@@ -1,0 +1,57 @@
+"""Documents hold together: links, anchors, files that are named and tables."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.harness import ROOT
+
+FOLDERS: Final = ("bench", "common", "compose", "docs", "examples", "penstock", "scripts", "services", "tests")
+PAGES: Final = sorted(
+    [*ROOT.glob("*.md"), *(page for folder in FOLDERS for page in (ROOT / folder).rglob("*.md"))],
+)
+CODE: Final = re.compile(r"^( *)```.*?^\1```$", re.MULTILINE | re.DOTALL)
+NAMED: Final = re.compile(rf"(?<![\w/.<-])(?:{'|'.join(FOLDERS)})/[\w/.-]+\.(?:py|lua|sh|yaml|json|md)\b(?!\*)")
+every_page: Final = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+
+
+@every_page
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\((?!https?:)([^)]+)\)", prose(page)):
+        file, _, anchor = target.partition("#")
+        linked = (page.parent / file).resolve() if file else page
+        assert linked.exists(), target
+        assert not anchor or anchor in anchors(linked), target
+
+
+@every_page
+def test_files_that_are_named_exist(page: Path) -> None:
+    if page.name != "CHANGELOG.md":
+        assert [name for name in NAMED.findall(page.read_text()) if not (ROOT / name).exists()] == []
+
+
+@every_page
+def test_tables_have_a_header_and_as_many_cells_in_each_row(page: Path) -> None:
+    for table in re.findall(r"(?:^ *\|.*\n)+", prose(page), re.MULTILINE):
+        rows = [re.split(r"(?<!\\)\|", re.sub(r"`[^`]*`", "", row)) for row in table.splitlines()]
+        assert len(rows) > 1, table
+        assert all(re.fullmatch(r" *:?-+:? *", cell) for cell in rows[1][1:-1]), table
+        assert {len(row) for row in rows} == {len(rows[0])}, table
+
+
+def test_the_readme_has_at_most_200_lines() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 200
+
+
+def prose(page: Path) -> str:
+    """Return the page without its blocks of code."""
+    return CODE.sub("", page.read_text())
+
+
+def anchors(page: Path) -> Iterator[str]:
+    """Yield what GitHub calls the headings of ``page``."""
+    for heading in re.findall(r"^#+ (.*)$", prose(page), re.MULTILINE):
+        yield re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
