@@ -14,7 +14,7 @@ from common.registry import Registry
 from common.settings.base import ServiceSettings
 from penstock.atomic import AtomicRead, AtomicWrites
 from penstock.encoding import decoded
-from penstock.inspect.pending import names_of
+from penstock.inspect.pending import parse_holdings
 from penstock.keys import Keys, pending_of
 from penstock.script import Script
 
@@ -102,7 +102,7 @@ class Orphans:
             snapshot.zrange(self._keys.owners, 0, -1)
             snapshot.hgetall(self._keys.holdings)
             owners, said = await snapshot.execute()
-        return {decoded(id): [*names_of(said.get(id, "[]"))] for id in owners}
+        return {decoded(id): [*parse_holdings(said.get(id, "[]"))] for id in owners}
 
     async def _take_over(self, id: str | None, held: Sequence[Names]) -> Counter[str]:
         """What ``id`` left in lists of the names ``held``, and of ours."""

@@ -12,7 +12,7 @@ from common.settings.base import ServiceSettings
 from penstock.atomic import AtomicWrites
 from penstock.encoding import encoded
 from penstock.errors import WrongType
-from penstock.inspect.ownership import Claims, written
+from penstock.inspect.ownership import Ownership, registration_of
 from penstock.keys import Keys
 
 STALE: Final = 5.0
@@ -26,7 +26,7 @@ async def announce(redis: "Redis", keys: Keys, settings: ServiceSettings, log: F
     """
     held: Any = await redis.hvals(encoded(keys.holdings))
     former = {name for words in held for names in json.loads(words) for name in names}
-    words = written(settings.lists(), former | {*settings.pending_lists})
+    words = registration_of(settings.lists(), former | {*settings.pending_lists})
     refusals = [
         await _refusal(redis, encoded(directory), encoded(keys.namespace), words) for directory in keys.directories
     ]
@@ -55,7 +55,7 @@ class Directory:
         self._read_at = float("-inf")
         self._refused = ""
 
-    async def look(self) -> Claims | None:
+    async def look(self) -> Ownership | None:
         """Return the registered names; None if those returned before are still fresh, or if the server refuses."""
         if time.monotonic() - self._read_at < STALE:
             return None
@@ -68,4 +68,4 @@ class Directory:
         if not found and str(replies[0]) != self._refused:
             self._refused = str(replies[0])
             self._log.warning("the lists of other services are unknown", reason=self._refused)
-        return Claims.read(found) if found else None
+        return Ownership.read(found) if found else None

@@ -11,7 +11,7 @@ from common.registry import Registry
 from common.settings.base import ServiceSettings
 from penstock.accounting.upgrade import Starts
 from penstock.errors import TooMany
-from penstock.inspect.pending import Pending, read, texts
+from penstock.inspect.pending import NamespacePending, read_pending, texts
 from penstock.keys import Keys
 from penstock.script import Script
 
@@ -34,7 +34,7 @@ async def agree(
     if starts.agree:
         return
     with suppress(TooMany):  # the dead are adopted first
-        found, _ = await read(redis, [keys])
+        found, _ = await read_pending(redis, [keys])
         await _agree_on(redis, keys, registry, settings, log, found[keys.namespace])
 
 
@@ -44,7 +44,7 @@ async def _agree_on(
     registry: Registry,
     settings: ServiceSettings,
     log: FilteringBoundLogger,
-    found: Pending,
+    found: NamespacePending,
 ) -> None:
     pending, starts = found.all, found.starts
     counting, older = await registry.kinds({each.owner for each in pending if each.owner} | registry.alive)

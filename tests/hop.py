@@ -22,7 +22,7 @@ from penstock.errors import Stale
 from penstock.keys import Keys
 from penstock.raw_connection import Wire
 from penstock.script import Script
-from penstock.tracking.events import entries
+from penstock.tracking.events import read_entries
 from penstock.tracking.policy import Policy
 from penstock.tracking.record import UNTAKEN, touch
 from services.mdispatch import settings as mdispatch
@@ -255,7 +255,9 @@ class Hop:
 
     async def events(self) -> list[tuple[str, str, str]]:
         """Event, id and attempt of each."""
-        found = [event async for chunk in entries(self.redis, self.keys) for entry in chunk for event in entry.events()]
+        found = [
+            event async for chunk in read_entries(self.redis, self.keys) for entry in chunk for event in entry.events()
+        ]
         return [(event.event, event.id, "" if event.attempt is None else str(event.attempt)) for event in found]
 
     async def metric(self, name: str) -> dict[str, float]:

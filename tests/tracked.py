@@ -8,7 +8,7 @@ from redis.asyncio import Redis
 
 from penstock.encoding import decoded
 from penstock.keys import Keys
-from penstock.tracking.dead_letters import Letter, read
+from penstock.tracking.dead_letters import Letter, read_letters
 
 KEYS = Keys("demo")
 SEQUENCE = itertools.count()
@@ -172,7 +172,7 @@ async def count(redis: Redis, **counts: object) -> None:
 
 async def left(redis: Redis) -> list[str]:
     """The ids of the dead letters, newest first."""
-    return [Letter(raw).id for raw in await read(redis, KEYS, 0, -1)]
+    return [Letter(raw).id for raw in await read_letters(redis, KEYS, 0, -1)]
 
 
 async def counted(redis: Redis, metric: str) -> int:

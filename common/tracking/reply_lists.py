@@ -8,7 +8,7 @@ from typing import Final
 from common.registered_lists import Directory
 from common.settings.collisions import collision
 from common.settings.redaction import quoted
-from penstock.inspect.ownership import Claims
+from penstock.inspect.ownership import Ownership
 from penstock.keys import Keys
 from penstock.tracking.policy import Policy
 
@@ -27,7 +27,7 @@ class Replies:
 
     def __init__(self, keys: Keys, policy: Policy, directory: Directory) -> None:
         self._keys, self._allowed, self._directory = keys, policy.reply_lists, directory
-        self._claims = Claims({})
+        self._claims = Ownership({})
         self.lasting = tuple(filter(None, (policy.reply_to, *(name for name in self._allowed if not is_pattern(name)))))
         """The lists that the operator has named: they are never given a TTL."""
         self._patterns = tuple(filter(is_pattern, self._allowed))

@@ -16,7 +16,7 @@ from penstock.accounting.audit import Audit, audit
 from penstock.accounting.tracked import TrackedAudit, audit_tracked
 from penstock.keys import Keys
 from penstock.tracking.dead_letters import Letter, newest_first
-from penstock.tracking.events import entries
+from penstock.tracking.events import read_entries
 
 ATTEMPTS: Final = 3
 """As mdispatch-alert.yaml says."""
@@ -138,7 +138,7 @@ async def _events(redis: "Redis", keys: Keys, rows: Sequence[bytes]) -> dict[str
     """To which of ``rows`` what happened, an entry each time; one that is none of them stands there by its xid."""
     known = {sha1(row).hexdigest(): row for row in rows}
     happened: dict[str, list[bytes]] = {"done": [], "late": [], "failed": []}
-    async for chunk in entries(redis, keys):
+    async for chunk in read_entries(redis, keys):
         for event in (event for entry in chunk for event in entry.events()):
             if event.event in happened:
                 happened[event.event].append(known.get(event.xid, event.xid.encode()))

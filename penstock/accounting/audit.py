@@ -7,7 +7,7 @@ from typing import Final
 from redis.asyncio import Redis
 
 from penstock.accounting.upgrade import Starts
-from penstock.inspect.pending import PendingList, read, texts
+from penstock.inspect.pending import PendingList, read_pending, texts
 from penstock.keys import Keys
 
 COUNTERS: Final = ("taken", "delivered", "dead", "dropped")
@@ -60,7 +60,7 @@ class Audit:
 async def audit(redis: "Redis", keys: Keys) -> Audit | None:
     """The sum of ``keys``' hop, on the server of its lists; None where no service ever wrote anything there."""
     names = [keys.lists, *map(keys.metric, (*COUNTERS, "settled"))]
-    found, (roles, *counters) = await read(redis, [keys], [("HGETALL", name) for name in names])
+    found, (roles, *counters) = await read_pending(redis, [keys], [("HGETALL", name) for name in names])
     *counters, settled = counters
     if not roles and not any(counters):
         return None

@@ -17,9 +17,9 @@ from penstock.accounting.snapshot import REFUSED_REASONS, NamespaceSnapshot
 from penstock.atomic import AtomicRead
 from penstock.encoding import decoded, encoded
 from penstock.keys import Keys
-from penstock.tracking.correlation import named
-from penstock.tracking.dead_letters import fitting, newest_first
-from penstock.tracking.events import CHUNK, ENDS, FEW, Entry, Event, next_count
+from penstock.tracking.correlation import correlation_of
+from penstock.tracking.dead_letters import newest_first, next_chunk_size
+from penstock.tracking.events import END_EVENTS, FIRST_CHUNK, MAX_CHUNK_ENTRIES, Entry, Event, next_count
 
 CLOCK_SETBACK_MS: Final = 2_000
 """Milliseconds that the clock of a server may have been set back."""
@@ -117,7 +117,12 @@ async def count_copies(redis: "Redis", leg: Branch, wanted: Collection[str]) -> 
 
 async def read_newer_events(redis: "Redis", book: NamespaceSnapshot, number: int, at: float) -> NewerEvents:
     """What was told after event ``number``, which was written at ``at`` (s since the epoch) or later."""
-    found, start, expected, count = NewerEvents(), str(max(int(at * 1000) - CLOCK_SETBACK_MS, 0)), number + 1, FEW
+    found, start, expected, count = (
+        NewerEvents(),
+        str(max(int(at * 1000) - CLOCK_SETBACK_MS, 0)),
+        number + 1,
+        FIRST_CHUNK,
+    )
     key = encoded(Keys(book.namespace).events)
     while chunk := _named(await redis.xrange(key, start, "+", count)):
         for name, fields in chunk:
@@ -139,7 +144,7 @@ def _note(found: NewerEvents, event: Event, source: str) -> None:
     if event.event == "registered":
         found.registered.add(event.id)
         found.copies[event.xid] += 1
-    elif event.event in ENDS:
+    elif event.event in END_EVENTS:
         found.ended.add(event.id)
     elif event.event == "revived" and event.queue == source:
         found.copies[event.xid] -= 1
@@ -149,7 +154,7 @@ async def ids_under_way(redis: "Redis", book: NamespaceSnapshot) -> set[str]:
     """The ids in flight or delayed; one that moves between the two sets meanwhile may be missing."""
     keys, found = Keys(book.namespace), set[str]()
     for key in (keys.deadlines, keys.delayed):
-        async for id, _ in redis.zscan_iter(encoded(key), count=CHUNK):
+        async for id, _ in redis.zscan_iter(encoded(key), count=MAX_CHUNK_ENTRIES):
             found.add(decoded(id))
     return found
 
@@ -157,8 +162,8 @@ async def ids_under_way(redis: "Redis", book: NamespaceSnapshot) -> set[str]:
 async def still_under_way(redis: "Redis", book: NamespaceSnapshot, ids: Collection[str]) -> set[str]:
     """Which of ``ids`` are in flight or delayed; both sets are looked at in one instant."""
     keys, found, all_ids = Keys(book.namespace), set[str](), list(ids)
-    for start in range(0, len(all_ids), CHUNK):
-        some = all_ids[start : start + CHUNK]
+    for start in range(0, len(all_ids), MAX_CHUNK_ENTRIES):
+        some = all_ids[start : start + MAX_CHUNK_ENTRIES]
         members: list[Any] = [encoded(id) for id in some]
         async with AtomicRead(redis) as snapshot:
             snapshot.zmscore(encoded(keys.deadlines), members)
@@ -177,7 +182,7 @@ async def _entries(redis: "Redis", name: str) -> AsyncIterator[bytes]:
             return
         for entry in chunk:
             yield entry
-        place, most = place + len(chunk), fitting(chunk)
+        place, most = place + len(chunk), next_chunk_size(chunk)
 
 
 def _named(reply: Any) -> list[tuple[bytes, dict[bytes, bytes]]]:
@@ -186,7 +191,7 @@ def _named(reply: Any) -> list[tuple[bytes, dict[bytes, bytes]]]:
 
 def _xid(message: bytes) -> str:
     """As the archive has it."""
-    return named(message).xid.decode(errors="backslashreplace")
+    return correlation_of(message).xid.decode(errors="backslashreplace")
 
 
 def _whole(word: Any) -> int | None:

@@ -12,7 +12,7 @@ from penstock.encoding import decoded, encoded
 from penstock.errors import WrongType
 from penstock.inspect import pending
 from penstock.inspect.namespace import namespaces
-from penstock.inspect.pending import Call
+from penstock.inspect.pending import ReadCommand
 from penstock.keys import Keys
 
 TRACKED_METRICS: Final = (
@@ -121,7 +121,7 @@ async def _instant(
     redis: "Redis", tracked: Sequence[str], fans: Sequence[str], sources: list[str]
 ) -> tuple[Snapshot, list[str]]:
     """The books, with the lengths of ``sources``, and which lists are sources in truth."""
-    calls: list[Call] = [("TIME",)]
+    calls: list[ReadCommand] = [("TIME",)]
     for keys in map(Keys, tracked):
         calls += [("HMGET", keys.policy, "source", "pending", "out")]
         calls += [("ZCARD", keys.deadlines), ("ZCARD", keys.delayed)]
@@ -129,7 +129,7 @@ async def _instant(
     for keys in map(Keys, fans):
         calls += [("HGETALL", keys.lists), *(("HGETALL", keys.metric(name)) for name in FANOUT_METRICS)]
     calls += [("LLEN", name) for name in sources]
-    lists, read_all = await pending.read(redis, map(Keys, tracked), calls)
+    lists, read_all = await pending.read_pending(redis, map(Keys, tracked), calls)
     replies = iter(read_all)
     (seconds, micros), problems = next(replies), dict[str, list[str]]()
     books: dict[str, NamespaceSnapshot] = {}

@@ -8,7 +8,7 @@ from redis.asyncio import Redis
 
 from penstock.accounting.audit import parse_counters, pending_notes, pending_problems
 from penstock.encoding import decoded
-from penstock.inspect.pending import PendingList, read, texts
+from penstock.inspect.pending import PendingList, read_pending, texts
 from penstock.keys import Keys
 
 COUNTERS: Final = ("taken", "registered", "untracked", "done", "done:late", "dead", "expired")
@@ -55,7 +55,7 @@ async def audit_tracked(redis: "Redis", keys: Keys) -> TrackedAudit | None:
     calls = [("HLEN", keys.policy), ("HGET", keys.policy, "pending")]
     calls += [("ZCARD", keys.deadlines), ("ZCARD", keys.delayed)]
     calls += [("HGETALL", keys.metric(name)) for name in COUNTERS]
-    found, (size, base, in_flight, delayed, *hashes) = await read(redis, [keys], calls)
+    found, (size, base, in_flight, delayed, *hashes) = await read_pending(redis, [keys], calls)
     if not size:
         return None
     all_lists, starts = found[keys.namespace].sure, found[keys.namespace].starts

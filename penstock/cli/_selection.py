@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
     from penstock.keys import Keys
-    from penstock.tracking.dead_letters import Choice
+    from penstock.tracking.dead_letters import LetterFilter
     from penstock.tracking.policy import Policy
     from penstock.tracking.record import By
 
@@ -51,17 +51,17 @@ def require_ids_or_all(ids: list[str] | None, all: bool) -> None:
 
 async def chosen(
     redis: "Redis", ids: list[str] | None, reason: str | None, since: str | None
-) -> tuple["Choice", float]:
+) -> tuple["LetterFilter", float]:
     """What the options mean, and the server's time (s since the epoch).
 
     Letters that are written from then on are not among all: a worker that fails at once would never let it end.
     """
-    from penstock.tracking.dead_letters import Choice
+    from penstock.tracking.dead_letters import LetterFilter
 
     seconds, micros = await redis.time()
     now = seconds + micros / 1e6
     start = None if since is None else moment(since, now)
-    return (Choice(frozenset(ids), reason, start) if ids else Choice(None, reason, start, now)), now
+    return (LetterFilter(frozenset(ids), reason, start) if ids else LetterFilter(None, reason, start, now)), now
 
 
 def moment(text: str, now: float) -> float:

@@ -20,7 +20,7 @@ async def servers_of(
 
     Raise ``Failed``, with the option that names it, if the other one cannot be reached.
     """
-    from penstock.inspect.namespace import elsewhere
+    from penstock.inspect.namespace import other_servers
     from penstock.keys import Keys
 
     if service_url is not None:
@@ -29,7 +29,7 @@ async def servers_of(
         return
     async with AsyncExitStack() as exits:
         given = await exits.enter_async_context(connected(url))
-        found_at = await elsewhere(given, Keys(namespace))
+        found_at = await other_servers(given, Keys(namespace))
         if found_at.lists:
             lists = await _other(exits, namespace, "lists", url, found_at.lists, "--redis")
             yield lists, given
@@ -42,12 +42,12 @@ async def servers_of(
 @asynccontextmanager
 async def lists_of(namespace: str, url: str) -> AsyncIterator["Redis"]:
     """Connect to the server of the lists, of which ``url`` may be the other one."""
-    from penstock.inspect.namespace import elsewhere
+    from penstock.inspect.namespace import other_servers
     from penstock.keys import Keys
 
     async with AsyncExitStack() as exits:
         given = await exits.enter_async_context(connected(url))
-        server = (await elsewhere(given, Keys(namespace))).lists
+        server = (await other_servers(given, Keys(namespace))).lists
         yield await _other(exits, namespace, "lists", url, server, "--redis") if server else given
 
 

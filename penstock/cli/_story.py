@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from shlex import quote
 
 from penstock.cli._text import age, clock, shown
-from penstock.tracking.location import BOUND, Whereabouts
+from penstock.tracking.location import MAX_QUEUE_SCAN, Location
 
 
-def story(here: Whereabouts) -> Iterator[str]:
+def story(here: Location) -> Iterator[str]:
     """What to print, line by line."""
     tell = {
         "delayed": _delayed,
@@ -30,7 +30,7 @@ def story(here: Whereabouts) -> Iterator[str]:
     yield from tell[here.state](here)
 
 
-def _delayed(here: Whereabouts) -> Iterator[str]:
+def _delayed(here: Location) -> Iterator[str]:
     if here.next == "retry":
         why = f"the worker gave it up: {shown(here.error)}" if here.error else "it was not done in time"
         last = f"attempt {_of(here)} was delivered {_ago(here)}, and {why}"
@@ -44,7 +44,7 @@ def _delayed(here: Whereabouts) -> Iterator[str]:
         yield _next(here, "it is counted as expired")
 
 
-def _in_flight(here: Whereabouts) -> Iterator[str]:
+def _in_flight(here: Location) -> Iterator[str]:
     if here.next == "expired":
         yield f"{_who(here)} is in flight, but its record is gone."
         yield _next(here, "it is counted as expired")
@@ -64,7 +64,7 @@ def _in_flight(here: Whereabouts) -> Iterator[str]:
     yield _next(here, what, "unless it is done by its deadline, ", "Its deadline was")
 
 
-def _held(here: Whereabouts) -> Iterator[str]:
+def _held(here: Location) -> Iterator[str]:
     queue = shown(here.queue)
     match here.held:
         case "queue" if here.before == 0:
@@ -75,10 +75,10 @@ def _held(here: Whereabouts) -> Iterator[str]:
             yield f"A worker has it: it is not in {queue} any more."
         case "unsure":
             all = f"{here.length:,} in {queue}"
-            yield f"It is not among the {BOUND:,} of {all} that are taken next: it is further back, or taken."
+            yield f"It is not among the {MAX_QUEUE_SCAN:,} of {all} that are taken next: it is further back, or taken."
 
 
-def _dead(here: Whereabouts) -> Iterator[str]:
+def _dead(here: Location) -> Iterator[str]:
     after = f" after attempt {_of(here)}" if here.attempt else ""
     yield f"{_who(here)} died {_ago(here)}: {shown(here.reason) or 'no reason given'}{after}."
     if here.error:
@@ -88,35 +88,35 @@ def _dead(here: Whereabouts) -> Iterator[str]:
     yield f"penstock revive {quote(shown(here.namespace))} {quote(shown(here.id))}"
 
 
-def _revived(here: Whereabouts) -> Iterator[str]:
+def _revived(here: Location) -> Iterator[str]:
     yield f"{_who(here)} died and was revived {_ago(here)}: it went back to {shown(here.queue)} and gets a new id."
 
 
-def _buried(here: Whereabouts) -> Iterator[str]:
+def _buried(here: Location) -> Iterator[str]:
     yield f"{_who(here)} died, and its letter was buried {_ago(here)}."
 
 
-def _removed(here: Whereabouts) -> Iterator[str]:
+def _removed(here: Location) -> Iterator[str]:
     reason = f" ({shown(here.reason)})" if here.reason else ""
     yield f"{_who(here)} died {_ago(here)}{reason}, and its letter is there no more: it was revived or buried."
 
 
-def _done(here: Whereabouts) -> Iterator[str]:
+def _done(here: Location) -> Iterator[str]:
     took = "" if here.seconds is None else f" It took {here.seconds:.3f} s."
     late = ", after its time-out" if here.late else ""
     yield f"{_who(here)} was done {_ago(here)}, with attempt {_of(here)}{late}.{took}"
 
 
-def _expired(here: Whereabouts) -> Iterator[str]:
+def _expired(here: Location) -> Iterator[str]:
     yield f"{_who(here)} expired {_ago(here)}: its record was gone when it was due."
 
 
-def _stray(here: Whereabouts) -> Iterator[str]:
+def _stray(here: Location) -> Iterator[str]:
     when = "" if here.since is None else f", last seen {_ago(here)},"
     yield f"{_who(here)}{when} is neither in flight nor delayed, dead or done: somebody has removed keys of it."
 
 
-def _unknown(here: Whereabouts) -> Iterator[str]:
+def _unknown(here: Location) -> Iterator[str]:
     yield f"Nothing is known of a message {shown(here.asked)} in {shown(here.namespace)}."
     if here.length:
         yield f"{here.length:,} messages wait in {shown(here.queue)}, not registered yet: it may be among them."
@@ -126,21 +126,21 @@ def _unknown(here: Whereabouts) -> Iterator[str]:
         yield f"The events reach back to {clock(here.reach)} UTC: what was done before that is not known."
 
 
-def _who(here: Whereabouts) -> str:
+def _who(here: Location) -> str:
     word = shown(here.id) if here.id else shown(here.asked)
     return f"Message {word}" + (f" (xid {shown(here.xid)})" if here.xid else "")
 
 
-def _of(here: Whereabouts, further: int = 0) -> str:
+def _of(here: Location, further: int = 0) -> str:
     attempt = "?" if here.attempt is None else here.attempt + further
     return f"{attempt} of {here.attempts}" if here.attempts else str(attempt)
 
 
-def _ago(here: Whereabouts) -> str:
+def _ago(here: Location) -> str:
     return "some time ago" if here.since is None else f"{age(here.now - here.since)} ago ({clock(here.since)} UTC)"
 
 
-def _next(here: Whereabouts, what: str, when: str = "", was: str = "It was due") -> str:
+def _next(here: Location, what: str, when: str = "", was: str = "It was due") -> str:
     """``what`` comes, and when; where that is past, why it may not have come."""
     if here.until is None:
         return f"Next: {what}."
@@ -152,14 +152,14 @@ def _next(here: Whereabouts, what: str, when: str = "", was: str = "It was due")
     return f"{late}, but nothing has come yet: see what {', '.join(map(shown, here.monitors))} logs."
 
 
-def _backoff(here: Whereabouts) -> str:
+def _backoff(here: Location) -> str:
     least, most = here.backoff or (0, 0)
     if not most:
         return ""
     return f" after a back-off of {least:g} s" if least == most else f" after a back-off of {least:g} to {most:g} s"
 
 
-def _instance(here: Whereabouts) -> str:
+def _instance(here: Location) -> str:
     name = shown(f"{here.namespace}:{here.service}") if here.service else "an unknown instance"
     if here.instance is None:
         return f"{name}, which is not alive any more" if here.service else name

@@ -174,10 +174,10 @@ async def _one(namespace: str, url: str) -> "Audit | TrackedAudit":
 async def _strays(redis: "Redis", names: Iterable[str]) -> dict[str, list[str]]:
     """Return by namespace what is wrong with lists that look like pending lists of instances that nobody knows."""
     from penstock.accounting.audit import describe_stray
-    from penstock.inspect.pending import strays
+    from penstock.inspect.pending import stray_lists
     from penstock.keys import Keys
 
-    found = await strays(redis, map(Keys, names))
+    found = await stray_lists(redis, map(Keys, names))
     lengths = {name: await redis.llen(encoded(name)) for lists in found.values() for name in lists}
     return {ns: [describe_stray(Keys(ns), name, lengths[name]) for name in lists] for ns, lists in found.items()}
 

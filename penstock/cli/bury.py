@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
     from penstock.keys import Keys
-    from penstock.tracking.dead_letters import Choice
+    from penstock.tracking.dead_letters import LetterFilter
 
 
 def bury(
@@ -40,9 +40,9 @@ async def _bury(
     namespace: str, ids: list[str] | None, conditions: tuple[str | None, str | None], yes: bool, url: str, as_json: bool
 ) -> int:
     from penstock.keys import Keys
-    from penstock.tracking.redrive import Outcome, bury
+    from penstock.tracking.redrive import RedriveResult, bury
 
-    keys, outcome = Keys(namespace), Outcome()
+    keys, outcome = Keys(namespace), RedriveResult()
     async with lists_of(namespace, url) as redis:
         choice, _ = await chosen(redis, ids, *conditions)
         length = await require_letters(redis, keys)
@@ -65,7 +65,7 @@ async def _bury(
     return int(bool(problems))
 
 
-async def _count(redis: "Redis", keys: "Keys", choice: "Choice") -> int:
+async def _count(redis: "Redis", keys: "Keys", choice: "LetterFilter") -> int:
     from penstock.tracking.dead_letters import newest_first
 
     return sum([sum(map(choice, chunk)) async for chunk in newest_first(redis, keys)])

@@ -38,7 +38,7 @@ def clear(
 
 
 async def _clear(namespace: str, yes: bool, url: str, service_url: str | None, as_json: bool) -> int:
-    from penstock.inspect.namespace import held, instances
+    from penstock.inspect.namespace import instances, service_keys
     from penstock.keys import Keys
 
     keys = Keys(namespace)
@@ -46,7 +46,7 @@ async def _clear(namespace: str, yes: bool, url: str, service_url: str | None, a
         if alive := await instances(redis, service_redis, keys):
             ids = ", ".join(shown(one.id) for one in alive)
             raise Failed(f"{shown(namespace)} has live instances ({ids}): run penstock stop {shown(namespace)} --all")
-        lists = [one for one in await held(redis, keys) if one.role in HOLDING and one.length]
+        lists = [one for one in await service_keys(redis, keys) if one.role in HOLDING and one.length]
         messages = Counter[str]()
         for one in lists:
             messages[one.role] += one.length

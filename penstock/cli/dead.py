@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
     from penstock.keys import Keys
-    from penstock.tracking.dead_letters import Choice, Letter
+    from penstock.tracking.dead_letters import Letter, LetterFilter
 
 SHOWN: Final = 100
 """Rows of a table, unless --limit says otherwise."""
@@ -63,7 +63,7 @@ async def _dead(
     return 0
 
 
-async def _print_lines(redis: "Redis", keys: "Keys", choice: "Choice", limit: int | None) -> None:
+async def _print_lines(redis: "Redis", keys: "Keys", choice: "LetterFilter", limit: int | None) -> None:
     from penstock.tracking.dead_letters import newest_first
 
     left = limit
@@ -75,7 +75,7 @@ async def _print_lines(redis: "Redis", keys: "Keys", choice: "Choice", limit: in
                 return
 
 
-async def _print(redis: "Redis", keys: "Keys", choice: "Choice", limit: int, length: int, now: float) -> None:
+async def _print(redis: "Redis", keys: "Keys", choice: "LetterFilter", limit: int, length: int, now: float) -> None:
     from penstock.tracking.dead_letters import newest_first
 
     letters: list[Letter] = []

@@ -38,12 +38,12 @@ def done(
 
 async def _done(namespace: str, word: str, by: "By", wait: float, url: str, as_json: bool) -> int:
     from penstock.keys import Keys
-    from penstock.tracking.record import find
+    from penstock.tracking.record import find_message
 
     keys = Keys(namespace)
     async with lists_of(namespace, url) as redis:
         policy = await require_tracked(redis, keys)
-        found = await find(redis, keys, word, by)
+        found = await find_message(redis, keys, word, by)
         if found is None or not await _is_open(redis, keys, found.id):
             raise not_in_flight(keys, word, "it cannot be ended")
         await redis.lpush(encoded(policy.done), json_.dumps({"id": int(found.id)}))

@@ -33,13 +33,13 @@ def explain(
 async def _explain(namespace: str, word: str, by: "By", urls: tuple[str, str | None], as_json: bool) -> int:
     from penstock.cli._story import story
     from penstock.keys import Keys
-    from penstock.tracking.locate import whereabouts
+    from penstock.tracking.locate import locate
 
     keys = Keys(namespace)
     async with servers_of(namespace, *urls) as (redis, service_redis):
         policy = await require_tracked(redis, keys)
         await require_list(redis, encoded(keys.dead))
-        found = await whereabouts(redis, service_redis, keys, policy, word, by)
+        found = await locate(redis, service_redis, keys, policy, word, by)
     if as_json:
         print_json({**asdict(found), "overdue": found.overdue})
     else:

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
     from penstock.keys import Keys
-    from penstock.tracking.dead_letters import Choice
-    from penstock.tracking.redrive import Outcome
+    from penstock.tracking.dead_letters import LetterFilter
+    from penstock.tracking.redrive import RedriveResult
 
 
 def revive(
@@ -42,9 +42,9 @@ async def _revive(
     namespace: str, ids: list[str] | None, reason: str | None, since: str | None, url: str, as_json: bool
 ) -> int:
     from penstock.keys import Keys
-    from penstock.tracking.redrive import Outcome, revive
+    from penstock.tracking.redrive import RedriveResult, revive
 
-    keys, outcome = Keys(namespace), Outcome()
+    keys, outcome = Keys(namespace), RedriveResult()
     async with lists_of(namespace, url) as redis:
         choice, _ = await chosen(redis, ids, reason, since)
         length = await require_letters(redis, keys)
@@ -59,7 +59,7 @@ async def _revive(
     return int(bool(problems))
 
 
-def missing(choice: "Choice", outcome: "Outcome") -> list[str]:
+def missing(choice: "LetterFilter", outcome: "RedriveResult") -> list[str]:
     """A line about IDs that are in no letter, if there are any."""
     absent = sorted((choice.ids or set()) - outcome.ids)
     return [f"no such dead letter: {', '.join(map(shown, absent))}"] if absent else []
@@ -73,7 +73,7 @@ async def _why(redis: "Redis", destination: str, count: int) -> str:
     return f"{letters} stayed: {shown(destination)} is a {kind}, expected a list"
 
 
-def _report(keys: "Keys", outcome: "Outcome", problems: list[str], as_json: bool) -> None:
+def _report(keys: "Keys", outcome: "RedriveResult", problems: list[str], as_json: bool) -> None:
     total = outcome.moved.total()
     if as_json:
         told: dict[str, Any] = {"namespace": keys.namespace, "revived": dict(outcome.moved), "total": total}

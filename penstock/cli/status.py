@@ -13,8 +13,8 @@ from penstock.cli._text import age, print_json, print_table, shown
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-    from penstock.inspect.link import Link
-    from penstock.inspect.namespace import Held, Instance, Lease
+    from penstock.inspect.link import LinkState
+    from penstock.inspect.namespace import Instance, LeaseState, ServiceKey
     from penstock.keys import Keys
 
 
@@ -39,13 +39,13 @@ async def _status(namespace: str | None, url: str, service_url: str | None, as_j
 
 
 async def _all(redis: "Redis", service_redis: "Redis", as_json: bool) -> None:
-    from penstock.inspect.namespace import held, instances, namespaces
+    from penstock.inspect.namespace import instances, namespaces, service_keys
     from penstock.keys import Keys
 
     rows: list[dict[str, Any]] = []
     for name in await namespaces(redis, service_redis):
         alive = await instances(redis, service_redis, Keys(name))
-        lists = await held(redis, Keys(name))
+        lists = await service_keys(redis, Keys(name))
         lengths = {role: sum(one.length for one in lists if one.role == role) for role in ("in", "pending", "dead")}
         services = sorted({instance.service for instance in alive}) or await _registered(redis, Keys(name))
         late = sum(one.late for one in alive)
@@ -76,13 +76,13 @@ async def _registered(redis: "Redis", keys: "Keys") -> list[str]:
 
 async def _one(redis: "Redis", service_redis: "Redis", namespace: str, as_json: bool) -> None:
     from penstock.inspect.link import read_link
-    from penstock.inspect.namespace import held, instances, lease
+    from penstock.inspect.namespace import instances, read_lease, service_keys
     from penstock.keys import Keys
     from penstock.metrics import read_metrics
 
     keys = Keys(namespace)
-    alive, lists = await instances(redis, service_redis, keys), await held(redis, keys)
-    metrics, leased = await read_metrics(redis, keys), await lease(redis, keys)
+    alive, lists = await instances(redis, service_redis, keys), await service_keys(redis, keys)
+    metrics, leased = await read_metrics(redis, keys), await read_lease(redis, keys)
     link = await read_link(redis, keys, lists, leased)
     if not (alive or lists or metrics):
         raise await unknown(redis, service_redis, namespace)
@@ -122,7 +122,7 @@ def _instance(one: "Instance") -> list[object]:
     return [shown(one.id), shown(one.service), shown(one.host), shown(one.pid), started, renewed, ttl]
 
 
-def _list(one: "Held") -> list[object]:
+def _list(one: "ServiceKey") -> list[object]:
     fitting = ("zset",) if one.role in ("in flight", "delayed") else ("list", "stream")
     wrong = one.type not in ("none", *fitting)
     return [shown(one.name), shown(one.role), f"it is a {one.type}!" if wrong else one.length, age(one.oldest)]
@@ -134,12 +134,12 @@ def _metric(name: str, fields: dict[str, str]) -> list[object]:
     return [shown(name), *map(shown, known), "\n".join(more)]
 
 
-def _leased(lease: "Lease") -> str:
+def _leased(lease: "LeaseState") -> str:
     held = f"runs out in {lease.expires_in:.0f} s" if lease.expires_in > 0 else "has run out"
     return f"The active instance is {shown(lease.owner)}: its lease, token {lease.token}, {held}."
 
 
-def _linked(link: "Link") -> str:
+def _linked(link: "LinkState") -> str:
     lasts = "" if link.changed_ago is None else f" for {age(link.changed_ago)}"
     if not link.alive:
         state = "No vpush is alive to use the link"

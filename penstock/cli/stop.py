@@ -84,9 +84,9 @@ async def _idle_owners(redis: "Redis", keys: "Keys") -> set[str]:
 
     The list of ids alone is not enough: it is bounded, and another instance takes those off whose registration is gone.
     """
-    from penstock.inspect.pending import read
+    from penstock.inspect.pending import read_pending
 
-    found = (await read(redis, [keys], lenient=True))[0][keys.namespace]
+    found = (await read_pending(redis, [keys], lenient=True))[0][keys.namespace]
     return {*found.owners} - {each.owner for each in found.all if each.owner and each.messages}
 
 

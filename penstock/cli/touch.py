@@ -41,12 +41,12 @@ def touch(
 
 async def _touch(namespace: str, word: str, by: "By", seconds: float | None, url: str, as_json: bool) -> int:
     from penstock.keys import Keys
-    from penstock.tracking.record import find, touch
+    from penstock.tracking.record import find_message, touch
 
     keys = Keys(namespace)
     async with lists_of(namespace, url) as redis:
         await require_tracked(redis, keys)
-        found = await find(redis, keys, word, by)
+        found = await find_message(redis, keys, word, by)
         try:
             deadline = await touch(redis, keys, found.id, seconds) if found else None
         except ValueError as error:

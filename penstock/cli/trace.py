@@ -40,14 +40,14 @@ def trace(
 
 async def _trace(namespace: str, word: str, by: "By", url: str, as_json: bool) -> int:
     from penstock.keys import Keys
-    from penstock.tracking.events import reach
+    from penstock.tracking.events import history_extent
 
     keys = Keys(namespace)
     async with lists_of(namespace, url) as redis:
         await require_tracked(redis, keys)
         found = await _events(redis, keys, word, by)
         if not found:
-            length, oldest = await reach(redis, keys)
+            length, oldest = await history_extent(redis, keys)
             events = f"{length:,} event{'s' if length > 1 else ''}"
             there = "there are none" if oldest is None else f"{events} since {clock(oldest)} UTC"
             raise Failed(f"no event in {shown(keys.events)} tells of a message {shown(word)}: {there}")
@@ -60,17 +60,17 @@ async def _trace(namespace: str, word: str, by: "By", url: str, as_json: bool) -
 
 async def _events(redis: "Redis", keys: "Keys", word: str, by: "By") -> list["Event"]:
     """Those of the message with that id, else those of all that have that xid."""
-    from penstock.tracking.events import entries
-    from penstock.tracking.record import canonical, find, number, xids_of
+    from penstock.tracking.events import read_entries
+    from penstock.tracking.record import canonical_number, find_message, number, xids_of
 
-    id, xids, since = canonical(word), xids_of(word), None
-    message = await find(redis, keys, word, by)
+    id, xids, since = canonical_number(word), xids_of(word), None
+    message = await find_message(redis, keys, word, by)
     if message:
         since = number(decoded(await redis.hget(encoded(keys.message(message.id)), "timestamp")))
     by_id: list[Event] = []
     by_xid: list[Event] = []
     with progress(f"events of {shown(keys.namespace)}", await redis.xlen(encoded(keys.events))) as advance:
-        async for chunk in entries(redis, keys, None if since is None else since - EARLY):
+        async for chunk in read_entries(redis, keys, None if since is None else since - EARLY):
             told = [event for entry in chunk for event in entry.events({id, *xids})]
             by_id += [event for event in told if event.id == id]
             by_xid += [event for event in told if event.xid in xids]

@@ -7,22 +7,22 @@ from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
 from penstock.encoding import encoded
-from penstock.inspect.namespace import Held, held
+from penstock.inspect.namespace import ServiceKey, service_keys
 from penstock.keys import Keys
 
 
 async def hazards(redis: "Redis", keys: Keys) -> list[str]:
     """Return in words which lists of the namespace expire, or may be evicted. Lists for answers are to expire."""
-    lists = await held(redis, keys)
-    left = await expiring(redis, (one.name for one in lists))
-    found = [expires(one.name, left[one.name], one) for one in lists if one.name in left]
-    if lists and (why := await evicts(redis)):
+    lists = await service_keys(redis, keys)
+    left = await expiring_keys(redis, (one.name for one in lists))
+    found = [describe_expiry(one.name, left[one.name], one) for one in lists if one.name in left]
+    if lists and (why := await describe_eviction(redis)):
         named = ", ".join(repr(one.name) for one in lists)
         found.append(f"{why}: {named} may be gone; expected maxmemory-policy noeviction")
     return found
 
 
-async def expiring(redis: "Redis", names: Iterable[str]) -> dict[str, float]:
+async def expiring_keys(redis: "Redis", names: Iterable[str]) -> dict[str, float]:
     """Return those of ``names`` that have a TTL, with the seconds that are left."""
     asked = list(dict.fromkeys(names))
     async with redis.pipeline(transaction=False) as wire:
@@ -33,7 +33,7 @@ async def expiring(redis: "Redis", names: Iterable[str]) -> dict[str, float]:
     return {name: left / 1000 for name, left in pairs if isinstance(left, int) and left >= 0}
 
 
-def expires(name: str, seconds: float, held: Held | None = None) -> str:
+def describe_expiry(name: str, seconds: float, held: ServiceKey | None = None) -> str:
     """Return what there is to say of a list with a TTL, and how to end it."""
     messages = (
         f" with its {held.length:,} message{'s' if held.length > 1 else ''}" if held else " with all messages in it"
@@ -41,7 +41,7 @@ def expires(name: str, seconds: float, held: Held | None = None) -> str:
     return f"{name!r} has a TTL and is gone in {seconds:,.0f} s{messages}; expected none: PERSIST {name}"
 
 
-async def evicts(redis: "Redis") -> str | None:
+async def describe_eviction(redis: "Redis") -> str | None:
     """Return how the server deletes lists when its memory is full; None if it does not, or does not let us ask.
 
     With ``volatile-*`` only keys with a TTL are deleted: no list that is as it should be.

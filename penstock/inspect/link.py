@@ -7,13 +7,13 @@ from typing import Any
 from redis.asyncio import Redis
 
 from penstock.encoding import decoded, encoded
-from penstock.inspect.namespace import Held, Lease
+from penstock.inspect.namespace import LeaseState, ServiceKey
 from penstock.keys import Keys
 from penstock.metrics import number
 
 
 @dataclass(frozen=True)
-class Link:
+class LinkState:
     """Times are seconds by the server's clock; None where they are not known."""
 
     alive: bool
@@ -32,11 +32,13 @@ class Link:
     """Of the last batch."""
 
 
-async def read_link(redis: "Redis", keys: Keys, lists: Iterable[Held], lease: Lease | None) -> Link | None:
+async def read_link(
+    redis: "Redis", keys: Keys, lists: Iterable[ServiceKey], lease: LeaseState | None
+) -> LinkState | None:
     """What there is to say of the link of a namespace that has these ``lists`` and this ``lease``."""
     waiting = [one.length for one in lists if one.role in ("in", "pending") and one.type in ("list", "none")]
     seconds, micros = await redis.time()
-    return link_of(
+    return link_state(
         await redis.hgetall(encoded(keys.link)),
         alive=lease is not None and lease.expires_in > 0,
         waiting=sum(waiting) if waiting else None,
@@ -44,12 +46,12 @@ async def read_link(redis: "Redis", keys: Keys, lists: Iterable[Held], lease: Le
     )
 
 
-def link_of(noted: Mapping[Any, Any], alive: bool, waiting: int | None, now: float) -> Link | None:
+def link_state(noted: Mapping[Any, Any], alive: bool, waiting: int | None, now: float) -> LinkState | None:
     """What there is to say where vpush has ``noted`` that; None where no vpush ever worked."""
     if not noted:
         return None
     since, round_trip = number(noted.get(b"since")), number(noted.get(b"rtt"))
-    return Link(
+    return LinkState(
         alive=alive,
         up=alive and noted.get(b"state") == b"up",
         changed_ago=None if since is None else max(0.0, now - since),

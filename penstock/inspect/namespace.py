@@ -8,16 +8,16 @@ from redis.asyncio import Redis
 
 from penstock.atomic import AtomicRead
 from penstock.encoding import decoded, encoded
-from penstock.inspect.pending import read
+from penstock.inspect.pending import read_pending
 from penstock.keys import Keys
 
-TRACES: Final = {":ids": "LIST", ":owners": "ZSET", ":lists": "HASH"}
+NAMESPACE_KEYS: Final = {":ids": "LIST", ":owners": "ZSET", ":lists": "HASH"}
 """How the names of keys end that tell of a namespace, and their types; others may have such names too."""
 
-SLACK: Final = 5.0
+RENEWAL_SLACK_SECONDS: Final = 5.0
 """Seconds that a renewal may come after its time."""
 
-CHUNK: Final = 1_000
+INSTANCES_PER_READ: Final = 1_000
 """Instances that are read at one instant."""
 
 ROLES: Final = ("in", "pending", "out", "in flight", "delayed", "done", "answers", "replies", "dead")
@@ -45,7 +45,7 @@ class Instance:
 
 
 @dataclass(frozen=True)
-class Held:
+class ServiceKey:
     """A key that a service moves messages through."""
 
     name: str
@@ -58,7 +58,7 @@ class Held:
 
 
 @dataclass(frozen=True)
-class Lease:
+class LeaseState:
     owner: str
     token: int
     expires_in: float
@@ -69,7 +69,7 @@ async def namespaces(*servers: "Redis") -> list[str]:
     """Every namespace in which a service has registered, on any of ``servers``."""
     found = set()
     for redis in servers:
-        for end, kind in TRACES.items():
+        for end, kind in NAMESPACE_KEYS.items():
             async for key in redis.scan_iter(f"*{end}", count=1000, _type=kind):
                 if not (key.endswith(b":message:ids") or b":message:xid:" in key):  # those are about messages
                     found.add(decoded(key).removesuffix(end))
@@ -83,8 +83,8 @@ async def instances(redis: "Redis", service_redis: "Redis", keys: Keys) -> list[
     ids = sorted({decoded(id) for id in [*listed, *owners]}, key=lambda id: (len(id), id), reverse=True)
     return [
         one
-        for start in range(0, len(ids), CHUNK)
-        for one in await _alive(service_redis, keys, ids[start : start + CHUNK])
+        for start in range(0, len(ids), INSTANCES_PER_READ)
+        for one in await _alive(service_redis, keys, ids[start : start + INSTANCES_PER_READ])
     ]
 
 
@@ -101,21 +101,21 @@ async def _alive(service_redis: "Redis", keys: Keys, ids: list[str]) -> list[Ins
 
 
 @dataclass(frozen=True)
-class Elsewhere:
+class OtherServers:
     """The servers of a namespace as it names them, host, port and database; empty for the one that was asked."""
 
     lists: str = ""
     registry: str = ""
 
 
-async def elsewhere(redis: "Redis", keys: Keys) -> Elsewhere:
+async def other_servers(redis: "Redis", keys: Keys) -> OtherServers:
     """Where else the lists or the registrations of a namespace are, as its services have said on ``redis``."""
     if await redis.exists(encoded(keys.lists)):
-        return Elsewhere(registry=_registry(await redis.get(encoded(keys.shape))))
+        return OtherServers(registry=_registry(await redis.get(encoded(keys.shape))))
     for id in await redis.lrange(encoded(keys.ids), 0, -1):
         if lists := await redis.hget(encoded(keys.instance(decoded(id))), "lists"):
-            return Elsewhere(lists=decoded(lists))
-    return Elsewhere()
+            return OtherServers(lists=decoded(lists))
+    return OtherServers()
 
 
 def _registry(shape: Any) -> str:
@@ -125,7 +125,7 @@ def _registry(shape: Any) -> str:
         return ""
 
 
-async def serving(redis: "Redis", service_redis: "Redis", service: str) -> list[tuple[str, Instance]]:
+async def instances_of_service(redis: "Redis", service_redis: "Redis", service: str) -> list[tuple[str, Instance]]:
     """The live instances of a service, each with its namespace; looks through all keys."""
     names = await namespaces(redis, service_redis)
     alive = [(name, one) for name in names for one in await instances(redis, service_redis, Keys(name))]
@@ -144,29 +144,29 @@ def _instance(id: str, fields: dict[bytes, bytes], ttl: int, now: float) -> Inst
 
 def is_late(renewed_ago: float | None, renew: float | None) -> bool:
     """Whether an instance that renews every ``renew`` seconds has missed one; False where it does not say."""
-    return renewed_ago is not None and renew is not None and renewed_ago > renew + SLACK
+    return renewed_ago is not None and renew is not None and renewed_ago > renew + RENEWAL_SLACK_SECONDS
 
 
-async def held(redis: "Redis", keys: Keys) -> list[Held]:
+async def service_keys(redis: "Redis", keys: Keys) -> list[ServiceKey]:
     """The lists that the services of the namespace have named, with every pending list that is in use.
 
     Where messages are tracked, also those in flight and those delayed.
     """
-    found, _ = await read(redis, [keys], lenient=True)
+    found, _ = await read_pending(redis, [keys], lenient=True)
     roles = {decoded(name): decoded(role) for name, role in (await redis.hgetall(encoded(keys.lists))).items()}
     roles = {name: role for name, role in roles.items() if role != "pending"}
     roles |= {each.name: "pending" for each in found[keys.namespace].all}
     if await redis.exists(encoded(keys.policy)):
         roles |= {keys.deadlines: "in flight", keys.delayed: "delayed"}
     named = sorted(roles.items(), key=lambda pair: ROLES.index(pair[1]) if pair[1] in ROLES else len(ROLES))
-    return [await _held(redis, name, role) for name, role in named]
+    return [await _service_key(redis, name, role) for name, role in named]
 
 
-async def _held(redis: "Redis", name: str, role: str) -> Held:
+async def _service_key(redis: "Redis", name: str, role: str) -> ServiceKey:
     key = encoded(name)
     kind = decoded(await redis.type(key))
     length = await redis.execute_command(LENGTHS[kind], key) if kind in LENGTHS else 0
-    return Held(name, role, kind, length, await _oldest(redis, key, kind, role))
+    return ServiceKey(name, role, kind, length, await _oldest(redis, key, kind, role))
 
 
 async def _oldest(redis: "Redis", key: bytes, kind: str, role: str) -> float | None:
@@ -191,7 +191,7 @@ def _made(letter: Any) -> float | None:
     return float(made) if isinstance(made, int | float) else None
 
 
-async def lease(redis: "Redis", keys: Keys) -> Lease | None:
+async def read_lease(redis: "Redis", keys: Keys) -> LeaseState | None:
     """Which replica is the active one; None where no service of the namespace is ordered."""
     fields = await redis.hgetall(encoded(keys.lease))
     if not fields.get(b"owner"):
@@ -199,7 +199,7 @@ async def lease(redis: "Redis", keys: Keys) -> Lease | None:
     seconds, micros = await redis.time()
     expires = (_number(decoded(fields.get(b"expires", b"0"))) or 0) / 1000
     token = int(_number(decoded(fields.get(b"token", b"0"))) or 0)
-    return Lease(decoded(fields[b"owner"]), token, expires - seconds - micros / 1e6)
+    return LeaseState(decoded(fields[b"owner"]), token, expires - seconds - micros / 1e6)
 
 
 def _number(text: str | None) -> float | None:

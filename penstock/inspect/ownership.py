@@ -10,10 +10,10 @@ from penstock.keys import Keys, pending_of
 
 Roles = Mapping[str, str]
 """The lists of a service, by name, with the role of each."""
-OF_AN_INSTANCE: Final = re.compile(re.escape(pending_of("", "")) + "[0-9]+$")
+INSTANCE_SUFFIX: Final = re.compile(re.escape(pending_of("", "")) + "[0-9]+$")
 
 
-class Claims:
+class Ownership:
     """What each namespace has registered. To look a name up costs a step for each of its colons."""
 
     def __init__(self, roles: Mapping[str, Roles]) -> None:
@@ -27,7 +27,7 @@ class Claims:
 
     @classmethod
     def read(cls, hashes: Iterable[Mapping[bytes, bytes]]) -> Self:
-        """Return what ``written`` has written, as HGETALL returns it.
+        """Return what ``registration_of`` has written, as HGETALL returns it.
 
         A field that cannot be read claims the keys of its namespace only.
         """
@@ -42,7 +42,7 @@ class Claims:
             keys = self._keys.get(namespace)
             if keys and namespace != besides and keys.owns(name) and not (kept and name == keys.done):
                 return f"a key of the service that registered as {namespace!r}"
-        for found, role in self._by_name.get(OF_AN_INSTANCE.sub("", name), ()):
+        for found, role in self._by_name.get(INSTANCE_SUFFIX.sub("", name), ()):
             if found != besides and role == "pending":
                 return f"what the service that registered as {found!r} has in hand"
         for found, role in () if kept else self._by_name.get(name, ()):
@@ -62,7 +62,7 @@ class Claims:
         return [(name, namespace) for name, namespace in (*named, *pending, *made) if namespace != besides]
 
 
-def written(lists: Roles, pendings: Iterable[str]) -> str:
+def registration_of(lists: Roles, pendings: Iterable[str]) -> str:
     """Return what a service registers: its lists, and the names from which its pending lists are made."""
     return json.dumps({**lists, **dict.fromkeys(pendings, "pending")})
 

@@ -15,9 +15,9 @@ from penstock.atomic import AtomicRead
 from penstock.encoding import decoded, encoded
 from penstock.keys import Keys, pending_of
 
-CHUNK: Final = 4_000
+COMMANDS_PER_READ: Final = 4_000
 """Commands of one look, if not all has to be of one instant."""
-Call = tuple[str | bytes | int, ...]
+ReadCommand = tuple[str | bytes | int, ...]
 """A command that only reads; its first argument is the key."""
 
 
@@ -61,7 +61,7 @@ class PendingList:
 
 
 @dataclass(frozen=True)
-class Pending:
+class NamespacePending:
     """The pending lists of one namespace."""
 
     all: list[PendingList]
@@ -80,7 +80,7 @@ class Pending:
 
 
 @dataclass(frozen=True)
-class _Named:
+class _ListNames:
     """What says which lists there are."""
 
     roles: Mapping[str, str]
@@ -93,7 +93,7 @@ class _Named:
     @property
     def bases(self) -> list[str]:
         roles = [name for name, role in self.roles.items() if role == "pending"]
-        held = (name for said in self.holdings.values() for names in names_of(said) for name in names)
+        held = (name for said in self.holdings.values() for names in parse_holdings(said) for name in names)
         return list(dict.fromkeys([*roles, *held]))
 
     @property
@@ -108,15 +108,15 @@ class _Named:
         return (base, id) if base in self.bases and id.isdigit() else (name, None)
 
 
-def _naming(keys: Keys) -> list[Call]:
+def _naming(keys: Keys) -> list[ReadCommand]:
     hashes = (keys.lists, keys.holdings, keys.held, keys.metric("missing"), keys.accepted, keys.metric("start"))
-    more: list[Call] = [("ZRANGE", keys.owners, 0, -1), ("EXISTS", keys.lease), ("HGET", keys.policy, "pending")]
+    more: list[ReadCommand] = [("ZRANGE", keys.owners, 0, -1), ("EXISTS", keys.lease), ("HGET", keys.policy, "pending")]
     return [*(("HGETALL", name) for name in hashes), *more]
 
 
-async def read(
-    redis: "Redis", namespaces: Iterable[Keys], calls: Sequence[Call] = (), *, lenient: bool = False
-) -> tuple[dict[str, Pending], list[Any]]:
+async def read_pending(
+    redis: "Redis", namespaces: Iterable[Keys], calls: Sequence[ReadCommand] = (), *, lenient: bool = False
+) -> tuple[dict[str, NamespacePending], list[Any]]:
     """The pending lists of each namespace, and the replies to ``calls``, at one instant.
 
     Raises ``WrongType``, naming the key, except for the lists themselves, and ``TooMany`` for more lists than can be
@@ -126,13 +126,13 @@ async def read(
     all_keys = list(namespaces)
     own = [_naming(keys) for keys in all_keys]
     fixed = [*(call for each in own for call in each), *calls]
-    named: list[_Named] = []
+    named: list[_ListNames] = []
     while True:
         before = [(each.lists, each.owners) for each in named]
         asked = [call for keys, each in zip(all_keys, named, strict=False) for call in _of_lists(keys, each)]
-        replies = await _at_once(redis, [*fixed, *asked], len(fixed), lenient=lenient)
+        replies = await _read_all(redis, [*fixed, *asked], len(fixed), lenient=lenient)
         step = len(own[0]) if own else 0
-        named = [_named(replies[place * step : (place + 1) * step]) for place in range(len(all_keys))]
+        named = [_list_names(replies[place * step : (place + 1) * step]) for place in range(len(all_keys))]
         if [(each.lists, each.owners) for each in named] == before:
             break
     rest = iter(replies[len(fixed) :])
@@ -140,15 +140,15 @@ async def read(
     return found, replies[len(fixed) - len(calls) : len(fixed)]
 
 
-def _of_lists(keys: Keys, named: _Named) -> list[Call]:
-    alive: list[Call] = [("EXISTS", keys.instance(id)) for id in named.owners]
+def _of_lists(keys: Keys, named: _ListNames) -> list[ReadCommand]:
+    alive: list[ReadCommand] = [("EXISTS", keys.instance(id)) for id in named.owners]
     return [*alive, *(("LLEN", name) for name in named.lists)]
 
 
-async def _at_once(redis: "Redis", calls: Sequence[Call], sure: int, *, lenient: bool) -> list[Any]:
+async def _read_all(redis: "Redis", calls: Sequence[ReadCommand], sure: int, *, lenient: bool) -> list[Any]:
     """The replies after the first ``sure`` may be errors."""
     replies: list[Any] = []
-    piece = CHUNK if lenient else len(calls) or 1
+    piece = COMMANDS_PER_READ if lenient else len(calls) or 1
     for start in range(0, len(calls), piece):
         async with AtomicRead(redis) as snapshot:
             for command, *words in calls[start : start + piece]:
@@ -160,23 +160,23 @@ async def _at_once(redis: "Redis", calls: Sequence[Call], sure: int, *, lenient:
     return replies
 
 
-def _named(replies: Sequence[Any]) -> _Named:
+def _list_names(replies: Sequence[Any]) -> _ListNames:
     replies = [None if isinstance(reply, Exception) else reply for reply in replies]
     roles, holdings, held, missing, accepted, start, owners, ordered, tracked = replies
     counts = tuple(map(texts, (held, missing, accepted)))
     counts[1].pop("count", None)
     roles = texts(roles) | ({decoded(tracked): "pending"} if tracked else {})
     starts = Starts.read(texts(start))
-    return _Named(roles, sorted(map(decoded, owners or ())), texts(holdings), counts, bool(ordered), starts)
+    return _ListNames(roles, sorted(map(decoded, owners or ())), texts(holdings), counts, bool(ordered), starts)
 
 
-def _pending(named: _Named, replies: Iterator[Any]) -> Pending:
+def _pending(named: _ListNames, replies: Iterator[Any]) -> NamespacePending:
     alive = {id for id in named.owners if next(replies) == 1}
     lists = [_list(named, name, alive, next(replies)) for name in named.lists]
-    return Pending(_in_use(named, lists), named.starts, named.owners, named.bases)
+    return NamespacePending(_in_use(named, lists), named.starts, named.owners, named.bases)
 
 
-def _list(named: _Named, name: str, alive: Collection[str], reply: Any) -> PendingList:
+def _list(named: _ListNames, name: str, alive: Collection[str], reply: Any) -> PendingList:
     base, owner = named.split(name)
     known = base in named.bases and (owner is None or owner in named.owners)
     problems = [str(reply)] if isinstance(reply, Exception) else []
@@ -188,7 +188,7 @@ def _list(named: _Named, name: str, alive: Collection[str], reply: Any) -> Pendi
     return PendingList(name, base, owner, *numbers, owner in alive, known, "; ".join(problems))
 
 
-def _in_use(named: _Named, lists: list[PendingList]) -> list[PendingList]:
+def _in_use(named: _ListNames, lists: list[PendingList]) -> list[PendingList]:
     """Without those that nobody works on and nothing is known of: with a lease, all instances share one list."""
     shared = set(named.bases)
     return [
@@ -198,7 +198,7 @@ def _in_use(named: _Named, lists: list[PendingList]) -> list[PendingList]:
     ]
 
 
-def names_of(said: str | bytes) -> list[tuple[str, ...]]:
+def parse_holdings(said: str | bytes) -> list[tuple[str, ...]]:
     """What an instance has said of its lists, ``[["pending"]]``; nothing if that cannot be understood."""
     try:
         return [tuple(map(str, names)) for names in json.loads(said)]
@@ -206,20 +206,20 @@ def names_of(said: str | bytes) -> list[tuple[str, ...]]:
         return []
 
 
-async def strays(redis: "Redis", namespaces: Iterable[Keys]) -> dict[str, list[str]]:
+async def stray_lists(redis: "Redis", namespaces: Iterable[Keys]) -> dict[str, list[str]]:
     """Return, by namespace, lists with the name of a pending list that no instance works on or will take over.
 
     Looks through all keys, once.
     """
     all_keys = list(namespaces)
-    before, _ = await read(redis, all_keys, lenient=True)
+    before, _ = await read_pending(redis, all_keys, lenient=True)
     bases = {base: keys for keys in all_keys for base in before[keys.namespace].bases}
     seen: dict[str, set[str]] = {}
     async for key in redis.scan_iter("*:[0-9]*", count=1000, _type="LIST"):
         base, _, id = decoded(key).rpartition(":")
         if base in bases and id.isdigit():
             seen.setdefault(bases[base].namespace, set()).add(decoded(key))
-    after, _ = await read(redis, [keys for keys in all_keys if keys.namespace in seen], lenient=True)
+    after, _ = await read_pending(redis, [keys for keys in all_keys if keys.namespace in seen], lenient=True)
     return {name: sorted(seen[name] - {each.name for each in pending.all}) for name, pending in after.items()}
 
 

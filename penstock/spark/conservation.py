@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.tracking.events import ENDS
+from penstock.tracking.events import END_EVENTS
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -173,11 +173,11 @@ def fates(rows: "DataFrame") -> "DataFrame":
     from pyspark.sql import functions as F
 
     counted = (
-        rows.where(F.col("event").isin("registered", *ENDS))
+        rows.where(F.col("event").isin("registered", *END_EVENTS))
         .groupBy("namespace", "id")
-        .agg(*(F.count_if(F.col("event") == event).alias(event) for event in ("registered", *ENDS)))
+        .agg(*(F.count_if(F.col("event") == event).alias(event) for event in ("registered", *END_EVENTS)))
     )
-    ended = sum((F.col(event) for event in ENDS), F.lit(0))
+    ended = sum((F.col(event) for event in END_EVENTS), F.lit(0))
     fate = (
         F.when((F.col("registered") > 1) | (ended > 1), "doubled")
         .when(F.col("registered") == 0, "unknown")

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.tracking.events import MESSAGE, MOST
+from penstock.tracking.events import MAX_EVENTS, MESSAGE
 
 RawEntry = tuple[bytes, list[bytes]]
 """As the server replies: its id, and fields and values in turns."""
@@ -68,7 +68,7 @@ def _columns(namespace: str, entries: Sequence[RawEntry]) -> pa.RecordBatch:
     if any(each[::2] not in (FIELDS, WITH_MESSAGES) for each in fields):
         raise ValueError("fields of somebody else")
     firsts, counts = (np.array([int(each[place]) for each in fields]) for place in (1, 3))
-    if counts.min() < 1 or counts.max() > MOST:
+    if counts.min() < 1 or counts.max() > MAX_EVENTS:
         raise ValueError("no number of events")
     before = np.cumsum(counts) - counts
     total = int(counts.sum())

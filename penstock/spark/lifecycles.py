@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from penstock.tracking.events import ENDS
+from penstock.tracking.events import END_EVENTS
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -12,7 +12,7 @@ FAILURES: Final = ("timeout", "failed", "queueTimeout")
 """Why an attempt ended without ``done``: the last of them is why the message died."""
 UNKNOWN: Final = "unknown"
 """The reason where the archive does not have the event before."""
-KNOWN: Final = ("registered", "delivered", "retry", *FAILURES, *ENDS)
+KNOWN: Final = ("registered", "delivered", "retry", *FAILURES, *END_EVENTS)
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def ended(rows: "DataFrame", before: "DataFrame | None") -> "DataFrame":
     event, at = F.col("event"), F.col("at")
     # An entry's id begins with a time that never goes back; within a millisecond beginnings come first, ends last.
     time = F.substring_index("entry", "-", 1).try_cast("long")
-    place = F.when(event == "registered", 0).when(event.isin(*ENDS), 2).otherwise(1)
+    place = F.when(event == "registered", 0).when(event.isin(*END_EVENTS), 2).otherwise(1)
     life = Window.partitionBy("namespace", "id").orderBy(time, place).rowsBetween(Window.unboundedPreceding, 0)
     lives = (
         rows.where(event.isin(*KNOWN))
@@ -53,7 +53,7 @@ def ended(rows: "DataFrame", before: "DataFrame | None") -> "DataFrame":
             F.last(_failure(), ignorenulls=True).over(life).alias("reason"),
             F.last(F.when(event == "registered", at), ignorenulls=True).over(life).alias("began"),
         )
-        .where(F.col("how").isin(*ENDS))
+        .where(F.col("how").isin(*END_EVENTS))
     )
     if before is not None:
         lives = _completed(lives, before)

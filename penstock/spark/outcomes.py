@@ -21,7 +21,7 @@ from penstock.encoding import encoded
 from penstock.errors import DataLost
 from penstock.keys import Keys
 from penstock.spark.decode import SCHEMA, decoded
-from penstock.tracking.events import FEW, next_count
+from penstock.tracking.events import FIRST_CHUNK, next_count
 from penstock.tracking.policy import Policy
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Shadow:
     def __init__(self, redis: "Redis", keys: Keys) -> None:
         self._redis, self._keys = redis, keys
         self._batches: list[pa.RecordBatch] = []
-        self._after, self._number, self._dispatched, self._count = "-", 0, 0, FEW
+        self._after, self._number, self._dispatched, self._count = "-", 0, 0, FIRST_CHUNK
 
     async def begin(self) -> None:
         async with AtomicRead(self._redis) as snapshot:

@@ -19,7 +19,7 @@ from penstock.spark import conservation
 from penstock.spark.archived import Told, strangers
 from penstock.spark.archived import read as read_told
 from penstock.spark.conservation import Numbers
-from penstock.tracking.events import ENDS
+from penstock.tracking.events import END_EVENTS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -67,7 +67,7 @@ class Reconciliation:
         return {
             "accepted": leg.accepted,
             "revived": leg.revived,
-            **{end: leg.rows[end] for end in ENDS},
+            **{end: leg.rows[end] for end in END_EVENTS},
             "in flight": sum(book.under_way for book in leg.books),
             "waiting": leg.waiting,
             "refused": leg.refused,
@@ -103,7 +103,7 @@ async def reconcile(
     for leg in ways:
         leg.revived = sum(told.revived.get((book.namespace, leg.list), 0) for book in leg.books)
         kinds = [told.kinds.get(book.namespace, {}) for book in leg.books]
-        leg.rows = {kind: sum(each.get(kind, 0) for each in kinds) for kind in ("registered", *ENDS)}
+        leg.rows = {kind: sum(each.get(kind, 0) for each in kinds) for kind in ("registered", *END_EVENTS)}
         leg.unread = max(leg.total("registered") - leg.rows["registered"], 0)
     sought = SearchResult()
     if live:
@@ -183,7 +183,7 @@ def _of_messages(book: NamespaceSnapshot, told: Told, sought: SearchResult, live
     findings = []
     for each in told.odd:
         if each["namespace"] == name and each["fate"] == "doubled":
-            often = [f"{event} {each[event]} times" for event in ("registered", *ENDS) if each[event]]
+            often = [f"{event} {each[event]} times" for event in ("registered", *END_EVENTS) if each[event]]
             words = f"doubled: {', '.join(often)}"
             findings.append(Finding("doubled", where, words, name, each["id"]))
         elif each["namespace"] == name and each["fate"] == "unknown" and told.is_whole(name):

@@ -10,7 +10,7 @@ from penstock.spark.archive import events
 from penstock.spark.axis import Axis
 from penstock.spark.lifecycles import FAILURES, UNKNOWN, Message, ended, slowest
 from penstock.spark.rollups import PERCENTILES, SHARES, minutes, windows
-from penstock.tracking.events import ENDS
+from penstock.tracking.events import END_EVENTS
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -144,7 +144,7 @@ def coverage(
 
     at, event, number = F.col("at"), F.col("event"), F.col("number")
     inside = at >= F.lit(since) if since else F.lit(True)
-    change = F.when(event == "registered", 1).when(event.isin(*ENDS), -1)
+    change = F.when(event == "registered", 1).when(event.isin(*END_EVENTS), -1)
     rows = (
         events(spark, directory, until=until, namespaces=namespaces)
         .groupBy("namespace")
@@ -232,7 +232,7 @@ def _line(rows: Iterable[Any], kind: str, axis: Axis, column: str, nothing: Any)
 
 def _backlog(covered: Coverage, counts: dict[str, list[int]], axis: Axis) -> Backlog:
     none = [0] * axis.count
-    ends = [sum(each) for each in zip(*(counts.get(kind, none) for kind in ENDS), strict=True)]
+    ends = [sum(each) for each in zip(*(counts.get(kind, none) for kind in END_EVENTS), strict=True)]
     changes = [came - went for came, went in zip(counts.get("registered", none), ends, strict=True)]
     change = list(accumulate(changes))
     opening = covered.opening if covered.whole else max(covered.opening, 0, -min(change))

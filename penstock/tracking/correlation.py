@@ -5,12 +5,12 @@ import re
 from hashlib import sha1
 from typing import Any, Final, NamedTuple
 
-LONGEST_XID: Final = 512
+MAX_XID_BYTES: Final = 512
 """Bytes; a longer one is taken for a text, and its SHA-1 for its name."""
 OBJECT: Final = re.compile(rb"\s*\{")
 
 
-class Named(NamedTuple):
+class Correlation(NamedTuple):
     """The xid of a message, where it comes from (``number``, ``meta`` or ``sha1``), and its ``meta``, if it has one."""
 
     xid: bytes
@@ -18,12 +18,12 @@ class Named(NamedTuple):
     meta: dict[str, Any]
 
 
-def named(message: bytes) -> Named:
-    if message.isdigit() and len(message) <= LONGEST_XID:
-        return Named(message.lstrip(b"0") or b"0", "number", {})
+def correlation_of(message: bytes) -> Correlation:
+    if message.isdigit() and len(message) <= MAX_XID_BYTES:
+        return Correlation(message.lstrip(b"0") or b"0", "number", {})
     meta = _meta(message) if OBJECT.match(message) else {}
     name = xid_of(meta.get("id"))
-    return Named(name, "meta", meta) if name else Named(sha1(message).hexdigest().encode(), "sha1", meta)
+    return Correlation(name, "meta", meta) if name else Correlation(sha1(message).hexdigest().encode(), "sha1", meta)
 
 
 def xid_of(id: object) -> bytes:
@@ -31,7 +31,7 @@ def xid_of(id: object) -> bytes:
     if isinstance(id, bool) or not isinstance(id, str | int | float):
         return b""
     name = str(id).encode(errors="surrogatepass")
-    return name if len(name) <= LONGEST_XID else b""
+    return name if len(name) <= MAX_XID_BYTES else b""
 
 
 def _meta(message: bytes) -> dict[str, Any]:

@@ -13,8 +13,8 @@ from penstock.encoding import decoded, encoded
 from penstock.keys import Keys
 from penstock.tracking.record import number
 
-MOST: Final = 500
-SIZE: Final = 2_000_000
+MAX_CHUNK_LETTERS: Final = 500
+MAX_CHUNK_BYTES: Final = 2_000_000
 """Letters and bytes that are read in one reply, or moved by one script: so many letters, fewer where they are large."""
 
 
@@ -70,7 +70,7 @@ class Letter:
 
 
 @dataclass(frozen=True)
-class Choice:
+class LetterFilter:
     """Which letters are meant: all conditions together."""
 
     ids: frozenset[str] | None = None
@@ -93,17 +93,17 @@ async def newest_first(redis: "Redis", keys: Keys) -> AsyncIterator[list[Letter]
     left, most = await redis.llen(encoded(keys.dead)), 50
     while left > 0:
         after = max(0, left - most)
-        chunk = await read(redis, keys, -left, -after - 1)
+        chunk = await read_letters(redis, keys, -left, -after - 1)
         yield [Letter(raw) for raw in chunk]
-        left, most = after, fitting(chunk)
+        left, most = after, next_chunk_size(chunk)
 
 
-async def read(redis: "Redis", keys: Keys, first: int, last: int) -> list[bytes]:
+async def read_letters(redis: "Redis", keys: Keys, first: int, last: int) -> list[bytes]:
     """Letters as they are, newest first, by their places as in LRANGE."""
     letters: Any = await redis.lrange(encoded(keys.dead), first, last)
     return list(letters)
 
 
-def fitting(chunk: list[bytes]) -> int:
+def next_chunk_size(chunk: list[bytes]) -> int:
     """How many letters as large as the largest of ``chunk`` may be read at a time."""
-    return max(1, min(MOST, SIZE // max(1, *map(len, chunk)))) if chunk else MOST
+    return max(1, min(MAX_CHUNK_LETTERS, MAX_CHUNK_BYTES // max(1, *map(len, chunk)))) if chunk else MAX_CHUNK_LETTERS

@@ -15,18 +15,18 @@ from redis.asyncio import Redis
 from penstock.atomic import AtomicRead
 from penstock.encoding import decoded, encoded
 from penstock.keys import Keys
-from penstock.tracking.record import By, canonical, is_number, number, xids_of
+from penstock.tracking.record import By, canonical_number, is_number, number, xids_of
 
-CHUNK: Final = 1000
+MAX_CHUNK_ENTRIES: Final = 1000
 """Most entries that are read at a time."""
-FEW: Final = 50
+FIRST_CHUNK: Final = 50
 """Entries of the first chunk, when nobody knows how large they are."""
-BYTES: Final = 16 * 2**20
+MAX_CHUNK_BYTES: Final = 16 * 2**20
 """Of the messages that a chunk may have in it, about."""
 MESSAGE: Final = b"message"
-ENDS: Final = ("done", "late", "dead", "expired")
+END_EVENTS: Final = ("done", "late", "dead", "expired")
 """Kinds of events after which a message is not under way any more."""
-MOST: Final = 1_000
+MAX_EVENTS: Final = 1_000
 """Events of an entry: more than any script writes."""
 ESCAPED: Final = re.compile(r"\\(.)")
 
@@ -52,7 +52,7 @@ class Entry:
 
     def __init__(self, name: bytes, fields: Mapping[bytes, bytes]) -> None:
         words = {decoded(field): decoded(value) for field, value in fields.items() if field != MESSAGE}
-        self.count = min(max(int(number(words.get("count")) or 1), 1), MOST)
+        self.count = min(max(int(number(words.get("count")) or 1), 1), MAX_EVENTS)
         self._at = float(name.partition(b"-")[0])  # where the events do not tell
         self._packed = "count" in words
         self._columns = {field: self._column(word) for field, word in words.items()}
@@ -89,9 +89,9 @@ def _unescaped(found: re.Match[str]) -> str:
     return "\n" if found[1] == "n" else found[1]
 
 
-async def entries(redis: "Redis", keys: Keys, since: float | None = None) -> AsyncIterator[list[Entry]]:
+async def read_entries(redis: "Redis", keys: Keys, since: float | None = None) -> AsyncIterator[list[Entry]]:
     """Chunks of the stream, oldest first: all of it, or from ``since`` on (s since the epoch)."""
-    start, count = "-" if since is None else str(max(0, int(since * 1000))), FEW
+    start, count = "-" if since is None else str(max(0, int(since * 1000))), FIRST_CHUNK
     while chunk := _named(await redis.xrange(encoded(keys.events), start, "+", count)):
         yield [Entry(name, fields) for name, fields in chunk]
         start, count = f"({decoded(chunk[-1][0])}", next_count(chunk)
@@ -99,7 +99,7 @@ async def entries(redis: "Redis", keys: Keys, since: float | None = None) -> Asy
 
 async def last_event(redis: "Redis", keys: Keys, word: str, by: By = "either") -> Event | None:
     """Return the newest event of the message with id ``word``, or else of one with that xid; ``by`` says which."""
-    id, end, by_xid, count = canonical(word), "+", None, FEW
+    id, end, by_xid, count = canonical_number(word), "+", None, FIRST_CHUNK
     xids = xids_of(word)
     while chunk := _named(await redis.xrevrange(encoded(keys.events), end, "-", count)):
         for entry in (Entry(name, fields) for name, fields in chunk):
@@ -113,7 +113,7 @@ async def last_event(redis: "Redis", keys: Keys, word: str, by: By = "either") -
     return by_xid
 
 
-async def reach(redis: "Redis", keys: Keys) -> tuple[int, float | None]:
+async def history_extent(redis: "Redis", keys: Keys) -> tuple[int, float | None]:
     """How many events there are, and when the oldest of them was (s since the epoch)."""
     key = encoded(keys.events)
     async with AtomicRead(redis) as snapshot:
@@ -131,7 +131,7 @@ async def reach(redis: "Redis", keys: Keys) -> tuple[int, float | None]:
 def next_count(chunk: list[tuple[bytes, dict[bytes, bytes]]]) -> int:
     """Entries to read after ``chunk``, as large as those in it."""
     each = sum(len(fields.get(MESSAGE, b"")) for _, fields in chunk) // len(chunk)
-    return min(max(BYTES // (each + 1), 1), CHUNK)
+    return min(max(MAX_CHUNK_BYTES // (each + 1), 1), MAX_CHUNK_ENTRIES)
 
 
 def _named(reply: Any) -> list[tuple[bytes, dict[bytes, bytes]]]:

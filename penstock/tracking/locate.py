@@ -8,20 +8,20 @@ from redis.asyncio import Redis
 
 from penstock.atomic import AtomicRead
 from penstock.encoding import decoded, encoded
-from penstock.inspect.namespace import instances, serving
+from penstock.inspect.namespace import instances, instances_of_service
 from penstock.keys import Keys
 from penstock.tracking.dead_letters import Letter, newest_first
-from penstock.tracking.events import Event, last_event, reach
-from penstock.tracking.location import BOUND, Whereabouts
+from penstock.tracking.events import Event, history_extent, last_event
+from penstock.tracking.location import MAX_QUEUE_SCAN, Location
 from penstock.tracking.policy import Policy
-from penstock.tracking.record import UNTAKEN, By, find, number, texts, xids_of
+from penstock.tracking.record import UNTAKEN, By, find_message, number, texts, xids_of
 
 
-async def whereabouts(
+async def locate(
     redis: "Redis", service_redis: "Redis", keys: Keys, policy: Policy, word: str, by: By = "either"
-) -> Whereabouts:
+) -> Location:
     """Return where the message is that ``word`` names, which is an xid or an id as ``by`` says: see ``find``."""
-    found = await find(redis, keys, word, by)
+    found = await find_message(redis, keys, word, by)
     id = found.id if found else ""
     async with AtomicRead(redis) as snapshot:
         snapshot.time()
@@ -30,7 +30,7 @@ async def whereabouts(
         snapshot.zscore(encoded(keys.delayed), id)
         (seconds, micros), fields, deadline, delivery = await snapshot.execute()
     record = texts(fields)
-    known = Whereabouts(keys.namespace, word, now=seconds + micros / 1e6, attempts=policy.attempts)
+    known = Location(keys.namespace, word, now=seconds + micros / 1e6, attempts=policy.attempts)
     if found is None or (not record and deadline is None and delivery is None):
         return await _past(redis, keys, policy, known, by)
     known = replace(
@@ -56,7 +56,7 @@ async def whereabouts(
     return replace(here, monitors=await _monitors(redis, service_redis, keys)) if here.overdue else here
 
 
-def _delayed(known: Whereabouts, record: dict[str, str], delivery: float) -> Whereabouts:
+def _delayed(known: Location, record: dict[str, str], delivery: float) -> Location:
     since = number(record.get("delivered")) or number(record.get("timestamp"))
     next = "expired" if not record else "retry" if known.attempt else "delivery"
     return replace(known, state="delayed", since=since, until=delivery, next=next)
@@ -67,10 +67,10 @@ async def _in_flight(
     service_redis: "Redis",
     keys: Keys,
     policy: Policy,
-    known: Whereabouts,
+    known: Location,
     record: dict[str, str],
     deadline: float,
-) -> Whereabouts:
+) -> Location:
     attempt = known.attempt or 1
     since = number(record.get("delivered")) or number(record.get("timestamp"))
     last = "final" in record or attempt >= policy.attempts
@@ -106,17 +106,17 @@ async def _in_queue(redis: "Redis", queue: str, record: dict[str, str]) -> tuple
         return "", None, 0
     async with AtomicRead(redis) as snapshot:
         snapshot.llen(encoded(queue))
-        snapshot.lpos(encoded(queue), encoded(record["message"]), rank=-1, maxlen=BOUND)  # type: ignore[arg-type]  # its stub: text
+        snapshot.lpos(encoded(queue), encoded(record["message"]), rank=-1, maxlen=MAX_QUEUE_SCAN)  # type: ignore[arg-type]  # its stub: text
         replies: Any = await snapshot.execute(raise_on_error=False)
     length, place = replies
     if not isinstance(length, int):  # the queue is no list any more
         return "", None, 0
     if isinstance(place, int):
         return "queue", length - place - 1, length
-    return ("unsure" if length > BOUND else "worker"), None, length
+    return ("unsure" if length > MAX_QUEUE_SCAN else "worker"), None, length
 
 
-async def _past(redis: "Redis", keys: Keys, policy: Policy, known: Whereabouts, by: By) -> Whereabouts:
+async def _past(redis: "Redis", keys: Keys, policy: Policy, known: Location, by: By) -> Location:
     """A message that is not tracked, or not any more."""
     event = await last_event(redis, keys, known.asked, by)
     if event is None:
@@ -142,7 +142,7 @@ async def _past(redis: "Redis", keys: Keys, policy: Policy, known: Whereabouts, 
     return replace(known, state="stray")
 
 
-async def _dead(redis: "Redis", keys: Keys, known: Whereabouts, event: Event | None) -> Whereabouts:
+async def _dead(redis: "Redis", keys: Keys, known: Location, event: Event | None) -> Location:
     """A message that died: with its letter, or with what became of that."""
     if letter := await _letter(redis, keys, known.id):
         return _of_letter(known, letter)
@@ -151,16 +151,16 @@ async def _dead(redis: "Redis", keys: Keys, known: Whereabouts, event: Event | N
     return replace(known, state="removed")
 
 
-async def _unheard(redis: "Redis", keys: Keys, policy: Policy, known: Whereabouts) -> Whereabouts:
+async def _unheard(redis: "Redis", keys: Keys, policy: Policy, known: Location) -> Location:
     """Of which no event tells: a letter may, of a message that was never tracked or died long ago."""
     if letter := await _letter(redis, keys, known.asked, xids_of(known.asked)):
         return _of_letter(replace(known, id=letter.id), letter)
-    length, oldest = await reach(redis, keys)
+    length, oldest = await history_extent(redis, keys)
     waiting = await redis.llen(encoded(policy.source))
     return replace(known, queue=policy.source, length=waiting, reach=oldest if length else None)
 
 
-def _of_letter(known: Whereabouts, letter: Letter) -> Whereabouts:
+def _of_letter(known: Location, letter: Letter) -> Location:
     return replace(
         known,
         state="dead",
@@ -185,7 +185,7 @@ async def _letter(redis: "Redis", keys: Keys, id: str, xids: Sequence[str] = ())
 async def _monitors(redis: "Redis", service_redis: "Redis", keys: Keys) -> tuple[str, ...]:
     """Those alive that watch the namespace: each has a pending list of its own for it."""
     watching = []
-    for namespace, one in await serving(redis, service_redis, "monitor"):
+    for namespace, one in await instances_of_service(redis, service_redis, "monitor"):
         lists = await redis.hkeys(encoded(Keys(namespace).lists))
         if any(decoded(name).endswith(f":pending:{keys.namespace}") for name in lists):
             late = ", late" if one.late else ""

@@ -5,12 +5,12 @@ from typing import Final
 
 from penstock.inspect.namespace import Instance
 
-BOUND: Final = 10_000
+MAX_QUEUE_SCAN: Final = 10_000
 """How many messages of a list are looked through for one, those that are taken next."""
 
 
 @dataclass(frozen=True)
-class Whereabouts:
+class Location:
     """Facts about one message; times are seconds since the epoch; None or empty is what is not known or is not so."""
 
     namespace: str

@@ -12,7 +12,7 @@ from penstock.keys import Keys
 from penstock.tracking.backoff import Backoff
 
 
-def looks_every(timeout: float) -> float:
+def untaken_check_interval(timeout: float) -> float:
     """Return how often monitors look which messages have been taken (s), by the time that a worker has (s)."""
     return min(max(timeout / 10, 0.1), 10.0)
 

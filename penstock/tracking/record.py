@@ -12,7 +12,7 @@ from penstock.encoding import decoded, encoded
 from penstock.errors import Stale
 from penstock.keys import Keys
 from penstock.script import LUA, Script
-from penstock.tracking.correlation import named
+from penstock.tracking.correlation import correlation_of
 
 touch_script: Final = Script.read(LUA / "touch.lua")
 
@@ -22,13 +22,13 @@ By = Literal["either", "xid", "id"]
 UNTAKEN: Final = 1e12
 """Scores of ``Keys.deadlines`` from here on are no deadlines: the message waits untaken, and the rest is its number."""
 
-LONGEST: Final = 366 * 86400
+MAX_TOUCH_SECONDS: Final = 366 * 86400
 """Seconds that a message can be given at a time."""
 
-DELAYED: Final = 10_000
+MAX_DELAYED_SCAN: Final = 10_000
 """How many of the delayed are looked through for an xid, those due first."""
 
-CHUNK: Final = 1000
+SCAN_CHUNK: Final = 1000
 
 
 async def touch(redis: "Redis", keys: Keys, id: str, seconds: float | None = None, attempt: str = "") -> float | None:
@@ -38,8 +38,8 @@ async def touch(redis: "Redis", keys: Keys, id: str, seconds: float | None = Non
     Return None if no such message is in flight. Raise ``Stale`` if it is in an attempt after ``attempt``, which is any
     one if empty, and ``ValueError`` for a time that is none.
     """
-    if seconds is not None and not (isfinite(seconds) and 0 < seconds <= LONGEST):
-        raise ValueError(f"{seconds!r} is no time to give: expected seconds above 0, at most {LONGEST:,}")
+    if seconds is not None and not (isfinite(seconds) and 0 < seconds <= MAX_TOUCH_SECONDS):
+        raise ValueError(f"{seconds!r} is no time to give: expected seconds above 0, at most {MAX_TOUCH_SECONDS:,}")
     record = encoded(keys.message(id))
     xid = await redis.hget(record, "xid")  # never changes while the message lives
     deadline = await touch_script(
@@ -60,7 +60,7 @@ async def touch(redis: "Redis", keys: Keys, id: str, seconds: float | None = Non
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundMessage:
     """A message that people ask for, and others that are called the same."""
 
     id: str
@@ -70,21 +70,21 @@ class Found:
     """The id of another tracked message, if the number that was taken for an xid is one."""
 
 
-async def find(redis: "Redis", keys: Keys, word: str, by: By = "either") -> Found | None:
+async def find_message(redis: "Redis", keys: Keys, word: str, by: By = "either") -> FoundMessage | None:
     """Return the tracked message (or the tombstone of one) that ``word`` names; None if no message is tracked so.
 
     As with ``done``: a number is the xid of the oldest message in flight that has it, else an id; ``by`` says which.
     A message may also be named by itself, byte for byte.
     """
-    id = canonical(word)
+    id = canonical_number(word)
     is_id = by != "xid" and is_number(word) and await _is_id(redis, keys, id)
     if by == "id":
-        return Found(id) if is_id else None
+        return FoundMessage(id) if is_id else None
     xids = xids_of(word)
     for xid in xids:
         if found := await _by_xid(redis, keys, xid):
             return replace(found, namesake=id) if is_id and found.id != id else found
-    return Found(id) if is_id else await _delayed(redis, keys, xids)
+    return FoundMessage(id) if is_id else await _delayed(redis, keys, xids)
 
 
 async def _is_id(redis: "Redis", keys: Keys, id: str) -> bool:
@@ -96,43 +96,43 @@ async def _is_id(redis: "Redis", keys: Keys, id: str) -> bool:
     return bool(exists) or deadline is not None or delivery is not None
 
 
-async def _by_xid(redis: "Redis", keys: Keys, xid: str) -> Found | None:
+async def _by_xid(redis: "Redis", keys: Keys, xid: str) -> FoundMessage | None:
     chain = texts(await redis.hgetall(encoded(keys.xid(xid))))
     if "id" not in chain:
         return None
     others, id = list[str](), chain["id"]
     while (id := chain.get(f"next:{id}", "")) and id not in others:
         others.append(id)
-    return Found(chain["id"], tuple(others))
+    return FoundMessage(chain["id"], tuple(others))
 
 
-async def _delayed(redis: "Redis", keys: Keys, xids: Sequence[str]) -> Found | None:
+async def _delayed(redis: "Redis", keys: Keys, xids: Sequence[str]) -> FoundMessage | None:
     """Messages that were not delivered yet have no record of their xid."""
     found: list[str] = []
-    for start in range(0, DELAYED, CHUNK):
-        ids = await redis.zrange(encoded(keys.delayed), start, start + CHUNK - 1)
+    for start in range(0, MAX_DELAYED_SCAN, SCAN_CHUNK):
+        ids = await redis.zrange(encoded(keys.delayed), start, start + SCAN_CHUNK - 1)
         async with redis.pipeline(transaction=False) as wire:
             for id in ids:
                 wire.hget(encoded(keys.message(decoded(id))), "xid")
             replies = await wire.execute()
         found += [decoded(id) for id, xid in zip(ids, replies, strict=True) if xid and decoded(xid) in xids]
-        if len(ids) < CHUNK:
+        if len(ids) < SCAN_CHUNK:
             break
-    return Found(found[0], tuple(found[1:])) if found else None
+    return FoundMessage(found[0], tuple(found[1:])) if found else None
 
 
 def is_number(word: str) -> bool:
     return word.isascii() and word.isdigit()
 
 
-def canonical(word: str) -> str:
+def canonical_number(word: str) -> str:
     """A number as ids and the xids of numbers are written, without leading zeros; any other word as it is."""
     return (word.lstrip("0") or "0") if is_number(word) else word
 
 
 def xids_of(word: str) -> tuple[str, ...]:
     """Return the xids that ``word`` may stand for: itself, or that of a message that is no more than ``word``."""
-    return tuple(dict.fromkeys((word, canonical(word), decoded(named(encoded(word)).xid))))
+    return tuple(dict.fromkeys((word, canonical_number(word), decoded(correlation_of(encoded(word)).xid))))
 
 
 def texts(fields: Mapping[Any, Any]) -> dict[str, str]:

@@ -12,14 +12,14 @@ from penstock.encoding import encoded
 from penstock.keys import Keys
 from penstock.raw_connection import Word
 from penstock.script import LUA, Script
-from penstock.tracking.dead_letters import Choice, Letter, fitting, read
+from penstock.tracking.dead_letters import Letter, LetterFilter, next_chunk_size, read_letters
 from penstock.tracking.policy import Policy
 
 _revive, _bury = (Script.read(LUA / f"{verb}.lua") for verb in ("revive", "bury"))
 
 
 @dataclass
-class Outcome:
+class RedriveResult:
     """What became of the letters that were chosen."""
 
     moved: Counter[str] = field(default_factory=Counter)
@@ -30,11 +30,13 @@ class Outcome:
     """Those that stay, by a destination that is no list; the empty text where a letter does not say where to."""
 
 
-Act = Callable[[int, int, list[Letter]], Awaitable[list[int]]]
+Move = Callable[[int, int, list[Letter]], Awaitable[list[int]]]
 """Moves letters (oldest first) found behind the offset within the window: 1 moved, 0 not there, -1 it has to stay."""
 
 
-async def revive(redis: "Redis", keys: Keys, choice: Choice, outcome: Outcome, seen: Callable[[int], None]) -> None:
+async def revive(
+    redis: "Redis", keys: Keys, choice: LetterFilter, outcome: RedriveResult, seen: Callable[[int], None]
+) -> None:
     """Put the messages of chosen letters back, oldest first, each letter at most once whoever does it at the same time.
 
     ``outcome`` tells what was done, also where an error ends it; ``seen`` is called with the number of letters read.
@@ -56,7 +58,9 @@ async def revive(redis: "Redis", keys: Keys, choice: Choice, outcome: Outcome, s
     await _sweep(redis, keys, choice, act, _to, outcome, seen)
 
 
-async def bury(redis: "Redis", keys: Keys, choice: Choice, outcome: Outcome, seen: Callable[[int], None]) -> None:
+async def bury(
+    redis: "Redis", keys: Keys, choice: LetterFilter, outcome: RedriveResult, seen: Callable[[int], None]
+) -> None:
     """Remove chosen letters for good; as ``revive`` otherwise."""
     named = await _named(redis, keys, "buried")
 
@@ -92,10 +96,10 @@ def _event(letter: Letter) -> tuple[bytes, bytes, str]:
 async def _sweep(
     redis: "Redis",
     keys: Keys,
-    choice: Choice,
-    act: Act,
+    choice: LetterFilter,
+    act: Move,
     to: Callable[[Letter], str],
-    outcome: Outcome,
+    outcome: RedriveResult,
     seen: Callable[[int], None],
 ) -> None:
     """From the oldest letter to the newest: what is removed there moves no other letter further from the tail.
@@ -105,7 +109,7 @@ async def _sweep(
     """
     offset, kept, most = 0, b"", 50
     while True:
-        chunk = await read(redis, keys, -offset - most, -max(offset, 1))
+        chunk = await read_letters(redis, keys, -offset - most, -max(offset, 1))
         if offset and (not chunk or chunk.pop() != kept):
             offset = 0
             outcome.left.clear()
@@ -124,4 +128,4 @@ async def _sweep(
                 gone.add(id(letter))
         seen(len(chunk))
         stay = [letter for letter in letters if id(letter) not in gone]
-        offset, kept, most = offset + len(stay), stay[-1].raw if stay else kept, fitting(chunk)
+        offset, kept, most = offset + len(stay), stay[-1].raw if stay else kept, next_chunk_size(chunk)

@@ -16,7 +16,7 @@ from penstock.atomic import AtomicWrites
 from penstock.encoding import encoded
 from penstock.raw_connection import Packed
 from penstock.script import Script
-from penstock.tracking.policy import looks_every
+from penstock.tracking.policy import untaken_check_interval
 from penstock.transfer.read_size import Sizes
 from services.mdispatch.answers import replies_of
 from services.mdispatch.request import Unreadable, read, rejected
@@ -82,7 +82,7 @@ class Dispatch:
             "token": context.token or 0,
             "bytes": settings.batch_bytes,
             "service": context.id,
-            "every": looks_every(settings.message_timeout),
+            "every": untaken_check_interval(settings.message_timeout),
             "timeout": settings.message_timeout,
             "expire": settings.message_expire,
             "capacity": settings.message_capacity,

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
-from penstock.tracking.correlation import named
+from penstock.tracking.correlation import correlation_of
 
 LONGEST_DELAY: Final = 10 * 31_536_000
 """Seconds that a message may be held."""
@@ -26,7 +26,7 @@ class Request(NamedTuple):
 
 def read(message: bytes, refusal: Callable[[str], str | None]) -> Request:
     """``refusal`` says why a list cannot be one for answers. Raises ``Unreadable``."""
-    name, kind, meta = named(message)
+    name, kind, meta = correlation_of(message)
     request = Request(name, kind)
     if meta.keys() <= {"id"}:
         return request

@@ -17,7 +17,7 @@ from common.tracking.reply_lists import is_pattern
 from penstock.composition.model import Shape
 from penstock.keys import Keys
 from penstock.tracking.backoff import Backoff
-from penstock.tracking.policy import looks_every
+from penstock.tracking.policy import untaken_check_interval
 
 
 def answers_pending(pending: str) -> str:
@@ -269,7 +269,7 @@ class Settings(ServiceSettings):
         done = self.end(self.done or keys.done, "done", "reads", "done")
         again = (
             self.message_timeout
-            + looks_every(self.message_timeout)
+            + untaken_check_interval(self.message_timeout)
             + Backoff(self.backoff, self.backoff_base, self.backoff_cap).longest(self.attempts)
         )
         return Shape(ends, watched=[done, *given], promise="at-least-once", again=again)

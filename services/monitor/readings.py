@@ -11,7 +11,7 @@ from penstock.atomic import AtomicRead
 from penstock.encoding import decoded, encoded
 from penstock.errors import WrongType
 from penstock.inspect import pending
-from penstock.inspect.link import Link, link_of
+from penstock.inspect.link import LinkState, link_state
 from penstock.inspect.namespace import Instance, instances
 from penstock.keys import Keys
 from penstock.metrics import number
@@ -50,7 +50,7 @@ class Reading:
     instances: list[Instance]
     metrics: dict[str, dict[str, float]]
     """The fields of every hash of ``METRICS`` that are numbers."""
-    link: Link | None
+    link: LinkState | None
     """None where no vpush works."""
     memory: float = 0
     """How much of the server's maxmemory is used; 0 where it has none. At 1 it refuses all that needs more."""
@@ -86,7 +86,7 @@ async def _reading(redis: "Redis", service_redis: "Redis", keys: Keys) -> Readin
         time, policy, named, *counted = await _replies(snapshot)
     in_flight, delayed, tail, first_due, noted, expires, *metrics = counted
     lengths = await _lengths(redis, _roles(keys, policy or {}, named or {}))
-    found, _ = await pending.read(redis, [keys], lenient=True)
+    found, _ = await pending.read_pending(redis, [keys], lenient=True)
     lengths += [Length(one.name, "pending", one.messages) for one in found[keys.namespace].all if not one.problem]
     now = time[0] + time[1] / 1e6
     return Reading(
@@ -99,7 +99,7 @@ async def _reading(redis: "Redis", service_redis: "Redis", keys: Keys) -> Readin
         lists=lengths,
         instances=await instances(redis, service_redis, keys),
         metrics={name: _numbers(fields) for name, fields in zip(METRICS, metrics, strict=True)},
-        link=link_of(noted or {}, (number(expires) or 0) / 1000 > now, _waiting(lengths), now),
+        link=link_state(noted or {}, (number(expires) or 0) / 1000 > now, _waiting(lengths), now),
     )
 
 

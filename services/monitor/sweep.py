@@ -14,7 +14,7 @@ from penstock.encoding import decoded, encoded
 from penstock.keys import Keys
 from penstock.raw_connection import pack
 from penstock.script import Script
-from penstock.tracking.policy import Policy, looks_every
+from penstock.tracking.policy import Policy, untaken_check_interval
 from services.monitor.settings import Settings
 
 _due, _clock, _sweep = (
@@ -97,7 +97,7 @@ class Sweep:
             return FULL
         if again or taken or overdue or plans or acted:
             return 0
-        return min(float(due.wait or inf), looks_every(policy.timeout) if due.unseen else inf)
+        return min(float(due.wait or inf), untaken_check_interval(policy.timeout) if due.unseen else inf)
 
     async def _ask(self, policy: Policy) -> Due:
         keys, batch = self._keys, self._context.settings.batch
@@ -143,7 +143,7 @@ class Sweep:
             subjects=[key for one in subjects for key in (self._record + one.id, self._xid + (one.xid or b""))],
             timespan=policy.timeout,
             expire=policy.expire,
-            every=looks_every(policy.timeout),
+            every=untaken_check_interval(policy.timeout),
             ids=[one.id for one in subjects],
         )
         if outcome is REFUSED:

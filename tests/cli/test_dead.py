@@ -7,7 +7,7 @@ import pytest
 from redis.asyncio import Redis
 
 from penstock.keys import Keys
-from penstock.tracking.dead_letters import Choice, newest_first
+from penstock.tracking.dead_letters import LetterFilter, newest_first
 from tests.commandline import AWKWARD, Result, penstock
 from tests.tracked import bury, letter, now, policy, write
 
@@ -175,8 +175,8 @@ def test_all_conditions_of_a_choice_hold_together() -> None:
     from penstock.tracking.dead_letters import Letter
 
     old = Letter(letter("1", at=100))
-    assert Choice(frozenset({"1"}), "timeout", 100, 100)(old)
-    assert not Choice(frozenset({"2"}))(old)
-    assert not Choice(reason="failed")(old)
-    assert not Choice(since=100.5)(old)
-    assert not Choice(until=99.5)(old)
+    assert LetterFilter(frozenset({"1"}), "timeout", 100, 100)(old)
+    assert not LetterFilter(frozenset({"2"}))(old)
+    assert not LetterFilter(reason="failed")(old)
+    assert not LetterFilter(since=100.5)(old)
+    assert not LetterFilter(until=99.5)(old)

@@ -13,8 +13,8 @@ import pytest
 from redis import Redis as BlockingRedis
 from redis.asyncio import Redis
 
-from penstock.tracking.dead_letters import Choice
-from penstock.tracking.redrive import Outcome, revive
+from penstock.tracking.dead_letters import LetterFilter
+from penstock.tracking.redrive import RedriveResult, revive
 from tests.commandline import PATIENCE, ROOT, penstock, running
 from tests.tracked import KEYS, bury, counted, left, letter, now
 
@@ -23,8 +23,8 @@ async def test_two_who_revive_at_the_same_time_bring_each_message_back_once(redi
     numbers = [str(number) for number in range(4000)]
     await bury(redis, *(letter(number, number.encode(), reason="failed" if int(number) % 3 else "timeout")
                         for number in numbers))  # fmt: skip
-    choices = [Choice(), Choice(reason="failed"), Choice(frozenset(numbers[::7])), Choice()]
-    outcomes = [Outcome() for _ in choices]
+    choices = [LetterFilter(), LetterFilter(reason="failed"), LetterFilter(frozenset(numbers[::7])), LetterFilter()]
+    outcomes = [RedriveResult() for _ in choices]
     async with Redis.from_url(redis_url) as other:
         clients = [redis, other, redis, other]
         revivals = zip(clients, choices, outcomes, strict=True)
@@ -42,7 +42,7 @@ async def test_letters_that_another_took_away_in_front_hide_none_behind(redis: R
     """The first chunk stays; when most of it is removed, what was not read yet lies where that was."""
     await bury(redis, *(letter(str(number)) for number in range(50)))
     await bury(redis, *(letter(str(number), reason="failed") for number in range(50, 300)))
-    outcome, chunks = Outcome(), list[int]()
+    outcome, chunks = RedriveResult(), list[int]()
     with BlockingRedis.from_url(redis_url) as other:
 
         def seen(count: int) -> None:
@@ -50,7 +50,7 @@ async def test_letters_that_another_took_away_in_front_hide_none_behind(redis: R
             if len(chunks) == 1:
                 other.ltrim(KEYS.dead, 0, -41)
 
-        await revive(redis, KEYS, Choice(reason="failed"), outcome, seen)
+        await revive(redis, KEYS, LetterFilter(reason="failed"), outcome, seen)
     assert chunks[0] == 50
     assert outcome.moved == {"in": 250}
     assert set(await left(redis)) == {str(number) for number in range(40, 50)}
@@ -69,8 +69,8 @@ async def test_letters_written_meanwhile_are_left_alone(redis: Redis) -> None:
     """A worker that fails at once would keep the command busy for ever."""
     moment = await now(redis)
     await bury(redis, letter("1", at=moment - 1), letter("2", at=moment + 5))
-    outcome = Outcome()
-    await revive(redis, KEYS, Choice(until=moment), outcome, lambda _: None)
+    outcome = RedriveResult()
+    await revive(redis, KEYS, LetterFilter(until=moment), outcome, lambda _: None)
     assert (outcome.moved, await left(redis)) == ({"in": 1}, ["2"])
 
 
@@ -81,8 +81,8 @@ async def test_the_cost_of_a_letter_does_not_grow_with_how_many_there_are(redis:
         names = range(start, start + 1000)
         chosen = {"all": lambda _: True, "every second": lambda n: n % 2, "the newest few": lambda n: n >= 19_900}[pick]
         await bury(redis, *(letter(str(n), reason="failed" if chosen(n) else "timeout") for n in names))  # type: ignore[no-untyped-call]
-    outcome, started = Outcome(), time.monotonic()
-    await revive(redis, KEYS, Choice(reason="failed"), outcome, lambda _: None)
+    outcome, started = RedriveResult(), time.monotonic()
+    await revive(redis, KEYS, LetterFilter(reason="failed"), outcome, lambda _: None)
     assert outcome.moved.total() == {"all": 20_000, "every second": 10_000, "the newest few": 100}[pick]
     assert time.monotonic() - started < 10
     assert (await redis.info("commandstats"))["cmdstat_lrem"]["usec_per_call"] < 20_000
@@ -91,8 +91,8 @@ async def test_the_cost_of_a_letter_does_not_grow_with_how_many_there_are(redis:
 async def test_large_letters_go_in_small_scripts(redis: Redis) -> None:
     for number in range(30):
         await bury(redis, letter(str(number), b"x" * 1_000_000))
-    outcome, steps = Outcome(), list[int]()
-    await revive(redis, KEYS, Choice(), outcome, steps.append)
+    outcome, steps = RedriveResult(), list[int]()
+    await revive(redis, KEYS, LetterFilter(), outcome, steps.append)
     assert (outcome.moved.total(), sum(steps)) == (30, 30)
 
 

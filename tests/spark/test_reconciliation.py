@@ -13,9 +13,9 @@ from redis.asyncio import Redis
 
 from penstock.errors import NoArchive
 from penstock.spark.reconciliation import Reconciliation, reconcile
-from penstock.tracking.correlation import named
-from penstock.tracking.dead_letters import Choice
-from penstock.tracking.redrive import Outcome, revive
+from penstock.tracking.correlation import correlation_of
+from penstock.tracking.dead_letters import LetterFilter
+from penstock.tracking.redrive import RedriveResult, revive
 from services.mdispatch.request import read
 from tests.hop import Hop
 from tests.spark import pytestmark  # noqa: F401
@@ -135,10 +135,10 @@ async def test_all_that_may_become_of_messages_is_accounted_for(
     await redis.delete(left.keys.message("7"))
     await left.advance(10)
     await left.sweep()  # 7 expires, others die
-    await revive(redis, right.keys, Choice(reason="timeout"), Outcome(), lambda _: None)
+    await revive(redis, right.keys, LetterFilter(reason="timeout"), RedriveResult(), lambda _: None)
     await shop.take(right)
     await right.say("again")
-    await revive(redis, left.keys, Choice(ids=frozenset({"2"})), Outcome(), lambda _: None)  # and waits
+    await revive(redis, left.keys, LetterFilter(ids=frozenset({"2"})), RedriveResult(), lambda _: None)  # and waits
     keep(redis_url, tmp_path)
     found = await reconciled()
     assert words(found) == []
@@ -244,4 +244,8 @@ def test_messages_that_wait_are_called_what_mdispatch_calls_them() -> None:
         (b'{"meta": []}', None),
         (b"\xff", None),
     ):
-        assert read(message, lambda _: None).xid == named(message).xid == (xid or sha1(message).hexdigest().encode())
+        assert (
+            read(message, lambda _: None).xid
+            == correlation_of(message).xid
+            == (xid or sha1(message).hexdigest().encode())
+        )

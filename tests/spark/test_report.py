@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from penstock.errors import NoArchive
 from penstock.spark.axis import DAY, MOST, Axis
 from penstock.spark.report import SLOWEST, Backlog, Report, Section, coverage, report
-from penstock.tracking.events import ENDS
+from penstock.tracking.events import END_EVENTS
 from tests.spark import pytestmark  # noqa: F401
 from tests.spark.lifetimes import ALLOWED, NOON, Told, archive, in_order, lives
 
@@ -97,7 +97,7 @@ def check_lives(section: Section, axis: Axis, told: list[Told], rows: list[Told]
             began[each.id] = each.at
         elif each.event in REASONS:
             why[each.id] = each.event
-        if each.event in ENDS and id(each) in shown:
+        if each.event in END_EVENTS and id(each) in shown:
             ended.append((began[each.id] - each.at, each.at, each.id, each.event, each.attempt, each.xid))
         if each.event == "dead" and id(each) in shown:
             dead.append(replace(each, event=why[each.id]))
@@ -108,12 +108,12 @@ def check_lives(section: Section, axis: Axis, told: list[Told], rows: list[Told]
         for each in section.slowest
     ] == sorted(ended)[:SLOWEST]
     opened = [each.event == "registered" for each in told if each.at < rows[0].at]
-    closed = [each.event in ENDS for each in told if each.at < rows[0].at]
+    closed = [each.event in END_EVENTS for each in told if each.at < rows[0].at]
     assert (section.backlog.opening, section.backlog.known) == (sum(opened) - sum(closed), True)
     for place, start in enumerate(axis.starts):
         before = [each for each in told if each.at < (start + axis.step) * 1000 and each.at <= rows[-1].at]
         change = Counter(each.event for each in before)
-        assert section.backlog.over_time[place] == change["registered"] - sum(change[kind] for kind in ENDS)
+        assert section.backlog.over_time[place] == change["registered"] - sum(change[kind] for kind in END_EVENTS)
 
 
 def test_every_number_is_that_of_the_events(whole: Report) -> None:
@@ -144,11 +144,11 @@ def test_what_began_before_the_interval_counts_in_full(spark: "SparkSession", di
 def test_an_archive_that_begins_later_does_not_know_what_was_open(whole: Report) -> None:
     later = section(whole, "later")
     changes = in_buckets(whole.axis, LATER)
-    ended = np.sum([changes.get(kind, [0] * whole.axis.count) for kind in ENDS], axis=0)
+    ended = np.sum([changes.get(kind, [0] * whole.axis.count) for kind in END_EVENTS], axis=0)
     change = np.cumsum(np.array(changes["registered"]) - ended)
     assert change.min() < 0
     assert later.backlog == Backlog(-change.min(), False, [*(change - change.min())])
-    orphans = {each.id for each in LATER if each.event in ENDS and BORN[each.id] < LATER[0].at}
+    orphans = {each.id for each in LATER if each.event in END_EVENTS and BORN[each.id] < LATER[0].at}
     assert {each.id for each in later.slowest if each.how != "dead"}.isdisjoint(orphans)
     assert orphans
 

@@ -14,9 +14,9 @@ from penstock.composition.lint.replies import unfit
 from penstock.composition.model import End, Part, Topology, server_of
 from penstock.encoding import decoded, encoded
 from penstock.errors import WrongType
-from penstock.inspect.hazards import expires, expiring
-from penstock.inspect.namespace import held, instances, namespaces
-from penstock.inspect.ownership import Claims
+from penstock.inspect.hazards import describe_expiry, expiring_keys
+from penstock.inspect.namespace import instances, namespaces, service_keys
+from penstock.inspect.ownership import Ownership
 from penstock.keys import Keys
 
 OWN: Final = {
@@ -128,16 +128,20 @@ async def _wrong_types(redis: "Redis", topology: Topology, server: str) -> list[
 async def _expiring(redis: "Redis", topology: Topology, server: str) -> list[Finding]:
     """Lists with a TTL: those of the files, and what instances have in hand."""
     ends = [(part, end) for part, end in topology.ends("reads", "writes", "keeps") if end.place.server == server]
-    left = await expiring(redis, (end.key for _, end in ends))
-    found = [at("expires", part, end, expires(end.key, left[end.key])) for part, end in ends if end.key in left]
+    left = await expiring_keys(redis, (end.key for _, end in ends))
+    found = [at("expires", part, end, describe_expiry(end.key, left[end.key])) for part, end in ends if end.key in left]
     for part in topology.parts:
         if not part.namespace or part.settings is None or server_of(str(part.settings.redis)) != server:
             continue
         with suppress(ResponseError, WrongType):  # of a wrong type, which is told, or on another node of a cluster
-            lists = [one for one in await held(redis, Keys(part.namespace)) if one.name not in {e.key for _, e in ends}]
-            left = await expiring(redis, (one.name for one in lists))
+            lists = [
+                one
+                for one in await service_keys(redis, Keys(part.namespace))
+                if one.name not in {e.key for _, e in ends}
+            ]
+            left = await expiring_keys(redis, (one.name for one in lists))
             found += [
-                said("expires", part, "redisNamespace", expires(one.name, left[one.name], one))
+                said("expires", part, "redisNamespace", describe_expiry(one.name, left[one.name], one))
                 for one in lists
                 if one.name in left
             ]
@@ -180,7 +184,7 @@ async def _unfit_replies(redis: "Redis", topology: Topology, server: str) -> lis
         for name, reply in zip(others, replies, strict=True)
         if not isinstance(reply, ResponseError)
     }
-    return [finding for part in parts for finding in unfit(part, Claims(roles))]
+    return [finding for part in parts for finding in unfit(part, Ownership(roles))]
 
 
 def _addresses(part: Part) -> Iterator[Address]:

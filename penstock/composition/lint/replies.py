@@ -5,7 +5,7 @@ from fnmatch import fnmatchcase
 
 from penstock.composition.findings import Finding, said, setting
 from penstock.composition.model import Part, Topology, server_of
-from penstock.inspect.ownership import Claims
+from penstock.inspect.ownership import Ownership
 
 
 def replies(topology: Topology) -> Iterator[Finding]:
@@ -15,11 +15,11 @@ def replies(topology: Topology) -> Iterator[Finding]:
             others = [
                 other for other in topology.parts if other.settings is not None and _server(other) == _server(part)
             ]
-            claims = Claims({str(other.namespace or other.name): other.settings.lists() for other in others})
+            claims = Ownership({str(other.namespace or other.name): other.settings.lists() for other in others})
             yield from unfit(part, claims)
 
 
-def unfit(part: Part, claims: Claims) -> Iterator[Finding]:
+def unfit(part: Part, claims: Ownership) -> Iterator[Finding]:
     """Each name and pattern for answers of ``part`` that ``claims`` forbid, with one list that it matches."""
     named: dict[str, str] = part.settings.lasting_replies
     for name, field in named.items():

@@ -51,7 +51,7 @@ async def _add_services(redis: "Redis", read: Sequence[tuple[Part, Sequence[Any]
         for keys, (_, (ids, *_)) in zip(names, read, strict=True)
     ]
     replies = iter(await _replies_to(redis, [call for each in calls for call in each]))
-    found_lists, _ = await pending.read(redis, names, lenient=True)
+    found_lists, _ = await pending.read_pending(redis, names, lenient=True)
     for (_, (_, taken, delivered, retried)), keys, own in zip(read, names, calls, strict=True):
         answers = [next(replies) for _ in own]
         ages = [_heartbeat(answer, now) for answer in answers if isinstance(answer, list) and answer[0]]

@@ -13,7 +13,7 @@ from penstock.keys import Keys
 from penstock.spark.decode import SCHEMA, RawEntry, decoded
 from penstock.spark.sources.pages import ENTRIES, Entries, named
 from penstock.spark.sources.places import Place, Range
-from penstock.tracking.events import MOST
+from penstock.tracking.events import MAX_EVENTS
 
 SUFFIX: Final = ":events"
 MARKS: Final = ":marks"
@@ -36,7 +36,7 @@ def numbers_of(entry: RawEntry) -> tuple[int, int] | None:
         first, count = int(words[b"first"]), int(words[b"count"])
     except (KeyError, ValueError):
         return None
-    return (first, first + count - 1) if 1 <= count <= MOST else None
+    return (first, first + count - 1) if 1 <= count <= MAX_EVENTS else None
 
 
 class Events(Entries):
