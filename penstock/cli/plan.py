@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
     from penstock.composition.model import Part, Topology
-    from penstock.composition.rollout.current import Present
-    from penstock.composition.rollout.steps import Plan, Step, Wishes
+    from penstock.composition.rollout.current import CurrentState
+    from penstock.composition.rollout.steps import Options, Plan, Step
 
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="A composition.")]
 Rename = Annotated[
@@ -55,7 +55,7 @@ def plan(
     Which lists services read and write is compared, and nothing else: other settings they tell nobody. Exit status 1
     where a step is refused.
     """
-    run(_plan(_Call(directory, _wishes(rename, backfill, drain, drop, reload), redis, json), check))
+    run(_plan(_Call(directory, _options(rename, backfill, drain, drop, reload), redis, json), check))
 
 
 def apply(
@@ -76,25 +76,25 @@ def apply(
     with new names are moved. It ends at the first step that fails; the same call goes on from there, also after a
     kill -9. Each service reads its own file: change that first, wherever it runs.
     """
-    run(_apply(_Call(directory, _wishes(rename, backfill, drain, drop, reload), redis, json), yes, wait))
+    run(_apply(_Call(directory, _options(rename, backfill, drain, drop, reload), redis, json), yes, wait))
 
 
 @dataclass(frozen=True)
 class _Call:
     directory: Path
-    wishes: "Wishes"
+    options: "Options"
     url: str | None
     json: bool
 
 
-def _wishes(
+def _options(
     rename: Iterable[str] | None, backfill: Iterable[str] | None, drain: bool, drop: bool, reload: bool
-) -> "Wishes":
-    from penstock.composition.rollout.steps import Wishes
+) -> "Options":
+    from penstock.composition.rollout.steps import Options
 
     if drain and drop:
         raise typer.BadParameter("--drain and --drop exclude each other")
-    return Wishes(_pairs("--rename", rename), _pairs("--backfill", backfill), drain, drop, reload)
+    return Options(_pairs("--rename", rename), _pairs("--backfill", backfill), drain, drop, reload)
 
 
 def _pairs(option: str, words: Iterable[str] | None) -> dict[str, str]:
@@ -127,51 +127,51 @@ async def _apply(call: _Call, yes: bool, wait: float) -> int:
             return 1
         if not yes and found.steps and not typer.confirm("Do it?"):
             return 1
-        done, failure = await _perform(found, wait, call.json)
+        done, failure = await _run_steps(found, wait, call.json)
     if call.json:
         print_json(_plain(found, done, failure))
-    return int(bool(failure or found.by_hand)) or await _remark(call)
+    return int(bool(failure or found.manual)) or await _report_late_messages(call)
 
 
-async def _perform(found: "Plan", wait: float, quiet: bool) -> tuple[list[str], str]:
+async def _run_steps(found: "Plan", wait: float, quiet: bool) -> tuple[list[str], str]:
     """What came of each step that was done, and why the next one was not."""
     from redis.exceptions import RedisError
 
-    from penstock.composition.rollout.apply import perform, prepare
+    from penstock.composition.rollout.apply import run_step, write_notes
     from penstock.errors import PenstockError
 
-    steps, done = [step for step in found.steps if step not in found.by_hand], list[str]()
+    steps, done = [step for step in found.steps if step not in found.manual], list[str]()
     try:
-        await prepare(found)
+        await write_notes(found)
         for number, step in enumerate(steps, start=1):
             started = time.monotonic()
-            done.append(await perform(step, wait))
+            done.append(await run_step(step, wait))
             if not quiet:
-                told = f"{number}/{len(steps)} {step.kind} {shown(step.words)}: {shown(done[-1])}"
+                told = f"{number}/{len(steps)} {step.kind} {shown(step.description)}: {shown(done[-1])}"
                 typer.echo(f"{told} ({time.monotonic() - started:.1f} s)")
     except (PenstockError, RedisError) as error:
         complain(error, 1)
-        left = [f"{step.kind} {step.words}" for step in steps[len(done) :]]
+        left = [f"{step.kind} {step.description}" for step in steps[len(done) :]]
         complain(f"{len(done)} of {len(steps)} steps are done; not done: {'; '.join(left)}. Apply again to go on", 1)
         return done, str(error)
-    for step in found.by_hand:
-        complain(f"{step.by.namespace}: {step.words}", 1)
+    for step in found.manual:
+        complain(f"{step.by.namespace}: {step.description}", 1)
     return done, ""
 
 
-async def _remark(call: _Call) -> int:
+async def _report_late_messages(call: _Call) -> int:
     """What has come to old lists meanwhile is told: nobody takes it from there any more."""
     from dataclasses import replace
 
-    from penstock.composition.rollout.steps import Wishes
+    from penstock.composition.rollout.steps import Options
 
-    async with _planned(replace(call, wishes=Wishes(drain=call.wishes.drain, drop=call.wishes.drop))) as left:
+    async with _planned(replace(call, options=Options(drain=call.options.drain, drop=call.options.drop))) as left:
         for step in left.steps:
             if step.kind == "move" and step.list and step.to:
                 there = f"push to {step.to.key}, and apply again to have them moved"
                 complain(f"{step.messages:,} messages have come to {step.list.key} meanwhile: {there}", 1)
             else:
-                complain(f"still to be done: {step.kind} {step.words}", 1)
+                complain(f"still to be done: {step.kind} {step.description}", 1)
         return int(any(step.kind != "move" for step in left.steps))
 
 
@@ -187,19 +187,19 @@ async def _planned(call: _Call) -> "AsyncIterator[Plan]":
     require_path(call.directory)
     topology = read_sound(call.directory, surroundings(call.url))
     async with AsyncExitStack() as servers:
-        presents = await _presents(topology, servers)
-        found = compare(topology, presents, call.wishes)
+        states = await _states(topology, servers)
+        found = compare(topology, states, call.options)
         held: dict[Place, int] = {}
-        for server, redis in {one.place("").server: one.redis for one in presents}.items():
+        for server, redis in {one.place("").server: one.redis for one in states}.items():
             keys = sorted(place.key for place in found.places() if place.server == server)
             held |= {Place(key, server): length for key, length in (await lengths(redis, keys)).items()}
-        yield plan(topology, presents, found, held, call.wishes)
+        yield plan(topology, states, found, held, call.options)
 
 
-async def _presents(topology: "Topology", servers: AsyncExitStack) -> "list[Present]":
+async def _states(topology: "Topology", servers: AsyncExitStack) -> "list[CurrentState]":
     """One of each namespace, with its servers connected."""
     from penstock.composition.model import server_of
-    from penstock.composition.rollout.current import look
+    from penstock.composition.rollout.current import read_current
 
     clients: dict[str, Redis] = {}
 
@@ -214,14 +214,14 @@ async def _presents(topology: "Topology", servers: AsyncExitStack) -> "list[Pres
             parts.setdefault((server_of(str(part.settings.redis)), part.namespace), part)
     if not parts:
         raise Failed(
-            f"{topology.directory}: no part has a namespace, so nobody knows what runs; expected redisNamespace"
+            f"{topology.directory}: no part has a namespace, so it is not known what runs; expected redisNamespace"
         )
-    presents = []
+    states = []
     for part in parts.values():
         redis = str(part.settings.redis)
         registry = part.settings.service_redis
-        presents.append(await look(part, await client(redis), await client(str(registry or redis))))
-    return presents
+        states.append(await read_current(part, await client(redis), await client(str(registry or redis))))
+    return states
 
 
 def _print(directory: Path, found: "Plan") -> None:
@@ -236,7 +236,7 @@ def _print(directory: Path, found: "Plan") -> None:
 
 def _row(step: "Step") -> Sequence[object]:
     messages = "" if step.messages is None else f"{step.messages:,}"
-    return [step.kind, shown(step.by.namespace), shown(step.words), messages]
+    return [step.kind, shown(step.by.namespace), shown(step.description), messages]
 
 
 def _plain(found: "Plan", done: Sequence[str] = (), failure: str | None = None) -> dict[str, Any]:
@@ -244,7 +244,7 @@ def _plain(found: "Plan", done: Sequence[str] = (), failure: str | None = None) 
     outcomes = iter(done)
     steps = []
     for step in found.steps:
-        came = {} if failure is None or step in found.by_hand else {"done": next(outcomes, None)}
+        came = {} if failure is None or step in found.manual else {"done": next(outcomes, None)}
         steps.append({**_plain_step(step), **came})
     return {"steps": steps, **({} if failure is None else {"failed": failure or None})}
 
@@ -257,6 +257,6 @@ def _plain_step(step: "Step") -> dict[str, Any]:
         **place,
         **({"to": step.to.key} if step.to else {}),
         **({} if step.messages is None else {"messages": step.messages}),
-        "words": step.words,
+        "words": step.description,
         "refused": step.refused or None,
     }

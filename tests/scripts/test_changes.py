@@ -6,12 +6,12 @@ import pytest
 from redis.asyncio import Redis
 
 from penstock.composition.model import Part
-from penstock.composition.rollout.current import Instance, Present
+from penstock.composition.rollout.current import CurrentState, Instance
 from penstock.script import LUA, Script
 
 
 @pytest.mark.parametrize(
-    ("instances", "disagrees"),
+    ("instances", "reload_unfinished"),
     [
         ([(10, "", "")], False),
         ([(10, "ours 20", "ours 20")], False),
@@ -23,15 +23,20 @@ from penstock.script import LUA, Script
     ],
 )
 def test_instances_that_were_not_told_are_found(
-    redis: Redis, instances: list[tuple[float, str, str]], disagrees: bool
+    redis: Redis, instances: list[tuple[float, str, str]], reload_unfinished: bool
 ) -> None:
     """Seconds since they were started, the last order that each has got, and the last that it obeyed."""
-    nothing = Present(Part("fan", namespace="fan"), redis, redis, {}, {}, (), {}, {})
+    nothing = CurrentState(Part("fan", namespace="fan"), redis, redis, {}, {}, (), {}, {})
     told = [
-        Instance(str(id), started, ordered.replace("ours", nothing.order), obeyed.replace("ours", nothing.order))
+        Instance(
+            str(id),
+            started,
+            ordered.replace("ours", nothing.reload_order),
+            obeyed.replace("ours", nothing.reload_order),
+        )
         for id, (started, ordered, obeyed) in enumerate(instances)
     ]
-    assert replace(nothing, instances=tuple(told)).disagrees is disagrees
+    assert replace(nothing, instances=tuple(told)).reload_unfinished is reload_unfinished
 
 
 async def test_an_order_that_comes_too_late_makes_nobody_alive(redis: Redis) -> None:

@@ -1,4 +1,4 @@
-"""The steps of a plan, done one by one: each may be done again, and after a kill the next plan goes on."""
+"""Execution of a plan, step by step: every step is idempotent, and after a kill the next plan continues."""
 
 import asyncio
 import json
@@ -7,9 +7,9 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final
 
 from penstock.atomic import AtomicRead
-from penstock.composition.rollout.current import Present
+from penstock.composition.rollout.current import CurrentState
 from penstock.composition.rollout.notes import is_moved, key_of, moved
-from penstock.composition.rollout.steps import Plan, Step, Stopped
+from penstock.composition.rollout.steps import Plan, Step, StepFailed
 from penstock.encoding import decoded, encoded
 from penstock.inspect.namespace import instances
 from penstock.script import LUA, Script
@@ -18,60 +18,59 @@ from penstock.transfer.read_size import Sizes
 _backfill, _discard, _order, _rehome, _requeue = (
     Script.read(LUA / f"{verb}.lua") for verb in ("backfill", "discard", "order", "rehome", "requeue")
 )
-BATCH: Final = 1_000
-"""Messages that are copied, and records that are changed, at a time: a millisecond of the server's."""
-MOST: Final = 5_000
-BYTES: Final = 4_194_304
-"""Messages, and bytes unless one message has more, that are moved or copied at a time: some milliseconds."""
-LOOK: Final = 0.05
-"""Seconds between two looks for an answer, or for an empty list."""
+RECORDS_PER_CALL: Final = 1_000
+"""Messages copied, and records changed, in one call: takes the server about a millisecond."""
+MAX_MOVED_MESSAGES: Final = 5_000
+MAX_MOVED_BYTES: Final = 4_194_304
+"""Upper bounds of one move or copy, which takes the server some milliseconds; a larger message goes alone."""
+POLL_SECONDS: Final = 0.05
+"""Pause between two checks for an answer, or for an empty list."""
 
 
-async def prepare(plan: Plan) -> None:
-    """Write the notes of ``plan``, before its first step."""
-    for present, key in plan.stale:
-        await present.redis.execute_command("HDEL", encoded(key_of(present.namespace)), encoded(key))
-    for present, notes in plan.notes:
-        async with present.redis.pipeline(transaction=True) as transaction:
+async def write_notes(plan: Plan) -> None:
+    """Write the notes of ``plan`` and delete stale ones; call it before the first step."""
+    for state, key in plan.stale:
+        await state.redis.execute_command("HDEL", encoded(key_of(state.namespace)), encoded(key))
+    for state, notes in plan.notes:
+        async with state.redis.pipeline(transaction=True) as transaction:
             for key, note in notes.items():
-                words = (key_of(present.namespace), key, note)
-                transaction.execute_command("HSETNX", *map(encoded, words))
+                transaction.execute_command("HSETNX", *map(encoded, (key_of(state.namespace), key, note)))
             await transaction.execute()
 
 
-async def perform(step: Step, wait: float) -> str:
-    """Do it; what came of it in words. Raises ``Stopped`` where it cannot be done within ``wait`` seconds."""
+async def run_step(step: Step, wait: float) -> str:
+    """Do ``step`` and return its result as text. Raise ``StepFailed`` if it is not done within ``wait`` seconds."""
     actions: dict[str, Callable[[Step, float], Coroutine[Any, Any, str]]] = {
         "reload": _reload,
         "move": _move,
         "drain": _drain,
         "drop": _drop,
         "empty": _empty,
-        "backfill": _fill,
+        "backfill": _backfill_list,
     }
     return await actions[step.kind](step, wait)
 
 
 async def _reload(step: Step, wait: float) -> str:
-    """One instance after the other, so that settings that cannot be used are refused by the first."""
+    """Reload one instance after the other, so that the first one refuses unusable settings."""
     by = step.by
     alive = [one.id for one in await instances(by.redis, by.registry, by.keys)]
     if not alive:
-        raise Stopped(f"no instance of {by.namespace} is alive any more: start it, and apply again")
+        raise StepFailed(f"{by.namespace} has no live instances any more: start one, and apply again")
     for id in alive:
-        await _obeyed(by, id, wait)
+        await _reload_instance(by, id, wait)
     shape = json.loads(decoded(await by.redis.get(encoded(by.keys.shape)) or b"null"))
-    if shape != by.wanted:
-        why = "it reads another file than the one here, or its environment says otherwise"
-        raise Stopped(f"{by.namespace} has read its settings anew, but does not work by these: {why}")
+    if shape != by.desired:
+        why = "it reads another file, or its environment overrides this one"
+        raise StepFailed(f"{by.namespace} reloaded its settings, but these are not the ones of the file here: {why}")
     return f"{len(alive)} instance{'' if len(alive) == 1 else 's'} obeyed"
 
 
-async def _obeyed(by: Present, id: str, wait: float) -> None:
-    """Raises ``Stopped`` where the order is refused, or not answered. One that has ended has nothing to obey."""
+async def _reload_instance(by: CurrentState, id: str, wait: float) -> None:
+    """Order instance ``id`` to reload; do nothing if it has ended. Raise ``StepFailed`` if it refuses or hangs."""
     key = encoded(by.keys.instance(id))
     seconds, micros = await by.registry.time()
-    order = encoded(f"{by.order} {seconds}.{micros:06}")
+    order = encoded(f"{by.reload_order} {seconds}.{micros:06}")
     until = time.monotonic() + wait
     alive = await _order(by.registry, instance=key, order=order)
     while alive:
@@ -79,20 +78,18 @@ async def _obeyed(by: Present, id: str, wait: float) -> None:
         alive, last, answered, refused = await read
         if answered == order:
             if refused:
-                raise Stopped(f"{by.namespace}:{id} refuses: {decoded(refused)}")
+                raise StepFailed(f"{by.namespace}:{id} refuses: {decoded(refused)}")
             return
         if last not in (order, None):
-            raise Stopped(f"somebody else has just given {by.namespace}:{id} another order: apply again")
+            raise StepFailed(f"another operator has just ordered {by.namespace}:{id} to reload: apply again")
         if time.monotonic() >= until:
-            why = "it hangs, or is of a version that cannot: restart it, and apply again"
-            raise Stopped(
-                f"{by.namespace}:{id} has not answered the order to read its settings within {wait:g} s: {why}"
-            )
-        await asyncio.sleep(LOOK)
+            why = "it hangs, or its version cannot reload: restart it, and apply again"
+            raise StepFailed(f"{by.namespace}:{id} has not answered the order to reload within {wait:g} s: {why}")
+        await asyncio.sleep(POLL_SECONDS)
 
 
 async def _move(step: Step, _: float) -> str:
-    """Where messages are tracked, those in flight are sent to the new list from now on, too."""
+    """Move all messages to the new list; redeliver tracked messages to it from now on, too."""
     assert step.list
     assert step.to
     redis, notes = step.by.redis, encoded(key_of(step.by.namespace))
@@ -110,24 +107,24 @@ async def _move(step: Step, _: float) -> str:
             noted=noted,
             settled=encoded(moved(present)),
             older=int(not is_moved(decoded(noted))),
-            most=MOST,
-            bytes=BYTES,
+            most=MAX_MOVED_MESSAGES,
+            bytes=MAX_MOVED_BYTES,
         )
         if result is None:
-            raise Stopped(f"somebody else has just moved {former}: apply again")
+            raise StepFailed(f"another operator has just moved {former}: apply again")
         count, left = result
         total += count
     return f"{total:,} moved"
 
 
-async def _redirect(writer: Present, former: str, present: str) -> None:
-    """All that are in flight or delayed at one instant: they go from one to the other."""
+async def _redirect(writer: CurrentState, former: str, present: str) -> None:
+    """Change the queue of all messages that are in flight or delayed at one instant from ``former`` to ``present``."""
     async with AtomicRead(writer.redis) as snapshot:
         for key in (writer.keys.deadlines, writer.keys.delayed):
             snapshot.zrange(encoded(key), 0, -1)
         ids = [decoded(id) for found in await snapshot.execute() for id in found]
-    for first in range(0, len(ids), BATCH):
-        records = [encoded(writer.keys.message(id)) for id in ids[first : first + BATCH]]
+    for first in range(0, len(ids), RECORDS_PER_CALL):
+        records = [encoded(writer.keys.message(id)) for id in ids[first : first + RECORDS_PER_CALL]]
         await _requeue(writer.redis, records=records, former=encoded(former), present=encoded(present))
 
 
@@ -136,17 +133,17 @@ async def _drain(step: Step, wait: float) -> str:
     until = time.monotonic() + wait
     while left := await _length(step):
         if time.monotonic() >= until:
-            raise Stopped(f"{step.list.key} holds {left:,} messages after {wait:g} s: does anybody take from it?")
-        await asyncio.sleep(LOOK)
-    await _forget(step)
+            raise StepFailed(f"{step.list.key} still holds {left:,} messages after {wait:g} s: is its reader running?")
+        await asyncio.sleep(POLL_SECONDS)
+    await _delete_note(step)
     return "empty"
 
 
 async def _empty(step: Step, _: float) -> str:
     assert step.list
     if held := await _length(step):
-        raise Stopped(f"{step.list.key} has got {held:,} messages meanwhile: apply again with --drain or --drop")
-    await _forget(step)
+        raise StepFailed(f"{step.list.key} received {held:,} messages meanwhile: apply again with --drain or --drop")
+    await _delete_note(step)
     return "empty"
 
 
@@ -158,7 +155,7 @@ async def _drop(step: Step, _: float) -> str:
     return f"{count:,} dropped"
 
 
-async def _fill(step: Step, _: float) -> str:
+async def _backfill_list(step: Step, _: float) -> str:
     assert step.list
     assert step.to
     keys, sizes, copied, count = step.by.keys, Sizes(), 0, 1
@@ -169,8 +166,8 @@ async def _fill(step: Step, _: float) -> str:
             target=encoded(step.to.key),
             taken=encoded(keys.metric("taken")),
             delivered=encoded(keys.metric("delivered")),
-            batch=BATCH,
-            bytes=BYTES,
+            batch=RECORDS_PER_CALL,
+            bytes=MAX_MOVED_BYTES,
             **sizes.named,
         )
         sizes.note(count, largest)
@@ -183,11 +180,11 @@ async def _length(step: Step) -> int:
     return await step.by.redis.llen(encoded(step.list.key))
 
 
-async def _forget(step: Step) -> None:
-    """The list is as it shall be: nothing is left to do."""
+async def _delete_note(step: Step) -> None:
+    """Delete the note of the step's list: nothing is left to do for it."""
     assert step.list
     await step.by.redis.execute_command("HDEL", encoded(key_of(step.by.namespace)), encoded(step.list.key))
 
 
-def _counters(writers: Iterable[Present], *names: str) -> list[bytes]:
+def _counters(writers: Iterable[CurrentState], *names: str) -> list[bytes]:
     return [encoded(writer.keys.metric(name)) for writer in writers for name in names]

@@ -1,4 +1,4 @@
-"""One namespace of a composition as it is on its servers, beside what its file wants."""
+"""The current state of a namespace: its live instances, registered lists and counters, and its desired shape."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -20,14 +20,14 @@ from penstock.inspect.namespace import instances
 from penstock.keys import Keys
 from penstock.metrics import number
 
-Shape = Mapping[str, Any]
-"""What a service has registered of itself, as ``topology.registered`` writes it."""
-MOVED: Final = ("in", "answers", "done", "out", "replies")
-"""Roles of lists whose messages are moved with a change of names; services see to what they have in hand."""
+RegisteredShape = Mapping[str, Any]
+"""The JSON that a service registers, as ``composition.live.registered.shape_json`` writes it."""
+MOVED_ROLES: Final = ("in", "answers", "done", "out", "replies")
+"""Roles of lists whose messages are moved after a rename; services move their pending lists themselves."""
 
 
-class Listed(NamedTuple):
-    """A list of a service, the role it has there and what the service does with it."""
+class ListUse(NamedTuple):
+    """A list of a service, its role, and how the service uses it."""
 
     key: str
     role: str
@@ -36,30 +36,30 @@ class Listed(NamedTuple):
 
 @dataclass(frozen=True)
 class Instance:
-    """A live one, and the last orders to read its settings anew that it has got and obeyed."""
+    """A live instance, and the last orders to reload its settings that it was given and has finished."""
 
     id: str
     started: float
     """Seconds since the epoch, rounded down."""
-    ordered: str
-    obeyed: str
+    reload_requested: str
+    reload_done: str
 
 
 @dataclass(frozen=True, eq=False)
-class Present:
-    """``redis`` is the server of the lists, ``registry`` the one of the registrations."""
+class CurrentState:
+    """A namespace as it runs; ``redis`` is the server of its lists, ``registry`` that of its registrations."""
 
     part: Part
     redis: "Redis"
     registry: "Redis"
-    shape: Shape | None
-    """What the service that started or reloaded last has registered; None where none that says so ever did."""
-    wanted: Shape
-    """What it would register by its file."""
+    shape: RegisteredShape | None
+    """The shape registered by the last start or reload; None if there is none that can be parsed."""
+    desired: RegisteredShape
+    """The shape that the service would register with the settings of its file."""
     instances: tuple[Instance, ...]
     notes: Mapping[str, str]
     owed: Mapping[str, int]
-    """Copies that the service has counted, by list, and of all messages ``count``."""
+    """Messages that the service has counted for each list; ``count`` for all of them."""
 
     @property
     def namespace(self) -> str:
@@ -74,35 +74,35 @@ class Present:
 
     @property
     def fans_out(self) -> bool:
-        """Whether the service may have any number of outputs, so that nobody knows which of them became which."""
+        """Return True if the service may have several outputs, so that a rename cannot be told from a new one."""
         return isinstance(getattr(self.part.settings, "out", None), list)
 
     @property
-    def before(self) -> set[Listed]:
+    def before(self) -> set[ListUse]:
         return _lists(self.shape) if self.shape else set()
 
     @property
-    def after(self) -> set[Listed]:
-        return _lists(self.wanted)
+    def after(self) -> set[ListUse]:
+        return _lists(self.desired)
 
     @property
-    def order(self) -> str:
-        """How an order of ours to work by this shape begins."""
-        text = json.dumps(self.wanted, sort_keys=True)
-        return f"apply {sha1(text.encode(), usedforsecurity=False).hexdigest()[:12]}"
+    def reload_order(self) -> str:
+        """Return the prefix of our orders to reload with the desired shape."""
+        sorted_json = json.dumps(self.desired, sort_keys=True)
+        return f"apply {sha1(sorted_json.encode(), usedforsecurity=False).hexdigest()[:12]}"
 
     @property
-    def disagrees(self) -> bool:
-        """Whether an order of ours was not answered yet, or has reached some instances but not others before it."""
-        ours = [one for one in self.instances if one.ordered.startswith(self.order)]
-        if any(one.ordered != one.obeyed for one in ours):
+    def reload_unfinished(self) -> bool:
+        """Return True if one of our orders is unanswered, or did not reach an instance that was running by then."""
+        ours = [one for one in self.instances if one.reload_requested.startswith(self.reload_order)]
+        if any(one.reload_requested != one.reload_done for one in ours):
             return True
-        first = min((float(one.obeyed.rpartition(" ")[2]) for one in ours), default=0)
+        first = min((float(one.reload_done.rpartition(" ")[2]) for one in ours), default=0)
         return any(one.started < first for one in self.instances if one not in ours)
 
 
-async def look(part: Part, redis: "Redis", registry: "Redis") -> Present:
-    """What there is of ``part``, which has a namespace. Raises ``WrongType``."""
+async def read_current(part: Part, redis: "Redis", registry: "Redis") -> CurrentState:
+    """Return the state of ``part``, which must have a namespace. Raise ``WrongType``, naming the key."""
     keys = Keys(str(part.namespace))
     calls = [("GET", keys.shape), ("HGETALL", key_of(keys.namespace)), ("HGETALL", keys.metric("taken"))]
     async with redis.pipeline(transaction=False) as wire:
@@ -113,20 +113,20 @@ async def look(part: Part, redis: "Redis", registry: "Redis") -> Present:
         if isinstance(reply, ResponseError):
             raise WrongType(f"{key}: {reply}")
     shape, notes, taken = replies
-    return Present(
+    return CurrentState(
         part,
         redis,
         registry,
-        _understood(shape),
+        _parse_shape(shape),
         json.loads(shape_json(part.settings)),
-        tuple([await _ordered(registry, keys, one) for one in await instances(redis, registry, keys)]),
+        tuple([await _read_reload(registry, keys, one) for one in await instances(redis, registry, keys)]),
         {decoded(name): decoded(note) for name, note in notes.items()},
         {decoded(name): int(number(count) or 0) for name, count in taken.items()},
     )
 
 
 async def lengths(redis: "Redis", keys: Iterable[str]) -> dict[str, int]:
-    """Messages in each list. Raises ``WrongType``, naming the key that is none."""
+    """Return the length of each list. Raise ``WrongType``, naming a key that is not a list."""
     names = list(keys)
     async with redis.pipeline(transaction=False) as wire:
         for name in names:
@@ -134,30 +134,30 @@ async def lengths(redis: "Redis", keys: Iterable[str]) -> dict[str, int]:
         replies = await wire.execute(raise_on_error=False) if names else []
     for name, reply in zip(names, replies, strict=True):
         if isinstance(reply, ResponseError):
-            raise WrongType(f"{name} is no list: {reply}; delete or rename it")
+            raise WrongType(f"{name} is not a list: {reply}; delete or rename it")
     return dict(zip(names, replies, strict=True))
 
 
-async def _ordered(registry: "Redis", keys: Keys, one: namespaces.Instance) -> Instance:
+async def _read_reload(registry: "Redis", keys: Keys, one: namespaces.Instance) -> Instance:
     read: Any = registry.hmget(encoded(keys.instance(one.id)), "reload", "reloaded")
-    ordered, obeyed = (decoded(value or b"") for value in await read)
-    return Instance(one.id, one.started or 0, ordered, obeyed)
+    reload_requested, reload_done = (decoded(value or b"") for value in await read)
+    return Instance(one.id, one.started or 0, reload_requested, reload_done)
 
 
-def _understood(reply: bytes | None) -> Shape | None:
-    """None for what another version may have written."""
+def _parse_shape(reply: bytes | None) -> RegisteredShape | None:
+    """Return the registered shape; None if there is none, or another version wrote what cannot be parsed."""
     try:
-        shape: Shape = json.loads(decoded(reply or b"null"))
+        shape: RegisteredShape = json.loads(decoded(reply or b"null"))
         _lists(shape), shape["service"], shape["watches"]
     except (ValueError, KeyError, TypeError):
         return None
     return shape
 
 
-def _lists(shape: Shape) -> set[Listed]:
-    """Those on the service's own server."""
+def _lists(shape: RegisteredShape) -> set[ListUse]:
+    """Return the lists of ``shape`` that are on the service's own server."""
     return {
-        Listed(end["key"], end["role"], end["use"])
+        ListUse(end["key"], end["role"], end["use"])
         for end in [*shape["ends"], *shape["watched"]]
-        if end["kind"] == "list" and end["role"] in MOVED and "server" not in end
+        if end["kind"] == "list" and end["role"] in MOVED_ROLES and "server" not in end
     }

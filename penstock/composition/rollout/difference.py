@@ -1,91 +1,91 @@
-"""Which lists are called otherwise, are no outputs any more, or are new ones: what runs, compared with its files."""
+"""Comparison of the running composition with its files: which lists are renamed, removed or new."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from penstock.composition.draw.sketch import gives_back
 from penstock.composition.model import Place, Topology, Use
-from penstock.composition.rollout.current import Listed, Present
+from penstock.composition.rollout.current import CurrentState, ListUse
 from penstock.composition.rollout.notes import REMOVED, target
-from penstock.composition.rollout.steps import Unclear, Wishes
+from penstock.composition.rollout.steps import InvalidOption, Options
 
 
 @dataclass(frozen=True)
 class Rename:
-    """``by`` has the note of it, or will have; ``note`` is empty where there is none yet."""
+    """A new name of a list; ``by`` keeps the note of it, and ``note`` is empty until that is written."""
 
     old: Place
     new: Place
-    by: Present
+    by: CurrentState
     note: str = ""
 
 
 @dataclass(frozen=True)
 class Removal:
-    """A list that a service reads or writes no more, and no other part either."""
+    """A list that no part reads, or writes, any more; ``by`` was the last."""
 
     list: Place
-    by: Present
+    by: CurrentState
     use: Use
 
 
 @dataclass
 class Difference:
     renames: dict[Place, Rename] = field(default_factory=dict)
-    """By the old place."""
+    """By the old name."""
     removals: dict[Place, Removal] = field(default_factory=dict)
-    added: list[tuple[Present, Place]] = field(default_factory=list)
-    """New lists of those who copy to several."""
-    stale: list[tuple[Present, str]] = field(default_factory=list)
-    """Notes of lists that the files name."""
+    added: list[tuple[CurrentState, Place]] = field(default_factory=list)
+    """New outputs of services that fan out."""
+    stale: list[tuple[CurrentState, str]] = field(default_factory=list)
+    """Notes of lists that the files name again."""
     sources: set[Place] = field(default_factory=set)
-    """Lists that others are back-filled from."""
+    """Lists that a back-fill copies from."""
 
     def places(self) -> set[Place]:
-        """Those whose lengths matter."""
+        """Return the lists whose lengths the plan needs."""
         renamed = {place for each in self.renames.values() for place in (each.old, each.new)}
         return renamed | set(self.removals) | self.sources
 
 
-def compare(topology: Topology, presents: Sequence[Present], wishes: Wishes) -> Difference:
-    """``presents`` are the parts of ``topology`` that have a namespace. Raises ``Unclear``."""
-    return _Comparison(topology, presents).found(wishes)
+def compare(topology: Topology, states: Sequence[CurrentState], options: Options) -> Difference:
+    """Compare ``topology`` with ``states``, one for each of its namespaces. Raise ``InvalidOption``."""
+    return _Comparison(topology, states).found(options)
 
 
 class _Comparison:
-    def __init__(self, topology: Topology, presents: Sequence[Present]) -> None:
-        self._topology, self._presents = topology, presents
+    def __init__(self, topology: Topology, states: Sequence[CurrentState]) -> None:
+        self._topology, self._states = topology, states
         self._found = Difference()
-        self._before = {(present.place(one.key), one.use) for present in presents for one in present.before}
+        self._before = {(state.place(one.key), one.use) for state in states for one in state.before}
 
-    def found(self, wishes: Wishes) -> Difference:
+    def found(self, options: Options) -> Difference:
         self._read_notes()
-        for old, new in wishes.renames.items():
-            self._wish(old, new)
-        for present in self._presents:
-            for role in sorted({one.role for one in present.before | present.after}):
-                self._compare(present, role)
-            self._found.sources |= {present.place(old) for old in wishes.backfills.values()}
-        for present, one in self._gone():
-            place = present.place(one.key)
+        for old, new in options.renames.items():
+            self._apply_rename(old, new)
+        for state in self._states:
+            for role in sorted({one.role for one in state.before | state.after}):
+                self._compare(state, role)
+            self._found.sources |= {state.place(old) for old in options.backfills.values()}
+        for state, one in self._gone():
+            place = state.place(one.key)
             if place not in self._found.renames and not self._is_used(place, one.use):
-                self._found.removals[place] = Removal(place, present, one.use)
+                self._found.removals[place] = Removal(place, state, one.use)
         return self._found
 
     def _read_notes(self) -> None:
-        for present in self._presents:
-            for key, note in present.notes.items():
-                place = present.place(key)
+        for state in self._states:
+            for key, note in state.notes.items():
+                place = state.place(key)
                 if any(self._is_used(place, use) for use in ("reads", "writes")):
-                    self._found.stale.append((present, key))
+                    self._found.stale.append((state, key))
                 elif (new := target(note)) is not None:
-                    self._found.renames[place] = Rename(place, present.place(new), present, note)
+                    self._found.renames[place] = Rename(place, state.place(new), state, note)
                 elif note == REMOVED:
-                    self._found.removals[place] = Removal(place, present, "writes")
+                    self._found.removals[place] = Removal(place, state, "writes")
         self._follow()
 
     def _follow(self) -> None:
-        """A list that was renamed twice goes to the last name."""
+        """Resolve chains: a list that was renamed twice goes to its last name."""
         renames = self._found.renames
         for old, rename in renames.items():
             new, seen = rename.new, {old}
@@ -94,38 +94,35 @@ class _Comparison:
                 new = renames[new].new
             renames[old] = Rename(old, new, rename.by, rename.note)
 
-    def _wish(self, old: str, new: str) -> None:
-        holders = [(present, one) for present, one in self._gone() if one.key == old]
-        for present, one in holders:
-            if not any(other.key == new and other.role == one.role for other in present.after - present.before):
-                names = ", ".join(
-                    sorted(other.key for other in present.after - present.before if other.role == one.role)
-                )
-                raise Unclear(f"{old} of {present.namespace} is not renamed {new}: new beside it are {names or 'none'}")
-            place = present.place(old)
-            self._found.renames.setdefault(place, Rename(place, present.place(new), present))
+    def _apply_rename(self, old: str, new: str) -> None:
+        holders = [(state, one) for state, one in self._gone() if one.key == old]
+        for state, one in holders:
+            if not any(other.key == new and other.role == one.role for other in state.after - state.before):
+                names = ", ".join(sorted(other.key for other in state.after - state.before if other.role == one.role))
+                found = f"{state.namespace} has no new list {new}; its new lists are {names or 'none'}"
+                raise InvalidOption(f"--rename {old}={new}: {found}")
+            place = state.place(old)
+            self._found.renames.setdefault(place, Rename(place, state.place(new), state))
         known = any(rename.old.key == old and rename.new.key == new for rename in self._found.renames.values())
         if not holders and not known:
-            gone = ", ".join(sorted({one.key for _, one in self._gone()}))
-            raise Unclear(
-                f"{old} is no list that the files take away: expected one of {gone or 'none, for there is none'}"
-            )
+            gone = ", ".join(sorted({one.key for _, one in self._gone()})) or "none"
+            raise InvalidOption(f"--rename {old}: the files do not remove this list; they remove {gone}")
 
-    def _compare(self, present: Present, role: str) -> None:
-        gone = {one for one in present.before - present.after if one.role == role}
-        new = {one for one in present.after - present.before if one.role == role}
-        if role == "out" and present.fans_out:
-            self._found.added += [(present, present.place(one.key)) for one in sorted(new)]
+    def _compare(self, state: CurrentState, role: str) -> None:
+        gone = {one for one in state.before - state.after if one.role == role}
+        new = {one for one in state.after - state.before if one.role == role}
+        if role == "out" and state.fans_out:
+            self._found.added += [(state, state.place(one.key)) for one in sorted(new)]
         elif len(gone) == len(new) == 1:
             (old,), (now,) = gone, new
-            place, other = present.place(old.key), present.place(now.key)
+            place, other = state.place(old.key), state.place(now.key)
             used = any(self._is_used(place, use) for use in ("reads", "writes"))
             if not used and (other, now.use) not in self._before:
-                self._found.renames.setdefault(place, Rename(place, other, present))
+                self._found.renames.setdefault(place, Rename(place, other, state))
 
-    def _gone(self) -> Iterator[tuple[Present, Listed]]:
-        return ((present, one) for present in self._presents for one in sorted(present.before - present.after))
+    def _gone(self) -> Iterator[tuple[CurrentState, ListUse]]:
+        return ((state, one) for state in self._states for one in sorted(state.before - state.after))
 
     def _is_used(self, place: Place, use: Use) -> bool:
-        """By a part of the files; a monitor just gives back."""
+        """Return True if a part of the files uses ``place`` so; a monitor, which redelivers, is no writer."""
         return any(use == "reads" or not gives_back(part) for part, _ in self._topology.at(place, use))

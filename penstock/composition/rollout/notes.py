@@ -1,7 +1,7 @@
-"""Notes on the server of lists that are no part of a composition any more: what a killed ``apply`` leaves to do.
+"""Notes of unfinished changes: which lists a killed ``apply`` has yet to move or remove.
 
-They lie in the hash ``<ns>:changes``, one a list: ``renamed NEW`` until what it holds has been moved, ``moved NEW``
-from then on, so that what still comes is moved, too; ``removed`` until it was found empty, or deleted.
+The hash ``<ns>:changes`` has one for each list: ``renamed NEW`` until its messages have been moved, ``moved NEW`` after
+that, so that late messages are moved, too; ``removed`` until the list was found empty, or deleted.
 """
 
 from typing import Final
@@ -12,7 +12,7 @@ REMOVED: Final = "removed"
 
 
 def key_of(namespace: str) -> str:
-    """The hash of the notes."""
+    """Return the key of the hash with the notes of ``namespace``."""
     return Keys(namespace).changes
 
 
@@ -25,7 +25,7 @@ def moved(name: str) -> str:
 
 
 def target(note: str) -> str | None:
-    """The new name; None of a list that has none."""
+    """Return the new name of the list; None if it was removed."""
     state, _, name = note.partition(" ")
     return name if state in ("renamed", "moved") else None
 

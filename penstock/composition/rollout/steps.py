@@ -1,4 +1,4 @@
-"""What would change between a running composition and its files, as steps; and the steps, done without loss."""
+"""The steps of a plan, and the options and errors of ``penstock plan`` and ``penstock apply``."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,68 +8,68 @@ from penstock.composition.model import Place
 from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
-    from penstock.composition.rollout.current import Present
+    from penstock.composition.rollout.current import CurrentState
 
 Kind = Literal["reload", "move", "drain", "drop", "empty", "backfill", "start", "restart"]
-BY_HAND: Final = ("start", "restart")
-"""Steps that are told and not done: no process is ours to start."""
+MANUAL_KINDS: Final = ("start", "restart")
+"""Steps that the operator must do: penstock starts no processes."""
 
 
-class Unclear(PenstockError):
-    """A wish does not fit what would change; the words say what was expected."""
+class InvalidOption(PenstockError):
+    """An option does not fit the changes; the message says what was expected."""
 
 
-class Stopped(PenstockError):
-    """A step could not be done; the words say why, and what to do."""
+class StepFailed(PenstockError):
+    """A step could not be done; the message says why, and what to do."""
 
 
 @dataclass(frozen=True)
-class Wishes:
-    """What the files cannot say."""
+class Options:
+    """What the operator wants that the files cannot say."""
 
     renames: Mapping[str, str] = field(default_factory=dict)
-    """The new name of a list by its old one, where an output was renamed among several."""
+    """New name by old name, for one of several outputs."""
     backfills: Mapping[str, str] = field(default_factory=dict)
-    """By new subscriber's list, that of another one, whose messages it gets, too."""
+    """By a new subscriber's list, the list whose messages are copied to it."""
     drain: bool = False
     """Wait until the lists of removed subscribers are empty."""
     drop: bool = False
-    """Delete what is in them."""
+    """Delete the messages in them."""
     reload: bool = False
-    """Have every service read its settings anew."""
+    """Have every service reload its settings."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """One change. ``by`` is the namespace that it belongs to, ``writers`` are those who fill ``list``."""
+    """One change of the namespace ``by``; ``writers`` are the services that fill ``list``."""
 
     kind: Kind
-    by: "Present"
-    words: str
+    by: "CurrentState"
+    description: str
     list: Place | None = None
     to: Place | None = None
-    """Where messages go."""
+    """The list that messages go to."""
     messages: int | None = None
-    """How many there are now."""
-    writers: "tuple[Present, ...]" = ()
+    """How many messages ``list`` holds now."""
+    writers: "tuple[CurrentState, ...]" = ()
     refused: str = ""
-    """Why it cannot be done, and what to do."""
+    """Why it cannot be done, and what to do; empty if it can."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Steps in order; ``notes`` are written before the first, so that whoever is killed can be followed by another."""
+    """Steps in order; ``notes`` are written before the first, so that a killed run can be continued."""
 
     steps: tuple[Step, ...]
-    notes: "tuple[tuple[Present, Mapping[str, str]], ...]" = ()
-    """By namespace, the note of each list that is to be called otherwise, or is to be no output any more."""
-    stale: "tuple[tuple[Present, str], ...]" = ()
-    """Lists whose notes mean nothing any more."""
+    notes: "tuple[tuple[CurrentState, Mapping[str, str]], ...]" = ()
+    """By namespace, the note of each list that is renamed or removed."""
+    stale: "tuple[tuple[CurrentState, str], ...]" = ()
+    """Lists whose notes are obsolete."""
 
     @property
     def refused(self) -> list[Step]:
         return [step for step in self.steps if step.refused]
 
     @property
-    def by_hand(self) -> list[Step]:
-        return [step for step in self.steps if step.kind in BY_HAND]
+    def manual(self) -> list[Step]:
+        return [step for step in self.steps if step.kind in MANUAL_KINDS]
