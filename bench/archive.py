@@ -44,7 +44,7 @@ def tell(redis: Any, many: int, *, keys: Keys = SHOP, entry: int = 1_000, first:
     with redis.pipeline(transaction=False) as wire:
         for start in range(first, first + many, entry):
             named = {"from": start, "many": min(entry, first + many - start), "history": 2**40}
-            wire.execute_command(*TELL.by_source(**keys.telling, at=begun + (start - first) // 100, **named))
+            wire.execute_command(*TELL.by_source(**keys.event_keys, at=begun + (start - first) // 100, **named))
             if len(wire) == 200:
                 wire.execute()
         wire.execute()

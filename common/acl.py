@@ -5,17 +5,17 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from penstock.acl import CONNECTING, Rights, of_script, require
+from penstock.acl import CONNECT_COMMANDS, Rights, check_rights, script_commands
 from penstock.connection import connect
 from penstock.keys import Keys, glob_escaped
-from penstock.raw_connection import Wire
+from penstock.raw_connection import RawConnection
 
 if TYPE_CHECKING:
     from common.settings.base import ServiceSettings
 
 HINT: Final = "penstock acl FILE prints the line that gives all of them"
 LUA: Final = Path(__file__).parent / "lua"
-REGISTERING: Final = CONNECTING | frozenset(
+REGISTERING: Final = CONNECT_COMMANDS | frozenset(
     {
         *("MULTI", "EXEC", "DISCARD", "EVAL", "EVALSHA", "EVAL_RO", "EVALSHA_RO", "INFO", "TIME"),
         *("HMGET", "HEXISTS", "LRANGE", "EXISTS"),
@@ -77,7 +77,7 @@ def _commands(settings: "ServiceSettings") -> frozenset[str]:
 
 def of(scripts: Iterable[Path]) -> frozenset[str]:
     """Return the commands that Lua ``scripts`` call."""
-    return frozenset[str]().union(*map(of_script, scripts))
+    return frozenset[str]().union(*map(script_commands, scripts))
 
 
 async def require_rights(settings: "ServiceSettings", names: Sequence[str]) -> None:
@@ -93,9 +93,9 @@ async def require_rights(settings: "ServiceSettings", names: Sequence[str]) -> N
 async def require_at(url: str, rights: Rights, probe: str, names: Sequence[str]) -> None:
     """As ``penstock.acl.require``, on a connection without a name: giving it one takes a right of its own."""
     redis = connect(url, name=None)
-    wire = Wire(redis)
+    wire = RawConnection(redis)
     try:
-        await require(wire, rights, probe, names, HINT)
+        await check_rights(wire, rights, probe, names, HINT)
     finally:
         await wire.close()
         await redis.aclose()

@@ -17,12 +17,12 @@ from common.in_flight import Counting
 from common.outage import Trouble, is_full
 from common.settings.base import ServiceSettings
 from common.transaction import Taken, Transaction
-from penstock.connection import SILENCE
+from penstock.connection import MAX_SILENCE
 from penstock.encoding import decoded
 from penstock.errors import WrongCall, WrongType
 from penstock.keys import Keys, pending_of
-from penstock.raw_connection import Command, Wire, pack
-from penstock.script import Script, ours
+from penstock.raw_connection import Command, RawConnection, pack
+from penstock.script import Script, translate_error
 
 S = TypeVar("S", bound=ServiceSettings)
 FULL: Final = 0.2
@@ -43,7 +43,7 @@ class Context(Generic[S]):
 
     settings: S
     redis: "Redis"
-    new_wire: Callable[[], Wire]
+    new_wire: Callable[[], RawConnection]
     log: FilteringBoundLogger
     trouble: Trouble
     durability: Durability
@@ -236,7 +236,7 @@ class Context(Generic[S]):
             executed = [*executed[:-1], *(executed[-1] if isinstance(executed[-1], list) else executed[-1:])]
         for reply in [*executed, *confirmations]:
             if isinstance(reply, ResponseError):
-                raise ours(reply)
+                raise translate_error(reply)
         if transaction.multi:
             executed = executed[count - 1 :]
         self.durability.check(confirmations)
@@ -288,7 +288,7 @@ class Context(Generic[S]):
             if not isinstance(reply, NoScriptError):
                 break
         if isinstance(reply, ResponseError):
-            raise ours(reply)
+            raise translate_error(reply)
         self._known.add(script.name)
         return reply
 
@@ -314,7 +314,7 @@ class Context(Generic[S]):
         """End the wait in ``take``, or the next one before it begins."""
         self._woken = True
         while self._waits and self._woken and self.wire.id is not None:
-            await self.wire.cut_if_silent(self.settings.longest_wait + SILENCE)
+            await self.wire.cut_if_silent(self.settings.longest_wait + MAX_SILENCE)
             await self.redis.execute_command("CLIENT", "UNBLOCK", self.wire.id)
             await asyncio.sleep(0.02)
         for other in self._beside.values():

@@ -20,7 +20,7 @@ from redis.exceptions import (
 from structlog.typing import FilteringBoundLogger
 
 from common.durability import NotDurable
-from penstock.connection import ELSEWHERE
+from penstock.connection import OTHER_SERVER
 from penstock.errors import Refused, WrongType
 
 PASSING: Final = (
@@ -129,4 +129,4 @@ def _kind(error: Exception) -> str:
     """The same for what is one reason: the words of a lost connection differ from one attempt to the next."""
     if isinstance(error, Refused | WrongType):
         return told(error)
-    return f"{ELSEWHERE if str(error).startswith(ELSEWHERE) else ''}{type(error).__name__}"
+    return f"{OTHER_SERVER if str(error).startswith(OTHER_SERVER) else ''}{type(error).__name__}"

@@ -27,11 +27,11 @@ from common.server import check_logins, check_server
 from common.settings.base import ServiceSettings
 from common.wrong_types import name_wrong_key
 from penstock.atomic import AtomicWrites
-from penstock.connection import ELSEWHERE, SILENCE, connect, follow, log_in_anew, return_home
+from penstock.connection import MAX_SILENCE, OTHER_SERVER, change_login, connect, follow, return_home
 from penstock.errors import Fenced, PenstockError, WrongType
 from penstock.keys import Keys
 from penstock.metrics import count
-from penstock.raw_connection import Wire
+from penstock.raw_connection import RawConnection
 
 S = TypeVar("S", bound=ServiceSettings)
 Run = Callable[[Context[S]], Awaitable[None]]
@@ -63,7 +63,7 @@ class Process(Generic[S]):
         """Whether the server has let us in, with this login."""
         self._name = name = f"penstock-{service}"
         self._redis = connect(settings.redis, name=name)
-        self._wires: list[Wire] = []
+        self._wires: list[RawConnection] = []
         elsewhere = settings.service_redis not in (None, settings.redis)
         self._registry_redis = connect(str(settings.service_redis), name=name) if elsewhere else self._redis
         self._keys = Keys(settings.redis_namespace) if settings.redis_namespace else None
@@ -77,8 +77,8 @@ class Process(Generic[S]):
         known = {"service": self._settings.service, "namespace": namespace, "id": id}
         return {name: value for name, value in known.items() if value}
 
-    def _new_wire(self) -> Wire:
-        self._wires.append(Wire.to(self._settings.redis, self._name))
+    def _new_wire(self) -> RawConnection:
+        self._wires.append(RawConnection.to(self._settings.redis, self._name))
         return self._wires[-1]
 
     @property
@@ -193,10 +193,10 @@ class Process(Generic[S]):
             for wire in self._wires:
                 await wire.close()
             for redis in self._clients:
-                await log_in_anew(redis, settings.redis)
+                await change_login(redis, settings.redis)
         registry = settings.service_redis
         if registry and registry != self._settings.service_redis and self._registry_redis is not self._redis:
-            await log_in_anew(self._registry_redis, registry)
+            await change_login(self._registry_redis, registry)
 
     async def _tell(self, order: str, refused: str) -> None:
         if self._membership:
@@ -273,7 +273,7 @@ class Process(Generic[S]):
 
     async def _cut_silent_wires(self) -> None:
         for wire in self._wires:
-            await wire.cut_if_silent(self._settings.longest_wait + SILENCE)
+            await wire.cut_if_silent(self._settings.longest_wait + MAX_SILENCE)
 
     async def _may_go_on(self, context: Context[S]) -> bool:
         await self._cut_silent_wires()
@@ -310,8 +310,8 @@ class Process(Generic[S]):
     async def _bear(self, error: Exception) -> None:
         """Wait, ever longer up to a second, where waiting mends it; raise it where it does not."""
         if isinstance(error, Fenced):
-            event = "fenced by the other server" if str(error).startswith(ELSEWHERE) else "lease lost"
-            self._log.warning(event, key=str(error).removeprefix(ELSEWHERE))
+            event = "fenced by the other server" if str(error).startswith(OTHER_SERVER) else "lease lost"
+            self._log.warning(event, key=str(error).removeprefix(OTHER_SERVER))
             return
         if not passes(error, was_in=self._was_in):
             raise error

@@ -9,7 +9,7 @@ from typing import Final
 from common.settings.redis_hash import Hash
 from common.settings.props import place_of, read_props
 from common.settings.redaction import shown
-from penstock.launch import become
+from penstock.launch import exec_module
 from penstock.errors import PenstockError, Problem, SettingsError
 from penstock.composition.files import module_of, service_of, services
 
@@ -38,7 +38,7 @@ def module(named: str) -> str:
 
 if __name__ == "__main__":
     try:
-        become(module(sys.argv[2]), sys.argv[1:])
+        exec_module(module(sys.argv[2]), sys.argv[1:])
     except PenstockError as error:
         print(error, file=sys.stderr)
         sys.exit(2 if isinstance(error, SettingsError) else 1)

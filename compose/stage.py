@@ -18,7 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 
 from compose.keyspace import Keyspace
 from penstock.composition.procfile import Composition, stoppable
-from penstock.connection import connect, masked
+from penstock.connection import connect, mask_password
 from penstock.errors import PenstockError
 from penstock.testing.server import EmbeddedServer
 
@@ -93,7 +93,7 @@ async def perform(
     """
     said: list[Any] = []
     environ = {name: value for name, value in os.environ.items() if not name.startswith(SETTINGS)}
-    print(f"{keyspace.name}: {directory / 'Procfile'} on {masked(url)}", file=sys.stderr)
+    print(f"{keyspace.name}: {directory / 'Procfile'} on {mask_password(url)}", file=sys.stderr)
     async with connect(url) as redis:
         for server in (redis, *beside):
             await keyspace.prepare(server)

@@ -11,15 +11,15 @@ from redis.exceptions import NoPermissionError, ResponseError
 
 from penstock.encoding import encoded
 from penstock.errors import Unsuitable
-from penstock.raw_connection import Command, Wire, pack
+from penstock.raw_connection import Command, RawConnection, pack
 from penstock.script import LUA, PART
 
-WORD: Final = re.compile(r"""['"]([A-Z][A-Z_]+)['"]""")
-FULL: Final = re.compile(r"^-- FLAGS allow-oom$", re.MULTILINE)
+COMMAND_WORD: Final = re.compile(r"""['"]([A-Z][A-Z_]+)['"]""")
+ALLOW_OOM: Final = re.compile(r"^-- FLAGS allow-oom$", re.MULTILINE)
 FIRST_WRITE: Final = frozenset({"EXISTS", "RENAMENX", "UNLINK"})
 """What the loader puts before a script that is flagged ``allow-oom``."""
 
-WORDS: Final[dict[str, tuple[bool, int]]] = {
+COMMANDS: Final[dict[str, tuple[bool, int]]] = {
     **dict.fromkeys(("DISCARD", "EXEC", "INFO", "MULTI", "PING", "TIME", "CLIENT|ID"), (False, 0)),
     **dict.fromkeys(("SCAN", "CLIENT|UNBLOCK", "CLIENT|SETNAME", "SCRIPT|LOAD"), (False, 1)),
     **dict.fromkeys(("CONFIG|GET", "CLIENT|LIST", "ECHO"), (False, 1)),
@@ -41,15 +41,15 @@ WORDS: Final[dict[str, tuple[bool, int]]] = {
     **dict.fromkeys(("PUBLISH", "SUBSCRIBE", "UNSUBSCRIBE"), (False, 1)),
 }
 """Every command that Penstock sends: whether a key comes first, and how many words it needs at least after that."""
-TWO_KEYS: Final = frozenset({"BLMOVE", "LMOVE", "RENAME", "RENAMENX"})
+TWO_KEY_COMMANDS: Final = frozenset({"BLMOVE", "LMOVE", "RENAME", "RENAMENX"})
 SUBCOMMANDS: Final = {"MEMORY": "MEMORY|USAGE"}
 """What scripts call of commands that have several."""
-CHANNEL: Final = frozenset({"PUBLISH", "SUBSCRIBE", "UNSUBSCRIBE"})
-TRANSACTION: Final = frozenset({"MULTI", "EXEC", "DISCARD"})
-OPTIONAL: Final = frozenset({"INFO", "CONFIG|GET", "EVAL_RO", "EVALSHA_RO"})
+CHANNEL_COMMANDS: Final = frozenset({"PUBLISH", "SUBSCRIBE", "UNSUBSCRIBE"})
+TRANSACTION_COMMANDS: Final = frozenset({"MULTI", "EXEC", "DISCARD"})
+OPTIONAL_COMMANDS: Final = frozenset({"INFO", "CONFIG|GET", "EVAL_RO", "EVALSHA_RO"})
 """Commands without which a service works: their lack is no error. Redis 6.2 does not know the last two."""
-CONNECTING: Final = frozenset({"CLIENT|SETNAME", "CLIENT|ID", "PING"})
-READING: Final = CONNECTING | frozenset(
+CONNECT_COMMANDS: Final = frozenset({"CLIENT|SETNAME", "CLIENT|ID", "PING"})
+READ_COMMANDS: Final = CONNECT_COMMANDS | frozenset(
     {
         *("ECHO", "EVAL", "EVALSHA", "EVAL_RO", "EVALSHA_RO", "INFO", "SCAN", "TIME", "TYPE", "EXISTS", "TTL", "PTTL"),
         *("GET", "STRLEN", "HGET", "HMGET", "HGETALL", "HVALS", "HLEN", "HEXISTS", "LLEN", "LINDEX", "LRANGE", "LPOS"),
@@ -57,13 +57,13 @@ READING: Final = CONNECTING | frozenset(
     }
 )
 """What ``penstock status``, ``audit``, ``explain``, ``trace``, ``dead`` and ``map --live`` send."""
-COUNTING: Final = CONNECTING | frozenset(
+METRICS_COMMANDS: Final = CONNECT_COMMANDS | frozenset(
     {"INFO", "SCAN", "TYPE", "TTL", "HGETALL", "HMGET", "HGET", "HLEN", "LLEN", "XLEN", "ZCARD"}
 )
 """What an exporter of metrics needs: counters and lengths, no message."""
 
 
-SPARKING: Final = CONNECTING | frozenset(
+SPARK_COMMANDS: Final = CONNECT_COMMANDS | frozenset(
     {
         *("ECHO", "EVAL", "EVALSHA", "EXISTS", "INFO", "SCAN", "TIME", "MULTI", "EXEC", "DISCARD"),
         *("EXPIRE", "HGET", "HGETALL", "HLEN", "HMGET", "HSET", "LLEN", "LPUSH", "LRANGE", "LTRIM"),
@@ -73,22 +73,22 @@ SPARKING: Final = CONNECTING | frozenset(
 """What the Python code of sources and sinks for PySpark sends."""
 
 
-def of_spark(key: str) -> "Rights":
+def spark_rights(key: str) -> "Rights":
     """Return what a PySpark program needs that reads or writes ``key``, a name or a glob-style pattern."""
     space, _, kind = key.rpartition(":")
     more = (f"{space}:policy", f"{space}:metrics:events") if kind == "events" else ()
     scripts = (LUA.parent / "spark" / "lua").glob("*.lua")
-    commands = SPARKING.union(*map(of_script, scripts))
-    return Rights(_needed((key, f"{key}:marks", f"{key}:spark*", "penstock:spark*", *more)), commands)
+    commands = SPARK_COMMANDS.union(*map(script_commands, scripts))
+    return Rights(_minimal((key, f"{key}:marks", f"{key}:spark*", "penstock:spark*", *more)), commands)
 
 
-def of_script(file: Path) -> frozenset[str]:
+def script_commands(file: Path) -> frozenset[str]:
     """Return the commands that the Lua script ``file`` calls, with those of its parts."""
     text = file.read_text()
-    found = {SUBCOMMANDS.get(word, word) for word in WORD.findall(text)} & WORDS.keys()
+    found = {SUBCOMMANDS.get(word, word) for word in COMMAND_WORD.findall(text)} & COMMANDS.keys()
     for part in PART.findall(text):
-        found |= of_script(LUA / "parts" / f"{part}.lua")
-    return frozenset(found | (FIRST_WRITE if FULL.search(text) else set()))
+        found |= script_commands(LUA / "parts" / f"{part}.lua")
+    return frozenset(found | (FIRST_WRITE if ALLOW_OOM.search(text) else set()))
 
 
 @dataclass(frozen=True)
@@ -101,17 +101,17 @@ class Rights:
 
     def __or__(self, other: "Rights") -> "Rights":
         keys, channels = self.keys + other.keys, self.channels + other.channels
-        return Rights(_needed(keys), self.commands | other.commands, _needed(channels))
+        return Rights(_minimal(keys), self.commands | other.commands, _minimal(channels))
 
     def line(self, user: str, password: str = "PASSWORD") -> str:
         """Return the command that gives ``user`` these rights and no others, for redis-cli."""
-        words = [f"~{pattern}" for pattern in _needed(self.keys)]
-        words += [f"&{pattern}" for pattern in _needed(self.channels)]
+        words = [f"~{pattern}" for pattern in _minimal(self.keys)]
+        words += [f"&{pattern}" for pattern in _minimal(self.channels)]
         words += [f"+{command.lower()}" for command in sorted(self.commands)]
         return " ".join(["ACL SETUSER", user, "reset on", f">{password}", *map(_quoted, words)])
 
 
-def _needed(patterns: Collection[str]) -> tuple[str, ...]:
+def _minimal(patterns: Collection[str]) -> tuple[str, ...]:
     """Return ``patterns`` sorted, without those that another one of them covers."""
     every = sorted(set(patterns))
     return tuple(one for one in every if not any(fnmatchcase(one, other) for other in every if other != one))
@@ -124,13 +124,13 @@ def _quoted(word: str) -> str:
     return '"' + re.sub(r'(["\\])', r"\\\1", word) + '"'
 
 
-async def require(wire: Wire, rights: Rights, probe: str, keys: Collection[str], hint: str) -> None:
+async def check_rights(wire: RawConnection, rights: Rights, probe: str, keys: Collection[str], hint: str) -> None:
     """Raise ``Unsuitable`` with all that the user of ``wire`` lacks of ``rights``; ``keys`` are names that it needs.
 
     Queue every command in a MULTI, where the server refuses what the user may not do, and discard it: nothing is done.
     ``probe`` is the key that they name. Other refusals (full, read-only, loading) are left to what comes next.
     """
-    commands = sorted(rights.commands - TRANSACTION - OPTIONAL)
+    commands = sorted(rights.commands - TRANSACTION_COMMANDS - OPTIONAL_COMMANDS)
     calls = [_call(command, probe, rights.channels) for command in commands]
     calls += [("EXISTS", encoded(key)) for key in keys]
     await wire.send(pack([("MULTI",)]))
@@ -150,9 +150,9 @@ async def require(wire: Wire, rights: Rights, probe: str, keys: Collection[str],
 
 def _call(command: str, key: str, channels: tuple[str, ...]) -> Command:
     """Return a call of ``command`` that a server takes for well-formed."""
-    with_key, more = WORDS[command]
+    with_key, more = COMMANDS[command]
     name, *sub = command.split("|")
-    if command in CHANNEL:
+    if command in CHANNEL_COMMANDS:
         return (name, encoded(channels[0] if channels else key), *["0"] * (command == "PUBLISH"))
-    keys = [encoded(key)] * (with_key + (command in TWO_KEYS))
+    keys = [encoded(key)] * (with_key + (command in TWO_KEY_COMMANDS))
     return (name, *sub, *keys, *["0"] * (more + with_key - len(keys)))

@@ -15,7 +15,7 @@ from redis.exceptions import NoPermissionError, NoScriptError, ResponseError
 from penstock.encoding import decoded
 from penstock.errors import TooMany
 from penstock.raw_connection import Command
-from penstock.script import LUA, Script, ours
+from penstock.script import LUA, Script, translate_error
 
 MAX_COMMANDS: Final = 5_000
 """Commands in one script. It blocks the server while it runs: about 5 ms for the lengths of this many lists."""
@@ -85,7 +85,7 @@ class AtomicWrites(_AtomicCommands):
 def _parsed(args: Any, options: Mapping[str, Any], reply: Any) -> Any:
     """Return ``reply`` as the client parses the reply of the same command sent alone."""
     if isinstance(reply, ResponseError):
-        error = ours(reply)
+        error = translate_error(reply)
         return error if error is not reply else ResponseError(f"{' '.join(map(decoded, args[:2]))}: {reply}")
     options = {name: value for name, value in options.items() if name != "keys"}  # for redis-py's cache
     callback = _callbacks.get(args[0])

@@ -12,17 +12,17 @@ from redis.asyncio.sentinel import SentinelConnectionPool
 from redis.backoff import NoBackoff
 from redis.exceptions import MovedError
 
-ELSEWHERE: Final = "the other server: "
+OTHER_SERVER: Final = "the other server: "
 """How a reason begins that is trouble with another server than that of the service's own lists."""
 
-SILENCE: Final = 10.0
+MAX_SILENCE: Final = 10.0
 """Seconds without a reply after which a connection counts as lost: a link that swallows packets."""
 
 
 def connect(
     url: str,
     *,
-    silence: float | None = SILENCE,
+    silence: float | None = MAX_SILENCE,
     name: str | None = "penstock",
     on_connect: ConnectCallbackT | None = None,
 ) -> "Redis":
@@ -38,7 +38,7 @@ def connect(
     """
     options: dict[str, Any] = {
         "socket_timeout": silence,
-        "socket_connect_timeout": SILENCE,
+        "socket_connect_timeout": MAX_SILENCE,
         "socket_keepalive": True,
         "retry": Retry(NoBackoff(), 0),
         "protocol": 2,
@@ -89,7 +89,7 @@ def _through_sentinel(url: str, options: dict[str, Any]) -> "Redis":
     tls = _tls(parts.query) if parts.scheme.startswith("rediss") else {}
     login = {"username": given.get("sentinel_username"), "password": given.get("sentinel_password")}
     theirs = {} if given.get("sentinel_ssl", "true").lower() in ("false", "no", "0") else tls
-    never_again = {"socket_timeout": SILENCE, "protocol": 2, "retry": options["retry"]}
+    never_again = {"socket_timeout": MAX_SILENCE, "protocol": 2, "retry": options["retry"]}
     sentinel = Sentinel(hosts_of(url, 26379), sentinel_kwargs=never_again | login | theirs)
     user, password = (unquote(part) if part else None for part in (parts.username, parts.password))
     credentials: dict[str, Any] = {"username": user, "password": password, "db": int(given.get("db", 0))}
@@ -171,7 +171,7 @@ async def _turn(pool: Any, host: str, port: int) -> None:
     await pool.disconnect(inuse_connections=False)
 
 
-async def log_in_anew(client: "Redis", url: str) -> None:
+async def change_login(client: "Redis", url: str) -> None:
     """Have ``client`` connect to ``url`` from now on, its server with another user or password; end what it has."""
     old = client.connection_pool
     pool = connect(url).connection_pool
@@ -181,7 +181,7 @@ async def log_in_anew(client: "Redis", url: str) -> None:
     await old.disconnect()
 
 
-def masked(url: str) -> str:
+def mask_password(url: str) -> str:
     """``url`` with its password as ``***``: what a log may show."""
     hidden = re.sub(r"(?<=://)([^/@:]*):.*@", r"\1:***@", url)
     return re.sub(r"(?i)(password=)[^&]*", r"\1***", hidden)

@@ -88,12 +88,12 @@ class Keys:
         return f"{escape(self.namespace)}:reply:*"
 
     @property
-    def telling(self) -> dict[str, str]:
+    def event_keys(self) -> dict[str, str]:
         """The keys of ``lua/parts/events.lua``."""
         return {"events": self.events, "events_written": self.metric("events"), "events_marks": self.event_marks}
 
     @property
-    def answering(self) -> dict[str, str]:
+    def answer_keys(self) -> dict[str, str]:
         """The keys of ``lua/parts/answers.lua``."""
         return {
             "answers": self.answers,

@@ -10,10 +10,10 @@ from redis.asyncio import Redis
 from redis.exceptions import ConnectionError, ResponseError
 from redis.exceptions import TimeoutError as Unanswered
 
-from penstock.connection import SILENCE, connect
+from penstock.connection import MAX_SILENCE, connect
 
 Word = bytes | str | int | float
-KEPT: Final = 4_096
+MAX_CACHED_LENGTH: Final = 4_096
 """Bytes of the longest words whose heads are kept."""
 
 
@@ -45,7 +45,7 @@ class _Heads(dict[int, bytes]):
 
     def __missing__(self, length: int) -> bytes:
         head = b"\r\n$%d\r\n" % length
-        if length < KEPT:
+        if length < MAX_CACHED_LENGTH:
             self[length] = head
         return head
 
@@ -85,7 +85,7 @@ def _one(word: Word) -> bytes:
     return b"$%d\r\n%b\r\n" % (len(encoded), encoded)
 
 
-class Wire:
+class RawConnection:
     """The one connection of ``redis``, held until ``close``, for whoever sends and reads in turn.
 
     A round trip costs about half of what it does through the client: no pool, no packing, no timer of its own. A link
@@ -100,13 +100,13 @@ class Wire:
         self._asked: float | None = None
 
     @classmethod
-    def to(cls, url: str, name: str) -> "Wire":
+    def to(cls, url: str, name: str) -> "RawConnection":
         """With a client of its own, that waits as long as it takes and shows as ``name`` in CLIENT LIST."""
-        wire: Wire
+        wire: RawConnection
 
         async def note_id(connection: Any) -> None:
             try:
-                async with asyncio.timeout(SILENCE):
+                async with asyncio.timeout(MAX_SILENCE):
                     await connection.on_connect()
                     await connection.send_command("CLIENT", "ID")
                     wire.id = await connection.read_response()

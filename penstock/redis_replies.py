@@ -9,9 +9,9 @@ from redis.exceptions import InvalidResponse, ResponseError
 
 from penstock.connection import connect
 
-ESCAPED: Final = {0x22: '\\"', 0x5C: "\\\\", 0x0A: "\\n", 0x0D: "\\r", 0x09: "\\t", 0x07: "\\a", 0x08: "\\b"}
+ESCAPES: Final = {0x22: '\\"', 0x5C: "\\\\", 0x0A: "\\n", 0x0D: "\\r", 0x09: "\\t", 0x07: "\\a", 0x08: "\\b"}
 
-TEXTUAL: Final = {
+TEXT_COMMANDS: Final = {
     "client": {"list", "info"},
     "cluster": {"nodes", "info"},
     "debug": {"htstats", "htstats-key", "client-eviction"},
@@ -54,7 +54,7 @@ class ExactReplies(_AsyncRESP2Parser):
         return [await self._read_response() for _ in range(int(rest))]
 
 
-async def call(url: str, words: Sequence[bytes]) -> Reply:
+async def send_command(url: str, words: Sequence[bytes]) -> Reply:
     """The reply to one command, however long it takes; an error reply is returned, not raised.
 
     None where SHUTDOWN ended the server.
@@ -75,12 +75,12 @@ async def call(url: str, words: Sequence[bytes]) -> Reply:
     return reply
 
 
-def terminal(reply: Reply, words: Sequence[bytes] = ()) -> bytes:
+def format_typed(reply: Reply, words: Sequence[bytes] = ()) -> bytes:
     """What redis-cli prints on a terminal, or with ``--no-raw``, for the reply to ``words``."""
     return _bare(reply) if _is_textual(words) else _typed(reply, "")
 
 
-def raw(reply: Reply, words: Sequence[bytes] = ()) -> bytes:
+def format_raw(reply: Reply, words: Sequence[bytes] = ()) -> bytes:
     """What redis-cli prints into a pipe or a file."""
     return _bare(reply) + (b"" if _is_textual(words) else b"\n")
 
@@ -91,7 +91,7 @@ def quoted(text: bytes) -> str:
 
 
 def _letter(byte: int) -> str:
-    return ESCAPED.get(byte) or (chr(byte) if 0x20 <= byte < 0x7F else f"\\x{byte:02x}")
+    return ESCAPES.get(byte) or (chr(byte) if 0x20 <= byte < 0x7F else f"\\x{byte:02x}")
 
 
 def _typed(reply: Reply, indent: str) -> bytes:
@@ -133,4 +133,4 @@ def _words(failure: Failure) -> bytes:
 
 def _is_textual(words: Sequence[bytes]) -> bool:
     command, *rest = [word.decode(errors="replace").lower() for word in words[:2]] or [""]
-    return command in {"info", "lolwut"} or (bool(rest) and rest[0] in TEXTUAL.get(command, ()))
+    return command in {"info", "lolwut"} or (bool(rest) and rest[0] in TEXT_COMMANDS.get(command, ()))

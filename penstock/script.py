@@ -38,7 +38,7 @@ FIRST_WRITE: Final = (
 DECLARATION: Final = re.compile(r"^-- (KEYS|ARGV) (\w+)(\?|\.\.\.)?(?: |$)")
 
 
-def ours(error: Exception) -> Exception:
+def translate_error(error: Exception) -> Exception:
     """The errors that our scripts return, as exceptions of ours; any other as it is."""
     word, _, text = str(error).partition(" ")
     kinds: dict[str, type[Exception]] = {"WRONGTYPE": WrongType, "FENCED": Fenced}
@@ -88,7 +88,7 @@ class Script:
         try:
             return await self._run(redis, named)
         except ResponseError as error:
-            raise ours(error) from None
+            raise translate_error(error) from None
 
     async def _run(self, redis: "Redis", named: dict[str, Any]) -> Any:
         try:

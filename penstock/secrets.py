@@ -9,9 +9,9 @@ from typing import Final
 
 from penstock.errors import PenstockError
 
-FILE: Final = "_FILE"
+FILE_SUFFIX: Final = "_FILE"
 """What a variable's name ends in that names a file with the value."""
-LARGEST: Final = 65_536
+MAX_SECRET_BYTES: Final = 65_536
 """Bytes of such a file."""
 
 
@@ -19,7 +19,7 @@ class NoSecret(PenstockError):
     """A value could not be had from where it was said to be; says why, and nothing of the value."""
 
 
-def content(file: str, largest: int) -> bytes:
+def read_at_most(file: str, largest: int) -> bytes:
     """Return what is in ``file``, at most ``largest + 1`` bytes. Raise ``OSError``; never wait for a writer."""
     with open(file, "rb", opener=_regular) as stream:
         return stream.read(largest + 1)
@@ -36,13 +36,13 @@ def _regular(name: str, flags: int) -> int:
     return number
 
 
-def in_file(file: str) -> str:
+def secret_in_file(file: str) -> str:
     """Return the text in ``file`` without the end of its last line. Raise ``NoSecret``."""
     place = "the file" if re.search(r"://|@", file) else file  # the value itself, given by mistake
     try:
-        found = content(file, LARGEST)
-        if len(found) > LARGEST:
-            raise NoSecret(f"{place} is longer than {LARGEST} bytes: expected one value")
+        found = read_at_most(file, MAX_SECRET_BYTES)
+        if len(found) > MAX_SECRET_BYTES:
+            raise NoSecret(f"{place} is longer than {MAX_SECRET_BYTES} bytes: expected one value")
         text = found.decode("utf-8-sig").rstrip("\r\n")
     except OSError as error:
         raise NoSecret(f"{place} cannot be read: {error.strerror}") from None
@@ -53,10 +53,10 @@ def in_file(file: str) -> str:
     return text
 
 
-def resolved(text: str, environ: Mapping[str, str]) -> str:
+def resolve_reference(text: str, environ: Mapping[str, str]) -> str:
     """Return ``text``, or what ``@FILE`` or ``env:NAME`` in its place refers to. Raise ``NoSecret``."""
     if text.startswith("@"):
-        return in_file(text[1:])
+        return secret_in_file(text[1:])
     if text.startswith("env:"):
         if value := environ.get(text[4:]):
             return value
@@ -71,7 +71,7 @@ def is_reference(text: str) -> bool:
 
 def without_files(environ: Mapping[str, str]) -> dict[str, str]:
     """Return ``environ`` without each ``X_FILE`` beside an ``X``, as after an option that has decided on ``X``."""
-    beside = {f"{name}{FILE}" for name, value in environ.items() if value}
+    beside = {f"{name}{FILE_SUFFIX}" for name, value in environ.items() if value}
     return {name: value for name, value in environ.items() if name not in beside}
 
 
@@ -80,8 +80,8 @@ def without_secrets(environ: Mapping[str, str]) -> dict[str, str]:
     a server with the file's name."""
     seen = {}
     for name, value in environ.items():
-        if name.endswith(f"REDIS{FILE}") and not os.path.isfile(value):  # noqa: PTH113
-            seen[name.removesuffix(FILE)] = f"redis://{value.rpartition('/')[2]}:6379/0"
+        if name.endswith(f"REDIS{FILE_SUFFIX}") and not os.path.isfile(value):  # noqa: PTH113
+            seen[name.removesuffix(FILE_SUFFIX)] = f"redis://{value.rpartition('/')[2]}:6379/0"
         else:
             seen[name] = value
     return seen

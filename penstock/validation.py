@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-KINDS: Final = {
+MESSAGES: Final = {
     "missing": "is missing",
     "extra_forbidden": "unknown property",
     "too_short": "is empty: expected one at least",
@@ -28,9 +28,9 @@ KINDS: Final = {
 }
 
 
-def expected(detail: Mapping[str, Any]) -> str:
+def describe_error(detail: Mapping[str, Any]) -> str:
     """Return what is wrong, from one of ``ValidationError.errors()``."""
-    words = KINDS.get(detail["type"])
+    words = MESSAGES.get(detail["type"])
     if words:
         return words.format(**detail.get("ctx", {}))
     return str(detail["msg"]).removeprefix("Value error, ").replace("Input should be", "expected")

@@ -4,10 +4,10 @@ from typing import Any, Final
 
 import yaml
 
-MOST: Final = 20_000
+MAX_VALUES: Final = 20_000
 """Values, and pairs that ``<<`` merges, of one document: reading more takes longer than a second."""
 
-WORDS: Final = (
+MESSAGES: Final = (
     ("' or ']'", "a [ is not closed, or a comma is missing"),
     ("' or '}'", "a { is not closed, or a comma is missing"),
     ("unexpected end of stream", "a quote is not closed"),
@@ -25,20 +25,20 @@ WORDS: Final = (
     ("chomping", "a value begins with | or >: put it in quotes"),
     ("for merging", "what << names has no properties to merge"),
     ("duplicate anchor", "an &name is given twice"),
-    ("too many values", f"more than {MOST:,} values: not a file of ours"),
+    ("too many values", f"more than {MAX_VALUES:,} values: not a file of ours"),
     ("too many pairs", "merges (<<) of merges multiply its properties: write them out"),
 )
 """What PyYAML says, and what we say in its place. PyYAML repeats parts of the text, where a password may stand."""
 
 
-class Bounded(yaml.SafeLoader):
+class BoundedLoader(yaml.SafeLoader):
     """Raises ``yaml.MarkedYAMLError`` before a document costs more than its author can have meant."""
 
     _values = _merged = 0
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         self._values += 1
-        if self._values > MOST:
+        if self._values > MAX_VALUES:
             raise yaml.composer.ComposerError(None, None, "too many values", self.get_mark())
         return super().compose_node(parent, index)
 
@@ -46,21 +46,21 @@ class Bounded(yaml.SafeLoader):
         """Each level of merges may multiply the pairs: count them before the next one."""
         super().flatten_mapping(node)
         self._merged += len(node.value)
-        if self._merged > MOST:
+        if self._merged > MAX_VALUES:
             raise yaml.constructor.ConstructorError(None, None, "too many pairs", node.start_mark)
 
 
-def load(text: str) -> Any:
+def load_yaml(text: str) -> Any:
     """Return the value of ``text``. Raise ``yaml.YAMLError``."""
-    return yaml.load(text, Loader=Bounded)
+    return yaml.load(text, Loader=BoundedLoader)
 
 
-def fault(error: yaml.YAMLError | UnicodeDecodeError) -> tuple[str, int | None]:
+def describe_yaml_error(error: yaml.YAMLError | UnicodeDecodeError) -> tuple[str, int | None]:
     """Return what is wrong, without a word of the text, and its line (from 1)."""
     if not isinstance(error, yaml.MarkedYAMLError):
         return "a control character, or an encoding other than UTF-8", None
     said = " ".join(filter(None, (error.context, error.problem)))
-    words = next((words for part, words in WORDS if part in said), "the text breaks off, or is of another format")
+    words = next((words for part, words in MESSAGES if part in said), "the text breaks off, or is of another format")
     begins_there = "not closed" in words or words.startswith("a line")
     mark = (error.context_mark if begins_there else None) or error.problem_mark
     return words, mark.line + 1 if mark else None

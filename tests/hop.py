@@ -20,7 +20,7 @@ from penstock.accounting.tracked import audit_tracked
 from penstock.encoding import decoded, encoded
 from penstock.errors import Stale
 from penstock.keys import Keys
-from penstock.raw_connection import Wire
+from penstock.raw_connection import RawConnection
 from penstock.script import Script
 from penstock.tracking.events import read_entries
 from penstock.tracking.policy import Policy
@@ -116,7 +116,7 @@ class Hop:
 
     def context(self, settings: Any, id: str) -> Halting:
         log = structlog.get_logger()
-        wires, durability = partial(Wire, self.redis), Durability("memory", 1)
+        wires, durability = partial(RawConnection, self.redis), Durability("memory", 1)
         context = Halting(settings, self.redis, wires, log, Trouble(log), durability, keys=self.keys, id=id)
         context.token = 1 if settings.ordered else None
         return context

@@ -15,7 +15,7 @@ from common.settings.urls import unverified, without_login
 from common.settings.validation import Rule, checked
 from penstock.acl import Rights
 from penstock.composition.model import End, Shape, Use
-from penstock.connection import masked
+from penstock.connection import mask_password
 from penstock.errors import Problem, SettingsError
 
 if TYPE_CHECKING:
@@ -259,4 +259,4 @@ class ServiceSettings(BaseSettings):
 
 
 def _masked(value: object) -> object:
-    return masked(value) if isinstance(value, str) and "://" in value else value
+    return mask_password(value) if isinstance(value, str) and "://" in value else value

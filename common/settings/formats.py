@@ -90,16 +90,16 @@ def javascript_text(text: str) -> tuple[object, Lines]:
 def yaml_text(text: str) -> tuple[object, Lines]:
     import yaml
 
-    from penstock.yaml_documents import Bounded, fault
+    from penstock.yaml_documents import BoundedLoader, describe_yaml_error
 
     try:
-        loader = Bounded(text)
+        loader = BoundedLoader(text)
         node = loader.get_single_node()
         pairs = _few(node.value) if isinstance(node, yaml.MappingNode) else []
         lines = [(str(name.value), name.start_mark.line + 1) for name, _ in pairs if name.value != "<<"]
         return loader.construct_document(node) if node else {}, lines
     except yaml.MarkedYAMLError as error:
-        words, line = fault(error)
+        words, line = describe_yaml_error(error)
         raise Unreadable(f"not YAML: {words}", line) from None
     except yaml.reader.ReaderError as error:
         raise Unreadable("not YAML: a control character", _line(text, error.position)) from None

@@ -18,7 +18,7 @@ from common.settings.formats import (
 )
 from common.settings.redaction import plain
 from penstock.errors import Problem, SettingsError
-from penstock.secrets import NoSecret, content, resolved
+from penstock.secrets import NoSecret, read_at_most, resolve_reference
 
 if TYPE_CHECKING:
     from common.settings.redis_hash import Hash
@@ -54,7 +54,7 @@ def place_of(text: str, environ: Mapping[str, str]) -> "Path | Hash":
     Raise ``SettingsError``.
     """
     try:
-        named = resolved(text, environ)
+        named = resolve_reference(text, environ)
         if "://" not in named:
             return Path(named)
         from common.settings.redis_hash import Hash
@@ -111,7 +111,7 @@ def line_of(text: str, property: str) -> int | None:
 
 def _text(file: Path) -> str:
     try:
-        found = content(str(file), LARGEST)
+        found = read_at_most(str(file), LARGEST)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else "not a file name"
         raise Unreadable(f"cannot be read: {reason}") from None

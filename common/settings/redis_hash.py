@@ -15,7 +15,7 @@ from redis.exceptions import TimeoutError as Unanswered
 from common.settings.formats import MOST, Unreadable
 from common.settings.redaction import plain
 from common.settings.urls import EXPECTED, server_url
-from penstock.connection import connect, follow, masked
+from penstock.connection import connect, follow, mask_password
 
 LARGEST: Final = 1024 * 1024
 """Bytes of all names and values; more is none of ours."""
@@ -56,7 +56,7 @@ class Hash:
 
     def __str__(self) -> str:
         """The same without a password, for messages."""
-        parts = urlsplit(masked(self.url))
+        parts = urlsplit(mask_password(self.url))
         if parts.scheme in ("redis", "rediss"):
             return parts._replace(path=f"{parts.path.rstrip('/') or '/0'}/{quote(self.key, safe=':')}").geturl()
         return parts._replace(query="&".join(filter(None, [parts.query, f"key={quote(self.key, safe=':')}"]))).geturl()

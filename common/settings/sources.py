@@ -13,7 +13,7 @@ from common.settings.fields import is_list
 from common.settings.props import Props, read_props
 from common.settings.redaction import nearest, plain, shown
 from penstock.errors import Problem, SettingsError
-from penstock.secrets import FILE, NoSecret, in_file
+from penstock.secrets import FILE_SUFFIX, NoSecret, secret_in_file
 
 if TYPE_CHECKING:
     from common.settings.redis_hash import Hash
@@ -122,7 +122,7 @@ class Names:
             one = Given(environ[variable], variable)
             if field := self._variables.get(variable):
                 found.add(field, self._parsed(field, one))
-            elif field := self._variables.get(variable.removesuffix(FILE)):
+            elif field := self._variables.get(variable.removesuffix(FILE_SUFFIX)):
                 self._from_file(field, variable, environ, found)
             else:
                 found.problems.append(one.problem(f"unknown variable{_hint(nearest(variable, self._variables))}"))
@@ -131,18 +131,18 @@ class Names:
                 continue
             if environ.get(variable):
                 found.given[field] = Given(environ[variable], variable)
-            if environ.get(variable + FILE):
-                self._from_file(field, variable + FILE, environ, found)
+            if environ.get(variable + FILE_SUFFIX):
+                self._from_file(field, variable + FILE_SUFFIX, environ, found)
         return found
 
     def _from_file(self, field: str, variable: str, environ: Mapping[str, str], found: Found) -> None:
         """Take what the file holds that ``variable`` names: ``MPUSH_REDIS_FILE`` is for ``MPUSH_REDIS``."""
-        one, plain_one = Given(environ[variable], variable), variable.removesuffix(FILE)
+        one, plain_one = Given(environ[variable], variable), variable.removesuffix(FILE_SUFFIX)
         if environ.get(plain_one):
             found.problems.append(one.problem(f"{plain_one} is set as well: expected one of them"))
             return
         try:
-            found.add(field, self._parsed(field, Given(in_file(environ[variable]), variable)))
+            found.add(field, self._parsed(field, Given(secret_in_file(environ[variable]), variable)))
         except NoSecret as error:
             found.problems.append(one.problem(str(error)))
             found.unread.add(field)
@@ -162,7 +162,7 @@ class Names:
         stronger = self.in_environment(environ).given
         for name, one in in_file.items():
             other = stronger.get(name)
-            if other and other.name.removesuffix(FILE) in FALLBACKS and other.value != one.value:
+            if other and other.name.removesuffix(FILE_SUFFIX) in FALLBACKS and other.value != one.value:
                 yield other, one
 
     def _prefixed(self, environ: Mapping[str, str]) -> Iterator[str]:

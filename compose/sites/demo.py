@@ -24,7 +24,7 @@ from compose.sites.show import show
 from compose.sites.site import Site, opened
 from compose.stage import Sight
 from penstock.composition.procfile import Composition
-from penstock.connection import masked
+from penstock.connection import mask_password
 
 HERE: Final = Path(__file__).parent
 ROWS: Final = (HERE.parent / "tracked/seattle-temps.csv").read_bytes().splitlines()[1:]
@@ -51,7 +51,7 @@ async def run(url: str, rows: Sequence[bytes], directory: Path = HERE) -> Outcom
             return await read_outcome(redis, sent, sites, statuses)
 
         for site in sites:
-            print(f"site {site.name}: {masked(site.url)}", file=sys.stderr)
+            print(f"site {site.name}: {mask_password(site.url)}", file=sys.stderr)
         return await stage.perform(
             url,
             directory,

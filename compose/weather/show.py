@@ -6,7 +6,7 @@ from rich.text import Text
 from compose.tables import conservation, content
 from compose.weather.keyspace import KEYS
 from compose.weather.outcome import Outcome
-from penstock.redis_replies import Reply, terminal
+from penstock.redis_replies import Reply, format_typed
 
 
 def show(outcome: Outcome, console: Console) -> None:
@@ -16,7 +16,7 @@ def show(outcome: Outcome, console: Console) -> None:
         console.print(conservation(outcome.audit))
     for name, fields in outcome.metrics.items():
         reply: list[Reply] = [word.encode() for pair in fields.items() for word in pair]
-        console.print(Text(f"redis> hgetall {KEYS.metric(name)}\n{terminal(reply).decode()}"), soft_wrap=True)
+        console.print(Text(f"redis> hgetall {KEYS.metric(name)}\n{format_typed(reply).decode()}"), soft_wrap=True)
     for difference in outcome.differences:
         console.print(Text(f"differs: {difference}", style="bold red"), soft_wrap=True)
     if not outcome.differences:

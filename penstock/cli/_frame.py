@@ -164,10 +164,10 @@ async def require_list(redis: "Redis", key: bytes, url: str | None = None) -> No
 def _explained(error: Exception, url: str, otherwise: str) -> str:
     from redis import exceptions
 
-    from penstock.connection import ELSEWHERE
+    from penstock.connection import OTHER_SERVER
 
     words = str(error).partition(" of pipeline caused error: ")
-    reason = shown((words[2] or words[0]).strip().rstrip(".").removeprefix(ELSEWHERE))
+    reason = shown((words[2] or words[0]).strip().rstrip(".").removeprefix(OTHER_SERVER))
     if isinstance(error, exceptions.AuthenticationError):
         return f"{url} refuses the login: {reason}; expected redis://USER:PASSWORD@HOST:PORT/DB"
     if isinstance(error, exceptions.BusyLoadingError):
@@ -196,7 +196,7 @@ def masked(url: str) -> str:
     """Return ``url`` as a terminal may show it, with its password as ``***``."""
     from penstock import connection
 
-    return shown(connection.masked(url))
+    return shown(connection.mask_password(url))
 
 
 def _listed(words: tuple[str, ...]) -> str:

@@ -6,7 +6,7 @@ import typer
 from typer.core import TyperGroup
 
 from penstock.cli._text import shown
-from penstock.validation import expected
+from penstock.validation import describe_error
 
 
 class Group(TyperGroup):
@@ -19,5 +19,5 @@ class Group(TyperGroup):
             details: list[dict[str, Any]] = getattr(error.__cause__, "errors", list)()
             if details:
                 found = f", found {shown(str(details[0]['input']))[:60]!r}"
-                error.message = f"{expected(details[0])}{found}"
+                error.message = f"{describe_error(details[0])}{found}"
             raise

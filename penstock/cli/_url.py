@@ -5,7 +5,7 @@ from typing import Final
 
 import typer
 
-from penstock.secrets import FILE, NoSecret, in_file, resolved
+from penstock.secrets import FILE_SUFFIX, NoSecret, resolve_reference, secret_in_file
 
 FORMS: Final = "A URL, @FILE that holds it, or env:NAME of a variable that does."
 
@@ -17,12 +17,12 @@ def located(ctx: typer.Context, param: typer.CallbackParam, value: str | None) -
     by_option = source and source.name == "COMMANDLINE" and param.opts[0].startswith("--")
     given_by = param.opts[0] if by_option else None
     try:
-        by_file = os.environ.get(f"{variable}{FILE}") if variable else None
+        by_file = os.environ.get(f"{variable}{FILE_SUFFIX}") if variable else None
         if by_file and source and source.name in ("ENVIRONMENT", "DEFAULT"):
             if source.name == "ENVIRONMENT":
-                raise typer.BadParameter(f"{variable} and {variable}{FILE} are both set: unset one of them")
-            given_by = f"{variable}{FILE}"
-            return in_file(by_file)
-        return None if value is None else resolved(value, os.environ)
+                raise typer.BadParameter(f"{variable} and {variable}{FILE_SUFFIX} are both set: unset one of them")
+            given_by = f"{variable}{FILE_SUFFIX}"
+            return secret_in_file(by_file)
+        return None if value is None else resolve_reference(value, os.environ)
     except NoSecret as error:
         raise typer.BadParameter(str(error), param_hint=given_by) from None

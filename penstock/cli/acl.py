@@ -72,10 +72,10 @@ async def _acl(path: Path | None, service: str | None, spark: Sequence[str], onl
 
 
 def _spark_user(keys: Sequence[str]) -> "Iterator[tuple[str, str, Rights]]":
-    from penstock.acl import of_spark
+    from penstock.acl import spark_rights
 
     if keys:
-        yield "the server of the PySpark programs", "pyspark", reduce(or_, map(of_spark, keys))
+        yield "the server of the PySpark programs", "pyspark", reduce(or_, map(spark_rights, keys))
 
 
 def _parts(path: Path, service: str | None) -> "tuple[Part, ...]":
@@ -104,7 +104,7 @@ def _parts(path: Path, service: str | None) -> "tuple[Part, ...]":
 
 def _users(parts: "tuple[Part, ...]") -> "Iterator[tuple[str, str, Rights]]":
     """Yield server, user and rights; two processes with the same user share a line."""
-    from penstock.acl import COUNTING, READING, Rights
+    from penstock.acl import METRICS_COMMANDS, READ_COMMANDS, Rights
 
     found: dict[tuple[str, str], Rights] = {}
     for part in parts:
@@ -117,8 +117,8 @@ def _users(parts: "tuple[Part, ...]") -> "Iterator[tuple[str, str, Rights]]":
         yield server, user, rights
     for server in dict.fromkeys(server for server, _ in found):
         keys = tuple(key for (where, _), rights in found.items() if where == server for key in rights.keys)
-        yield server, "status", Rights(keys, READING)
-        yield server, "metrics", Rights(keys, COUNTING)
+        yield server, "status", Rights(keys, READ_COMMANDS)
+        yield server, "metrics", Rights(keys, METRICS_COMMANDS)
 
 
 def _server(url: str) -> str:

@@ -39,14 +39,14 @@ async def _redis(url: str, words: list[bytes], raw: bool | None, as_json: bool) 
 
     async with connected(url):
         pass  # a server that is away is told in our words
-    reply = await rediscli.call(url, words)
+    reply = await rediscli.send_command(url, words)
     if reply is None and words[0].lower() == b"shutdown":
         return 0
     if as_json:
         print_json(_plain(reply))
     else:
         bare = not (sys.stdout.isatty() or "FAKETTY" in os.environ) if raw is None else raw
-        sys.stdout.buffer.write((rediscli.raw if bare else rediscli.terminal)(reply, words))
+        sys.stdout.buffer.write((rediscli.format_raw if bare else rediscli.format_typed)(reply, words))
         sys.stdout.buffer.flush()
     return int(isinstance(reply, rediscli.Failure))
 

@@ -32,10 +32,10 @@ def run(
 
 async def _start(file: str, service: str | None, more: list[str]) -> int:
     from penstock.composition.files import module_of, service_of, services
-    from penstock.launch import ANY, become
+    from penstock.launch import START_MODULE, exec_module
     from penstock.secrets import is_reference
 
     if service is not None and service not in services():
         raise Misused(f"no service is called {service!r}: expected one of {', '.join(sorted(services()))}")
     name = service or (None if is_reference(file) else service_of(Path(file)))
-    become(module_of(name) if name else ANY, ["--props", file, *more])
+    exec_module(module_of(name) if name else START_MODULE, ["--props", file, *more])

@@ -70,7 +70,7 @@ def source(namespace: str, id: str, seconds: float) -> str:
 
     keys = Keys(namespace)
     record, xid = keys.message(id), keys.xid("XID")
-    named = {**keys.telling, "record": record, "deadlines": keys.deadlines, "policy": keys.policy}
+    named = {**keys.event_keys, "record": record, "deadlines": keys.deadlines, "policy": keys.policy}
     named |= {"touched": keys.metric("touched"), "xid": xid}
     names = list(named.values())
     _, text, *_ = touch_script.by_source(**named, id=id, seconds=seconds, attempt="")

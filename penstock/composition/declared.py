@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Val
 from penstock import yaml_documents
 from penstock.composition.model import ID_HERE, Chaos, Promise
 from penstock.errors import Problem
-from penstock.validation import expected
+from penstock.validation import describe_error
 
 DECLARED: Final = "composition.yaml"
 
@@ -85,10 +85,10 @@ def read_declared(file: Path, problems: list[Problem]) -> Declared:
     if not file.is_file():
         return Declared()
     try:
-        node = yaml.compose(file.read_text(), Loader=yaml_documents.Bounded)
-        content = yaml_documents.load(file.read_text()) or {}
+        node = yaml.compose(file.read_text(), Loader=yaml_documents.BoundedLoader)
+        content = yaml_documents.load_yaml(file.read_text()) or {}
     except yaml.YAMLError as error:
-        words, line = yaml_documents.fault(error)
+        words, line = yaml_documents.describe_yaml_error(error)
         problems.append(Problem(f"not YAML: {words}", str(file), line))
         return Declared(str(file))
     try:
@@ -96,7 +96,7 @@ def read_declared(file: Path, problems: list[Problem]) -> Declared:
     except ValidationError as error:
         for detail in error.errors(include_url=False):
             line = line_of(node, detail["loc"])
-            problems.append(Problem(expected(detail), str(file), line, ".".join(map(str, detail["loc"])) or None))
+            problems.append(Problem(describe_error(detail), str(file), line, ".".join(map(str, detail["loc"])) or None))
         return Declared(str(file))
     asked = read.chaos
     chaos = Chaos(asked.message, tuple(asked.into), tuple(asked.out), asked.promise, tuple(asked.without))

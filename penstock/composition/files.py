@@ -192,11 +192,11 @@ def _expanded(part: re.Match[str]) -> str:
 
 def _of_containers(file: Path, problems: list[Problem]) -> Iterator[Process]:
     try:
-        content = yaml_documents.load(file.read_text())
+        content = yaml_documents.load_yaml(file.read_text())
         found: dict[str, Any] = content["services"]
         found.items()
     except yaml.YAMLError as error:
-        reason, line = yaml_documents.fault(error)
+        reason, line = yaml_documents.describe_yaml_error(error)
         problems.append(Problem(f"not YAML: {reason}", str(file), line))
         return
     except (KeyError, TypeError, AttributeError) as error:

@@ -9,10 +9,10 @@ from redis.backoff import ExponentialBackoff
 from redis.exceptions import ConnectionError, NoScriptError, ResponseError, TimeoutError
 from redis.retry import Retry
 
-from penstock.connection import SILENCE, masked
+from penstock.connection import MAX_SILENCE, mask_password
 from penstock.errors import WrongOption
 from penstock.raw_connection import Command, pack
-from penstock.script import Script, ours
+from penstock.script import Script, translate_error
 
 LUA: Final = Path(__file__).parent / "lua"
 RETRIES: Final = 6
@@ -67,7 +67,7 @@ class Options:
         try:
             connect(url).close()
         except ValueError as error:
-            raise self.wrong("url", f"{masked(url)!r}: {error}") from None
+            raise self.wrong("url", f"{mask_password(url)!r}: {error}") from None
         return url
 
 
@@ -100,7 +100,7 @@ def connect(url: str, *, name: str = "penstock-spark") -> "Redis":
     """
     again = Retry(ExponentialBackoff(cap=1, base=0.05), RETRIES, (ConnectionError, TimeoutError))
     client = Redis.from_url(
-        url, protocol=2, client_name=name, socket_timeout=SILENCE, socket_connect_timeout=SILENCE, retry=again
+        url, protocol=2, client_name=name, socket_timeout=MAX_SILENCE, socket_connect_timeout=MAX_SILENCE, retry=again
     )
     for command in ("XRANGE", "XREVRANGE"):  # entries as the server has them
         client.response_callbacks.pop(command)
@@ -120,7 +120,7 @@ def run(redis: "Redis", script: Script, /, **named: Any) -> Any:
         except NoScriptError:
             return redis.execute_command(*script.by_source(**named))
     except ResponseError as error:
-        raise ours(error) from None
+        raise translate_error(error) from None
 
 
 def exchange(redis: "Redis", commands: Sequence[Command]) -> list[Any]:

@@ -47,7 +47,7 @@ async def touch(redis: "Redis", keys: Keys, id: str, seconds: float | None = Non
         record=record,
         deadlines=encoded(keys.deadlines),
         policy=encoded(keys.policy),
-        **{name: encoded(key) for name, key in keys.telling.items()},
+        **{name: encoded(key) for name, key in keys.event_keys.items()},
         touched=encoded(keys.metric("touched")),
         xid=None if xid is None else encoded(keys.xid(decoded(xid))),
         id=id,

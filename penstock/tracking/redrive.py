@@ -77,7 +77,7 @@ async def _named(redis: "Redis", keys: Keys, metric: str) -> dict[str, Any]:
     return {
         "dead": encoded(keys.dead),
         metric: encoded(keys.metric(metric)),
-        **{name: encoded(key) for name, key in keys.telling.items()},
+        **{name: encoded(key) for name, key in keys.event_keys.items()},
         "mark": secrets.token_hex(16),
         "history": policy.history if policy else 0,
     }

@@ -15,7 +15,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from redis.asyncio import Redis
 
-from penstock.connection import masked
+from penstock.connection import mask_password
 from penstock.encoding import decoded, encoded
 from penstock.errors import Fenced
 from penstock.script import LUA, Script
@@ -47,7 +47,7 @@ class Move(Shovel):
     def __init__(self, here: "Redis", source: bytes, there: "Redis", out: str, url: str) -> None:
         """``url`` is that of ``there``."""
         super().__init__(here, source, there, out)
-        self._to = f"{masked(url)} {out}"
+        self._to = f"{mask_password(url)} {out}"
         self.pending = source + b":shovel:" + sha1(encoded(f"{place(url)} {out}")).hexdigest()[:12].encode()
         self.state = self.pending + b":sequence"
         self._seen = Sizes()

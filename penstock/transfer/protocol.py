@@ -15,10 +15,10 @@ from typing import Any, Final, NamedTuple, Protocol
 from redis.asyncio import Redis
 from redis.exceptions import AuthenticationError, ConnectionError, RedisError, ResponseError, TimeoutError
 
-from penstock.connection import ELSEWHERE
+from penstock.connection import OTHER_SERVER
 from penstock.errors import Fenced, Refused, TargetLost, WrongType
-from penstock.raw_connection import Command, Packed, Wire, pack
-from penstock.script import LUA, Script, ours
+from penstock.raw_connection import Command, Packed, RawConnection, pack
+from penstock.script import LUA, Script, translate_error
 
 next_messages, settle, _arrive, _meet = (
     Script.read(LUA / f"{verb}.lua") for verb in ("next", "settle", "arrive", "meet")
@@ -99,7 +99,7 @@ def digest_of(messages: Packed) -> bytes:
 class Target:
     """The list ``out`` of the other server, and the ledger of what arrived there from one source."""
 
-    def __init__(self, wire: Wire, out: str, source: str, token: int) -> None:
+    def __init__(self, wire: RawConnection, out: str, source: str, token: int) -> None:
         self._wire, self._out, self._ledger = wire, out, f"{out}:from:{source}"
         self._door = f"{self._ledger}:door"
         self._named: dict[str, Any] = {"out": out, "ledger": self._ledger, "token": token}
@@ -155,18 +155,18 @@ class Target:
 
 def _checked(reply: Any) -> Any:
     if isinstance(reply, ResponseError):
-        error = ours(reply)
+        error = translate_error(reply)
         if isinstance(error, Fenced):
-            raise Fenced(f"{ELSEWHERE}{error}")
-        raise Refused(f"{ELSEWHERE}{error}") if isinstance(error, WrongType) else error
+            raise Fenced(f"{OTHER_SERVER}{error}")
+        raise Refused(f"{OTHER_SERVER}{error}") if isinstance(error, WrongType) else error
     return reply
 
 
 def refused(error: RedisError) -> Exception:
     """What the other server says, and trouble with the connection to it, told as such; that stays of its type."""
     if isinstance(error, ResponseError | AuthenticationError):
-        return Refused(f"{ELSEWHERE}{IN_SCRIPT.sub('', str(error))}")
-    return type(error)(f"{ELSEWHERE}{error}") if isinstance(error, ConnectionError | TimeoutError) else error
+        return Refused(f"{OTHER_SERVER}{IN_SCRIPT.sub('', str(error))}")
+    return type(error)(f"{OTHER_SERVER}{error}") if isinstance(error, ConnectionError | TimeoutError) else error
 
 
 async def catch_up(source: Source, arrived: Arrived, settled: int, prepare: Prepare = unchanged) -> int | None:

@@ -13,7 +13,7 @@ from redis.exceptions import AuthenticationError, ConnectionError, RedisError, T
 
 from penstock.encoding import decoded, encoded
 from penstock.errors import PenstockError, Refused, TargetLost
-from penstock.raw_connection import Wire
+from penstock.raw_connection import RawConnection
 from penstock.tracking.backoff import Backoff
 from penstock.transfer.engine import Batch, Transfer
 from penstock.transfer.protocol import Dead, Target, catch_up, largest_message
@@ -89,7 +89,7 @@ class Shovel(ABC):
 
     def __init__(self, here: "Redis", source: bytes, there: "Redis", out: str) -> None:
         self._here, self._source, self._there, self._out = here, source, there, out
-        self._wire = Wire(there)
+        self._wire = RawConnection(there)
         self._ledger = b""
         self._largest = 0
         self._begun: int | None = None

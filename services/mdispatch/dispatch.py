@@ -75,7 +75,7 @@ class Dispatch:
             "pushed": keys.pushed,
             "looks": keys.looks,
             "delayed": keys.delayed,
-            **keys.telling,
+            **keys.event_keys,
             "lease": keys.lease if settings.ordered else None,
             **counters(keys),
             **{name: keys.metric(name) for name in ("delivered", "registered", "untracked", "dead")},

@@ -44,7 +44,7 @@ class Answers:
         now = seconds + micros / 1e6
         due: list[Any] = [name for name, score in lists[:batch] if score <= now]
         if due:
-            await self._context.run(_end, lists=due, **keys.answering)
+            await self._context.run(_end, lists=due, **keys.answer_keys)
         if len(due) == batch:
             return 0.0
         following: list[float] = [score for _, score in lists[len(due) :]]

@@ -15,7 +15,7 @@ from penstock.inspect.link import LinkState, link_state
 from penstock.inspect.namespace import Instance, instances
 from penstock.keys import Keys
 from penstock.metrics import number
-from penstock.script import ours
+from penstock.script import translate_error
 
 METRICS: Final = (
     *("taken", "missing", "delivered", "dropped", "registered", "untracked", "done", "done:late", "done:unknown"),
@@ -153,7 +153,7 @@ async def _replies(pipeline: "Pipeline") -> list[Any]:
     """None stands for the reply of a key of the wrong type: the rest is worth reading all the same."""
     replies = await pipeline.execute(raise_on_error=False)
     for reply in replies:
-        if isinstance(reply, Exception) and not isinstance(ours(reply), WrongType):
+        if isinstance(reply, Exception) and not isinstance(translate_error(reply), WrongType):
             raise reply
     return [None if isinstance(reply, Exception) else reply for reply in replies]
 

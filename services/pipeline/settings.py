@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Strict
 from common.settings.base import ServiceSettings, renewal_is_in_time
 from common.settings.fields import YEAR, Name, Whole, setting
 from common.settings.validation import Rule
-from penstock.acl import SPARKING
+from penstock.acl import SPARK_COMMANDS
 from penstock.composition.model import Shape
 from penstock.keys import Keys
 from penstock.spark.masking import checked
@@ -39,7 +39,7 @@ class Settings(ServiceSettings):
         masks_need_payloads,
     )
 
-    sends: ClassVar[frozenset[str]] = SPARKING
+    sends: ClassVar[frozenset[str]] = SPARK_COMMANDS
 
     watch: Annotated[list[Name], Strict(), MinLen(1)] = setting(
         "list of names", "The namespaces whose events are archived; a name may be a pattern, e.g. shop:*."

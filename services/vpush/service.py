@@ -10,9 +10,9 @@ from common.acl import require_at
 from common.context import Context
 from common.outage import first_of, told
 from common.server import check_server
-from penstock.connection import ELSEWHERE, connect
+from penstock.connection import OTHER_SERVER, connect
 from penstock.errors import Refused, TargetLost, Unsuitable
-from penstock.raw_connection import Wire
+from penstock.raw_connection import RawConnection
 from penstock.transfer.engine import Batch, Transfer
 from penstock.transfer.protocol import Target, catch_up, largest_message, refused
 from services.vpush.encoding import Preparation
@@ -38,7 +38,7 @@ async def run(context: Context[Settings]) -> None:
 async def _send(context: Context[Settings], link: Link) -> None:
     """Agree with the other server on what has arrived, then send all that follows, until the run shall end."""
     settings = context.settings
-    there = Wire(connect(settings.out_redis, silence=settings.link_timeout, name="penstock-vpush"))
+    there = RawConnection(connect(settings.out_redis, silence=settings.link_timeout, name="penstock-vpush"))
     try:
         prepare = Preparation(settings, await _largest(context, there))
         here = Here(context)
@@ -67,7 +67,7 @@ async def _send(context: Context[Settings], link: Link) -> None:
         await there.redis.aclose()
 
 
-async def _largest(context: Context[Settings], there: Wire) -> int:
+async def _largest(context: Context[Settings], there: RawConnection) -> int:
     """Bytes of the largest message that the other server takes, once it is fit for ours; as usual if we may not ask."""
     try:
         if not context.trouble.failures:
@@ -85,10 +85,12 @@ async def _require_rights(settings: Settings) -> None:
     try:
         await require_at(url, settings.rights()[url], f"{out}:from:rights", [out])
     except Unsuitable as error:
-        raise Refused(f"{ELSEWHERE}{error}") from None
+        raise Refused(f"{OTHER_SERVER}{error}") from None
 
 
-async def _agree(context: Context[Settings], here: Here, there: Wire, prepare: Preparation) -> tuple[Target, int]:
+async def _agree(
+    context: Context[Settings], here: Here, there: RawConnection, prepare: Preparation
+) -> tuple[Target, int]:
     """Be the one whose messages count there; and the number of the last message that is settled."""
     while True:
         source, settled = await here.known()

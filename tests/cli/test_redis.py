@@ -10,7 +10,7 @@ import sys
 import pytest
 from redis.asyncio import Redis
 
-from penstock.redis_replies import Failure, Reply, Status, call, quoted, raw, terminal
+from penstock.redis_replies import Failure, Reply, Status, format_raw, format_typed, quoted, send_command
 from penstock.testing.server import EmbeddedServer
 from tests.commandline import PATIENCE, penstock, until
 
@@ -75,8 +75,8 @@ async def test_every_reply_is_printed_as_redis_cli_prints_it(filled: int, redis:
             subprocess.run, words, capture_output=True, stdin=subprocess.DEVNULL, timeout=PATIENCE
         )
         await redis.delete("list", "counter", "stream")
-        reply = await call(f"redis://127.0.0.1:{filled}/0", encoded := [word.encode() for word in command])
-        ours = (terminal if mode == ["--no-raw"] else raw)(reply, encoded)
+        reply = await send_command(f"redis://127.0.0.1:{filled}/0", encoded := [word.encode() for word in command])
+        ours = (format_typed if mode == ["--no-raw"] else format_raw)(reply, encoded)
         assert ours == theirs.stdout, command
 
 
@@ -142,7 +142,7 @@ async def test_a_command_is_needed(filled: int) -> None:
 
 
 async def test_a_blocking_command_waits(filled: int, redis: Redis) -> None:
-    asking = asyncio.create_task(call(f"redis://127.0.0.1:{filled}/0", [b"BLPOP", b"later", b"0"]))
+    asking = asyncio.create_task(send_command(f"redis://127.0.0.1:{filled}/0", [b"BLPOP", b"later", b"0"]))
     await until(lambda: waiting(redis))
     await redis.lpush("later", "x")
     assert await asyncio.wait_for(asking, PATIENCE) == [b"later", b"x"]
@@ -154,7 +154,7 @@ async def waiting(redis: Redis) -> bool:
 
 async def test_shutdown_is_no_error() -> None:
     with EmbeddedServer() as server:
-        assert await call(server.url, [b"SHUTDOWN", b"NOSAVE"]) is None
+        assert await send_command(server.url, [b"SHUTDOWN", b"NOSAVE"]) is None
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ async def test_shutdown_is_no_error() -> None:
     ],
 )
 def test_each_type_has_its_form(reply: Reply, printed: bytes) -> None:
-    assert terminal(reply) == printed
+    assert format_typed(reply) == printed
 
 
 def test_what_is_not_printable_is_escaped() -> None:

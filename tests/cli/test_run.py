@@ -140,24 +140,24 @@ def test_a_service_of_another_distribution_is_found_by_its_entry_point(tmp_path:
 def test_packages_that_another_distribution_has_installed_over_ours_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    launch.require_ours()
+    launch.require_own_packages()
     monkeypatch.setattr(launch, "ROOT", tmp_path)
     with pytest.raises(PenstockError, match="the package `common` of Penstock is missing in"):
-        launch.require_ours()
+        launch.require_own_packages()
     (tmp_path / "acme-1.2.dist-info").mkdir()
     (tmp_path / "acme-1.2.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.2\n")
     (tmp_path / "acme-1.2.dist-info" / "RECORD").write_text("acme/__init__.py,,\ncommon/logs.py,,\n")
     with pytest.raises(PenstockError, match=r"the distribution acme 1\.2 installs a package `common` into "):
-        launch.require_ours()
+        launch.require_own_packages()
 
 
 def test_ours_are_searched_first_where_others_lie_before_them(tmp_path: Path) -> None:
     (tmp_path / "common").mkdir()
     free, other = str(tmp_path / "free"), str(tmp_path)
-    assert launch.searched({}, [free, str(ROOT), other]) == {}
-    assert launch.searched({}, [other, str(ROOT)]) == {"PYTHONPATH": str(ROOT)}
-    assert launch.searched({"PYTHONPATH": other}, [other, str(ROOT)]) == {"PYTHONPATH": f"{ROOT}{os.pathsep}{other}"}
-    assert launch.searched({}, [free]) == {"PYTHONPATH": str(ROOT)}, "a checkout that is not installed"
+    assert launch.python_path({}, [free, str(ROOT), other]) == {}
+    assert launch.python_path({}, [other, str(ROOT)]) == {"PYTHONPATH": str(ROOT)}
+    assert launch.python_path({"PYTHONPATH": other}, [other, str(ROOT)]) == {"PYTHONPATH": f"{ROOT}{os.pathsep}{other}"}
+    assert launch.python_path({}, [free]) == {"PYTHONPATH": str(ROOT)}, "a checkout that is not installed"
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from redis import Redis
 
-from penstock.acl import WORDS, of_script
+from penstock.acl import COMMANDS, script_commands
 from penstock.cli.acl import _parts
 from penstock.composition.files import services
 from penstock.testing.server import EmbeddedServer
@@ -256,7 +256,11 @@ def imported(module: str) -> dict[str, str]:
 
 
 def commands_in(text: str) -> set[str]:
-    names = {name.lower(): name for name in WORDS} | {"delete": "DEL", "scan_iter": "SCAN", "config_get": "CONFIG|GET"}
+    names = {name.lower(): name for name in COMMANDS} | {
+        "delete": "DEL",
+        "scan_iter": "SCAN",
+        "config_get": "CONFIG|GET",
+    }
     found = set(re.findall(r'"([A-Z]+)"', text))
     return found | {names[name] for name in re.findall(r"\.([a-z_]+)\(", text) if name in names}
 
@@ -264,4 +268,4 @@ def commands_in(text: str) -> set[str]:
 def test_every_command_of_every_script_is_known() -> None:
     for file in [*ROOT.glob("*/lua/**/*.lua"), *ROOT.glob("services/*/lua/*.lua")]:
         called = set(re.findall(r"""call\(\s*['"]([A-Z]+)['"]""", file.read_text()))
-        assert called <= {command.partition("|")[0] for command in of_script(file)}, file
+        assert called <= {command.partition("|")[0] for command in script_commands(file)}, file

@@ -11,7 +11,7 @@ from redis.asyncio import Redis
 from redis.asyncio.sentinel import MasterNotFoundError
 from redis.exceptions import AuthenticationError, ConnectionError
 
-from penstock.connection import connect, masked
+from penstock.connection import connect, mask_password
 from penstock.testing.server import EmbeddedServer, binary, free_port
 from tests.commandline import until
 from tests.harness import Service
@@ -120,7 +120,7 @@ async def test_sentinels_may_have_a_password_and_a_user_of_their_own(tmp_path: P
             async with connect(url + wrong) as client:
                 with pytest.raises((AuthenticationError, MasterNotFoundError)):
                     await client.ping()
-    shown = masked(f"{url}?{login}")
+    shown = mask_password(f"{url}?{login}")
     assert not any(secret in shown for secret in ("p%40ss", "d3fault", "s3ntinel"))
 
 

@@ -16,7 +16,7 @@ from common.orphans import GRACE, Orphans
 from common.outage import Trouble
 from penstock.encoding import decoded
 from penstock.errors import WrongType
-from penstock.raw_connection import Wire
+from penstock.raw_connection import RawConnection
 from penstock.script import Script
 from services.mpush.settings import Settings
 from tests.harness import ROOT
@@ -173,7 +173,9 @@ async def test_a_service_that_keeps_no_pending_list_adopts_nothing(
 async def test_one_that_slept_until_it_was_forgotten_is_heir_to_what_it_took_on_waking(redis: Redis) -> None:
     log = structlog.get_logger()
     membership = Membership(redis, redis, KEYS, "mpush", settings(), log)
-    context = Context(settings(), redis, lambda: Wire(redis), log, Trouble(log), Durability("memory", 1), keys=KEYS)
+    context = Context(
+        settings(), redis, lambda: RawConnection(redis), log, Trouble(log), Durability("memory", 1), keys=KEYS
+    )
     await membership.enter(context)
     await redis.delete(KEYS.instance("1"), KEYS.owners)
     membership._registry._renewed = 0
@@ -193,7 +195,9 @@ async def crowd(redis: "Redis", count: int) -> AsyncIterator[list[tuple[Membersh
     found = []
     for _ in range(count):
         membership = Membership(redis, redis, KEYS, "mpush", mine, log)
-        context = Context(mine, redis, partial(Wire, redis), log, Trouble(log), Durability("memory", 1), keys=KEYS)
+        context = Context(
+            mine, redis, partial(RawConnection, redis), log, Trouble(log), Durability("memory", 1), keys=KEYS
+        )
         await membership.enter(context)
         found.append((membership, context))
     yield found

@@ -69,7 +69,9 @@ def test_a_message_is_read_as_it_was_told(redis_url: str, events: list[tuple[str
     with Blocking.from_url(redis_url) as redis:
         redis.flushall()
         given = [(event, message if event == "registered" else b"-") for event, message in events]
-        redis.execute_command(*TELL.by_source(**KEYS.telling, history=1000, words=[w for each in given for w in each]))
+        redis.execute_command(
+            *TELL.by_source(**KEYS.event_keys, history=1000, words=[w for each in given for w in each])
+        )
     assert told(redis_url) == [(event, message if event == "registered" else None) for event, message in events]
 
 
@@ -78,7 +80,7 @@ def test_an_entry_has_some_messages_and_a_large_one_alone(redis_url: str) -> Non
     with Blocking.from_url(redis_url) as redis:
         redis.flushall()
         words = [word for message in (*[large] * 5, huge, b"", *[b"x"] * 120) for word in ("registered", message)]
-        redis.execute_command(*TELL.by_source(**KEYS.telling, history=1000, words=words))
+        redis.execute_command(*TELL.by_source(**KEYS.event_keys, history=1000, words=words))
         assert sizes(redis) == [2, 2, 1, 1, 100, 21]
     assert [message for _, message in told(redis_url)] == [*[large] * 5, huge, b"", *[b"x"] * 120]
     assert [row["number"] for row in rows(redis_url)] == list(range(1, 128))
@@ -88,7 +90,7 @@ def test_entries_with_and_without_messages_are_read_together(redis_url: str) -> 
     with Blocking.from_url(redis_url) as redis:
         redis.flushall()
         for words in (["registered", "-"], ["registered", "a\\", "registered", "b"], ["done", "-", "late", "-"]):
-            redis.execute_command(*TELL.by_source(**KEYS.telling, history=1000, words=words))
+            redis.execute_command(*TELL.by_source(**KEYS.event_keys, history=1000, words=words))
     expected = [("registered", None), ("registered", b"a\\"), ("registered", b"b"), ("done", None), ("late", None)]
     assert told(redis_url) == expected
 

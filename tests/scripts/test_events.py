@@ -43,7 +43,7 @@ TOLD = st.tuples(
 
 def tell(redis: Redis, told: list[Words], history: int = 100_000) -> None:
     redis.execute_command(
-        *TELL.by_source(**KEYS.telling, history=history, words=[word for each in told for word in each])
+        *TELL.by_source(**KEYS.event_keys, history=history, words=[word for each in told for word in each])
     )
 
 

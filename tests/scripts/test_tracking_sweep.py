@@ -12,7 +12,7 @@ from redis.asyncio import Redis
 from common.context import Context
 from common.durability import Durability
 from common.outage import Trouble
-from penstock.raw_connection import Wire
+from penstock.raw_connection import RawConnection
 from services.monitor.alarm import Alarm
 from services.monitor.settings import Settings
 from tests.hop import Hop, Start
@@ -267,7 +267,7 @@ async def test_an_alarm_that_hears_nothing_for_long_goes_on_listening(redis: Red
     """Silence on a link where a reply is owed is trouble; where somebody may say something some day, it is not."""
     settings = Settings(redis=redis_url, redis_namespace="watcher", watch=["demo"], metrics_port=0)
     log = structlog.get_logger()
-    wire = Wire.to(redis_url, "alarm")
+    wire = RawConnection.to(redis_url, "alarm")
     context = Context(settings, redis, lambda: wire, log, Trouble(log), Durability("memory", 1))
     alarm = Alarm(context)
     listening = asyncio.create_task(alarm.listen())

@@ -10,7 +10,7 @@ from redis.asyncio import Redis
 from redis.exceptions import BusyLoadingError, ConnectionError, ResponseError, TimeoutError
 
 from penstock.errors import Fenced, Refused, TargetLost, WrongType
-from penstock.raw_connection import Packed, Wire
+from penstock.raw_connection import Packed, RawConnection
 from penstock.script import LUA, Script
 from penstock.transfer.engine import Batch, Transfer
 from penstock.transfer.protocol import (
@@ -314,7 +314,7 @@ async def test_a_key_there_of_the_wrong_type_is_named_and_nothing_is_pushed(redi
 
 @pytest.fixture
 async def there(redis: Redis) -> AsyncIterator[Target]:
-    wire = Wire(redis)
+    wire = RawConnection(redis)
     target = Target(wire, "out", "me", 7)
     await target.meet()
     yield target
@@ -416,7 +416,7 @@ async def test_many_messages_are_refused_as_a_whole_where_a_right_is_missing(
 ) -> None:
     if others:
         await redis.lpush("out", *others)
-    wire = Wire(redis)
+    wire = RawConnection(redis)
     there = Target(wire, "out", "me", 7)
     await there.meet()
     await redis.execute_command("ACL", "SETUSER", "default", *right.split())
@@ -433,7 +433,7 @@ async def test_many_messages_are_refused_as_a_whole_where_a_right_is_missing(
 
 async def test_without_the_right_to_a_transaction_nothing_is_sent(redis: Redis) -> None:
     """Its parts would be done one by one."""
-    wire = Wire(redis)
+    wire = RawConnection(redis)
     await redis.execute_command("ACL", "SETUSER", "default", "-multi")
     try:
         with pytest.raises(Refused, match=r"(?i)no permission"):
@@ -509,7 +509,7 @@ async def test_it_goes_on_behind_what_was_settled(redis: Redis, there: Target) -
 class Slow(Target):
     """Answers only when told to."""
 
-    def __init__(self, wire: Wire, *rest: Any) -> None:
+    def __init__(self, wire: RawConnection, *rest: Any) -> None:
         super().__init__(wire, *rest)
         self.open, self.most = 0, 0
         """Batches that were sent and not answered, and how many there were at most."""
@@ -530,7 +530,7 @@ class Slow(Target):
     ("window", "window_bytes", "most"), [(1, 2**30, 1), (4, 2**30, 4), (1_000, 1, 1), (1_000, 500, 9)]
 )
 async def test_no_more_than_the_window_is_on_the_way(redis: Redis, window: int, window_bytes: int, most: int) -> None:
-    wire = Wire(redis)
+    wire = RawConnection(redis)
     there = Slow(wire, "out", "me", 7)
     await there.meet()
     here = Here([b"x" * 12] * 1_000, batch=3)
@@ -583,7 +583,7 @@ async def test_a_script_that_the_server_has_forgotten_is_a_refusal_and_is_there_
     here = Here(numbered(100))
     assert str(await refusal_of(transfer(here, there).run(0))).startswith("the other server: No matching script")
     assert (await held(redis, "out"), here.settled) == ([], 0)
-    wire = Wire(redis)
+    wire = RawConnection(redis)
     again = Target(wire, "out", "me", 8)
     await again.meet()
     await transfer(here, again).run(0)
@@ -592,7 +592,7 @@ async def test_a_script_that_the_server_has_forgotten_is_a_refusal_and_is_there_
 
 
 async def test_another_sender_ends_it(redis: Redis, there: Target) -> None:
-    wire = Wire(redis)
+    wire = RawConnection(redis)
     await Target(wire, "out", "me", 8).meet()
     await wire.close()
     error = await refusal_of(transfer(Here(numbered(100)), there).run(0))
@@ -614,7 +614,7 @@ async def test_trouble_with_the_connection_says_that_it_is_the_other_server_and_
     async def cut(*_: object) -> None:
         raise kind("cut")
 
-    wire = Wire(redis)
+    wire = RawConnection(redis)
     there = Target(wire, "out", "me", 7)
     await there.meet()
     monkeypatch.setattr(wire, step, cut)

@@ -22,7 +22,7 @@ from common.outage import Trouble
 from penstock.connection import cancellable
 from penstock.errors import Fenced, Refused, TargetLost
 from penstock.keys import Keys
-from penstock.raw_connection import Packed, Wire
+from penstock.raw_connection import Packed, RawConnection
 from penstock.testing.server import EmbeddedServer
 from penstock.transfer import protocol
 from penstock.transfer.protocol import Dead, Outgoing, Target, digest_of
@@ -124,7 +124,7 @@ class Sender:
     dead: list[Dead] = field(default_factory=list)
 
 
-class Link(Wire):
+class Link(RawConnection):
     """The wire of a sender: while it agrees with the target it gets there, later it is up to the test when it does."""
 
     def __init__(self, there: "Redis", mortal: Mortal, send: Callable[[bytes], None]) -> None:
@@ -257,7 +257,7 @@ class Transport(RuleBasedStateMachine):
 
     def context_of(self, number: int) -> Context[Settings]:
         log = structlog.get_logger()
-        wires = partial(Wire, self.here)
+        wires = partial(RawConnection, self.here)
         return Context(
             SETTINGS, self.here, wires, log, Trouble(log), Durability("memory", 1), keys=KEYS, id=str(number)
         )
@@ -373,7 +373,7 @@ class Transport(RuleBasedStateMachine):
 
     async def hand_over(self, packet: Packet, answer: bool) -> None:
         await self.remember("there")
-        wire = Wire(self.there)
+        wire = RawConnection(self.there)
         await wire.send(packet.data)
         replies = await wire.receive(len(Frames().whole(packet.data)))
         await wire.close()

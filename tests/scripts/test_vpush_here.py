@@ -14,7 +14,7 @@ from common.context import Context
 from common.durability import Durability
 from common.outage import Trouble
 from penstock.keys import Keys
-from penstock.raw_connection import Wire
+from penstock.raw_connection import RawConnection
 from penstock.testing.server import EmbeddedServer
 from penstock.transfer.read_size import CALM, Sizes
 from services.vpush.local_source import Here
@@ -70,7 +70,9 @@ async def here(redis: Redis) -> AsyncIterator[Reading]:
         batch_bytes=BYTES,
     )
     log = structlog.get_logger()
-    context = Context(settings, redis, partial(Wire, redis), log, Trouble(log), Durability("memory", 1), keys=KEYS)
+    context = Context(
+        settings, redis, partial(RawConnection, redis), log, Trouble(log), Durability("memory", 1), keys=KEYS
+    )
     context.token = 7
     await redis.hset(KEYS.lease, "token", 7)
     reading = Reading(context)

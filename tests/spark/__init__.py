@@ -57,4 +57,4 @@ def tell(redis: Any, many: int, *, start: int = 1, each: int = 37, keys: Keys = 
     """Events of the messages ``start`` and following, so many an entry."""
     for first in range(start, start + many, each):
         count = min(each, start + many - first)
-        redis.execute_command(*TELL.by_source(**keys.telling, history=history, many=count, **{"from": first}))
+        redis.execute_command(*TELL.by_source(**keys.event_keys, history=history, many=count, **{"from": first}))

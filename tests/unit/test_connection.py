@@ -13,7 +13,7 @@ import pytest
 from redis.asyncio import Redis
 from redis.exceptions import AuthenticationError, ConnectionError, MovedError, TimeoutError
 
-from penstock.connection import connect, follow, masked, return_home
+from penstock.connection import connect, follow, mask_password, return_home
 from penstock.testing.server import EmbeddedServer, free_port
 from tests.harness import Service
 
@@ -36,7 +36,7 @@ from tests.harness import Service
     ],
 )
 def test_a_password_is_never_shown(url: str, shown: str) -> None:
-    assert masked(url) == shown
+    assert mask_password(url) == shown
     assert "secret" not in shown
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from common.settings.cli import parse
 from common.settings.props import READERS
 from common.settings.urls import server_url
-from penstock.connection import masked
+from penstock.connection import mask_password
 from services.mpush.settings import Settings
 from tests.unit.writers import FORMATS, as_javascript
 
@@ -56,7 +56,7 @@ def test_no_password_of_the_environment_is_told(name: str, add: str) -> None:
 
 def answer_to(url: str) -> str:
     try:
-        return masked(server_url(url))
+        return mask_password(server_url(url))
     except ValueError as error:
         return str(error)
 

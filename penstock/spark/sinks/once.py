@@ -12,7 +12,7 @@ from redis import Redis
 from redis.exceptions import ResponseError
 
 from penstock.errors import DataLost, PenstockError
-from penstock.script import ours
+from penstock.script import translate_error
 from penstock.spark.options import run, script
 from penstock.spark.staging import Part
 
@@ -56,4 +56,4 @@ def told(error: Exception, what: str) -> Exception:
             f"{what}: nothing of it is written: {text}, which its task had staged, is gone or incomplete: the server "
             "was restarted or emptied, or a day has passed. Run it again; a query does so from its checkpoint"
         )
-    return ours(error) if isinstance(error, ResponseError) else error
+    return translate_error(error) if isinstance(error, ResponseError) else error

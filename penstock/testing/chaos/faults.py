@@ -5,7 +5,7 @@ import random
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.connection import SILENCE
+from penstock.connection import MAX_SILENCE
 from penstock.testing.chaos.injection import Kind, struck_at
 from penstock.testing.chaos.lane import BURST, Stage
 from penstock.testing.chaos.points import Point
@@ -55,4 +55,4 @@ class Injection:
     @property
     def patience(self) -> float:
         """Seconds without progress after which what is missing is not waited for."""
-        return SILENCE + 15 if self.slow else 4.0
+        return MAX_SILENCE + 15 if self.slow else 4.0

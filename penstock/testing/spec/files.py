@@ -17,7 +17,7 @@ from penstock.testing.spec import Case
 from penstock.testing.spec.declared import File, Test
 from penstock.testing.spec.fitting import Location, mistakes, started, unknown_processes
 from penstock.testing.spec.keys import Places
-from penstock.validation import expected
+from penstock.validation import describe_error
 
 TESTS: Final = "tests"
 """The folder of the test files in that of the composition."""
@@ -77,10 +77,10 @@ def _declared(file: Path, problems: list[Problem]) -> tuple[Any, list[Test]]:
     """The file's nodes, by which lines are found, and its tests."""
     try:
         text = file.read_text()
-        node = yaml.compose(text, Loader=yaml_documents.Bounded)
-        content = yaml_documents.load(text)
+        node = yaml.compose(text, Loader=yaml_documents.BoundedLoader)
+        content = yaml_documents.load_yaml(text)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        words, line = yaml_documents.fault(error)
+        words, line = yaml_documents.describe_yaml_error(error)
         problems.append(Problem(f"not YAML: {words}", str(file), line))
         return None, []
     problems += [Problem("is there twice", str(file), line, key) for key, line in _doubled(node)]
@@ -89,7 +89,7 @@ def _declared(file: Path, problems: list[Problem]) -> tuple[Any, list[Test]]:
     except ValidationError as error:
         for detail in error.errors(include_url=False):
             extra = (detail["ctx"]["key"],) if detail["type"] == "unknown_key" else ()
-            problems.append(_problem(file, node, (*detail["loc"], *extra), expected(detail)))
+            problems.append(_problem(file, node, (*detail["loc"], *extra), describe_error(detail)))
         return node, []
     usual = {"processes": declared.processes, "within": declared.within}
     return node, [
