@@ -55,7 +55,7 @@ def chaos(
 
 async def _chaos(directory: Path, chosen: "Chosen", junit: Path | None, html: Path | None, as_json: bool) -> int:
     from penstock.composition.files import read_sound
-    from penstock.testing.chaos import report as told
+    from penstock.testing.chaos import report as reports
     from penstock.testing.chaos.run import Run
 
     require_path(directory)
@@ -66,13 +66,13 @@ async def _chaos(directory: Path, chosen: "Chosen", junit: Path | None, html: Pa
     name = str(directory)
     if junit:
         try:
-            told.write_junit(report, name, junit)
+            reports.write_junit(report, name, junit)
         except ImportError as error:
             raise Failed(f"{error.name} is not installed: pip install 'penstock[test]'") from error
     if html:
-        _write(html, told.page(report, name))
+        _write(html, reports.page(report, name))
     if as_json:
-        print_json(told.plain(report, name))
+        print_json(reports.as_json(report, name))
     else:
         _tell(report, name)
     return int(not report.holds)
@@ -87,20 +87,20 @@ def _write(file: Path, text: str) -> None:
 
 
 def _tell(report: "Report", name: str) -> None:
-    from penstock.testing.chaos import report as told
+    from penstock.testing.chaos import report as reports
 
-    faults = f"{len(report.outcomes):,} fault{'s' * (len(report.outcomes) != 1)}"
+    faults = f"{len(report.results):,} fault{'s' * (len(report.results) != 1)}"
     title = f"{shown(name)}: {faults}, {len(report.points):,} points, {report.seconds:.0f} s"
-    rows = [[*row[:-1], f"{row[-1]:.2f} s"] for row in told.rows(report)]
-    print_table(title, told.COLUMNS, rows)
-    for outcome in told.findings(report):
-        complain(f"{told.told(outcome)}\n  again: {told.again(outcome, name, report.seed)}", 1)
+    rows = [[*row[:-1], f"{row[-1]:.2f} s"] for row in reports.rows(report)]
+    print_table(title, reports.COLUMNS, rows)
+    for result in reports.findings(report):
+        complain(f"{reports.summary(result)}\n  again: {reports.rerun(result, name, report.seed)}", 1)
     for line in report.books:
         complain(f"the ledger does not agree: {line}", 1)
-    unmet = sum(not outcome.met for outcome in report.outcomes)
+    unmet = sum(not result.met for result in report.results)
     if unmet:
         typer.echo(f"{unmet} not met: the command did not come again")
-    typer.echo(told.verdict(report))
+    typer.echo(reports.verdict(report))
 
 
 @contextmanager

@@ -27,10 +27,10 @@ from penstock.testing.server import EmbeddedServer
 
 Route = Callable[[str, int], Awaitable[str]]
 """Given the name of a process and the port of an embedded server, the host and port that it is to connect to."""
-STOP: Final = 40.0
+STOP_SECONDS: Final = 40.0
 """Seconds until a process that was asked to stop is killed: more than a service's ``stopTimeout``."""
-SERVER: Final = re.compile(r"(rediss?(\+sentinel|\+cluster)?|valkeys?|unix)://")
-AGAIN: Final = 0.1
+SERVER_URL: Final = re.compile(r"(rediss?(\+sentinel|\+cluster)?|valkeys?|unix)://")
+RESTART_SECONDS: Final = 0.1
 """Seconds between the failure of a process and its next start."""
 
 
@@ -100,7 +100,7 @@ class ServiceProcess:
         status = await end
         self.pid = None
         if status != 0 and self._wanted:
-            await asyncio.sleep(AGAIN)
+            await asyncio.sleep(RESTART_SECONDS)
             if self._wanted:
                 await self.start()
         return status
@@ -128,13 +128,13 @@ class ServiceProcess:
                 return 0
             self.send(number)
         end = self._end
-        done, _ = await asyncio.wait({end}, timeout=STOP)
+        done, _ = await asyncio.wait({end}, timeout=STOP_SECONDS)
         if not done:
             self.send(signal.SIGKILL)
-        async with asyncio.timeout(STOP):
+        async with asyncio.timeout(STOP_SECONDS):
             return await end
 
-    def said(self, characters: int = 2_000) -> str:
+    def log_tail(self, characters: int = 2_000) -> str:
         """The last of what it wrote."""
         return self.log.read_text(errors="replace")[-characters:] if self.log.is_file() else ""
 
@@ -142,9 +142,9 @@ class ServiceProcess:
 class Sandbox:
     """The processes of ``topology`` that have a command.
 
-    Every server that their settings or their environment name is an embedded one here, empty at first, so that nothing
-    reaches another; ``route`` leads a process to it by another way, such as a proxy. ``hasten`` are settings for every
-    service that has them; ``options`` are the servers'.
+    Replace every server that their settings or environment name with an embedded one, empty at first, so that nothing
+    reaches another. ``route`` may lead a process there by another way, such as a proxy. ``overrides`` are settings for
+    every service that has them; ``options`` are the servers'.
     """
 
     def __init__(
@@ -152,7 +152,7 @@ class Sandbox:
         topology: Topology,
         *,
         route: Route | None = None,
-        hasten: Mapping[str, object] = {},
+        overrides: Mapping[str, object] = {},
         aof: bool = False,
         **options: Any,
     ) -> None:
@@ -160,12 +160,12 @@ class Sandbox:
         if not self._parts:
             raise PenstockError(f"{topology.directory}: no process to start; expected a Procfile")
         for part in self._parts:
-            if SERVER.search(part.command or ""):
+            if SERVER_URL.search(part.command or ""):
                 raise PenstockError(
                     f"{topology.directory}: {part.name}: its command names a server, which it would reach; expected "
                     "the server in a variable, such as REDIS, that can be given another one here"
                 )
-        self._route, self._hasten, self._aof, self._options = route, hasten, aof, options
+        self._route, self._overrides, self._aof, self._options = route, overrides, aof, options
         self.servers: dict[str, EmbeddedServer] = {}
         """By host and port in the settings: ``localhost:6379``."""
         self.processes: dict[str, ServiceProcess] = {}
@@ -252,7 +252,7 @@ class Sandbox:
                 await client.connection_pool.disconnect()
         await asyncio.to_thread(self.servers[host].restart)
 
-    async def forget(self, part: Part, pid: int) -> None:
+    async def expire_registration(self, part: Part, pid: int) -> None:
         """Let the registration of a killed process run out now, for which ``serviceExpire`` seconds would have to pass.
 
         ``pid`` is the killed shell's, whose place the service took.
@@ -298,7 +298,7 @@ class Sandbox:
         environ |= {"PYTHONUNBUFFERED": "1", "REDIS": part.ends[0].url if part.ends else HERE, **part.environ}
         if part.settings is not None:
             names, fields = part.settings.names(), type(part.settings).model_fields
-            for field, value in {**self._hasten, **part.settings.apart(place)}.items():
+            for field, value in {**self._overrides, **part.settings.apart(place)}.items():
                 if field in fields:
                     environ[names.variable_of(field)] = str(value)
             for field in fields:
@@ -319,4 +319,4 @@ def host_of(url: str) -> str:
 
 
 def _is_server(value: object) -> bool:
-    return isinstance(value, str) and SERVER.match(value) is not None
+    return isinstance(value, str) and SERVER_URL.match(value) is not None

@@ -8,12 +8,12 @@ import pytest
 
 from penstock.composition.files import read
 from penstock.testing.chaos.plan import Chosen
-from penstock.testing.chaos.report import told
+from penstock.testing.chaos.report import summary
 from penstock.testing.chaos.run import Report, Run
 from tests.harness import ROOT
 from tests.process.chaos_programs import IN, OUT, RIGHT, SECOND, WORKING
 
-CHANCES: Final = ("SIGTERM", "restart", "SCRIPT FLUSH", "CLIENT PAUSE", "maxmemory", "slow link", "swallowed")
+RANDOM: Final = ("SIGTERM", "restart", "SCRIPT FLUSH", "CLIENT PAUSE", "maxmemory", "slow link", "swallowed")
 
 
 def composed(directory: Path, program: str, *out: str, ordered: bool = False) -> Path:
@@ -33,11 +33,11 @@ async def broken(directory: Path, **chosen: object) -> Report:
 def harm(report: Report) -> dict[str, Counter[str]]:
     """By fault: where how many messages were lost, or came twice."""
     found: dict[str, Counter[str]] = {}
-    for outcome in report.outcomes:
-        point = outcome.injection.point
-        if point and (outcome.lost or outcome.doubled):
-            count = Counter({"lost": outcome.lost, "doubled": outcome.doubled})
-            name = f"{outcome.injection.fault}: {point.phase} {point.shape}"
+    for result in report.results:
+        point = result.injection.point
+        if point and (result.lost or result.doubled):
+            count = Counter({"lost": result.lost, "doubled": result.doubled})
+            name = f"{result.injection.fault}: {point.phase} {point.shape}"
             found[name] = found.get(name, Counter()) + count
     return found
 
@@ -58,7 +58,7 @@ async def test_a_message_that_is_popped_and_then_pushed_is_lost_in_between(tmp_p
     assert harm(report) == at(f"before the reply: BRPOP {IN}", "start", "flow", lost=1) | at(
         f"before the command: LPUSH {OUT}", lost=1
     )
-    assert all(outcome.met for outcome in report.outcomes)
+    assert all(result.met for result in report.results)
 
 
 async def test_a_message_that_is_acknowledged_before_it_is_pushed_is_lost_in_between(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ async def test_a_message_that_is_acknowledged_before_it_is_pushed_is_lost_in_bet
         "before the command: LREM shop:working", lost=1
     )
     assert harm(report) == expected | stuck
-    left = {place for outcome in report.outcomes for place in outcome.whereabouts}
+    left = {place for result in report.results for place in result.whereabouts}
     assert left == {"shop:working"}, "a message that nobody goes back for is found"
 
 
@@ -87,48 +87,48 @@ async def test_what_settles_in_one_transaction_raises_no_alarm(tmp_path: Path) -
     report = await broken(directory)
     assert harm(report) == {}
     assert report.holds
-    assert {outcome.met for outcome in report.outcomes} == {True}
-    chance = await broken(directory, rounds=20, faults=CHANCES)
-    assert len(chance.outcomes) >= 20 * len(CHANCES)
-    assert [outcome for outcome in chance.outcomes if outcome.broken] == []
+    assert {result.met for result in report.results} == {True}
+    random = await broken(directory, rounds=20, faults=RANDOM)
+    assert len(random.results) >= 20 * len(RANDOM)
+    assert [result for result in random.results if result.broken] == []
 
 
 async def test_a_program_that_says_it_keeps_the_order_is_blamed_where_it_does_not(tmp_path: Path) -> None:
     kinds = ("kill -9 before", "cut before")
     program = composed(tmp_path, "puts_back_at_the_wrong_end", OUT)
     silent = await broken(program, faults=kinds)
-    assert sum(outcome.reordered for outcome in silent.outcomes) > 5
+    assert sum(result.reordered for result in silent.results) > 5
     assert silent.holds, "it promises no order"
     composed(tmp_path, "puts_back_at_the_wrong_end", OUT, ordered=True)
     report = await broken(program, faults=kinds)
-    blamed = [outcome for outcome in report.outcomes if outcome.broken]
+    blamed = [result for result in report.results if result.broken]
     assert not report.holds
-    assert {outcome.lost + outcome.doubled for outcome in blamed} == {0}
-    assert any("mover flow: EXEC: " in told(outcome) for outcome in blamed), "it is killed with one in hand"
-    assert all(" out of order of " in told(outcome) for outcome in blamed)
+    assert {result.lost + result.doubled for result in blamed} == {0}
+    assert any("mover flow: EXEC: " in summary(result) for result in blamed), "it is killed with one in hand"
+    assert all(" out of order of " in summary(result) for result in blamed)
 
 
 @pytest.mark.parametrize("program", RIGHT)
 async def test_a_right_program_keeps_the_order_that_it_promises(tmp_path: Path, program: str) -> None:
     report = await broken(composed(tmp_path, program, OUT, ordered=True), rounds=1)
-    assert [told(outcome) for outcome in report.outcomes if outcome.broken] == []
+    assert [summary(result) for result in report.results if result.broken] == []
 
 
 async def test_what_a_program_loses_without_any_fault_is_seen_in_a_round_without_one(tmp_path: Path) -> None:
     directory = composed(tmp_path, "loses_one_of_three_hundred", OUT)
     report = await broken(directory, faults=["no fault"])
-    (outcome,) = report.outcomes
-    assert (outcome.lost, outcome.pushed) == (3, 1_000)
-    assert told(outcome) == "no fault: 3 lost of 1000 messages"
+    (result,) = report.results
+    assert (result.lost, result.pushed) == (3, 1_000)
+    assert summary(result) == "no fault: 3 lost of 1000 messages"
 
 
 async def test_every_service_passes_every_point_and_all_that_happens_by_chance() -> None:
     """mpush, mdispatch, monitor and vpush, and a worker, with messages through all of them."""
     report = await broken(ROOT / "tests" / "every", rounds=1, lanes=6)
     services = Counter(point.process for point in report.points)
-    print(f"{services.total()} points, {len(report.outcomes)} faults: {dict(services)}")
+    print(f"{services.total()} points, {len(report.results)} faults: {dict(services)}")
     assert min(services[name] for name in ("mpush", "mdispatch", "monitor", "vpush")) > 30
-    assert [told(outcome) for outcome in report.outcomes if outcome.broken] == []
+    assert [summary(result) for result in report.results if result.broken] == []
     assert report.books == []
-    unmet = [str(outcome.injection) for outcome in report.outcomes if not outcome.met]
-    assert len(unmet) < len(report.outcomes) / 20, unmet
+    unmet = [str(result.injection) for result in report.results if not result.met]
+    assert len(unmet) < len(report.results) / 20, unmet

@@ -6,7 +6,7 @@ import pytest
 
 from penstock.composition.files import read_sound
 from penstock.testing.chaos.plan import Chosen
-from penstock.testing.chaos.report import told
+from penstock.testing.chaos.report import summary
 from penstock.testing.chaos.run import Run
 from tests.commandline import ROOT
 
@@ -19,8 +19,8 @@ async def test_chaos_breaks_no_promise_of_a_composition(directory: Path, monkeyp
     said: list[str] = []
     report = await Run(read_sound(directory.relative_to(ROOT)), Chosen(seed=1), lambda *_: None, said.append).report()
     print(f"{said}; {report.seconds:.0f} s")
-    assert [told(outcome) for outcome in report.outcomes if outcome.broken] == []
+    assert [summary(result) for result in report.results if result.broken] == []
     assert report.books == []
-    unmet = [str(outcome.injection) for outcome in report.outcomes if not outcome.met]
-    assert len(unmet) < len(report.outcomes) / 20, unmet
+    unmet = [str(result.injection) for result in report.results if not result.met]
+    assert len(unmet) < len(report.results) / 20, unmet
     assert "at a time: about " in said[-1]

@@ -30,19 +30,19 @@ async def test_no_server_that_the_environment_or_a_file_names_is_reached(
     (tmp_path / "mpush.yaml").write_text("redis: redis://far.example:6392/2\nin: in\npending: pending\nout: [out]\n")
     async with Sandbox(read(tmp_path)) as sandbox:
         await sandbox.start()
-        said = sandbox.processes["show"].said
+        log_tail = sandbox.processes["show"].log_tail
 
         async def told() -> bool:
-            return "OTHER=" in said() and "REDIS=" in sandbox.processes["plain"].said()
+            return "OTHER=" in log_tail() and "REDIS=" in sandbox.processes["plain"].log_tail()
 
         await until(told)
         ports = {host: server.port for host, server in sandbox.servers.items()}
         assert set(ports) == {"localhost:6379", "far.example:6391", "far.example:6392"}
-        environ = dict(line.split("=", 1) for line in said().splitlines() if "=" in line)
+        environ = dict(line.split("=", 1) for line in log_tail().splitlines() if "=" in line)
         assert environ["REDIS"] == f"redis://127.0.0.1:{ports['far.example:6392']}/2"
         assert environ["OTHER"] == f"redis://127.0.0.1:{ports['far.example:6391']}/3"
-        assert f"REDIS=redis://127.0.0.1:{ports['localhost:6379']}/0" in sandbox.processes["plain"].said()
-        assert "far.example" not in said() + sandbox.processes["plain"].said()
+        assert f"REDIS=redis://127.0.0.1:{ports['localhost:6379']}/0" in sandbox.processes["plain"].log_tail()
+        assert "far.example" not in log_tail() + sandbox.processes["plain"].log_tail()
         redis = sandbox.client("far.example:6392/2")
         await redis.lpush("in", "one")
 

@@ -17,11 +17,11 @@ from penstock.testing.chaos.injection import Kind
 from penstock.testing.chaos.messages import Account, Routes, Sink, message, recognised
 from penstock.testing.chaos.plan import Chosen
 from penstock.testing.chaos.points import Phase, Point, shape_of
-from penstock.testing.chaos.proxy import Gate
+from penstock.testing.chaos.proxy import FaultProxy
 from penstock.testing.chaos.random_faults import FAULTS
 from penstock.testing.chaos.recording import distinct
 from penstock.testing.chaos.report import verdict
-from penstock.testing.chaos.run import Outcome, Report
+from penstock.testing.chaos.run import FaultResult, Report
 from penstock.testing.server import EmbeddedServer
 
 IN, OUT, LOOSE = Place("in"), Place("out"), Place("loose")
@@ -210,19 +210,19 @@ def test_a_composition_that_does_not_say_where_messages_go_is_told_what_to_say(t
 )
 def test_the_verdict_says_why_doubles_may_be_harmless(doubled: int, broken: int, said: str) -> None:
     injection = Injection(1, "SIGTERM", None, None, "7:SIGTERM:0", None)
-    outcome = Outcome(injection, 0, 0.0, 1.0, True, 0.1, 12, 0, doubled, 0, broken)
-    assert verdict(Report(7, [], [outcome], 1.0)).startswith(said)
-    assert verdict(Report(7, [], [outcome], 1.0, books=["does not agree"])) == "a promise is broken"
+    result = FaultResult(injection, 0, 0.0, 1.0, True, 0.1, 12, 0, doubled, 0, broken)
+    assert verdict(Report(7, [], [result], 1.0)).startswith(said)
+    assert verdict(Report(7, [], [result], 1.0, books=["does not agree"])) == "a promise is broken"
 
 
 async def test_of_a_transaction_that_is_discarded_only_its_ends_are_points(server: EmbeddedServer) -> None:
     """So are dozens of commands that a service tries and takes back, to know its rights."""
-    async with Gate(server.port) as gate, connect(f"redis://{gate.address}") as client:
+    async with FaultProxy(server.port) as proxy, connect(f"redis://{proxy.address}") as client:
         connection = await client.connection_pool.get_connection()
-        gate.seen.clear()
+        proxy.seen.clear()
         for end in ("DISCARD", "EXEC"):
             for words in (["MULTI"], ["SET", "key", "1"], ["DEL", "key"], [end], ["PING"]):
                 await connection.send_command(*words)
                 await connection.read_response()
         await client.connection_pool.release(connection)
-        assert gate.seen == ["MULTI", "DISCARD", "PING", "MULTI", "SET key", "DEL key", "EXEC", "PING"]
+        assert proxy.seen == ["MULTI", "DISCARD", "PING", "MULTI", "SET key", "DEL key", "EXEC", "PING"]

@@ -12,7 +12,7 @@ PUSHED = {"in": [b"a", b"b"], "other": [b"c"]}
 
 
 def told(expected: Any, *got: bytes) -> list[str]:
-    return differences(Expectation.model_validate(expected), list(got), lambda given: given.read(Path(), PUSHED))
+    return differences(Expectation.model_validate(expected), list(got), lambda given: given.load(Path(), PUSHED))
 
 
 @pytest.mark.parametrize(

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.connection import MAX_SILENCE
-from penstock.testing.chaos.injection import Kind, struck_at
-from penstock.testing.chaos.lane import BURST, Stage
+from penstock.testing.chaos.injection import Kind, inject_at
+from penstock.testing.chaos.lane import BURST_SIZE, Lane
 from penstock.testing.chaos.points import Point
-from penstock.testing.chaos.random_faults import FAULTS, Scene
+from penstock.testing.chaos.random_faults import FAULTS, FaultContext
 
 NO_FAULT: Final = "no fault"
-MANY: Final = 1_000
+BASELINE_MESSAGES: Final = 1_000
 """Messages of the round without a fault: a worker that loses or doubles one of some hundred is found there."""
 
 
@@ -38,21 +38,21 @@ class Injection:
         """Whether it takes until a process takes a silent connection for lost."""
         return "swallowed" in self.fault
 
-    async def happen(self, stage: Stage) -> bool:
+    async def inject(self, lane: Lane) -> bool:
         """Push messages before, while and after it happens. Returns whether it did."""
         if self.fault == NO_FAULT:
-            await stage.push(self.number, MANY)
+            await lane.push(self.number, BASELINE_MESSAGES)
             return True
         if self.point and self.kind:
-            return await struck_at(stage, self.number, self.point, self.kind)
-        await stage.push(self.number, 1 + BURST)
-        chance = random.Random(self.seed)
+            return await inject_at(lane, self.number, self.point, self.kind)
+        await lane.push(self.number, 1 + BURST_SIZE)
+        rng = random.Random(self.seed)
         faults = [FAULTS[name] for name in self.fault.split(" + ")]
-        await asyncio.gather(*(fault(Scene(stage, self.number, chance, self.process)) for fault in faults))
-        await stage.push(self.number, BURST)
+        await asyncio.gather(*(fault(FaultContext(lane, self.number, rng, self.process)) for fault in faults))
+        await lane.push(self.number, BURST_SIZE)
         return True
 
     @property
-    def patience(self) -> float:
+    def stall_limit(self) -> float:
         """Seconds without progress after which what is missing is not waited for."""
         return MAX_SILENCE + 15 if self.slow else 4.0

@@ -5,14 +5,14 @@ from contextlib import suppress
 from enum import Enum
 from typing import Final
 
-from penstock.testing.chaos.lane import BURST, LOOK, QUIET, Stage
+from penstock.testing.chaos.lane import BURST_SIZE, POLL_SECONDS, QUIET_SECONDS, Lane
 from penstock.testing.chaos.points import Phase, Point
-from penstock.testing.chaos.proxy import Blow, Gate, Moment
+from penstock.testing.chaos.proxy import FaultProxy, ProxyFault, Timing
 from penstock.testing.sandbox import ServiceProcess
 
-REACH: Final = 12.0
+MEET_SECONDS: Final = 12.0
 """Seconds in which a point is met, or is not: longer than from one renewal of a registration to the next."""
-ONCE: Final = ("CLIENT", "HELLO", "AUTH", "SELECT", "EVAL ", "SCRIPT", "INFO")
+SENT_ONCE: Final = ("CLIENT", "HELLO", "AUTH", "SELECT", "EVAL ", "SCRIPT", "INFO")
 """How commands begin that a process may send once only."""
 
 
@@ -25,93 +25,94 @@ class Kind(Enum):
     KILL_AFTER = "kill -9 before the reply"
 
     @property
-    def moment(self) -> Moment:
-        return Moment.BEFORE if self in (Kind.CUT_BEFORE, Kind.KILL_BEFORE) else Moment.AFTER
+    def timing(self) -> Timing:
+        return Timing.BEFORE if self in (Kind.CUT_BEFORE, Kind.KILL_BEFORE) else Timing.AFTER
 
     @property
     def kills(self) -> bool:
         return self in (Kind.KILL_BEFORE, Kind.KILL_AFTER)
 
 
-async def struck_at(stage: Stage, number: int, point: Point, kind: Kind) -> bool:
+async def inject_at(lane: Lane, number: int, point: Point, kind: Kind) -> bool:
     """Push messages of account ``number`` before and after it. Returns whether the process came to that point."""
 
     async def kill() -> None:
-        await stage.kill(point.process)
+        await lane.kill(point.process)
 
-    blow = Blow(point.shape, kind.moment, act=kill if kind.kills else None)
-    gate = stage.gates[point.process][point.server]
+    fault = ProxyFault(point.shape, kind.timing, act=kill if kind.kills else None)
+    proxy = lane.proxies[point.process][point.server]
     if point.shape.startswith("EVAL"):
-        await _forget_scripts(stage)
+        await _forget_scripts(lane)
     if point.after:
-        await stage.interrupted(point, number)
-        gate.blow = blow
-        await stage.revive(point.process)
-        await _met(stage, number, blow)
+        await lane.kill_at(point, number)
+        proxy.fault = fault
+        await lane.revive(point.process)
+        await _met(lane, number, fault)
     else:
-        await _PHASES[Phase(point.phase)](stage, number, stage.processes[point.process], gate, blow)
-    gate.blow = None
-    await stage.revive(point.process)
-    await stage.push(number, BURST)
-    return blow.struck.is_set()
+        await _PHASES[Phase(point.phase)](lane, number, lane.processes[point.process], proxy, fault)
+    proxy.fault = None
+    await lane.revive(point.process)
+    await lane.push(number, BURST_SIZE)
+    return fault.happened.is_set()
 
 
-async def _starting(stage: Stage, number: int, process: ServiceProcess, gate: Gate, blow: Blow) -> None:
+async def _starting(lane: Lane, number: int, process: ServiceProcess, proxy: FaultProxy, fault: ProxyFault) -> None:
     await process.stop()
-    await stage.push(number, BURST)
-    gate.blow = blow
+    await lane.push(number, BURST_SIZE)
+    proxy.fault = fault
     await process.start()
-    await _met(stage, number, blow)
+    await _met(lane, number, fault)
 
 
-async def _flowing(stage: Stage, number: int, process: ServiceProcess, gate: Gate, blow: Blow) -> None:
+async def _flowing(lane: Lane, number: int, process: ServiceProcess, proxy: FaultProxy, fault: ProxyFault) -> None:
     """What makes a connection or a script known happens once, with the first message that a process gets."""
-    if str(blow.shape).startswith(ONCE):
+    if str(fault.shape).startswith(SENT_ONCE):
         await process.stop()
         await process.start()
-        await stage.started(process.name)
-    gate.blow = blow
-    await stage.push(number, 1 + BURST)
-    await _met(stage, number, blow)
+        await lane.wait_until_started(process.name)
+    proxy.fault = fault
+    await lane.push(number, 1 + BURST_SIZE)
+    await _met(lane, number, fault)
 
 
-async def _stopping(stage: Stage, number: int, process: ServiceProcess, gate: Gate, blow: Blow) -> None:
+async def _stopping(lane: Lane, number: int, process: ServiceProcess, proxy: FaultProxy, fault: ProxyFault) -> None:
     """What it asks for depends on what it has in hand: nothing, or something."""
-    for many, wait in ((1 + BURST, 0.0), (0, QUIET), (1 + BURST, LOOK / 4), (0, QUIET)):
+    burst = 1 + BURST_SIZE
+    for many, wait in ((burst, 0.0), (0, QUIET_SECONDS), (burst, POLL_SECONDS / 4), (0, QUIET_SECONDS)):
         if many:
-            await stage.push(number, many)
+            await lane.push(number, many)
         await asyncio.sleep(wait)
-        gate.blow = blow
+        proxy.fault = fault
         await process.stop()
-        if blow.struck.is_set():
+        if fault.happened.is_set():
             return
-        gate.blow = None
+        proxy.fault = None
         await process.start()
-        await stage.started(process.name)
+        await lane.wait_until_started(process.name)
 
 
-async def _met(stage: Stage, number: int, blow: Blow) -> None:
+async def _met(lane: Lane, number: int, fault: ProxyFault) -> None:
     """Some commands come only with a message, others only now and then."""
-    for _ in range(round(REACH)):
-        if await struck(blow, 1):
+    for _ in range(round(MEET_SECONDS)):
+        if await wait_until_happened(fault, 1):
             return
-        if str(blow.shape).startswith("EVAL "):
-            await _forget_scripts(stage)
-        await stage.push(number, 1)
+        if str(fault.shape).startswith("EVAL "):
+            await _forget_scripts(lane)
+        await lane.push(number, 1)
 
 
-async def _forget_scripts(stage: Stage) -> None:
+async def _forget_scripts(lane: Lane) -> None:
     """A script's source is sent only to a server that does not know it, and another process may have told it."""
-    for server in stage.servers:
-        await stage.command(server, "SCRIPT", "FLUSH")
+    for server in lane.servers:
+        await lane.command(server, "SCRIPT", "FLUSH")
 
 
-async def struck(blow: Blow, seconds: float) -> bool:
+async def wait_until_happened(fault: ProxyFault, seconds: float) -> bool:
     """Whether it falls in so many seconds."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
-            await blow.struck.wait()
-    return blow.struck.is_set()
+            await fault.happened.wait()
+    return fault.happened.is_set()
 
 
 _PHASES: Final = {Phase.START: _starting, Phase.FLOW: _flowing, Phase.STOP: _stopping}

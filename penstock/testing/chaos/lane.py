@@ -1,4 +1,4 @@
-"""One composition on servers of its own, behind gates, that is broken again and again while messages go through it."""
+"""A composition on servers of its own, behind proxies, into which faults are injected one after the other."""
 
 import asyncio
 import time
@@ -15,20 +15,20 @@ from penstock.composition.model import Place, Topology
 from penstock.encoding import decoded, encoded
 from penstock.testing.chaos.messages import Account, Routes, message, recognised
 from penstock.testing.chaos.points import Point
-from penstock.testing.chaos.proxy import Blow, Gate, Moment
+from penstock.testing.chaos.proxy import FaultProxy, ProxyFault, Timing
 from penstock.testing.sandbox import Sandbox, ServiceProcess
 
-LOOK: Final = 0.04
+POLL_SECONDS: Final = 0.04
 """Seconds between two looks at what has come out."""
-QUIET: Final = 0.25
+QUIET_SECONDS: Final = 0.25
 """Seconds without a command after which a process has started."""
-STARTED: Final = 10.0
+START_SECONDS: Final = 10.0
 """Seconds after which it has started even if it asks on and on."""
-HASTE: Final[dict[str, int]] = {"service_renew": 5}
+FAST_SETTINGS: Final[dict[str, int]] = {"service_renew": 5}
 """So that what services do now and then happens in the time of a run."""
-BURST: Final = 5
+BURST_SIZE: Final = 5
 """Messages that are pushed at a time, after one that comes alone."""
-CALM, STOPPED = 0, 99_999
+BASELINE_ACCOUNT, STOP_ACCOUNT = 0, 99_999
 """The accounts of what is pushed before any fault: with all processes running, and while one after the other stops."""
 Times = dict[tuple[Place, Place], int]
 
@@ -40,21 +40,21 @@ class Stall:
     since: float = field(default_factory=time.monotonic)
     longest: float = 0.0
 
-    def look(self, *, progress: bool) -> None:
+    def update(self, *, progress: bool) -> None:
         now = time.monotonic()
         self.longest = max(self.longest, now - self.since)
         if progress:
             self.since = now
 
 
-class Stage:
+class Lane:
     """``accounts`` are all messages that were pushed here, by the number of the fault that they were pushed for."""
 
     def __init__(self, topology: Topology, routes: Routes, times: Times) -> None:
         self._topology, self._routes, self.times = topology, routes, times
-        self._sandbox = Sandbox(topology, route=self._open, hasten=HASTE, aof=True, appendfsync="everysec")
+        self._sandbox = Sandbox(topology, route=self._open, overrides=FAST_SETTINGS, aof=True, appendfsync="everysec")
         self._exits = AsyncExitStack()
-        self.gates: dict[str, dict[str, Gate]] = defaultdict(dict)
+        self.proxies: dict[str, dict[str, FaultProxy]] = defaultdict(dict)
         """By process, then by the server that it leads to."""
         self.accounts: dict[int, Account] = {}
         self._servers_stand = asyncio.Lock()
@@ -66,7 +66,7 @@ class Stage:
         try:
             await self._exits.enter_async_context(self._sandbox)
             await self._sandbox.start()
-            await asyncio.gather(*(self.started(name) for name in self.processes))
+            await asyncio.gather(*(self.wait_until_started(name) for name in self.processes))
         except BaseException:
             await self._exits.aclose()
             raise
@@ -83,7 +83,7 @@ class Stage:
     def longest_pause(self) -> float:
         """Seconds in which a process does all that it does now and then."""
         services = any(process.part.service for process in self.processes.values())
-        return max(HASTE.values()) + 2.0 if services else 2.0
+        return max(FAST_SETTINGS.values()) + 2.0 if services else 2.0
 
     @property
     def servers(self) -> Mapping[str, Any]:
@@ -94,22 +94,22 @@ class Stage:
 
     async def _open(self, process: str, port: int) -> str:
         server = next(host for host, server in self._sandbox.servers.items() if server.port == port)
-        if server not in self.gates[process]:
-            gate = Gate(port)
-            self.gates[process][server] = await self._exits.enter_async_context(gate)
-        return self.gates[process][server].address
+        if server not in self.proxies[process]:
+            proxy = FaultProxy(port)
+            self.proxies[process][server] = await self._exits.enter_async_context(proxy)
+        return self.proxies[process][server].address
 
-    async def started(self, process: str) -> None:
+    async def wait_until_started(self, process: str) -> None:
         """Wait until a process has asked a server for something, and then for nothing more."""
-        until, gates = time.monotonic() + STARTED, self.gates[process].values()
+        until, proxies = time.monotonic() + START_SECONDS, self.proxies[process].values()
         count, quiet = 0, time.monotonic()
         while time.monotonic() < until:
-            seen = sum(len(gate.seen) for gate in gates)
+            seen = sum(len(proxy.seen) for proxy in proxies)
             if seen != count:
                 count, quiet = seen, time.monotonic()
-            if count and time.monotonic() - quiet > QUIET:
+            if count and time.monotonic() - quiet > QUIET_SECONDS:
                 return
-            await asyncio.sleep(LOOK)
+            await asyncio.sleep(POLL_SECONDS)
 
     async def push(self, number: int, many: int) -> None:
         """So many messages more of account ``number``, into each list: the first alone, the others at once."""
@@ -126,7 +126,7 @@ class Stage:
             redis = self.client(source)
             await redis.lpush(encoded(source.key), words[0])
             if words[1:]:
-                await asyncio.sleep(LOOK)
+                await asyncio.sleep(POLL_SECONDS)
                 await redis.lpush(encoded(source.key), *words[1:])
 
     async def collect(self) -> int:
@@ -148,24 +148,24 @@ class Stage:
                     count += 1
         return count
 
-    async def settled(self, number: int, patience: float) -> float:
-        """Wait until all of an account has come out, or nothing for ``patience`` seconds; the longest stall (s)."""
+    async def wait_until_settled(self, number: int, stall_limit: float) -> float:
+        """Wait until all of an account has come out, or nothing for ``stall_limit`` seconds; the longest stall (s)."""
         account, stall = self.accounts[number], Stall()
         while account.owed(self._routes, self.times):
-            await asyncio.sleep(LOOK)
-            stall.look(progress=await self.collect() > 0)
-            if time.monotonic() - stall.since > patience:
+            await asyncio.sleep(POLL_SECONDS)
+            stall.update(progress=await self.collect() > 0)
+            if time.monotonic() - stall.since > stall_limit:
                 break
         return stall.longest
 
-    async def settled_all(self, patience: float) -> None:
-        """Wait for what is still missing of any account, or until nothing more comes for ``patience`` seconds."""
+    async def wait_until_all_settled(self, stall_limit: float) -> None:
+        """Wait for what is still missing of any account, or until nothing more comes for ``stall_limit`` seconds."""
         stall = Stall()
-        accounts = [account for number, account in self.accounts.items() if number != STOPPED]
+        accounts = [account for number, account in self.accounts.items() if number != STOP_ACCOUNT]
         while any(account.owed(self._routes, self.times) for account in accounts):
-            await asyncio.sleep(LOOK)
-            stall.look(progress=await self.collect() > 0)
-            if time.monotonic() - stall.since > patience:
+            await asyncio.sleep(POLL_SECONDS)
+            stall.update(progress=await self.collect() > 0)
+            if time.monotonic() - stall.since > stall_limit:
                 return
         await self.collect()
 
@@ -176,7 +176,7 @@ class Stage:
         await process.kill()
         if pid:
             async with self._servers_stand:
-                await self._sandbox.forget(process.part, pid)
+                await self._sandbox.expire_registration(process.part, pid)
 
     async def revive(self, process: str) -> None:
         await self.processes[process].start()
@@ -192,17 +192,17 @@ class Stage:
 
     def lists(self) -> list[Place]:
         """All that services put messages into."""
-        return fed(self._topology)
+        return fed_lists(self._topology)
 
     async def spoil(self, place: Place) -> Callable[[], Awaitable[None]]:
         """Put a text where a list should be; returns what mends that."""
         return await self._sandbox.spoil(place)
 
-    async def restarted(self, process: str) -> None:
+    async def restart(self, process: str) -> None:
         await self.processes[process].stop()
         await self.processes[process].start()
 
-    async def interrupted(self, point: Point, number: int) -> None:
+    async def kill_at(self, point: Point, number: int) -> None:
         """Kill a process at a command of its flow, with messages of account ``number`` in its hands.
 
         At what it asks for now and then only, whatever it does, it has nothing else in its hands than at other times.
@@ -211,16 +211,16 @@ class Stage:
         async def kill() -> None:
             await self.kill(point.process)
 
-        gate = self.gates[point.process][point.server]
-        gate.blow = blow = Blow(point.after or point.shape, Moment.BEFORE, act=kill)
-        await self.push(number, 1 + BURST)
+        proxy = self.proxies[point.process][point.server]
+        proxy.fault = fault = ProxyFault(point.after or point.shape, Timing.BEFORE, act=kill)
+        await self.push(number, 1 + BURST_SIZE)
         with suppress(TimeoutError):
-            async with asyncio.timeout(2 * QUIET):
-                await blow.struck.wait()
-        gate.blow = None
+            async with asyncio.timeout(2 * QUIET_SECONDS):
+                await fault.happened.wait()
+        proxy.fault = None
         await self.kill(point.process)
 
-    async def whereabouts(self, lost: set[tuple[int, int]]) -> dict[tuple[int, int], str]:
+    async def find_lists(self, lost: set[tuple[int, int]]) -> dict[tuple[int, int], str]:
         """The list in which a message lies that has not come out, where there is one."""
         found: dict[tuple[int, int], str] = {}
         for host in self._sandbox.servers:
@@ -234,6 +234,6 @@ class Stage:
         return found
 
 
-def fed(topology: Topology) -> list[Place]:
+def fed_lists(topology: Topology) -> list[Place]:
     """The lists that services put messages into; a program's MULTI does not roll back, and all know it."""
     return sorted({end.place for part, end in topology.ends("writes") if part.service and end.role == "out"})

@@ -10,19 +10,19 @@ from penstock.composition.model import Topology
 from penstock.errors import PenstockError
 from penstock.testing.chaos.faults import NO_FAULT, Injection
 from penstock.testing.chaos.injection import Kind
-from penstock.testing.chaos.lane import fed
+from penstock.testing.chaos.lane import fed_lists
 from penstock.testing.chaos.points import Phase, Point
 from penstock.testing.chaos.random_faults import FAULTS, PAIRED, WRONG_TYPE
 
-ROUNDS: Final = 1
+DEFAULT_ROUNDS: Final = 1
 """How often each fault by chance happens."""
-NAMES: Final = frozenset(name.lower() for name in (NO_FAULT, *(kind.value for kind in Kind), *FAULTS))
-LANES: Final = 4
-"""Stages for each core: a stage waits most of the time."""
-SECONDS: Final = {Phase.START: 1.2, Phase.FLOW: 2.3, Phase.RECOVER: 1.7, Phase.STOP: 1.5}
+FAULT_NAMES: Final = frozenset(name.lower() for name in (NO_FAULT, *(kind.value for kind in Kind), *FAULTS))
+LANES_PER_CORE: Final = 4
+"""A lane waits most of the time."""
+PHASE_SECONDS: Final = {Phase.START: 1.2, Phase.FLOW: 2.3, Phase.RECOVER: 1.7, Phase.STOP: 1.5}
 """What a fault at a point takes, as measured with the compositions of `compose/`; of a program in the flow 0.4 s."""
-BY_CHANCE: Final = 1.5
-SILENT: Final = 12.0
+RANDOM_FAULT_SECONDS: Final = 1.5
+SILENT_FAULT_SECONDS: Final = 12.0
 """Seconds of a fault that lets a connection say nothing."""
 
 
@@ -36,9 +36,9 @@ class Chosen:
     process: str | None = None
     point: str | None = None
     """Part of a point's name."""
-    rounds: int = ROUNDS
+    rounds: int = DEFAULT_ROUNDS
     lanes: int | None = None
-    """Compositions side by side; ``LANES`` for each core by default."""
+    """Compositions side by side; ``LANES_PER_CORE`` for each core by default."""
 
     def has(self, injection: Injection) -> bool:
         if self.faults and not any(_names(word.lower(), injection.fault.lower()) for word in self.faults):
@@ -49,9 +49,9 @@ class Chosen:
             return False
         return self.point is None or self.point in str(injection.point)
 
-    def stages(self, injections: Sequence[Injection]) -> int:
+    def lane_count(self, injections: Sequence[Injection]) -> int:
         """Return how many compositions run side by side."""
-        return min(self.lanes or LANES * (os.cpu_count() or 1), len(injections))
+        return min(self.lanes or LANES_PER_CORE * (os.cpu_count() or 1), len(injections))
 
     def check(self, topology: Topology) -> None:
         """Raise ``PenstockError`` if a fault or a process is chosen that does not exist."""
@@ -98,9 +98,9 @@ def expected(topology: Topology, injections: Sequence[Injection], lanes: int) ->
 
 def _cost(injection: Injection, services: set[str]) -> float:
     if injection.point is None:
-        return SILENT if injection.slow else BY_CHANCE
+        return SILENT_FAULT_SECONDS if injection.slow else RANDOM_FAULT_SECONDS
     phase = Phase(injection.point.phase)
-    return 0.4 if phase is Phase.FLOW and injection.point.process not in services else SECONDS[phase]
+    return 0.4 if phase is Phase.FLOW and injection.point.process not in services else PHASE_SECONDS[phase]
 
 
 def _all(topology: Topology, points: Sequence[Point], chosen: Chosen) -> Iterable[Injection]:
@@ -111,7 +111,7 @@ def _all(topology: Topology, points: Sequence[Point], chosen: Chosen) -> Iterabl
             number += 1
             yield Injection(number, kind.value, point, kind)
     pair = random.Random(chosen.seed)
-    alone = [fault for fault in FAULTS if fault != WRONG_TYPE or fed(topology)]
+    alone = [fault for fault in FAULTS if fault != WRONG_TYPE or fed_lists(topology)]
     for turn in range(chosen.rounds):
         two = " + ".join(pair.sample(PAIRED, 2))
         for fault in (*alone, two):
@@ -121,4 +121,4 @@ def _all(topology: Topology, points: Sequence[Point], chosen: Chosen) -> Iterabl
 
 def _names(word: str, fault: str) -> bool:
     """A whole name means just that fault."""
-    return word == fault if word in NAMES else word in fault
+    return word == fault if word in FAULT_NAMES else word in fault

@@ -11,7 +11,7 @@ CONTAINERS: Final = frozenset({"CLIENT", "CONFIG", "SCRIPT", "XINFO", "XGROUP", 
 SCRIPTS: Final = frozenset({"EVAL", "EVALSHA", "EVAL_RO", "EVALSHA_RO"})
 NAME: Final = re.compile(rb"[A-Za-z_{][\w:.{}/|-]{0,79}")
 HASHED: Final = re.compile(r"[0-9a-f]{16,}")
-NAMES: Final = 2
+SHAPE_NAMES: Final = 2
 """So many names among its words tell one command from another of the same kind."""
 
 
@@ -57,4 +57,4 @@ def shape_of(words: list[bytes]) -> str:
         name, rest = f"{name} {digest[:7]}", rest[2 : 2 + count]
     names = [word.decode() for word in rest[:8] if NAME.fullmatch(word)]
     kept = [re.sub(r"\d+", "#", each) for each in names if not HASHED.search(each) and "penstock-chaos" not in each]
-    return " ".join([name, *kept[:NAMES]])
+    return " ".join([name, *kept[:SHAPE_NAMES]])

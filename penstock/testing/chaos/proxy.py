@@ -1,4 +1,4 @@
-"""A gate between a process and a server: it sees every command, and can break the connection at any of them."""
+"""A proxy between a process and a server: it sees every command, and can break the connection at any of them."""
 
 import asyncio
 from collections import deque
@@ -10,20 +10,20 @@ from typing import Self
 from penstock.testing.chaos.frames import Frames, words_of
 from penstock.testing.chaos.points import shape_of
 
-CHUNK = 65_536
-ENDS = ("EXEC", "DISCARD")
+CHUNK_BYTES = 65_536
+TRANSACTION_ENDS = ("EXEC", "DISCARD")
 """What ends a MULTI."""
 
 
-class Moment(Enum):
-    """When, at a command, the blow falls."""
+class Timing(Enum):
+    """When, at a command, the fault falls."""
 
     BEFORE = "before the command"
     AFTER = "after the command, before its reply"
 
 
 @dataclass(eq=False)
-class Blow:
+class ProxyFault:
     """What happens, once, at the next command that has this ``shape``, or at any where it is None.
 
     ``act`` does more than to cut the connection, such as killing the process; where it ``swallows``, nothing is cut,
@@ -31,22 +31,20 @@ class Blow:
     """
 
     shape: str | None
-    moment: Moment
+    timing: Timing
     swallows: bool = False
     act: Callable[[], Awaitable[None]] | None = None
-    struck: asyncio.Event = field(default_factory=asyncio.Event)
-    at: str | None = None
-    """The shape of the command that was struck."""
+    happened: asyncio.Event = field(default_factory=asyncio.Event)
 
 
-class Gate:
+class FaultProxy:
     """Listens for one process and connects it to the server at ``port``."""
 
     def __init__(self, port: int) -> None:
         self._port = port
         self._server: asyncio.Server | None = None
-        self._links: dict[Link, asyncio.Task[None] | None] = {}
-        self.blow: Blow | None = None
+        self._connections: dict[ProxyConnection, asyncio.Task[None] | None] = {}
+        self.fault: ProxyFault | None = None
         self.delay = 0.0
         """Seconds that everything takes each way."""
         self.seen: list[str] = []
@@ -55,7 +53,7 @@ class Gate:
     @property
     def address(self) -> str:
         if self._server is None:
-            raise RuntimeError("the gate is not open")
+            raise RuntimeError("the proxy is not open")
         host, port = self._server.sockets[0].getsockname()[:2]
         return f"{host}:{port}"
 
@@ -66,9 +64,9 @@ class Gate:
     async def __aexit__(self, *_: object) -> None:
         if self._server:
             self._server.close()
-        for link in [*self._links]:
-            link.cut()
-        await asyncio.gather(*filter(None, [*self._links.values()]), return_exceptions=True)
+        for connection in [*self._connections]:
+            connection.close()
+        await asyncio.gather(*filter(None, [*self._connections.values()]), return_exceptions=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -76,65 +74,65 @@ class Gate:
         except OSError:  # the server is down: the client sees what it would see without us
             writer.close()
             return
-        link = Link(self, (reader, writer), there)
-        self._links[link] = asyncio.current_task()
+        connection = ProxyConnection(self, (reader, writer), there)
+        self._connections[connection] = asyncio.current_task()
         try:
-            await link.run()
+            await connection.run()
         finally:
-            del self._links[link]
+            del self._connections[connection]
 
-    def command(self, frame: bytes, queued: list[str]) -> Blow | None:
-        """Return the blow that this one is struck with; ``queued`` is what its connection has sent since MULTI.
+    def command(self, frame: bytes, queued: list[str]) -> ProxyFault | None:
+        """Return the fault that this one is struck with; ``queued`` is what its connection has sent since MULTI.
 
         Of a MULTI that is discarded, as a check of rights is, only its two ends are seen: nothing between them is done.
         """
         shape = shape_of(words_of(frame))
         queued.append(shape)
-        if queued[0] != "MULTI" or shape in ENDS:
+        if queued[0] != "MULTI" or shape in TRANSACTION_ENDS:
             self.seen += [queued[0], shape] if shape == "DISCARD" else queued
             queued.clear()
-        blow = self.blow
-        if blow is None or (blow.shape is not None and blow.shape != shape):
+        fault = self.fault
+        if fault is None or (fault.shape is not None and fault.shape != shape):
             return None
-        self.blow, blow.at = None, shape
-        return blow
+        self.fault = None
+        return fault
 
 
-class Link:
+class ProxyConnection:
     """One connection of the process, and its other half."""
 
     def __init__(
         self,
-        gate: Gate,
+        proxy: FaultProxy,
         here: tuple[asyncio.StreamReader, asyncio.StreamWriter],
         there: tuple[asyncio.StreamReader, asyncio.StreamWriter],
     ) -> None:
-        self._gate, self._here, self._there = gate, here, there
-        self._owed: deque[Blow | None] = deque()
-        """For every reply to come, the blow that falls then."""
+        self._proxy, self._here, self._there = proxy, here, there
+        self._owed: deque[ProxyFault | None] = deque()
+        """For every reply to come, the fault that falls then."""
         self._silent = False
         self._queued: list[str] = []
 
     async def run(self) -> None:
         pumps = [asyncio.create_task(self._ask()), asyncio.create_task(self._answer())]
         await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
-        self.cut()
+        self.close()
         await asyncio.gather(*pumps, return_exceptions=True)
 
     async def _ask(self) -> None:
         frames, reader, writer = Frames(), self._here[0], self._there[1]
         while data := await self._received(reader):
             for frame in frames.whole(data):
-                blow = self._gate.command(frame, self._queued)
+                fault = self._proxy.command(frame, self._queued)
                 if self._silent:
                     continue
-                if blow and blow.moment is Moment.BEFORE:
-                    if await self._strike(blow):
+                if fault and fault.timing is Timing.BEFORE:
+                    if await self._inject(fault):
                         return
                     continue
                 if writer.is_closing():
                     return
-                self._owed.append(blow)
+                self._owed.append(fault)
                 writer.write(frame)
             if not await _sent(writer):
                 return
@@ -145,11 +143,11 @@ class Link:
             for frame in frames.whole(data):
                 if self._silent:
                     continue
-                blow = None
+                fault = None
                 if self._owed and not frame.startswith(b">"):
-                    blow = self._owed.popleft()
-                if blow:
-                    if await self._strike(blow):
+                    fault = self._owed.popleft()
+                if fault:
+                    if await self._inject(fault):
                         return
                     continue
                 if writer.is_closing():
@@ -160,22 +158,22 @@ class Link:
 
     async def _received(self, reader: asyncio.StreamReader) -> bytes:
         try:
-            data = await reader.read(CHUNK)
+            data = await reader.read(CHUNK_BYTES)
         except OSError:
             return b""
-        if self._gate.delay:
-            await asyncio.sleep(self._gate.delay)
+        if self._proxy.delay:
+            await asyncio.sleep(self._proxy.delay)
         return data
 
-    async def _strike(self, blow: Blow) -> bool:
+    async def _inject(self, fault: ProxyFault) -> bool:
         """Whether the connection is over."""
         self._silent = True
-        if blow.act:
-            await blow.act()
-        blow.struck.set()
-        return not blow.swallows
+        if fault.act:
+            await fault.act()
+        fault.happened.set()
+        return not fault.swallows
 
-    def cut(self) -> None:
+    def close(self) -> None:
         """Close both halves, at once."""
         for _, writer in (self._here, self._there):
             writer.transport.abort()

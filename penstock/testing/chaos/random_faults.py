@@ -6,108 +6,108 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.testing.chaos.injection import REACH, struck
-from penstock.testing.chaos.lane import BURST, Stage
-from penstock.testing.chaos.proxy import Blow, Gate, Moment
+from penstock.testing.chaos.injection import MEET_SECONDS, wait_until_happened
+from penstock.testing.chaos.lane import BURST_SIZE, Lane
+from penstock.testing.chaos.proxy import FaultProxy, ProxyFault, Timing
 
-HOLD: Final = 1.0
+HOLD_SECONDS: Final = 1.0
 """Seconds that a condition lasts that passes by itself."""
 
 
 @dataclass
-class Scene:
+class FaultContext:
     """What a fault by chance has to do with."""
 
-    stage: Stage
+    lane: Lane
     number: int
-    chance: random.Random
+    rng: random.Random
     only: str | None = None
 
     @property
     def process(self) -> str:
-        return self.only or self.chance.choice(sorted(self.stage.processes))
+        return self.only or self.rng.choice(sorted(self.lane.processes))
 
     @property
-    def gates(self) -> list[Gate]:
-        return list(self.stage.gates[self.process].values())
+    def proxies(self) -> list[FaultProxy]:
+        return list(self.lane.proxies[self.process].values())
 
     @property
     def server(self) -> str:
-        return self.chance.choice(sorted(self.stage.servers))
+        return self.rng.choice(sorted(self.lane.servers))
 
     async def wait(self) -> None:
         """A moment, so that it happens anywhere in the flow."""
-        await asyncio.sleep(self.chance.uniform(0, 0.1))
+        await asyncio.sleep(self.rng.uniform(0, 0.1))
 
 
-async def terminated(scene: Scene) -> None:
-    process = scene.process
-    await scene.wait()
-    await scene.stage.restarted(process)
+async def terminated(context: FaultContext) -> None:
+    process = context.process
+    await context.wait()
+    await context.lane.restart(process)
 
 
-async def killed(scene: Scene) -> None:
-    process = scene.process
-    await scene.wait()
-    await scene.stage.kill(process)
-    await scene.stage.revive(process)
+async def killed(context: FaultContext) -> None:
+    process = context.process
+    await context.wait()
+    await context.lane.kill(process)
+    await context.lane.revive(process)
 
 
-async def server_restarted(scene: Scene) -> None:
-    server = scene.server
-    await scene.wait()
-    await scene.stage.restart_server(server)
+async def server_restarted(context: FaultContext) -> None:
+    server = context.server
+    await context.wait()
+    await context.lane.restart_server(server)
 
 
-async def scripts_flushed(scene: Scene) -> None:
-    await scene.wait()
-    await scene.stage.command(scene.server, "SCRIPT", "FLUSH")
+async def scripts_flushed(context: FaultContext) -> None:
+    await context.wait()
+    await context.lane.command(context.server, "SCRIPT", "FLUSH")
 
 
-async def paused(scene: Scene) -> None:
-    await scene.wait()
-    await scene.stage.command(scene.server, "CLIENT", "PAUSE", int(HOLD * 1000), "ALL")
+async def paused(context: FaultContext) -> None:
+    await context.wait()
+    await context.lane.command(context.server, "CLIENT", "PAUSE", int(HOLD_SECONDS * 1000), "ALL")
 
 
-async def full(scene: Scene) -> None:
-    server = scene.server
-    await scene.wait()
-    await scene.stage.command(server, "CONFIG", "SET", "maxmemory", "1")
-    await asyncio.sleep(HOLD)
-    await scene.stage.command(server, "CONFIG", "SET", "maxmemory", "0")
+async def full(context: FaultContext) -> None:
+    server = context.server
+    await context.wait()
+    await context.lane.command(server, "CONFIG", "SET", "maxmemory", "1")
+    await asyncio.sleep(HOLD_SECONDS)
+    await context.lane.command(server, "CONFIG", "SET", "maxmemory", "0")
 
 
-async def slow(scene: Scene) -> None:
-    gates = scene.gates
-    for gate in gates:
-        gate.delay = scene.chance.uniform(0.02, 0.2)
-    await scene.stage.push(scene.number, BURST)
-    await asyncio.sleep(HOLD)
-    for gate in gates:
-        gate.delay = 0
+async def slow(context: FaultContext) -> None:
+    proxies = context.proxies
+    for proxy in proxies:
+        proxy.delay = context.rng.uniform(0.02, 0.2)
+    await context.lane.push(context.number, BURST_SIZE)
+    await asyncio.sleep(HOLD_SECONDS)
+    for proxy in proxies:
+        proxy.delay = 0
 
 
-async def swallowed(scene: Scene) -> None:
-    gate = scene.chance.choice(scene.gates)
-    blow = Blow(None, scene.chance.choice(list(Moment)), swallows=True)
-    await scene.wait()
-    gate.blow = blow
-    await scene.stage.push(scene.number, BURST)
-    await struck(blow, REACH)
-    gate.blow = None
+async def swallowed(context: FaultContext) -> None:
+    proxy = context.rng.choice(context.proxies)
+    fault = ProxyFault(None, context.rng.choice(list(Timing)), swallows=True)
+    await context.wait()
+    proxy.fault = fault
+    await context.lane.push(context.number, BURST_SIZE)
+    await wait_until_happened(fault, MEET_SECONDS)
+    proxy.fault = None
 
 
-async def wrong_type(scene: Scene) -> None:
-    end = scene.chance.choice(scene.stage.lists())
-    await scene.wait()
-    mend = await scene.stage.spoil(end)
-    await scene.stage.push(scene.number, 1)
-    await asyncio.sleep(HOLD)
+async def wrong_type(context: FaultContext) -> None:
+    end = context.rng.choice(context.lane.lists())
+    await context.wait()
+    mend = await context.lane.spoil(end)
+    await context.lane.push(context.number, 1)
+    await asyncio.sleep(HOLD_SECONDS)
     await mend()
 
 
 WRONG_TYPE: Final = "wrong type"
-FAULTS: Final[dict[str, Callable[[Scene], Awaitable[None]]]] = {
+FAULTS: Final[dict[str, Callable[[FaultContext], Awaitable[None]]]] = {
     "SIGTERM": terminated,
     "kill -9": killed,
     "server restart": server_restarted,

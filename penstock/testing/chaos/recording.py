@@ -4,22 +4,22 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 
-from penstock.testing.chaos.lane import BURST, CALM, STOPPED, Stage
+from penstock.testing.chaos.lane import BASELINE_ACCOUNT, BURST_SIZE, STOP_ACCOUNT, Lane
 from penstock.testing.chaos.points import Phase, Point
 
-PAUSE = 0.5
+BURST_INTERVAL = 0.5
 """Seconds between two bursts of messages."""
 
 
 class Recording:
-    """``points`` are those of all processes of ``stage``: at their start, with messages, after a kill, told to stop.
+    """``points`` are those of all processes of ``lane``: at their start, with messages, after a kill, told to stop.
 
     What a process asks for when it starts after a kill, or with messages in hand when it was told to stop, is often the
     same as at other times, and counts once.
     """
 
-    def __init__(self, stage: Stage) -> None:
-        self._stage = stage
+    def __init__(self, lane: Lane) -> None:
+        self._lane = lane
 
     async def points(self) -> list[Point]:
         points = await self._of_all(self._start)
@@ -27,34 +27,34 @@ class Recording:
         points |= flow
         points |= await self._of_all(lambda process: self._recovery(process, sorted(flow)))
         points |= await self._of_all(self._stop)
-        await self._stage.settled(STOPPED, 10)
+        await self._lane.wait_until_settled(STOP_ACCOUNT, 10)
         return sorted(distinct(points))
 
     async def _of_all(self, record: Callable[[str], Awaitable[set[Point]]]) -> set[Point]:
-        return set[Point]().union(*await asyncio.gather(*map(record, self._stage.processes)))
+        return set[Point]().union(*await asyncio.gather(*map(record, self._lane.processes)))
 
     async def _start(self, process: str) -> set[Point]:
-        await self._stage.processes[process].stop()
+        await self._lane.processes[process].stop()
         self._forget(process)
         await self._begin(process)
         return self._seen(process, Phase.START)
 
     async def _flow(self) -> set[Point]:
         """For long enough that what is done now and then is done."""
-        for process in self._stage.processes:
+        for process in self._lane.processes:
             self._forget(process)
-        until = time.monotonic() + self._stage.longest_pause
+        until = time.monotonic() + self._lane.longest_pause
         while time.monotonic() < until:
-            await self._stage.push(CALM, 1 + BURST)
-            await self._stage.settled(CALM, 10)
-            await asyncio.sleep(PAUSE)
-        return set[Point]().union(*(self._seen(process, Phase.FLOW) for process in self._stage.processes))
+            await self._lane.push(BASELINE_ACCOUNT, 1 + BURST_SIZE)
+            await self._lane.wait_until_settled(BASELINE_ACCOUNT, 10)
+            await asyncio.sleep(BURST_INTERVAL)
+        return set[Point]().union(*(self._seen(process, Phase.FLOW) for process in self._lane.processes))
 
     async def _recovery(self, process: str, flow: Sequence[Point]) -> set[Point]:
         points = set[Point]()
         for point in flow:
             if point.process == process:
-                await self._stage.interrupted(point, STOPPED)
+                await self._lane.kill_at(point, STOP_ACCOUNT)
                 self._forget(process)
                 await self._begin(process)
                 points |= self._seen(process, Phase.RECOVER, point.shape)
@@ -63,26 +63,26 @@ class Recording:
     async def _stop(self, process: str) -> set[Point]:
         """With something in hand, and with nothing."""
         points = set[Point]()
-        for many in (1 + BURST, 0):
+        for many in (1 + BURST_SIZE, 0):
             self._forget(process)
             if many:
-                await self._stage.push(STOPPED, many)
-            await self._stage.processes[process].stop()
+                await self._lane.push(STOP_ACCOUNT, many)
+            await self._lane.processes[process].stop()
             points |= self._seen(process, Phase.STOP)
             await self._begin(process)
         return points
 
     async def _begin(self, process: str) -> None:
-        await self._stage.processes[process].start()
-        await self._stage.started(process)
+        await self._lane.processes[process].start()
+        await self._lane.wait_until_started(process)
 
     def _forget(self, process: str) -> None:
-        for gate in self._stage.gates[process].values():
-            gate.seen.clear()
+        for proxy in self._lane.proxies[process].values():
+            proxy.seen.clear()
 
     def _seen(self, process: str, phase: Phase, after: str = "") -> set[Point]:
-        gates = self._stage.gates[process].items()
-        return {Point(process, phase.value, server, shape, after) for server, gate in gates for shape in gate.seen}
+        proxies = self._lane.proxies[process].items()
+        return {Point(process, phase.value, server, shape, after) for server, proxy in proxies for shape in proxy.seen}
 
 
 def distinct(points: set[Point]) -> set[Point]:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from penstock import __version__
 from penstock.errors import PenstockError
-from penstock.testing.chaos.run import Outcome, Report
+from penstock.testing.chaos.run import FaultResult, Report
 
 COLUMNS: Final = ("fault", "injected", "met", "lost", "doubled", "reordered", "longest stall")
 TEMPLATE: Final = "report.html.jinja"
@@ -17,42 +17,42 @@ TEMPLATE: Final = "report.html.jinja"
 
 def rows(report: Report) -> list[list[object]]:
     """A row a fault, by ``COLUMNS``."""
-    return [[fault, *_summed(outcomes)] for fault, outcomes in _by_fault(report.outcomes).items()]
+    return [[fault, *_summed(results)] for fault, results in _by_fault(report.results).items()]
 
 
-def findings(report: Report) -> list[Outcome]:
+def findings(report: Report) -> list[FaultResult]:
     """The faults that broke a promise."""
-    return [outcome for outcome in report.outcomes if outcome.broken]
+    return [result for result in report.results if result.broken]
 
 
 def verdict(report: Report) -> str:
     """All of it in one sentence."""
     if not report.holds:
         return "a promise is broken"
-    harmless = any(outcome.doubled or outcome.reordered for outcome in report.outcomes)
+    harmless = any(result.doubled or result.reordered for result in report.results)
     rest = "; what was doubled or out of order was so where no more is promised" if harmless else ""
     return f"nothing was lost, and every promise kept{rest}"
 
 
-def told(outcome: Outcome) -> str:
+def summary(result: FaultResult) -> str:
     """A finding in one line."""
-    counts = {"lost": outcome.lost, "doubled": outcome.doubled, "out of order": outcome.reordered}
+    counts = {"lost": result.lost, "doubled": result.doubled, "out of order": result.reordered}
     said = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
-    where = f"; they lie in {', '.join(outcome.whereabouts)}" if outcome.whereabouts else ""
-    return f"{outcome.injection}: {said} of {outcome.pushed} messages{where}"
+    where = f"; they lie in {', '.join(result.whereabouts)}" if result.whereabouts else ""
+    return f"{result.injection}: {said} of {result.pushed} messages{where}"
 
 
-def again(outcome: Outcome, directory: str, seed: int) -> str:
+def rerun(result: FaultResult, directory: str, seed: int) -> str:
     """The command that injects just this fault."""
-    words = ["penstock", "chaos", directory, "--fault", outcome.injection.fault]
-    if outcome.injection.point:
-        words += ["--point", str(outcome.injection.point)]
+    words = ["penstock", "chaos", directory, "--fault", result.injection.fault]
+    if result.injection.point:
+        words += ["--point", str(result.injection.point)]
     else:
         words += ["--seed", str(seed)]
     return shlex.join(words)
 
 
-def plain(report: Report, directory: str) -> dict[str, Any]:
+def as_json(report: Report, directory: str) -> dict[str, Any]:
     return {
         "composition": directory,
         "seed": report.seed,
@@ -60,7 +60,7 @@ def plain(report: Report, directory: str) -> dict[str, Any]:
         "points": [asdict(point) for point in report.points],
         "faults": [dict(zip(COLUMNS, row, strict=True)) for row in rows(report)],
         "outcomes": [
-            {**_plain(outcome), "again": again(outcome, directory, report.seed)} for outcome in report.outcomes
+            {**_result_as_json(result), "again": rerun(result, directory, report.seed)} for result in report.results
         ],
         "books": report.books,
         "holds": report.holds,
@@ -72,17 +72,17 @@ def write_junit(report: Report, directory: str, file: Path) -> None:
     from junitparser import Failure, JUnitXml, Skipped, TestCase, TestSuite
 
     whole = JUnitXml("penstock chaos")
-    for fault, outcomes in _by_fault(report.outcomes).items():
+    for fault, results in _by_fault(report.results).items():
         suite = TestSuite(f"{directory}: {fault}")
-        for outcome in outcomes:
-            injection = outcome.injection
+        for result in results:
+            injection = result.injection
             name = str(injection.point or injection)
-            case = TestCase(name, directory.replace("/", "."), round(outcome.ended - outcome.begun, 3))
-            if outcome.broken:
-                failure = Failure(told(outcome), "Broken promise")
-                failure.text = again(outcome, directory, report.seed)
+            case = TestCase(name, directory.replace("/", "."), round(result.ended - result.begun, 3))
+            if result.broken:
+                failure = Failure(summary(result), "Broken promise")
+                failure.text = rerun(result, directory, report.seed)
                 case.result = [failure]
-            elif not outcome.met:
+            elif not result.met:
                 case.result = [Skipped("this command did not come again")]
             suite.add_testcase(case)
         whole.add_testsuite(suite)
@@ -109,27 +109,27 @@ def page(report: Report, directory: str) -> str:
         colours=COLOURS,
         columns=COLUMNS,
         rows=rows(report),
-        findings=[(told(outcome), again(outcome, directory, report.seed)) for outcome in findings(report)],
-        unmet=[str(outcome.injection) for outcome in report.outcomes if not outcome.met],
+        findings=[(summary(result), rerun(result, directory, report.seed)) for result in findings(report)],
+        unmet=[str(result.injection) for result in report.results if not result.met],
         timeline=Markup(timeline(report)),
     )
 
 
-def _summed(outcomes: Sequence[Outcome]) -> Iterator[object]:
-    yield len(outcomes)
+def _summed(results: Sequence[FaultResult]) -> Iterator[object]:
+    yield len(results)
     for name in ("met", "lost", "doubled", "reordered"):
-        yield sum(int(getattr(outcome, name)) for outcome in outcomes)
-    yield round(max(outcome.stall for outcome in outcomes), 2)
+        yield sum(int(getattr(result, name)) for result in results)
+    yield round(max(result.stall for result in results), 2)
 
 
-def _by_fault(outcomes: Sequence[Outcome]) -> dict[str, list[Outcome]]:
-    kinds: dict[str, list[Outcome]] = {}
-    for outcome in outcomes:
-        kinds.setdefault(outcome.injection.fault, []).append(outcome)
+def _by_fault(results: Sequence[FaultResult]) -> dict[str, list[FaultResult]]:
+    kinds: dict[str, list[FaultResult]] = {}
+    for result in results:
+        kinds.setdefault(result.injection.fault, []).append(result)
     return kinds
 
 
-def _plain(outcome: Outcome) -> dict[str, Any]:
-    injection = outcome.injection
+def _result_as_json(result: FaultResult) -> dict[str, Any]:
+    injection = result.injection
     point = asdict(injection.point) if injection.point else None
-    return {**asdict(outcome), "injection": {"fault": injection.fault, "point": point, "seed": injection.seed or None}}
+    return {**asdict(result), "injection": {"fault": injection.fault, "point": point, "seed": injection.seed or None}}

@@ -15,18 +15,18 @@ from penstock.composition.model import Place, Topology, server_of
 from penstock.errors import PenstockError
 from penstock.keys import Keys
 from penstock.testing.chaos.faults import Injection
-from penstock.testing.chaos.lane import CALM, Stage, Times
+from penstock.testing.chaos.lane import BASELINE_ACCOUNT, Lane, Times
 from penstock.testing.chaos.messages import Account, Routes
 from penstock.testing.chaos.plan import Chosen, expected, planned, taking_part
 from penstock.testing.chaos.points import Point
 from penstock.testing.chaos.recording import Recording
 
-LAST: Final = 10.0
+FINAL_WAIT_SECONDS: Final = 10.0
 """Seconds that what is still missing at the end is waited for."""
 
 
 @dataclass(frozen=True)
-class Outcome:
+class FaultResult:
     """What became of the messages of one fault. Times are seconds since the run began."""
 
     injection: Injection
@@ -51,17 +51,17 @@ class Report:
 
     seed: int
     points: list[Point]
-    outcomes: list[Outcome]
+    results: list[FaultResult]
     seconds: float
     books: list[str] = field(default_factory=list)
 
     @property
     def holds(self) -> bool:
-        return not self.books and not any(outcome.broken for outcome in self.outcomes)
+        return not self.books and not any(result.broken for result in self.results)
 
 
 @dataclass
-class _Happened:
+class _Injected:
     injection: Injection
     lane: int
     begun: float
@@ -72,45 +72,45 @@ class _Happened:
 
 
 class Run:
-    """``tell`` gets how many faults are over, of how many, and the last one; ``say`` gets lines for people."""
+    """Call ``progress`` with faults done, faults in all, and the last one; ``log`` with lines for people."""
 
     def __init__(
         self,
         topology: Topology,
         chosen: Chosen,
-        tell: Callable[[int, int, str], None],
-        say: Callable[[str], None] = lambda _: None,
+        progress: Callable[[int, int, str], None],
+        log: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._topology, left_out = taking_part(topology)
-        self._chosen, self._tell, self._say = chosen, tell, say
+        self._chosen, self._progress, self._log = chosen, progress, log
         chosen.check(self._topology)
         self._routes = Routes.of(self._topology)
         for line in left_out:
-            say(line)
+            log(line)
         self._begun = time.monotonic()
-        self._again = max((sink.again for sinks in self._routes.sinks.values() for sink in sinks), default=0)
+        self._redelivery = max((sink.again for sinks in self._routes.sinks.values() for sink in sinks), default=0)
 
     async def report(self) -> Report:
         """Raises ``PenstockError`` where messages do not come out even with nothing broken, or nothing is chosen."""
         async with AsyncExitStack() as exits:
             times: Times = {}
-            first = await exits.enter_async_context(Stage(self._topology, self._routes, times))
+            first = await exits.enter_async_context(Lane(self._topology, self._routes, times))
             points = await Recording(first).points()
             self._calibrate(first, times)
             injections = planned(self._topology, points, self._chosen)
             if not injections:
                 raise PenstockError("no fault is left to inject: --fault, --service or --point name none that there is")
-            lanes = self._chosen.stages(injections)
-            self._say(self._forecast(points, injections, lanes))
-            more = [Stage(self._topology, self._routes, times) for _ in range(lanes - 1)]
+            count = self._chosen.lane_count(injections)
+            self._log(self._forecast(points, injections, count))
+            more = [Lane(self._topology, self._routes, times) for _ in range(count - 1)]
             entered = await asyncio.gather(*map(exits.enter_async_context, more), return_exceptions=True)
-            stages = [first, *map(_sound, entered)]
-            for stage in stages:
-                stage.order = first.order
-            happened = await self._work_off(stages, injections)
-            outcomes = [await self._judged(stages, each, times) for each in happened]
-            books = await self._books(stages)
-        return Report(self._chosen.seed, points, outcomes, time.monotonic() - self._begun, books)
+            lanes = [first, *map(_or_raise, entered)]
+            for lane in lanes:
+                lane.order = first.order
+            happened = await self._inject_all(lanes, injections)
+            results = [await self._judge(lanes, each, times) for each in happened]
+            books = await self._books(lanes)
+        return Report(self._chosen.seed, points, results, time.monotonic() - self._begun, books)
 
     def _forecast(self, points: Sequence[Point], injections: Sequence[Injection], lanes: int) -> str:
         seconds = expected(self._topology, injections, lanes)
@@ -118,8 +118,8 @@ class Run:
         faults = f"{len(injections):,} fault{'s' * (len(injections) != 1)}"
         return f"{faults}, {len(points):,} points, {lanes} at a time: about {length}"
 
-    def _calibrate(self, stage: Stage, times: Times) -> None:
-        account = stage.accounts[CALM]
+    def _calibrate(self, lane: Lane, times: Times) -> None:
+        account = lane.accounts[BASELINE_ACCOUNT]
         for source, sinks in self._routes.sinks.items():
             pushed = account.pushed[source]
             for sink in sinks:
@@ -129,47 +129,47 @@ class Run:
                     raise PenstockError(
                         f"{source.key} to {sink.place.key}: with nothing broken, {len(pushed) - len(counts)} of "
                         f"{len(pushed)} messages did not come out; chaos: message must be one that the composition's "
-                        f"programs take, and chaos: out lists that get every message.\n{self._last_words(stage)}"
+                        f"programs take, and chaos: out lists that get every message.\n{self._log_tails(lane)}"
                     )
                 times[source, sink.place] = min(counts.values()) if sink.promise == "once" else 1
                 downs = sum(one > other for one, other in pairwise(came))
                 if 2 * downs > len(came):
-                    stage.order = -1
+                    lane.order = -1
 
-    def _last_words(self, stage: Stage) -> str:
-        return "\n".join(f"{name} said last: {each.said(300).strip()}" for name, each in stage.processes.items())
+    def _log_tails(self, lane: Lane) -> str:
+        return "\n".join(f"{name} said last: {each.log_tail(300).strip()}" for name, each in lane.processes.items())
 
-    async def _work_off(self, stages: Sequence[Stage], injections: Sequence[Injection]) -> list[_Happened]:
-        left, happened = sorted(injections, key=lambda each: each.slow), list[_Happened]()
+    async def _inject_all(self, lanes: Sequence[Lane], injections: Sequence[Injection]) -> list[_Injected]:
+        left, happened = sorted(injections, key=lambda each: each.slow), list[_Injected]()
 
-        async def lane(place: int, stage: Stage) -> None:
+        async def work(index: int, lane: Lane) -> None:
             while left:
                 injection, begun = left.pop(), time.monotonic()  # slow ones first
-                met = await injection.happen(stage)
-                stall = await stage.settled(injection.number, injection.patience + self._again)
-                account = stage.accounts[injection.number]
+                met = await injection.inject(lane)
+                stall = await lane.wait_until_settled(injection.number, injection.stall_limit + self._redelivery)
+                account = lane.accounts[injection.number]
                 ended = time.monotonic() - self._begun
-                happened.append(_Happened(injection, place, begun - self._begun, ended, met, stall, account))
-                self._tell(len(happened), len(injections), str(injection))
-            await stage.settled_all(LAST + self._again)
+                happened.append(_Injected(injection, index, begun - self._begun, ended, met, stall, account))
+                self._progress(len(happened), len(injections), str(injection))
+            await lane.wait_until_all_settled(FINAL_WAIT_SECONDS + self._redelivery)
 
-        self._tell(0, len(injections), "")
-        async with asyncio.TaskGroup() as lanes:
-            for place, stage in enumerate(stages):
-                lanes.create_task(lane(place, stage))
+        self._progress(0, len(injections), "")
+        async with asyncio.TaskGroup() as group:
+            for index, lane in enumerate(lanes):
+                group.create_task(work(index, lane))
         return sorted(happened, key=lambda each: each.injection.number)
 
-    async def _judged(
-        self, stages: Sequence[Stage], each: _Happened, times: Mapping[tuple[Place, Place], int]
-    ) -> Outcome:
+    async def _judge(
+        self, lanes: Sequence[Lane], each: _Injected, times: Mapping[tuple[Place, Place], int]
+    ) -> FaultResult:
         account, routes = each.account, self._routes
         lost = account.lost(routes, times)
         where: tuple[str, ...] = ()
         if lost:
             ids = {(each.injection.number, number) for _, number in lost}
-            where = tuple(sorted(set((await stages[each.lane].whereabouts(ids)).values())))
+            where = tuple(sorted(set((await lanes[each.lane].find_lists(ids)).values())))
         broken = account.doubled(routes, times, broken=True) + account.reordered(routes, broken=True)
-        return Outcome(
+        return FaultResult(
             each.injection,
             each.lane,
             each.begun,
@@ -184,24 +184,24 @@ class Run:
             where,
         )
 
-    async def _books(self, stages: Sequence[Stage]) -> list[str]:
+    async def _books(self, lanes: Sequence[Lane]) -> list[str]:
         """What the services' own ledgers do not agree on in the end."""
         problems = []
-        for place, stage in enumerate(stages):
-            for namespace, server in sorted(self._namespaces(stage)):
-                redis, keys = stage.client(Place("", server)), Keys(namespace)
+        for index, lane in enumerate(lanes):
+            for namespace, server in sorted(self._namespaces(lane)):
+                redis, keys = lane.client(Place("", server)), Keys(namespace)
                 books = await audit_tracked(redis, keys) or await audit(redis, keys)
-                problems += [f"stage {place + 1}, {namespace}: {each}" for each in books.problems] if books else []
+                problems += [f"stage {index + 1}, {namespace}: {each}" for each in books.problems] if books else []
         return problems
 
-    def _namespaces(self, stage: Stage) -> set[tuple[str, str]]:
+    def _namespaces(self, lane: Lane) -> set[tuple[str, str]]:
         """With the server of the lists of each."""
-        parts = [part for part in self._topology.parts if part.namespace and part.name in stage.processes]
+        parts = [part for part in self._topology.parts if part.namespace and part.name in lane.processes]
         return {(str(part.namespace), server_of(part.settings.redis)) for part in parts}
 
 
-def _sound(stage: Stage | BaseException) -> Stage:
+def _or_raise(lane: Lane | BaseException) -> Lane:
     """Raised only when none is on its way any more, so that all that were entered are left again."""
-    if isinstance(stage, BaseException):
-        raise stage
-    return stage
+    if isinstance(lane, BaseException):
+        raise lane
+    return lane

@@ -5,10 +5,10 @@ from typing import Any, Final
 from matplotlib.figure import Figure
 
 from penstock.spark.plots import COLOURS, styled, svg
-from penstock.testing.chaos.run import Outcome, Report
+from penstock.testing.chaos.run import FaultResult, Report
 
-WIDTH: Final = 9.0
-ROW: Final = 0.42
+WIDTH_INCHES: Final = 9.0
+ROW_INCHES: Final = 0.42
 """Inches for each stage."""
 KINDS: Final = {"no harm": "green", "stalled for 3 s": "orange", "not met": "grey", "promise broken": "red"}
 
@@ -16,15 +16,15 @@ KINDS: Final = {"no harm": "green", "stalled for 3 s": "orange", "not met": "gre
 @styled
 def timeline(report: Report) -> str:
     """A row a stage; a bar a fault, in the colour of its end."""
-    lanes = 1 + max(outcome.lane for outcome in report.outcomes)
-    figure = Figure(figsize=(WIDTH, 1.2 + ROW * lanes), layout="constrained", facecolor="none")
+    lanes = 1 + max(result.lane for result in report.results)
+    figure = Figure(figsize=(WIDTH_INCHES, 1.2 + ROW_INCHES * lanes), layout="constrained", facecolor="none")
     axes = figure.subplots()
     axes.set_facecolor("none")
     for kind, colour in KINDS.items():
-        for place, outcome in enumerate(each for each in report.outcomes if _kind(each) == kind):
+        for place, result in enumerate(each for each in report.results if _kind(each) == kind):
             look: Any = {"facecolors": COLOURS[colour][0], "edgecolors": "none"}
-            span = (outcome.begun, max(outcome.ended - outcome.begun, 0.05))
-            axes.broken_barh([span], (outcome.lane - 0.4, 0.8), label=None if place else kind, **look)
+            span = (result.begun, max(result.ended - result.begun, 0.05))
+            axes.broken_barh([span], (result.lane - 0.4, 0.8), label=None if place else kind, **look)
     axes.set_yticks(range(lanes), [f"stage {lane + 1}" for lane in range(lanes)])
     axes.set_xlabel("seconds")
     axes.set_xlim(left=0)
@@ -33,9 +33,9 @@ def timeline(report: Report) -> str:
     return svg(figure)
 
 
-def _kind(outcome: Outcome) -> str:
-    if outcome.broken:
+def _kind(result: FaultResult) -> str:
+    if result.broken:
         return "promise broken"
-    if not outcome.met:
+    if not result.met:
         return "not met"
-    return "stalled for 3 s" if outcome.stall >= 3 else "no harm"
+    return "stalled for 3 s" if result.stall >= 3 else "no harm"

@@ -10,7 +10,7 @@ from penstock.testing.spec.declared import Test
 from penstock.testing.spec.injection import PointInjection
 from penstock.testing.spec.keys import Places
 
-WIDE: Final = 200
+LINE_LENGTH: Final = 200
 """Characters that a report has of a log's line."""
 
 
@@ -69,6 +69,6 @@ class CaseResult:
         lines = [f"  {line}" for line in self.differences]
         lines += [f"  broken: {fault}" for fault in self.faults]
         for name, log in self.logs.items():
-            said = [line if len(line) <= WIDE else f"{line[: WIDE - 2]} …" for line in log]
+            said = [line if len(line) <= LINE_LENGTH else f"{line[: LINE_LENGTH - 2]} …" for line in log]
             lines += [f"  {name} said last:", *(f"    {line}" for line in said)] if log else [f"  {name} said nothing"]
         return lines

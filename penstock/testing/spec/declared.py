@@ -9,9 +9,9 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from penstock.testing.spec.schema import Count, Declared, EachPaths, Environ, Message, Patterns, Seconds
 
-WITHIN: Final = 20.0
+STEP_SECONDS: Final = 20.0
 """Seconds a step may take where it does not say."""
-QUIET: Final = 0.3
+QUIET_SECONDS: Final = 0.3
 """Seconds without a change after which no more is expected to come."""
 VERBS: Final = ("kill", "stop", "pause", "restart", "flush", "spoil", "every")
 ALL: Final = "*"
@@ -43,7 +43,7 @@ class Messages(Declared):
             raise ValueError("expected a list of messages, or one of lines, numbers, pushed")
         return self
 
-    def read(self, directory: Path, pushed: dict[str, list[bytes]]) -> list[bytes]:
+    def load(self, directory: Path, pushed: dict[str, list[bytes]]) -> list[bytes]:
         """All of them, oldest first. Raises ``OSError`` where the file cannot be read."""
         if self.pushed is not None:
             found = pushed.get(self.pushed, []) if self.pushed else [each for of in pushed.values() for each in of]
@@ -172,7 +172,7 @@ class Test(Step):
     """Those to start; a props file may be one, by its name without the ending."""
     environ: dict[str, Environ] = Field(default_factory=dict)
     """Variables by process, such as a shorter time-out."""
-    quiet: Seconds = QUIET
+    quiet: Seconds = QUIET_SECONDS
     """Seconds that nothing may change before the step counts as over."""
     then: list[Step] = Field(default_factory=list)
 
@@ -189,4 +189,4 @@ class File(Declared):
     tests: Annotated[list[Test], Field(min_length=1)]
     processes: Annotated[list[str], Field(min_length=1)] | None = None
     environ: dict[str, Environ] = Field(default_factory=dict)
-    within: Seconds = WITHIN
+    within: Seconds = STEP_SECONDS

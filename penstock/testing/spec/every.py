@@ -14,7 +14,7 @@ from penstock.testing.spec.declared import ALL, Test
 from penstock.testing.spec.injection import PointInjection
 from penstock.testing.spec.play import play
 
-FAILURES: Final = 3
+MAX_FAILURES: Final = 3
 """Runs that fail before no more are begun."""
 
 
@@ -27,11 +27,12 @@ async def each_point(case: Case, slots: asyncio.Semaphore) -> CaseResult:
     began, runs = time.monotonic(), Runs(case, slots)
     for recording in _recordings(case):
         await runs.of_process(recording)
-    told = [line for result in runs.failed for line in (_heading(result), *(f"  {x}" for x in result.differences))]
+    failed = runs.failed
+    differences = [line for result in failed for line in (_heading(result), *(f"  {x}" for x in result.differences))]
     if runs.skipped:
-        told.append(f"{runs.skipped} faults were not tried after {len(runs.failed)} had failed")
-    logs = runs.failed[0].logs if runs.failed else {}
-    result = CaseResult(case, time.monotonic() - began, told, [], logs)
+        differences.append(f"{runs.skipped} faults were not tried after {len(failed)} had failed")
+    logs = failed[0].logs if failed else {}
+    result = CaseResult(case, time.monotonic() - began, differences, [], logs)
     return replace(result, points=len(runs.points), injections=runs.count, unmet=tuple(runs.unmet))
 
 
@@ -43,7 +44,7 @@ class Runs:
     slots: asyncio.Semaphore
     failed: list[CaseResult] = field(default_factory=list)
     points: set[Point] = field(default_factory=set)
-    """Those that were struck."""
+    """Those that were injected."""
     count: int = 0
     unmet: list[str] = field(default_factory=list)
     skipped: int = 0
@@ -56,13 +57,13 @@ class Runs:
         if self.failed:
             return
         points = set(distinct(set[Point]().union(*(result.seen for result in recorded))))
-        struck = await self._all(_injections(recording, points))
-        recovering = set[Point]().union(*(result.seen for result in struck))
+        injected = await self._all(_injections(recording, points))
+        recovering = set[Point]().union(*(result.seen for result in injected))
         more = {point for point in distinct(points | recovering) if point.phase == Phase.RECOVER.value}
-        struck += await self._all(_injections(recording, more))
+        injected += await self._all(_injections(recording, more))
         self.points |= points | more
-        self.count += len(struck)
-        self.unmet += [str(result.case.injection) for result in struck if not result.met]
+        self.count += len(injected)
+        self.unmet += [str(result.case.injection) for result in injected if not result.met]
 
     async def _all(self, injections: Iterable[PointInjection]) -> list[CaseResult]:
         async with asyncio.TaskGroup() as group:
@@ -71,7 +72,7 @@ class Runs:
 
     async def _one(self, injection: PointInjection) -> CaseResult | None:
         async with self.slots:
-            if len(self.failed) >= FAILURES:
+            if len(self.failed) >= MAX_FAILURES:
                 self.skipped += 1
                 return None
             result = await play(replace(self.case, injection=injection))

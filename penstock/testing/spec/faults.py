@@ -21,9 +21,9 @@ from penstock.testing.spec.declared import Fault
 from penstock.testing.spec.injection import Injector
 from penstock.testing.spec.keys import Places
 
-START: Final = 30.0
+START_SECONDS: Final = 30.0
 """Seconds until a service that was started counts as not coming up."""
-LOOK: Final = 0.05
+POLL_SECONDS: Final = 0.05
 """Seconds between two looks."""
 OBEYED: Final = (0, -signal.SIGTERM, 128 + signal.SIGTERM)
 """How a process may end that was asked to: by itself, or by the signal (a shell's too)."""
@@ -57,7 +57,7 @@ class Faults:
             await self._registered(part, set(), namespaces[part.namespace])
 
     @property
-    def struck(self) -> list[Fault]:
+    def broken(self) -> list[Fault]:
         return [fault for fault, _ in self.injected]
 
     @asynccontextmanager
@@ -77,51 +77,51 @@ class Faults:
 
     async def begin(self, fault: Fault) -> "asyncio.Task[None]":
         """Returns when it is broken; the task ends when it is mended."""
-        struck = asyncio.Event()
-        injection = asyncio.create_task(self.inject(fault, struck))
-        broken = asyncio.create_task(struck.wait())
+        happened = asyncio.Event()
+        injection = asyncio.create_task(self.inject(fault, happened))
+        waiter = asyncio.create_task(happened.wait())
         try:
-            await asyncio.wait({injection, broken}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({injection, waiter}, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
             injection.cancel()
             raise
         finally:
-            broken.cancel()
+            waiter.cancel()
         return injection
 
-    async def inject(self, fault: Fault, struck: asyncio.Event | None = None) -> None:
-        """Break it at its time, which ``struck`` hears of, and mend it. Raises ``Unexpected``."""
-        struck = struck or asyncio.Event()
+    async def inject(self, fault: Fault, happened: asyncio.Event | None = None) -> None:
+        """Break it at its time, which ``happened`` hears of, and mend it. Raises ``Unexpected``."""
+        happened = happened or asyncio.Event()
         if fault.seen:
             await self._until_seen(*fault.seen)
         if fault.verb in ("kill", "stop", "pause", "every"):
-            await getattr(self, f"_{fault.verb}")(fault, self._sandbox.processes[fault.target], struck)
+            await getattr(self, f"_{fault.verb}")(fault, self._sandbox.processes[fault.target], happened)
         elif fault.verb == "spoil":
-            await self._spoil(fault, self._places.find(fault.target), struck)
+            await self._spoil(fault, self._places.find(fault.target), happened)
         else:
-            await getattr(self, f"_{fault.verb}")(fault, self._places.host(fault.target), struck)
+            await getattr(self, f"_{fault.verb}")(fault, self._places.host(fault.target), happened)
 
-    async def _broken(self, fault: Fault, struck: asyncio.Event) -> None:
+    async def _broken(self, fault: Fault, happened: asyncio.Event) -> None:
         """For as long as the fault lasts."""
         self._note(fault)
-        struck.set()
+        happened.set()
         await asyncio.sleep(fault.lasts)
 
     def _note(self, fault: Fault) -> None:
         self.injected.append((fault, time.monotonic() - self._began))
 
-    async def _kill(self, fault: Fault, process: ServiceProcess, struck: asyncio.Event) -> None:
+    async def _kill(self, fault: Fault, process: ServiceProcess, happened: asyncio.Event) -> None:
         pid, before = process.pid, await self._registrations(process.part)
         await process.kill()
-        await self._broken(fault, struck)
+        await self._broken(fault, happened)
         await self._forget(process, pid)
         await self._start(process, before)
 
     async def _forget(self, process: ServiceProcess, pid: int | None) -> None:
         if pid:
-            await _answered(lambda: self._sandbox.forget(process.part, pid))
+            await _answered(lambda: self._sandbox.expire_registration(process.part, pid))
 
-    async def _every(self, fault: Fault, process: ServiceProcess, struck: asyncio.Event) -> None:
+    async def _every(self, fault: Fault, process: ServiceProcess, happened: asyncio.Event) -> None:
         async def kill() -> None:
             pid = process.pid
             await process.kill()
@@ -132,40 +132,40 @@ class Faults:
         before = await self._registrations(process.part)
         self._note(fault)
         self.restarted.append(process.part)
-        await self._injector.happen(process, kill, struck)
-        struck.set()
+        await self._injector.inject(process, kill, happened)
+        happened.set()
         if process.pid is None:
             await self._start(process, before)
 
-    async def _stop(self, fault: Fault, process: ServiceProcess, struck: asyncio.Event) -> None:
+    async def _stop(self, fault: Fault, process: ServiceProcess, happened: asyncio.Event) -> None:
         before = await self._registrations(process.part)
         status = await process.stop()
         if status not in OBEYED:
             raise Unexpected(f"{process.name} was asked to stop, and ended with status {status}")
-        await self._broken(fault, struck)
+        await self._broken(fault, happened)
         await self._start(process, before)
 
-    async def _pause(self, fault: Fault, process: ServiceProcess, struck: asyncio.Event) -> None:
+    async def _pause(self, fault: Fault, process: ServiceProcess, happened: asyncio.Event) -> None:
         process.send(signal.SIGSTOP)
-        await self._broken(fault, struck)
+        await self._broken(fault, happened)
         process.send(signal.SIGCONT)
 
-    async def _restart(self, fault: Fault, host: str, struck: asyncio.Event) -> None:
+    async def _restart(self, fault: Fault, host: str, happened: asyncio.Event) -> None:
         server = self._sandbox.servers[host]
         async with self._locks[host]:
             await asyncio.to_thread(server.kill)
-            await self._broken(fault, struck)
+            await self._broken(fault, happened)
             await asyncio.to_thread(server.start)
             await _answered(self._sandbox.client(f"{host}/0").ping)
 
-    async def _flush(self, fault: Fault, host: str, struck: asyncio.Event) -> None:
+    async def _flush(self, fault: Fault, host: str, happened: asyncio.Event) -> None:
         await _answered(self._sandbox.client(f"{host}/0").script_flush)
-        await self._broken(fault, struck)
+        await self._broken(fault, happened)
 
-    async def _spoil(self, fault: Fault, place: Place, struck: asyncio.Event) -> None:
+    async def _spoil(self, fault: Fault, place: Place, happened: asyncio.Event) -> None:
         async with self._locks[str(place)]:
             mend = await self._sandbox.spoil(place)
-            await self._broken(fault, struck)
+            await self._broken(fault, happened)
             await mend()
 
     async def _start(self, process: ServiceProcess, before: set[str]) -> None:
@@ -176,13 +176,13 @@ class Faults:
 
     async def _registered(self, part: Part, before: set[str], count: int) -> None:
         """Wait until so many that were not there ``before`` have registered in the namespace of ``part``."""
-        until = time.monotonic() + START
+        until = time.monotonic() + START_SECONDS
         while part.namespace and len(await self._registrations(part) - before) < count:
             if crashed := self.crashed():
                 raise Unexpected(f"{crashed} ended as it started")
             if time.monotonic() > until:
-                raise Unexpected(f"{part.name} did not register within {START:g} s")
-            await asyncio.sleep(LOOK)
+                raise Unexpected(f"{part.name} did not register within {START_SECONDS:g} s")
+            await asyncio.sleep(POLL_SECONDS)
 
     async def _registrations(self, part: Part) -> set[str]:
         if part.namespace is None:
@@ -196,7 +196,7 @@ class Faults:
         place = self._places.find(key)
         redis = self._sandbox.client(place.server)
         while await _answered(lambda: redis.llen(encoded(place.key))) < count:
-            await asyncio.sleep(LOOK / 10)
+            await asyncio.sleep(POLL_SECONDS / 10)
 
 
 async def _answered(call: Callable[[], Awaitable[R]]) -> R:
@@ -205,4 +205,4 @@ async def _answered(call: Callable[[], Awaitable[R]]) -> R:
         try:
             return await call()
         except (ConnectionError, TimeoutError):
-            await asyncio.sleep(LOOK)
+            await asyncio.sleep(POLL_SECONDS)

@@ -19,9 +19,9 @@ from penstock.testing.spec.fitting import Location, mistakes, started, unknown_p
 from penstock.testing.spec.keys import Places
 from penstock.validation import describe_error
 
-TESTS: Final = "tests"
+TESTS_FOLDER: Final = "tests"
 """The folder of the test files in that of the composition."""
-OURS: Final = ("tests", "list", "one", "messages", "[key]")
+HIDDEN_STEPS: Final = ("tests", "list", "one", "messages", "[key]")
 """Steps on the way to a mistake that need not be told, or that are not in the file."""
 
 
@@ -30,12 +30,12 @@ def find(given: Path) -> list[Path]:
 
     Raises ``PenstockError`` where there are none.
     """
-    if given.is_file() and given.absolute().parent.name == TESTS:
+    if given.is_file() and given.absolute().parent.name == TESTS_FOLDER:
         return [given]
-    for pattern in (f"{TESTS}/*.y*ml", f"*/{TESTS}/*.y*ml"):
+    for pattern in (f"{TESTS_FOLDER}/*.y*ml", f"*/{TESTS_FOLDER}/*.y*ml"):
         if found := sorted(given.glob(pattern)):
             return found
-    expected = f"expected a composition with {TESTS}/*.yaml in it, a folder of such, or one of these files"
+    expected = f"expected a composition with {TESTS_FOLDER}/*.yaml in it, a folder of such, or one of these files"
     raise PenstockError(f"{given}: {'no tests are here' if given.exists() else 'is not there'}; {expected}")
 
 
@@ -104,7 +104,7 @@ def _declared(file: Path, problems: list[Problem]) -> tuple[Any, list[Test]]:
 
 
 def _problem(file: Path, node: Any, at: Location, why: str) -> Problem:
-    names = [step for step in at if isinstance(step, str) and step not in OURS]
+    names = [step for step in at if isinstance(step, str) and step not in HIDDEN_STEPS]
     return Problem(why, str(file), line_of(node, at), ".".join(names) or None)
 
 

@@ -8,7 +8,7 @@ from shlex import join
 
 from penstock.composition.files import services
 from penstock.composition.model import Part
-from penstock.testing.spec.declared import ALL, WITHIN, Expectation, Fault, Messages, Test
+from penstock.testing.spec.declared import ALL, STEP_SECONDS, Expectation, Fault, Messages, Test
 from penstock.testing.spec.keys import Places
 from penstock.testing.spec.schema import did_you_mean
 
@@ -57,10 +57,10 @@ def mistakes(test: Test, processes: Iterable[Part], places: Places, directory: P
                 yield (where, "pushed is for what is expected: name the messages here")
             else:
                 yield from ((where, why) for why in _unreadable(messages, directory))
-                found = _read(messages, directory)
+                found = _loaded(messages, directory)
                 count += len(found)
                 pushed.setdefault(key, []).extend(found)
-        within = step.within or test.within or WITHIN
+        within = step.within or test.within or STEP_SECONDS
         for place, fault in enumerate(step.faults):
             yield from (((*at, "faults", place), why) for why in _misdirected(fault, names, places, count))
             if fault.lasts >= within:
@@ -105,14 +105,14 @@ def _unknown(key: str, places: Places) -> Iterator[str]:
 
 def _unreadable(messages: Messages, directory: Path) -> Iterator[str]:
     try:
-        if not messages.read(directory, {}) and messages.lines is not None:
+        if not messages.load(directory, {}) and messages.lines is not None:
             yield f"{directory / messages.lines}: no line is left of it"
     except OSError as error:
         yield f"{error.filename}: {error.strerror}; expected a file, named from the composition's folder on"
 
 
-def _read(messages: Messages, directory: Path) -> list[bytes]:
+def _loaded(messages: Messages, directory: Path) -> list[bytes]:
     try:
-        return messages.read(directory, {})
+        return messages.load(directory, {})
     except OSError:
         return []

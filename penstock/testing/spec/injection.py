@@ -1,26 +1,27 @@
 """One run of a test with ``every``: record the points of a process, or inject a fault at one of them."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from typing import Final, Self
 
 from redis.exceptions import RedisError
 
-from penstock.testing.chaos.injection import ONCE, Kind, struck
+from penstock.testing.chaos.injection import SENT_ONCE, Kind, wait_until_happened
 from penstock.testing.chaos.points import Phase, Point
-from penstock.testing.chaos.proxy import Blow, Gate, Moment
+from penstock.testing.chaos.proxy import FaultProxy, ProxyFault, Timing
 from penstock.testing.sandbox import Sandbox, ServiceProcess
 
-LOOK: Final = 0.02
+POLL_SECONDS: Final = 0.02
 """Seconds between two looks."""
-QUIET: Final = 0.25
+QUIET_SECONDS: Final = 0.25
 """Seconds without a command after which a process has nothing more to ask for."""
-PACE: Final = 0.3
-"""Seconds between two parts of the messages, as long as the point is not struck."""
-PATIENCE: Final = 10.0
+PACE_SECONDS: Final = 0.3
+"""Seconds between two parts of the messages, as long as nothing is injected."""
+MEET_SECONDS: Final = 10.0
 """Seconds until a process counts as not coming to a point again; half of what the step may take, if that is less."""
+Kill = Callable[[], Awaitable[None]]
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class PointInjection:
 
 
 class Injector:
-    """Carries out an ``injection``; there is a gate between its process and each server.
+    """Carries out an ``injection``; there is a proxy between its process and each server.
 
     ``found`` are the points that were recorded; ``met`` is whether the process came to that of the injection.
     """
@@ -52,18 +53,14 @@ class Injector:
     def __init__(self, injection: PointInjection) -> None:
         self.injection, self.found = injection, set[Point]()
         self.met = injection.point is None
-        self.patience = PATIENCE
-        self.blow: Blow | None = None
+        self.timeout = MEET_SECONDS
+        self.fault: ProxyFault | None = None
         """What is to fall, once the point is armed."""
         self._sandbox: Sandbox
-        self._gates: dict[int, Gate] = {}
+        self._kill: Kill
+        self._armed: asyncio.Event
+        self._proxies: dict[int, FaultProxy] = {}
         self._exits = AsyncExitStack()
-        self._phases: Mapping[Phase, Callable[[ServiceProcess, Gate, Blow, Kill, asyncio.Event], Awaitable[None]]] = {
-            Phase.START: self._starting,
-            Phase.FLOW: self._flowing,
-            Phase.STOP: self._stopping,
-            Phase.RECOVER: self._recovering,
-        }
 
     async def __aenter__(self) -> Self:
         return self
@@ -75,9 +72,9 @@ class Injector:
         """Return host and port that the process is given for the server at ``port``."""
         if process != self.injection.process:
             return f"127.0.0.1:{port}"
-        if port not in self._gates:
-            self._gates[port] = await self._exits.enter_async_context(Gate(port))
-        return self._gates[port].address
+        if port not in self._proxies:
+            self._proxies[port] = await self._exits.enter_async_context(FaultProxy(port))
+        return self._proxies[port].address
 
     async def begin(self, sandbox: Sandbox) -> None:
         """Note what the process asks for at its start; all of ``sandbox`` have been started."""
@@ -87,9 +84,9 @@ class Injector:
 
     def record(self, phase: Phase, after: str = "") -> None:
         """Note what the process has asked for since the last call."""
-        for host, gate in self._named():
-            self.found |= {Point(self.injection.process, phase.value, host, shape, after) for shape in gate.seen}
-            gate.seen.clear()
+        for host, proxy in self._named():
+            self.found |= {Point(self.injection.process, phase.value, host, shape, after) for shape in proxy.seen}
+            proxy.seen.clear()
 
     async def end(self, process: ServiceProcess) -> None:
         """Note what the process asks for when it is stopped with nothing in hand."""
@@ -98,23 +95,30 @@ class Injector:
             await process.stop()
             self.record(Phase.STOP)
 
-    async def happen(self, process: ServiceProcess, kill: "Kill", armed: asyncio.Event) -> None:
+    async def inject(self, process: ServiceProcess, kill: Kill, armed: asyncio.Event) -> None:
         """Bring the process to the point and inject the fault there; the process may be left dead.
 
         ``kill`` ends it, and its registration with it; ``armed`` is set when messages may go on.
         """
         point, kind = self.injection.point, self.injection.kind
+        self._kill, self._armed = kill, armed
         if point is None or kind is None:
             self._forget()
             await process.stop()
             self.record(Phase.STOP)
             return
-        gate = next(gate for host, gate in self._named() if host == point.server)
-        self.blow = blow = Blow(point.shape, kind.moment, act=kill if kind.kills else None)
+        proxy = next(proxy for host, proxy in self._named() if host == point.server)
+        self.fault = fault = ProxyFault(point.shape, kind.timing, act=kill if kind.kills else None)
         if point.shape.startswith("EVAL"):
             await self._forget_scripts()
-        await self._phases[Phase(point.phase)](process, gate, blow, kill, armed)
-        self.met, gate.blow = blow.struck.is_set(), None
+        phases = {
+            Phase.START: self._starting,
+            Phase.FLOW: self._flowing,
+            Phase.STOP: self._stopping,
+            Phase.RECOVER: self._recovering,
+        }
+        await phases[Phase(point.phase)](process, proxy, fault)
+        self.met, proxy.fault = fault.happened.is_set(), None
         if kind is Kind.KILL_BEFORE and Phase(point.phase) is Phase.FLOW and self.met:
             self._forget()
             await process.start()
@@ -122,63 +126,61 @@ class Injector:
             self.record(Phase.RECOVER, point.shape)
 
     async def pace(self) -> None:
-        """Wait for the blow for a moment: some replies come only with the next message."""
-        if self.blow:
-            await struck(self.blow, PACE)
+        """Wait for the fault for a moment: some replies come only with the next message."""
+        if self.fault:
+            await wait_until_happened(self.fault, PACE_SECONDS)
 
-    async def _starting(self, process: ServiceProcess, gate: Gate, blow: Blow, _: "Kill", armed: asyncio.Event) -> None:
+    async def _starting(self, process: ServiceProcess, proxy: FaultProxy, fault: ProxyFault) -> None:
         await process.stop()
-        gate.blow = blow
-        armed.set()
+        proxy.fault = fault
+        self._armed.set()
         await process.start()
-        await struck(blow, self.patience)
+        await wait_until_happened(fault, self.timeout)
 
-    async def _flowing(self, process: ServiceProcess, gate: Gate, blow: Blow, _: "Kill", armed: asyncio.Event) -> None:
+    async def _flowing(self, process: ServiceProcess, proxy: FaultProxy, fault: ProxyFault) -> None:
         """What makes a connection or a script known is sent once, with the first message that a process gets."""
-        if str(blow.shape).startswith(ONCE):
+        if str(fault.shape).startswith(SENT_ONCE):
             await process.stop()
             self._forget()
             await process.start()
             await self._quiet()
-        gate.blow = blow
-        armed.set()
-        await struck(blow, self.patience)
+        proxy.fault = fault
+        self._armed.set()
+        await wait_until_happened(fault, self.timeout)
 
-    async def _stopping(self, process: ServiceProcess, gate: Gate, blow: Blow, _: "Kill", armed: asyncio.Event) -> None:
+    async def _stopping(self, process: ServiceProcess, proxy: FaultProxy, fault: ProxyFault) -> None:
         """What it asks for depends on whether it has something in hand."""
-        gate.blow = blow
+        proxy.fault = fault
         await process.stop()
-        armed.set()
-        if not blow.struck.is_set():
-            gate.blow = None
+        self._armed.set()
+        if not fault.happened.is_set():
+            proxy.fault = None
             self._forget()
             await process.start()
             await self._quiet()
-            gate.blow = blow
+            proxy.fault = fault
             await process.stop()
 
-    async def _recovering(
-        self, process: ServiceProcess, gate: Gate, blow: Blow, kill: "Kill", armed: asyncio.Event
-    ) -> None:
+    async def _recovering(self, process: ServiceProcess, proxy: FaultProxy, fault: ProxyFault) -> None:
         after = self.injection.point.after if self.injection.point else ""
-        gate.blow = first = Blow(after, Moment.BEFORE, act=kill)
-        armed.set()
-        if not await struck(first, self.patience / 2):
-            await kill()
-        gate.blow = blow
+        proxy.fault = first = ProxyFault(after, Timing.BEFORE, act=self._kill)
+        self._armed.set()
+        if not await wait_until_happened(first, self.timeout / 2):
+            await self._kill()
+        proxy.fault = fault
         await process.start()
-        await struck(blow, self.patience / 2)
+        await wait_until_happened(fault, self.timeout / 2)
 
     async def _quiet(self) -> None:
         """Wait until the process has asked for something, and then for nothing more, as long as patience lasts."""
         count, loop = 0, asyncio.get_running_loop()
         since = loop.time()
         with suppress(TimeoutError):
-            async with asyncio.timeout(self.patience / 2):
-                while not count or loop.time() - since < QUIET:
-                    if (seen := sum(len(gate.seen) for gate in self._gates.values())) != count:
+            async with asyncio.timeout(self.timeout / 2):
+                while not count or loop.time() - since < QUIET_SECONDS:
+                    if (seen := sum(len(proxy.seen) for proxy in self._proxies.values())) != count:
                         count, since = seen, loop.time()
-                    await asyncio.sleep(LOOK)
+                    await asyncio.sleep(POLL_SECONDS)
 
     async def _forget_scripts(self) -> None:
         """A script's source is sent only to a server that does not know it."""
@@ -187,13 +189,10 @@ class Injector:
                 await self._sandbox.client(f"{host}/0").script_flush()
 
     def _forget(self) -> None:
-        for gate in self._gates.values():
-            gate.seen.clear()
+        for proxy in self._proxies.values():
+            proxy.seen.clear()
 
-    def _named(self) -> list[tuple[str, Gate]]:
-        """Return the gates, each with what its server is called in the settings."""
+    def _named(self) -> list[tuple[str, FaultProxy]]:
+        """Return the proxies, each with what its server is called in the settings."""
         servers = {server.port: host for host, server in self._sandbox.servers.items()}
-        return [(servers[port], gate) for port, gate in self._gates.items()]
-
-
-Kill = Callable[[], Awaitable[None]]
+        return [(servers[port], proxy) for port, proxy in self._proxies.items()]

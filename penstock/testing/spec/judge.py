@@ -9,37 +9,37 @@ from typing import Any, Final
 from penstock.testing.spec.declared import Expectation, Messages
 from penstock.testing.spec.schema import json_path
 
-Read = Callable[[Messages], list[bytes]]
-SHOWN: Final = 5
+Load = Callable[[Messages], list[bytes]]
+MAX_SHOWN: Final = 5
 """Messages that a difference shows; of more it says how many."""
-WIDE: Final = 160
+MAX_CHARACTERS: Final = 160
 """Characters that are shown of a message."""
 
 
-def differences(expected: Expectation, got: list[bytes], read: Read) -> list[str]:
+def differences(expected: Expectation, got: list[bytes], load: Load) -> list[str]:
     """Lines, of which those that explain the one before are indented; ``got`` is oldest first."""
-    told = list[str]()
+    lines = list[str]()
     if expected.equal is not None:
-        told += _equal(read(expected.equal), got)
+        lines += _equal(load(expected.equal), got)
     if expected.any_order is not None:
-        wanted = read(expected.any_order)
-        told += _compared("in any order", wanted, got, Counter(wanted) - Counter(got), Counter(got) - Counter(wanted))
+        wanted = load(expected.any_order)
+        lines += _compared("in any order", wanted, got, Counter(wanted) - Counter(got), Counter(got) - Counter(wanted))
     if expected.at_least_once is not None:
-        wanted = read(expected.at_least_once)
+        wanted = load(expected.at_least_once)
         foreign = Counter(each for each in got if each not in set(wanted))
-        told += _compared("each at least once", wanted, got, Counter(set(wanted) - set(got)), foreign)
+        lines += _compared("each at least once", wanted, got, Counter(set(wanted) - set(got)), foreign)
     if expected.contains is not None:
-        wanted = read(expected.contains)
-        told += _compared("among others", wanted, got, Counter(wanted) - Counter(got), Counter())
+        wanted = load(expected.contains)
+        lines += _compared("among others", wanted, got, Counter(wanted) - Counter(got), Counter())
     if expected.matches is not None:
-        told += _each(expected.matches, got, _matches)
+        lines += _each(expected.matches, got, _matches)
     if expected.json_ is not None:
-        told += _each(expected.json_, got, _has)
+        lines += _each(expected.json_, got, _has)
     if expected.count is not None and len(got) != expected.count:
-        told += [f"expected {messages(expected.count)}, got {len(got):,}", *_listed("got", got)]
+        lines += [f"expected {messages(expected.count)}, got {len(got):,}", *_listed("got", got)]
     if expected.at_least is not None and len(got) < expected.at_least:
-        told += [f"expected at least {messages(expected.at_least)}, got {len(got):,}", *_listed("got", got)]
-    return told
+        lines += [f"expected at least {messages(expected.at_least)}, got {len(got):,}", *_listed("got", got)]
+    return lines
 
 
 def messages(count: int) -> str:
@@ -50,8 +50,8 @@ def shown(message: bytes) -> str:
     """A message as a terminal may have it, in quotes, cut in the middle where it is long."""
     text = json.dumps(message.decode(errors="backslashreplace"), ensure_ascii=False)
     text = "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
-    half = WIDE // 2
-    return text if len(text) <= WIDE else f"{text[:half]} … {text[-half:]} ({len(message):,} bytes)"
+    half = MAX_CHARACTERS // 2
+    return text if len(text) <= MAX_CHARACTERS else f"{text[:half]} … {text[-half:]} ({len(message):,} bytes)"
 
 
 def _equal(wanted: list[bytes], got: list[bytes]) -> list[str]:
@@ -90,9 +90,9 @@ def _compared(
 def _listed(title: str, found: list[bytes]) -> Iterator[str]:
     if found:
         yield f"  {title}: {len(found):,}"
-        yield from (f"    {shown(each)}" for each in found[:SHOWN])
-        if len(found) > SHOWN:
-            yield f"    … and {len(found) - SHOWN:,} more"
+        yield from (f"    {shown(each)}" for each in found[:MAX_SHOWN])
+        if len(found) > MAX_SHOWN:
+            yield f"    … and {len(found) - MAX_SHOWN:,} more"
 
 
 def _each(wanted: Any, got: list[bytes], fault: Callable[[Any, bytes], str | None]) -> Iterator[str]:
@@ -112,16 +112,16 @@ def _each(wanted: Any, got: list[bytes], fault: Callable[[Any, bytes], str | Non
     ]
     if faults:
         yield f"{len(faults):,} of {messages(len(got))} not as expected"
-        for place, each, why in faults[:SHOWN]:
+        for place, each, why in faults[:MAX_SHOWN]:
             yield f"  message {place}: {why}"
             yield f"    got {shown(each)}"
-        if len(faults) > SHOWN:
-            yield f"  … and {len(faults) - SHOWN:,} more"
+        if len(faults) > MAX_SHOWN:
+            yield f"  … and {len(faults) - MAX_SHOWN:,} more"
 
 
 def _matches(pattern: str, message: bytes) -> str | None:
     text = message.decode(errors="surrogateescape")
-    return None if re.search(pattern, text) else f"expected {_told(pattern)} to be found in it"
+    return None if re.search(pattern, text) else f"expected {_as_json(pattern)} to be found in it"
 
 
 def _has(wanted: dict[str, Any], message: bytes) -> str | None:
@@ -132,8 +132,8 @@ def _has(wanted: dict[str, Any], message: bytes) -> str | None:
     for path, value in wanted.items():
         found = [match.value for match in json_path(path).find(document)]
         if not any(_same(each, value) for each in found):
-            instead = ", ".join(map(_told, found[:SHOWN])) or "nothing"
-            return f"expected {path} to be {_told(value)}, got {instead}"
+            instead = ", ".join(map(_as_json, found[:MAX_SHOWN])) or "nothing"
+            return f"expected {path} to be {_as_json(value)}, got {instead}"
     return None
 
 
@@ -142,5 +142,5 @@ def _same(one: Any, other: Any) -> bool:
     return bool(one == other) and isinstance(one, bool) == isinstance(other, bool)
 
 
-def _told(value: Any) -> str:
+def _as_json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)

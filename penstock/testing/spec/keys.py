@@ -9,7 +9,7 @@ from penstock.testing.sandbox import host_of
 from penstock.testing.spec.schema import did_you_mean
 
 AT: Final = " @ "
-ONLY: Final = "server"
+ONLY_SERVER: Final = "server"
 """The server of a composition that has one only."""
 
 
@@ -42,7 +42,7 @@ class Places:
 
     def host(self, name: str) -> str:
         """Of a server: host and port, as the settings have them. Raises ``ValueError``."""
-        if name == ONLY and len(self.hosts) == 1:
+        if name == ONLY_SERVER and len(self.hosts) == 1:
             return self.hosts[0]
         if name not in self.hosts:
             raise ValueError(f"no process of this test uses the server {name}: expected {' or '.join(self.hosts)}")

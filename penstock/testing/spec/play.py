@@ -11,23 +11,23 @@ from redis.exceptions import RedisError, ResponseError
 from penstock.composition.model import Place
 from penstock.encoding import encoded
 from penstock.errors import PenstockError
-from penstock.testing.chaos.lane import HASTE
+from penstock.testing.chaos.lane import FAST_SETTINGS
 from penstock.testing.sandbox import Sandbox
 from penstock.testing.spec import Case, CaseResult
-from penstock.testing.spec.declared import WITHIN, Expectation, Step
-from penstock.testing.spec.faults import LOOK, Faults
-from penstock.testing.spec.injection import PATIENCE, Injector
+from penstock.testing.spec.declared import STEP_SECONDS, Expectation, Step
+from penstock.testing.spec.faults import POLL_SECONDS, Faults
+from penstock.testing.spec.injection import MEET_SECONDS, Injector
 from penstock.testing.spec.judge import differences, messages
 
-BATCH: Final = 500
+BATCH_MESSAGES: Final = 500
 """Messages that one LPUSH carries."""
 PORTIONS: Final = 6
-"""Parts in which messages are pushed while a point is to be struck."""
-REREAD: Final = 0.5
+"""Parts in which messages are pushed while a fault is to be injected."""
+REREAD_SECONDS: Final = 0.5
 """Seconds after which lists are read again whose lengths are what they were."""
-AWAKE: Final = 1.0
+AWAKE_SECONDS: Final = 1.0
 """Seconds without a change after which a program that was started again, and registers nowhere, counts as awake."""
-LAST_LINES: Final = 12
+LOG_LINES: Final = 12
 """Of each process's log."""
 
 
@@ -40,13 +40,13 @@ async def play(case: Case) -> CaseResult:
         async with AsyncExitStack() as exits:
             aof = any(fault.verb == "restart" for step in case.test.steps for fault in step.faults)
             route = (await exits.enter_async_context(injector)).route if injector else None
-            sandbox = Sandbox(case.topology, route=route, hasten=HASTE if injector else {}, aof=aof)
+            sandbox = Sandbox(case.topology, route=route, overrides=FAST_SETTINGS if injector else {}, aof=aof)
             await exits.enter_async_context(sandbox)
             one = _Play(case, sandbox, injector)
             told = await one.perform()
             faults = [f"{fault}, {at:.2f} s after the start" for fault, at in one.faults.injected]
             if told:
-                logs = {name: each.said().splitlines()[-LAST_LINES:] for name, each in sandbox.processes.items()}
+                logs = {name: each.log_tail().splitlines()[-LOG_LINES:] for name, each in sandbox.processes.items()}
     except PenstockError as error:
         told = [str(error)]
     seen, met = (frozenset(injector.found), injector.met) if injector else (frozenset(), True)
@@ -93,15 +93,15 @@ class _Play:
         return step.model_copy(update={"faults": faults})
 
     async def _step(self, step: Step) -> list[str]:
-        within = step.within or self._case.test.within or WITHIN
+        within = step.within or self._case.test.within or STEP_SECONDS
         deadline = time.monotonic() + within
         if self._injector:
-            self._injector.patience = min(PATIENCE, within / 2)
+            self._injector.timeout = min(MEET_SECONDS, within / 2)
         try:
             async with asyncio.timeout(within):
                 await self._carry(step)
         except TimeoutError:
-            never = [fault for fault in step.faults if fault not in self.faults.struck]
+            never = [fault for fault in step.faults if fault not in self.faults.broken]
             told = [f"{fault} did not come about within {within:g} s" for fault in never]
             return [*(told or [f"not all was pushed and mended within {within:g} s"]), *await self._judge(step)]
         return await self._until_as_expected(step, deadline)
@@ -113,7 +113,7 @@ class _Play:
         try:
             count = 0
             for key, given in step.push.items():
-                found = given.read(self._case.directory, {})
+                found = given.load(self._case.directory, {})
                 total = len(found)
                 while found:
                     while faults and faults[0].count <= count:
@@ -131,8 +131,8 @@ class _Play:
                 task.cancel()
 
     def _portion(self, total: int) -> int:
-        """Return how many of ``total`` messages are pushed at once: not all, while a point is to be struck."""
-        return max(1, total // PORTIONS) if self._injector and self._injector.blow else BATCH
+        """Return how many of ``total`` messages are pushed at once: not all, while a fault is to be injected."""
+        return max(1, total // PORTIONS) if self._injector and self._injector.fault else BATCH_MESSAGES
 
     async def _push(self, key: str, batch: list[bytes]) -> None:
         place = self._places.find(key)
@@ -143,7 +143,7 @@ class _Play:
     async def _until_as_expected(self, step: Step, deadline: float) -> list[str]:
         """What differs in the end, when nothing moves any more; until the deadline it may still become right."""
         programs = any(part.namespace is None for part in self.faults.restarted)
-        quiet = max(self._case.test.quiet, AWAKE if programs else 0)
+        quiet = max(self._case.test.quiet, AWAKE_SECONDS if programs else 0)
         last: list[int] = []
         since = judged = -inf
         while True:
@@ -153,12 +153,12 @@ class _Play:
             lengths = [await self._length(place) for place in self._watched(step)]
             if lengths != last:
                 last, since, judged = lengths, now, -inf
-            if now >= deadline or (now - since >= quiet and now - judged >= REREAD):
+            if now >= deadline or (now - since >= quiet and now - judged >= REREAD_SECONDS):
                 judged = now
                 told = await self._judge(step)
                 if not told or now >= deadline:
                     return told
-            await asyncio.sleep(LOOK)
+            await asyncio.sleep(POLL_SECONDS)
 
     async def _judge(self, step: Step) -> list[str]:
         told = list[str]()
@@ -177,7 +177,7 @@ class _Play:
             got: list[Any] = await self._sandbox.client(place.server).lrange(encoded(place.key), 0, -1)
         except ResponseError as error:
             return [f"cannot be read as a list: {error}"]
-        return differences(expected, got[::-1], lambda given: given.read(self._case.directory, self._pushed))
+        return differences(expected, got[::-1], lambda given: given.load(self._case.directory, self._pushed))
 
     def _taken(self) -> dict[Place, str]:
         """What the processes take messages from and keep them in, and who that is: empty when all is done."""
