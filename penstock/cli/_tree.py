@@ -6,7 +6,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from penstock.cli._text import shown
-from penstock.composition.draw.sketch import Sketch, gives_back, home
+from penstock.composition.draw.sketch import Sketch, gives_back
 from penstock.composition.model import Part, Place
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Drawing:
                 branch.add(Text(f"gives back to {', '.join(shown(place.key) for place in written)}", "dim"))
             return
         for place in written:
-            self._list(branch, place, (*way, part.name), home(part))
+            self._list(branch, place, (*way, part.name), part.server)
 
     def _name(self, place: Place, server: str) -> Text:
         sketch, text = self._sketch, Text(shown(place.key))

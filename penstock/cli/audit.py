@@ -126,14 +126,13 @@ def _is_directory(name: str) -> bool:
 def _servers(directory: Path, url: str | None) -> list[Server]:
     require_path(directory)
     from penstock.composition.files import read_sound
-    from penstock.composition.model import server_of
 
     topology = read_sound(directory, surroundings(url))
     urls: dict[str, str] = {}
     names: dict[str, list[str]] = {}
     for part in topology.parts:
         if part.namespace and any(end.role == "in" for end in part.ends):
-            server = server_of(str(part.settings.redis))
+            server = part.server
             urls.setdefault(server, str(part.settings.redis))
             names.setdefault(server, []).append(part.namespace)
     if not names:

@@ -211,7 +211,7 @@ async def _states(topology: "Topology", servers: AsyncExitStack) -> "list[Curren
     parts: dict[tuple[str, str], Part] = {}
     for part in topology.parts:
         if part.namespace:
-            parts.setdefault((server_of(str(part.settings.redis)), part.namespace), part)
+            parts.setdefault((part.server, part.namespace), part)
     if not parts:
         raise Failed(
             f"{topology.directory}: no part has a namespace, so it is not known what runs; expected redisNamespace"

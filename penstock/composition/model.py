@@ -80,6 +80,13 @@ class Part:
     environ: Mapping[str, str] = field(default_factory=dict)
     """What the command sets for itself."""
 
+    @property
+    def server(self) -> str:
+        """Return the server of the service's own lists, or of a program's first list; empty if it has none."""
+        if self.settings is not None:
+            return server_of(str(self.settings.redis))
+        return next((end.place.server for end in (*self.using("reads", "keeps"), *self.ends)), "")
+
     def using(self, *uses: Use) -> Iterator[End]:
         return (end for end in self.ends if end.use in uses)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from penstock.composition.draw.sketch import OTHERS, Sketch, gives_back, home
+from penstock.composition.draw.sketch import OTHERS, Sketch, gives_back
 
 STYLES = (
     "classDef service fill:#dbe9f6,stroke:#2b5c8a,color:#111",
@@ -22,7 +22,7 @@ def _lines(sketch: Sketch) -> Iterator[str]:
     for number, server in enumerate(sketch.servers):
         yield f'  subgraph server{number}["{_escaped(server)}"]'
         for part in sketch.parts:
-            if home(part) == server:
+            if part.server == server:
                 yield f'    {boxes[part.name]}["{_joined(sketch.label(part))}"]:::service'
         for place, name in lists.items():
             if place.server == server:

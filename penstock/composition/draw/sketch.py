@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from penstock.composition.model import Part, Place, Topology, server_of
+from penstock.composition.model import Part, Place, Topology
 
 OTHERS = "others"
 """Whoever is no part of the composition."""
@@ -35,7 +35,7 @@ class Sketch:
 
     @property
     def servers(self) -> list[str]:
-        return list(dict.fromkeys([*(home(part) for part in self.parts), *(each.server for each in self.places)]))
+        return list(dict.fromkeys([*(part.server for part in self.parts), *(each.server for each in self.places)]))
 
     @property
     def parts(self) -> list[Part]:
@@ -84,13 +84,6 @@ def gives_back(part: Part) -> bool:
     """Whether what it writes are messages of others, as a monitor's retries are."""
     roles = {end.role for end in part.using("reads")}
     return bool(roles) and not roles & {"in", "answers", "events"}
-
-
-def home(part: Part) -> str:
-    """The server that a part works on."""
-    if part.settings is not None:
-        return server_of(str(part.settings.redis))
-    return next((end.place.server for end in (*part.using("reads", "keeps"), *part.ends)), "")
 
 
 def _parts(topology: Topology, place: Place, *, writes: bool) -> list[Part]:

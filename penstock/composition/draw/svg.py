@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from penstock.composition.draw.sketch import OTHERS, Sketch, gives_back, home
+from penstock.composition.draw.sketch import OTHERS, Sketch, gives_back
 from penstock.errors import PenstockError
 
 
@@ -31,7 +31,7 @@ def _add_nodes(graph: Any, sketch: Sketch) -> None:
     for number, server in enumerate(sketch.servers):
         with_server = []
         for index, part in enumerate(sketch.parts):
-            if home(part) == server:
+            if part.server == server:
                 fill = "#dbe9f6" if part.service else "#eef3e2"
                 graph.add_node(f"part{index}", label=_label(sketch.label(part)), style="filled", fillcolor=fill)
                 with_server.append(f"part{index}")

@@ -9,7 +9,7 @@ from redis.crc import key_slot
 
 from penstock.composition.draw.sketch import gives_back
 from penstock.composition.findings import Finding, at, called, said, setting
-from penstock.composition.model import End, Part, Topology, server_of
+from penstock.composition.model import End, Part, Topology
 from penstock.encoding import encoded
 from penstock.keys import Keys, pending_of
 
@@ -32,7 +32,7 @@ COMMON: Final = (
 def namespaces(topology: Topology) -> Iterator[Finding]:
     """Two services under one namespace; replicas whose lists or lifetimes are not the same."""
     for part, other in combinations(_settled(topology), 2):
-        if part.namespace is None or (part.namespace, _server(part)) != (other.namespace, _server(other)):
+        if part.namespace is None or (part.namespace, part.server) != (other.namespace, other.server):
             continue
         if part.service != other.service or _lists(part) != _lists(other):
             both = f"{part.namespace!r} is the namespace of {called(part)}, too, which has other lists"
@@ -53,7 +53,7 @@ def own_keys(topology: Topology) -> Iterator[Finding]:
         keys = Keys(owner.namespace)
         for part, end in topology.ends("reads", "writes", "keeps"):
             allowed = end.key in (keys.done, keys.dead, keys.events) or part.namespace == owner.namespace
-            if not allowed and end.place.server == _server(owner) and keys.owns(end.key):
+            if not allowed and end.place.server == owner.server and keys.owns(end.key):
                 of = f"{end.key!r} is a key of {called(owner)} itself, below its namespace {owner.namespace!r}"
                 yield at("collision", part, end, f"{of}; expected another name")
 
@@ -84,7 +84,7 @@ def kinds(topology: Topology) -> Iterator[Finding]:
 def slots(topology: Topology) -> Iterator[Finding]:
     """Names of one service that a Redis Cluster would keep on different nodes: notes."""
     for part in _settled(topology):
-        names = [end.key for end in part.ends if end.place.server == _server(part)]
+        names = [end.key for end in part.ends if end.place.server == part.server]
         names += [Keys(part.namespace).ids] if part.namespace else []
         if len({key_slot(encoded(name)) for name in names}) > 1:
             tag = f"expected a common hash tag in all of them, as in {{{part.name}}}:..."
@@ -95,10 +95,6 @@ def slots(topology: Topology) -> Iterator[Finding]:
 
 def _settled(topology: Topology) -> list[Part]:
     return [part for part in topology.parts if part.settings is not None]
-
-
-def _server(part: Part) -> str:
-    return server_of(str(part.settings.redis))
 
 
 def _lists(part: Part) -> frozenset[object]:

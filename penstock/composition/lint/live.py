@@ -105,7 +105,7 @@ async def _wrong_types(redis: "Redis", topology: Topology, server: str) -> list[
     own = [
         (part, name, kind)
         for part in topology.parts
-        if part.namespace and server_of(str(part.settings.redis)) == server
+        if part.namespace and part.server == server
         for name, kind in OWN.items()
     ]
     names = [end.key for _, end in ends] + [getattr(Keys(str(part.namespace)), name) for part, name, _ in own]
@@ -131,7 +131,7 @@ async def _expiring(redis: "Redis", topology: Topology, server: str) -> list[Fin
     left = await expiring_keys(redis, (end.key for _, end in ends))
     found = [at("expires", part, end, describe_expiry(end.key, left[end.key])) for part, end in ends if end.key in left]
     for part in topology.parts:
-        if not part.namespace or part.settings is None or server_of(str(part.settings.redis)) != server:
+        if not part.namespace or part.settings is None or part.server != server:
             continue
         with suppress(ResponseError, WrongType):  # of a wrong type, which is told, or on another node of a cluster
             lists = [
@@ -166,11 +166,7 @@ async def _absent(redis: "Redis", topology: Topology, server: str) -> list[Findi
 
 async def _unfit_replies(redis: "Redis", topology: Topology, server: str) -> list[Finding]:
     """Lists for answers that a service has registered which is no part of the composition."""
-    parts = [
-        part
-        for part in topology.parts
-        if setting(part, "reply_lists") is not None and server_of(str(part.settings.redis)) == server
-    ]
+    parts = [part for part in topology.parts if setting(part, "reply_lists") is not None and part.server == server]
     if not parts:
         return []
     known = {part.namespace for part in topology.parts}

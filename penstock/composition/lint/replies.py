@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from fnmatch import fnmatchcase
 
 from penstock.composition.findings import Finding, said, setting
-from penstock.composition.model import Part, Topology, server_of
+from penstock.composition.model import Part, Topology
 from penstock.inspect.ownership import Ownership
 
 
@@ -12,9 +12,7 @@ def replies(topology: Topology) -> Iterator[Finding]:
     """Patterns of ``replyLists`` that match lists or keys of other parts, to which no answer goes."""
     for part in topology.parts:
         if part.settings is not None and setting(part, "reply_lists") is not None:
-            others = [
-                other for other in topology.parts if other.settings is not None and _server(other) == _server(part)
-            ]
+            others = [other for other in topology.parts if other.settings is not None and other.server == part.server]
             claims = Ownership({str(other.namespace or other.name): other.settings.lists() for other in others})
             yield from unfit(part, claims)
 
@@ -32,7 +30,3 @@ def unfit(part: Part, claims: Ownership) -> Iterator[Finding]:
                 wide = f"{pattern!r} matches {name!r}, {whose}: requests that name it are refused"
                 yield said("replies", part, "replyLists", f"{wide}; expected a pattern of lists of clients alone")
                 break
-
-
-def _server(part: Part) -> str:
-    return server_of(str(part.settings.redis))

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from fnmatch import fnmatchcase
 
 from penstock.composition.findings import Finding, called, nearest, said, setting
-from penstock.composition.model import Part, Place, Topology, server_of
+from penstock.composition.model import Part, Place, Topology
 from penstock.keys import Keys
 from penstock.tracking.backoff import Backoff
 
@@ -28,13 +28,13 @@ def watched(topology: Topology) -> Iterator[Finding]:
 
 def unwatched(topology: Topology) -> list[Part]:
     """Those that track messages without a monitor on their server."""
-    watching = [(name, _server(part)) for part in topology.parts for name in _watches(part)]
+    watching = [(name, part.server) for part in topology.parts for name in _watches(part)]
     return [
         part
         for part in topology.parts
         if part.settings is not None
         and part.settings.shape().watched
-        and not any(fnmatchcase(str(part.namespace), name) and server == _server(part) for name, server in watching)
+        and not any(fnmatchcase(str(part.namespace), name) and server == part.server for name, server in watching)
     ]
 
 
@@ -99,7 +99,3 @@ def _longest(part: Part) -> float:
 
 def _watches(part: Part) -> list[str]:
     return part.settings.shape().watches if part.settings is not None else []
-
-
-def _server(part: Part) -> str:
-    return server_of(str(part.settings.redis))

@@ -6,7 +6,6 @@ from typing import Any, Final
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
-from penstock.composition.draw.sketch import home
 from penstock.composition.live.samples import Sample, ServiceCounts
 from penstock.composition.model import Part, Place, Topology
 from penstock.encoding import decoded, encoded
@@ -24,7 +23,7 @@ async def sample_server(redis: "Redis", topology: Topology, server: str, found: 
     """Add the lists and services on ``server`` to ``found``. Raise ``RedisError`` if it does not answer."""
     ends = [(end.place, end) for _, end in topology.ends("reads", "writes") if end.place.server == server]
     places = dict(ends)
-    services = {str(part.namespace): part for part in topology.parts if part.namespace and home(part) == server}
+    services = {str(part.namespace): part for part in topology.parts if part.namespace and part.server == server}
     calls: list[Call] = [("TIME",)]
     for place, end in places.items():
         calls += _of_list(place, end.kind == "stream", end.role == "dead")

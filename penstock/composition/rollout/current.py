@@ -9,7 +9,6 @@ from typing import Any, Final, NamedTuple
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
-from penstock.composition.draw.sketch import home
 from penstock.composition.live.registered import shape_json
 from penstock.composition.model import Part, Place, Use
 from penstock.composition.rollout.notes import key_of
@@ -70,7 +69,7 @@ class CurrentState:
         return Keys(self.namespace)
 
     def place(self, key: str) -> Place:
-        return Place(key, home(self.part))
+        return Place(key, self.part.server)
 
     @property
     def fans_out(self) -> bool:

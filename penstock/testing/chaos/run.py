@@ -11,7 +11,7 @@ from typing import Final
 
 from penstock.accounting.audit import audit
 from penstock.accounting.tracked import audit_tracked
-from penstock.composition.model import Place, Topology, server_of
+from penstock.composition.model import Place, Topology
 from penstock.errors import PenstockError
 from penstock.keys import Keys
 from penstock.testing.chaos.faults import Injection
@@ -197,7 +197,7 @@ class Run:
     def _namespaces(self, lane: Lane) -> set[tuple[str, str]]:
         """With the server of the lists of each."""
         parts = [part for part in self._topology.parts if part.namespace and part.name in lane.processes]
-        return {(str(part.namespace), server_of(part.settings.redis)) for part in parts}
+        return {(str(part.namespace), part.server) for part in parts}
 
 
 def _or_raise(lane: Lane | BaseException) -> Lane:
