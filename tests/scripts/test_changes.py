@@ -6,7 +6,7 @@ import pytest
 from redis.asyncio import Redis
 
 from penstock.composition.model import Part
-from penstock.composition.rollout.current import CurrentState, Instance
+from penstock.composition.rollout.current import CurrentState, ReloadState
 from penstock.script import LUA, Script
 
 
@@ -28,7 +28,7 @@ def test_instances_that_were_not_told_are_found(
     """Seconds since they were started, the last order that each has got, and the last that it obeyed."""
     nothing = CurrentState(Part("fan", namespace="fan"), redis, redis, {}, {}, (), {}, {})
     told = [
-        Instance(
+        ReloadState(
             str(id),
             started,
             ordered.replace("ours", nothing.reload_order),

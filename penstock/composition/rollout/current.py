@@ -34,7 +34,7 @@ class ListUse(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Instance:
+class ReloadState:
     """A live instance, and the last orders to reload its settings that it was given and has finished."""
 
     id: str
@@ -55,7 +55,7 @@ class CurrentState:
     """The shape registered by the last start or reload; None if there is none that can be parsed."""
     desired: RegisteredShape
     """The shape that the service would register with the settings of its file."""
-    instances: tuple[Instance, ...]
+    instances: tuple[ReloadState, ...]
     notes: Mapping[str, str]
     owed: Mapping[str, int]
     """Messages that the service has counted for each list; ``count`` for all of them."""
@@ -137,10 +137,10 @@ async def lengths(redis: "Redis", keys: Iterable[str]) -> dict[str, int]:
     return dict(zip(names, replies, strict=True))
 
 
-async def _read_reload(registry: "Redis", keys: Keys, one: namespaces.Instance) -> Instance:
+async def _read_reload(registry: "Redis", keys: Keys, one: namespaces.Instance) -> ReloadState:
     read: Any = registry.hmget(encoded(keys.instance(one.id)), "reload", "reloaded")
     reload_requested, reload_done = (decoded(value or b"") for value in await read)
-    return Instance(one.id, one.started or 0, reload_requested, reload_done)
+    return ReloadState(one.id, one.started or 0, reload_requested, reload_done)
 
 
 def _parse_shape(reply: bytes | None) -> RegisteredShape | None:
