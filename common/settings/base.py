@@ -1,6 +1,6 @@
 """What an operator may set of any service, and how it is read: environment over props file over default."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
@@ -10,13 +10,15 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 from common.acl import least
 from common.settings.fields import LONGEST, YEAR, Name, Seconds, Url, Whole, setting
 from common.settings.props import place_of, read_props
+from common.settings.roles import Role, conflicts, pending_lists, roles_of
 from common.settings.sources import Found, Given, Names, property_of
 from common.settings.urls import unverified, without_login
 from common.settings.validation import Rule, checked
 from penstock.acl import Rights
 from penstock.composition.model import End, Shape, Use
 from penstock.connection import mask_password
-from penstock.errors import Problem, SettingsError
+from penstock.errors import Problem, SettingsError, WrongCall
+from penstock.keys import Keys
 
 if TYPE_CHECKING:
     from common.settings.redis_hash import Hash
@@ -49,13 +51,17 @@ class ServiceSettings(BaseSettings):
     Both raise ``SettingsError`` with all problems at once.
     """
 
-    service: ClassVar[str] = "service"
+    service: ClassVar[str]
+    """The name of the service: that of its entry point, of its props files, and the prefix of its variables."""
     aliases: ClassVar[dict[str, str]] = {"service_namespace": "redis_namespace"}
     changes_login: ClassVar[bool] = True
     """Whether user and password of a URL may change while the service runs, as when a secret is rotated."""
     ignored: ClassVar[frozenset[str]] = frozenset()
     """Fields that are accepted for the sake of old props files and have no effect."""
+    buries: ClassVar[bool] = False
+    """Whether the service writes dead letters, if it has a namespace."""
     rules: ClassVar[tuple[Rule, ...]] = (renewal_is_in_time, order_needs_a_namespace)
+    """Rules over several fields. That no list is used twice, or is the kernel's, follows from the fields' types."""
     sends: ClassVar[frozenset[str]] = frozenset()
     """Commands that the service's Python code sends to the server of its lists, beside the kernel's."""
     scripts: ClassVar[tuple[Path, ...]] = ()
@@ -98,9 +104,15 @@ class ServiceSettings(BaseSettings):
     _in_file: dict[str, Given] = PrivateAttr(default_factory=dict)
     _read_from: "tuple[Path | Hash | None, Mapping[str, str]]" = PrivateAttr(default=(None, {}))
 
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: Any) -> None:
+        """Raise ``WrongCall`` for a class that does not name its service."""
+        if not hasattr(cls, "service"):
+            raise WrongCall(f"{cls.__module__}.{cls.__qualname__}: set `service`, the name of the service")
+
     def __init__(self, **values: object) -> None:
         found = Found({name: Given(value, property_of(name), source="call") for name, value in values.items()})
-        super().__init__(**checked(type(self), self.rules, self.names(), found))
+        super().__init__(**checked(type(self), self.rules, self.names(), found, self._conflicts))
         self._given = found.given
 
     @classmethod
@@ -113,7 +125,7 @@ class ServiceSettings(BaseSettings):
             props_file = place_of(props_file, environ)
         names = cls.names()
         found = names.look(props_file, environ)
-        settings = cls(**checked(cls, cls.rules, names, found))
+        settings = cls(**checked(cls, cls.rules, names, found, cls._conflicts))
         settings._given, settings._in_file, settings._read_from = found.given, found.in_file, (props_file, environ)
         return settings
 
@@ -126,6 +138,15 @@ class ServiceSettings(BaseSettings):
             return None
         return name if isinstance(name, str) else None
 
+    @classmethod
+    def roles(cls) -> dict[str, Role]:
+        """Return the role of every field that names lists."""
+        return roles_of(cls.model_fields)
+
+    @classmethod
+    def _conflicts(cls, values: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str]]:
+        return conflicts(cls.roles(), values)
+
     def again(self) -> Self:
         """What the same file and environment give now. Raises as ``load`` does."""
         return type(self).load(*self._read_from)
@@ -133,7 +154,9 @@ class ServiceSettings(BaseSettings):
     def fixed(self) -> frozenset[str]:
         """The fields that cannot change while the process runs."""
         kernel = frozenset({"redis", "service_redis", "redis_namespace", "ordered"})
-        return kernel if self.redis_namespace else kernel | {"pending"}  # nothing says then what is left in the old one
+        if self.redis_namespace:
+            return kernel
+        return kernel | {name for name, role in self.roles().items() if role.use == "keeps"}  # nobody would adopt them
 
     def changes_from(self, before: Self) -> dict[str, str]:
         """What differs, by property, as ``old -> new``. Raises ``SettingsError`` where a restart is needed for it."""
@@ -160,16 +183,20 @@ class ServiceSettings(BaseSettings):
         return Names(cls.service, cls.model_fields, cls.aliases)
 
     @property
-    def longest_wait(self) -> float:
-        """Seconds that one command may wait on the server: for a message (``PopTimeout``), or for its disk."""
+    def message_wait(self) -> float:
+        """Seconds that one command may wait for a message: the field of the type ``PopTimeout``; 0 without one."""
         fields = type(self).model_fields.items()
-        waits: list[float] = [getattr(self, name) for name, field in fields if LONGEST in field.metadata]
-        return max([0 if self.durability == "memory" else self.durability_timeout, *waits])
+        return max([0.0, *(float(getattr(self, name)) for name, field in fields if LONGEST in field.metadata)])
+
+    @property
+    def longest_wait(self) -> float:
+        """Seconds that one command may wait on the server: for a message, or for its disk."""
+        return max(0 if self.durability == "memory" else self.durability_timeout, self.message_wait)
 
     @property
     def pending_lists(self) -> tuple[str, ...]:
         """The names from which an instance's pending lists are made; none for a service that keeps none."""
-        return ()
+        return tuple(pending_lists(self.roles(), self.__dict__))
 
     @property
     def taken_lists(self) -> tuple[str, ...]:
@@ -180,13 +207,40 @@ class ServiceSettings(BaseSettings):
         """Which of ``pending_lists`` takes what lies in each of ``former``, those of other settings of the service."""
         return dict(zip(former, self.pending_lists, strict=False))
 
+    def pending_for(self, field: str) -> str:
+        """Return the one of ``pending_lists`` for what is taken from the list that ``field`` names."""
+        return {field: name for name, field in pending_lists(self.roles(), self.__dict__).items()}[field]
+
+    def named(self, field: str) -> list[str]:
+        """Return the lists that ``field`` names, or stands for where it is not set."""
+        return self.roles()[field].names(getattr(self, field))
+
+    @property
+    def dead_letters(self) -> str | None:
+        """The field for whose sake the service writes dead letters; None if it writes none."""
+        return "redis_namespace" if self.buries and self.redis_namespace else None
+
     def lists(self) -> dict[str, str]:
-        """The lists that the service works on, with the role of each: ``in``, ``pending``, ``out``, ``dead``."""
-        return {}
+        """Return the lists that the service works on at ``redis``, with the role of each, such as ``in``."""
+        found: dict[str, str] = {}
+        for field, role in self.roles().items():
+            if getattr(self, role.server) == self.redis:
+                found |= {name: role.name for name in self.named(field) if found.get(name, "replies") == "replies"}
+        return found | ({Keys(str(self.redis_namespace)).dead: "dead"} if self.dead_letters else {})
 
     def shape(self) -> Shape:
-        """The service's place in a composition: what it reads and writes, and where that is said."""
-        return Shape()
+        """Return the service's place in a composition: what it reads and writes, and which setting says so."""
+        shape, pending = Shape(), {field: name for name, field in pending_lists(self.roles(), self.__dict__).items()}
+        for field, role in self.roles().items():
+            names, url = self.named(field), getattr(self, role.server)
+            copies = role.copies and len(names) > 1
+            ends = [self.end(name, role.name, role.use, field, url=url, copies=copies) for name in names]
+            if role.holds and field in pending:
+                ends.append(self.end(pending[field], "pending", "keeps", field))
+            (shape.watched if role.watched else shape.ends).extend(ends)
+        if self.dead_letters:
+            shape.ends.append(self.end(Keys(str(self.redis_namespace)).dead, "dead", "writes", self.dead_letters))
+        return shape
 
     def end(self, key: str, role: str, use: Use, field: str, *, url: str | None = None, **more: Any) -> End:
         """One end of ``shape``: ``field`` names it, the namespace where that is not set.
@@ -214,8 +268,11 @@ class ServiceSettings(BaseSettings):
         return frozenset()
 
     def metrics(self) -> tuple[str, ...]:
-        """The names of the metrics that the service keeps besides those that every service has, such as ``start``."""
-        return ()
+        """Return the names of the metrics that the service keeps besides those that every one has, such as ``start``.
+
+        By default those of ``Context.settle``.
+        """
+        return ("taken", "settled", "delivered", "dead", "dropped")
 
     def shown(self) -> dict[str, Any]:
         """The effective settings by property, in the order of the class, passwords masked: for a log or a table."""

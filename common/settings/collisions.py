@@ -8,7 +8,7 @@ from penstock.keys import Keys, pending_of
 
 
 def collision(name: str, pending: str | None, namespace: str | None) -> str | None:
-    """Why ``name`` cannot be an operator's list: the kernel keeps something there. None if it can."""
+    """Return why ``name`` cannot be an operator's list, as the kernel keeps something there; None if it can."""
     if namespace is not None and Keys(namespace).owns(name):
         return f"{quoted(name)} is a key of the service itself, below redisNamespace: expected another name"
     if pending is not None and re.fullmatch(re.escape(pending_of(pending, "")) + "[0-9]+", name):
@@ -16,11 +16,11 @@ def collision(name: str, pending: str | None, namespace: str | None) -> str | No
     return None
 
 
-def pending_is_free(pending: str, redis_namespace: str | None) -> str | None:
-    """A rule: neither the list itself nor what an instance makes of it."""
-    if reason := collision(pending, None, redis_namespace):
+def pending_collision(pending: str, namespace: str | None) -> str | None:
+    """Return why neither ``pending`` nor what an instance makes of it can be a pending list; None if it can."""
+    if reason := collision(pending, None, namespace):
         return reason
-    if collision(pending_of(pending, "0"), None, redis_namespace):
+    if collision(pending_of(pending, "0"), None, namespace):
         return (
             f"{quoted(pending)} would give instances pending lists that are keys of the service: expected another name"
         )
@@ -33,11 +33,3 @@ def different_slots(names: Sequence[str]) -> dict[str, int]:
 
     slots = {name: key_slot(name.encode()) for name in names}
     return slots if len(set(slots.values())) > 1 else {}
-
-
-def pending_is_not_in(pending: str, in_: str) -> str | None:
-    return f"{quoted(pending)} is `in` as well: expected another list" if pending == in_ else None
-
-
-def in_is_free(in_: str, pending: str, redis_namespace: str | None) -> str | None:
-    return collision(in_, pending, redis_namespace)

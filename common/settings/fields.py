@@ -34,7 +34,17 @@ Whole = Annotated[int, BeforeValidator(_no_bool)]
 Seconds = Annotated[float, BeforeValidator(_no_bool), AllowInfNan(False)]
 LONGEST: Final = "longest wait"
 """Marks a field, in seconds, for which one command may wait on the server."""
-PopTimeout = Annotated[Whole, LONGEST]
+PopTimeout = Annotated[
+    Whole,
+    LONGEST,
+    Field(
+        description="Longest wait for a message, in seconds; a stop does not wait for it.",
+        ge=5,
+        le=30,
+        json_schema_extra={"kind": "seconds"},
+    ),
+]
+"""How long a service waits for a message; give it a default, e.g. 10."""
 Url = Annotated[str, StringConstraints(strict=True), AfterValidator(server_url)]
 Name = Annotated[str, StringConstraints(strict=True, min_length=1), AfterValidator(_no_url)]
 """The name of a list or a namespace: any text but an empty one."""

@@ -1,6 +1,6 @@
 """Looks at everything that was given and tells every problem, not the first one only."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from inspect import signature
 from typing import Any
 
@@ -19,8 +19,17 @@ Rule = Callable[..., str | None]
 are the fields that were set. It is asked when all of them are valid, and returns what is wrong, if anything is."""
 
 
-def checked(settings: type[BaseSettings], rules: Sequence[Rule], names: Names, found: Found) -> dict[str, Any]:
-    """The values of ``found``, each as its field's type. Raises ``SettingsError``, problems in their file's order."""
+Conflicts = Callable[[Mapping[str, Any]], Iterable[tuple[Sequence[str], str]]]
+"""Yields for known values the fields to blame, the first one first, and what is wrong with them."""
+
+
+def checked(
+    settings: type[BaseSettings], rules: Sequence[Rule], names: Names, found: Found, conflicts: Conflicts
+) -> dict[str, Any]:
+    """Return the values of ``found``, each as its field's type.
+
+    Raise ``SettingsError`` with every problem, in the order of their file.
+    """
     values: dict[str, Any] = {}
     problems = list(found.problems)
     scratch = settings.model_construct()
@@ -37,6 +46,7 @@ def checked(settings: type[BaseSettings], rules: Sequence[Rule], names: Names, f
             values[name] = getattr(scratch, name)
     problems += _missing(settings.model_fields, names, found)
     sound = _sound(settings.model_fields, values, found.given) if found.readable else values  # and no defaults
+    problems += [_blaming(blamed, reason, found) for blamed, reason in conflicts(sound)]
     problems += _contradictions(rules, sound, found)
     if problems:
         raise SettingsError(sorted(problems, key=lambda one: (one.file is None, one.line or 0)))
@@ -76,6 +86,11 @@ def _contradictions(rules: Sequence[Rule], values: Mapping[str, Any], found: Fou
     for rule in rules:
         names = list(signature(rule).parameters)
         if all(name in known for name in names) and (reason := rule(*(known[name] for name in names))):
-            to_blame = next((name for name in names if name in found.given), names[0])
-            one = found.given.get(to_blame)
-            yield one.problem(reason) if one else Problem(reason, found.file, None, property_of(to_blame))
+            yield _blaming(names, reason, found)
+
+
+def _blaming(names: Sequence[str], reason: str, found: Found) -> Problem:
+    """Return ``reason`` as a problem of the first of ``names`` that was given; of the first one if none was."""
+    to_blame = next((name for name in names if name in found.given), names[0])
+    one = found.given.get(to_blame)
+    return one.problem(reason) if one else Problem(reason, found.file, None, property_of(to_blame))

@@ -8,18 +8,13 @@ from typing import Final
 from common.registered_lists import Directory
 from common.settings.collisions import collision
 from common.settings.redaction import quoted
+from common.settings.roles import is_pattern
 from penstock.inspect.ownership import Ownership
 from penstock.keys import Keys
 from penstock.tracking.policy import Policy
 
-PATTERN: Final = frozenset("*?[")
-"""A name with one of these is a pattern."""
 MOST_NAMES: Final = 1_000
 """Lists whose names need not be looked at again."""
-
-
-def is_pattern(name: str) -> bool:
-    return not PATTERN.isdisjoint(name)
 
 
 class Replies:

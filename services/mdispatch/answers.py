@@ -29,7 +29,7 @@ class Answers(Finisher):
         place = Place(
             context.keys,
             settings.res,
-            context.pending(settings.answers_pending),
+            context.pending(settings.pending_for("res")),
             settings.batch,
             settings.batch_bytes,
             settings.event_capacity,

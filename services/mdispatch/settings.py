@@ -5,24 +5,16 @@ from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Le, MaxLen
-from pydantic import Strict
 
 from common.acl import LUA as COMMON_LUA
 from common.settings.base import ServiceSettings
-from common.settings.collisions import collision, pending_is_free
-from common.settings.fields import YEAR, Name, OneName, PopTimeout, Seconds, Whole, setting
-from common.settings.redaction import quoted
+from common.settings.fields import YEAR, PopTimeout, Seconds, Whole, setting
+from common.settings.roles import Answers, Done, In, Out, Pending, ReplyList, ReplyLists
 from common.settings.validation import Rule
-from common.tracking.reply_lists import is_pattern
 from penstock.composition.model import Shape
 from penstock.keys import Keys
 from penstock.tracking.backoff import Backoff
 from penstock.tracking.policy import untaken_check_interval
-
-
-def answers_pending(pending: str) -> str:
-    """Answers taken and not settled; each instance adds its id."""
-    return f"{pending}:answers"
 
 
 def tracking_needs_a_namespace(redis_namespace: str | None) -> str | None:
@@ -31,66 +23,12 @@ def tracking_needs_a_namespace(redis_namespace: str | None) -> str | None:
     )
 
 
-def lists_are_apart(
-    out: str, in_: str, pending: str, res: str | None, reply_to: str | None, done: str | None
-) -> str | None:
-    """No message goes round for ever, and none is taken for another kind."""
-    names = {"in": in_, "pending": pending, "out": out, "res": res, "replyTo": reply_to, "done": done}
-    for role, name in names.items():
-        others = [other for other, another in names.items() if other != role and another == name and name is not None]
-        if others:
-            return f"{quoted(str(name))} is both {role} and {others[0]}: expected another list"
-    return None
-
-
-def lists_are_free(
-    in_: str,
-    out: str,
-    res: str | None,
-    reply_to: str | None,
-    done: str | None,
-    pending: str,
-    redis_namespace: str | None,
-) -> str | None:
-    names = [in_, out, res, reply_to, done if done != Keys(str(redis_namespace)).done else None]
-    answers = answers_pending(pending)
-    for name in filter(None, names):
-        if res and name == answers:
-            return f"{quoted(name)} is the list of answers taken and not settled: expected another name"
-        reason = collision(name, pending, redis_namespace) or collision(name, answers if res else None, None)
-        if reason:
-            return reason
-    return None
-
-
 def out_is_no_total(out: str) -> str | None:
     return "`count` is the field of the total in the metrics, where the list has its own" if out == "count" else None
 
 
 def replies_need_a_list_of_answers(reply_to: str | None, res: str | None) -> str | None:
     return "has no effect without res, where workers push answers" if reply_to and not res else None
-
-
-def reply_lists_are_free(
-    reply_lists: list[str],
-    in_: str,
-    out: str,
-    pending: str,
-    res: str | None,
-    done: str | None,
-    redis_namespace: str | None,
-) -> str | None:
-    """Patterns may match more than is allowed: each name is looked at when a request names it."""
-    roles = {in_: "in", out: "out", pending: "pending", res: "res", done or Keys(str(redis_namespace)).done: "done"}
-    for name in reply_lists:
-        if name in roles:
-            return f"{quoted(name)} is {roles[name]} as well: expected another list"
-        if is_pattern(name):
-            continue
-        for base in (pending, answers_pending(pending)):
-            if reason := collision(name, base, redis_namespace):
-                return reason
-    return None
 
 
 def untaken_wait_for_their_first_deadline(queue_timeout: int, message_timeout: int) -> str | None:
@@ -126,15 +64,12 @@ class Settings(ServiceSettings):
     """From ``in`` to ``out`` with a record of every message; answers from ``res`` to whoever asked."""
 
     service: ClassVar[str] = "mdispatch"
+    buries: ClassVar[bool] = True
     rules: ClassVar[tuple[Rule, ...]] = (
         *ServiceSettings.rules,
         tracking_needs_a_namespace,
-        lists_are_apart,
-        lists_are_free,
-        pending_is_free,
         out_is_no_total,
         replies_need_a_list_of_answers,
-        reply_lists_are_free,
         messages_need_events,
         untaken_wait_for_their_first_deadline,
         records_outlive_all_attempts,
@@ -143,18 +78,18 @@ class Settings(ServiceSettings):
     sends: ClassVar[frozenset[str]] = frozenset({"PUBLISH", "HGET", "HSET", "DEL", "INCRBY"})
     scripts: ClassVar[tuple[Path, ...]] = (COMMON_LUA / "finish.lua", COMMON_LUA / "identify.lua")
 
-    in_: Name = setting("name", "The list that clients push requests to.")
-    pending: Name = setting("name", "The list of requests taken and not settled; each instance adds its id.")
-    out: OneName = setting("name", "The list that workers take requests from.")
-    done: Name | None = setting(
+    in_: In = setting("name", "The list that clients push requests to.")
+    pending: Pending = setting("name", "The list of requests taken and not settled; each instance adds its id.")
+    out: Out = setting("name", "The list that workers take requests from.")
+    done: Done | None = setting(
         "name", "The list that workers push ids or xids to, for the monitor; <redisNamespace>:done by default.", None
     )
     done_by: Literal["either", "xid", "id"] = setting(
         "either | xid | id", "What plain text in done is; either: the xid of a message in flight, else an id.", "either"
     )
-    res: Name | None = setting("name", "The list that workers push answers to; none by default.", None)
-    reply_to: Name | None = setting("name", "Where answers go whose request has no meta.replyTo.", None)
-    reply_lists: Annotated[list[Name], Strict()] = setting(
+    res: Answers | None = setting("name", "The list that workers push answers to; none by default.", None)
+    reply_to: ReplyList | None = setting("name", "Where answers go whose request has no meta.replyTo.", None)
+    reply_lists: ReplyLists = setting(
         "list of names",
         "The lists that meta.replyTo may name, and patterns (* ? [abc]); <redisNamespace>:reply:* by default.",
         [],
@@ -166,9 +101,7 @@ class Settings(ServiceSettings):
         least=1,
         most=YEAR,
     )
-    pop_timeout: PopTimeout = setting(
-        "seconds", "Longest wait for a message, in seconds; a stop does not wait for it.", 10, least=5, most=30
-    )
+    pop_timeout: PopTimeout = 10
     batch: Whole = setting("messages", "Most messages that are taken at a time.", 500, least=1, most=1_000)
     batch_bytes: Whole = setting(
         "bytes",
@@ -223,56 +156,27 @@ class Settings(ServiceSettings):
         return {self.redis: tuple(self.replies)}
 
     @property
-    def answers_pending(self) -> str:
-        return answers_pending(self.pending)
-
-    @property
-    def pending_lists(self) -> tuple[str, ...]:
-        return (self.pending, self.answers_pending) if self.res else (self.pending,)
-
-    @property
     def replies(self) -> list[str]:
         """What requests may name for their answers."""
         return self.reply_lists or [Keys(str(self.redis_namespace)).replies]
 
     @property
-    def lasting_replies(self) -> dict[str, str]:
-        """The lists for answers that the settings name, each with its field."""
-        named = dict.fromkeys((name for name in self.reply_lists if not is_pattern(name)), "reply_lists")
-        return named | ({self.reply_to: "reply_to"} if self.reply_to else {})
-
-    @property
     def taken_lists(self) -> tuple[str, ...]:
         return (self.pending,)
 
-    def lists(self) -> dict[str, str]:
-        keys = Keys(str(self.redis_namespace))
-        named = {self.res: "answers", self.done or keys.done: "done", keys.dead: "dead"}
-        roles = dict.fromkeys(self.lasting_replies, "replies")
-        roles |= {self.in_: "in", self.pending: "pending", self.out: "out"}
-        return roles | {name: role for name, role in named.items() if name}
+    def named(self, field: str) -> list[str]:
+        return super().named(field) or ([Keys(str(self.redis_namespace)).done] if field == "done" else [])
 
     def shape(self) -> Shape:
-        keys = Keys(str(self.redis_namespace))
-        given = [
-            self.end(self.out, "out", "writes", "out"),
-            self.end(keys.dead, "dead", "writes", "redis_namespace"),
-        ]
+        shape, keys = super().shape(), Keys(str(self.redis_namespace))
         if self.event_capacity:
-            given.append(self.end(keys.events, "events", "writes", "event_capacity", kind="stream"))
-        taken, pending = self.end(self.in_, "in", "reads", "in_"), self.end(self.pending, "pending", "keeps", "pending")
-        ends = [taken, pending, *given]
-        if self.res:
-            ends.append(self.end(self.res, "answers", "reads", "res"))
-            ends.append(self.end(self.answers_pending, "pending", "keeps", "pending"))
-        ends += [self.end(name, "replies", "writes", field) for name, field in self.lasting_replies.items()]
-        done = self.end(self.done or keys.done, "done", "reads", "done")
-        again = (
-            self.message_timeout
-            + untaken_check_interval(self.message_timeout)
-            + Backoff(self.backoff, self.backoff_base, self.backoff_cap).longest(self.attempts)
-        )
-        return Shape(ends, watched=[done, *given], promise="at-least-once", again=again)
+            shape.ends.append(self.end(keys.events, "events", "writes", "event_capacity", kind="stream"))
+        shape.watched += [end for end in shape.ends if end.role in ("out", "dead", "events")]
+        shape.promise = "at-least-once"
+        backoff = Backoff(self.backoff, self.backoff_base, self.backoff_cap)
+        noticed_after = self.message_timeout + untaken_check_interval(self.message_timeout)
+        shape.again = noticed_after + backoff.longest(self.attempts)
+        return shape
 
     def metrics(self) -> tuple[str, ...]:
         tracked = (

@@ -5,28 +5,15 @@ from typing import ClassVar, Literal
 
 from common.acl import of
 from common.settings.base import ServiceSettings, renewal_is_in_time
-from common.settings.collisions import collision, in_is_free, pending_is_free, pending_is_not_in
-from common.settings.fields import Name, OneName, PopTimeout, Seconds, Url, Whole, setting
-from common.settings.redaction import quoted
+from common.settings.fields import Name, PopTimeout, Seconds, Url, Whole, setting
+from common.settings.roles import In, Pending, Target
 from common.settings.validation import Rule
-from penstock.composition.model import Shape
-from penstock.keys import Keys, glob_escaped
+from penstock.keys import glob_escaped
 from penstock.script import LUA as PENSTOCK_LUA
 
 
 def one_instance_is_active(ordered: bool) -> str | None:
     return None if ordered else "false would let instances overtake each other: leave it out"
-
-
-def out_is_elsewhere(out: str, out_redis: str, redis: str, in_: str, pending: str) -> str | None:
-    """The same list on the same server would be filled from itself; the same server under two names is not seen."""
-    if out_redis == redis and out in (in_, pending):
-        return f"{quoted(out)} on the same server is {'in' if out == in_ else 'pending'} as well: expected another list"
-    return None
-
-
-def out_is_free(out: str, out_redis: str, redis: str, pending: str, redis_namespace: str | None) -> str | None:
-    return collision(out, pending, redis_namespace) if out_redis == redis else None
 
 
 def unpacked_is_not_compressed(unpack: bool, compression: str) -> str | None:
@@ -48,14 +35,10 @@ class Settings(ServiceSettings):
     """From ``in`` on the server ``redis`` to ``out`` on the server ``outRedis``."""
 
     service: ClassVar[str] = "vpush"
+    buries: ClassVar[bool] = True
     rules: ClassVar[tuple[Rule, ...]] = (
         renewal_is_in_time,
         one_instance_is_active,
-        pending_is_not_in,
-        in_is_free,
-        out_is_elsewhere,
-        out_is_free,
-        pending_is_free,
         unpacked_is_not_compressed,
         hops_are_counted_before,
     )
@@ -64,13 +47,11 @@ class Settings(ServiceSettings):
     scripts: ClassVar[tuple[Path, ...]] = tuple(PENSTOCK_LUA / f"{verb}.lua" for verb in ("next", "settle", "observe"))
 
     redis_namespace: Name = setting("name", "Prefix of all keys of the service, among them the lease and the sequence.")
-    in_: Name = setting("name", "The list that publishers push to.")
-    pending: Name = setting("name", "The list of messages taken that have not arrived yet.")
+    in_: In
+    pending: Pending = setting("name", "The list of messages taken that have not arrived yet.")
     out_redis: Url = setting("URL", "The other server.")
-    out: OneName = setting("name", "The list of the other server.")
-    pop_timeout: PopTimeout = setting(
-        "seconds", "Longest wait for a message, in seconds; a stop does not wait for it.", 10, least=5, most=30
-    )
+    out: Target
+    pop_timeout: PopTimeout = 10
     batch: Whole = setting("messages", "Most messages that are sent at a time.", 5_000, least=1, most=5_000)
     batch_bytes: Whole = setting(
         "bytes",
@@ -102,26 +83,9 @@ class Settings(ServiceSettings):
         "seconds", "Seconds after which a standby takes over from a dead active instance.", 1.2, least=1, most=3_600
     )
 
-    @property
-    def pending_lists(self) -> tuple[str, ...]:
-        return (self.pending,)
-
     def fixed(self) -> frozenset[str]:
         """Where the messages go and as what: batches whose fate is unknown must be the same when the link is back."""
         return super().fixed() | {"out_redis", "out", "compression", "unpack", "max_hops"}
-
-    def lists(self) -> dict[str, str]:
-        return {self.in_: "in", self.pending: "pending", Keys(str(self.redis_namespace)).dead: "dead"}
-
-    def shape(self) -> Shape:
-        return Shape(
-            [
-                self.end(self.in_, "in", "reads", "in_"),
-                self.end(self.pending, "pending", "keeps", "pending"),
-                self.end(self.out, "out", "writes", "out", url=self.out_redis),
-                self.end(Keys(self.redis_namespace).dead, "dead", "writes", "redis_namespace"),
-            ]
-        )
 
     def patterns(self) -> dict[str, tuple[str, ...]]:
         return {self.out_redis: (f"{glob_escaped(self.out)}:from:*",)}

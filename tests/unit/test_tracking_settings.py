@@ -184,7 +184,7 @@ def test_lists_of_different_meaning_have_different_names() -> None:
         for other in names:
             if role != other:
                 found = problems(Mdispatch, **names | {role: names[other]})
-                assert any("expected another list" in problem for problem in found), (role, other)
+                assert any("` as well: " in problem for problem in found), (role, other)
 
 
 @pytest.mark.parametrize("role", ["in_", "pending", "out", "res", "reply_to"])
@@ -235,9 +235,9 @@ def test_replies_need_answers() -> None:
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("in", '"in" is in as well'),
-        ("out", '"out" is out as well'),
-        ("demo:done", '"demo:done" is done as well'),
+        ("in", '"in" is `in` as well'),
+        ("out", '"out" is `out` as well'),
+        ("demo:done", "is a key of the service itself"),
         ("demo:dead", "is a key of the service itself"),
         ("demo:7", "is a key of the service itself"),
         ("pending:7", "is the pending list of an instance"),

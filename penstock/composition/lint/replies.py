@@ -19,10 +19,9 @@ def replies(topology: Topology) -> Iterator[Finding]:
 
 def unfit(part: Part, claims: Ownership) -> Iterator[Finding]:
     """Each name and pattern for answers of ``part`` that ``claims`` forbid, with one list that it matches."""
-    named: dict[str, str] = part.settings.lasting_replies
-    for name, field in named.items():
+    named = {end.key: end.setting for end in part.settings.shape().ends if end.role == "replies"}
+    for name, property in named.items():
         if whose := claims.of(name, part.namespace, kept=True):
-            property = "replyTo" if field == "reply_to" else "replyLists"
             yield said("replies", part, property, f"{name!r} is {whose}; expected another list")
     for pattern in part.settings.replies:
         for name, _ in claims.lists(part.namespace) if pattern not in named else ():
