@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
-AGO: Final = re.compile(r"(\d+)([smhdw])")
-TRIES: Final = 3
-EXPECTED: Final = "how long ago, e.g. 90s 15m 2h 1d 4w, or a moment in UTC, e.g. 2026-11-21 or 2026-11-21T18:05:00"
+DURATION: Final = re.compile(r"(\d+)([smhdw])")
+MAX_READS: Final = 3
+EXPECTED_TIME: Final = "how long ago, e.g. 90s 15m 2h 1d 4w, or a moment in UTC, e.g. 2026-11-21 or 2026-11-21T18:05:00"
 
 ArchiveDirectory = Annotated[
     str, typer.Option("--archive", metavar="DIR", help="What a pipeline writes: a directory, or a URL for Spark.")
@@ -29,16 +29,16 @@ Master = Annotated[str, typer.Option("--master", metavar="URL", help="Spark's: l
 Memory = Annotated[str, typer.Option("--memory", metavar="SIZE", help="Memory of Spark's driver.")]
 
 
-def moment(text: str | None, option: str) -> datetime | None:
+def parse_time(text: str | None, option: str) -> datetime | None:
     """What ``--since`` and ``--until`` mean, in UTC. Raises ``Misused``."""
     if text is None:
         return None
-    if ago := AGO.fullmatch(text):
+    if ago := DURATION.fullmatch(text):
         return datetime.now(UTC) - timedelta(**{UNITS[ago[2]]: int(ago[1])})
     try:
         given = datetime.fromisoformat(text)
     except ValueError:
-        raise Misused(f"--{option} {text!r}: expected {EXPECTED}") from None
+        raise Misused(f"--{option} {text!r}: expected {EXPECTED_TIME}") from None
     return given.astimezone(UTC) if given.tzinfo else given.replace(tzinfo=UTC)
 
 
@@ -55,7 +55,7 @@ def require_archive(directory: str) -> None:
 
 
 @contextmanager
-def sparks(master: str, memory: str) -> "Iterator[SparkSession]":
+def spark_session(master: str, memory: str) -> "Iterator[SparkSession]":
     """A session for one command. Raises ``Unsuitable`` without Spark or Java, ``Failed`` with what Spark says."""
     from penstock.spark.reasons import said, stop
     from penstock.spark.session import session
@@ -72,7 +72,7 @@ def sparks(master: str, memory: str) -> "Iterator[SparkSession]":
         stop(spark)
 
 
-def steadily() -> "Iterator[AbstractContextManager[None]]":
+def retry_reads() -> "Iterator[AbstractContextManager[None]]":
     """Yields what an archive is to be read in; once more where a pipeline has merged files that were to be read."""
     from py4j.protocol import Py4JError
 
@@ -89,6 +89,6 @@ def steadily() -> "Iterator[AbstractContextManager[None]]":
                 raise
             complain("files of the archive were merged meanwhile: it is read anew", 1)
 
-    for left in reversed(range(TRIES)):
+    for left in reversed(range(MAX_READS)):
         if not whole:
             yield reading(again=left > 0)

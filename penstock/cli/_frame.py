@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import typer
 
 from penstock.cli._text import shown
-from penstock.cli._url import FORMS, located
+from penstock.cli._url import URL_FORMS, resolve_url
 from penstock.encoding import decoded
 from penstock.errors import PenstockError
 from penstock.secrets import without_files
@@ -22,22 +22,24 @@ from penstock.secrets import without_files
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-NOT_READ: Final = 141
+BROKEN_PIPE_STATUS: Final = 141
 """The exit status of a command whose output is not read to its end (``| head``): that of a process SIGPIPE ends."""
 DATABASE: Final = re.compile("|/|/[0-9]{1,9}")
-DEFAULT: Final = "redis://localhost:6379/0"
-OTHERWISE: Final = "or name another with --redis URL or REDIS"
+DEFAULT_URL: Final = "redis://localhost:6379/0"
+NAME_ANOTHER: Final = "or name another with --redis URL or REDIS"
 SCHEMES: Final = ("redis://", "rediss://", "unix://", "redis+sentinel://", "redis+cluster://")
 
 RedisUrl = Annotated[
     str,
-    typer.Option("--redis", envvar="REDIS", metavar="URL", callback=located, help=f"The server of the lists. {FORMS}"),
+    typer.Option(
+        "--redis", envvar="REDIS", metavar="URL", callback=resolve_url, help=f"The server of the lists. {URL_FORMS}"
+    ),
 ]
 ServiceRedisUrl = Annotated[
     str | None,
     typer.Option(
         metavar="URL",
-        callback=located,
+        callback=resolve_url,
         help="The server of the registrations, where it is another one (serviceRedis in the settings).",
     ),
 ]
@@ -52,7 +54,7 @@ class Misused(PenstockError):
     """The command was called wrongly."""
 
 
-def surroundings(redis: str | None) -> dict[str, str]:
+def environment(redis: str | None) -> dict[str, str]:
     """The environment in which a composition is read, with the server that ``--redis`` names."""
     return without_files({**os.environ, "REDIS": redis}) if redis else dict(os.environ)
 
@@ -89,7 +91,7 @@ def run(action: Coroutine[Any, Any, int]) -> NoReturn:
         status = 130
     except BrokenPipeError:  # whoever reads our output has seen enough; Python must not flush into it at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        status = NOT_READ
+        status = BROKEN_PIPE_STATUS
     except Misused as error:
         status = complain(error, 2)
     except UnicodeEncodeError as error:
@@ -110,22 +112,22 @@ def complain(error: Exception | str, status: int) -> int:
 
 @asynccontextmanager
 async def connected(
-    url: str, *, silence: float = 10, name: str = "penstock-cli", otherwise: str = OTHERWISE
+    url: str, *, silence: float = 10, name: str = "penstock-cli", advice: str = NAME_ANOTHER
 ) -> AsyncIterator["Redis"]:
     """A client that has answered once; raises ``Failed``, naming the server, where it does not, or not any more.
 
-    After ``silence`` seconds without a reply it counts as lost; ``otherwise`` is what to do then but to start it.
+    After ``silence`` seconds without a reply it counts as lost; ``advice`` is what to do then but to start it.
     """
     from redis.exceptions import RedisError
 
     from penstock.connection import connect
 
     if not url.replace("rediss+", "redis+", 1).startswith(SCHEMES):
-        begins = f"expected {DEFAULT} or one that begins {_listed(SCHEMES)}"
+        begins = f"expected {DEFAULT_URL} or one that begins {_listed(SCHEMES)}"
         raise Misused(f"{masked(url)!r} is not the URL of a server: {begins}")
     parts = urlsplit(url)
     if parts.scheme in ("redis", "rediss") and not DATABASE.fullmatch(parts.path):
-        raise Misused(f"{masked(url)}: {parts.path[1:]!r} is not the number of a database: expected {DEFAULT}")
+        raise Misused(f"{masked(url)}: {parts.path[1:]!r} is not the number of a database: expected {DEFAULT_URL}")
     try:
         client = connect(url, silence=silence, name=name)
     except ValueError as error:
@@ -134,7 +136,7 @@ async def connected(
         await client.ping()
         yield client
     except RedisError as error:
-        raise Failed(_explained(error, masked(url), otherwise)) from error
+        raise Failed(_explained(error, masked(url), advice)) from error
     finally:
         await client.aclose()
 
@@ -161,7 +163,7 @@ async def require_list(redis: "Redis", key: bytes, url: str | None = None) -> No
         raise Failed(f"{name} is a {kind}, expected a list: name another key, or delete or rename this one")
 
 
-def _explained(error: Exception, url: str, otherwise: str) -> str:
+def _explained(error: Exception, url: str, advice: str) -> str:
     from redis import exceptions
 
     from penstock.connection import OTHER_SERVER
@@ -174,7 +176,7 @@ def _explained(error: Exception, url: str, otherwise: str) -> str:
         return f"{url} is still loading its data: try again in a while"
     if isinstance(error, exceptions.ConnectionError | exceptions.TimeoutError):
         why = _cause(error) or reason
-        return f"cannot reach {url}: {why}; start a server there, {otherwise}"
+        return f"cannot reach {url}: {why}; start a server there, {advice}"
     if isinstance(error, exceptions.OutOfMemoryError):
         return f"{url} is out of memory and refuses writes; take messages from its lists, or raise its maxmemory"
     if isinstance(error, exceptions.MovedError):

@@ -5,14 +5,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-LONG: Final = 5_000
+MIN_STEPS: Final = 5_000
 """Steps from which on work counts as long."""
 
 
 @contextmanager
 def progress(title: str, total: int) -> Iterator[Callable[[int], None]]:
     """Yields what is called with the number of steps done since; shows nothing where there is no terminal."""
-    if total < LONG or not sys.stderr.isatty():
+    if total < MIN_STEPS or not sys.stderr.isatty():
         yield lambda _: None
         return
     from rich.console import Console

@@ -9,7 +9,7 @@ import typer
 
 from penstock.cli._frame import Failed, Misused, require_list
 from penstock.cli._text import shown
-from penstock.cli.status import unknown
+from penstock.cli.status import unknown_namespace
 from penstock.encoding import encoded
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def require_ids_or_all(ids: list[str] | None, all: bool) -> None:
         raise typer.BadParameter("name letters by their IDs, or say --all")
 
 
-async def chosen(
+async def choice_of(
     redis: "Redis", ids: list[str] | None, reason: str | None, since: str | None
 ) -> tuple["LetterFilter", float]:
     """What the options mean, and the server's time (s since the epoch).
@@ -60,11 +60,11 @@ async def chosen(
 
     seconds, micros = await redis.time()
     now = seconds + micros / 1e6
-    start = None if since is None else moment(since, now)
+    start = None if since is None else parse_time(since, now)
     return (LetterFilter(frozenset(ids), reason, start) if ids else LetterFilter(None, reason, start, now)), now
 
 
-def moment(text: str, now: float) -> float:
+def parse_time(text: str, now: float) -> float:
     """A time in seconds since the epoch, from one like ``1h`` ago or an ISO one, which is UTC unless it says otherwise.
 
     Raises ``Misused``.
@@ -90,7 +90,7 @@ async def require_letters(redis: "Redis", keys: "Keys") -> int:
 async def require_known(redis: "Redis", keys: "Keys") -> None:
     traces = keys.lists, keys.owners, keys.policy, keys.events, keys.metric("revived"), keys.metric("buried")
     if not await redis.exists(*map(encoded, traces)):
-        raise await unknown(redis, redis, keys.namespace)
+        raise await unknown_namespace(redis, redis, keys.namespace)
 
 
 async def require_tracked(redis: "Redis", keys: "Keys") -> "Policy":

@@ -6,13 +6,13 @@ import select
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-GONE: Final = select.POLLERR | select.POLLNVAL
+READER_GONE: Final = select.POLLERR | select.POLLNVAL
 
-PATIENCE: Final = 1.0
+GRACE_SECONDS: Final = 1.0
 """Seconds that a reader has to read on, so that a line begun can be ended, once somebody wants to stop."""
 
 
-async def read(fd: int, most: int) -> bytes:
+async def read_some(fd: int, most: int) -> bytes:
     """What there is to read, at most so many bytes; nothing at the end of the input."""
     loop = asyncio.get_running_loop()
     await _ready(fd, loop.add_reader, loop.remove_reader)
@@ -40,7 +40,7 @@ class Output:
 
     def reader_is_gone(self) -> bool:
         """Whether a write would fail, seen without one."""
-        return any(event & GONE for _, event in self._poll.poll(0))
+        return any(event & READER_GONE for _, event in self._poll.poll(0))
 
     async def _write(self, data: bytes) -> bool:
         """In parts so small that a pipe which says it is ready takes them without blocking."""
@@ -61,12 +61,12 @@ class Output:
         stop = asyncio.ensure_future(self._stop.wait())
         await asyncio.wait((ready, stop), return_when=asyncio.FIRST_COMPLETED)
         if begun and not ready.done():
-            await asyncio.wait((ready,), timeout=PATIENCE)
-        there_is = ready.done()
+            await asyncio.wait((ready,), timeout=GRACE_SECONDS)
+        has_room = ready.done()
         for task in (ready, stop):
             task.cancel()
         await asyncio.gather(ready, stop, return_exceptions=True)
-        return there_is
+        return has_room
 
 
 def _pieces(lines: list[bytes]) -> Iterator[list[bytes]]:

@@ -7,10 +7,10 @@ import typer
 
 from penstock.secrets import FILE_SUFFIX, NoSecret, resolve_reference, secret_in_file
 
-FORMS: Final = "A URL, @FILE that holds it, or env:NAME of a variable that does."
+URL_FORMS: Final = "A URL, @FILE that holds it, or env:NAME of a variable that does."
 
 
-def located(ctx: typer.Context, param: typer.CallbackParam, value: str | None) -> str | None:
+def resolve_url(ctx: typer.Context, param: typer.CallbackParam, value: str | None) -> str | None:
     """Return the URL that ``value`` is or refers to; for an option that reads REDIS, REDIS_FILE stands in for it."""
     variable = param.envvar if isinstance(param.envvar, str) else None
     source = ctx.get_parameter_source(str(param.name))

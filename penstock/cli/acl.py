@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 import typer
 
-from penstock.cli._frame import DEFAULT, Json, Misused, complain, require_path, run, service_named, surroundings
+from penstock.cli._frame import DEFAULT_URL, Json, Misused, complain, environment, require_path, run, service_named
 from penstock.cli._text import print_json, shown
 from penstock.errors import SettingsError
 
@@ -58,7 +58,7 @@ async def _acl(path: Path | None, service: str | None, spark: Sequence[str], onl
             raise Misused(f"no user is for the server {only!r}: there are {', '.join(there)}")
         users = [user for user in users if user[0] == only]
     if as_json:
-        print_json({"users": [_plain(*user) for user in users]})
+        print_json({"users": [_as_json(*user) for user in users]})
         return 0
     server = None
     for where, name, rights in sorted(users, key=lambda user: user[0]):
@@ -83,7 +83,7 @@ def _parts(path: Path, service: str | None) -> "tuple[Part, ...]":
     from penstock.composition.model import Part
 
     if path.is_dir():
-        found = tuple(part for part in read_sound(path, surroundings(None)).parts if part.settings is not None)
+        found = tuple(part for part in read_sound(path, environment(None)).parts if part.settings is not None)
         if not found:
             raise Misused(f"{path}: no service is in this composition, only programs of your own")
         return found
@@ -96,9 +96,9 @@ def _parts(path: Path, service: str | None) -> "tuple[Part, ...]":
         raise Misused(f"{path}: cannot tell which service this file is for: {called}")
     settings: Any
     try:
-        settings = known[name].load().load(path, surroundings(None))
+        settings = known[name].load().load(path, environment(None))
     except SettingsError:  # perhaps because the server is left to the environment
-        settings = known[name].load().load(path, {"REDIS": DEFAULT} | surroundings(None))
+        settings = known[name].load().load(path, {"REDIS": DEFAULT_URL} | environment(None))
     return (Part(path.stem, name, settings.redis_namespace, ends=tuple(settings.shape().ends), settings=settings),)
 
 
@@ -139,6 +139,6 @@ def _watched(part: "Part", parts: "tuple[Part, ...]") -> Iterator[str]:
             yield from other.settings.rights()[other.settings.redis].keys
 
 
-def _plain(server: str, user: str, rights: "Rights") -> dict[str, Any]:
+def _as_json(server: str, user: str, rights: "Rights") -> dict[str, Any]:
     found = {"keys": sorted(set(rights.keys)), "channels": list(rights.channels), "commands": sorted(rights.commands)}
     return {"server": server, "user": user, **found, "line": rights.line(user)}

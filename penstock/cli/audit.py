@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli._frame import DEFAULT, Failed, Json, Misused, complain, connected, require_path, run, surroundings
+from penstock.cli._frame import DEFAULT_URL, Failed, Json, Misused, complain, connected, environment, require_path, run
 from penstock.cli._servers import lists_of
 from penstock.cli._text import print_json, print_table, shown
-from penstock.cli._url import located
-from penstock.cli.status import unknown
+from penstock.cli._url import resolve_url
+from penstock.cli.status import unknown_namespace
 from penstock.encoding import encoded
 
 if TYPE_CHECKING:
@@ -69,8 +69,8 @@ def audit(
             "--redis",
             envvar="REDIS",
             metavar="URL",
-            callback=located,
-            help=f"The server of the lists: {DEFAULT} by default.",
+            callback=resolve_url,
+            help=f"The server of the lists: {DEFAULT_URL} by default.",
         ),
     ] = None,
     json: Json = False,
@@ -100,7 +100,7 @@ async def _audit(namespace: str | None, every: bool, watch: bool, url: str | Non
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
     directory = Path(namespace) if namespace and _is_directory(namespace) else None
-    servers = _servers(directory, url) if directory else [Server(url or DEFAULT, "")]
+    servers = _servers(directory, url) if directory else [Server(url or DEFAULT_URL, "")]
     while True:
         if namespace is None or directory:
             hops = [hop for server in servers for hop in await _hops(server)]
@@ -127,7 +127,7 @@ def _servers(directory: Path, url: str | None) -> list[Server]:
     require_path(directory)
     from penstock.composition.files import read_sound
 
-    topology = read_sound(directory, surroundings(url))
+    topology = read_sound(directory, environment(url))
     urls: dict[str, str] = {}
     names: dict[str, list[str]] = {}
     for part in topology.parts:
@@ -166,7 +166,7 @@ async def _one(namespace: str, url: str) -> "Audit | TrackedAudit":
     async with lists_of(namespace, url) as redis:
         result = await _sums(redis, namespace, (await _strays(redis, [namespace])).get(namespace, []))
         if result is None:
-            raise await unknown(redis, redis, namespace)
+            raise await unknown_namespace(redis, redis, namespace)
     return result
 
 
@@ -201,7 +201,7 @@ async def _sums(redis: "Redis", namespace: str, strays: list[str]) -> "Audit | T
 
 def _print_hops(hops: Sequence[Hop], as_json: bool, *, brief: bool, many: bool) -> None:
     if as_json:
-        print_json({"hops": [_plain_hop(hop) for hop in hops], "holds": all(hop.holds for hop in hops)})
+        print_json({"hops": [_hop_as_json(hop) for hop in hops], "holds": all(hop.holds for hop in hops)})
         return
     if brief:
         for hop in hops:
@@ -235,16 +235,16 @@ def _complain(hop: Hop) -> None:
         typer.echo(f"{shown(hop.namespace)}: {shown(note)}")
 
 
-def _plain_hop(hop: Hop) -> dict[str, Any]:
+def _hop_as_json(hop: Hop) -> dict[str, Any]:
     server = {"server": hop.server} if hop.server else {}
     if hop.result:
-        return {**server, **_plain(hop.result)}
+        return {**server, **_as_json(hop.result)}
     return {**server, "namespace": hop.namespace, "problems": hop.problems, "holds": False}
 
 
 def _print(result: "Audit | TrackedAudit", as_json: bool, *, brief: bool) -> None:
     if as_json:
-        print_json(_plain(result))
+        print_json(_as_json(result))
         return
     held = sum(result.pending.values())
     if brief:
@@ -277,7 +277,7 @@ def _indented(parts: dict[str, int]) -> list[tuple[str, int]]:
     return [(f"  {name}", count) for name, count in parts.items()]
 
 
-def _plain(result: "Audit | TrackedAudit") -> dict[str, Any]:
+def _as_json(result: "Audit | TrackedAudit") -> dict[str, Any]:
     from penstock.accounting.audit import Audit
 
     if isinstance(result, Audit):

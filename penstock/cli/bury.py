@@ -4,9 +4,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli._frame import DEFAULT, Json, Misused, RedisUrl, complain, run
+from penstock.cli._frame import DEFAULT_URL, Json, Misused, RedisUrl, complain, run
 from penstock.cli._progress import progress
-from penstock.cli._selection import All, Ids, Reason, Since, chosen, require_ids_or_all, require_letters
+from penstock.cli._selection import All, Ids, Reason, Since, choice_of, require_ids_or_all, require_letters
 from penstock.cli._servers import lists_of
 from penstock.cli._text import print_json, shown
 from penstock.cli.revive import missing
@@ -25,7 +25,7 @@ def bury(
     reason: Reason = None,
     since: Since = None,
     yes: Annotated[bool, typer.Option("--yes", help="With --all: they shall be gone for good.")] = False,
-    redis: RedisUrl = DEFAULT,
+    redis: RedisUrl = DEFAULT_URL,
     json: Json = False,
 ) -> None:
     """Remove dead letters for good.
@@ -44,7 +44,7 @@ async def _bury(
 
     keys, outcome = Keys(namespace), RedriveResult()
     async with lists_of(namespace, url) as redis:
-        choice, _ = await chosen(redis, ids, *conditions)
+        choice, _ = await choice_of(redis, ids, *conditions)
         length = await require_letters(redis, keys)
         if not (ids or yes):
             count = await _count(redis, keys, choice)

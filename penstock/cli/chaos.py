@@ -74,7 +74,7 @@ async def _chaos(directory: Path, chosen: "Chosen", junit: Path | None, html: Pa
     if as_json:
         print_json(reports.as_json(report, name))
     else:
-        _tell(report, name)
+        _print(report, name)
     return int(not report.holds)
 
 
@@ -86,7 +86,7 @@ def _write(file: Path, text: str) -> None:
     file.write_text(text)
 
 
-def _tell(report: "Report", name: str) -> None:
+def _print(report: "Report", name: str) -> None:
     from penstock.testing.chaos import report as reports
 
     faults = f"{len(report.results):,} fault{'s' * (len(report.results) != 1)}"

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from penstock.cli._frame import DEFAULT, Failed, Json, Misused, RedisUrl, ServiceRedisUrl, run
+from penstock.cli._frame import DEFAULT_URL, Failed, Json, Misused, RedisUrl, ServiceRedisUrl, run
 from penstock.cli._servers import servers_of
 from penstock.cli._text import print_json, shown
-from penstock.cli.status import unknown
+from penstock.cli.status import unknown_namespace
 from penstock.encoding import decoded, encoded
 
 if TYPE_CHECKING:
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
     from penstock.keys import Keys
 
-PIECE: Final = 500
+KEYS_PER_CALL: Final = 500
 """Keys that one command deletes."""
-HOLDING: Final = ("pending", "in flight", "delayed", "done", "dead")
+DELETED_ROLES: Final = ("pending", "in flight", "delayed", "done", "dead")
 """Roles of lists whose messages go with the namespace; ``in``, ``out`` and lists of answers stay."""
 
 
 def clear(
     namespace: Annotated[str, typer.Argument(metavar="NS", help="The namespace of a service that is stopped.")],
     yes: Annotated[bool, typer.Option("--yes", help="Confirm: what is deleted cannot be restored.")] = False,
-    redis: RedisUrl = DEFAULT,
+    redis: RedisUrl = DEFAULT_URL,
     service_redis: ServiceRedisUrl = None,
     json: Json = False,
 ) -> None:
@@ -46,7 +46,7 @@ async def _clear(namespace: str, yes: bool, url: str, service_url: str | None, a
         if alive := await instances(redis, service_redis, keys):
             ids = ", ".join(shown(one.id) for one in alive)
             raise Failed(f"{shown(namespace)} has live instances ({ids}): run penstock stop {shown(namespace)} --all")
-        lists = [one for one in await service_keys(redis, keys) if one.role in HOLDING and one.length]
+        lists = [one for one in await service_keys(redis, keys) if one.role in DELETED_ROLES and one.length]
         messages = Counter[str]()
         for one in lists:
             messages[one.role] += one.length
@@ -54,12 +54,12 @@ async def _clear(namespace: str, yes: bool, url: str, service_url: str | None, a
         found = {server: await _keys(server, keys, [one.name for one in lists]) for server in servers}
         count = sum(map(len, found.values()))
         if not count:
-            raise await unknown(redis, service_redis, namespace)
+            raise await unknown_namespace(redis, service_redis, namespace)
         if not yes:
             raise Misused(f"{_words(namespace, count, messages)} would be deleted for good: say --yes as well")
         for server, names in found.items():
-            for first in range(0, len(names), PIECE):
-                await server.unlink(*names[first : first + PIECE])
+            for first in range(0, len(names), KEYS_PER_CALL):
+                await server.unlink(*names[first : first + KEYS_PER_CALL])
     if as_json:
         print_json({"namespace": namespace, "keys": count, "messages": dict(messages)})
     else:

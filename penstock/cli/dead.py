@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from penstock.cli._frame import DEFAULT, Json, RedisUrl, run
+from penstock.cli._frame import DEFAULT_URL, Json, RedisUrl, run
 from penstock.cli._progress import progress
-from penstock.cli._selection import Reason, Since, chosen, require_letters
+from penstock.cli._selection import Reason, Since, choice_of, require_letters
 from penstock.cli._servers import lists_of
 from penstock.cli._text import age, clock, print_json, print_table, shown
 from penstock.encoding import decoded
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from penstock.keys import Keys
     from penstock.tracking.dead_letters import Letter, LetterFilter
 
-SHOWN: Final = 100
+DEFAULT_ROWS: Final = 100
 """Rows of a table, unless --limit says otherwise."""
 
-WIDTH: Final = 60
+CELL_WIDTH: Final = 60
 """Of a message or an error in the table."""
 
 COLUMNS: Final = ("id", "reason", "attempts", "died (UTC)", "ago", "queue", "error", "message")
@@ -33,9 +33,9 @@ def dead(
     reason: Reason = None,
     since: Since = None,
     limit: Annotated[
-        int | None, typer.Option(min=1, help=f"Show no more than that; a table shows {SHOWN}, --json all.")
+        int | None, typer.Option(min=1, help=f"Show no more than that; a table shows {DEFAULT_ROWS}, --json all.")
     ] = None,
-    redis: RedisUrl = DEFAULT,
+    redis: RedisUrl = DEFAULT_URL,
     json: Json = False,
 ) -> None:
     """Show dead letters, the newest first.
@@ -53,13 +53,13 @@ async def _dead(
 
     keys = Keys(namespace)
     async with lists_of(namespace, url) as redis:
-        choice, now = await chosen(redis, None, reason, since)
+        choice, now = await choice_of(redis, None, reason, since)
         choice = replace(choice, until=None)
         length = await require_letters(redis, keys)
         if as_json:
             await _print_lines(redis, keys, choice, limit)
         else:
-            await _print(redis, keys, choice, limit or SHOWN, length, now)
+            await _print(redis, keys, choice, limit or DEFAULT_ROWS, length, now)
     return 0
 
 
@@ -120,5 +120,5 @@ def _row(letter: "Letter", now: float) -> list[object]:
 
 def _begin(text: str | bytes) -> str:
     """As much of it as a table has room for."""
-    begin = shown(text[:WIDTH])
-    return begin if len(begin) <= WIDTH and len(text) <= WIDTH else f"{begin[: WIDTH - 1]}…"
+    begin = shown(text[:CELL_WIDTH])
+    return begin if len(begin) <= CELL_WIDTH and len(text) <= CELL_WIDTH else f"{begin[: CELL_WIDTH - 1]}…"

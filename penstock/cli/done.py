@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli._frame import DEFAULT, Json, RedisUrl, run
+from penstock.cli._frame import DEFAULT_URL, Json, RedisUrl, run
 from penstock.cli._selection import Named, named_by, not_in_flight, require_tracked
 from penstock.cli._servers import lists_of
 from penstock.cli._text import print_json, shown
@@ -25,7 +25,7 @@ def done(
     word: Annotated[str, typer.Argument(metavar="ID", help="The message, by its id, its xid, or what was pushed.")],
     wait: Annotated[float, typer.Option(min=0, help="Seconds to wait for a monitor; 0: only push.")] = 5,
     by: Named = "either",
-    redis: RedisUrl = DEFAULT,
+    redis: RedisUrl = DEFAULT_URL,
     json: Json = False,
 ) -> None:
     """Mark a message in flight as done.

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli._frame import DEFAULT, Json, RedisUrl, ServiceRedisUrl, require_list, run
+from penstock.cli._frame import DEFAULT_URL, Json, RedisUrl, ServiceRedisUrl, require_list, run
 from penstock.cli._selection import Named, named_by, require_tracked
 from penstock.cli._servers import servers_of
 from penstock.cli._text import print_json
@@ -19,7 +19,7 @@ def explain(
     namespace: Annotated[str, typer.Argument(metavar="NS", help="The namespace of mdispatch.")],
     word: Annotated[str, typer.Argument(metavar="ID|XID", help="The message, by its id, its xid, or what was pushed.")],
     by: Named = "either",
-    redis: RedisUrl = DEFAULT,
+    redis: RedisUrl = DEFAULT_URL,
     service_redis: ServiceRedisUrl = None,
     json: Json = False,
 ) -> None:
@@ -31,7 +31,7 @@ def explain(
 
 
 async def _explain(namespace: str, word: str, by: "By", urls: tuple[str, str | None], as_json: bool) -> int:
-    from penstock.cli._story import story
+    from penstock.cli._explanation import explanation
     from penstock.keys import Keys
     from penstock.tracking.locate import locate
 
@@ -43,5 +43,5 @@ async def _explain(namespace: str, word: str, by: "By", urls: tuple[str, str | N
     if as_json:
         print_json({**asdict(found), "overdue": found.overdue})
     else:
-        typer.echo("\n".join(story(found)))
+        typer.echo("\n".join(explanation(found)))
     return int(found.state == "unknown")

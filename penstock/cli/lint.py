@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.cli._frame import (
-    DEFAULT,
+    DEFAULT_URL,
     Failed,
     Json,
     Misused,
     connected,
+    environment,
     require_path,
     run,
     service_named,
-    surroundings,
 )
 from penstock.cli._text import print_json, shown
-from penstock.cli._url import located
+from penstock.cli._url import resolve_url
 from penstock.errors import Problem, SettingsError
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def lint(
     redis: Annotated[
         str | None,
         typer.Option(
-            "--redis", envvar="REDIS", metavar="URL", callback=located, help="With --live, in place of `redis`."
+            "--redis", envvar="REDIS", metavar="URL", callback=resolve_url, help="With --live, in place of `redis`."
         ),
     ] = None,
     json: Json = False,
@@ -68,7 +68,7 @@ async def _lint(
     judged = {path: _judged(path, service or service_named(path)) for path in paths if path not in directories}
     whole = {path: await _composition(path, cluster, live, url) for path in directories}
     if as_json:
-        print_json(_plain(judged, whole))
+        print_json(_as_json(judged, whole))
     else:
         for path, (problems, warnings) in judged.items():
             _print([*map(str, problems)] or [f"{path}: fine"], warnings)
@@ -91,7 +91,7 @@ async def _composition(
     from penstock.composition.files import read
     from penstock.composition.lint.rules import lint
 
-    environ = surroundings(url) if live else {}
+    environ = environment(url) if live else {}
     topology = read(directory, environ)
     found = lint(topology)
     if live and not topology.problems:
@@ -139,7 +139,7 @@ def _judged(file: Path, service: str | None) -> tuple[list[Problem], list[str]]:
         return [], _warnings(settings.load(file, {}), {})
     except SettingsError as error:
         problems = [problem for problem in error.problems if not _left_to_environment(problem)]
-    return problems, [] if problems else _warnings(settings.load(file, {"REDIS": DEFAULT}), {})
+    return problems, [] if problems else _warnings(settings.load(file, {"REDIS": DEFAULT_URL}), {})
 
 
 def _left_to_environment(problem: Problem) -> bool:
@@ -153,7 +153,7 @@ def _words(directory: Path, findings: "list[Finding]") -> list[str]:
     return lines or [f"{directory}: fine{';' if elsewhere else ''}{elsewhere}"]
 
 
-def _plain(
+def _as_json(
     judged: dict[Path, tuple[list[Problem], list[str]]], whole: "dict[Path, tuple[list[Finding], list[str]]]"
 ) -> dict[str, Any]:
     files = [

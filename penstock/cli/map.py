@@ -10,9 +10,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from penstock.cli._frame import DEFAULT, OTHERWISE, Json, Misused, complain, masked, require_path, run, surroundings
+from penstock.cli._frame import (
+    DEFAULT_URL,
+    NAME_ANOTHER,
+    Json,
+    Misused,
+    complain,
+    environment,
+    masked,
+    require_path,
+    run,
+)
 from penstock.cli._text import clock, print_json
-from penstock.cli._url import located
+from penstock.cli._url import resolve_url
 
 if TYPE_CHECKING:
     from rich.tree import Tree
@@ -42,8 +52,8 @@ def draw(
             "--redis",
             envvar="REDIS",
             metavar="URL",
-            callback=located,
-            help=f"With --live, the server: {DEFAULT} by default.",
+            callback=resolve_url,
+            help=f"With --live, the server: {DEFAULT_URL} by default.",
         ),
     ] = None,
     json: Json = False,
@@ -84,8 +94,8 @@ async def _live(
     from penstock.cli._observer import observing, sketch_of
     from penstock.composition.files import read_sound
 
-    files = read_sound(directory, surroundings(url)) if directory else None
-    async with observing(url or DEFAULT, files) as observer:
+    files = read_sound(directory, environment(url)) if directory else None
+    async with observing(url or DEFAULT_URL, files) as observer:
         if not once:
             return await _follow(observer, as_json)
         await observer.sample()
@@ -93,7 +103,7 @@ async def _live(
         samples = await observer.sample()
         _show(sketch_of(samples), picture, mermaid, as_json, samples)
     if not (directory or as_json or sketch_of(samples).topology.parts):
-        complain(f"no service has registered at {masked(url or DEFAULT)}: start one, {OTHERWISE}", 0)
+        complain(f"no service has registered at {masked(url or DEFAULT_URL)}: start one, {NAME_ANOTHER}", 0)
     return 0
 
 
@@ -132,7 +142,7 @@ def _show(
 
         typer.echo(written(sketch), nl=False)
     elif as_json:
-        print_json(_plain(sketch, samples))
+        print_json(_as_json(sketch, samples))
     else:
         from rich.console import Console
 
@@ -150,7 +160,7 @@ def _tree(sketch: "Sketch", samples: "Samples | None") -> "Tree":
     return Drawing(sketch, f"{where}, {clock(samples.last.when)} UTC", unreachable).tree()
 
 
-def _plain(sketch: "Sketch", samples: "Samples | None") -> dict[str, Any]:
+def _as_json(sketch: "Sketch", samples: "Samples | None") -> dict[str, Any]:
     parts = [
         {
             "name": part.name,

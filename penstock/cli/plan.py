@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli._frame import Failed, Json, Misused, complain, connected, require_path, run, surroundings
+from penstock.cli._frame import Failed, Json, Misused, complain, connected, environment, require_path, run
 from penstock.cli._text import print_json, print_table, shown
-from penstock.cli._url import located
+from penstock.cli._url import resolve_url
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -35,7 +35,9 @@ Drop = Annotated[bool, typer.Option("--drop", help="Delete what the lists of rem
 Reload = Annotated[bool, typer.Option("--reload", help="Have every service read its settings anew.")]
 Server = Annotated[
     str | None,
-    typer.Option("--redis", envvar="REDIS", metavar="URL", callback=located, help="In place of `redis` in the files."),
+    typer.Option(
+        "--redis", envvar="REDIS", metavar="URL", callback=resolve_url, help="In place of `redis` in the files."
+    ),
 ]
 
 
@@ -108,7 +110,7 @@ def _pairs(option: str, words: Iterable[str] | None) -> dict[str, str]:
 async def _plan(call: _Call, check: bool) -> int:
     async with _planned(call) as found:
         if call.json:
-            print_json(_plain(found))
+            print_json(_as_json(found))
         else:
             _print(call.directory, found)
         return int(bool(found.refused) or (check and bool(found.steps)))
@@ -123,13 +125,13 @@ async def _apply(call: _Call, yes: bool, wait: float) -> int:
             _print(call.directory, found)
         if found.refused:
             if call.json:
-                print_json(_plain(found))
+                print_json(_as_json(found))
             return 1
         if not yes and found.steps and not typer.confirm("Do it?"):
             return 1
         done, failure = await _run_steps(found, wait, call.json)
     if call.json:
-        print_json(_plain(found, done, failure))
+        print_json(_as_json(found, done, failure))
     return int(bool(failure or found.manual)) or await _report_late_messages(call)
 
 
@@ -147,8 +149,8 @@ async def _run_steps(found: "Plan", wait: float, quiet: bool) -> tuple[list[str]
             started = time.monotonic()
             done.append(await run_step(step, wait))
             if not quiet:
-                told = f"{number}/{len(steps)} {step.kind} {shown(step.description)}: {shown(done[-1])}"
-                typer.echo(f"{told} ({time.monotonic() - started:.1f} s)")
+                line = f"{number}/{len(steps)} {step.kind} {shown(step.description)}: {shown(done[-1])}"
+                typer.echo(f"{line} ({time.monotonic() - started:.1f} s)")
     except (PenstockError, RedisError) as error:
         complain(error, 1)
         left = [f"{step.kind} {step.description}" for step in steps[len(done) :]]
@@ -185,7 +187,7 @@ async def _planned(call: _Call) -> "AsyncIterator[Plan]":
     from penstock.composition.rollout.plan import plan
 
     require_path(call.directory)
-    topology = read_sound(call.directory, surroundings(call.url))
+    topology = read_sound(call.directory, environment(call.url))
     async with AsyncExitStack() as servers:
         states = await _states(topology, servers)
         found = compare(topology, states, call.options)
@@ -239,17 +241,17 @@ def _row(step: "Step") -> Sequence[object]:
     return [step.kind, shown(step.by.namespace), shown(step.description), messages]
 
 
-def _plain(found: "Plan", done: Sequence[str] = (), failure: str | None = None) -> dict[str, Any]:
+def _as_json(found: "Plan", done: Sequence[str] = (), failure: str | None = None) -> dict[str, Any]:
     """``failure`` is None where nothing was done."""
     outcomes = iter(done)
     steps = []
     for step in found.steps:
         came = {} if failure is None or step in found.manual else {"done": next(outcomes, None)}
-        steps.append({**_plain_step(step), **came})
+        steps.append({**_step_as_json(step), **came})
     return {"steps": steps, **({} if failure is None else {"failed": failure or None})}
 
 
-def _plain_step(step: "Step") -> dict[str, Any]:
+def _step_as_json(step: "Step") -> dict[str, Any]:
     place = {"server": step.list.server, "list": step.list.key} if step.list else {}
     return {
         "step": step.kind,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from penstock.cli._frame import DEFAULT, Failed, Json, RedisUrl, complain, connected, require_list, run
+from penstock.cli._frame import DEFAULT_URL, Failed, Json, RedisUrl, complain, connected, require_list, run
 from penstock.cli._streams import Output
 from penstock.cli._text import shown
 from penstock.encoding import decoded, encoded
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
     from penstock.transfer.pull import Pull
 
-BATCH: Final = 1000
-SIZE: Final = 1 << 20
+MAX_MESSAGES: Final = 1000
+MAX_BYTES: Final = 1 << 20
 """Messages and bytes that are out of their list at a time, waiting to be written."""
 
-WAIT: Final = 5
+WAIT_SECONDS: Final = 5
 """Seconds that ``--follow`` waits for a message in one go."""
 
 
@@ -32,7 +32,7 @@ def pull(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more when the list is empty.")] = False,
     limit: Annotated[int | None, typer.Option(min=0, help="Take no more messages than that.")] = None,
     null: Annotated[bool, typer.Option("--null", help="End messages with a NUL byte, not a newline.")] = False,
-    redis: RedisUrl = DEFAULT,
+    redis: RedisUrl = DEFAULT_URL,
     as_json: Json = False,
 ) -> None:
     """Take messages from a list and print them.
@@ -51,7 +51,7 @@ async def _pull(key: bytes, follow: bool, limit: int | None, end: bytes, url: st
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     taker = new_taker()
-    async with connected(url, silence=2 * WAIT, name=NAME + taker) as client:
+    async with connected(url, silence=2 * WAIT_SECONDS, name=NAME + taker) as client:
         await require_list(client, key)
         source = Pull(client, key, taker)
         await _adopt(source, key)
@@ -98,9 +98,11 @@ class Flow:
         try:
             while not self._stop.is_set() and limit != 0:
                 written = 0  # of what `take` is going to return; it settles what was written before
-                messages = await self._source.take(BATCH if limit is None else min(BATCH, limit), SIZE)
+                messages = await self._source.take(
+                    MAX_MESSAGES if limit is None else min(MAX_MESSAGES, limit), MAX_BYTES
+                )
                 if not messages and follow:
-                    messages = await self._source.wait(WAIT)
+                    messages = await self._source.wait(WAIT_SECONDS)
                 elif not messages:
                     self.found_nothing = not taken
                     break

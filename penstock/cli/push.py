@@ -12,21 +12,21 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from penstock.cli._frame import DEFAULT, Json, RedisUrl, complain, connected, require_list, require_path, run
-from penstock.cli._streams import read
+from penstock.cli._frame import DEFAULT_URL, Json, RedisUrl, complain, connected, require_list, require_path, run
+from penstock.cli._streams import read_some
 from penstock.cli._text import print_json, shown
 from penstock.encoding import decoded, encoded
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-PIECE: Final = 256 * 1024
+READ_BYTES: Final = 256 * 1024
 """Most bytes read, and so moved in one transaction; a larger message goes alone."""
 
-BATCH: Final = 1000
+MESSAGES_PER_PUSH: Final = 1000
 """Most messages of one LPUSH."""
 
-PATIENCE: Final = 1
+GRACE_SECONDS: Final = 1
 """Seconds that an interrupted push waits for the server's word on what is under way."""
 
 
@@ -45,7 +45,7 @@ def push(
     file: Annotated[Path | None, typer.Option(help="Read this file, not standard input.")] = None,
     whole: Annotated[bool, typer.Option("--whole", help="One message: all that is read, newlines too.")] = False,
     null: Annotated[bool, typer.Option("--null", help="Messages end with a NUL byte, not a newline.")] = False,
-    redis: RedisUrl = DEFAULT,
+    redis: RedisUrl = DEFAULT_URL,
     json: Json = False,
 ) -> None:
     """Push lines to a list, as messages.
@@ -88,7 +88,7 @@ async def _push_all(
             try:
                 await asyncio.shield(sent)
             except asyncio.CancelledError:
-                await asyncio.wait({sent}, timeout=PATIENCE)
+                await asyncio.wait({sent}, timeout=GRACE_SECONDS)
                 raise
             advance(pushed)
     except BaseException as error:
@@ -102,7 +102,7 @@ async def messages_of(fd: int, end: bytes | None) -> AsyncIterator[list[bytes]]:
     """The messages that end with ``end`` (the last one need not), as they come in; all in one where it is None."""
     unfinished: list[bytes] = []
     empty = True
-    while piece := await read(fd, PIECE):
+    while piece := await read_some(fd, READ_BYTES):
         empty = False
         if end is None or end not in piece:
             unfinished.append(piece)
@@ -117,8 +117,8 @@ async def messages_of(fd: int, end: bytes | None) -> AsyncIterator[list[bytes]]:
 async def _send(client: "Redis", key: bytes, messages: list[bytes], pushed: Pushed) -> None:
     """All of them or none, in one round trip."""
     async with client.pipeline(transaction=True) as transaction:
-        for start in range(0, len(messages), BATCH):
-            transaction.lpush(key, *messages[start : start + BATCH])
+        for start in range(0, len(messages), MESSAGES_PER_PUSH):
+            transaction.lpush(key, *messages[start : start + MESSAGES_PER_PUSH])
         pushed.length = (await transaction.execute())[-1]
     pushed.messages += len(messages)
     pushed.bytes += sum(map(len, messages))

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from penstock.cli._archive import ArchiveDirectory, Master, Memory, require_archive, sparks, steadily
-from penstock.cli._frame import DEFAULT, Failed, Json, RedisUrl, complain, connected, run
+from penstock.cli._archive import ArchiveDirectory, Master, Memory, require_archive, retry_reads, spark_session
+from penstock.cli._frame import DEFAULT_URL, Failed, Json, RedisUrl, complain, connected, run
 from penstock.cli._selection import require_tracked
 from penstock.cli._text import clock, print_json, print_table, shown
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from penstock.accounting.fanout import Finding
     from penstock.spark.reconciliation import Open, Reconciliation
 
-MOST: Final = 100
+MAX_FINDINGS: Final = 100
 """Findings that are shown; ``--json`` has all."""
-OLDEST: Final = 10
+MAX_OPEN: Final = 10
 """Messages in flight that are shown."""
-ALWAYS: Final = ("accepted", "done", "late", "dead", "expired", "in flight", "waiting", "missing", "doubled")
+ALWAYS_SHOWN: Final = ("accepted", "done", "late", "dead", "expired", "in flight", "waiting", "missing", "doubled")
 """Columns that are shown even where all is 0."""
 
 
@@ -37,7 +37,7 @@ def reconcile(
     live: Annotated[
         bool, typer.Option("--live", help="Look in Redis for each message that is not archived to its end.")
     ] = False,
-    redis: RedisUrl = DEFAULT,
+    redis: RedisUrl = DEFAULT_URL,
     master: Master = "local[2]",
     memory: Memory = "1g",
     json: Json = False,
@@ -47,13 +47,15 @@ def reconcile(
     The archive of a pipeline is held against the counters in Redis. Exit status 0 only if all is accounted for; else it
     names the hop and the message: missing, doubled, not archived yet.
     """
-    run(reconciled(archive, namespaces or [], partial(sparks, master, memory), redis, live=live, as_json=json))
+    run(
+        run_reconcile(archive, namespaces or [], partial(spark_session, master, memory), redis, live=live, as_json=json)
+    )
 
 
-async def reconciled(
+async def run_reconcile(
     archive: str,
     namespaces: list[str],
-    sparks: "Callable[[], AbstractContextManager[SparkSession]]",
+    spark_session: "Callable[[], AbstractContextManager[SparkSession]]",
     url: str,
     *,
     live: bool,
@@ -68,23 +70,23 @@ async def reconciled(
         for name in namespaces:
             await require_tracked(redis, Keys(name))
         require_archive(archive)
-        with _doing() as say:
+        with _step_display() as say:
             say("starting Spark")
-            with sparks() as spark:
-                for reading in steadily():
+            with spark_session() as spark:
+                for reading in retry_reads():
                     with reading:
                         found = await reconcile(redis, spark, archive, namespaces, live=live, say=say, **more)
     if not found.legs and not found.findings:
         raise Failed("no mdispatch has registered on this server: name another with --redis URL or REDIS")
     if as_json:
-        print_json(_plain(found))
+        print_json(_as_json(found))
     else:
         _print(found)
     return int(not found.holds)
 
 
 @contextmanager
-def _doing() -> Iterator[Callable[[str], object]]:
+def _step_display() -> Iterator[Callable[[str], object]]:
     """Yields what is told of each step, which a terminal shows while it lasts."""
     if not sys.stderr.isatty():
         yield lambda _: None
@@ -98,18 +100,18 @@ def _doing() -> Iterator[Callable[[str], object]]:
 
 def _print(found: "Reconciliation") -> None:
     rows = found.rows()
-    columns = [name for name in rows[0] if name in ALWAYS or any(row[name] for row in rows)] if rows else []
+    columns = [name for name in rows[0] if name in ALWAYS_SHOWN or any(row[name] for row in rows)] if rows else []
     legs = zip(found.legs, rows, strict=True)
     cells = [[shown(leg.hop), *(row[name] for name in columns)] for leg, row in legs]
     print_table(f"Messages by leg, as of {clock(found.books.at)} UTC", ("leg", *columns), cells)
     if found.open:
         typer.echo(f"under way: {len(found.open):,}, the oldest first")
-        for each in found.open[:OLDEST]:
+        for each in found.open[:MAX_OPEN]:
             typer.echo(f"  {_open(each)}")
-        _and_more(len(found.open) - OLDEST, err=False)
-    for finding in found.findings[:MOST]:
+        _and_more(len(found.open) - MAX_OPEN, err=False)
+    for finding in found.findings[:MAX_FINDINGS]:
         complain(_line(finding), 1)
-    _and_more(len(found.findings) - MOST, err=True)
+    _and_more(len(found.findings) - MAX_FINDINGS, err=True)
     if found.holds:
         messages = sum(row["accepted"] for row in rows)
         typer.echo(f"reconciled: {messages:,} messages by {found.events:,} events, all accounted for")
@@ -130,7 +132,7 @@ def _line(finding: "Finding") -> str:
     return ": ".join(filter(None, (finding.where, names, finding.words)))
 
 
-def _plain(found: "Reconciliation") -> dict[str, Any]:
+def _as_json(found: "Reconciliation") -> dict[str, Any]:
     legs = [
         {"hop": leg.hop, "list": leg.list, "namespaces": [book.namespace for book in leg.books], **row}
         for leg, row in zip(found.legs, found.rows(), strict=True)

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli._frame import DEFAULT, Json, RedisUrl, connected, run
+from penstock.cli._frame import DEFAULT_URL, Json, RedisUrl, connected, run
 from penstock.cli._text import print_json
-from penstock.cli._url import located
+from penstock.cli._url import resolve_url
 from penstock.encoding import decoded, encoded
 
 if TYPE_CHECKING:
@@ -20,9 +20,11 @@ def redis(
     host: Annotated[str | None, typer.Option("-h", metavar="HOST", help="The server's host.")] = None,
     port: Annotated[int | None, typer.Option("-p", metavar="PORT", help="The server's port.")] = None,
     database: Annotated[int | None, typer.Option("-n", metavar="DB", help="The number of the database.")] = None,
-    uri: Annotated[str | None, typer.Option("-u", metavar="URL", callback=located, help="The same as --redis.")] = None,
+    uri: Annotated[
+        str | None, typer.Option("-u", metavar="URL", callback=resolve_url, help="The same as --redis.")
+    ] = None,
     raw: Annotated[bool | None, typer.Option("--raw/--no-raw", help="Bare replies, or replies with types.")] = None,
-    redis: RedisUrl = DEFAULT,
+    redis: RedisUrl = DEFAULT_URL,
     json: Json = False,
 ) -> None:
     """Send one command, as redis-cli does.
@@ -43,7 +45,7 @@ async def _redis(url: str, words: list[bytes], raw: bool | None, as_json: bool) 
     if reply is None and words[0].lower() == b"shutdown":
         return 0
     if as_json:
-        print_json(_plain(reply))
+        print_json(_as_json(reply))
     else:
         bare = not (sys.stdout.isatty() or "FAKETTY" in os.environ) if raw is None else raw
         sys.stdout.buffer.write((rediscli.format_raw if bare else rediscli.format_typed)(reply, words))
@@ -51,9 +53,9 @@ async def _redis(url: str, words: list[bytes], raw: bool | None, as_json: bool) 
     return int(isinstance(reply, rediscli.Failure))
 
 
-def _plain(reply: "Reply") -> Any:
+def _as_json(reply: "Reply") -> Any:
     if isinstance(reply, list):
-        return [_plain(element) for element in reply]
+        return [_as_json(element) for element in reply]
     if isinstance(reply, bytes):
         return decoded(reply)
     return {"error": str(reply.args[0])} if isinstance(reply, Exception) else reply

@@ -17,12 +17,12 @@ from penstock.cli._archive import (
     Memory,
     Since,
     Until,
-    moment,
+    parse_time,
     require_archive,
-    sparks,
-    steadily,
+    retry_reads,
+    spark_session,
 )
-from penstock.cli._frame import DEFAULT, Failed, Json, Misused, RedisUrl, complain, connected, require_list, run
+from penstock.cli._frame import DEFAULT_URL, Failed, Json, Misused, RedisUrl, complain, connected, require_list, run
 from penstock.cli._progress import progress
 from penstock.cli._selection import require_tracked
 from penstock.cli._text import print_json, print_table, shown
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
     from penstock.spark.replay import Archived
     from penstock.tracking.policy import Policy
 
-HOW: Final = (
+ARCHIVE_PAYLOADS: Final = (
     "have them archived: `eventMessages: true` in its mdispatch and `payloads: true` in the pipeline, before they come"
 )
 
 
 @dataclass(frozen=True)
-class Asked:
+class ReplayRequest:
     """What is to be replayed, and how."""
 
     archive: str
@@ -69,7 +69,7 @@ def replay(
     compare: Annotated[
         bool, typer.Option("--compare", help="Wait for their end, and say which fared otherwise; 1 if any did.")
     ] = False,
-    redis: RedisUrl = DEFAULT,
+    redis: RedisUrl = DEFAULT_URL,
     master: Master = "local[2]",
     memory: Memory = "1g",
     json: Json = False,
@@ -98,53 +98,55 @@ async def _replay(
     memory: str,
     as_json: bool,
 ) -> int:
-    asked = Asked(archive, into, origin, moment(since, "since"), moment(until, "until"), speed, compare)
-    return await replayed(asked, partial(sparks, master, memory), url, as_json)
+    request = ReplayRequest(
+        archive, into, origin, parse_time(since, "since"), parse_time(until, "until"), speed, compare
+    )
+    return await run_replay(request, partial(spark_session, master, memory), url, as_json)
 
 
-async def replayed(
-    asked: Asked, sparks: "Callable[[], AbstractContextManager[SparkSession]]", url: str, as_json: bool
+async def run_replay(
+    request: ReplayRequest, spark_session: "Callable[[], AbstractContextManager[SparkSession]]", url: str, as_json: bool
 ) -> int:
     """The exit status."""
     from penstock.keys import Keys
     from penstock.spark.outcomes import Shadow
 
-    keys = Keys(asked.into)
+    keys = Keys(request.into)
     async with connected(url) as redis:
         policy = await require_tracked(redis, keys)
-        await _require_apart(redis, asked.origin, keys, policy)
-        require_archive(asked.archive)
-        async with _entered(sparks()) as spark:
-            for reading in steadily():
+        await _require_apart(redis, request.origin, keys, policy)
+        require_archive(request.archive)
+        async with _in_thread(spark_session()) as spark:
+            for reading in retry_reads():
                 with reading:
-                    rows = await asyncio.to_thread(_registered, spark, asked)
-                    there = await asyncio.to_thread(_chosen, rows, asked)
+                    rows = await asyncio.to_thread(_registered_events, spark, request)
+                    there = await asyncio.to_thread(_choose_namespace, rows, request)
             await _require_apart(redis, there.namespace, keys, policy)
             shadow = Shadow(redis, keys)
             await shadow.begin()
-            told = await _push(redis, rows, there, asked, policy, shadow)
-            told["unfinished"], comparison = 0, None
-            if asked.compare:
-                told["unfinished"] = await shadow.ended(told["messages"], policy)
+            numbers = await _push(redis, rows, there, request, policy, shadow)
+            numbers["unfinished"], comparison = 0, None
+            if request.compare:
+                numbers["unfinished"] = await shadow.ended(numbers["messages"], policy)
                 while await shadow.read():
                     pass
-                for reading in steadily():
+                for reading in retry_reads():
                     with reading:
-                        comparison = await asyncio.to_thread(_compared, spark, asked, there.namespace, shadow)
-    _tell(asked, there, policy, told, comparison, as_json)
+                        comparison = await asyncio.to_thread(_compared, spark, request, there.namespace, shadow)
+    _print(request, there, policy, numbers, comparison, as_json)
     return int(comparison is not None and comparison.differ > 0)
 
 
 @asynccontextmanager
-async def _entered(sparks: "AbstractContextManager[SparkSession]") -> "AsyncIterator[SparkSession]":
+async def _in_thread(spark_session: "AbstractContextManager[SparkSession]") -> "AsyncIterator[SparkSession]":
     """In a thread of its own, so that an interruption reaches us and not Spark."""
-    spark = await asyncio.to_thread(sparks.__enter__)
+    spark = await asyncio.to_thread(spark_session.__enter__)
     try:
         yield spark
     except BaseException as error:
-        await asyncio.to_thread(sparks.__exit__, type(error), error, error.__traceback__)
+        await asyncio.to_thread(spark_session.__exit__, type(error), error, error.__traceback__)
         raise
-    await asyncio.to_thread(sparks.__exit__, None, None, None)
+    await asyncio.to_thread(spark_session.__exit__, None, None, None)
 
 
 async def _require_apart(redis: "Redis", origin: str | None, into: "Keys", policy: "Policy") -> None:
@@ -165,45 +167,46 @@ async def _require_apart(redis: "Redis", origin: str | None, into: "Keys", polic
     await require_list(redis, encoded(policy.source))
 
 
-def _registered(spark: "SparkSession", asked: Asked) -> "DataFrame":
+def _registered_events(spark: "SparkSession", request: ReplayRequest) -> "DataFrame":
     from penstock.spark.archive import events
 
-    namespaces = [asked.origin] if asked.origin is not None else []
-    rows = events(spark, asked.archive, since=asked.since, until=asked.until, namespaces=namespaces)
+    namespaces = [request.origin] if request.origin is not None else []
+    rows = events(spark, request.archive, since=request.since, until=request.until, namespaces=namespaces)
     return rows.where("event = 'registered'")
 
 
-def _chosen(rows: "DataFrame", asked: Asked) -> "Archived":
+def _choose_namespace(rows: "DataFrame", request: ReplayRequest) -> "Archived":
     """The one namespace that is to be replayed. Raises ``Failed`` or ``Misused`` where there is none, or no payload."""
     from penstock.spark.replay import archived
 
     found = archived(rows)
     if len(found) > 1:
         names = ", ".join(shown(each.namespace) for each in found)
-        raise Misused(f"{asked.archive} has messages of {names}: name one of them with --from")
+        raise Misused(f"{request.archive} has messages of {names}: name one of them with --from")
     if not found:
-        whose = f" of {shown(asked.origin)}" if asked.origin else ""
-        bounds = [("from", asked.since), ("before", asked.until)]
+        whose = f" of {shown(request.origin)}" if request.origin else ""
+        bounds = [("from", request.since), ("before", request.until)]
         when = "".join(f" {word} {bound:%Y-%m-%d %H:%M:%S} UTC" for word, bound in bounds if bound)
         raise Failed(
-            f"{asked.archive}: no message{whose} was registered{when}: look at other times, or another archive"
+            f"{request.archive}: no message{whose} was registered{when}: look at other times, or another archive"
         )
     if not found[0].kept:
         name = shown(found[0].namespace)
-        raise Failed(f"{asked.archive} has none of the {found[0].registered:,} messages of {name} themselves: {HOW}")
+        why = f"has none of the {found[0].registered:,} messages of {name} themselves: {ARCHIVE_PAYLOADS}"
+        raise Failed(f"{request.archive} {why}")
     return found[0]
 
 
 async def _push(
-    redis: "Redis", rows: "DataFrame", there: "Archived", asked: Asked, policy: "Policy", shadow: "Shadow"
+    redis: "Redis", rows: "DataFrame", there: "Archived", request: ReplayRequest, policy: "Policy", shadow: "Shadow"
 ) -> dict[str, Any]:
     """What was done, in numbers."""
     from penstock.spark.replay import Pace, Pushed, messages, push
 
-    pace, pushed, begun = Pace(asked.speed), Pushed(), time.monotonic()
+    pace, pushed, begun = Pace(request.speed), Pushed(), time.monotonic()
     try:
         with progress(f"to {shown(policy.source)}", there.kept) as advance:
-            async with _followed(shadow) if asked.compare else nullcontext():
+            async with _following(shadow) if request.compare else nullcontext():
                 await push(redis, policy.source, messages(rows, there), pace, pushed, advance)
     except BaseException as error:
         why = "interrupted" if isinstance(error, asyncio.CancelledError) else "then it failed"
@@ -213,7 +216,7 @@ async def _push(
 
 
 @asynccontextmanager
-async def _followed(shadow: "Shadow") -> AsyncIterator[None]:
+async def _following(shadow: "Shadow") -> AsyncIterator[None]:
     """Have its events read meanwhile; what comes in the way of that is raised at the end."""
     over = asyncio.Event()
     following = asyncio.create_task(shadow.follow(over))
@@ -225,47 +228,47 @@ async def _followed(shadow: "Shadow") -> AsyncIterator[None]:
     following.result()
 
 
-def _compared(spark: "SparkSession", asked: Asked, origin: str, shadow: "Shadow") -> "Comparison":
+def _compared(spark: "SparkSession", request: ReplayRequest, origin: str, shadow: "Shadow") -> "Comparison":
     from pyspark.sql import functions as F
 
     from penstock.spark.archive import events
     from penstock.spark.outcomes import compare, fates, replayed_as
 
-    rows = events(spark, asked.archive, since=asked.since, namespaces=[origin])
+    rows = events(spark, request.archive, since=request.since, namespaces=[origin])
     pushed = F.col("message").isNotNull()
-    if asked.until:
-        pushed &= F.col("at") < F.lit(asked.until)
+    if request.until:
+        pushed &= F.col("at") < F.lit(request.until)
     return compare(fates(rows, F.when(pushed, replayed_as())), fates(shadow.events(spark), F.col("xid")))
 
 
-def _tell(
-    asked: Asked,
+def _print(
+    request: ReplayRequest,
     there: "Archived",
     policy: "Policy",
-    told: dict[str, Any],
+    numbers: dict[str, Any],
     comparison: "Comparison | None",
     as_json: bool,
 ) -> None:
     missing = there.registered - there.kept
     if as_json:
-        names = {"archive": asked.archive, "from": there.namespace, "into": asked.into, "list": policy.source}
-        print_json({**names, **told, "withoutPayload": missing, "compared": comparison and _plain(comparison)})
+        names = {"archive": request.archive, "from": there.namespace, "into": request.into, "list": policy.source}
+        print_json({**names, **numbers, "withoutPayload": missing, "compared": comparison and _as_json(comparison)})
         return
-    rate = round(told["messages"] / max(told["seconds"], 1e-6))
+    rate = round(numbers["messages"] / max(numbers["seconds"], 1e-6))
     where = f"of {shown(there.namespace)} to {shown(policy.source)}"
-    typer.echo(f"pushed {told['messages']:,} messages {where} in {told['seconds']:.2f} s ({rate:,}/s)")
-    if told["behind"] > 1:
+    typer.echo(f"pushed {numbers['messages']:,} messages {where} in {numbers['seconds']:.2f} s ({rate:,}/s)")
+    if numbers["behind"] > 1:
         typer.echo(
-            f"up to {told['behind']:.1f} s later than it was due: this machine, or the server, is slower than that"
+            f"up to {numbers['behind']:.1f} s later than it was due: this machine, or the server, is slower than that"
         )
     if missing:
-        typer.echo(f"{missing:,} more were registered of which the archive has no payload: {HOW}")
+        typer.echo(f"{missing:,} more were registered of which the archive has no payload: {ARCHIVE_PAYLOADS}")
     if comparison:
-        _table(asked, there, told["unfinished"], comparison)
+        _table(request, there, numbers["unfinished"], comparison)
 
 
-def _table(asked: Asked, there: "Archived", unfinished: int, comparison: "Comparison") -> None:
-    origin, into = shown(there.namespace), shown(asked.into)
+def _table(request: ReplayRequest, there: "Archived", unfinished: int, comparison: "Comparison") -> None:
+    origin, into = shown(there.namespace), shown(request.into)
     if unfinished:
         complain(f"{unfinished:,} messages of {into} have not ended in the time that it allows them", 1)
     rows = [[*pair, count] for pair, count in sorted(comparison.pairs.items(), key=lambda each: -each[1])]
@@ -277,6 +280,6 @@ def _table(asked: Asked, there: "Archived", unfinished: int, comparison: "Compar
         typer.echo(f"all of them fared as in {origin}")
 
 
-def _plain(comparison: "Comparison") -> dict[str, Any]:
+def _as_json(comparison: "Comparison") -> dict[str, Any]:
     table = [{"before": before, "now": now, "messages": count} for (before, now), count in comparison.pairs.items()]
     return {"table": table, "differ": comparison.differ, "ids": comparison.ids}

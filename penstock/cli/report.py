@@ -16,10 +16,10 @@ from penstock.cli._archive import (
     Memory,
     Since,
     Until,
-    moment,
+    parse_time,
     require_archive,
-    sparks,
-    steadily,
+    retry_reads,
+    spark_session,
 )
 from penstock.cli._frame import Failed, Json, Misused, run
 from penstock.cli._text import clock, print_json, print_table, shown
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Asked:
+class ReportRequest:
     """What the report is to be of; no namespace means all."""
 
     archive: str
@@ -77,22 +77,25 @@ async def _report(
 ) -> int:
     if (namespace is not None) == everything:
         raise Misused("expected the name of a namespace, or --all for all of the archive" + ", not both" * everything)
-    asked = Asked(archive, namespace, moment(since, "since"), moment(until, "until"))
-    if asked.since and asked.until and asked.since >= asked.until:
+    request = ReportRequest(archive, namespace, parse_time(since, "since"), parse_time(until, "until"))
+    if request.since and request.until and request.since >= request.until:
         raise Misused("--since is not before --until: there is nothing between them")
-    return told(lambda: sparks(master, memory), asked, html, as_json)
+    return make_report(lambda: spark_session(master, memory), request, html, as_json)
 
 
-def told(
-    session: "Callable[[], AbstractContextManager[SparkSession]]", asked: Asked, html: str | None, as_json: bool
+def make_report(
+    session: "Callable[[], AbstractContextManager[SparkSession]]",
+    request: ReportRequest,
+    html: str | None,
+    as_json: bool,
 ) -> int:
     """Tell it; ``session`` is called for when the page can be written. Raises ``Failed`` where there is nothing."""
-    require_archive(asked.archive)
+    require_archive(request.archive)
     with nullcontext() if html is None else replacing(html) as write:
         with session() as spark:
-            for reading in steadily():
+            for reading in retry_reads():
                 with reading:
-                    found = _made(spark, asked)
+                    found = _made(spark, request)
         if write:
             from penstock.spark.page import page
 
@@ -126,21 +129,21 @@ def replacing(file: str) -> Iterator[Callable[[str], object]]:
         new.unlink(missing_ok=True)
 
 
-def _made(spark: "SparkSession", asked: Asked) -> "Report":
+def _made(spark: "SparkSession", request: ReportRequest) -> "Report":
     from penstock.spark.report import coverage, report
 
-    found = report(spark, asked.archive, asked.namespaces, asked.since, asked.until)
+    found = report(spark, request.archive, request.namespaces, request.since, request.until)
     if found:
         return found
     there = [
         f"{shown(each.namespace)} has {each.events:,} from {clock(each.first)} to {clock(each.last)}"
-        for each in coverage(spark, asked.archive)
+        for each in coverage(spark, request.archive)
     ]
-    whose = "" if asked.namespace is None else f" of {shown(asked.namespace)}"
-    limits = {"since": asked.since, "until": asked.until}
+    whose = "" if request.namespace is None else f" of {shown(request.namespace)}"
+    limits = {"since": request.since, "until": request.until}
     when = "".join(f" {name} {clock(limit.timestamp())}" for name, limit in limits.items() if limit)
     has = "it has (UTC)" if there else "it has none at all yet"
-    raise Failed("\n  ".join([f"{shown(asked.archive)} has no events{whose}{when}: {has}", *there]))
+    raise Failed("\n  ".join([f"{shown(request.archive)} has no events{whose}{when}: {has}", *there]))
 
 
 def _print(found: "Report") -> None:

@@ -4,9 +4,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli._frame import DEFAULT, Json, RedisUrl, complain, run
+from penstock.cli._frame import DEFAULT_URL, Json, RedisUrl, complain, run
 from penstock.cli._progress import progress
-from penstock.cli._selection import All, Ids, Reason, Since, chosen, require_ids_or_all, require_letters
+from penstock.cli._selection import All, Ids, Reason, Since, choice_of, require_ids_or_all, require_letters
 from penstock.cli._servers import lists_of
 from penstock.cli._text import print_json, shown
 from penstock.encoding import decoded, encoded
@@ -25,7 +25,7 @@ def revive(
     all: All = False,
     reason: Reason = None,
     since: Since = None,
-    redis: RedisUrl = DEFAULT,
+    redis: RedisUrl = DEFAULT_URL,
     json: Json = False,
 ) -> None:
     """Put dead messages back where they came from.
@@ -46,7 +46,7 @@ async def _revive(
 
     keys, outcome = Keys(namespace), RedriveResult()
     async with lists_of(namespace, url) as redis:
-        choice, _ = await chosen(redis, ids, reason, since)
+        choice, _ = await choice_of(redis, ids, reason, since)
         length = await require_letters(redis, keys)
         try:
             with progress(f"reviving letters of {shown(namespace)}", length) as advance:
@@ -54,7 +54,7 @@ async def _revive(
         except BaseException:
             complain(f"{outcome.moved.total():,} messages went back before this:", 1)
             raise
-        problems = [*missing(choice, outcome), *[await _why(redis, name, n) for name, n in outcome.left.items()]]
+        problems = [*missing(choice, outcome), *[await _why_left(redis, name, n) for name, n in outcome.left.items()]]
     _report(keys, outcome, problems, as_json)
     return int(bool(problems))
 
@@ -65,7 +65,7 @@ def missing(choice: "LetterFilter", outcome: "RedriveResult") -> list[str]:
     return [f"no such dead letter: {', '.join(map(shown, absent))}"] if absent else []
 
 
-async def _why(redis: "Redis", destination: str, count: int) -> str:
+async def _why_left(redis: "Redis", destination: str, count: int) -> str:
     letters = f"{count:,} letter{'s' if count > 1 else ''}"
     if not destination:
         return f"{letters} stayed: they are not ours, or do not say where they came from; see `penstock dead --json`"
@@ -76,8 +76,8 @@ async def _why(redis: "Redis", destination: str, count: int) -> str:
 def _report(keys: "Keys", outcome: "RedriveResult", problems: list[str], as_json: bool) -> None:
     total = outcome.moved.total()
     if as_json:
-        told: dict[str, Any] = {"namespace": keys.namespace, "revived": dict(outcome.moved), "total": total}
-        print_json(told | {"left": dict(outcome.left), "problems": problems})
+        result: dict[str, Any] = {"namespace": keys.namespace, "revived": dict(outcome.moved), "total": total}
+        print_json(result | {"left": dict(outcome.left), "problems": problems})
         return
     where = ", ".join(f"{count:,} to {shown(name)}" for name, count in outcome.moved.items())
     typer.echo(f"revived {total:,} message{'' if total == 1 else 's'}{f': {where}' if where else ''}")

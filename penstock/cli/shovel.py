@@ -13,7 +13,7 @@ import typer
 
 from penstock.cli._frame import Failed, Json, Misused, complain, connected, require_list, run
 from penstock.cli._text import print_json, shown
-from penstock.cli._url import FORMS, located
+from penstock.cli._url import URL_FORMS, resolve_url
 from penstock.encoding import encoded
 from penstock.errors import Fenced, PenstockError
 
@@ -22,26 +22,26 @@ if TYPE_CHECKING:
 
     from penstock.transfer.shovel import Moved, Shovel
 
-SILENCE: Final = 30
+REPLY_TIMEOUT: Final = 30
 """Seconds without a reply after which a link counts as broken."""
 
-PATIENCE: Final = 3
+GRACE_SECONDS: Final = 3
 """Seconds that an interrupted shovel waits for what is on its way."""
 
-ENDING: Final = 10
+END_SECONDS: Final = 10
 """Seconds that are spent on putting back what has not arrived."""
 
-OTHERWISE: Final = "or name another"
+NAME_ANOTHER: Final = "or name another"
 """Where a server does not answer, which is one of two that the call names."""
 
 
 def shovel(
     source_url: Annotated[
-        str, typer.Argument(metavar="SRC_URL", callback=located, help=f"The server to take from. {FORMS}")
+        str, typer.Argument(metavar="SRC_URL", callback=resolve_url, help=f"The server to take from. {URL_FORMS}")
     ],
     source: Annotated[str, typer.Argument(metavar="LIST", help="The list to take from, the oldest message first.")],
     target_url: Annotated[
-        str, typer.Argument(metavar="DST_URL", callback=located, help="The server to push to; it may be the same.")
+        str, typer.Argument(metavar="DST_URL", callback=resolve_url, help="The server to push to; it may be the same.")
     ],
     target: Annotated[str, typer.Argument(metavar="LIST", help="The list to push to.")],
     copy: Annotated[bool, typer.Option("--copy", help="Leave the messages in their list.")] = False,
@@ -68,11 +68,11 @@ def shovel(
     What --copy has copied when it is killed or fails is there twice once it is called again. Killed, it leaves
     LIST:from:<id> on the target: delete that.
     """
-    run(_shovel(Order(source_url, source, target_url, target, copy, limit, until_empty), json))
+    run(_shovel(Request(source_url, source, target_url, target, copy, limit, until_empty), json))
 
 
 @dataclass(frozen=True)
-class Order:
+class Request:
     """What shall be done."""
 
     source_url: str
@@ -84,27 +84,27 @@ class Order:
     until_empty: bool
 
     @property
-    def done(self) -> str:
+    def verb(self) -> str:
         return "copied" if self.copy else "moved"
 
-    def most(self, waiting: int) -> int | None:
+    def max_messages(self, waiting: int) -> int | None:
         bounds = [self.limit, None if self.until_empty else waiting]
         return min((bound for bound in bounds if bound is not None), default=None)
 
 
-async def _shovel(order: Order, as_json: bool) -> int:
+async def _shovel(request: Request, as_json: bool) -> int:
     from penstock.transfer.shovel import HereError
 
-    order.target.encode()  # raises where it is not UTF-8, as the name of a ledger must be
-    async with connected(order.source_url, silence=SILENCE, otherwise=OTHERWISE) as here:
-        await require_list(here, encoded(order.source), order.source_url)
-        server = await _server(here, order.source_url)
+    request.target.encode()  # raises where it is not UTF-8, as the name of a ledger must be
+    async with connected(request.source_url, silence=REPLY_TIMEOUT, advice=NAME_ANOTHER) as here:
+        await require_list(here, encoded(request.source), request.source_url)
+        server = await _server(here, request.source_url)
         try:
-            async with connected(order.target_url, silence=SILENCE, otherwise=OTHERWISE) as there:
-                await require_list(there, encoded(order.target), order.target_url)
-                if order.source == order.target and server == await _server(there, order.target_url):
-                    raise Misused(f"{shown(order.target)} is the same list on the same server: name another")
-                return await _carry(order, _job(order, here, there), as_json)
+            async with connected(request.target_url, silence=REPLY_TIMEOUT, advice=NAME_ANOTHER) as there:
+                await require_list(there, encoded(request.target), request.target_url)
+                if request.source == request.target and server == await _server(there, request.target_url):
+                    raise Misused(f"{shown(request.target)} is the same list on the same server: name another")
+                return await _carry(request, _job(request, here, there), as_json)
         except HereError as error:
             trouble = error.error
         raise trouble  # outside of the other server's block, and of the handler: its chain of causes must not be a ring
@@ -123,44 +123,44 @@ async def _server(redis: "Redis", url: str) -> str:
     return f"{run_id} {redis.connection_pool.connection_kwargs.get('db') or 0}"
 
 
-def _job(order: Order, here: "Redis", there: "Redis") -> "Shovel":
+def _job(request: Request, here: "Redis", there: "Redis") -> "Shovel":
     from penstock.transfer.copy import Copy
     from penstock.transfer.move import Move
 
-    source = encoded(order.source)
-    if order.copy:
-        return Copy(here, source, there, order.target)
-    return Move(here, source, there, order.target, order.target_url)
+    source = encoded(request.source)
+    if request.copy:
+        return Copy(here, source, there, request.target)
+    return Move(here, source, there, request.target, request.target_url)
 
 
-async def _carry(order: Order, job: "Shovel", as_json: bool) -> int:
+async def _carry(request: Request, job: "Shovel", as_json: bool) -> int:
     waiting = await job.waiting()
     if not waiting and not await job.unfinished():
-        raise Failed(f"{shown(order.source)} is not there: expected a list with messages")
-    most, started = order.most(waiting), time.monotonic()
-    title = f"{shown(order.source)} to {shown(order.target)}"
+        raise Failed(f"{shown(request.source)} is not there: expected a list with messages")
+    max_messages, started = request.max_messages(waiting), time.monotonic()
+    title = f"{shown(request.source)} to {shown(request.target)}"
     try:
-        with _progress(title, waiting if most is None else most) as (arrived, tell):
+        with _progress(title, waiting if max_messages is None else max_messages) as (arrived, report_trouble):
 
             def broken(why: str) -> None:
-                tell(f"the link is broken, and tried again: {why}")
+                report_trouble(f"the link is broken, and tried again: {why}")
 
-            interrupted = await _until_signal(job, job.run(most, arrived, broken), tell)
+            interrupted = await _until_signal(job, job.run(max_messages, arrived, broken), report_trouble)
     except Fenced:
         raise Failed(f"another shovel from {title} has begun, and goes on with the rest") from None
     except BaseException:
-        complain(f"{job.moved.messages:,} messages were {order.done} to {shown(order.target)} before this:", 1)
+        complain(f"{job.moved.messages:,} messages were {request.verb} to {shown(request.target)} before this:", 1)
         raise
-    _report(order, job.moved, time.monotonic() - started, interrupted, as_json)
+    _report(request, job.moved, time.monotonic() - started, interrupted, as_json)
     for words in job.remarks:
         complain(words, 0)
-    missing = 0 if interrupted or not order.copy or most is None else most - job.moved.messages
+    missing = 0 if interrupted or not request.copy or max_messages is None else max_messages - job.moved.messages
     if missing:
-        complain(f"{missing:,} of the messages were taken from {shown(order.source)} before they could be copied", 1)
+        complain(f"{missing:,} of the messages were taken from {shown(request.source)} before they could be copied", 1)
     return 130 if interrupted else int(missing > 0)
 
 
-async def _until_signal(job: "Shovel", run: Coroutine[Any, Any, None], tell: Callable[[str], object]) -> bool:
+async def _until_signal(job: "Shovel", run: Coroutine[Any, Any, None], report_trouble: Callable[[str], object]) -> bool:
     """Run it to its end, or a little further than ctrl-C or SIGTERM, and put back the rest; whether it was a signal."""
     signalled = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -170,7 +170,7 @@ async def _until_signal(job: "Shovel", run: Coroutine[Any, Any, None], tell: Cal
         await asyncio.wait((running, waiting), return_when=asyncio.FIRST_COMPLETED)
         if not running.done():
             job.stopped = True
-            await asyncio.wait((running,), timeout=PATIENCE)
+            await asyncio.wait((running,), timeout=GRACE_SECONDS)
         waiting.cancel()
         while not running.done():
             running.cancel()
@@ -178,38 +178,38 @@ async def _until_signal(job: "Shovel", run: Coroutine[Any, Any, None], tell: Cal
         with suppress(asyncio.CancelledError):
             await running
     finally:
-        await _end(job, tell)
+        await _end(job, report_trouble)
     return signalled.is_set()
 
 
-async def _end(job: "Shovel", tell: Callable[[str], object]) -> None:
+async def _end(job: "Shovel", report_trouble: Callable[[str], object]) -> None:
     from redis.exceptions import RedisError
 
     from penstock.transfer.shovel import HereError
 
     try:
-        async with asyncio.timeout(ENDING):
+        async with asyncio.timeout(END_SECONDS):
             await job.end()
     except Fenced:
         raise
     except TimeoutError:
-        raise Failed(f"{job.late} within {ENDING} s: {job.remains}") from None
+        raise Failed(f"{job.late} within {END_SECONDS} s: {job.remains}") from None
     except (RedisError, HereError, PenstockError):
-        tell(job.remains)
+        report_trouble(job.remains)
         raise
 
 
-def _report(order: Order, moved: "Moved", seconds: float, interrupted: bool, as_json: bool) -> None:
+def _report(request: Request, moved: "Moved", seconds: float, interrupted: bool, as_json: bool) -> None:
     rate = round(moved.messages / max(seconds, 1e-6))
     if as_json:
         numbers = {"messages": moved.messages, "bytes": moved.bytes, "seconds": seconds, "rate": rate}
         print_json(
-            {"from": order.source, "to": order.target, "copy": order.copy, "interrupted": interrupted, **numbers}
+            {"from": request.source, "to": request.target, "copy": request.copy, "interrupted": interrupted, **numbers}
         )
         return
-    lists = f"from {shown(order.source)} to {shown(order.target)}"
+    lists = f"from {shown(request.source)} to {shown(request.target)}"
     amount = f"{moved.messages:,} messages ({moved.bytes:,} bytes)"
-    typer.echo(f"{order.done} {amount} {lists} in {seconds:.2f} s ({rate:,}/s)")
+    typer.echo(f"{request.verb} {amount} {lists} in {seconds:.2f} s ({rate:,}/s)")
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli._frame import DEFAULT, Failed, Json, RedisUrl, ServiceRedisUrl, both, run
+from penstock.cli._frame import DEFAULT_URL, Failed, Json, RedisUrl, ServiceRedisUrl, both, run
 from penstock.cli._servers import servers_of
 from penstock.cli._text import age, print_json, print_table, shown
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def status(
     namespace: Annotated[str | None, typer.Argument(metavar="NS", help="One namespace; all where left out.")] = None,
-    redis: RedisUrl = DEFAULT,
+    redis: RedisUrl = DEFAULT_URL,
     service_redis: ServiceRedisUrl = None,
     json: Json = False,
 ) -> None:
@@ -85,14 +85,14 @@ async def _one(redis: "Redis", service_redis: "Redis", namespace: str, as_json: 
     metrics, leased = await read_metrics(redis, keys), await read_lease(redis, keys)
     link = await read_link(redis, keys, lists, leased)
     if not (alive or lists or metrics):
-        raise await unknown(redis, service_redis, namespace)
+        raise await unknown_namespace(redis, service_redis, namespace)
     if as_json:
         found = {"instances": [asdict(one) for one in alive], "lists": [asdict(one) for one in lists]}
         state = {"lease": leased and asdict(leased), "link": link and asdict(link)}
         print_json({"namespace": namespace, **found, **state, "metrics": metrics})
         return
     if alive:
-        print_table(f"{shown(namespace)}: instances", INSTANCE, map(_instance, alive))
+        print_table(f"{shown(namespace)}: instances", INSTANCE_COLUMNS, map(_instance, alive))
         if any(one.late for one in alive):
             typer.echo("late: no renewal has come in time; the instance is dead, hangs, or does not reach the server")
         for one in alive:
@@ -112,7 +112,7 @@ async def _one(redis: "Redis", service_redis: "Redis", namespace: str, as_json: 
         print_table("Metrics", ("metric", "count", "sum", "max", "more"), [_metric(*item) for item in metrics.items()])
 
 
-INSTANCE = ("id", "service", "host", "pid", "started", "renewed", "ttl")
+INSTANCE_COLUMNS = ("id", "service", "host", "pid", "started", "renewed", "ttl")
 
 
 def _instance(one: "Instance") -> list[object]:
@@ -156,7 +156,7 @@ def _linked(link: "LinkState") -> str:
     return f"{'; '.join(parts)}."
 
 
-async def unknown(redis: "Redis", service_redis: "Redis", namespace: str) -> Failed:
+async def unknown_namespace(redis: "Redis", service_redis: "Redis", namespace: str) -> Failed:
     """The error for a namespace that nobody has written to, with those that there are."""
     from penstock.inspect.namespace import namespaces
 

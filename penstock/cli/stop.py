@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli._frame import DEFAULT, Failed, Json, RedisUrl, ServiceRedisUrl, run
+from penstock.cli._frame import DEFAULT_URL, Failed, Json, RedisUrl, ServiceRedisUrl, run
 from penstock.cli._servers import servers_of
 from penstock.cli._text import print_json, shown
 from penstock.encoding import decoded, encoded
@@ -23,7 +23,7 @@ def stop(
     id: Annotated[str | None, typer.Argument(metavar="ID", help="Which one, as status shows it.")] = None,
     all: Annotated[bool, typer.Option("--all", help="Every instance that is alive.")] = False,
     wait: Annotated[float, typer.Option(min=0, help="Seconds to wait until it is gone; 0: only give the order.")] = 30,
-    redis: RedisUrl = DEFAULT,
+    redis: RedisUrl = DEFAULT_URL,
     service_redis: ServiceRedisUrl = None,
     json: Json = False,
 ) -> None:
@@ -47,7 +47,7 @@ async def _stop(namespace: str, id: str | None, wait: float, urls: tuple[str, st
         alive = await instances(redis, service_redis, keys)
         chosen = [instance for instance in alive if id in (None, instance.id)]
         if not chosen:
-            raise _nobody(namespace, id, alive)
+            raise _not_alive(namespace, id, alive)
         started = time.monotonic()
         for instance in chosen:
             await service_redis.delete(encoded(keys.instance(instance.id)))
@@ -58,11 +58,11 @@ async def _stop(namespace: str, id: str | None, wait: float, urls: tuple[str, st
         print_json({"namespace": namespace, "instances": results, "seconds": seconds})
     else:
         for result in results:
-            typer.echo(_told(namespace, result, seconds, wait))
+            typer.echo(_result_line(namespace, result, seconds, wait))
     return int(bool(left) and wait > 0)
 
 
-def _nobody(namespace: str, id: str | None, alive: "list[Instance]") -> Failed:
+def _not_alive(namespace: str, id: str | None, alive: "list[Instance]") -> Failed:
     if not alive:
         return Failed(f"{shown(namespace)} has no live instances")
     ids = ", ".join(shown(instance.id) for instance in alive)
@@ -95,7 +95,7 @@ def _result(instance: "Instance", left: set[str], wait: float) -> dict[str, Any]
     return {"id": instance.id, "host": instance.host, "pid": instance.pid, "outcome": outcome}
 
 
-def _told(namespace: str, result: dict[str, Any], seconds: float, wait: float) -> str:
+def _result_line(namespace: str, result: dict[str, Any], seconds: float, wait: float) -> str:
     who = shown(f"{namespace}:{result['id']} (pid {result['pid']} on {result['host']})")
     return {
         "stopped": f"{who} has deregistered after {seconds:.1f} s",

@@ -53,7 +53,7 @@ async def _test(paths: list[Path], jobs: int | None, text: str | None, junit: Pa
     if as_json:
         print_json(_as_json(results))
     else:
-        _tell(results)
+        _print_outcomes(results)
     return int(not all(result.holds for result in results))
 
 
@@ -74,17 +74,19 @@ def _chosen(paths: list[Path], text: str | None) -> "list[Case]":
     return chosen
 
 
-def _tell(results: "Sequence[CaseResult]") -> None:
+def _print_outcomes(results: "Sequence[CaseResult]") -> None:
     for result in results:
-        told = "ok    " if result.holds else "FAILED"
-        typer.echo(shown(f"{told} {result.seconds:5.1f} s  {result.case.where}: {result.case.name}{_struck(result)}"))
+        state = "ok    " if result.holds else "FAILED"
+        typer.echo(
+            shown(f"{state} {result.seconds:5.1f} s  {result.case.where}: {result.case.name}{_fault_counts(result)}")
+        )
     failed = [result for result in results if not result.holds]
     for result in failed:
         typer.echo("\n".join(["", shown(f"{result.case.where}: {result.case.name}"), *map(shown, result.report())]))
     typer.echo(f"\n{len(results) - len(failed)} passed, {len(failed)} failed" if failed else f"{len(results)} passed")
 
 
-def _struck(result: "CaseResult") -> str:
+def _fault_counts(result: "CaseResult") -> str:
     """Return how much of a test with `every` was tried; nothing of another one."""
     if not result.injections:
         return ""

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli._frame import DEFAULT, Json, Misused, RedisUrl, run
+from penstock.cli._frame import DEFAULT_URL, Json, Misused, RedisUrl, run
 from penstock.cli._selection import Named, named_by, not_in_flight, require_tracked
 from penstock.cli._servers import lists_of
 from penstock.cli._text import age, clock, print_json, shown
@@ -23,7 +23,7 @@ def touch(
     ] = None,
     script: Annotated[bool, typer.Option("--script", help="Print it as Lua, for EVAL from any client.")] = False,
     by: Named = "either",
-    redis: RedisUrl = DEFAULT,
+    redis: RedisUrl = DEFAULT_URL,
     json: Json = False,
 ) -> None:
     """Give a message in flight more time.

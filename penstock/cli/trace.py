@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli._frame import DEFAULT, Failed, Json, RedisUrl, run
+from penstock.cli._frame import DEFAULT_URL, Failed, Json, RedisUrl, run
 from penstock.cli._progress import progress
 from penstock.cli._selection import Named, named_by, require_tracked
 from penstock.cli._servers import lists_of
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from penstock.tracking.record import By
 
 COLUMNS = ("time (UTC)", "+s", "event", "attempt", "queue", "service", "seconds")
-EARLY = 1.0
+EARLIER_SECONDS = 1.0
 """Seconds before its record's timestamp from which on events are read: the two are not the same instant."""
 
 
@@ -27,7 +27,7 @@ def trace(
     namespace: Annotated[str, typer.Argument(metavar="NS", help="The namespace of mdispatch.")],
     word: Annotated[str, typer.Argument(metavar="ID|XID", help="The message, by its id, its xid, or what was pushed.")],
     by: Named = "either",
-    redis: RedisUrl = DEFAULT,
+    redis: RedisUrl = DEFAULT_URL,
     json: Json = False,
 ) -> None:
     """Show the life of a message.
@@ -52,7 +52,7 @@ async def _trace(namespace: str, word: str, by: "By", url: str, as_json: bool) -
             there = "there are none" if oldest is None else f"{events} since {clock(oldest)} UTC"
             raise Failed(f"no event in {shown(keys.events)} tells of a message {shown(word)}: {there}")
     if as_json:
-        print_json({"namespace": namespace, "asked": word, "events": [_plain(event, found[0].at) for event in found]})
+        print_json({"namespace": namespace, "asked": word, "events": [_as_json(event, found[0].at) for event in found]})
     else:
         _print(keys, word, found)
     return 0
@@ -70,10 +70,10 @@ async def _events(redis: "Redis", keys: "Keys", word: str, by: "By") -> list["Ev
     by_id: list[Event] = []
     by_xid: list[Event] = []
     with progress(f"events of {shown(keys.namespace)}", await redis.xlen(encoded(keys.events))) as advance:
-        async for chunk in read_entries(redis, keys, None if since is None else since - EARLY):
-            told = [event for entry in chunk for event in entry.events({id, *xids})]
-            by_id += [event for event in told if event.id == id]
-            by_xid += [event for event in told if event.xid in xids]
+        async for chunk in read_entries(redis, keys, None if since is None else since - EARLIER_SECONDS):
+            events = [event for entry in chunk for event in entry.events({id, *xids})]
+            by_id += [event for event in events if event.id == id]
+            by_xid += [event for event in events if event.xid in xids]
             advance(len(chunk))
     if by == "xid" or (message and message.id != id):
         return by_xid
@@ -99,7 +99,7 @@ def _row(event: "Event", first: float) -> list[object]:
     return [clock(event.at, "milliseconds"), f"{event.at - first:.3f}", shown(event.event), attempt, *names, seconds]
 
 
-def _plain(event: "Event", first: float) -> dict[str, Any]:
+def _as_json(event: "Event", first: float) -> dict[str, Any]:
     named = {"id": event.id, "xid": event.xid, "event": event.event, "at": event.at, "since": event.at - first}
     known = {"attempt": event.attempt, "queue": event.queue, "service": event.service, "seconds": event.seconds}
     return named | known

@@ -11,7 +11,7 @@ import typer
 
 from penstock.cli._frame import Json, complain, require_path, run
 from penstock.cli._text import print_json
-from penstock.cli._url import located
+from penstock.cli._url import resolve_url
 from penstock.secrets import without_files
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def up(
             "--redis",
             envvar="REDIS",
             metavar="URL",
-            callback=located,
+            callback=resolve_url,
             help="The server; an embedded one where none is given.",
         ),
     ] = None,
@@ -59,11 +59,11 @@ async def _up(directory: Path, url: str | None, as_json: bool) -> int:
     return _end(composition, first, as_json)
 
 
-def _end(composition: "Composition", told: list[str], as_json: bool) -> int:
+def _end(composition: "Composition", already_reported: list[str], as_json: bool) -> int:
     if as_json:
         print_json({"statuses": composition.statuses, "failed": composition.failed})
     for name in composition.failed:
-        if name not in told:
+        if name not in already_reported:
             complain(f"{name} did not stop as asked: status {composition.statuses[name]}", 1)
     for name in composition.running:
         complain(f"{name} was killed, but something that it started holds its output open", 1)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.cli._archive import TRIES, steadily
+from penstock.cli._archive import MAX_READS, retry_reads
 from penstock.errors import PenstockError, Unsuitable
 from penstock.keys import Keys
 from penstock.spark.archive import DDL, EVENTS, MINUTES, Batches, events, overwrite
@@ -191,7 +191,7 @@ def test_whoever_reads_while_files_are_merged_reads_anew(
 ) -> None:
     write(spark, tmp_path, *map(small, range(FEW)))
     merger, counts = Merger(spark, str(tmp_path), 0), list[int]()
-    for reading in steadily():
+    for reading in retry_reads():
         with reading:
             rows = events(spark, str(tmp_path))
             merger.merge("abcdef12", FEW)
@@ -210,14 +210,14 @@ def test_what_is_gone_for_good_is_told(spark: "SparkSession", tmp_path: Path) ->
 
     def read() -> None:
         nonlocal tries
-        for reading in steadily():
+        for reading in retry_reads():
             with reading:
                 tries += 1
                 rows.collect()
 
     with pytest.raises(Py4JError) as told:
         read()
-    assert tries == TRIES
+    assert tries == MAX_READS
     assert "does not exist" in said(told.value)
 
 

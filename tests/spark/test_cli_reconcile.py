@@ -12,7 +12,7 @@ from redis import Redis as Blocking
 from redis.asyncio import Redis
 
 from penstock.cli._frame import Failed
-from penstock.cli.reconcile import reconciled
+from penstock.cli.reconcile import run_reconcile
 from tests.commandline import ended, running
 from tests.harness import Service, until
 from tests.spark import pytestmark  # noqa: F401
@@ -27,7 +27,7 @@ def told(spark: "SparkSession", redis_url: str, tmp_path: Path, capsys: pytest.C
     """Exit status, and what is printed on stdout and on stderr."""
 
     async def said(*namespaces: str, live: bool = False, as_json: bool = False) -> tuple[int, str, str]:
-        status = await reconciled(
+        status = await run_reconcile(
             str(tmp_path),
             list(namespaces),
             lambda: nullcontext(spark),

@@ -18,7 +18,7 @@ from redis import Redis as Blocking
 from redis.asyncio import Redis
 
 from penstock.cli._frame import Failed, Misused
-from penstock.cli.replay import Asked, replayed
+from penstock.cli.replay import ReplayRequest, run_replay
 from penstock.errors import DataLost, NoArchive
 from penstock.keys import Keys
 from penstock.spark.archive import DDL
@@ -80,12 +80,12 @@ def write(place: Path, rows: Sequence[Happened]) -> str:
     return str(place)
 
 
-def asked(place: object, **more: Any) -> Asked:
-    return replace(Asked(str(place), "shadow", None, None, None, None, False), **more)
+def request(place: object, **more: Any) -> ReplayRequest:
+    return replace(ReplayRequest(str(place), "shadow", None, None, None, None, False), **more)
 
 
-async def replayed_here(spark: "SparkSession", url: str, asked: Asked) -> int:
-    return await replayed(asked, lambda: nullcontext(spark), url, True)
+async def replayed_here(spark: "SparkSession", url: str, request: ReplayRequest) -> int:
+    return await run_replay(request, lambda: nullcontext(spark), url, True)
 
 
 async def test_messages_come_in_their_order_byte_for_byte_and_the_others_are_counted(
@@ -96,7 +96,7 @@ async def test_messages_come_in_their_order_byte_for_byte_and_the_others_are_cou
     rows += [Happened("registered", "9", after=9), Happened("done", "1", after=9), Happened("done", "9", after=9)]
     write(tmp_path, rows[::-1])
     await policy(redis, Keys("shadow"), **LISTS)
-    assert await replayed_here(spark, redis_url, asked(tmp_path)) == 0
+    assert await replayed_here(spark, redis_url, request(tmp_path)) == 0
     assert await redis.lrange("shadow:in", 0, -1) == awkward[::-1]
     told = json.loads(capsys.readouterr().out)
     assert told.pop("seconds") > 0
@@ -113,9 +113,9 @@ async def test_an_interval_and_a_namespace_can_be_chosen(
     write(tmp_path, [*both, *(replace(each, namespace="other", message=b"theirs") for each in both)])
     await policy(redis, Keys("shadow"), **LISTS)
     with pytest.raises(Misused, match="has messages of other, shop: name one of them with --from"):
-        await replayed_here(spark, redis_url, asked(tmp_path))
+        await replayed_here(spark, redis_url, request(tmp_path))
     between = {"since": BEGUN + timedelta(seconds=1), "until": BEGUN + timedelta(seconds=4)}
-    assert await replayed_here(spark, redis_url, asked(tmp_path, origin="shop", **between)) == 0
+    assert await replayed_here(spark, redis_url, request(tmp_path, origin="shop", **between)) == 0
     assert await redis.lrange("shadow:in", 0, -1) == [b"3", b"2", b"1"]
 
 
@@ -124,7 +124,7 @@ async def test_what_cannot_be_replayed_is_said_and_what_to_do(
 ) -> None:
     async def refusal(kind: type[Exception], **more: Any) -> str:
         with pytest.raises(kind) as error:
-            await replayed_here(spark, redis_url, asked(tmp_path, **more))
+            await replayed_here(spark, redis_url, request(tmp_path, **more))
         return str(error.value)
 
     assert "shadow" in await refusal(Failed)
@@ -412,7 +412,7 @@ async def test_a_replay_has_the_outcome_of_before_and_a_worker_that_does_otherwi
     services("shadow")
     with Blocking.from_url(redis_url) as redis:
         until(lambda: redis.exists("shadow:policy"))
-    given = asked(tmp_path, compare=True)
+    given = request(tmp_path, compare=True)
     with working(redis_url, "shadow", act):
         status = await replayed_here(spark, redis_url, replace(given, speed=3))
     told = json.loads(capsys.readouterr().out)

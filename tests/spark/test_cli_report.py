@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock.cli._frame import Failed
-from penstock.cli.report import Asked, replacing, told
+from penstock.cli.report import ReportRequest, make_report, replacing
 from penstock.spark import tables
 from penstock.spark.axis import Axis
 from penstock.spark.lifecycles import Message
@@ -74,8 +74,8 @@ class Reader(HTMLParser):
 
 
 @pytest.fixture
-def found(tmp_path: Path) -> Asked:
-    return Asked(archive(tmp_path / "archive", lives(60, 1)), "shop", None, None)
+def found(tmp_path: Path) -> ReportRequest:
+    return ReportRequest(archive(tmp_path / "archive", lives(60, 1)), "shop", None, None)
 
 
 def test_a_page_is_one_file_that_plays_no_tricks() -> None:
@@ -185,10 +185,10 @@ def test_a_browser_breaks_no_number_cuts_no_column_and_shows_plots_that_can_be_r
     words = [str(BROWSER), "--headless", "--no-sandbox", "--no-first-run", *(f"--disable-{what}" for what in quiet)]
     words += [f"--user-data-dir={tmp_path / 'profile'}", "--window-size=1400,1000", "--dump-dom", file.as_uri()]
     shown = subprocess.run(words, capture_output=True, text=True, check=True, timeout=120).stdout
-    told = json.loads(unescape(re.search(r"<body>(\{.*\})</body>", shown, re.DOTALL)[1]))  # type: ignore[index]
-    assert (told["broken"], told["left"], told["spills"]) == ([], 0, False)
-    assert told["smallest"] >= 9, "pixels"
-    assert width < 1280 or told["cut"] == []
+    make_report = json.loads(unescape(re.search(r"<body>(\{.*\})</body>", shown, re.DOTALL)[1]))  # type: ignore[index]
+    assert (make_report["broken"], make_report["left"], make_report["spills"]) == ([], 0, False)
+    assert make_report["smallest"] >= 9, "pixels"
+    assert width < 1280 or make_report["cut"] == []
 
 
 def test_what_there_is_nothing_of_is_said_in_words() -> None:
@@ -221,10 +221,10 @@ def test_a_page_can_be_made_from_a_zip_archive(tmp_path: Path) -> None:
 
 
 def test_the_page_the_json_and_the_tables_tell_the_same(
-    spark: "SparkSession", found: Asked, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    spark: "SparkSession", found: ReportRequest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "report.html"
-    assert told(lambda: nullcontext(spark), found, str(file), True) == 0
+    assert make_report(lambda: nullcontext(spark), found, str(file), True) == 0
     said = json.loads(capsys.readouterr().out)
     (section,) = said["sections"]
     assert section["totals"]["registered"] == 60
@@ -236,10 +236,10 @@ def test_the_page_the_json_and_the_tables_tell_the_same(
 
 
 def test_tables_are_for_people(
-    monkeypatch: pytest.MonkeyPatch, spark: "SparkSession", found: Asked, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, spark: "SparkSession", found: ReportRequest, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("penstock.cli.report._made", lambda *_: replace(REPORT, sections=[SECTION, SECTION]))
-    assert told(lambda: nullcontext(spark), found, None, False) == 0
+    assert make_report(lambda: nullcontext(spark), found, None, False) == 0
     lines = capsys.readouterr().out.splitlines()
     cells = [[cell.strip() for cell in line.strip("│").split("│")] for line in lines if line.startswith("│")]
     assert ["registered", "5", "0.021"] in cells
@@ -250,22 +250,22 @@ def test_tables_are_for_people(
 
 
 @pytest.mark.parametrize(
-    "asked", [{"namespace": "nobody"}, {"namespace": None, "since": datetime(2027, 1, 1, tzinfo=UTC)}]
+    "request", [{"namespace": "nobody"}, {"namespace": None, "since": datetime(2027, 1, 1, tzinfo=UTC)}]
 )
-def test_nothing_found_says_what_there_is(spark: "SparkSession", found: Asked, asked: dict[str, Any]) -> None:
+def test_nothing_found_says_what_there_is(spark: "SparkSession", found: ReportRequest, request: dict[str, Any]) -> None:
     with pytest.raises(Failed, match=r"shop has .* from 2026-01-01 12:00:01 to 2026-01-01 12:01:") as error:
-        told(lambda: nullcontext(spark), replace(found, **asked), None, False)
-    assert ("of nobody" if asked["namespace"] else "since 2027-01-01 00:00:00") in str(error.value)
+        make_report(lambda: nullcontext(spark), replace(found, **request), None, False)
+    assert ("of nobody" if request["namespace"] else "since 2027-01-01 00:00:00") in str(error.value)
 
 
-def test_a_file_that_cannot_be_written_is_told_before_spark_starts(found: Asked, tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written_is_told_before_spark_starts(found: ReportRequest, tmp_path: Path) -> None:
     def session() -> Any:
         raise AssertionError("too late")
 
     (tmp_path / "directory").mkdir()
     for file in ("gone/report.html", "directory"):
         with pytest.raises(Failed, match="--html"):
-            told(session, found, str(tmp_path / file), False)
+            make_report(session, found, str(tmp_path / file), False)
 
 
 def test_a_page_replaces_the_old_one_at_the_end_or_not_at_all(tmp_path: Path) -> None:

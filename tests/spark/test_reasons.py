@@ -100,9 +100,9 @@ def test_what_matters_of_a_long_text_is_one_line(text: str, said: str) -> None:
 
 KILLED = """
 import os, sys
-from penstock.cli._archive import sparks
+from penstock.cli._archive import spark_session
 from pyspark import SparkContext
-with sparks("local[1]", "512m") as spark:
+with spark_session("local[1]", "512m") as spark:
     rows = spark.range(3).rdd.map(lambda each: each).collect()
     os.kill(SparkContext._gateway.proc.pid, 9)
     spark.range(3).count()

@@ -7,9 +7,9 @@ from penstock.cli._text import age, clock, shown
 from penstock.tracking.location import MAX_QUEUE_SCAN, Location
 
 
-def story(here: Location) -> Iterator[str]:
+def explanation(here: Location) -> Iterator[str]:
     """What to print, line by line."""
-    tell = {
+    write_lines = {
         "delayed": _delayed,
         "in flight": _in_flight,
         "dead": _dead,
@@ -27,7 +27,7 @@ def story(here: Location) -> Iterator[str]:
         yield f"{many:,} messages {where}: this is the oldest, then come {younger}."
     if here.namesake:
         yield f"Message {shown(here.namesake)} is another one: --by id asks for that."
-    yield from tell[here.state](here)
+    yield from write_lines[here.state](here)
 
 
 def _delayed(here: Location) -> Iterator[str]:
