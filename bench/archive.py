@@ -23,7 +23,7 @@ TELL: Final = Script(
     "tell.lua",
     """-- Tell of messages that are done, as a monitor does.
 --
--- WITH events
+-- WITH events: report write_events
 -- ARGV from     the first id
 -- ARGV many     how many
 -- ARGV at       when (ms)
@@ -32,12 +32,12 @@ TELL: Final = Script(
 for id = from, from + many - 1 do
   report('done', string.format('%d', id), redis.sha1hex(id), 'shop:work', '7', 1, (id % 997) / 100)
 end
-tell(at, tonumber(history))
+write_events(at, tonumber(history))
 """,
 )
 
 
-def tell(redis: Any, many: int, *, keys: Keys = SHOP, entry: int = 1_000, first: int = 1) -> None:
+def write_events(redis: Any, many: int, *, keys: Keys = SHOP, entry: int = 1_000, first: int = 1) -> None:
     """``many`` events, in entries of a hundred, or of ``entry`` where that is less; 100 a millisecond."""
     begun = int(time.time() * 1000) - many // 100
     redis.hset(keys.policy, "messageTimeout", 10)
@@ -91,7 +91,7 @@ class Run:
 
 def archive(stage: Stage, events: int) -> list[Figure]:
     """A backlog archived without roll-ups: its rate from the second micro-batch on, and whether that stays."""
-    tell(stage.redis, events)
+    write_events(stage.redis, events)
     with Run(stage, [SHOP], rollups="false", max_events=events // 10) as run:
         run.until(events)
         rate = run.rate(0, events)
@@ -109,14 +109,14 @@ def rolling_up(stage: Stage, events: int) -> list[Figure]:
 
     The first ones cost more, for Java is new: what comes after a restart at the end is measured against them.
     """
-    tell(stage.redis, events)
+    write_events(stage.redis, events)
     some = events // 10
     with Run(stage, [SHOP], max_events=events // 40) as run:
         run.until(events)
         rate = run.rate(0, events)
         first, between, last = (1e6 / run.rate(after, after + some) for after in (0, events // 5, events - some))
         run.service.stop()
-        tell(stage.redis, some, first=events + 1)
+        write_events(stage.redis, some, first=events + 1)
         run.service.start()
         run.until(events + some)
         again = 1e6 / run.rate(events + 1, events + some)
@@ -143,7 +143,7 @@ def shards(stage: Stage, rounds: int, events: int) -> Figure:
         for number in (1, 8):
             namespaces = [Keys(f"bench:shop{place}") for place in range(number)]
             for keys in namespaces:
-                tell(stage.redis, events // number, keys=keys)
+                write_events(stage.redis, events // number, keys=keys)
             with Run(stage, namespaces, max_events=events // 8) as run:
                 run.until(events // number * number)
                 rates.append(run.rate(0, events))
@@ -161,7 +161,7 @@ def merging(stage: Stage, rounds: int, events: int) -> Figure:
     for _ in range(rounds):
         rates = []
         for every in (0, 5):
-            tell(stage.redis, events)
+            write_events(stage.redis, events)
             with Run(stage, [SHOP], max_events=events // SMALL, trigger=0, merge_every=every) as run:
                 run.until(events)
                 rates.append(run.rate(0, events))
@@ -182,7 +182,7 @@ def merging(stage: Stage, rounds: int, events: int) -> Figure:
 def visible(stage: Stage, rounds: int) -> Figure:
     """From an event's XADD, with nothing else to do, until a roll-up hash of its day tells of it."""
     taken = []
-    tell(stage.redis, 1_000)
+    write_events(stage.redis, 1_000)
     with Run(stage, [SHOP]) as run:
         run.until(1_000)
         for turn in range(rounds + 1):
@@ -190,7 +190,7 @@ def visible(stage: Stage, rounds: int) -> Figure:
             day = SHOP.rollup(time.strftime("%Y-%m-%d", time.gmtime()))
             before = int(stage.redis.hget(day, "count") or 0)
             begin = time.perf_counter()
-            tell(stage.redis, 1, first=2_000 + turn)
+            write_events(stage.redis, 1, first=2_000 + turn)
             until(lambda day=day, before=before: int(stage.redis.hget(day, "count") or 0) > before, 60, 0.002)  # type: ignore[misc]
             if turn:
                 taken.append(time.perf_counter() - begin)

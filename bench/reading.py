@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.archive import SHOP, tell
+from bench.archive import SHOP, write_events
 from bench.figures import Figure
 from bench.stage import Stage
 from penstock.spark.archive import WRITING
@@ -33,9 +33,9 @@ def reading(stage: Stage, rounds: int, events: int) -> list[Figure]:
     """A stream into Spark as Arrow, and into Parquet, against one bare process, in turns."""
     figures = []
     with _spark() as spark, tempfile.TemporaryDirectory() as place:
-        for entry, what in ((1, "one an entry"), (100, "packed, as the services tell them")):
+        for entry, what in ((1, "one an entry"), (100, "packed, as the services write them")):
             stage.redis.flushall()
-            tell(stage.redis, events, entry=entry)
+            write_events(stage.redis, events, entry=entry)
             read, parquet = _in_turns(stage, spark, rounds, events, Path(place))
             name = f"{events:,} events ({what})"
             figures += [

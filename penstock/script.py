@@ -3,8 +3,11 @@
 A header line ``-- KEYS name type what`` declares a key, ``name?`` one that may be left out (``nil`` in the script) and
 ``name...`` a last one that takes several (some thousand at most, unless it is the only one); ``-- ARGV name what``
 declares an argument, of which the last may take several, too. The loader makes each name a local of the script, so no
-script counts positions, and a call that does not fit the header never reaches the server. ``-- WITH part`` puts
-``lua/parts/part.lua`` before the body, and what its header declares before the script's own.
+script counts positions, and a call that does not fit the header never reaches the server.
+
+``-- WITH part: names`` puts ``lua/parts/part.lua`` before the body, and what its header declares before the script's
+own; ``names`` are those of the part's ``-- GIVES`` that the script takes. ``-- USES`` names what a part needs of the
+script or of the parts before it.
 
 ``-- FLAGS allow-oom`` lets a script write when the server is full: use it only if memory does not grow by more than a
 few bytes. Redis refuses a script's first write when that may use memory, and no write after it. So the loader puts
@@ -28,7 +31,7 @@ from penstock.raw_connection import Command, Packed, Word
 
 LUA: Final = Path(__file__).parent / "lua"
 PARTS: Final = LUA / "parts"
-PART: Final = re.compile(r"^-- WITH (\w+)$", re.MULTILINE)
+PART: Final = re.compile(r"^-- WITH (\w+)(?:: .+)?$", re.MULTILINE)
 FLAGS: Final = re.compile(r"^-- FLAGS (.*)$", re.MULTILINE)
 FIRST_WRITE: Final = (
     "if redis.call('EXISTS',KEYS[1])==1 then redis.call('RENAMENX',KEYS[1],KEYS[1]) "
@@ -157,7 +160,7 @@ def _text(path: Path) -> str:
 
 def _code(text: str) -> list[str]:
     """Its lines, those of comments empty."""
-    return ["" if line.startswith("--") else line.strip() for line in text.splitlines()]
+    return ["" if line.startswith("--") else line for line in map(str.strip, text.splitlines())]
 
 
 def _flat(values: Iterable[Word | Packed | list[Word]]) -> list[Word | Packed]:

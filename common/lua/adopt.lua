@@ -1,8 +1,8 @@
 -- Take over what a dead instance had taken and not settled, in order: its messages are older than one's own.
 --
 -- FLAGS allow-oom
--- WITH held
--- WITH kinds
+-- WITH held: still_counted keep
+-- WITH types: wrong_type
 -- KEYS orphan     list   the dead instance's pending list
 -- KEYS own        list   the caller's pending list (oldest at the tail)
 -- KEYS owners?    zset   ids that may hold a pending list, by the time they were last seen alive (s since the epoch); with

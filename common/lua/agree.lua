@@ -2,7 +2,8 @@
 -- when it is settled, and take over lists without saying so in `holds`.
 --
 -- FLAGS allow-oom
--- WITH held
+-- WITH types: wrong_type
+-- WITH held: keep
 -- KEYS settled?  hash  metric: messages that left the pending lists; left out where the service keeps none
 -- KEYS start     hash  metric: starts; `agreed`: starts of older versions after which the counters agree
 -- KEYS lists...  list  pending lists that an older instance may have emptied
@@ -10,12 +11,8 @@
 -- ARGV older     what `agreed` is to say; empty while an older instance is alive
 -- Returns how many messages were counted in a list and are not there. Run twice: the second run changes nothing.
 local call = redis.call
-for _, key in pairs({holds, missing, taken, settled, start}) do
-  local found = call('TYPE', key).ok
-  if found ~= 'hash' and found ~= 'none' then
-    return redis.error_reply('WRONGTYPE ' .. key .. ' holds a ' .. found .. ', expected a hash')
-  end
-end
+local refused = wrong_type({hash = {holds, missing, taken, settled, start}})
+if refused then return refused end
 
 -- An older instance has counted them, too, when it settled them.
 local gone, twice = 0, 0

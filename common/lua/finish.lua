@@ -1,9 +1,16 @@
 -- Do what workers said of messages: the oldest entries of `pending`, which hold it or are answers to pass on.
 --
 -- FLAGS allow-oom
--- WITH events
--- WITH answers
--- WITH held
+-- WITH lease
+-- WITH types: length problem
+-- WITH chain: unlink
+-- WITH letters: push_letter
+-- WITH tallies: tally write_tallies
+-- WITH finished: drop_finished
+-- WITH events: report write_events
+-- WITH answers: send publish_first
+-- WITH moving: move
+-- WITH held: note enter keep
 -- KEYS pending     list    entries that this instance has taken and not settled (oldest at the tail)
 -- KEYS source      list    where they came from
 -- KEYS ids         list    ids in flight, newest at the head
@@ -35,19 +42,6 @@
 -- Returns false where `pending` holds others; the places of entries whose message was not what it was taken for, which
 -- are in `pending` again; and what was taken. Run twice: nothing is done, since `pending` holds others.
 local call, pcall = redis.call, redis.pcall
-if lease and call('HGET', lease, 'token') ~= token then return redis.error_reply('FENCED ' .. lease) end
-
--- How much is there, where it is of the type that the command is for.
-local KINDS = {LLEN = 'list', ZCARD = 'zset', XLEN = 'stream', HLEN = 'hash'}
-local problem
-local function length(command, key)
-  local found = pcall(command, key)
-  if type(found) == 'number' then return found end
-  problem = redis.error_reply('WRONGTYPE ' .. key .. ' holds a ' .. call('TYPE', key).ok .. ', expected a '
-    .. KINDS[command])
-  return 0
-end
-
 local here = length('LLEN', pending)
 for _, counter in pairs({holds, taken}) do length('HLEN', counter) end
 if problem then return problem end
@@ -68,14 +62,10 @@ if tonumber(history) == 0 then report = function() end end
 local again, urgent = {}, false
 -- Xids whose oldest message was meant by an entry and stays: what the entries behind it mean is to be looked up again.
 local stays = {}
-local counts = {[late] = {}, [unknown] = {}, [failed] = {}, [dead] = {}, [done] = {}}
 local spent = {count = 0, sum = 0, max = -1, histo = {}}
 
-local function tally(metric, field) counts[metric][field] = (counts[metric][field] or 0) + 1 end
-
 local function bury(message, reason, words)
-  call('LPUSH', letters, cjson.encode({message = message, reason = reason, error = words, source = source,
-    attempts = 0, at = tonumber(at)}))
+  push_letter({message = message, reason = reason, error = words, source = source, attempts = 0, at = tonumber(at)})
   tally(dead, 'count')
   tally(dead, reason)
 end
@@ -83,23 +73,6 @@ end
 local function is_oldest(key, id, answer)
   local chain = pcall('HMGET', key, 'id', 'replyTo:' .. id)
   return chain[1] == id and (chain[2] or '') == answer
-end
-
--- Take a message out of the chain of those that have the same xid.
-local function unlink(key, id)
-  local chain = pcall('HMGET', key, 'id', 'last', 'next:' .. id, 'before:' .. id)
-  if chain.err then return end
-  local after, before = chain[3], chain[4]
-  if chain[1] == id and not after then
-    call('DEL', key)
-  elseif chain[1] == id or before then
-    if chain[1] == id then call('HSET', key, 'id', after) end
-    if chain[2] == id then call('HSET', key, 'last', before) end
-    if before and after then call('HSET', key, 'next:' .. before, after, 'before:' .. after, before)
-    elseif before then call('HDEL', key, 'next:' .. before)
-    elseif after then call('HDEL', key, 'before:' .. after) end
-    call('HDEL', key, 'next:' .. id, 'before:' .. id, 'replyTo:' .. id)
-  end
 end
 
 local function observe(seconds, budget)
@@ -151,17 +124,14 @@ local function fail(record, id, final, words, known)
   return true
 end
 
-local lives_on = {}
-for _, name in ipairs(cjson.decode(lasting)) do lives_on[name] = true end
-
 local function pass_on(message, answer, refusal)
   if refusal then
-    tally_answers('refused', 1)
+    tally(answers_sent, 'refused')
   elseif answer == pending then
     refusal = 'nobody is waiting: the request had no replyTo'
   else
-    local failed = send(answer, message, now, tonumber(life), lives_on[answer])
-    refusal = failed and answer .. ': ' .. failed
+    local refused = send(answer, message, now, tonumber(life), lasting)
+    refusal = refused and answer .. ': ' .. refused
   end
   if refusal then bury(message, 'badAnswer', refusal) end
 end
@@ -209,17 +179,10 @@ if urgent then call('PUBLISH', due, string.format('%.6f', now)) end
 
 -- Ids that are finished leave the list once all are, or once they are its oldest.
 if count > 0 and in_flight + held_back == 0 then call('UNLINK', ids) end
-for _ = 1, in_flight + held_back > 0 and 2 * count or 0 do
-  local oldest = call('LINDEX', ids, -1)
-  if not oldest or call('ZSCORE', deadlines, oldest) or call('ZSCORE', delayed, oldest) then break end
-  call('RPOP', ids)
-end
-tell(at, tonumber(history))
-sent(due)
-
-for key, fields in pairs(counts) do
-  for field, number in pairs(fields) do pcall('HINCRBY', key, field, number) end
-end
+if in_flight + held_back > 0 then drop_finished(2 * count) end
+write_events(at, tonumber(history))
+publish_first(due)
+write_tallies()
 if spent.count > 0 then
   pcall('HINCRBY', done, 'count', spent.count)
   local before = call('HMGET', done, 'sum', 'max')
@@ -228,13 +191,8 @@ if spent.count > 0 then
   for bucket, number in pairs(spent.histo) do pcall('HINCRBY', done, bucket, number) end
 end
 
-local found, size = {}, 0
-while #found < math.min(batch, waiting) and size < tonumber(bytes) do
-  local entry = call('LMOVE', source, pending, 'RIGHT', 'LEFT')
-  if not entry then break end
-  found[#found + 1] = entry
-  size = size + #entry
-end
+local found = {}
+move(source, pending, 'RIGHT', 'LEFT', math.min(batch, waiting), tonumber(bytes), found)
 enter(#found)
 if settled then pcall('HINCRBY', settled, 'count', count - #again) end
 keep(pending, here, here - count + #again + #found)

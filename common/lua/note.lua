@@ -1,6 +1,6 @@
 -- Count what came to a pending list by BLMOVE, as the next command of the same connection.
 --
--- WITH held
+-- WITH held: note
 -- KEYS pending  list  what the caller has taken and not settled
 -- Returns how many messages are there, or -1 if a key is of the wrong type, which the script that moves the messages
 -- reports. Run twice: the second run finds all of them counted.

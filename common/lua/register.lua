@@ -1,6 +1,7 @@
 -- Enter a new instance in the registry; refused where its name is taken.
 --
 -- FLAGS allow-oom
+-- WITH types: wrong_type
 -- KEYS instance   hash   host pid started renewed renew service version counts, and `lists`, of one live instance
 -- KEYS ids        list   ids of live instances, newest at the head
 -- ARGV id         the instance's id
@@ -14,10 +15,8 @@
 -- ARGV lists      the server of its lists, host:port/database, where that is another one; else empty
 -- Returns when it started (s since the epoch), or 0 where the name is taken. Run twice: the second run is refused.
 if redis.call('EXISTS', instance) == 1 then return 0 end
-local kind = redis.call('TYPE', ids).ok
-if kind ~= 'list' and kind ~= 'none' then
-  return redis.error_reply('WRONGTYPE ' .. ids .. ' holds a ' .. kind .. ', expected a list')
-end
+local refused = wrong_type({list = {ids}})
+if refused then return refused end
 local now = redis.call('TIME')[1]
 redis.call('HSET', instance, 'host', host, 'pid', pid, 'started', now, 'renewed', now, 'renew', renew,
   'service', service, 'version', version, 'counts', 'entries')

@@ -4,6 +4,7 @@
 -- Until then `out` is called `door`, and has an empty message at its end, so that the list exists. If this script refuses
 -- or fails, the other commands find no list. Messages do not go through Lua then, which copies each several times.
 --
+-- WITH types: wrong_type
 -- KEYS out      list   gets the messages, the first at the tail
 -- KEYS ledger   hash   `token sequence first digest at`: what arrived from this source
 -- KEYS door?    list   what `out` is called until the end of the transaction
@@ -15,12 +16,10 @@
 -- Returns the number of the last message that is here; one below `first` where some before them are missing.
 -- Run twice: the second run pushes nothing.
 local call = redis.call
-for key, kind in pairs({[out] = 'a list', [ledger] = 'a hash', [door or ''] = door and 'nothing'}) do
-  local found = call('TYPE', key).ok
-  if 'a ' .. found ~= kind and found ~= 'none' then
-    return redis.error_reply('WRONGTYPE ' .. key .. ' holds a ' .. found .. ', expected ' .. kind)
-  end
-end
+local refused = wrong_type({list = {out}, hash = {ledger}})
+if refused then return refused end
+local holds = door and call('TYPE', door).ok or 'none'
+if holds ~= 'none' then return redis.error_reply('WRONGTYPE ' .. door .. ' holds a ' .. holds .. ', expected nothing') end
 local known = call('HMGET', ledger, 'token', 'sequence')
 if known[1] ~= token then return redis.error_reply('FENCED ' .. ledger) end
 local sequence = tonumber(known[2] or 0)

@@ -2,8 +2,8 @@
 --
 -- What the new one was given, the other one was given, too, as its newest messages; so the others begin behind them.
 --
--- WITH kinds
--- WITH reading
+-- WITH types: wrong_type
+-- WITH reading: several saw largest_read
 -- KEYS source     list   the other subscriber's (newest at the head)
 -- KEYS target     list   the new one's
 -- KEYS taken      hash   metric of the service that fills both: by list the copies owed to it

@@ -1,7 +1,7 @@
 -- Remove dead letters for good.
 --
--- WITH events
--- WITH kinds
+-- WITH events: report write_events one_line
+-- WITH types: wrong_type
 -- KEYS dead         list    dead letters (newest at the head)
 -- KEYS buried       hash    metric: letters removed
 -- ARGV offset       how many letters at the tail are left alone
@@ -42,6 +42,6 @@ if gone > 0 then
   local near = offset + #seen <= call('LLEN', dead) / 2 and -1 or 1
   call('LREM', dead, near * gone, mark)
   redis.pcall('HINCRBY', buried, 'count', gone)
-  tell(at, tonumber(history))
+  write_events(at, tonumber(history))
 end
 return outcomes

@@ -1,6 +1,6 @@
 -- Delete a list that is an output no more; what was in it counts as dropped by those who filled it.
 --
--- WITH kinds
+-- WITH types: wrong_type
 -- KEYS list         list   the output
 -- KEYS notes        hash   by list that has changed, what has become of it
 -- KEYS counters...  hash   two of each service that fills the list: delivered dropped

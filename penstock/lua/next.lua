@@ -2,8 +2,10 @@
 -- `source`, which go to `pending`.
 --
 -- FLAGS allow-oom
--- WITH reading
--- WITH held
+-- WITH lease
+-- WITH types: length problem
+-- WITH reading: several take saw largest_read bytes_read SMALL
+-- WITH held: note enter keep
 -- KEYS pending  list   taken and not settled (oldest at the tail)
 -- KEYS source   list   what publishers push to (newest at the head)
 -- KEYS state    hash   `source`, who we are to the other server, and `sequence`, the number of the last settled message
@@ -21,23 +23,14 @@
 -- read by itself (a sample of them says how large they are; -1: ask for it). False where we are another, or `pending`
 -- lacks some of those before `next`. Run twice: the same again, or more.
 local PIECE, FEW, LIGHT, MANY_MORE, SAMPLES, STEP, ALONE = 1024, 20000, 4194304, 8, 256, 8, 4
-local call, pcall = redis.call, redis.pcall
-if lease and call('HGET', lease, 'token') ~= token then return redis.error_reply('FENCED ' .. lease) end
-
-local problem
-local function length(command, key, kind)
-  local found = pcall(command, key)
-  if type(found) == 'number' then return found end
-  problem = redis.error_reply('WRONGTYPE ' .. key .. ' holds a ' .. call('TYPE', key).ok .. ', expected a ' .. kind)
-  return 0
-end
-local here = length('LLEN', pending, 'list')
-for _, counter in pairs({holds, taken}) do length('HLEN', counter, 'hash') end
+local call = redis.call
+local here = length('LLEN', pending)
+for _, counter in pairs({holds, taken}) do length('HLEN', counter) end
 if problem then return problem end
 note(pending, here)
 
-local counted, waiting = here, length('LLEN', source, 'list')
-length('HLEN', state, 'hash')
+local counted, waiting = here, length('LLEN', source)
+length('HLEN', state)
 if problem then return problem end
 local known = call('HMGET', state, 'source', 'sequence')
 local sent = next - 1 - (known[2] or 0)

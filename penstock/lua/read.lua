@@ -1,6 +1,6 @@
 -- Read messages from the old end of a list, which stays as it is.
 --
--- WITH reading
+-- WITH reading: several saw bytes_read
 -- KEYS source  list   what publishers push to (newest at the head)
 -- ARGV older   how many of the oldest to pass over
 -- ARGV known   how many of those that follow the caller has seen; they and one more are read whatever their sizes

@@ -3,7 +3,8 @@
 -- Where they are older, the shorter list goes to the end of the longer one: at any time what the old list holds is
 -- older than what the new one does.
 --
--- WITH kinds
+-- WITH types: wrong_type
+-- WITH moving: move
 -- KEYS former       list   the old name
 -- KEYS present      list   the new name
 -- KEYS notes        hash   by list that has changed, what has become of it
@@ -20,23 +21,15 @@ local refused = wrong_type({list = {former, present}, hash = {notes, unpack(coun
 if refused then return refused end
 if call('HGET', notes, former) ~= noted then return false end
 
-local old, new, moved = call('LLEN', former), call('LLEN', present), 0
+local old, new = call('LLEN', former), call('LLEN', present)
+local moved
 most, bytes = tonumber(most), tonumber(bytes)
-local function move(key, into, from, to)
-  local count, size = 0, 0
-  while count < most and size < bytes do
-    local message = call('LMOVE', key, into, from, to)
-    if not message then break end
-    count, size = count + 1, size + #message
-  end
-  return count
-end
 if older == '0' then
-  moved = move(former, present, 'RIGHT', 'LEFT')
+  moved = move(former, present, 'RIGHT', 'LEFT', most, bytes)
 elseif old <= new then
-  moved = move(former, present, 'LEFT', 'RIGHT')
+  moved = move(former, present, 'LEFT', 'RIGHT', most, bytes)
 else
-  moved = -move(present, former, 'RIGHT', 'LEFT')
+  moved = -move(present, former, 'RIGHT', 'LEFT', most, bytes)
   if -moved == new then
     call('RENAME', former, present)
     moved = old

@@ -1,6 +1,7 @@
 -- Put messages of dead letters back into the lists they came from, as publishers push them; each letter at most once.
 --
--- WITH events
+-- WITH events: report write_events one_line
+-- WITH types: wrong_type
 -- KEYS dead              list    dead letters (newest at the head)
 -- KEYS revived           hash    metric: messages put back
 -- KEYS destinations...   list    where messages go
@@ -13,16 +14,10 @@
 -- Returns a number for each letter: 1 its message went back, 0 the letter is not there, -1 its destination is no list.
 -- Run twice: the second run finds none of those that went back.
 local call = redis.call
-local problem
-local function is(kind, key)
-  local found = call('TYPE', key).ok
-  if found == kind or found == 'none' then return true end
-  problem = redis.error_reply('WRONGTYPE ' .. key .. ' holds a ' .. found .. ', expected a ' .. kind)
-end
-if not (is('list', dead) and is('hash', revived) and is('stream', events) and is('hash', events_written)
-    and is('zset', events_marks)) then return problem end
+local refused = wrong_type({list = {dead}, hash = {revived, events_written}, stream = {events}, zset = {events_marks}})
+if refused then return refused end
 local open = {}
-for place, destination in ipairs(destinations) do open[place] = is('list', destination) end
+for place, destination in ipairs(destinations) do open[place] = not wrong_type({list = {destination}}) end
 
 local seen, places = call('LRANGE', dead, -(offset + window), -(offset + 1)), {}
 for place, letter in ipairs(seen) do
@@ -51,6 +46,6 @@ if back > 0 then
   local near = offset + #seen <= call('LLEN', dead) / 2 and -1 or 1
   call('LREM', dead, near * back, mark)
   redis.pcall('HINCRBY', revived, 'count', back)
-  tell(at, tonumber(history))
+  write_events(at, tonumber(history))
 end
 return outcomes

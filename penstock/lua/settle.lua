@@ -1,8 +1,10 @@
 -- Forget messages that the other server has, and put those that it will never have among the dead letters.
 --
 -- FLAGS allow-oom
--- WITH held
--- WITH kinds
+-- WITH lease
+-- WITH types: wrong_type
+-- WITH letters: push_letter
+-- WITH held: note keep
 -- KEYS pending    list   taken and not settled (oldest at the tail)
 -- KEYS state      hash   `source`, who we are to the other server, and `sequence`, the number of the last settled message
 -- KEYS letters?   list   dead letters, JSON; needed where there are any
@@ -20,7 +22,6 @@
 -- Returns how many were settled; false where we are another, or `pending` lacks some of them. Run twice: the second run
 -- settles none.
 local call = redis.call
-if lease and call('HGET', lease, 'token') ~= token then return redis.error_reply('FENCED ' .. lease) end
 local refused = wrong_type({list = {pending, letters}, hash = {state, delivered, dead, dropped, holds, missing, taken,
     settled}})
 if refused then return refused end
@@ -36,8 +37,8 @@ local time = call('TIME')
 for place = 1, #buried, 3 do
   local number, reason, words = unpack(buried, place, place + 2)
   if words ~= '' then
-    call('LPUSH', letters, cjson.encode({message = call('LINDEX', pending, known - number), reason = reason,
-      error = words, source = origin, queue = out, attempts = 1, at = time[1] * 1000 + math.floor(time[2] / 1000)}))
+    push_letter({message = call('LINDEX', pending, known - number), reason = reason, error = words, source = origin,
+      queue = out, attempts = 1, at = time[1] * 1000 + math.floor(time[2] / 1000)})
   end
   local key = words ~= '' and dead or dropped
   if key then

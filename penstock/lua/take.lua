@@ -1,6 +1,7 @@
 -- Settle what was taken before, take the oldest messages of a list into a pending list, and return them.
 --
 -- FLAGS allow-oom
+-- WITH moving: move
 -- KEYS source     list   what publishers push to (newest at the head)
 -- KEYS pending    list   what the caller has taken and not settled (oldest at the tail)
 -- KEYS takers     zset   who may hold a pending list of this source, by when they took last (microseconds)
@@ -11,11 +12,6 @@
 redis.call('DEL', pending)
 local time = redis.call('TIME')
 redis.call('ZADD', takers, string.format('%d', time[1] * 1000000 + time[2]), taker)
-local taken, size = {}, 0
-while #taken < tonumber(batch) and size < tonumber(bytes) do
-  local message = redis.call('LMOVE', source, pending, 'RIGHT', 'LEFT')
-  if not message then break end
-  taken[#taken + 1] = message
-  size = size + #message
-end
+local taken = {}
+move(source, pending, 'RIGHT', 'LEFT', tonumber(batch), tonumber(bytes), taken)
 return taken

@@ -1,8 +1,8 @@
 -- Give a message in flight more time: its deadline becomes `seconds` from now, unless it is later already.
 --
 -- FLAGS allow-oom
--- WITH events
--- WITH kinds
+-- WITH events: report write_events
+-- WITH types: wrong_type
 -- KEYS record      hash    the message's record
 -- KEYS deadlines   zset    ids in flight by deadline (s since the epoch); those that wait untaken by UNTAKEN + their number
 -- KEYS policy      hash    what mdispatch wrote at start; without it nothing is tracked
@@ -39,5 +39,5 @@ end
 redis.pcall('HINCRBY', touched, 'count', 1)
 report('touched', id, known[3] or '', known[4] or '', known[5] or '', known[6] or '',
   now - (tonumber(known[2] or known[1]) or now))
-tell(string.format('%d%03d', time[1], time[2] / 1000), tonumber(rules[3]) or 0)
+write_events(string.format('%d%03d', time[1], time[2] / 1000), tonumber(rules[3]) or 0)
 return deadline

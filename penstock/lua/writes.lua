@@ -1,6 +1,6 @@
 -- Write many keys at one instant, on a full server, too, as MULTI does otherwise: a command that fails stops no other.
 --
--- WITH commands
+-- WITH commands: replies_of_all
 -- Returns the replies in order. Run twice: writes again.
 
 -- Redis refuses a script's first write when it is full, and no write after it. So change nothing first. The flag

@@ -23,14 +23,14 @@ TELL = Script(
     "tell.lua",
     """-- Tell what is said.
 --
--- WITH events
+-- WITH events: report write_events
 -- ARGV history  most events to keep
 -- ARGV words... two an event: what happened, and a message, `-` for none
 -- Returns nothing. Run twice: it is told twice.
 for place = 1, #words, 2 do
   report(words[place], '7', 'x', 'out', '1', 1, nil, words[place + 1] ~= '-' and words[place + 1])
 end
-tell('1700000000123', tonumber(history))
+write_events('1700000000123', tonumber(history))
 """,
 )
 

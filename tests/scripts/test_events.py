@@ -15,7 +15,7 @@ TELL = Script(
     "tell.lua",
     """-- Tell what is said.
 --
--- WITH events
+-- WITH events: report write_events
 -- ARGV history  most events to keep
 -- ARGV words... seven an event
 -- Returns nothing. Run twice: it is told twice.
@@ -23,7 +23,7 @@ for place = 1, #words, 7 do
   local event, id, xid, queue, service, attempt, seconds = unpack(words, place, place + 6)
   report(event, id, xid, queue, service, attempt, tonumber(seconds))
 end
-tell('1700000000123', tonumber(history))
+write_events('1700000000123', tonumber(history))
 """,
 )
 Words = tuple[str, str, str, str, str, str, str]
@@ -41,7 +41,7 @@ TOLD = st.tuples(
 )
 
 
-def tell(redis: Redis, told: list[Words], history: int = 100_000) -> None:
+def write_events(redis: Redis, told: list[Words], history: int = 100_000) -> None:
     redis.execute_command(
         *TELL.by_source(**KEYS.event_keys, history=history, words=[word for each in told for word in each])
     )
@@ -78,7 +78,7 @@ def plain(id: int) -> Words:
 def test_what_was_told_is_read(redis_url: str, told: list[Words]) -> None:
     with Redis.from_url(redis_url) as redis:
         redis.flushall()
-        tell(redis, told)
+        write_events(redis, told)
         ((name, fields),) = entries(redis)
         assert list(Entry(name, fields).events()) == [event(each) for each in told]
         for number in range(4):
@@ -89,7 +89,7 @@ def test_what_was_told_is_read(redis_url: str, told: list[Words]) -> None:
 def test_what_is_the_same_for_all_stands_there_once(redis_url: str) -> None:
     with Redis.from_url(redis_url) as redis:
         redis.flushall()
-        tell(redis, [plain(1), plain(2)])
+        write_events(redis, [plain(1), plain(2)])
         ((_, fields),) = entries(redis)
         assert fields == {
             b"first": b"1", b"count": b"2", b"event": b"done", b"id": b"1\n2", b"xid": b"x1\nx2",
@@ -101,7 +101,7 @@ def test_events_are_numbered_through_and_an_entry_has_a_hundred_at_most(redis_ur
     with Redis.from_url(redis_url) as redis:
         redis.flushall()
         for many in (1, 100, 101, 250):
-            tell(redis, [plain(id) for id in range(many)])
+            write_events(redis, [plain(id) for id in range(many)])
         found = [(int(fields[b"first"]), int(fields[b"count"])) for _, fields in entries(redis)]
         assert found == [(1, 1), (2, 100), (102, 100), (202, 1), (203, 100), (303, 100), (403, 50)]
         assert redis.hgetall(KEYS.metric("events")) == {b"count": b"452"}
@@ -115,7 +115,7 @@ def test_about_as_many_are_kept_as_are_wanted(redis_url: str, history: int, batc
     with Redis.from_url(redis_url) as redis:
         redis.flushall()
         for many in batches:
-            tell(redis, [plain(id) for id in range(many)], history)
+            write_events(redis, [plain(id) for id in range(many)], history)
         kept = sum(int(fields[b"count"]) for _, fields in entries(redis))
         step = min(max(history // 10, 1), 1_000)
         assert min(history, sum(batches)) <= kept <= history + 2 * max(step, 100) + 260
@@ -127,10 +127,10 @@ def test_about_as_many_are_kept_as_are_wanted(redis_url: str, history: int, batc
 def test_a_stream_that_was_deleted_goes_on_with_the_next_number(redis_url: str) -> None:
     with Redis.from_url(redis_url) as redis:
         redis.flushall()
-        tell(redis, [plain(1)] * 30, 10)
+        write_events(redis, [plain(1)] * 30, 10)
         redis.delete(KEYS.events)
         for _ in range(50):
-            tell(redis, [plain(1)], 10)
+            write_events(redis, [plain(1)], 10)
         firsts = [int(fields[b"first"]) for _, fields in entries(redis)]
         assert firsts[-1] == 80
         assert 10 <= len(firsts) <= 13
@@ -139,7 +139,7 @@ def test_a_stream_that_was_deleted_goes_on_with_the_next_number(redis_url: str) 
 def test_none_are_written_where_none_are_wanted(redis_url: str) -> None:
     with Redis.from_url(redis_url) as redis:
         redis.flushall()
-        tell(redis, [plain(1)], 0)
+        write_events(redis, [plain(1)], 0)
         assert redis.keys() == []
 
 

@@ -11,8 +11,10 @@ from penstock.script import PART, PARTS, Script
 from tests.harness import ROOT
 
 FILES = sorted(path for house in ("penstock", "common", "services") for path in (ROOT / house).rglob("*.lua"))
+SCRIPTS = [file for file in FILES if file.parent != PARTS]
 TYPES = {"string", "list", "hash", "zset", "set", "stream"}
 each_file = pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT)))
+each_script = pytest.mark.parametrize("file", SCRIPTS, ids=lambda file: str(file.relative_to(ROOT)))
 
 
 def header_of(file: Path) -> list[str]:
@@ -32,10 +34,23 @@ def declared_in(file: Path) -> list[tuple[str, str, str]]:
     return [(each[1], each[2], each[3]) for each in found if each]
 
 
+def parts_of(file: Path) -> list[Path]:
+    return [PARTS / f"{name}.lua" for name in PART.findall(file.read_text())]
+
+
 def declared_for(file: Path) -> list[tuple[str, str, str]]:
-    """The same with that of its parts."""
-    parts = [PARTS / f"{name}.lua" for name in PART.findall(file.read_text())]
-    return [each for path in (*parts, file) for each in declared_in(path)]
+    """Return what the header declares with that of its parts."""
+    return [each for path in (*parts_of(file), file) for each in declared_in(path)]
+
+
+def words_of(file: Path, label: str) -> list[str]:
+    """Return the words of the header line ``label``, for example GIVES."""
+    start = f"-- {label} "
+    return [word for line in header_of(file) if line.startswith(start) for word in line.removeprefix(start).split()]
+
+
+def bare_names(declared: list[tuple[str, str, str]]) -> set[str]:
+    return {name.rstrip("?.") for _, name, _ in declared}
 
 
 def test_there_are_scripts() -> None:
@@ -49,7 +64,7 @@ def test_the_header_opens_with_what_the_script_does(file: Path) -> None:
     assert second.startswith("--")
 
 
-@each_file
+@each_script
 def test_the_header_says_what_is_returned_and_what_a_second_run_does(file: Path) -> None:
     header = " ".join(line.removeprefix("--").strip() for line in header_of(file))
     assert re.search(r"\bReturns \w.*\. Run twice\b[^.:]*: \w", header)
@@ -58,10 +73,12 @@ def test_the_header_says_what_is_returned_and_what_a_second_run_does(file: Path)
 @each_file
 def test_every_key_and_argument_is_documented_and_used(file: Path) -> None:
     declared = declared_in(file)
+    used_by_parts = {name for part in parts_of(file) for name in words_of(part, "USES")}
     assert file.parent == PARTS or any(kind == "KEYS" for kind, _, _ in declared_for(file))
     for kind, name, words in declared:
         bare = name.rstrip("?.")
-        assert re.search(rf"\b{bare}\b", body_of(file)), f"{bare} is never used"
+        used = bare in used_by_parts or re.search(rf"\b{bare}\b", body_of(file))
+        assert used, f"{bare} is never used"
         if kind == "KEYS":
             type_, *what = words.split()
             assert type_ in TYPES, f"{bare} is a {type_}"
@@ -77,6 +94,41 @@ def test_names_are_declared_once_and_are_no_words_of_lua(file: Path) -> None:
     assert not {"end", "local", "for", "in", "if", "not", "and", "or", "return", "redis", "call"} & set(names)
 
 
+@each_script
+def test_a_script_names_what_it_takes_from_each_part(file: Path) -> None:
+    for part in parts_of(file):
+        given, taken = words_of(part, "GIVES"), words_of(file, f"WITH {part.stem}:")
+        assert taken or not given, f"{part.stem} is not used"
+        assert set(taken) == {name for name in given if re.search(rf"\b{name}\b", body_of(file))}, part.stem
+
+
+@each_script
+def test_the_parts_of_a_script_give_each_name_once(file: Path) -> None:
+    given = [name for part in parts_of(file) for name in words_of(part, "GIVES")]
+    given += [name.rstrip("?.") for _, name, _ in declared_for(file)]
+    assert len(set(given)) == len(given)
+
+
+@each_script
+def test_a_script_has_what_its_parts_use(file: Path) -> None:
+    known = bare_names(declared_in(file))
+    for part in parts_of(file):
+        known |= bare_names(declared_in(part))
+        assert set(words_of(part, "USES")) <= known, part.stem
+        known |= set(words_of(part, "GIVES"))
+
+
+@pytest.mark.parametrize("part", sorted(PARTS.glob("*.lua")), ids=lambda part: part.stem)
+def test_a_part_says_what_it_gives_and_uses(part: Path) -> None:
+    code = body_of(part)
+    assert words_of(part, "GIVES") or re.search(r"^if .* return .* end$", code, re.MULTILINE)
+    for name in words_of(part, "GIVES"):
+        assert re.search(rf"^local (function {name}\(|.*\b{name}\b)", code, re.MULTILINE), f"{name} is not defined"
+    for name in words_of(part, "USES"):
+        assert re.search(rf"\b{name}\b", code), f"{name} is not used"
+    assert any(part in parts_of(file) for file in SCRIPTS), "no script uses it"
+
+
 @each_file
 def test_no_body_counts_positions(file: Path) -> None:
     assert not re.search(r"\b(KEYS|ARGV)\b", body_of(file))
@@ -90,7 +142,7 @@ def test_no_script_looks_for_keys(file: Path) -> None:
 @each_file
 def test_no_script_makes_up_a_key(file: Path) -> None:
     """Every command but TIME and PUBLISH works on a declared key, or on a name taken from a declared list of them."""
-    keys = {name.rstrip("?.") for kind, name, _ in declared_for(file) if kind == "KEYS"}
+    keys = {name.rstrip("?.") for kind, name, _ in declared_for(file) if kind == "KEYS"} | set(words_of(file, "USES"))
     singles = {name.rstrip("?.") for kind, name, _ in declared_for(file) if name.endswith("...")}
     loops = {single.rstrip("s") for single in singles}
     for names, places in re.findall(r"local ([\w, ]+) = (\w+\[[^\n]*)", body_of(file)):

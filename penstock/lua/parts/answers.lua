@@ -1,30 +1,32 @@
--- Part of the scripts that push answers, and of the one that ends their lists: `send`, and `sent`, which writes the counts.
+-- Push answers to lists that end some time after the last one.
 --
--- KEYS answers       zset  lists for answers that have a TTL of ours, by when they are to end (s since the epoch)
--- KEYS answers_more  hash  how many answers each of them has had besides its first
--- KEYS answers_sent  hash  metric: answers and errors that were sent, and what became of them
--- Returns nothing by itself. Run twice: as the script does that it is part of.
+-- USES tally
+-- GIVES send publish_first LEEWAY
+-- KEYS answers       zset  lists for answers that have a TTL of ours, by their end (s since the epoch)
+-- KEYS answers_more  hash  answers to each of them besides the first
+-- KEYS answers_sent  hash  metric: answers and errors sent, and their outcomes
 
--- The monitor ends a list and counts what nobody took. The server does so only where no monitor has for so long (s).
+-- The monitor ends a list and counts what nobody took. If no monitor does, the server ends it this much later (s).
 local LEEWAY = 60
-local answer_counts, first_to_end = {}, nil
+local first_to_end, lives_on
 
-local function tally_answers(field, number)
-  if number ~= 0 then answer_counts[field] = (answer_counts[field] or 0) + number end
-end
-
--- Push to a list, which lives `life` seconds from now; returns the server's error, if there is one. A list that was there
--- without a TTL holds what others were promised, and one with a longer TTL is its reader's: both stay as they are.
+-- Push to a list, and give it `life` seconds from now, unless `lasting` (JSON, an array) names it; return the server's
+-- error, or nil. An existing list without a TTL holds what others were promised, and one with a longer TTL is its
+-- reader's: both keep theirs.
 local function send(key, message, now, life, lasting)
+  if not lives_on then
+    lives_on = {}
+    for _, name in ipairs(cjson.decode(lasting)) do lives_on[name] = true end
+  end
   local pushed = redis.pcall('LPUSH', key, message)
   if type(pushed) == 'table' then
-    tally_answers('refused', 1)
+    tally(answers_sent, 'refused')
     return pushed.err
   end
-  tally_answers('count', 1)
-  local left = lasting and -1 or pushed == 1 and 0 or redis.call('PTTL', key)
+  tally(answers_sent, 'count')
+  local left = lives_on[key] and -1 or pushed == 1 and 0 or redis.call('PTTL', key)
   if left < 0 or left > (life + LEEWAY + 1) * 1000 then
-    tally_answers('lasting', 1)
+    tally(answers_sent, 'lasting')
     return
   end
   redis.call('EXPIRE', key, life + LEEWAY)
@@ -35,8 +37,7 @@ local function send(key, message, now, life, lasting)
   end
 end
 
--- At the end of the script: write the counts, and tell `channel` if a list is to end, and none was before.
-local function sent(channel)
-  for field, number in pairs(answer_counts) do redis.pcall('HINCRBY', answers_sent, field, number) end
+-- At the end of the script: publish on `channel` when the first list is to end, if there was none before.
+local function publish_first(channel)
   if first_to_end then redis.call('PUBLISH', channel, string.format('%.6f', first_to_end)) end
 end

@@ -1,9 +1,8 @@
--- Part of the scripts that do commands of the caller.
+-- Run commands that the caller lists.
 --
--- KEYS keys...    list   those that the commands are about, of any type, one for each command that has a key
+-- GIVES replies_of_all
+-- KEYS keys...    list   the keys of the commands, of any type, one for each command that has a key
 -- ARGV words...   for each command: its name, 1 if it has a key, how many words follow the key, and these words
--- Returns nothing by itself; `replies_of_all` returns the replies in order. The reply of a key of another type is an
--- error with its name. Run twice: does them again.
 local EXPECTED = {H = 'hash', L = 'list', X = 'stream', Z = 'zset'}
 local pcall = redis.pcall
 
@@ -21,7 +20,8 @@ local function failed(reply, why)
   return type(reply) == 'table' and reply.err and string.find(reply.err, why, 1, true)
 end
 
--- Call `make_room` with the key of a command that a full server refuses, and try it again.
+-- Return the replies in order; for a key of another type, an error with its name. If a full server refuses a command,
+-- call `make_room` with its key and try again.
 local function replies_of_all(make_room)
   local replies, place, read = {}, 1, 0
   while words[place] do

@@ -1,16 +1,16 @@
--- Part of the scripts that tell the life of messages: `report` collects what they do, `tell` writes all of it at the end.
--- Entries have a field `message` where one was reported with its bytes.
+-- Write events, the life of messages: `report` collects them, and `write_events` writes all at the end of the script. An
+-- entry has a field `message` if one of its events was reported with its bytes.
 --
+-- GIVES report write_events one_line
 -- KEYS events          stream  the life of messages, up to MOST events an entry: docs/keys.md
--- KEYS events_written  hash    metric: events told since counting began
+-- KEYS events_written  hash    metric: events written since counting began
 -- KEYS events_marks    zset    one in about STEP entries of `events`, by the number of its first event
--- Returns nothing by itself. Run twice: as the script does that it is part of.
 local MOST, STEP, BYTES = 100, 1000, 262144
 local events_told, find = 0, string.find
 local bodies
 local names, ids_told, xids, queues, services, attempts_told, times = {}, {}, {}, {}, {}, {}, {}
 
--- A line of a column: the two that mean something between lines are written in two.
+-- Return `word` as one line of a column: a newline or a backslash in it becomes two characters.
 local function one_line(word)
   if find(word, '\n', 1, true) or find(word, '\\', 1, true) then
     return (string.gsub(string.gsub(word, '\\', '\\\\'), '\n', '\\n'))
@@ -30,7 +30,7 @@ local function report(event, id, xid, queue, service, attempt, seconds, message)
   end
 end
 
--- One word where all are the same; of those that are not `safe` each is made one line first.
+-- Return a column as text: one word if all are equal. Words that are not `safe` are made one line each.
 local function column(words, from, to, safe)
   local first, several = words[from], false
   for place = from + 1, to do
@@ -43,7 +43,7 @@ local function column(words, from, to, safe)
   return table.concat(words, '\n', from, to)
 end
 
--- The last event of an entry: MOST of them, fewer where their messages would have more than BYTES.
+-- Return the last event of the entry that begins with `from`: MOST events, or fewer with messages of BYTES at most.
 local function last_of(from)
   local to, size = math.min(from + MOST - 1, events_told), 0
   for place = from, bodies and to or 0 do
@@ -57,8 +57,8 @@ local function message_of(from, to)
   if bodies then return 'message', column(bodies, from, to) end
 end
 
--- Keep about `history` events; with none nothing is written.
-local function tell(at, history)
+-- Write the events, at `at` (ms), and keep about `history` of all; write none if that is 0.
+local function write_events(at, history)
   if events_told == 0 or history == 0 then return end
   local total = redis.pcall('HINCRBY', events_written, 'count', events_told)
   if type(total) ~= 'number' then total = events_told end

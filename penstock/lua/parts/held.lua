@@ -1,12 +1,11 @@
--- Part of the scripts that move messages into or out of a pending list: it counts what each list holds, so that a message
--- which somebody else removes from one is missed.
+-- Count what each pending list holds when messages enter or leave it, to detect messages that somebody else removes.
 --
--- KEYS holds?    hash  messages in each pending list, as counted; without it nothing is counted
+-- GIVES still_counted enter note keep
+-- KEYS holds?    hash  messages counted in each pending list; without it nothing is counted
 -- KEYS missing?  hash  metric: messages that disappeared from a pending list, by list
--- KEYS taken?    hash  metric: messages that were taken, counted when they enter a pending list
--- Returns nothing by itself. Run twice: as the script does that it is part of.
+-- KEYS taken?    hash  metric: messages taken, counted when they enter a pending list
 
--- How many of the `here` messages in `list` are counted. Those that were counted and are gone are counted as missing.
+-- Return how many of the `here` messages in `list` were counted before; count those that are gone as missing.
 local function still_counted(list, here)
   if not holds then return 0 end
   local counted = tonumber(redis.call('HGET', holds, list) or 0) or here
@@ -18,18 +17,18 @@ local function still_counted(list, here)
   return here
 end
 
--- Count messages that enter. A counter that somebody has made no number stays as it is, for the audit to report.
+-- Count messages that enter. A counter that is no number stays as it is, for the audit to report.
 local function enter(messages)
   if taken and messages > 0 then redis.pcall('HINCRBY', taken, 'count', messages) end
 end
 
--- Count what came to `list` by BLMOVE, and what is gone from it. A server that refuses this refuses what follows, too.
+-- Count what BLMOVE has added to `list`, and what is gone from it. If the server refuses this, it refuses what follows.
 local function note(list, here)
   local more = here - still_counted(list, here)
   if holds and more > 0 and type(redis.pcall('HSET', holds, list, here)) == 'number' then enter(more) end
 end
 
--- Say how many messages `list` holds now that all of them are counted.
+-- Record that `list` holds `here` messages, all of them counted; `before` were recorded.
 local function keep(list, before, here)
   if holds and here > 0 and here ~= before then redis.call('HSET', holds, list, here)
   elseif holds and here == 0 and before > 0 then redis.call('HDEL', holds, list) end

@@ -1,16 +1,16 @@
--- Part of the scripts that read messages whose sizes nobody knows yet: no command tells a list element's size but by
--- reading it. So they are read one by one until they have `bytes`, which is at most `bytes` and one message. After many
--- small ones several are read at once, if a sample of them is small: one in four, drawn at random, since a fixed distance
--- would overlook large ones that lie at the same distance.
+-- Read messages of unknown sizes: no command returns the size of a list element without reading it. So messages are read
+-- one by one until they have `bytes`, that is at most `bytes` and one message. After many small ones several are read at
+-- once if a random sample of them, one in four, is small: a fixed distance would miss large ones at the same distance.
 --
--- ARGV unseen    most messages to read at once: 1 unless the caller has seen many small ones in a row
--- ARGV largest   bytes of the largest of those small ones; 0: unknown
--- Returns nothing by itself. Run twice: as the script does that it is part of.
+-- GIVES several take saw largest_read bytes_read SMALL
+-- ARGV unseen    most messages to read at once: 1 unless the caller has read many small ones in a row
+-- ARGV largest   bytes of the largest of those small ones; 0 if unknown
 local SMALL, STRIDE = 8192, 4
 local bytes_read, messages_read, largest_read = 0, 0, 0
 unseen, largest = tonumber(unseen), tonumber(largest)
 local drawn
 
+-- Note the sizes of messages that were read.
 local function saw(messages)
   local all, most, count = 0, largest_read, #messages
   for place = 1, count do
@@ -21,8 +21,8 @@ local function saw(messages)
   bytes_read, messages_read, largest_read = bytes_read + all, messages_read + count, most
 end
 
--- How many messages of the list `key` to read next, behind the `before` oldest, or newest if `from_head`; `most` are
--- left to read. 0 at the end.
+-- Return how many messages of the list `key` to read next, at most `most`, after the `before` oldest (newest if
+-- `from_head`); 0 at the end.
 local function several(key, before, most, bytes, from_head)
   if most < 1 or messages_read > 0 and bytes_read >= bytes then return 0 end
   if unseen == 1 or messages_read == 0 or largest_read > SMALL then return 1 end
@@ -38,7 +38,7 @@ local function several(key, before, most, bytes, from_head)
   return count
 end
 
--- Move the oldest of the list `key` to the list `into`, and add them to `found`.
+-- Move the oldest messages of the list `key` to the list `into`, and append them to the table `found`.
 local function take(key, into, found, most, bytes)
   local count = several(key, 0, most, bytes)
   while count > 0 do

@@ -1,5 +1,6 @@
 -- Add to fields of hashes what the oldest staged rows say, and forget those rows. All or none.
 --
+-- WITH types: wrong_type
 -- KEYS staged     list   rows of one task, the first at the tail
 -- KEYS hashes...  hash   one for each of the oldest rows, in their order; one hash may be there several times
 -- ARGV left       how many rows are staged, as the caller knows it
@@ -16,21 +17,15 @@ local function each(act)
   for _, key in ipairs(hashes) do
     local fields = tonumber(words[place])
     for field = place + 1, place + 2 * fields, 2 do
-      local problem = act(key, words[field], words[field + 1])
-      if problem then return problem end
+      local failed = act(key, words[field], words[field + 1])
+      if failed then return failed end
     end
     place = place + 2 * fields + 1
   end
 end
 
 -- What would fail midway is refused before anything is added.
-for _, key in ipairs(hashes) do
-  local found = call('TYPE', key).ok
-  if found ~= 'hash' and found ~= 'none' then
-    return redis.error_reply('WRONGTYPE ' .. key .. ' holds a ' .. found .. ', expected a hash')
-  end
-end
-local refused = each(function(key, field, amount)
+local refused = wrong_type({hash = hashes}) or each(function(key, field, amount)
   local value = call('HGET', key, field) or '0'
   local number, whole = tonumber(value), string.find(amount, INTEGER)
   local right = number and not string.find(value, '[%sxX]') and math.abs(number) + math.abs(amount) < math.huge

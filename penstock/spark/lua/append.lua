@@ -1,5 +1,6 @@
 -- Append the oldest staged rows to a stream, and forget them: each is in one of the two, and in one only.
 --
+-- WITH types: wrong_type
 -- KEYS out     stream  gets an entry a row
 -- KEYS staged  list    rows of one task, the first at the tail; a row is fields and values in turns, each with its length
 --                      before it (4 bytes, the lowest first)
@@ -8,10 +9,8 @@
 -- ARGV keep    about as many entries as are kept; 0 for all
 -- Returns how many rows are still staged. Run twice: the second run appends the next rows.
 local call = redis.call
-local found = call('TYPE', out).ok
-if found ~= 'stream' and found ~= 'none' then
-  return redis.error_reply('WRONGTYPE ' .. out .. ' holds a ' .. found .. ', expected a stream')
-end
+local refused = wrong_type({stream = {out}})
+if refused then return refused end
 
 local here, done, size = call('LLEN', staged), 0, 0
 batch, bytes = math.min(tonumber(batch), here), tonumber(bytes)

@@ -1,5 +1,6 @@
 -- Decide that what the tasks of one batch have staged shall be applied: no other rows of that batch ever are.
 --
+-- WITH types: wrong_type
 -- KEYS ledger    hash   `batch`, the number of the last batch, and `staged`, the lists that its tasks staged, a line each
 -- KEYS parts...  list   the rows of one task, the first at the tail
 -- ARGV batch     the number of the batch
@@ -8,10 +9,8 @@
 -- Returns 1; or 0 where other rows of this batch, or a later one, were decided on: then these are deleted. Run twice: 1
 -- again.
 local call = redis.call
-local found = call('TYPE', ledger).ok
-if found ~= 'hash' and found ~= 'none' then
-  return redis.error_reply('WRONGTYPE ' .. ledger .. ' holds a ' .. found .. ', expected a hash')
-end
+local refused = wrong_type({hash = {ledger}})
+if refused then return refused end
 local known, staged = call('HMGET', ledger, 'batch', 'staged'), table.concat(parts, '\n')
 if tonumber(known[1] or -1) >= tonumber(batch) then
   if known[2] == staged then return 1 end

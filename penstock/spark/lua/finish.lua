@@ -1,14 +1,13 @@
 -- Delete the segments of micro-batches that are finished.
 --
+-- WITH types: wrong_type
 -- KEYS state        hash   `taken`, the number of the newest segment, and `done`, that of the newest one that is finished
 -- KEYS segments...  list   the messages of a micro-batch
 -- ARGV number       that of the newest of them
 -- Returns how many were there. Run twice: the second run finds none.
 local call = redis.call
-local found = call('TYPE', state).ok
-if found ~= 'hash' and found ~= 'none' then
-  return redis.error_reply('WRONGTYPE ' .. state .. ' holds a ' .. found .. ', expected a hash')
-end
+local refused = wrong_type({hash = {state}})
+if refused then return refused end
 local gone = 0
 for _, key in ipairs(segments) do gone = gone + call('UNLINK', key) end
 for place, known in ipairs(call('HMGET', state, 'taken', 'done')) do

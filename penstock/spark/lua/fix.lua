@@ -1,5 +1,7 @@
 -- Fix a micro-batch: move the oldest messages of a list to a segment, unless that is there already.
 --
+-- WITH types: wrong_type
+-- WITH moving: move
 -- KEYS source   list   what publishers push to (newest at the head)
 -- KEYS segment  list   the messages of the micro-batch (oldest at the tail)
 -- KEYS state    hash   `taken`, the number of the newest segment, and `done`, that of the newest one that is finished
@@ -9,12 +11,8 @@
 -- Returns how many messages are in the segment, and how many of them were moved by this run: 0 and 0 where none wait;
 -- false where it was taken, and is gone. Run twice: the second run moves none.
 local call = redis.call
-for key, kind in pairs({[source] = 'list', [segment] = 'list', [state] = 'hash'}) do
-  local found = call('TYPE', key).ok
-  if found ~= kind and found ~= 'none' then
-    return redis.error_reply('WRONGTYPE ' .. key .. ' holds a ' .. found .. ', expected a ' .. kind)
-  end
-end
+local refused = wrong_type({list = {source, segment}, hash = {state}})
+if refused then return refused end
 local here, waiting = call('LLEN', segment), call('LLEN', source)
 if here > 0 then return {here, 0} end
 local taken = call('HGET', state, 'taken')
@@ -29,11 +27,5 @@ if batch == '' and bytes == '' then
   call('PERSIST', segment)
   return {waiting, waiting}
 end
-local moved, size = 0, 0
-batch, bytes = tonumber(batch) or waiting, tonumber(bytes) or math.huge
-while moved < batch and size < bytes do
-  local message = call('LMOVE', source, segment, 'RIGHT', 'LEFT')
-  if not message then break end
-  moved, size = moved + 1, size + #message
-end
+local moved = move(source, segment, 'RIGHT', 'LEFT', tonumber(batch) or waiting, tonumber(bytes) or math.huge)
 return {moved, moved}

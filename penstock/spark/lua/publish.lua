@@ -1,5 +1,6 @@
 -- Append to a list what the tasks of one batch have staged for it, the rows of the first task first. All or none.
 --
+-- WITH types: wrong_type
 -- KEYS out       list   gets the rows, the first nearest to the tail
 -- KEYS ledger    hash   by writer: the number of its last batch that is here
 -- KEYS parts...  list   the rows of one task, the first at the tail
@@ -12,12 +13,8 @@
 -- twice: the second run adds nothing.
 local PIECE = 256
 local call = redis.call
-for key, kind in pairs({[out] = 'list', [ledger] = 'hash'}) do
-  local found = call('TYPE', key).ok
-  if found ~= kind and found ~= 'none' then
-    return redis.error_reply('WRONGTYPE ' .. key .. ' holds a ' .. found .. ', expected a ' .. kind)
-  end
-end
+local refused = wrong_type({list = {out}, hash = {ledger}})
+if refused then return refused end
 local last = call('HGET', ledger, writer)
 if last and tonumber(last) >= tonumber(batch) then
   for _, part in ipairs(parts) do call('UNLINK', part) end
@@ -34,9 +31,9 @@ if replace == '1' then call('UNLINK', out) end
 
 -- The longest list stays as it is: older rows go to its tail, newer ones to its head, and it becomes `out`.
 local all, longest, most = {out, unpack(parts, 1, #parts)}, 1, call('LLEN', out)
-for place, part in ipairs(parts) do
-  local length = tonumber(counts[place])
-  if length > most and call('TTL', out) < 0 then longest, most = place + 1, length end
+for place in ipairs(parts) do
+  local rows = tonumber(counts[place])
+  if rows > most and call('TTL', out) < 0 then longest, most = place + 1, rows end
 end
 local part = all[longest]
 for place = longest - 1, 1, -1 do

@@ -1,8 +1,13 @@
 -- Register the oldest pending requests and push them to `out`, then take the next ones from `source`. All or none.
 --
--- WITH events
--- WITH reading
--- WITH held
+-- WITH lease
+-- WITH types: length problem
+-- WITH chain: link
+-- WITH letters: push_letter
+-- WITH tallies: tally write_tallies
+-- WITH events: report write_events
+-- WITH reading: take
+-- WITH held: note enter keep
 -- KEYS pending     list    what this instance has taken and not settled (oldest at the tail)
 -- KEYS source      list    what clients push to (newest at the head)
 -- KEYS out         list    what workers take from
@@ -44,19 +49,6 @@
 -- reserve), and what was taken. Run twice: nothing is done, since `pending` holds
 -- others.
 local call, pcall = redis.call, redis.pcall
-if lease and call('HGET', lease, 'token') ~= token then return redis.error_reply('FENCED ' .. lease) end
-
--- How much is there, where it is of the type that the command is for.
-local KINDS = {LLEN = 'list', ZCARD = 'zset', XLEN = 'stream', HLEN = 'hash', STRLEN = 'string'}
-local problem
-local function length(command, key)
-  local found = pcall(command, key)
-  if type(found) == 'number' then return found end
-  problem = redis.error_reply('WRONGTYPE ' .. key .. ' holds a ' .. call('TYPE', key).ok .. ', expected a '
-    .. KINDS[command])
-  return 0
-end
-
 local count = #subjects / 2
 local here = length('LLEN', pending)
 length('HLEN', holds) length('HLEN', taken)
@@ -84,7 +76,7 @@ local time = call('TIME')
 local now, stamp = time[1] + time[2] / 1e6, string.format('%d.%06d', time[1], time[2])
 local at, deadline = string.format('%d%03d', time[1], time[2] / 1000), string.format('%.6f', now + timeout)
 if tonumber(history) == 0 then report = function() end end
-local push, tracked, deadlines_of, later, rejected = {}, {}, {}, {}, {}
+local push, tracked, deadlines_of, later = {}, {}, {}, {}
 local last = tonumber(call('HGET', pushed, out)) or 0
 local ours, soonest = 0, math.huge
 -- EXPIRE would be rewritten to this by the server, each time.
@@ -95,27 +87,14 @@ local linked = {}
 local all_new = count > 0 and call('EXISTS', unpack(subjects, 1, #subjects)) == 0
 
 -- Make its xid lead to a message; behind the others where several have the same.
-local function link(key, id, kind, answer)
+local function register_xid(key, id, kind, answer)
   if all_new and not linked[key] then
     linked[key] = true
     if answer then call('HSET', key, 'id', id, 'type', kind, 'replyTo:' .. id, answer)
     else call('HSET', key, 'id', id, 'type', kind) end
-    call('PEXPIREAT', key, gone)
+  elseif not link(key, id, kind, answer) then
     return
-  elseif pcall('HSETNX', key, 'id', id) == 1 then
-    call('HSET', key, 'type', kind)
-  else
-    local chain = pcall('HMGET', key, 'id', 'last', 'dead')
-    if chain.err then return end
-    local last = chain[2] or chain[1]
-    if chain[3] then
-      call('DEL', key)
-      call('HSET', key, 'id', id, 'type', kind)
-    else
-      call('HSET', key, 'last', id, 'next:' .. last, id, 'before:' .. id, last)
-    end
   end
-  if answer then call('HSET', key, 'replyTo:' .. id, answer) end
   call('PEXPIREAT', key, gone)
 end
 
@@ -145,9 +124,10 @@ for place = 1, count do
     wait = not more.when and 0 or string.sub(more.when, 1, 1) == '+' and tonumber(more.when) or more.when - now
   end
   if more and more.reject then
-    rejected[more.reject] = (rejected[more.reject] or 0) + 1
-    call('LPUSH', letters, cjson.encode({message = message, reason = more.reject, error = more.error, source = source,
-      queue = out, attempts = 0, at = tonumber(at), service = service}))
+    push_letter({message = message, reason = more.reject, error = more.error, source = source, queue = out, attempts = 0,
+      at = tonumber(at), service = service})
+    tally(dead, 'count')
+    tally(dead, more.reject)
   elseif wait > 0 then
     delay(record, id, xid, kind, answer, message, wait)
   else
@@ -160,7 +140,7 @@ for place = 1, count do
         call('PEXPIREAT', record, gone)
         if answer then call('HSET', record, 'replyTo', answer) end
       end
-      link(key, id, kind, answer)
+      register_xid(key, id, kind, answer)
       report('registered', id, xid, out, service, 1, nil, payloads == '1' and message)
       tracked[ours] = id
       -- A microsecond apart, so that those of one batch fall due in the order in which they came.
@@ -187,16 +167,13 @@ if #tracked > 0 then
 end
 if #later > 0 then schedule(delayed, held_back, later, soonest) end
 if count > 0 then
-  tell(at, tonumber(history))
+  write_events(at, tonumber(history))
   pcall('HINCRBY', taken, out, count)
   pcall('HINCRBY', delivered, 'count', #push)
   pcall('HINCRBY', delivered, out, #push)
   pcall('HINCRBY', registered, 'count', #tracked + #later / 2)
   if #push > #tracked then pcall('HINCRBY', untracked, 'count', #push - #tracked) end
-  for reason, number in pairs(rejected) do
-    pcall('HINCRBY', dead, 'count', number)
-    pcall('HINCRBY', dead, reason, number)
-  end
+  write_tallies()
 end
 if deaths then call('HDEL', deaths, survived) end
 

@@ -3,7 +3,7 @@
 -- The list is taken from in the order in which it is pushed to, so the message with number n lies in it while n is above
 -- the number of the last one that was pushed, less the length of the list.
 --
--- WITH kinds
+-- WITH types: wrong_type
 -- KEYS deadlines   zset   ids in flight by deadline (s since the epoch); those that wait untaken by UNTAKEN + their number
 -- KEYS queue       list   what workers take from, at the tail
 -- KEYS pushed      hash   the number of the last message that was pushed to a list, by the list's name
@@ -23,8 +23,8 @@ if refused then return refused end
 local time = call('TIME')
 local now = time[1] + time[2] / 1e6
 local last = tonumber(call('HGET', pushed, queue)) or 0
-local length = call('LLEN', queue)
-local taken = last - length
+local waiting = call('LLEN', queue)
+local taken = last - waiting
 
 -- How many messages are taken before this one and with it, at most `most`; nil if it is not there.
 local function place_of(record, most)
@@ -32,12 +32,12 @@ local function place_of(record, most)
   if type(message) ~= 'string' then return end
   if most > NEAR then return call('LINDEX', queue, -most) == message and most end
   local found = call('LPOS', queue, message, 'RANK', -1, 'MAXLEN', most)
-  return found and length - found
+  return found and waiting - found
 end
 
-local function start(place, since, time)
+local function start(place, since, seconds)
   local record, key = subjects[2 * place - 1], subjects[2 * place]
-  local deadline = string.format('%.6f', since + time + place * 1e-6)
+  local deadline = string.format('%.6f', since + seconds + place * 1e-6)
   call('ZADD', deadlines, deadline, ids[place])
   if type(pcall('HGET', record, 'attempt')) ~= 'string' then return end
   call('HSET', record, 'taken', string.format('%.6f', since), 'deadline', deadline)

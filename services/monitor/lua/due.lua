@@ -1,6 +1,6 @@
 -- What is due, what waits untaken, and when to look again.
 --
--- WITH kinds
+-- WITH types: wrong_type
 -- KEYS deadlines   zset   ids in flight by deadline (s since the epoch); those that wait untaken by UNTAKEN + their number
 -- KEYS delayed     zset   ids to be delivered later, by when
 -- KEYS queue       list   what workers take from, at the tail

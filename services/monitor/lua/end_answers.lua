@@ -1,32 +1,30 @@
 -- End lists for answers whose time is over, and count what became of the answers in them.
 --
--- WITH answers
+-- WITH types: wrong_type
+-- WITH tallies: tally write_tallies
+-- WITH answers: LEEWAY
 -- KEYS lists...  list  those to end, by `answers`
 -- Returns how many were ended; one that got another answer meanwhile is left. Run twice: none is due.
 local time = redis.call('TIME')
 local now, ended = time[1] + time[2] / 1e6, 0
-for _, key in ipairs({answers, answers_more, answers_sent}) do
-  local kind, expected = redis.call('TYPE', key).ok, key == answers and 'zset' or 'hash'
-  if kind ~= expected and kind ~= 'none' then
-    return redis.error_reply('WRONGTYPE ' .. key .. ' holds a ' .. kind .. ', expected a ' .. expected)
-  end
-end
+local refused = wrong_type({zset = {answers}, hash = {answers_more, answers_sent}})
+if refused then return refused end
 
 -- What its reader left is deleted with the list, if it is ours to delete: it has the TTL that `send` gave it, and no more
 -- in it than was sent. Where others have pushed, too, it loses the TTL and stays.
 local function close(key, number, overdue)
-  local length, left = redis.pcall('LLEN', key), redis.call('PTTL', key)
-  if type(length) ~= 'number' or length == 0 then
-    tally_answers(length == 0 and overdue < LEEWAY and 'taken' or 'unseen', number)
-  elseif left < 0 or left > (LEEWAY + 1) * 1000 then
-    tally_answers('lasting', number)
-  elseif length > number then
+  local left_over, life_left = redis.pcall('LLEN', key), redis.call('PTTL', key)
+  if type(left_over) ~= 'number' or left_over == 0 then
+    tally(answers_sent, left_over == 0 and overdue < LEEWAY and 'taken' or 'unseen', number)
+  elseif life_left < 0 or life_left > (LEEWAY + 1) * 1000 then
+    tally(answers_sent, 'lasting', number)
+  elseif left_over > number then
     redis.call('PERSIST', key)
-    tally_answers('lasting', number)
+    tally(answers_sent, 'lasting', number)
   else
     redis.call('UNLINK', key)
-    tally_answers('taken', number - length)
-    tally_answers('expired', length)
+    tally(answers_sent, 'taken', number - left_over)
+    tally(answers_sent, 'expired', left_over)
   end
 end
 
@@ -39,5 +37,5 @@ for _, key in ipairs(lists) do
     ended = ended + 1
   end
 end
-sent()
+write_tallies()
 return ended

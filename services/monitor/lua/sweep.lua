@@ -1,7 +1,12 @@
 -- Do what is due with messages: deliver what was delayed; of those past their deadline try again, or bury.
 --
--- WITH events
--- WITH answers
+-- WITH types: wrong_type
+-- WITH chain: link unlink
+-- WITH letters: push_letter
+-- WITH tallies: tally write_tallies
+-- WITH finished: drop_finished
+-- WITH events: report write_events
+-- WITH answers: send publish_first
 -- KEYS deadlines   zset    ids in flight by deadline (s since the epoch)
 -- KEYS delayed     zset    ids to be delivered later, by when
 -- KEYS out         list    what workers take from, at the tail
@@ -33,78 +38,27 @@ expire = tonumber(expire)
 if tonumber(history) == 0 then report = function() end end
 
 local UNTAKEN, NEAR = 1e12, 1000
-local kinds = {}
-local function check(kind, key)
-  kinds[key] = kinds[key] or call('TYPE', key).ok
-  if kinds[key] ~= kind and kinds[key] ~= 'none' then
-    return redis.error_reply('WRONGTYPE ' .. key .. ' holds a ' .. kinds[key] .. ', expected a ' .. kind)
-  end
-end
-for kind, keys in pairs({list = {ids, letters, out}, zset = {deadlines, delayed, answers, events_marks}, stream = {events},
-    hash = {pushed, delivered, timeout, retry, dead, expired, events_written, answers_more, answers_sent}}) do
-  for _, key in ipairs(keys) do
-    local wrong = check(kind, key)
-    if wrong then return wrong end
-  end
-end
+local lists = {[ids] = ids, [letters] = letters, [out] = out}
 for place = 1, #messages / 4 do
-  local action = messages[4 * place - 1]
-  local wrong = (action == 'deliver' or action == 'retry') and check('list', subjects[4 * place - 1])
-  if wrong then return wrong end
+  local action, queue = messages[4 * place - 1], subjects[4 * place - 1]
+  if action == 'deliver' or action == 'retry' then lists[queue] = queue end
 end
+local refused = wrong_type({list = lists, zset = {deadlines, delayed, answers, events_marks}, stream = {events},
+  hash = {pushed, delivered, timeout, retry, dead, expired, events_written, answers_more, answers_sent}})
+if refused then return refused end
 
-local counts = {[delivered] = {}, [retry] = {}, [dead] = {}, [expired] = {}}
 local spent = {count = 0, sum = 0, max = -1}
 local earliest, acted = math.huge, 0
-
-local function tally(metric, field) counts[metric][field] = (counts[metric][field] or 0) + 1 end
 
 local function happened(event, id, known, attempt, seconds)
   report(event, id, known.xid or '', known.queue or '', known.service or '', attempt, seconds)
 end
 
--- Take a message out of the chain of those that have the same xid; returns the xid's type.
-local function unlink(key, id)
-  local chain = pcall('HMGET', key, 'id', 'last', 'next:' .. id, 'before:' .. id, 'type')
-  if chain.err then return end
-  local after, before = chain[3], chain[4]
-  if chain[1] == id and not after then
-    call('DEL', key)
-  elseif chain[1] == id or before then
-    if chain[1] == id then call('HSET', key, 'id', after) end
-    if chain[2] == id then call('HSET', key, 'last', before) end
-    if before and after then call('HSET', key, 'next:' .. before, after, 'before:' .. after, before)
-    elseif before then call('HDEL', key, 'next:' .. before)
-    elseif after then call('HDEL', key, 'before:' .. after) end
-    call('HDEL', key, 'next:' .. id, 'before:' .. id, 'replyTo:' .. id)
-  end
-  return chain[5]
-end
-
--- Put a message into the chain of its xid, as its newest.
-local function link(key, id, known)
-  if pcall('HSETNX', key, 'id', id) == 1 then
-    call('HSET', key, 'type', known.type)
-  else
-    local chain = pcall('HMGET', key, 'id', 'last', 'dead')
-    if chain.err then return end
-    local last = chain[2] or chain[1]
-    if chain[3] then
-      call('DEL', key)
-      call('HSET', key, 'id', id, 'type', known.type)
-    else
-      call('HSET', key, 'last', id, 'next:' .. last, id, 'before:' .. id, last)
-    end
-  end
-  if known.replyTo then call('HSET', key, 'replyTo:' .. id, known.replyTo) end
-  call('EXPIRE', key, expire)
-end
-
 -- Those of one sweep a microsecond apart, so that they stay in the order in which they came.
 local function schedule(key, id, wait)
-  local at_ = now + wait + acted * 1e-6
-  call('ZADD', key, string.format('%.6f', at_), id)
-  earliest = math.min(earliest, at_)
+  local due_at = now + wait + acted * 1e-6
+  call('ZADD', key, string.format('%.6f', due_at), id)
+  earliest = math.min(earliest, due_at)
 end
 
 local function deliver(record, xid_key, queue, id, known)
@@ -122,7 +76,7 @@ local function deliver(record, xid_key, queue, id, known)
   end
   schedule(deadlines, id, timespan)
   if attempt == 1 then
-    link(xid_key, id, known)
+    if link(xid_key, id, known.type, known.replyTo) then call('EXPIRE', xid_key, expire) end
     call('EXPIRE', record, expire)
     call('LPUSH', ids, id)
     tally(delivered, 'count')
@@ -134,16 +88,13 @@ local function deliver(record, xid_key, queue, id, known)
   end
 end
 
-local lives_on = {}
-for _, name in ipairs(cjson.decode(lasting)) do lives_on[name] = true end
-
 -- For good: a dead letter, an error for whoever waits for an answer, and a tombstone by which a late `done` is known.
 local function bury(record, xid_key, answer, id, known, reason)
   local kind = unlink(xid_key, id)
   local first, last = math.floor(known.timestamp * 1000), math.floor((known.delivered or known.timestamp) * 1000)
-  call('LPUSH', letters, cjson.encode({message = known.message, reason = reason, error = known.error, queue = known.queue,
-    source = origin, attempts = tonumber(known.attempt), first = first, last = last, at = tonumber(at), id = id,
-    xid = known.xid, service = known.service, replyTo = known.replyTo}))
+  push_letter({message = known.message, reason = reason, error = known.error, queue = known.queue, source = origin,
+    attempts = tonumber(known.attempt), first = first, last = last, at = tonumber(at), id = id, xid = known.xid,
+    service = known.service, replyTo = known.replyTo})
   call('DEL', record)
   call('HSET', record, 'state', 'dead', 'reason', reason, 'xid', known.xid, 'attempt', known.attempt, 'timestamp',
     known.timestamp, 'died', stamp)
@@ -154,9 +105,9 @@ local function bury(record, xid_key, answer, id, known, reason)
   end
   if answer ~= record then
     local words = {reason = reason, attempts = tonumber(known.attempt), words = known.error}
-    send(answer, cjson.encode({meta = {id = known.xid}, error = words}), now, tonumber(life), lives_on[answer])
+    send(answer, cjson.encode({meta = {id = known.xid}, error = words}), now, tonumber(life), lasting)
   elseif known.replyTo then
-    tally_answers('refused', 1)
+    tally(answers_sent, 'refused')
   end
   tally(dead, 'count')
   tally(dead, reason)
@@ -184,11 +135,11 @@ for place = 1, #messages / 4 do
   local queue, answer = subjects[4 * place - 1], subjects[4 * place]
   local id, attempt, action, wait = unpack(messages, 4 * place - 3, 4 * place)
   local known = read(record)
-  local until_ = action ~= 'deliver' and call('ZSCORE', deadlines, id)
+  local score = action ~= 'deliver' and call('ZSCORE', deadlines, id)
       or (action == 'deliver' or action == 'expired') and call('ZSCORE', delayed, id)
-  local is = (known.attempt or '') .. (known.error and 'e' or '') .. (known.final and 'f' or '')
-  local due_now = until_ and is == attempt and tonumber(until_) <= now
-  if until_ and is == attempt and action == 'queueTimeout' then due_now = withdraw(id, known) end
+  local state = (known.attempt or '') .. (known.error and 'e' or '') .. (known.final and 'f' or '')
+  local due_now = score and state == attempt and tonumber(score) <= now
+  if score and state == attempt and action == 'queueTimeout' then due_now = withdraw(id, known) end
   if due_now then
     acted = acted + 1
     local again = action == 'retry' and tonumber(wait) == 0 and known.message
@@ -226,18 +177,11 @@ for _, key in ipairs({deadlines, delayed}) do
   if first and math.abs(first - earliest) < 1e-6 then call('PUBLISH', due, first) end
 end
 -- Ids that are finished leave the list once they are its oldest, or once all are finished.
-for _ = 1, 2 * acted do
-  local oldest = call('LINDEX', ids, -1)
-  if not oldest or call('ZSCORE', deadlines, oldest) or call('ZSCORE', delayed, oldest) then break end
-  call('RPOP', ids)
-end
+drop_finished(2 * acted)
 if acted > 0 and call('ZCARD', deadlines) + call('ZCARD', delayed) == 0 then call('UNLINK', ids) end
-tell(at, tonumber(history))
-sent(due)
-
-for key, fields in pairs(counts) do
-  for field, number in pairs(fields) do pcall('HINCRBY', key, field, number) end
-end
+write_events(at, tonumber(history))
+publish_first(due)
+write_tallies()
 if spent.count > 0 then
   pcall('HINCRBY', timeout, 'count', spent.count)
   pcall('HINCRBY', timeout, 'histo100', spent.count)

@@ -1,7 +1,10 @@
 -- Move the oldest messages to every subscriber list: first what is pending, then what waits behind it. All or none.
 --
--- WITH reading
--- WITH held
+-- WITH lease
+-- WITH types: length problem
+-- WITH letters: push_letter
+-- WITH reading: several saw largest_read
+-- WITH held: note enter keep
 -- KEYS pending         list   what this instance has taken and not settled (oldest at the tail)
 -- KEYS source          list   what publishers push to (newest at the head)
 -- KEYS settled?        hash   metric: messages that left the pending list, copied to all
@@ -20,17 +23,6 @@
 local IN_HAND = 128
 local call, pcall = redis.call, redis.pcall
 batch, bytes, limit = tonumber(batch), tonumber(bytes), tonumber(limit)
-
-if lease and call('HGET', lease, 'token') ~= token then return redis.error_reply('FENCED ' .. lease) end
-
-local problem
-local function length(command, key)
-  local found = pcall(command, key)
-  if type(found) == 'number' then return found end
-  problem = redis.error_reply('WRONGTYPE ' .. key .. ' holds a ' .. call('TYPE', key).ok .. ', expected a '
-    .. (command == 'LLEN' and 'list' or 'hash'))
-  return 0
-end
 
 local here, behind = length('LLEN', pending), length('LLEN', source)
 if here + behind == 0 and not problem then return {0, 0, 0, false} end
@@ -53,8 +45,8 @@ if most == 0 then return {0, waiting, 0, full} end
 
 local function bury(message, subscriber)
   local time = call('TIME')
-  call('LPUSH', letters, cjson.encode({message = message, reason = 'maxLength', queue = subscriber, attempts = 1,
-    at = time[1] * 1000 + math.floor(time[2] / 1000)}))
+  push_letter({message = message, reason = 'maxLength', queue = subscriber, attempts = 1,
+    at = time[1] * 1000 + math.floor(time[2] / 1000)})
 end
 
 local function deliver(messages)

@@ -2,10 +2,10 @@
 -- be on their way, or one of a time that this server has lost.
 --
 -- FLAGS allow-oom
+-- WITH lease
 -- KEYS lease  hash   owner token expires of the one active replica
 -- ARGV token  the fencing token that the caller holds
 -- ARGV past   the token that was seen
 -- Returns the token that the caller holds now. Run twice: it is refused.
-if redis.call('HGET', lease, 'token') ~= token then return redis.error_reply('FENCED ' .. lease) end
 if tonumber(past) >= tonumber(token) then return redis.call('HINCRBY', lease, 'token', past - token + 1) end
 return tonumber(token)
