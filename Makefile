@@ -35,11 +35,12 @@ SECONDS ?= 180
 soak: .venv/.ready  ## Run a chain of all services under every fault at once (SEEDS=10 SECONDS=180 SOAK="--json --jobs 2 --first 1")
 	$(BIN)/python -m tests.reliability.soak --seeds $(SEEDS) --seconds $(SECONDS) $(SOAK)
 
-lint: .venv/.ready  ## Run ruff, mypy and import-linter
+lint: .venv/.ready  ## Run ruff, mypy, import-linter and luacheck (skipped if it is not installed)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache --no-logo
+	$(BIN)/python -m pytest --quiet -rs tests/unit/test_lua_check.py
 
 format: .venv/.ready  ## Format the code and mend what ruff can mend
 	$(BIN)/ruff check --fix
