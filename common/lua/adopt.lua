@@ -1,17 +1,17 @@
--- Take over what a dead instance had taken and not settled, in order: its messages are older than one's own.
+-- Take over the pending list of a dead instance, in order: its messages are older than the caller's own.
 --
 -- FLAGS allow-oom
 -- WITH held: still_counted keep
 -- WITH types: wrong_type
 -- KEYS orphan     list   the dead instance's pending list
 -- KEYS own        list   the caller's pending list (oldest at the tail)
--- KEYS owners?    zset   ids that may hold a pending list, by the time they were last seen alive (s since the epoch); with
---                        the last of an instance's lists
--- KEYS holdings?  hash   how their lists are called, by id; with owners
--- ARGV id         the dead instance's id; forgotten once nothing can arrive in its list any more
+-- KEYS owners?    zset   ids that may hold a pending list, by the time they were last seen alive (s since the epoch); given
+--                        with the last of an instance's lists
+-- KEYS holdings?  hash   names of an instance's pending lists, by its id; given with owners
+-- ARGV id         the dead instance's id; removed from both once no command of it can add to its list any more
 -- ARGV grace      how long after its last sign of life a blocked command of it may still add to its list (s)
--- Returns how many messages were adopted. What the orphan should have held and did not stays on record as missing, under
--- its own name. Run twice: the second run finds nothing.
+-- Returns how many messages were adopted. Messages that the orphan should have held and did not stay on record as missing,
+-- under its own name. Run twice: the second run finds nothing.
 local refused = wrong_type({list = {orphan, own}, hash = {holds, missing}})
 if refused then return refused end
 local adopted, here = redis.call('LLEN', orphan), redis.call('LLEN', own)

@@ -1,15 +1,15 @@
--- Make the counters of a namespace agree with its lists after instances of an older version, which count a message only
--- when it is settled, and take over lists without saying so in `holds`.
+-- Correct the counters of a namespace by its lists after instances of an older version, which count a message only when
+-- it is settled, and take over lists without a change of `holds`.
 --
 -- FLAGS allow-oom
 -- WITH types: wrong_type
 -- WITH held: keep
--- KEYS settled?  hash  metric: messages that left the pending lists; left out where the service keeps none
+-- KEYS settled?  hash  metric: messages that left the pending lists; left out if the service keeps none
 -- KEYS start     hash  metric: starts; `agreed`: starts of older versions after which the counters agree
 -- KEYS lists...  list  pending lists that an older instance may have emptied
 -- ARGV totals    how many of `lists`, the first ones, hold what `taken` counts
--- ARGV older     what `agreed` is to say; empty while an older instance is alive
--- Returns how many messages were counted in a list and are not there. Run twice: the second run changes nothing.
+-- ARGV older     the new value of `agreed`; empty while an older instance is alive
+-- Returns how many messages were counted in a list and are gone. Run twice: the second run changes nothing.
 local call = redis.call
 local refused = wrong_type({hash = {holds, missing, taken, settled, start}})
 if refused then return refused end

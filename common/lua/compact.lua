@@ -1,9 +1,9 @@
--- Take the ids of the dead off the list of live instances.
+-- Remove the ids of dead instances from the list of live ones.
 --
 -- KEYS ids            list   ids of live instances
 -- KEYS instances...   hash   the registration of every listed id, named `<namespace>:<id>`; a hash without `host` is
 --                            no registration, but an order (`reload`) that came too late
--- Returns how many ids were taken off. Run twice: the second run finds nothing.
+-- Returns how many ids were removed. Run twice: the second run finds nothing.
 local gone = 0
 for _, instance in ipairs(instances) do
   if redis.pcall('HEXISTS', instance, 'host') == 0 then

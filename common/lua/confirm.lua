@@ -1,4 +1,5 @@
--- Write without changing anything, so that a wait behind it confirms all that was written before.
+-- Write without a change of data: WAIT covers only writes of its own connection, so a WAIT behind this one confirms all
+-- earlier writes, too.
 --
 -- FLAGS allow-oom
 -- KEYS pending   list   any list

@@ -3,8 +3,8 @@
 -- KEYS instance   hash   the registration
 -- KEYS ids        list   ids of live instances
 -- ARGV id         the instance's id
--- ARGV host       where it runs
--- ARGV pid        its process: the registration of another one under the same id stays
+-- ARGV host       the instance's host
+-- ARGV pid        its process id; the registration of another process under the same id stays
 -- Returns how many registrations and how many ids were removed. Run twice: the second run finds nothing.
 local owner = redis.call('HMGET', instance, 'host', 'pid')
 if owner[1] and (owner[1] ~= host or owner[2] ~= pid) then return {0, 0} end

@@ -1,4 +1,4 @@
--- Do what workers said of messages: the oldest entries of `pending`, which hold it or are answers to pass on.
+-- Settle what workers reported of messages: the oldest entries of `pending` are such reports, or answers to pass on.
 --
 -- FLAGS allow-oom
 -- WITH lease
@@ -15,32 +15,32 @@
 -- KEYS source      list    where they came from
 -- KEYS ids         list    ids in flight, newest at the head
 -- KEYS deadlines   zset    ids in flight by deadline (s since the epoch)
--- KEYS delayed     zset    ids to be delivered later, by when
+-- KEYS delayed     zset    ids to deliver later, by the time of delivery
 -- KEYS letters     list    dead letters, JSON
 -- KEYS done        hash    metric: time from delivery to the end, of messages that were finished in time
 -- KEYS late        hash    metric: finished after the time-out
 -- KEYS unknown     hash    metric: finished already, or never known
 -- KEYS failed      hash    metric: attempts that a worker gave up
 -- KEYS dead        hash    metric: dead letters, by reason
--- KEYS settled?    hash    metric: entries that left the pending list; with `taken`
+-- KEYS settled?    hash    metric: entries that left the pending list; given with `taken`
 -- KEYS lease?      hash    owner token expires of the one active replica
 -- KEYS subjects... hash    three an entry: the message's record, that of its xid, the list for the answer (or `pending`)
 -- ARGV token       the lease's fencing token that the caller holds
--- ARGV held        how many entries `pending` holds as the caller knows it; nothing is done where it holds others
+-- ARGV held        how many entries `pending` holds as far as the caller knows; if it holds others, nothing is done
 -- ARGV batch       most entries to take
--- ARGV bytes       no more are taken once they reach this size together
--- ARGV life        how long a list for answers lives after the last one (s), if an answer has made it
--- ARGV lasting     the lists for answers that the settings name, which are never given a TTL: JSON, an array
+-- ARGV bytes       take no more once they have this many bytes together
+-- ARGV life        how long a list for answers lives after the last one (s), if an answer has created it
+-- ARGV lasting     the lists for answers that the settings name, which never get a TTL: JSON, an array
 -- ARGV accept      1 if `done` or an answer of an attempt ends the message though a younger attempt is under way
 -- ARGV history     most events to keep; 0 for none
--- ARGV due         channel that is told when something falls due before all else
+-- ARGV due         channel to publish on when something falls due before all else
 -- ARGV entries...  four an entry: id; `done`, `ambiguous` (done, by a number that is the id of another message, too),
 --                  `answer`, `recalled` (an answer, if that message is the oldest of its xid and its request names the
 --                  list in words), `refused` (an answer that no list may get, and why, in words), `failed`, `final`
 --                  (failed, and no more attempts), `touched` (done already), `late` (of an attempt that is over),
---                  `unknown`, or `badDone` and `badAnswer` for a dead letter; the attempt it speaks of, or empty; words
--- Returns false where `pending` holds others; the places of entries whose message was not what it was taken for, which
--- are in `pending` again; and what was taken. Run twice: nothing is done, since `pending` holds others.
+--                  `unknown`, or `badDone` and `badAnswer` for a dead letter; the attempt it is about, or empty; words
+-- Returns false if `pending` holds others; the places of entries whose message was not the one that the caller meant,
+-- which are in `pending` again; and the entries taken. Run twice: nothing is done, since `pending` holds others.
 local call, pcall = redis.call, redis.pcall
 local here = length('LLEN', pending)
 for _, counter in pairs({holds, taken}) do length('HLEN', counter) end

@@ -1,10 +1,10 @@
--- Which messages are meant by what workers said: the oldest with that xid, or the one with that id.
+-- Find the messages that workers mean: the oldest with that xid, or the one with that id.
 --
 -- KEYS names...   hash  two an entry: the record of the message with that id, the record of that xid (the same key twice
 --                       if it can only be one of them)
--- ARGV ways...    what is said of it: `done` or `failed`, of which each one more with the same xid means the next message,
---                 or `touch`, which always means the oldest. A dead message has none behind it
--- Returns four an entry: id (empty: it is the id that was said), xid, the list for the answer, and 1 if the number that
+-- ARGV ways...    what an entry reports: `done` or `failed`, of which each further one with the same xid means the next
+--                 message, or `touch`, which always means the oldest. A dead message has none after it
+-- Returns four an entry: id (empty if it is the id that was given), xid, the list for the answer, and 1 if the number that
 -- was taken for an xid is the id of a message, too; the first three are false if no message is meant. Run twice: the
 -- same again.
 local found, chains, said = {}, {}, {done = {}, failed = {}, touch = {}}

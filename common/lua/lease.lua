@@ -3,7 +3,7 @@
 -- KEYS lease    hash   owner token expires (ms since the epoch)
 -- ARGV owner    the instance that asks
 -- ARGV life     how long the lease lasts unless kept (ms); 0 gives it up
--- Returns the fencing token, larger for every new owner, or 0 where another instance holds it.
+-- Returns the fencing token, larger for every new owner, or 0 if another instance holds the lease.
 -- Run twice: the second run keeps it.
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)

@@ -1,8 +1,8 @@
--- Count what came to a pending list by BLMOVE, as the next command of the same connection.
+-- Count the messages that BLMOVE has added to a pending list, as the next command of the same connection.
 --
 -- WITH held: note
 -- KEYS pending  list  what the caller has taken and not settled
--- Returns how many messages are there, or -1 if a key is of the wrong type, which the script that moves the messages
+-- Returns how many messages the list holds, or -1 if a key is of the wrong type, which the script that moves the messages
 -- reports. Run twice: the second run finds all of them counted.
 local here, counted = redis.pcall('LLEN', pending), redis.pcall('HGET', holds, pending)
 if here == 0 and not counted then return 0 end

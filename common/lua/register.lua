@@ -1,19 +1,19 @@
--- Enter a new instance in the registry; refused where its name is taken.
+-- Add a new instance to the registry, unless its id is in use.
 --
 -- FLAGS allow-oom
 -- WITH types: wrong_type
 -- KEYS instance   hash   host pid started renewed renew service version counts, and `lists`, of one live instance
 -- KEYS ids        list   ids of live instances, newest at the head
 -- ARGV id         the instance's id
--- ARGV host       where it runs
--- ARGV pid        its process
--- ARGV service    what it is
--- ARGV version    of which Penstock
--- ARGV expire     the registration's life unless renewed (s)
--- ARGV renew      how often it will be renewed (s)
+-- ARGV host       its host
+-- ARGV pid        its process id
+-- ARGV service    the service's name
+-- ARGV version    the version of Penstock
+-- ARGV expire     how long the registration lives unless renewed (s)
+-- ARGV renew      how often the instance will renew it (s)
 -- ARGV capacity   most ids to list
--- ARGV lists      the server of its lists, host:port/database, where that is another one; else empty
--- Returns when it started (s since the epoch), or 0 where the name is taken. Run twice: the second run is refused.
+-- ARGV lists      the server of its lists, host:port/database, if that is another one; else empty
+-- Returns when the instance started (s since the epoch), or 0 if the id is in use. Run twice: the second run is refused.
 if redis.call('EXISTS', instance) == 1 then return 0 end
 local refused = wrong_type({list = {ids}})
 if refused then return refused end

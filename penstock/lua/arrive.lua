@@ -1,4 +1,4 @@
--- Push the next messages of one source, unless they are here already: runs on the server of `out`.
+-- Push the next messages of one source unless they have arrived already. Runs on the server of `out`.
 --
 -- With a `door` it pushes none itself: it runs in a transaction with LPUSHX door message..., RPOP door, RENAMENX door out.
 -- Until then `out` is called `door`, and has an empty message at its end, so that the list exists. If this script refuses
@@ -6,14 +6,14 @@
 --
 -- WITH types: wrong_type
 -- KEYS out      list   gets the messages, the first at the tail
--- KEYS ledger   hash   `token sequence first digest at`: what arrived from this source
--- KEYS door?    list   what `out` is called until the end of the transaction
--- ARGV token    the fencing token of the sender, who is refused unless it is the last one that met
+-- KEYS ledger   hash   `token sequence first digest at`: what has arrived from this source
+-- KEYS door?    list   the name of `out` until the end of the transaction
+-- ARGV token    the sender's fencing token; refused unless it is the last one that met
 -- ARGV first    the number of the first message at its source
 -- ARGV last     the number of the last one
--- ARGV digest   SHA-1 of those messages, to be remembered
+-- ARGV digest   SHA-1 of those messages, recorded in the ledger
 -- ARGV messages... what to push for them, which may be more or fewer
--- Returns the number of the last message that is here; one below `first` where some before them are missing.
+-- Returns the number of the last message that has arrived; less than `first` if some before them are missing.
 -- Run twice: the second run pushes nothing.
 local call = redis.call
 local refused = wrong_type({list = {out}, hash = {ledger}})

@@ -1,6 +1,6 @@
--- Give a new subscriber some of what another one holds: the newest messages that were delivered before it was there.
+-- Copy to a new subscriber what another one holds: the newest messages that were delivered before the new one existed.
 --
--- What the new one was given, the other one was given, too, as its newest messages; so the others begin behind them.
+-- Every message that the new one got, the other got, too, as its newest; so the messages to copy begin after those.
 --
 -- WITH types: wrong_type
 -- WITH reading: several saw largest_read
@@ -9,8 +9,8 @@
 -- KEYS taken      hash   metric of the service that fills both: by list the copies owed to it
 -- KEYS delivered  hash   metric: by list the copies that it got
 -- ARGV batch      most messages to copy
--- ARGV bytes      no more are copied once they reach this size together
--- Returns how many were copied, and bytes of the largest. Run twice: the second run copies those before them.
+-- ARGV bytes      copy no more once they have this many bytes together
+-- Returns how many were copied, and the bytes of the largest. Run twice: the second run copies those before them.
 local call = redis.call
 local refused = wrong_type({list = {source, target}, hash = {taken, delivered}})
 if refused then return refused end

@@ -4,14 +4,14 @@
 -- WITH types: wrong_type
 -- KEYS dead         list    dead letters (newest at the head)
 -- KEYS buried       hash    metric: letters removed
--- ARGV offset       how many letters at the tail are left alone
--- ARGV window       among how many behind them the letters are looked for
+-- ARGV offset       how many letters at the tail to leave alone
+-- ARGV window       how many letters after those to search
 -- ARGV mark         a word that is no letter
 -- ARGV history      most events to keep; 0 for none
 -- ARGV letters...   four words a letter, oldest first: its exact bytes, id (empty: it was never tracked, so there is no
 --                   event), xid, attempts
--- Returns a number for each letter: 1 it was removed, 0 it is not there. Run twice: the second run finds none of those
--- that were removed.
+-- Returns a number for each letter: 1 if it was removed, 0 if it was not found. Run twice: the second run finds none of
+-- those that were removed.
 local call = redis.call
 local refused = wrong_type({list = {dead}, hash = {buried, events_written}, stream = {events}, zset = {events_marks}})
 if refused then return refused end

@@ -1,10 +1,10 @@
--- Delete a list that is an output no more; what was in it counts as dropped by those who filled it.
+-- Delete a list that is no output any more; its messages count as dropped by the services that filled it.
 --
 -- WITH types: wrong_type
 -- KEYS list         list   the output
 -- KEYS notes        hash   by list that has changed, what has become of it
 -- KEYS counters...  hash   two of each service that fills the list: delivered dropped
--- Returns how many messages were deleted. Run twice: the second run deletes what has come meanwhile.
+-- Returns how many messages were deleted. Run twice: the second run deletes what has arrived since.
 local call = redis.call
 local refused = wrong_type({list = {list}, hash = {notes, unpack(counters, 1, #counters)}})
 if refused then return refused end

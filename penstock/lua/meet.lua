@@ -1,10 +1,11 @@
--- What arrived here from one source; from now on only the one who asks, or whoever asks later, may send more.
+-- Record the caller as sender for one source, and read what has arrived from it. Senders with a lower token are refused
+-- from now on.
 --
 -- WITH types: wrong_type
--- KEYS ledger  hash   `token sequence first digest at`: what arrived from this source
--- ARGV token   the fencing token of the sender
--- Returns the highest token before, the sequence, first and digest, empty where there are none. Where that token is not
--- lower, nobody may send but its holder. Run twice: the same again, but for the token.
+-- KEYS ledger  hash   `token sequence first digest at`: what has arrived from this source
+-- ARGV token   the sender's fencing token
+-- Returns the stored token before this call, the sequence, first and digest, each empty if there is none (the token: 0).
+-- If that token >= `token`, the caller is fenced off. Run twice: the same again, but for the token.
 local call = redis.call
 local refused = wrong_type({hash = {ledger}})
 if refused then return refused end

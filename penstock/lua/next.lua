@@ -1,4 +1,4 @@
--- Take the messages that follow those on their way, oldest first: those of `pending` that nobody sent yet, else more of
+-- Take the messages that follow those in transit, oldest first: those of `pending` that were not sent yet, else more of
 -- `source`, which go to `pending`.
 --
 -- FLAGS allow-oom
@@ -8,20 +8,20 @@
 -- WITH held: note enter keep
 -- KEYS pending  list   taken and not settled (oldest at the tail)
 -- KEYS source   list   what publishers push to (newest at the head)
--- KEYS state    hash   `source`, who we are to the other server, and `sequence`, the number of the last settled message
+-- KEYS state    hash   `source`, the source id for the other server, and `sequence`, the number of the last settled message
 -- KEYS lease?   hash   owner token expires of the one active replica
 -- ARGV token    the lease's fencing token that the caller holds
--- ARGV who      who the caller takes us for, as `source` says
+-- ARGV who      the source id as the caller knows it
 -- ARGV next     the number of the first message to return; the others follow
--- ARGV batch    most messages to return; or just so many that the caller reads
--- ARGV bytes    no more are returned once they reach this size together
--- ARGV whole    1 where all that waits may go to `pending` at once, which takes no time; 0 where only what is returned may
+-- ARGV batch    upper bound on messages to return (with `settled`: exact count that the caller reads)
+-- ARGV bytes    return no more once they have this many bytes together
+-- ARGV whole    1 if all that waits may move to `pending` at once, which takes no time; 0 if only what is returned may
 -- ARGV settled  `sequence` as the caller knows it, who reads the messages itself, by LRANGE in the same transaction, which
---               costs a quarter of their way through Lua; empty where this shall return them. With `batch` 0 it only asks
--- ARGV most     how many it would read so the next time, at most
--- Returns the messages, or 1 where the caller has read the right ones, else 0; and how many of those that follow it may
--- read by itself (a sample of them says how large they are; -1: ask for it). False where we are another, or `pending`
--- lacks some of those before `next`. Run twice: the same again, or more.
+--               costs a quarter of their way through Lua; empty to return them. With `batch` 0 it only asks
+-- ARGV most     the largest LRANGE the caller would issue next
+-- Returns the messages, or 1 if the caller has read the right ones, else 0; and how many of those that follow it may read
+-- by itself (a sample of them shows how large they are; -1: ask for it). False if the source id is another one, or
+-- `pending` lacks some of those before `next`. Run twice: the same again, or more.
 local PIECE, FEW, LIGHT, MANY_MORE, SAMPLES, STEP, ALONE = 1024, 20000, 4194304, 8, 256, 8, 4
 local call = redis.call
 local here = length('LLEN', pending)

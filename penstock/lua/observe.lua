@@ -2,7 +2,7 @@
 --
 -- FLAGS allow-oom
 -- KEYS metric    hash   count sum max and histo0 ... histo90 histo100
--- ARGV value     what was measured (s)
+-- ARGV value     the measured value (s)
 -- ARGV budget    the time it was allowed (s): histoN counts values from N% to N+10% of it, histo100 all that reached it
 -- Returns the new count. Run twice: the value is counted twice.
 value, budget = tonumber(value), tonumber(budget)

@@ -1,11 +1,11 @@
--- Read messages from the old end of a list, which stays as it is.
+-- Read messages from the old end of a list without a change of it.
 --
 -- WITH reading: several saw bytes_read
 -- KEYS source  list   what publishers push to (newest at the head)
--- ARGV older   how many of the oldest to pass over
--- ARGV known   how many of those that follow the caller has seen; they and one more are read whatever their sizes
+-- ARGV older   how many of the oldest to skip
+-- ARGV known   how many of those that follow the caller has read before; they and one more are read whatever their sizes
 -- ARGV batch   most messages to return
--- ARGV bytes   no more are returned once they reach this size together
+-- ARGV bytes   return no more once they have this many bytes together
 -- Returns the messages, oldest first. Run twice: the same again.
 local call, found = redis.call, {}
 older, known, batch, bytes = tonumber(older), tonumber(known), tonumber(batch), tonumber(bytes)

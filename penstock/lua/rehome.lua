@@ -1,7 +1,7 @@
--- Move messages of a list that is called otherwise now to the new one, and with the last ones what was counted of it.
+-- Move messages of a list that was renamed to the new one, and with the last ones the counts of the old name.
 --
--- Where they are older, the shorter list goes to the end of the longer one: at any time what the old list holds is
--- older than what the new one does.
+-- If they are older, the shorter list goes to the end of the longer one: at any time the messages in the old list are
+-- older than those in the new one.
 --
 -- WITH types: wrong_type
 -- WITH moving: move
@@ -9,13 +9,13 @@
 -- KEYS present      list   the new name
 -- KEYS notes        hash   by list that has changed, what has become of it
 -- KEYS counters...  hash   four of each service that fills the list: taken delivered dead dropped
--- ARGV noted        what `notes` says of `former`, as the caller knows it
--- ARGV settled      what it is to say when all are moved
--- ARGV older        1 where the messages of `former` are older than those of `present`, 0 where they are younger
+-- ARGV noted        the note of `former` as the caller knows it
+-- ARGV settled      its note once all are moved
+-- ARGV older        1 if the messages of `former` are older than those of `present`, 0 if they are younger
 -- ARGV most         most messages to move
--- ARGV bytes        no more are moved once they reach this size together
--- Returns how many messages `former` has less, and whether some are left; false where `notes` says otherwise. Run twice:
--- the second run moves those that are left, or finds another note.
+-- ARGV bytes        move no more once they have this many bytes together
+-- Returns how many messages `former` has less, and 1 if some are left, else 0; false if the note is another one. Run
+-- twice: the second run moves those that are left, or finds another note.
 local call = redis.call
 local refused = wrong_type({list = {former, present}, hash = {notes, unpack(counters, 1, #counters)}})
 if refused then return refused end

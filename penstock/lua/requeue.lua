@@ -1,6 +1,6 @@
--- Have messages in flight delivered again to a list by its new name.
+-- Write the new name of a list into the records of messages in flight, so that they are delivered again to it.
 --
--- KEYS records...  hash   of tracked messages; `queue` is where each was delivered
+-- KEYS records...  hash   of tracked messages; `queue` is the list that each was delivered to
 -- ARGV former      the old name
 -- ARGV present     the new name
 -- Returns how many records were changed. Run twice: the second run finds none of those.

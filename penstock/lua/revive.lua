@@ -1,18 +1,18 @@
--- Put messages of dead letters back into the lists they came from, as publishers push them; each letter at most once.
+-- Push messages of dead letters to the lists they came from, as publishers do; each letter at most once.
 --
 -- WITH events: report write_events one_line
 -- WITH types: wrong_type
 -- KEYS dead              list    dead letters (newest at the head)
--- KEYS revived           hash    metric: messages put back
+-- KEYS revived           hash    metric: messages pushed again
 -- KEYS destinations...   list    where messages go
--- ARGV offset            how many letters at the tail are left alone
--- ARGV window            among how many behind them the letters are looked for
+-- ARGV offset            how many letters at the tail to leave alone
+-- ARGV window            how many letters after those to search
 -- ARGV mark              a word that is no letter
 -- ARGV history           most events to keep; 0 for none
 -- ARGV letters...        six words a letter, oldest first: its exact bytes, the message, the place of its destination,
 --                        id (empty: it was never tracked, so there is no event), xid, attempts
--- Returns a number for each letter: 1 its message went back, 0 the letter is not there, -1 its destination is no list.
--- Run twice: the second run finds none of those that went back.
+-- Returns a number for each letter: 1 if its message was pushed, 0 if it was not found, -1 if its destination is no list.
+-- Run twice: the second run finds none of those that were pushed.
 local call = redis.call
 local refused = wrong_type({list = {dead}, hash = {revived, events_written}, stream = {events}, zset = {events_marks}})
 if refused then return refused end

@@ -1,4 +1,4 @@
--- Forget messages that the other server has, and put those that it will never have among the dead letters.
+-- Remove messages that have arrived at the other server, and bury those that it will never get.
 --
 -- FLAGS allow-oom
 -- WITH lease
@@ -6,21 +6,21 @@
 -- WITH letters: push_letter
 -- WITH held: note keep
 -- KEYS pending    list   taken and not settled (oldest at the tail)
--- KEYS state      hash   `source`, who we are to the other server, and `sequence`, the number of the last settled message
--- KEYS letters?   list   dead letters, JSON; needed where there are any
+-- KEYS state      hash   `source`, the source id for the other server, and `sequence`, the number of the last settled message
+-- KEYS letters?   list   dead letters, JSON; needed if there are any
 -- KEYS delivered? hash   metric: messages that reached `out`
 -- KEYS dead?      hash   metric: dead letters that `out` does not get
--- KEYS dropped?   hash   metric: messages that it does not get either, and nobody else
--- KEYS settled?   hash   metric: messages that left the pending list; with `taken`
+-- KEYS dropped?   hash   metric: messages that neither `out` nor the dead letters get
+-- KEYS settled?   hash   metric: messages that left the pending list; given with `taken`
 -- KEYS lease?     hash   owner token expires of the one active replica
 -- ARGV token      the lease's fencing token that the caller holds
--- ARGV who        who the caller takes us for, as `source` says
--- ARGV sequence   the number of the last message that the other server has
+-- ARGV who        the source id as the caller knows it
+-- ARGV sequence   the number of the last message that has arrived
 -- ARGV origin     the list that they came from
 -- ARGV out        the list of the other server
--- ARGV buried...  three a message that did not go: its number, the reason, an error for a dead letter (dropped if empty)
--- Returns how many were settled; false where we are another, or `pending` lacks some of them. Run twice: the second run
--- settles none.
+-- ARGV buried...  three a message that was not sent: its number, the reason, an error for a dead letter (empty: dropped)
+-- Returns how many were settled; false if the source id is another one, or `pending` lacks some of them. Run twice: the
+-- second run settles none.
 local call = redis.call
 local refused = wrong_type({list = {pending, letters}, hash = {state, delivered, dead, dropped, holds, missing, taken,
     settled}})

@@ -4,10 +4,10 @@
 -- WITH moving: move
 -- KEYS source     list   what publishers push to (newest at the head)
 -- KEYS pending    list   what the caller has taken and not settled (oldest at the tail)
--- KEYS takers     zset   who may hold a pending list of this source, by when they took last (microseconds)
+-- KEYS takers     zset   names that may hold a pending list of this source, by their last call (microseconds)
 -- ARGV taker      the caller's name there
 -- ARGV batch      most messages to take
--- ARGV bytes      no more are taken once they reach this size together
+-- ARGV bytes      take no more once they have this many bytes together
 -- Returns the messages, oldest first. Run twice: the second run settles them and takes the next batch.
 redis.call('DEL', pending)
 local time = redis.call('TIME')

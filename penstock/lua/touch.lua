@@ -10,7 +10,7 @@
 -- KEYS xid?        hash    the record of the message's xid, which lives as long
 -- ARGV id          the message's id
 -- ARGV seconds     how long from now, above 0 (s); empty: the policy's messageTimeout
--- ARGV attempt     the attempt that the worker has; empty: whichever is under way
+-- ARGV attempt     the attempt that the worker has; empty: the current one, whatever its number
 -- Returns the deadline (s since the epoch, as text), false if no such message is in flight, or an empty text if a younger
 -- attempt is under way. Run twice: the deadline is `seconds` from the second run, and two are counted.
 local UNTAKEN = 1e12

@@ -1,10 +1,10 @@
--- Add to fields of hashes what the oldest staged rows say, and forget those rows. All or none.
+-- Add to fields of hashes the amounts in the oldest staged rows, and remove those rows. All or none.
 --
 -- WITH types: wrong_type
 -- KEYS staged     list   rows of one task, the first at the tail
 -- KEYS hashes...  hash   one for each of the oldest rows, in their order; one hash may be there several times
 -- ARGV left       how many rows are staged, as the caller knows it
--- ARGV life       how long a hash is kept from now on (s); 0 leaves that as it is
+-- ARGV life       TTL of each hash from now on (s); 0 leaves it as it is
 -- ARGV words...   a row: how many fields, then field and amount in turns; an amount with a point or an e is a float
 -- Returns how many rows are still staged. Run twice: the second run adds nothing.
 local LARGEST, INTEGER = 9.2e18, '^-?%d+$'

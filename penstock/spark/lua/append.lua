@@ -1,12 +1,12 @@
--- Append the oldest staged rows to a stream, and forget them: each is in one of the two, and in one only.
+-- Append the oldest staged rows to a stream, and remove them: each is in one of the two, and in one only.
 --
 -- WITH types: wrong_type
 -- KEYS out     stream  gets an entry a row
 -- KEYS staged  list    rows of one task, the first at the tail; a row is fields and values in turns, each with its length
 --                      before it (4 bytes, the lowest first)
 -- ARGV batch   most rows to append
--- ARGV bytes   no more are appended once they reach this size together
--- ARGV keep    about as many entries as are kept; 0 for all
+-- ARGV bytes   append no more once they have this many bytes together
+-- ARGV keep    about how many entries to keep; 0 for all
 -- Returns how many rows are still staged. Run twice: the second run appends the next rows.
 local call = redis.call
 local refused = wrong_type({stream = {out}})

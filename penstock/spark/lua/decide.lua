@@ -1,12 +1,12 @@
--- Decide that what the tasks of one batch have staged shall be applied: no other rows of that batch ever are.
+-- Decide to apply the rows that the tasks of one batch have staged: no other rows of that batch are ever applied.
 --
 -- WITH types: wrong_type
 -- KEYS ledger    hash   `batch`, the number of the last batch, and `staged`, the lists that its tasks staged, a line each
 -- KEYS parts...  list   the rows of one task, the first at the tail
 -- ARGV batch     the number of the batch
--- ARGV life      how long the ledger is kept (s); 0 for ever
+-- ARGV life      TTL of the ledger (s); 0 for none
 -- ARGV counts... how many rows each part has
--- Returns 1; or 0 where other rows of this batch, or a later one, were decided on: then these are deleted. Run twice: 1
+-- Returns 1; or 0 if other rows of this batch, or a later one, were decided on: then these are deleted. Run twice: 1
 -- again.
 local call = redis.call
 local refused = wrong_type({hash = {ledger}})

@@ -3,8 +3,8 @@
 -- WITH types: wrong_type
 -- KEYS state        hash   `taken`, the number of the newest segment, and `done`, that of the newest one that is finished
 -- KEYS segments...  list   the messages of a micro-batch
--- ARGV number       that of the newest of them
--- Returns how many were there. Run twice: the second run finds none.
+-- ARGV number       the number of the newest of them
+-- Returns how many existed. Run twice: the second run finds none.
 local call = redis.call
 local refused = wrong_type({hash = {state}})
 if refused then return refused end

@@ -1,4 +1,4 @@
--- Fix a micro-batch: move the oldest messages of a list to a segment, unless that is there already.
+-- Fix a micro-batch: move the oldest messages of a list to a segment, unless the segment exists.
 --
 -- WITH types: wrong_type
 -- WITH moving: move
@@ -7,9 +7,9 @@
 -- KEYS state    hash   `taken`, the number of the newest segment, and `done`, that of the newest one that is finished
 -- ARGV number   the number of the segment
 -- ARGV batch    most messages to move; empty for all
--- ARGV bytes    no more are moved once they reach this size together; empty for no limit
--- Returns how many messages are in the segment, and how many of them were moved by this run: 0 and 0 where none wait;
--- false where it was taken, and is gone. Run twice: the second run moves none.
+-- ARGV bytes    move no more once they have this many bytes together; empty for no limit
+-- Returns how many messages are in the segment, and how many of them this run moved: 0 and 0 if none wait; false if the
+-- segment was taken before, and is gone. Run twice: the second run moves none.
 local call = redis.call
 local refused = wrong_type({list = {source, segment}, hash = {state}})
 if refused then return refused end

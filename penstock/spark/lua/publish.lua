@@ -1,15 +1,15 @@
--- Append to a list what the tasks of one batch have staged for it, the rows of the first task first. All or none.
+-- Append to a list the rows that the tasks of one batch have staged for it, those of the first task first. All or none.
 --
 -- WITH types: wrong_type
 -- KEYS out       list   gets the rows, the first nearest to the tail
--- KEYS ledger    hash   by writer: the number of its last batch that is here
+-- KEYS ledger    hash   by writer: the number of its last batch in `out`
 -- KEYS parts...  list   the rows of one task, the first at the tail
 -- ARGV writer    the id of the query, or of the job
 -- ARGV batch     the number of the batch
--- ARGV replace   1 where the rows take the place of those in `out`, else 0
--- ARGV life      how long the ledger is kept (s); 0 for ever
+-- ARGV replace   1 if the rows replace those in `out`, else 0
+-- ARGV life      TTL of the ledger (s); 0 for none
 -- ARGV counts... how many rows each part has
--- Returns 1, or 0 where this batch or a later one of the writer is here already: then what is staged is deleted. Run
+-- Returns 1, or 0 if this batch or a later one of the writer is in `out` already: then the staged rows are deleted. Run
 -- twice: the second run adds nothing.
 local PIECE = 256
 local call = redis.call

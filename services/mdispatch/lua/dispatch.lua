@@ -16,9 +16,9 @@
 -- KEYS deadlines   zset    ids in flight by deadline (s since the epoch)
 -- KEYS pushed      hash    the number of the last message that was pushed to a list, by the list's name
 -- KEYS looks       hash    up to which number a list had been taken, and when: `number:seconds`, the oldest first, by name
--- KEYS delayed     zset    ids to be delivered later, by when
--- KEYS letters?    list    dead letters, JSON; left out where no request is to be rejected
--- KEYS deaths?     hash    how often an instance died with a message in hand, by the SHA-1 of the message; left out where
+-- KEYS delayed     zset    ids to deliver later, by the time of delivery
+-- KEYS letters?    list    dead letters, JSON; left out if no request is to be rejected
+-- KEYS deaths?     hash    how often an instance died with a message in hand, by the SHA-1 of the message; left out if
 --                          none did with these
 -- KEYS delivered   hash    metric: requests pushed to `out`
 -- KEYS registered  hash    metric: requests tracked
@@ -27,27 +27,26 @@
 -- KEYS lease?      hash    owner token expires of the one active replica
 -- KEYS subjects... hash    two a request: its record, and that of its xid
 -- ARGV token       the lease's fencing token that the caller holds
--- ARGV held        how many messages `pending` holds as the caller knows it; nothing is done where it holds others
+-- ARGV held        how many messages `pending` holds as far as the caller knows; if it holds others, nothing is done
 -- ARGV batch       most messages to take
--- ARGV bytes       no more are taken once they reach this size together
--- ARGV spare       1 where the caller has an id in reserve
+-- ARGV bytes       take no more once they have this many bytes together
+-- ARGV spare       1 if the caller has an id in reserve
 -- ARGV service     the caller's id
--- ARGV every       how often monitors look which messages have been taken (s), while it is not known of all
+-- ARGV every       how often monitors check which messages have been taken (s), while it is not known of all
 -- ARGV timeout     how long a worker has (s)
 -- ARGV expire      how long a record lives (s)
 -- ARGV capacity    most messages to track; a delayed one is tracked in any case
 -- ARGV history     most events to keep; 0 for none
--- ARGV payloads    1 where the events `registered` carry the requests, too
--- ARGV due         channel that is told when something falls due before all else
+-- ARGV payloads    1 if the events `registered` carry the requests, too
+-- ARGV due         channel to publish on when something falls due before all else
 -- ARGV survived    SHA-1 of the message that an instance died with, which is now out of hand; empty without `deaths`
 -- ARGV first       the id of the oldest; the others follow
 -- ARGV prefix      how many bytes of the name of an xid's record come before the xid
 -- ARGV requests... one a request, or one for all: the type of its xid (`number`, `meta`, `sha1`), or JSON with `type`
 --                  and `replyTo` (the list for its answer), `when` (to deliver it: s since the epoch, or `+` s from now),
 --                  `reject` (a reason for a dead letter) and `error`
--- Returns false where `pending` holds others; the first of the ids that are given to what was taken (or kept in
--- reserve), and what was taken. Run twice: nothing is done, since `pending` holds
--- others.
+-- Returns false if `pending` holds others; the first of the ids given to the messages taken (or kept in reserve), and the
+-- messages. Run twice: nothing is done, since `pending` holds others.
 local call, pcall = redis.call, redis.pcall
 local count = #subjects / 2
 local here = length('LLEN', pending)

@@ -1,7 +1,7 @@
--- Start the clocks of messages that workers have taken from a list; leave those that still lie in it without a deadline.
+-- Start the clocks of messages that workers have taken from a list; leave those that still wait in it without a deadline.
 --
--- The list is taken from in the order in which it is pushed to, so the message with number n lies in it while n is above
--- the number of the last one that was pushed, less the length of the list.
+-- Workers take messages in the order in which they were pushed, so the message with number n waits in the list while n is
+-- above the number of the last one that was pushed, less the length of the list.
 --
 -- WITH types: wrong_type
 -- KEYS deadlines   zset   ids in flight by deadline (s since the epoch); those that wait untaken by UNTAKEN + their number
@@ -12,9 +12,9 @@
 -- KEYS subjects... hash   two a message: its record, and that of its xid; first those without a deadline, by number
 -- ARGV timespan    how long a worker has (s)
 -- ARGV expire      how long a record lives (s)
--- ARGV every       how often the caller looks (s)
+-- ARGV every       how often the caller runs this (s)
 -- ARGV ids...      the ids of the messages
--- Returns 1 if the caller had better look again at once, else 0; then the places of messages that are due though their
+-- Returns 1 if the caller had better run it again at once, else 0; then the places of messages that are due though their
 -- clock has run for `timespan`. Run twice: the same again.
 local UNTAKEN, NEAR = 1e12, 1000
 local call, pcall = redis.call, redis.pcall

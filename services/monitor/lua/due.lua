@@ -1,8 +1,8 @@
--- What is due, what waits untaken, and when to look again.
+-- Read which messages are due, which wait untaken, and when to read again.
 --
 -- WITH types: wrong_type
 -- KEYS deadlines   zset   ids in flight by deadline (s since the epoch); those that wait untaken by UNTAKEN + their number
--- KEYS delayed     zset   ids to be delivered later, by when
+-- KEYS delayed     zset   ids to deliver later, by the time of delivery
 -- KEYS queue       list   what workers take from, at the tail
 -- KEYS pushed      hash   the number of the last message that was pushed to a list, by the list's name
 -- KEYS looks       hash   up to which number a list had been taken, and when: `number:seconds`, the oldest first, by name
@@ -10,8 +10,8 @@
 -- ARGV oldest      most ids to return of those that wait untaken and are not known to have been taken
 -- Returns how long until something falls due (s, as text; 0 if there is more than was returned, empty if nothing is to
 -- come); of those without a deadline the ids that have been taken, and the oldest others; the ids past their deadline and
--- the ids to deliver, longest due first; the time; and 1 if it is not known of all in flight that they have been taken, so
--- that the list is to be looked at again, else 0. Run twice: the same again.
+-- the ids to deliver, longest due first; the time; and 1 unless it is known of all in flight that they have been taken, so
+-- that the list is to be read again, else 0. Run twice: the same again.
 local UNTAKEN = 1e12
 local call = redis.call
 

@@ -1,4 +1,4 @@
--- End lists for answers whose time is over, and count what became of the answers in them.
+-- End lists for answers whose time is over, and count the outcomes of the answers in them.
 --
 -- WITH types: wrong_type
 -- WITH tallies: tally write_tallies

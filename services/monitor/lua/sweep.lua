@@ -1,4 +1,4 @@
--- Do what is due with messages: deliver what was delayed; of those past their deadline try again, or bury.
+-- Act on messages that are due: deliver those that were delayed; of those past their deadline retry or bury each.
 --
 -- WITH types: wrong_type
 -- WITH chain: link unlink
@@ -8,28 +8,28 @@
 -- WITH events: report write_events
 -- WITH answers: send publish_first
 -- KEYS deadlines   zset    ids in flight by deadline (s since the epoch)
--- KEYS delayed     zset    ids to be delivered later, by when
+-- KEYS delayed     zset    ids to deliver later, by the time of delivery
 -- KEYS out         list    what workers take from, at the tail
 -- KEYS pushed      hash    the number of the last message that was pushed to a list, by the list's name
 -- KEYS ids         list    ids in flight, newest at the head
 -- KEYS letters     list    dead letters, JSON
 -- KEYS delivered   hash    metric: messages pushed to a list for the first time
--- KEYS timeout     hash    metric: time from delivery to here, of attempts that nobody finished in time
+-- KEYS timeout     hash    metric: time from delivery to the time-out, of attempts that nobody finished in time
 -- KEYS retry       hash    metric: messages delivered again
 -- KEYS dead        hash    metric: dead letters, by reason
 -- KEYS expired     hash    metric: messages whose record was gone when they were due
 -- KEYS subjects... hash    four a message: its record, that of its xid, its queue, the list for an answer (or its record)
 -- ARGV timespan    how long a worker has (s)
 -- ARGV expire      how long a record lives (s)
--- ARGV life        how long a list for answers lives after the last one (s), if an answer has made it
+-- ARGV life        how long a list for answers lives after the last one (s), if an answer has created it
 -- ARGV history     most events to keep; 0 for none
--- ARGV lasting     the lists for answers that the settings name, which are never given a TTL: JSON, an array
+-- ARGV lasting     the lists for answers that the settings name, which never get a TTL: JSON, an array
 -- ARGV origin      the list that clients push to, for dead letters
--- ARGV due         channel that is told when something falls due before all else
+-- ARGV due         channel to publish on when something falls due before all else
 -- ARGV messages... four a message: id; the attempt as its record had it; `deliver`, `retry`, `timeout` or `failed` (both
 --                  bury, with that reason), `queueTimeout` (bury what nobody has taken, and remove it from the list),
 --                  `expired`; back-off (s)
--- Returns how many were acted on; what is not due any more, or in another attempt, is left. Run twice: nothing is due.
+-- Returns how many were acted on; one that is not due any more, or in another attempt, is left. Run twice: nothing is due.
 local call, pcall = redis.call, redis.pcall
 local time = call('TIME')
 local now, stamp = time[1] + time[2] / 1e6, string.format('%d.%06d', time[1], time[2])

@@ -1,4 +1,5 @@
--- Move the oldest messages to every subscriber list: first what is pending, then what waits behind it. All or none.
+-- Move the oldest messages to every subscriber list: first those in `pending`, then those that wait in `source`. All or
+-- none.
 --
 -- WITH lease
 -- WITH types: length problem

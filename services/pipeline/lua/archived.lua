@@ -1,13 +1,13 @@
 -- Count a micro-batch that is in the archive, once.
 --
--- KEYS metric     hash  metric: `count malformed late batches`, of all; `query batch`, the last that was counted; `at rate`
+-- KEYS metric     hash  metric: `count malformed late batches`, of all; `query batch`, the last one counted; `at rate`
 -- ARGV query      the id of the query, as its checkpoint has it
 -- ARGV batch      the number of the micro-batch
 -- ARGV events     how many events were in it
--- ARGV malformed  how many entries of it were none
+-- ARGV malformed  how many entries of it were no events
 -- ARGV late       how many events belong to a window that was over
 -- ARGV seconds    how long it took (s)
--- Returns 1, or 0 where it has been counted. Run twice: the second run counts nothing.
+-- Returns 1, or 0 if it has been counted before. Run twice: the second run counts nothing.
 local call = redis.call
 local known = call('HMGET', metric, 'query', 'batch')
 if known[1] == query and tonumber(known[2]) >= tonumber(batch) then return 0 end

@@ -1,15 +1,15 @@
--- Add what a micro-batch says of one window of time to its hash, once.
+-- Add the figures of a micro-batch for one window of time to the window's hash, once.
 --
--- KEYS window  hash  `query batch`, the last that was added; of all events `count attempts timeouts dead`; of each kind of
---                    event in each queue, `<event>:<queue>:<name>`, `count attempts` and where they took a time `sum max
+-- KEYS window  hash  `query batch`, the last one added; of all events `count attempts timeouts dead`; of each kind of
+--                    event in each queue, `<event>:<queue>:<name>`, `count attempts` and if they took a time `sum max
 --                    p50 p95 p99` (s) `histo0 ... histo100 buckets`
 -- ARGV query   the id of the query, as its checkpoint has it
 -- ARGV batch   the number of the micro-batch
 -- ARGV gone    when the hash expires (s since the epoch)
 -- ARGV base    bucket k counts times up to base^k s
--- ARGV least   the bucket of what is taken for 0
+-- ARGV least   the bucket of times that count as 0
 -- ARGV rows    JSON: objects with `name` (`<event>:<queue>`) `count attempts timeouts dead timed micros max histogram buckets`
--- Returns 1, or 0 where the batch was added before. Run twice: the second run adds nothing.
+-- Returns 1, or 0 if the batch was added before. Run twice: the second run adds nothing.
 local call, number = redis.call, tonumber
 local known = call('HMGET', window, 'query', 'batch')
 if known[1] == query and number(known[2]) >= number(batch) then return 0 end

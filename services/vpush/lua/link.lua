@@ -1,20 +1,20 @@
--- Put on record how the link is, and what has crossed it since the last time.
+-- Record the state of the link, and what has crossed it since the last call.
 --
 -- FLAGS allow-oom
--- KEYS link     hash   state since reason rtt waiting oldest at; `known` messages of `source` were there at `since_known`
+-- KEYS link     hash   state since reason rtt waiting oldest at; `known` messages of `source` existed at `since_known`
 -- KEYS batches  hash   metric: batches that arrived, their bytes and round trips
--- KEYS state    hash   `source`, who we are to the other server, and `sequence`, the number of the last settled message
+-- KEYS state    hash   `source`, the source id for the other server, and `sequence`, the number of the last settled message
 -- KEYS pending  list   taken and not settled
 -- KEYS source   list   what publishers push to
 -- KEYS lease    hash   owner token expires of the one active replica
--- ARGV token    the lease's fencing token that the caller holds; nothing is written where another one does
+-- ARGV token    the lease's fencing token that the caller holds; if another instance holds it, nothing is written
 -- ARGV now      `up` or `down`
 -- ARGV reason   why it is down, or empty
 -- ARGV count    batches that arrived
--- ARGV bytes    of them together
--- ARGV sum      of their round trips (s)
+-- ARGV bytes    bytes of them together
+-- ARGV sum      sum of their round trips (s)
 -- ARGV most     the longest of them (s)
--- ARGV last     the last of them (s), empty where there was none
+-- ARGV last     the last of them (s), empty if none arrived
 -- Returns how many messages wait. Run twice: the batches are counted twice.
 local call, pcall = redis.call, redis.pcall
 if call('HGET', lease, 'token') ~= token then return 0 end

@@ -1,5 +1,5 @@
--- Raise the lease's fencing token past one that was seen elsewhere: that of the run before, whose last batches may still
--- be on their way, or one of a time that this server has lost.
+-- Raise the lease's fencing token above one that was seen elsewhere: that of the run before, whose last batches may still
+-- be in transit, or one of a time that this server has lost.
 --
 -- FLAGS allow-oom
 -- WITH lease
