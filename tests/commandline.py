@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import signal
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -14,6 +15,7 @@ from typing import Any
 from typer.testing import CliRunner
 
 from penstock.cli import app
+from penstock.testing.watchdog import Watchdog
 
 ROOT = Path(__file__).parent.parent
 
@@ -68,10 +70,12 @@ async def running(
         env=environment,
         start_new_session=True,
     )
+    watchdog = Watchdog(process.pid, signal.SIGTERM)
     try:
         yield process
     finally:
         await _end(process)
+        watchdog.release()
 
 
 async def ended(process: Process, seconds: float = PATIENCE) -> tuple[int, str]:

@@ -11,6 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+from penstock.testing.watchdog import Watchdog
+
 ROOT = Path(__file__).parent.parent
 ROUNDS: Final = int(os.environ.get("PENSTOCK_ROUNDS", "20"))
 """How often a test that leaves a moment to chance tries it."""
@@ -33,6 +35,7 @@ class Service:
             f"{name.upper()}_{setting.upper().strip('_')}": _as_text(value) for setting, value in settings.items()
         }
         self.process: subprocess.Popen[bytes] | None = None
+        self._watchdog: Watchdog
 
     def start(self) -> Self:
         environment = {**os.environ, "PYTHONPATH": str(ROOT), **self._environment}
@@ -40,6 +43,7 @@ class Service:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", self.module], cwd=ROOT, env=environment, stderr=log, stdout=log
             )
+        self._watchdog = Watchdog(self.process.pid)
         return self
 
     @property
@@ -54,7 +58,9 @@ class Service:
     def wait(self, timeout: float = 60) -> int:
         """Its exit status."""
         assert self.process is not None
-        return self.process.wait(timeout)
+        status = self.process.wait(timeout)
+        self._watchdog.release()
+        return status
 
     def stop(self, timeout: float = 60) -> int:
         """SIGTERM, and the exit status."""
@@ -72,8 +78,10 @@ class Service:
         return self.start()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        if self.process is not None and self.process.poll() is None:
-            self.kill()
+        if self.process is not None:
+            if self.process.poll() is None:
+                self.signal(signal.SIGKILL)
+            self.wait()
         if error is not None:
             print(self.said()[-4000:])
 

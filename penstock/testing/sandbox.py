@@ -24,6 +24,7 @@ from penstock.keys import Keys
 from penstock.secrets import without_files
 from penstock.testing.forkserver import keeper, order
 from penstock.testing.server import EmbeddedServer
+from penstock.testing.watchdog import Watchdog
 
 Route = Callable[[str, int], Awaitable[str]]
 """Given the name of a process and the port of an embedded server, the host and port that it is to connect to."""
@@ -93,8 +94,14 @@ class ServiceProcess:
                 env=self._environ,
                 start_new_session=True,
             )
-        self.pid = process.pid
-        return asyncio.create_task(self._watch(process.wait()))
+        self.pid, watchdog = process.pid, Watchdog(process.pid)
+
+        async def ended() -> int:
+            status = await process.wait()
+            watchdog.release()
+            return status
+
+        return asyncio.create_task(self._watch(ended()))
 
     async def _watch(self, end: Coroutine[None, None, int]) -> int:
         status = await end

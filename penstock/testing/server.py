@@ -15,6 +15,7 @@ from random import SystemRandom
 from typing import Self
 
 from penstock.errors import PenstockError
+from penstock.testing.watchdog import Watchdog
 
 Words = str | tuple[str, ...]
 """The value of an option of the server: one word, or several."""
@@ -42,6 +43,7 @@ class EmbeddedServer:
         defaults: dict[str, Words] = {"save": "", "loglevel": "warning", "maxmemory_policy": "noeviction"}
         self._options = defaults | persistence | options
         self._process: subprocess.Popen[bytes] | None = None
+        self._watchdog: Watchdog
         self._changing = threading.RLock()
 
     def start(self) -> Self:
@@ -60,6 +62,7 @@ class EmbeddedServer:
             self._process = subprocess.Popen(  # in a session of its own: a terminal's ctrl-C must not end it first
                 [binary(), *words], stdout=output, stderr=output, cwd=self.directory, start_new_session=True
             )
+        self._watchdog = Watchdog(self._process.pid)
         until = time.monotonic() + 10
         while not self._answers():
             if self._process.poll() is not None or time.monotonic() > until:
@@ -91,6 +94,7 @@ class EmbeddedServer:
             if self._process is not None:
                 (self._process.terminate if terminate else self._process.kill)()
                 self._process.wait(timeout=30)
+                self._watchdog.release()
                 self._process = None
 
     def _answers(self) -> bool:

@@ -80,8 +80,8 @@ async def test_what_passes_is_told_for_people_for_programs_and_for_continuous_in
     ("words", "many", "order"),
     [
         *product((["test"], ["chaos"]), (1, 2, 4), (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)),
-        (["chaos", "--stages", "3"], 12, signal.SIGTERM),
-        (["test", "--jobs", "2"], 8, signal.SIGINT),
+        (["chaos", "--stages", "3"], 15, signal.SIGTERM),
+        (["test", "--jobs", "2"], 10, signal.SIGINT),
     ],
 )
 async def test_an_order_to_end_leaves_nothing_running(
@@ -96,7 +96,7 @@ async def test_an_order_to_end_leaves_nothing_running(
 
         async def so_many() -> bool:
             children[:] = psutil.Process(process.pid).children(recursive=True)
-            return len(children) >= many  # of each sandbox: the server, the fork server, a keeper and its service
+            return len(children) >= many  # a sandbox has a server and its watchdog, a fork server, a keeper, a service
 
         children = list[psutil.Process]()
         await until(so_many)

@@ -13,6 +13,7 @@ from redis.exceptions import AuthenticationError, ConnectionError
 
 from penstock.connection import connect, mask_password
 from penstock.testing.server import EmbeddedServer, binary, free_port
+from penstock.testing.watchdog import Watchdog
 from tests.commandline import until
 from tests.harness import Service
 from tests.process.tls import certificate, encrypted, needs_openssl
@@ -36,11 +37,13 @@ def sentinel(
         + "".join(f"sentinel {name} mine {value}\n" for name, value in options.items())
     )
     process = subprocess.Popen([binary(), configuration, "--sentinel"], stdout=subprocess.DEVNULL)
+    watchdog = Watchdog(process.pid)
     try:
         yield port
     finally:
         process.terminate()
         process.wait(10)
+        watchdog.release()
 
 
 @asynccontextmanager

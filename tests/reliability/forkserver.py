@@ -31,7 +31,9 @@ class ForkServer:
     def __enter__(self) -> Self:
         words = [sys.executable, "-m", "penstock.testing.forkserver", *self._modules]
         with self._its_control:
-            self._process = subprocess.Popen(words, cwd=ROOT, stdin=self._its_control.fileno())
+            self._process = subprocess.Popen(  # in a session of its own: a signal for all of ours must not end keepers
+                words, cwd=ROOT, stdin=self._its_control.fileno(), start_new_session=True
+            )
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -1,0 +1,23 @@
+"""A watchdog, which ends a process as soon as the one that started it is gone."""
+
+import signal
+import subprocess
+
+
+class Watchdog:
+    """Send ``number`` to process ``pid`` and to its process group if this process ends before ``release`` is called.
+
+    A shell waits at a pipe whose other end only this process has. The kernel closes that end after SIGKILL, too.
+    """
+
+    def __init__(self, pid: int, number: signal.Signals = signal.SIGKILL) -> None:
+        name = number.name.removeprefix("SIG")
+        words = ["/bin/sh", "-c", f"read -r _ || kill -s {name} -- -{pid} {pid}"]
+        self._shell = subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+        )
+
+    def release(self) -> None:
+        """Let the process be: call this once it has ended, before another gets its id."""
+        if self._shell.returncode is None:
+            self._shell.communicate(b"\n")

@@ -1,0 +1,84 @@
+"""What a killed process leaves behind ends by itself: servers, fork servers, and the processes of a sandbox."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.commandline import running, until
+from tests.harness import ROOT
+from tests.spec_cases import written
+
+STARTS_ALL = """
+import sys, time
+from pathlib import Path
+from penstock.testing.server import EmbeddedServer
+from tests.reliability.forkserver import ForkServer, Replica
+with EmbeddedServer() as server, ForkServer() as fork_server:
+    server.restart()
+    given = {"redis": server.url, "in_": "in", "pending": "pending", "out": '["out"]'}
+    with Replica(fork_server, "mpush", Path(sys.argv[1]), **given):
+        print("started", flush=True)
+        time.sleep(600)
+"""
+NEVER_ENDS = "tests: [{name: a, push: {in: [a]}, expect: {out: [b]}, within: 600}]"
+
+
+def assert_ended(processes: list[psutil.Process]) -> None:
+    _, alive = psutil.wait_procs(processes, timeout=5)
+    assert [each.cmdline() for each in alive if each.status() != psutil.STATUS_ZOMBIE] == []
+
+
+@pytest.mark.parametrize(
+    ("end", "number"),
+    [(os.kill, signal.SIGKILL), (os.kill, signal.SIGTERM), (os.killpg, signal.SIGKILL), (os.killpg, signal.SIGTERM)],
+)
+def test_a_server_and_a_fork_server_end_with_the_process_that_started_them(
+    tmp_path: Path, end: Callable[[int, int], None], number: int
+) -> None:
+    words = [sys.executable, "-c", STARTS_ALL, str(tmp_path / "log")]
+    with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, start_new_session=True) as process:
+        assert process.stdout
+        assert process.stdout.readline() == b"started\n"
+        children = psutil.Process(process.pid).children(recursive=True)
+        assert len(children) >= 4, "a server, a fork server, a keeper and its service"
+        end(process.pid, number)
+    assert_ended(children)
+
+
+@pytest.mark.parametrize("program", [(), ("late",)], ids=["service", "program"])
+async def test_nothing_of_a_sandbox_outlives_a_killed_command(tmp_path: Path, program: tuple[str, ...]) -> None:
+    async with running("test", written(tmp_path, NEVER_ENDS, *program), redis=None) as process:
+        children = list[psutil.Process]()
+
+        async def started() -> bool:
+            children[:] = psutil.Process(process.pid).children(recursive=True)
+            return any(each.name().startswith("python") for each in children) and len(children) >= 3
+
+        await until(started)
+        process.kill()
+        await process.wait()
+    assert_ended(children)
+
+
+async def test_the_server_of_up_ends_with_it(tmp_path: Path) -> None:
+    (tmp_path / "Procfile").write_text("waits: sleep 600\n")
+    async with running("up", tmp_path, redis=None) as process:
+
+        async def started() -> bool:
+            children[:] = psutil.Process(process.pid).children(recursive=True)
+            return any("sleep" in each.name() for each in children)
+
+        children = list[psutil.Process]()
+        await until(started)
+        process.kill()
+        await process.wait()
+    for each in children:
+        if "sleep" in each.name():
+            each.kill()
+    assert_ended(children)
