@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
     from penstock.keys import Keys
-    from penstock.spark.outcomes import Comparison, Shadow
+    from penstock.spark.outcomes import Comparison, EventRecorder
     from penstock.spark.replay import Archived
     from penstock.tracking.policy import Policy
 
@@ -109,7 +109,7 @@ async def run_replay(
 ) -> int:
     """The exit status."""
     from penstock.keys import Keys
-    from penstock.spark.outcomes import Shadow
+    from penstock.spark.outcomes import EventRecorder
 
     keys = Keys(request.into)
     async with connected(url) as redis:
@@ -122,17 +122,17 @@ async def run_replay(
                     rows = await asyncio.to_thread(_registered_events, spark, request)
                     there = await asyncio.to_thread(_choose_namespace, rows, request)
             await _require_apart(redis, there.namespace, keys, policy)
-            shadow = Shadow(redis, keys)
-            await shadow.begin()
-            numbers = await _push(redis, rows, there, request, policy, shadow)
+            recorder = EventRecorder(redis, keys)
+            await recorder.begin()
+            numbers = await _push(redis, rows, there, request, policy, recorder)
             numbers["unfinished"], comparison = 0, None
             if request.compare:
-                numbers["unfinished"] = await shadow.ended(numbers["messages"], policy)
-                while await shadow.read():
+                numbers["unfinished"] = await recorder.wait_until_ended(numbers["messages"], policy)
+                while await recorder.read_page():
                     pass
                 for reading in retry_reads():
                     with reading:
-                        comparison = await asyncio.to_thread(_compared, spark, request, there.namespace, shadow)
+                        comparison = await asyncio.to_thread(_compared, spark, request, there.namespace, recorder)
     _print(request, there, policy, numbers, comparison, as_json)
     return int(comparison is not None and comparison.differ > 0)
 
@@ -198,7 +198,12 @@ def _choose_namespace(rows: "DataFrame", request: ReplayRequest) -> "Archived":
 
 
 async def _push(
-    redis: "Redis", rows: "DataFrame", there: "Archived", request: ReplayRequest, policy: "Policy", shadow: "Shadow"
+    redis: "Redis",
+    rows: "DataFrame",
+    there: "Archived",
+    request: ReplayRequest,
+    policy: "Policy",
+    recorder: "EventRecorder",
 ) -> dict[str, Any]:
     """What was done, in numbers."""
     from penstock.spark.replay import Pace, Pushed, messages, push
@@ -206,7 +211,7 @@ async def _push(
     pace, pushed, begun = Pace(request.speed), Pushed(), time.monotonic()
     try:
         with progress(f"to {shown(policy.source)}", there.kept) as advance:
-            async with _following(shadow) if request.compare else nullcontext():
+            async with _following(recorder) if request.compare else nullcontext():
                 await push(redis, policy.source, messages(rows, there), pace, pushed, advance)
     except BaseException as error:
         why = "interrupted" if isinstance(error, asyncio.CancelledError) else "then it failed"
@@ -216,10 +221,10 @@ async def _push(
 
 
 @asynccontextmanager
-async def _following(shadow: "Shadow") -> AsyncIterator[None]:
+async def _following(recorder: "EventRecorder") -> AsyncIterator[None]:
     """Have its events read meanwhile; what comes in the way of that is raised at the end."""
     over = asyncio.Event()
-    following = asyncio.create_task(shadow.follow(over))
+    following = asyncio.create_task(recorder.follow(over))
     try:
         yield
     finally:
@@ -228,17 +233,18 @@ async def _following(shadow: "Shadow") -> AsyncIterator[None]:
     following.result()
 
 
-def _compared(spark: "SparkSession", request: ReplayRequest, origin: str, shadow: "Shadow") -> "Comparison":
+def _compared(spark: "SparkSession", request: ReplayRequest, origin: str, recorder: "EventRecorder") -> "Comparison":
     from pyspark.sql import functions as F
 
     from penstock.spark.archive import events
-    from penstock.spark.outcomes import compare, fates, replayed_as
+    from penstock.spark.outcomes import compare, outcomes_by_key, replayed_as
 
     rows = events(spark, request.archive, since=request.since, namespaces=[origin])
     pushed = F.col("message").isNotNull()
     if request.until:
         pushed &= F.col("at") < F.lit(request.until)
-    return compare(fates(rows, F.when(pushed, replayed_as())), fates(shadow.events(spark), F.col("xid")))
+    before = outcomes_by_key(rows, F.when(pushed, replayed_as()))
+    return compare(before, outcomes_by_key(recorder.events(spark), F.col("xid")))
 
 
 def _print(

@@ -1,7 +1,7 @@
-"""What an archive says of every message, and whether its events are all there: expressions of Spark, no Python in them.
+"""Completeness checks of archived events, as Spark expressions without Python functions.
 
-Events of a namespace are numbered from 1, and counters move in the transaction that tells of them. So the events up to
-the number that was the last one at some instant are just what was counted at that instant, however busy the system is.
+Events of a namespace are numbered from 1, and counters change in the transaction that appends the events. So the events
+up to the number that was the last one at some instant match the counters of that instant, however busy the system is.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,60 +13,64 @@ from penstock.tracking.events import END_EVENTS
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-BUCKET: Final = 32_768
-"""Numbers in one of Spark's bitmaps."""
-MOST: Final = 1_000_000
-"""Rows that are brought here at most."""
+BITMAP_SIZE: Final = 32_768
+"""Numbers in one bucket, which is one of Spark's bitmaps."""
+MAX_ROWS: Final = 1_000_000
+"""Most rows that a function here collects."""
 
 
 @dataclass
 class Numbers:
-    """Which events of a namespace there are, of those that there must be."""
+    """Numbers of the archived events of a namespace, compared with the number that Redis counts."""
 
     wanted: int
+    """Number of the last event in Redis."""
     last: int = 0
+    """Number of the last archived event."""
     rows: int = 0
-    different: int = 0
+    distinct: int = 0
+    """Distinct numbers in ``rows``."""
     at: float = 0
-    """When the last one was told (s since the epoch)."""
+    """Time of the last archived event (s since the epoch)."""
     buckets: dict[int, tuple[int, int, int]] = field(default_factory=dict)
-    """Of each bucket the rows, how many different numbers they have, and the highest of these."""
+    """By bucket: rows, distinct numbers, highest number."""
 
     @property
     def behind(self) -> int:
-        """Events that are to come: those after the last one."""
+        """Number of events after the last archived one, which are still to come."""
         return self.wanted - self.last
 
     @property
     def lost(self) -> int:
-        """Events that will not come: those before the last one that are not there."""
-        return self.last - self.different
+        """Number of events missing before the last archived one, which will not come."""
+        return self.last - self.distinct
 
     @property
-    def twice(self) -> int:
-        """Rows too many."""
-        return self.rows - self.different
+    def surplus(self) -> int:
+        """Number of rows whose number another row has, too."""
+        return self.rows - self.distinct
 
     @property
     def faulty(self) -> list[int]:
-        """Buckets in which a number is missing, or not alone."""
+        """Buckets in which a number is missing or occurs twice."""
         return [
             bucket
-            for bucket, (rows, different, _) in self.buckets.items()
-            if rows != different or different != min(self.last - (bucket - 1) * BUCKET, BUCKET)
+            for bucket, (rows, distinct, _) in self.buckets.items()
+            if rows != distinct or distinct != min(self.last - (bucket - 1) * BITMAP_SIZE, BITMAP_SIZE)
         ]
 
 
 @dataclass(frozen=True)
-class Run:
-    """Events that follow each other, each of them in several rows."""
+class DuplicateRun:
+    """Consecutive numbers, each of which has several rows."""
 
     namespace: str
     first: int
     last: int
     rows: int
+    """Rows of each number."""
     entries: int
-    """How many different events have that number."""
+    """Different events with each number."""
     batches: tuple[str, ...]
 
     @property
@@ -75,7 +79,7 @@ class Run:
 
 
 def upto(events: "DataFrame", last: Mapping[str, int]) -> "DataFrame":
-    """The events of the namespaces in ``last`` that have a number up to that which it says."""
+    """Return the events of the namespaces in ``last`` whose number is at most the value there."""
     from pyspark.sql import functions as F
 
     pairs = [F.lit(word) for pair in last.items() for word in pair]
@@ -83,52 +87,52 @@ def upto(events: "DataFrame", last: Mapping[str, int]) -> "DataFrame":
 
 
 def numbers(rows: "DataFrame", last: Mapping[str, int]) -> dict[str, Numbers]:
-    """Of ``upto(events, last)``."""
+    """Summarize ``rows``, which are ``upto(events, last)``, by namespace."""
     from pyspark.sql import functions as F
 
     number = F.col("number")
     bits = F.bitmap_construct_agg(F.bitmap_bit_position(number))
     found = {namespace: Numbers(wanted) for namespace, wanted in last.items()}
-    for namespace, bucket, count, different, highest, at in (
+    for namespace, bucket, count, distinct, highest, at in (
         rows.groupBy("namespace", F.bitmap_bucket_number(number).alias("bucket"))
         .agg(F.count("*"), F.bitmap_count(bits), F.max(number), F.max(F.unix_micros("at")))
         .collect()
     ):
         one = found[namespace]
-        one.rows, one.different, one.last = one.rows + count, one.different + different, max(one.last, highest)
+        one.rows, one.distinct, one.last = one.rows + count, one.distinct + distinct, max(one.last, highest)
         one.at = max(one.at, at / 1e6)
-        one.buckets[bucket] = count, different, highest
+        one.buckets[bucket] = count, distinct, highest
     return found
 
 
 def holes(rows: "DataFrame", found: Mapping[str, Numbers]) -> dict[str, list[tuple[int, int]]]:
-    """The first and the last number of each run of events that are missing before the last one."""
+    """Return, by namespace, the first and last number of each run of events missing before the last one."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
     gaps: dict[str, list[tuple[int, int]]] = {name: [] for name, one in found.items() if one.lost}
     if not gaps:
         return {}
-    start = (F.col("bucket") - 1) * BUCKET
+    start = (F.col("bucket") - 1) * BITMAP_SIZE
     before = F.lag("number").over(Window.partitionBy("namespace", "bucket").orderBy("number"))
     inside = _faulty(rows, found).withColumn("before", F.coalesce(before, start)).where("number > before + 1")
-    for namespace, after, number in inside.select("namespace", "before", "number").limit(MOST).collect():
+    for namespace, after, number in inside.select("namespace", "before", "number").limit(MAX_ROWS).collect():
         gaps[namespace].append((after + 1, number - 1))
     for namespace in gaps:
         one = found[namespace]
-        for bucket in range(1, (one.last - 1) // BUCKET + 2):
-            first, end = (bucket - 1) * BUCKET, min(bucket * BUCKET, one.last)
+        for bucket in range(1, (one.last - 1) // BITMAP_SIZE + 2):
+            first, end = (bucket - 1) * BITMAP_SIZE, min(bucket * BITMAP_SIZE, one.last)
             highest = one.buckets.get(bucket, (0, 0, first))[2]
             if highest < end:
                 gaps[namespace].append((highest + 1, end))
     return {namespace: _joined(sorted(each)) for namespace, each in gaps.items()}
 
 
-def doubles(rows: "DataFrame", found: Mapping[str, Numbers]) -> list[Run]:
-    """Numbers that several rows have."""
+def doubles(rows: "DataFrame", found: Mapping[str, Numbers]) -> list[DuplicateRun]:
+    """Return the numbers that several rows have, at most ``MAX_ROWS``."""
     from pyspark.sql import functions as F
 
-    if not any(one.twice for one in found.values()):
+    if not any(one.surplus for one in found.values()):
         return []
     counted = (
         _faulty(rows, found)
@@ -139,10 +143,10 @@ def doubles(rows: "DataFrame", found: Mapping[str, Numbers]) -> list[Run]:
             F.array_sort(F.collect_set("batch")).alias("batches"),
         )
     )
-    runs: list[Run] = []
-    for each in counted.where("rows > 1").orderBy("namespace", "number").limit(MOST).collect():
+    runs: list[DuplicateRun] = []
+    for each in counted.where("rows > 1").orderBy("namespace", "number").limit(MAX_ROWS).collect():
         number, batches = each["number"], tuple(each["batches"])
-        run = Run(each["namespace"], number, number, each["rows"], each["entries"], batches)
+        run = DuplicateRun(each["namespace"], number, number, each["rows"], each["entries"], batches)
         if runs and runs[-1].last + 1 == number and runs[-1].alike == run.alike:
             run = replace(runs.pop(), last=number)
         runs.append(run)
@@ -150,7 +154,7 @@ def doubles(rows: "DataFrame", found: Mapping[str, Numbers]) -> list[Run]:
 
 
 def kinds(rows: "DataFrame") -> tuple[dict[str, dict[str, int]], dict[tuple[str, str], int]]:
-    """How many events of each kind, by namespace; and how many messages were revived, by namespace and list."""
+    """Return the number of events by namespace and kind, and of revived messages by namespace and list."""
     from pyspark.sql import functions as F
 
     back = F.when(F.col("event") == "revived", F.col("queue")).alias("back")
@@ -164,11 +168,11 @@ def kinds(rows: "DataFrame") -> tuple[dict[str, dict[str, int]], dict[tuple[str,
     return found, revived
 
 
-def fates(rows: "DataFrame") -> "DataFrame":
-    """A row for each message: ``namespace id``, how often it was ``registered done late dead expired``, its ``fate``.
+def irregular(rows: "DataFrame") -> list[Any]:
+    """Return the messages that have not ended exactly once, at most ``MAX_ROWS``.
 
-    ``fate`` is ``done dead expired open``, ``doubled`` where it was registered twice or has ended twice, or ``unknown``
-    where its registration is not there.
+    Columns: ``namespace id``, the number of events ``registered done late dead expired``, and ``outcome``: ``doubled``
+    (registered or ended several times), ``unregistered`` or ``open``.
     """
     from pyspark.sql import functions as F
 
@@ -178,26 +182,19 @@ def fates(rows: "DataFrame") -> "DataFrame":
         .agg(*(F.count_if(F.col("event") == event).alias(event) for event in ("registered", *END_EVENTS)))
     )
     ended = sum((F.col(event) for event in END_EVENTS), F.lit(0))
-    fate = (
+    outcome = (
         F.when((F.col("registered") > 1) | (ended > 1), "doubled")
-        .when(F.col("registered") == 0, "unknown")
-        .when(F.col("done") + F.col("late") > 0, "done")
-        .when(F.col("dead") > 0, "dead")
-        .when(F.col("expired") > 0, "expired")
-        .otherwise("open")
+        .when(F.col("registered") == 0, "unregistered")
+        .when(ended == 0, "open")
     )
-    return counted.withColumn("fate", fate)
-
-
-def odd(rows: "DataFrame") -> list[Any]:
-    """Messages that have not ended just once, as in ``fates``; ``MOST`` of them at most."""
-    return fates(rows).where("fate in ('open', 'doubled', 'unknown')").limit(MOST).orderBy("namespace", "id").collect()
+    found = counted.withColumn("outcome", outcome).where("outcome is not null")
+    return found.limit(MAX_ROWS).orderBy("namespace", "id").collect()
 
 
 def uneven(rows: "DataFrame", legs: Sequence[tuple[str, Sequence[str]]]) -> list[tuple[str, tuple[int, ...]]]:
-    """Xids of which the legs have had unlike numbers of copies, and how many; ``MOST`` of them at most.
+    """Return xids with different numbers of copies on the legs, with these numbers; at most ``MAX_ROWS``.
 
-    A leg is a list, and the namespaces that take from it. What was revived comes through it again, and counts once.
+    A leg is a list and the namespaces that take from it. A revived message passes the list again and counts once.
     """
     from pyspark.sql import functions as F
 
@@ -215,12 +212,12 @@ def uneven(rows: "DataFrame", legs: Sequence[tuple[str, Sequence[str]]]) -> list
         .groupBy("xid")
         .agg(*(copies(*leg).alias(name) for leg, name in zip(legs, names, strict=True)))
     )
-    found = counted.where(F.least(*names) != F.greatest(*names)).limit(MOST).collect()
+    found = counted.where(F.least(*names) != F.greatest(*names)).limit(MAX_ROWS).collect()
     return [(xid, tuple(counts)) for xid, *counts in found]
 
 
 def registrations(rows: "DataFrame", xids: Iterable[str]) -> dict[str, list[tuple[str, str]]]:
-    """Namespace and id of all messages that have one of ``xids``."""
+    """Return, by xid, the namespace and id of all messages that have one of ``xids``."""
     from pyspark.sql import functions as F
 
     wanted = rows.sparkSession.createDataFrame([(xid,) for xid in sorted(set(xids))], "xid string")
@@ -232,7 +229,7 @@ def registrations(rows: "DataFrame", xids: Iterable[str]) -> dict[str, list[tupl
 
 
 def last_events(rows: "DataFrame", ids: Iterable[tuple[str, str]]) -> dict[tuple[str, str], Any]:
-    """By namespace and id the last that happened: ``xid event queue service attempt at`` (s since the epoch)."""
+    """Return, by namespace and id, the last event: ``xid event queue service attempt at`` (s since the epoch)."""
     from pyspark.sql import functions as F
 
     wanted = rows.sparkSession.createDataFrame(sorted(set(ids)), "namespace string, id string")

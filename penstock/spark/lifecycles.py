@@ -1,4 +1,4 @@
-"""Whole lives of messages, from registration to the end, put together by Spark from what was told of them."""
+"""Lifecycles of messages, from registration to the end, computed by Spark from their events."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -9,15 +9,15 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 FAILURES: Final = ("timeout", "failed", "queueTimeout")
-"""Why an attempt ended without ``done``: the last of them is why the message died."""
+"""Events that end an attempt without ``done``. The last one is the reason why the message died."""
 UNKNOWN: Final = "unknown"
-"""The reason where the archive does not have the event before."""
-KNOWN: Final = ("registered", "delivered", "retry", *FAILURES, *END_EVENTS)
+"""The reason if the archive lacks that event."""
+LIFECYCLE_EVENTS: Final = ("registered", "delivered", "retry", *FAILURES, *END_EVENTS)
 
 
 @dataclass(frozen=True)
 class Message:
-    """One that has ended; ``seconds`` are those of its whole life, ``at`` is its end (s since the epoch)."""
+    """A message that has ended: ``seconds`` from registration to the end, which was ``at`` (s since the epoch)."""
 
     id: str
     xid: str
@@ -27,70 +27,70 @@ class Message:
     seconds: float
     at: float
     how: str
-    """One of ``ENDS``."""
+    """The outcome, one of ``END_EVENTS``."""
 
 
-def ended(rows: "DataFrame", before: "DataFrame | None") -> "DataFrame":
-    """The messages that have ended within ``rows``, which are events; ``before`` are those before them.
+def ended_messages(rows: "DataFrame", before: "DataFrame | None") -> "DataFrame":
+    """Return the messages that ended within the events ``rows``; ``before`` are earlier events.
 
-    Columns: ``namespace id xid queue service attempts how at reason began``; ``reason`` is why it died, null for those
-    that did not, ``began`` when it was registered, null where nobody knows. An id that a server gives a second time, as
-    an emptied one does, is another message.
+    Columns: ``namespace id xid queue service attempts outcome at reason began``. ``reason`` is why the message died,
+    else null. ``began`` is the time of registration, null if unknown. An id that is registered again, as after
+    FLUSHALL, is another message.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
     event, at = F.col("event"), F.col("at")
-    # An entry's id begins with a time that never goes back; within a millisecond beginnings come first, ends last.
+    # An entry's id begins with a time that never goes back; within a millisecond registrations come first, ends last.
     time = F.substring_index("entry", "-", 1).try_cast("long")
-    place = F.when(event == "registered", 0).when(event.isin(*END_EVENTS), 2).otherwise(1)
-    life = Window.partitionBy("namespace", "id").orderBy(time, place).rowsBetween(Window.unboundedPreceding, 0)
-    lives = (
-        rows.where(event.isin(*KNOWN))
+    rank = F.when(event == "registered", 0).when(event.isin(*END_EVENTS), 2).otherwise(1)
+    so_far = Window.partitionBy("namespace", "id").orderBy(time, rank).rowsBetween(Window.unboundedPreceding, 0)
+    messages = (
+        rows.where(event.isin(*LIFECYCLE_EVENTS))
         .select(
-            *("namespace", "id", "xid", "queue", "service", "at", "seconds", event.alias("how")),
-            F.last("attempt", ignorenulls=True).over(life).alias("attempts"),
-            F.last(_failure(), ignorenulls=True).over(life).alias("reason"),
-            F.last(F.when(event == "registered", at), ignorenulls=True).over(life).alias("began"),
+            *("namespace", "id", "xid", "queue", "service", "at", "seconds", event.alias("outcome")),
+            F.last("attempt", ignorenulls=True).over(so_far).alias("attempts"),
+            F.last(_failure(), ignorenulls=True).over(so_far).alias("reason"),
+            F.last(F.when(event == "registered", at), ignorenulls=True).over(so_far).alias("began"),
         )
-        .where(F.col("how").isin(*END_EVENTS))
+        .where(F.col("outcome").isin(*END_EVENTS))
     )
     if before is not None:
-        lives = _completed(lives, before)
-    dead = F.col("how") == "dead"
-    by_its_word = F.timestamp_micros(F.unix_micros(at) - F.round(F.col("seconds") * 1_000_000).cast("long"))
-    return lives.withColumns(
+        messages = _completed(messages, before)
+    dead = F.col("outcome") == "dead"
+    by_duration = F.timestamp_micros(F.unix_micros(at) - F.round(F.col("seconds") * 1_000_000).cast("long"))
+    return messages.withColumns(
         {
             "reason": F.when(dead, F.coalesce("reason", F.lit(UNKNOWN))),
-            "began": F.coalesce("began", F.when(dead, by_its_word)),  # only `dead` tells of the whole life
+            "began": F.coalesce("began", F.when(dead, by_duration)),  # of the ends, only `dead` measures from there
         }
     ).drop("seconds")
 
 
-def slowest(lives: "DataFrame", most: int) -> dict[str, list[Message]]:
-    """By namespace, the ``most`` messages of ``ended`` that took the longest; ones whose beginning is unknown aside."""
+def slowest(messages: "DataFrame", most: int) -> dict[str, list[Message]]:
+    """Return, by namespace, the ``most`` slowest of ``ended_messages``, without those whose beginning is unknown."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
     micros = F.unix_micros("at") - F.unix_micros("began")
-    place = F.row_number().over(Window.partitionBy("namespace").orderBy(F.desc("micros"), "at", "id"))
-    first = lives.withColumn("micros", micros).where("micros is not null").withColumn("place", place)
+    rank = F.row_number().over(Window.partitionBy("namespace").orderBy(F.desc("micros"), "at", "id"))
+    first = messages.withColumn("micros", micros).where("micros is not null").withColumn("rank", rank)
     found: dict[str, list[Message]] = {}
-    for row in first.where(F.col("place") <= most).withColumn("end", F.unix_micros("at")).sort("place").collect():
+    for row in first.where(F.col("rank") <= most).withColumn("end", F.unix_micros("at")).sort("rank").collect():
         names = {name: row[name] or "" for name in ("id", "xid", "queue", "service")}
         message = Message(
-            **names, attempts=row.attempts, seconds=row.micros / 1_000_000, at=row.end / 1_000_000, how=row.how
+            **names, attempts=row.attempts, seconds=row.micros / 1_000_000, at=row.end / 1_000_000, how=row.outcome
         )
         found.setdefault(row.namespace, []).append(message)
     return found
 
 
-def _completed(lives: "DataFrame", before: "DataFrame") -> "DataFrame":
-    """What is missing of ``lives`` at their beginning, from the events before."""
+def _completed(messages: "DataFrame", before: "DataFrame") -> "DataFrame":
+    """Fill in ``began`` and ``reason`` of ``messages`` from the events ``before``."""
     from pyspark.sql import functions as F
 
     event, at = F.col("event"), F.col("at")
-    orphans = lives.where("began is null").select("namespace", "id").distinct()
+    orphans = messages.where("began is null").select("namespace", "id").distinct()
     earlier = (
         before.where(event.isin("registered", *FAILURES))
         .join(orphans, ["namespace", "id"], "left_semi")
@@ -101,14 +101,14 @@ def _completed(lives: "DataFrame", before: "DataFrame") -> "DataFrame":
         )
     )
     return (
-        lives.join(earlier, ["namespace", "id"], "left")
+        messages.join(earlier, ["namespace", "id"], "left")
         .withColumns({"reason": F.coalesce("reason", "why"), "began": F.coalesce("began", "earlier")})
         .drop("earlier", "why")
     )
 
 
 def _failure() -> "Column":
-    """What an event says of why its message may die; another life begins without a reason."""
+    """Return the reason for death that an event gives; a registration resets it to ``UNKNOWN``."""
     from pyspark.sql import functions as F
 
     event = F.col("event")

@@ -1,4 +1,4 @@
-"""How messages fared, and whether those that were replayed fared as they had: message by message, by their xids."""
+"""Outcomes of messages, and a comparison of replayed messages with their originals by correlation id (xid)."""
 
 import asyncio
 import time
@@ -27,33 +27,31 @@ from penstock.tracking.policy import Policy
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-FATES: Final = ("dead", "expired", "done", "late", "open")
-"""How a message may have ended, the one that counts first: what died is dead even if it was done later."""
-NONE: Final = "none"
-"""That of a message that was not registered at all, or of one that there was not before."""
-COLUMNS: Final = ["number", "event", "id", "xid", "at"]
-LOOK: Final = 0.1
-"""Seconds between two looks at a namespace where nothing happens."""
-SLACK: Final = 10
-"""Seconds beyond what the policy allows a message."""
-SHOWN: Final = 20
-"""Most ids that are told of those that differ."""
+OUTCOMES: Final = ("dead", "expired", "done", "late", "open")
+"""In order of precedence: a dead message stays dead even if it is done later."""
+NO_OUTCOME: Final = "none"
+"""Stands for a message that exists on the other side of a comparison only."""
+EVENT_COLUMNS: Final = ["number", "event", "id", "xid", "at"]
+POLL_SECONDS: Final = 0.1
+GRACE_SECONDS: Final = 10
+"""Added to the longest time that the policy allows a message."""
+MAX_IDS: Final = 20
 
 
 @dataclass(frozen=True)
 class Comparison:
     pairs: dict[tuple[str, str], int]
-    """How many had the first fate and now have the second one."""
+    """Number of messages by their outcome before and their outcome now."""
     ids: list[str]
-    """Of those that differ, at most ``SHOWN``."""
+    """The first ``MAX_IDS`` keys whose outcomes differ."""
 
     @property
     def differ(self) -> int:
         return sum(count for (before, now), count in self.pairs.items() if before != now)
 
 
-class Shadow:
-    """The events of a namespace from ``begin`` on, read as they come, so that trimming does not take them away."""
+class EventRecorder:
+    """Reads the events of a namespace while they come, from ``begin`` on, before the stream is trimmed."""
 
     def __init__(self, redis: "Redis", keys: Keys) -> None:
         self._redis, self._keys = redis, keys
@@ -61,6 +59,7 @@ class Shadow:
         self._after, self._number, self._dispatched, self._count = "-", 0, 0, FIRST_CHUNK
 
     async def begin(self) -> None:
+        """Note the newest event and the counters; only later events are recorded."""
         async with AtomicRead(self._redis) as snapshot:
             snapshot.xrevrange(encoded(self._keys.events), count=1)
             snapshot.hget(encoded(self._keys.metric("events")), "count")
@@ -70,13 +69,13 @@ class Shadow:
         self._number, self._dispatched = int(number or 0), _dispatched(dispatched)
 
     async def follow(self, over: asyncio.Event) -> None:
-        """Read on until it is ``over``."""
+        """Record events until ``over`` is set."""
         while not over.is_set():
-            if not await self.read():
-                await asyncio.sleep(LOOK)
+            if not await self.read_page():
+                await asyncio.sleep(POLL_SECONDS)
 
-    async def read(self) -> bool:
-        """The next page; whether there was one. Raises ``DataLost`` where events are gone."""
+    async def read_page(self) -> bool:
+        """Record the next page of events. Return False if none is new. Raise ``DataLost`` if events were trimmed."""
         page: Any = await self._redis.xrange(encoded(self._keys.events), self._after, "+", self._count)
         if not page:
             return False
@@ -88,28 +87,28 @@ class Shadow:
                 gone = f"events {self._number + 1} to {numbers[0].as_py() - 1} of {self._keys.events} are gone"
                 raise DataLost(f"{gone}: they were trimmed before they were read; a larger eventCapacity keeps more")
             self._number = numbers[-1].as_py() if len(numbers) else self._number
-            matters = pc.is_in(batch.column("event"), pa.array(["registered", *FATES[:-1]]))
-            self._batches.append(batch.select(COLUMNS).filter(matters))
+            matters = pc.is_in(batch.column("event"), pa.array(["registered", *OUTCOMES[:-1]]))
+            self._batches.append(batch.select(EVENT_COLUMNS).filter(matters))
         return True
 
-    async def ended(self, pushed: int, policy: Policy, clock: Callable[[], float] = time.monotonic) -> int:
-        """Wait until all that was ``pushed`` has been taken and has ended; how many have not, when it gives up.
+    async def wait_until_ended(self, pushed: int, policy: Policy, clock: Callable[[], float] = time.monotonic) -> int:
+        """Wait until all ``pushed`` messages have ended. Return the number of unfinished messages after a timeout.
 
-        It gives up when nothing has been taken, or all of it, for as long as the policy allows a message at most.
+        The timeout is the longest time that ``policy`` allows a message. It starts anew whenever a message is taken.
         """
-        patience = policy.attempts * (policy.timeout + policy.backoff.longest(policy.attempts)) + SLACK
+        patience = policy.attempts * (policy.timeout + policy.backoff.longest(policy.attempts)) + GRACE_SECONDS
         waiting, end = pushed + 1, clock()
         while True:
             before = waiting
-            waiting, under_way = await self._look(pushed)
+            waiting, under_way = await self._unfinished(pushed)
             if waiting < before:
                 end = clock() + patience
             if not waiting + under_way or clock() > end:
                 return waiting + under_way
-            await asyncio.sleep(LOOK)
+            await asyncio.sleep(POLL_SECONDS)
 
-    async def _look(self, pushed: int) -> tuple[int, int]:
-        """How many of ``pushed`` wait to be dispatched, and how many messages are in flight or delayed."""
+    async def _unfinished(self, pushed: int) -> tuple[int, int]:
+        """Return how many of ``pushed`` are not dispatched yet, and how many messages are in flight or delayed."""
         async with AtomicRead(self._redis) as snapshot:
             snapshot.zcard(encoded(self._keys.deadlines))
             snapshot.zcard(encoded(self._keys.delayed))
@@ -118,13 +117,13 @@ class Shadow:
         return max(pushed - (_dispatched(dispatched) - self._dispatched), 0), in_flight + delayed
 
     def events(self, spark: "SparkSession") -> "DataFrame":
-        """What was read: ``number event id xid at``, of registrations and ends."""
-        schema = pa.schema([SCHEMA.field(name) for name in COLUMNS])
+        """Return the recorded registrations and ends, with ``EVENT_COLUMNS``."""
+        schema = pa.schema([SCHEMA.field(name) for name in EVENT_COLUMNS])
         return spark.createDataFrame(pa.Table.from_batches(self._batches, schema))
 
 
 def _count_dispatched(snapshot: AtomicRead, keys: Keys) -> None:
-    """Ask for all that comes of a request when mdispatch settles it."""
+    """Ask for the counters of everything that may become of a request when mdispatch settles it."""
     snapshot.hget(encoded(keys.metric("registered")), "count")
     snapshot.hget(encoded(keys.metric("untracked")), "count")
     snapshot.hmget(encoded(keys.metric("dead")), REFUSED_REASONS)
@@ -136,9 +135,9 @@ def _dispatched(replies: Sequence[Any]) -> int:
 
 
 def replayed_as() -> "Column":
-    """By which xid a message with ``xid`` and ``message`` is known when it is pushed again.
+    """Return the xid that the archived ``message`` gets when it is pushed again.
 
-    That is another one where the xid is the SHA-1 of the message as it was before it was masked.
+    It differs from ``xid`` if that is the SHA-1 of the message before it was masked.
     """
     from pyspark.sql import functions as F
 
@@ -146,20 +145,20 @@ def replayed_as() -> "Column":
     return F.when(is_sha1, F.sha1("message")).otherwise(F.col("xid"))
 
 
-def fates(events: "DataFrame", key: "Column") -> "DataFrame":
-    """A row, ``key fate``, for every registration in ``events`` whose ``key`` is not null; ``fate`` as in ``FATES``.
+def outcomes_by_key(events: "DataFrame", key: "Column") -> "DataFrame":
+    """Return a row ``key outcome`` for every registration in ``events`` whose ``key`` is not null.
 
-    An id that a server gives a second time, as an emptied one does, is another message.
+    ``outcome`` is one of ``OUTCOMES``. An id that is registered again, as after FLUSHALL, is another message.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
     event = F.col("event")
     registered = event == "registered"
-    rank = F.lit(len(FATES) - 1)
-    for place, fate in reversed(list(enumerate(FATES[:-1]))):
-        rank = F.when(event == fate, place).otherwise(rank)
-    rows = events.where(event.isin("registered", *FATES[:-1])).select(
+    rank = F.lit(len(OUTCOMES) - 1)
+    for index, outcome in reversed(list(enumerate(OUTCOMES[:-1]))):
+        rank = F.when(event == outcome, index).otherwise(rank)
+    rows = events.where(event.isin("registered", *OUTCOMES[:-1])).select(
         "id",
         "at",
         "number",
@@ -167,31 +166,34 @@ def fates(events: "DataFrame", key: "Column") -> "DataFrame":
         registered.cast("int").alias("one"),
         rank.alias("rank"),
     )
-    life = F.sum("one").over(Window.partitionBy("id").orderBy("at", "number"))
-    lives = (
-        rows.withColumn("life", life).groupBy("id", "life").agg(F.max("key").alias("key"), F.min("rank").alias("rank"))
+    lifecycle = F.sum("one").over(Window.partitionBy("id").orderBy("at", "number"))
+    messages = (
+        rows.withColumn("lifecycle", lifecycle)
+        .groupBy("id", "lifecycle")
+        .agg(F.max("key").alias("key"), F.min("rank").alias("rank"))
     )
-    return lives.where("key is not null").select(
-        "key", F.element_at(F.array(*map(F.lit, FATES)), F.col("rank") + 1).alias("fate")
+    return messages.where("key is not null").select(
+        "key", F.element_at(F.array(*map(F.lit, OUTCOMES)), F.col("rank") + 1).alias("outcome")
     )
 
 
 def compare(before: "DataFrame", now: "DataFrame") -> Comparison:
-    """Rows of ``fates``: those of messages before, and of them when they were replayed; others in ``now`` are left out.
+    """Compare the outcomes ``before`` with those of the replay, ``now``, both from ``outcomes_by_key``.
 
-    Where a key has several messages, as many as can are taken to have had the same fate.
+    Keys in ``now`` alone are ignored. If several messages share a key, as many as possible are paired as equal.
     """
     from pyspark.sql import functions as F
 
     def counted(rows: "DataFrame", side: str) -> "DataFrame":
-        return rows.groupBy("key").agg(*(F.count_if(F.col("fate") == fate).alias(f"{side} {fate}") for fate in FATES))
+        counts = (F.count_if(F.col("outcome") == outcome).alias(f"{side} {outcome}") for outcome in OUTCOMES)
+        return rows.groupBy("key").agg(*counts)
 
-    sides = [[f"{side} {fate}" for fate in FATES] for side in ("before", "now")]
+    sides = [[f"{side} {outcome}" for outcome in OUTCOMES] for side in ("before", "now")]
     both = counted(before, "before").join(counted(now, "now"), "key", "left").fillna(0).persist()
     try:
         patterns = both.groupBy(*sides[0], *sides[1]).agg(F.count("*").alias("keys")).collect()
-        unlike = reduce(or_, (F.col(one) != F.col(other) for one, other in zip(*sides, strict=True)))
-        ids = [row.key for row in both.where(unlike).sort("key").limit(SHOWN).collect()]
+        differ = reduce(or_, (F.col(one) != F.col(other) for one, other in zip(*sides, strict=True)))
+        ids = [row.key for row in both.where(differ).sort("key").limit(MAX_IDS).collect()]
     finally:
         both.unpersist()
     pairs = Counter[tuple[str, str]]()
@@ -202,12 +204,12 @@ def compare(before: "DataFrame", now: "DataFrame") -> Comparison:
 
 
 def _paired(before: Sequence[int], now: Sequence[int]) -> Counter[tuple[str, str]]:
-    """How often which fate became which, of messages that cannot be told apart."""
-    pairs = Counter({(fate, fate): min(each) for fate, *each in zip(FATES, before, now, strict=True) if min(each)})
-    return pairs + Counter(zip_longest(_beyond(before, now), _beyond(now, before), fillvalue=NONE))
+    """Return the number of messages by their outcomes before and now, for messages that share a key."""
+    pairs = Counter({(name, name): min(each) for name, *each in zip(OUTCOMES, before, now, strict=True) if min(each)})
+    return pairs + Counter(zip_longest(_surplus(before, now), _surplus(now, before), fillvalue=NO_OUTCOME))
 
 
-def _beyond(these: Sequence[int], those: Sequence[int]) -> Iterator[str]:
-    """Fates of which there are more in ``these``, as often."""
-    for fate, mine, others in zip(FATES, these, those, strict=True):
-        yield from repeat(fate, mine - others)
+def _surplus(these: Sequence[int], those: Sequence[int]) -> Iterator[str]:
+    """Yield each outcome as often as ``these`` have more of it than ``those``."""
+    for outcome, mine, others in zip(OUTCOMES, these, those, strict=True):
+        yield from repeat(outcome, mine - others)

@@ -7,8 +7,8 @@ from datetime import UTC
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Final, ParamSpec
 
-from penstock.spark.axis import DAY, Axis
 from penstock.spark.report import MEASURED, Backlog, Section, Times
+from penstock.spark.time_axis import DAY, TimeAxis
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -79,7 +79,7 @@ def styled(draw: Callable[P, str]) -> Callable[P, str]:
 
 
 @styled
-def throughput(section: Section, axis: Axis) -> str:
+def throughput(section: Section, axis: TimeAxis) -> str:
     """Work above, trouble below, since the one would hide the other."""
     figure, (work, trouble) = _figure(2)
     for axes, kinds in ((work, ("registered", "done")), (trouble, ("timeout", "retry", "dead"))):
@@ -96,7 +96,7 @@ def throughput(section: Section, axis: Axis) -> str:
 
 
 @styled
-def percentiles(times: dict[str, Times], axis: Axis) -> str:
+def percentiles(times: dict[str, Times], axis: TimeAxis) -> str:
     """A row of axes for ``done``, and one for ``late`` if there are any."""
     figure, rows = _figure(len(times))
     middles = [(start + axis.step / 2) / DAY for start in axis.starts]
@@ -144,7 +144,7 @@ def histogram(section: Section) -> str:
 
 
 @styled
-def failures(section: Section, axis: Axis) -> str:
+def failures(section: Section, axis: TimeAxis) -> str:
     """Attempts that failed above, messages that died below; both by reason."""
     figure, (attempts, letters) = _figure(2)
     none = [0] * axis.count
@@ -167,7 +167,7 @@ def failures(section: Section, axis: Axis) -> str:
 
 
 @styled
-def backlog(found: Backlog, axis: Axis) -> str:
+def backlog(found: Backlog, axis: TimeAxis) -> str:
     figure, (axes,) = _figure(1)
     axes.stairs(found.over_time, _edges(axis), color=_hex("blue"), fill=True, alpha=0.25)
     axes.stairs(found.over_time, _edges(axis), color=_hex("blue"), linewidth=1.4, baseline=None)
@@ -216,12 +216,12 @@ def _colour(kind: str) -> str:
     return _hex(KINDS[kind])
 
 
-def _edges(axis: Axis) -> list[float]:
+def _edges(axis: TimeAxis) -> list[float]:
     """Of the buckets, as matplotlib counts days."""
     return [start / DAY for start in (*axis.starts, axis.start + axis.step * axis.count)]
 
 
-def _time(axes: "Axes", axis: Axis) -> None:
+def _time(axes: "Axes", axis: TimeAxis) -> None:
     from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 
     edges = _edges(axis)

@@ -1,7 +1,7 @@
-"""Every message that was accepted, and what became of it: the archive of events held against the counters in Redis.
+"""Reconciliation of the archived events with the counters in Redis: the outcome of every accepted message.
 
-All counters are read at one instant. Of the archive those events count that had been told by then, which their numbers
-say: so nothing that happens meanwhile makes a difference, and sums are exact.
+All counters are read at one instant. Of the archive only events up to that instant count, as their numbers show. So
+sums are exact, whatever happens meanwhile.
 """
 
 import asyncio
@@ -16,16 +16,15 @@ from penstock.accounting.search import SearchResult, search
 from penstock.accounting.snapshot import NamespaceSnapshot, Snapshot
 from penstock.accounting.snapshot import read_snapshot as read_books
 from penstock.spark import conservation
-from penstock.spark.archived import Told, strangers
-from penstock.spark.archived import read as read_told
-from penstock.spark.conservation import Numbers
+from penstock.spark.archive_snapshot import ArchiveSnapshot, strangers, take_snapshot
+from penstock.spark.conservation import MAX_ROWS, Numbers
 from penstock.tracking.events import END_EVENTS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-PATIENCE: Final = 5.0
-"""Seconds without anything new in the archive after which it counts as behind."""
+CATCH_UP_SECONDS: Final = 5.0
+"""Seconds without a new event in the archive after which it counts as behind."""
 
 
 @dataclass(frozen=True)
@@ -37,28 +36,29 @@ class Open:
     xid: str
     queue: str
     event: str
-    """What happened to it last, and when (s since the epoch)."""
+    """The last one."""
     at: float
+    """Time of that event (s since the epoch)."""
 
 
 @dataclass
 class Reconciliation:
-    """What was found; it holds where nothing was."""
+    """Result of a reconciliation."""
 
     books: Snapshot
     legs: list[Branch]
     findings: list[Finding]
     open: list[Open]
-    """In flight or delayed, as far as the archive knows them, the oldest first."""
+    """Archived messages that are in flight or delayed, the oldest first."""
     events: int
-    """In the archive, as far as they were looked at."""
+    """Number of archived events that were read."""
 
     @property
     def holds(self) -> bool:
         return not self.findings
 
     def rows(self) -> list[dict[str, int]]:
-        """Of each leg: what was accepted, with what came back or came twice, is the sum of what became of it."""
+        """Return a row for each leg: ``accepted``, ``revived`` and ``doubled`` are the sum of all other columns."""
         return [self._row(leg) for leg in self.legs]
 
     def _row(self, leg: Branch) -> dict[str, int]:
@@ -85,49 +85,51 @@ async def reconcile(
     namespaces: Sequence[str] = (),
     *,
     live: bool = False,
-    patience: float = PATIENCE,
+    patience: float = CATCH_UP_SECONDS,
     say: Callable[[str], object] = lambda _: None,
 ) -> Reconciliation:
-    """``namespaces``: only these, which must be tracked; all by default.
+    """Reconcile ``namespaces``, which must be tracked, or all tracked namespaces.
 
-    ``live``: look in Redis for messages that the archive does not know of. ``patience``: how long to wait for an
-    archive that is behind and does not grow (s). ``say`` is told of each step. Raises ``NoArchive``, ``WrongType``.
+    ``live``: search Redis for messages that the archive does not have. ``patience``: seconds to wait for an archive
+    that is behind and does not grow. ``say`` is called with each step. Raise ``NoArchive`` or ``WrongType``.
     """
     say("reading the counters")
     books = await read_books(redis)
     ways = branches_of(books, list(namespaces or books.tracked))
     chosen = {book.namespace: book for leg in ways for book in leg.books}
     groups = sibling_groups(ways)
-    told = await asyncio.to_thread(read_told, spark, directory, chosen, groups, patience, say)
+    snapshot = await asyncio.to_thread(take_snapshot, spark, directory, chosen, groups, patience, say)
     unknown = {} if namespaces else await asyncio.to_thread(strangers, spark, directory, books)
     for leg in ways:
-        leg.revived = sum(told.revived.get((book.namespace, leg.list), 0) for book in leg.books)
-        kinds = [told.kinds.get(book.namespace, {}) for book in leg.books]
+        leg.revived = sum(snapshot.revived.get((book.namespace, leg.list), 0) for book in leg.books)
+        kinds = [snapshot.kinds.get(book.namespace, {}) for book in leg.books]
         leg.rows = {kind: sum(each.get(kind, 0) for each in kinds) for kind in ("registered", *END_EVENTS)}
         leg.unread = max(leg.total("registered") - leg.rows["registered"], 0)
-    sought = SearchResult()
+    found_in_redis = SearchResult()
     if live:
         say("looking in Redis for what is under way")
         for leg in ways:
-            sought = sought | await _sought(redis, leg, groups, told)
-    findings = _of_archive(told, unknown)
-    for book in (book for name, book in chosen.items() if name not in told.mixed):
-        findings += _of_counters(book, told) + _of_messages(book, told, sought, live)
-    for company, uneven in zip(groups, told.uneven, strict=True):
-        findings += compare_branches(company, sought.evened(company, uneven))
+            found_in_redis = found_in_redis | await _searched(redis, leg, groups, snapshot)
+    findings = _of_archive(snapshot, unknown)
+    for book in (book for name, book in chosen.items() if name not in snapshot.mixed):
+        findings += _of_counters(book, snapshot) + _of_messages(book, snapshot, found_in_redis, live)
+    for siblings, uneven in zip(groups, snapshot.uneven, strict=True):
+        findings += compare_branches(siblings, found_in_redis.evened(siblings, uneven))
     findings += [finding for leg in ways for finding in _of_leg(leg)]
     counting = [*chosen, *dict.fromkeys(fan.namespace for leg in ways for fan in leg.fans)]
     findings += [Finding("counter", name, problem) for name in counting for problem in books.problems[name]]
     say("naming messages")
-    named, under_way = await asyncio.to_thread(_named, told, findings)
-    return Reconciliation(books, ways, named, under_way, sum(each.rows for each in told.numbers.values()))
+    named, under_way = await asyncio.to_thread(_named, snapshot, findings)
+    return Reconciliation(books, ways, named, under_way, sum(each.rows for each in snapshot.numbers.values()))
 
 
-async def _sought(redis: "Redis", leg: Branch, groups: Sequence[Sequence[Branch]], told: Told) -> SearchResult:
-    wanted = [uneven for company, uneven in zip(groups, told.uneven, strict=True) if leg in company]
+async def _searched(
+    redis: "Redis", leg: Branch, groups: Sequence[Sequence[Branch]], snapshot: ArchiveSnapshot
+) -> SearchResult:
+    wanted = [uneven for siblings, uneven in zip(groups, snapshot.uneven, strict=True) if leg in siblings]
     names = [book.namespace for book in leg.books]
-    numbers = {name: told.numbers.get(name, Numbers(0)) for name in names}
-    open = {name: set(told.open(name)) for name in names if not numbers[name].lost}
+    numbers = {name: snapshot.numbers.get(name, Numbers(0)) for name in names}
+    open = {name: set(snapshot.open(name)) for name in names if not numbers[name].lost}
     return await search(
         redis,
         leg,
@@ -137,37 +139,37 @@ async def _sought(redis: "Redis", leg: Branch, groups: Sequence[Sequence[Branch]
     )
 
 
-def _of_archive(told: Told, unknown: dict[str, int]) -> list[Finding]:
+def _of_archive(snapshot: ArchiveSnapshot, unknown: dict[str, int]) -> list[Finding]:
     findings = []
-    for name, numbers in told.numbers.items():
+    for name, numbers in snapshot.numbers.items():
         if not numbers.last:
             words = f"none of its {numbers.wanted:,} events is archived: does a pipeline watch it?"
             findings.append(Finding("behind", name, words))
         elif numbers.behind:
             words = f"not archived yet: {numbers.behind:,} events; wait until the pipeline has them, and ask again"
             findings.append(Finding("behind", name, words))
-    for name, runs in told.holes.items():
+    for name, runs in snapshot.holes.items():
         for first, end in runs:
             which = f"event {first:,} is" if first == end else f"events {first:,} to {end:,} are"
             findings.append(Finding("lost", name, f"{which} not in the archive, and later ones are"))
-    for run in told.doubles:
+    for run in snapshot.doubles:
         which = f"event {run.first:,} is" if run.first == run.last else f"events {run.first:,} to {run.last:,} are"
         words = f"{which} in the archive {run.rows} times, in {', '.join(run.batches)}"
         if run.entries > 1:
             words += ", and are not the same: the server has lost its counters, or two servers share the archive"
         findings.append(Finding("twice", run.namespace, words))
-    if told.cut:
-        words = f"more than {conservation.MOST:,} messages are open or differ between legs: only that many were read"
+    if snapshot.cut:
+        words = f"more than {MAX_ROWS:,} messages are open or differ between legs: only that many were read"
         findings.append(Finding("sum", "archive", words))
     words = "no mdispatch has registered in it on this server, and the archive has {:,} events of it"
     return findings + [Finding("unknown", name, words.format(count)) for name, count in unknown.items()]
 
 
-def _of_counters(book: NamespaceSnapshot, told: Told) -> list[Finding]:
-    """Sums that do not agree, and that missing events do not explain."""
+def _of_counters(book: NamespaceSnapshot, snapshot: ArchiveSnapshot) -> list[Finding]:
+    """Report sums that differ for another reason than missing events."""
     if book.count("registered") and not book.count("events"):
         return [Finding("behind", book.namespace, "it tells no events (eventCapacity is 0), so none can be archived")]
-    archived, whole = told.kinds.get(book.namespace, {}), told.is_whole(book.namespace)
+    archived, whole = snapshot.kinds.get(book.namespace, {}), snapshot.is_complete(book.namespace)
     findings = []
     for kind, count in book.told.items():
         found = archived.get(kind, 0)
@@ -177,25 +179,26 @@ def _of_counters(book: NamespaceSnapshot, told: Told) -> list[Finding]:
     return findings
 
 
-def _of_messages(book: NamespaceSnapshot, told: Told, sought: SearchResult, live: bool) -> list[Finding]:
-    """Messages that were registered twice, have ended twice, or are neither under way nor at an end."""
+def _of_messages(
+    book: NamespaceSnapshot, snapshot: ArchiveSnapshot, found_in_redis: SearchResult, live: bool
+) -> list[Finding]:
+    """Report messages that were registered twice, have ended twice, or are neither under way nor ended."""
     where, name = f"{book.namespace} -> {book.queue}", book.namespace
     findings = []
-    for each in told.odd:
-        if each["namespace"] == name and each["fate"] == "doubled":
+    for each in (each for each in snapshot.irregular if each["namespace"] == name):
+        if each["outcome"] == "doubled":
             often = [f"{event} {each[event]} times" for event in ("registered", *END_EVENTS) if each[event]]
-            words = f"doubled: {', '.join(often)}"
-            findings.append(Finding("doubled", where, words, name, each["id"]))
-        elif each["namespace"] == name and each["fate"] == "unknown" and told.is_whole(name):
+            findings.append(Finding("doubled", where, f"doubled: {', '.join(often)}", name, each["id"]))
+        elif each["outcome"] == "unregistered" and snapshot.is_complete(name):
             findings.append(Finding("unknown", name, "ended, and its registration was never told", name, each["id"]))
-    gone = sought.gone.get(name, [])
-    if not live and book.gone > 0 and told.is_whole(name) and book.gone == len(told.open(name)):
-        gone = told.open(name)
+    gone = found_in_redis.gone.get(name, [])
+    if not live and book.gone > 0 and snapshot.is_complete(name) and book.gone == len(snapshot.open(name)):
+        gone = snapshot.open(name)
     words = "missing: it has not ended, and is neither in flight nor delayed"
     findings += [Finding("missing", where, words, name, id) for id in gone]
     words = "in flight or delayed, though it has ended or was never registered"
-    findings += [Finding("stray", where, words, name, id) for id in sought.stray.get(name, [])]
-    unnamed = book.gone - len(gone) + len(sought.stray.get(name, []))
+    findings += [Finding("stray", where, words, name, id) for id in found_in_redis.stray.get(name, [])]
+    unnamed = book.gone - len(gone) + len(found_in_redis.stray.get(name, []))
     if unnamed > 0:
         tell = "" if live else ": --live names them"
         findings.append(Finding("sum", where, f"{unnamed:,} have not ended and are not under way{tell}"))
@@ -205,7 +208,7 @@ def _of_messages(book: NamespaceSnapshot, told: Told, sought: SearchResult, live
 
 
 def _of_leg(leg: Branch) -> list[Finding]:
-    """Copies that are missing, or too many, without a name."""
+    """Report the numbers of missing and surplus copies that cannot be named."""
     if missing := leg.missing - leg.named:
         words = f"{missing:,} missing of {leg.delivered:,} that were given, and no other leg tells which"
         return [Finding("sum", leg.hop, words)]
@@ -214,15 +217,15 @@ def _of_leg(leg: Branch) -> list[Finding]:
     return []
 
 
-def _named(told: Told, findings: Sequence[Finding]) -> tuple[list[Finding], list[Open]]:
-    """Findings with both names of their messages where the archive has them, and what is under way."""
-    if told.rows is None:
+def _named(snapshot: ArchiveSnapshot, findings: Sequence[Finding]) -> tuple[list[Finding], list[Open]]:
+    """Return the findings with ids and xids from the archive, and the messages under way."""
+    if snapshot.rows is None:
         return list(findings), []
     about = {(finding.namespace, finding.id) for finding in findings if finding.id}
-    under_way = {(each["namespace"], each["id"]) for each in told.odd if each["fate"] == "open"} - about
-    last = conservation.last_events(told.rows, under_way | about) if under_way or about else {}
+    under_way = {(each["namespace"], each["id"]) for each in snapshot.irregular if each["outcome"] == "open"} - about
+    last = conservation.last_events(snapshot.rows, under_way | about) if under_way or about else {}
     xids = {finding.xid for finding in findings if finding.xid}
-    registered = conservation.registrations(told.rows, xids) if xids else {}
+    registered = conservation.registrations(snapshot.rows, xids) if xids else {}
     named = []
     for finding in findings:
         if finding.xid in registered:

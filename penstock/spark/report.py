@@ -7,13 +7,13 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.spark.archive import events
-from penstock.spark.axis import Axis
-from penstock.spark.lifecycles import FAILURES, UNKNOWN, Message, ended, slowest
+from penstock.spark.lifecycles import FAILURES, UNKNOWN, Message, ended_messages, slowest
 from penstock.spark.rollups import PERCENTILES, SHARES, minutes, windows
+from penstock.spark.time_axis import TimeAxis
 from penstock.tracking.events import END_EVENTS
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 SLOWEST: Final = 20
 TIMED: Final = ("done", "late")
@@ -85,7 +85,7 @@ class Report:
     until: float | None
     first: float
     last: float
-    axis: Axis
+    axis: TimeAxis
     sections: list[Section]
 
 
@@ -106,24 +106,24 @@ def report(
     if not found:
         return None
     first, last = min(each.first for each in found), max(each.last for each in found)
-    axis = Axis.over(first, last)
+    axis = TimeAxis.over(first, last)
     rows = events(spark, directory, since=since, until=until, namespaces=namespaces)
     before = events(spark, directory, until=since, namespaces=namespaces) if since else None
-    at = F.timestamp_seconds(axis.place() * axis.step + axis.start)
+    at = F.timestamp_seconds(axis.bucket_of("at") * axis.step + axis.start)
     parts = minutes(rows.withColumns({"at": at, "queue": F.lit("")}), "second").persist()
-    lives = ended(rows, before).persist()
+    lifecycles = ended_messages(rows, before).persist()
     try:
-        over_time = _by_namespace(windows(parts, "second").withColumn("place", _place(axis)))
+        over_time = _by_namespace(windows(parts, "second").withColumn("place", axis.bucket_of("start")))
         overall = _by_namespace(windows(parts.withColumn("start", F.lit(0).cast("timestamp")), "second"))
         died = _by_namespace(
-            lives.where("how = 'dead'")
-            .groupBy("namespace", F.col("reason").alias("event"), axis.place().alias("place"))
+            lifecycles.where("outcome = 'dead'")
+            .groupBy("namespace", F.col("reason").alias("event"), axis.bucket_of("at").alias("place"))
             .count()
         )
-        slow = slowest(lives, SLOWEST)
+        slow = slowest(lifecycles, SLOWEST)
     finally:
         parts.unpersist()
-        lives.unpersist()
+        lifecycles.unpersist()
     sections = [
         _section(each, axis, over_time[each.namespace], overall[each.namespace], died.get(each.namespace, []), slow)
         for each in found
@@ -172,12 +172,6 @@ def coverage(
     ]
 
 
-def _place(axis: Axis) -> "Column":
-    from pyspark.sql import functions as F
-
-    return F.floor((F.unix_seconds("start") - axis.start) / axis.step)
-
-
 def _by_namespace(rows: "DataFrame") -> dict[str, list[Any]]:
     found: dict[str, list[Any]] = {}
     for row in rows.drop("start", "queue", "buckets").collect():
@@ -187,7 +181,7 @@ def _by_namespace(rows: "DataFrame") -> dict[str, list[Any]]:
 
 def _section(
     covered: Coverage,
-    axis: Axis,
+    axis: TimeAxis,
     over_time: list[Any],
     overall: list[Any],
     died: list[Any],
@@ -221,7 +215,7 @@ def _section(
     )
 
 
-def _line(rows: Iterable[Any], kind: str, axis: Axis, column: str, nothing: Any) -> list[Any]:
+def _line(rows: Iterable[Any], kind: str, axis: TimeAxis, column: str, nothing: Any) -> list[Any]:
     """A value for each bucket."""
     line = [nothing] * axis.count
     for row in rows:
@@ -230,7 +224,7 @@ def _line(rows: Iterable[Any], kind: str, axis: Axis, column: str, nothing: Any)
     return line
 
 
-def _backlog(covered: Coverage, counts: dict[str, list[int]], axis: Axis) -> Backlog:
+def _backlog(covered: Coverage, counts: dict[str, list[int]], axis: TimeAxis) -> Backlog:
     none = [0] * axis.count
     ends = [sum(each) for each in zip(*(counts.get(kind, none) for kind in END_EVENTS), strict=True)]
     changes = [came - went for came, went in zip(counts.get("registered", none), ends, strict=True)]

@@ -23,7 +23,7 @@ from penstock.errors import DataLost, NoArchive
 from penstock.keys import Keys
 from penstock.spark.archive import DDL
 from penstock.spark.masking import masked
-from penstock.spark.outcomes import Comparison, Shadow, compare, fates, replayed_as
+from penstock.spark.outcomes import Comparison, EventRecorder, compare, outcomes_by_key, replayed_as
 from penstock.spark.replay import Archived, Message, Pace, Pushed, messages, push
 from penstock.tracking.policy import Policy
 from tests.commandline import ended, running
@@ -252,24 +252,22 @@ def test_messages_are_read_part_by_part_in_order(spark: "SparkSession", monkeypa
     assert [len(batch) for batch in lists] == [300] * 6 + [200]
 
 
-def test_fates_are_of_registrations_and_what_died_stays_dead(spark: "SparkSession", tmp_path: Path) -> None:
+def test_each_registration_has_an_outcome_and_what_died_stays_dead(spark: "SparkSession", tmp_path: Path) -> None:
     lives = {"1": ["done"], "2": ["timeout", "late"], "3": ["dead", "late"], "4": ["expired"], "5": ["retry"]}
     told = [Happened("done", "1", after=-1)]  # of an id that was given before
     for id, events in lives.items():
         told += [Happened(event, id, after=int(id)) for event in ("registered", *events)]
     told += [Happened("registered", "1", after=10), Happened("dead", "1", after=11), Happened("dead", "77")]
     rows = spark.read.schema(DDL).parquet(write(tmp_path, told) + "/events")
-    found = [(row.key, row.fate) for row in fates(rows, rows.xid).collect()]
+    found = [(row.key, row.outcome) for row in outcomes_by_key(rows, rows.xid).collect()]
     expected = [("x1", "dead"), ("x1", "done"), ("x2", "late"), ("x3", "dead"), ("x4", "expired"), ("x5", "open")]
     assert sorted(found) == expected
 
 
 def test_of_messages_with_the_same_name_as_many_as_can_have_fared_alike(spark: "SparkSession") -> None:
-    def rows(**fates: str) -> Any:
-        told = [(key, fate) for key, words in fates.items() for fate in words.split()]
-        return spark.createDataFrame(
-            pa.Table.from_pydict(dict(zip(("key", "fate"), zip(*told, strict=True), strict=True)))
-        )
+    def rows(**outcomes: str) -> Any:
+        pairs = [{"key": key, "outcome": outcome} for key, words in outcomes.items() for outcome in words.split()]
+        return spark.createDataFrame(pa.Table.from_pylist(pairs))
 
     before = rows(a="done done dead", b="done", c="done done", d="open", e="late", f="done")
     found = compare(before, rows(a="dead dead done", b="done", c="done", d="open open", e="done", z="dead"))
@@ -298,14 +296,14 @@ async def test_events_that_were_trimmed_before_they_were_read_are_told(redis: Re
     keys = Keys("shadow")
     with Blocking.from_url(redis_url) as blocking:
         tell(blocking, 5, keys=keys)
-        shadow = Shadow(redis, keys)
-        await shadow.begin()
+        recorder = EventRecorder(redis, keys)
+        await recorder.begin()
         tell(blocking, 7, start=6, each=3, keys=keys)
-        assert await shadow.read()
-        assert not await shadow.read()
+        assert await recorder.read_page()
+        assert not await recorder.read_page()
         tell(blocking, 2_000, start=13, keys=keys, history=10)
     with pytest.raises(DataLost, match=r"events 13 to \d+ of shadow:events are gone: .* eventCapacity"):
-        await shadow.read()
+        await recorder.read_page()
 
 
 async def test_the_wait_ends_when_all_have_ended_or_nothing_can_come_any_more(redis: Redis) -> None:
@@ -313,17 +311,17 @@ async def test_the_wait_ends_when_all_have_ended_or_nothing_can_come_any_more(re
     await policy(redis, keys, **LISTS)
     found = await Policy.read(redis, keys)
     assert found
-    shadow = Shadow(redis, keys)
-    await shadow.begin()
-    assert await shadow.ended(3, found, lambda: next(clock)) == 3
+    recorder = EventRecorder(redis, keys)
+    await recorder.begin()
+    assert await recorder.wait_until_ended(3, found, lambda: next(clock)) == 3
     assert 50 < next(clock) <= 3 * (10 + 5) + 10 + 40
     await redis.hset(keys.metric("registered"), "count", 3)
     await redis.zadd(keys.deadlines, {"1": 1})
     await redis.zadd(keys.delayed, {"2": 1, "3": 1})
     begun = next(clock)
-    assert await shadow.ended(3, found, lambda: next(clock)) == 3
+    assert await recorder.wait_until_ended(3, found, lambda: next(clock)) == 3
     assert 50 < next(clock) - begun <= 3 * (10 + 5) + 10 + 50
-    waiting = asyncio.create_task(shadow.ended(3, found))
+    waiting = asyncio.create_task(recorder.wait_until_ended(3, found))
     await redis.delete(keys.deadlines, keys.delayed)
     assert await waiting == 0
 

@@ -19,19 +19,19 @@ import pytest
 from penstock.cli._frame import Failed
 from penstock.cli.report import ReportRequest, make_report, replacing
 from penstock.spark import tables
-from penstock.spark.axis import Axis
 from penstock.spark.lifecycles import Message
 from penstock.spark.page import page
 from penstock.spark.report import Backlog, Report, Section, Times
+from penstock.spark.time_axis import TimeAxis
 from tests.commandline import ROOT, penstock
 from tests.spark import pytestmark  # noqa: F401
-from tests.spark.lifetimes import NOON, archive, lives
+from tests.spark.generated_events import NOON, archive, generate
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 EVIL = '<script>alert("1")</script>&$x_1$'
-AXIS = Axis(NOON, 60, 4)
+AXIS = TimeAxis(NOON, 60, 4)
 TIMES = Times(
     3, 1.5, 3.0, {"p50": 1.0, "p95": 3.0, "p99": 3.0}, {name: [1.0, None, 2.0, 3.0] for name in ("p50", "p95", "p99")}
 )
@@ -75,7 +75,7 @@ class Reader(HTMLParser):
 
 @pytest.fixture
 def found(tmp_path: Path) -> ReportRequest:
-    return ReportRequest(archive(tmp_path / "archive", lives(60, 1)), "shop", None, None)
+    return ReportRequest(archive(tmp_path / "archive", generate(60, 1)), "shop", None, None)
 
 
 def test_a_page_is_one_file_that_plays_no_tricks() -> None:

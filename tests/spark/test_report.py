@@ -14,27 +14,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import NoArchive
-from penstock.spark.axis import DAY, MOST, Axis
 from penstock.spark.report import SLOWEST, Backlog, Report, Section, coverage, report
+from penstock.spark.time_axis import DAY, MAX_BUCKETS, TimeAxis
 from penstock.tracking.events import END_EVENTS
 from tests.spark import pytestmark  # noqa: F401
-from tests.spark.lifetimes import ALLOWED, NOON, Told, archive, in_order, lives
+from tests.spark.generated_events import ALLOWED, NOON, ArchivedEvent, archive, generate, in_order
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SHOP = lives(1_500, 1)
-SHIP = lives(200, 2, start=NOON + 600, namespace="ship")
-LATER = [each for each in lives(300, 3, namespace="later") if (each.number or 0) > 200]
+SHOP = generate(1_500, 1)
+SHIP = generate(200, 2, start=NOON + 600, namespace="ship")
+LATER = [each for each in generate(300, 3, namespace="later") if (each.number or 0) > 200]
 """An archive that was begun when the namespace had 200 events."""
 REASONS = ("timeout", "failed", "queueTimeout")
-BORN = {each.id: each.at for each in lives(300, 3) if each.event == "registered"}
+BORN = {each.id: each.at for each in generate(300, 3) if each.event == "registered"}
 AGAIN = in_order(
     [
-        *(Told("registered", "1", NOON * 1000), Told("timeout", "1", NOON * 1000 + 10_000, 3)),
-        *(Told("dead", "1", NOON * 1000 + 10_000, 3), Told("registered", "1", NOON * 1000 + 60_000)),
-        *(Told("done", "1", NOON * 1000 + 60_000, 1, 0.0, timeout=None), Told("registered", "1", NOON * 1000 + 90_000)),
-        Told("dead", "1", NOON * 1000 + 95_000, 1),
+        *(ArchivedEvent("registered", "1", NOON * 1000), ArchivedEvent("timeout", "1", NOON * 1000 + 10_000, 3)),
+        *(ArchivedEvent("dead", "1", NOON * 1000 + 10_000, 3), ArchivedEvent("registered", "1", NOON * 1000 + 60_000)),
+        *(
+            ArchivedEvent("done", "1", NOON * 1000 + 60_000, 1, 0.0, timeout=None),
+            ArchivedEvent("registered", "1", NOON * 1000 + 90_000),
+        ),
+        ArchivedEvent("dead", "1", NOON * 1000 + 95_000, 1),
     ]
 )
 """A server that was emptied twice; what was allowed is not known of all."""
@@ -57,16 +60,16 @@ def section(found: Report, namespace: str) -> Section:
     return next(section for section in found.sections if section.namespace == namespace)
 
 
-def in_buckets(axis: Axis, told: Iterable[Told]) -> dict[str, list[int]]:
+def in_buckets(axis: TimeAxis, events: Iterable[ArchivedEvent]) -> dict[str, list[int]]:
     counts: dict[str, list[int]] = {}
-    for each in told:
+    for each in events:
         counts.setdefault(each.event, [0] * axis.count)[int((each.at / 1000 - axis.start) // axis.step)] += 1
     return counts
 
 
-def check(section: Section, axis: Axis, told: list[Told], since: int = 0, until: int = 10**15) -> None:
+def check(section: Section, axis: TimeAxis, events: list[ArchivedEvent], since: int = 0, until: int = 10**15) -> None:
     """Against all events of the namespace, of which those between (ms since the epoch) are reported."""
-    rows = [each for each in told if since <= each.at < until]
+    rows = [each for each in events if since <= each.at < until]
     assert section.totals == Counter(each.event for each in rows)
     assert section.counts == in_buckets(axis, rows)
     for kind in ("done", "late"):
@@ -83,16 +86,16 @@ def check(section: Section, axis: Axis, told: list[Told], since: int = 0, until:
     for kind, counts in section.histogram.items():
         shares = [min(int(each.seconds * 10 / ALLOWED), 10) for each in rows if each.event == kind and each.seconds]
         assert counts == [shares.count(place) for place in range(11)]
-    check_lives(section, axis, told, rows)
+    check_lifecycles(section, axis, events, rows)
 
 
-def check_lives(section: Section, axis: Axis, told: list[Told], rows: list[Told]) -> None:
+def check_lifecycles(section: Section, axis: TimeAxis, events: list[ArchivedEvent], rows: list[ArchivedEvent]) -> None:
     began: dict[str, int] = {}
     why: dict[str, str] = {}
     ended: list[Any] = []
-    dead: list[Told] = []
+    dead: list[ArchivedEvent] = []
     shown = set(map(id, rows))
-    for each in told:
+    for each in events:
         if each.event == "registered":
             began[each.id] = each.at
         elif each.event in REASONS:
@@ -107,17 +110,17 @@ def check_lives(section: Section, axis: Axis, told: list[Told], rows: list[Told]
         (-round(each.seconds * 1000), round(each.at * 1000), each.id, each.how, each.attempts, each.xid)
         for each in section.slowest
     ] == sorted(ended)[:SLOWEST]
-    opened = [each.event == "registered" for each in told if each.at < rows[0].at]
-    closed = [each.event in END_EVENTS for each in told if each.at < rows[0].at]
+    opened = [each.event == "registered" for each in events if each.at < rows[0].at]
+    closed = [each.event in END_EVENTS for each in events if each.at < rows[0].at]
     assert (section.backlog.opening, section.backlog.known) == (sum(opened) - sum(closed), True)
     for place, start in enumerate(axis.starts):
-        before = [each for each in told if each.at < (start + axis.step) * 1000 and each.at <= rows[-1].at]
+        before = [each for each in events if each.at < (start + axis.step) * 1000 and each.at <= rows[-1].at]
         change = Counter(each.event for each in before)
         assert section.backlog.over_time[place] == change["registered"] - sum(change[kind] for kind in END_EVENTS)
 
 
 def test_every_number_is_that_of_the_events(whole: Report) -> None:
-    assert whole.axis == Axis(NOON, 15, 101)
+    assert whole.axis == TimeAxis(NOON, 15, 101)
     assert [each.namespace for each in whole.sections] == ["again", "later", "ship", "shop"]
     assert (whole.first, whole.last) == (NOON, max(each.at for each in SHOP) / 1000)
     check(section(whole, "shop"), whole.axis, SHOP)
@@ -183,7 +186,7 @@ def test_nothing_is_told_from_something(spark: "SparkSession", directory: str, t
 
 @given(st.floats(0, 4e9), st.floats(0, 1e9))
 def test_an_axis_has_both_ends_and_not_too_many_buckets(first: float, length: float) -> None:
-    axis = Axis.over(first, first + length)
+    axis = TimeAxis.over(first, first + length)
     assert axis.start <= first < axis.start + axis.step
     assert axis.starts[-1] <= first + length < axis.start + axis.count * axis.step
-    assert 1 <= axis.count <= MOST
+    assert 1 <= axis.count <= MAX_BUCKETS

@@ -1,4 +1,4 @@
-"""An archive of made-up lives of messages, as a pipeline would have written it."""
+"""Generated lifecycles of messages, archived as a pipeline would."""
 
 import random
 from collections.abc import Iterable, Iterator
@@ -34,7 +34,7 @@ SCHEMA: Final = pa.schema(
 
 
 @dataclass(frozen=True)
-class Told:
+class ArchivedEvent:
     """An event; ``at`` in whole milliseconds since the epoch."""
 
     event: str
@@ -52,24 +52,26 @@ class Told:
     place: int = 0
 
 
-def lives(many: int, seed: int, start: float = NOON, every: float = 1.0, namespace: str = "shop") -> list[Told]:
-    """Messages registered one after the other, of which some time out, fail, die, are late, expire or stay open."""
+def generate(
+    many: int, seed: int, start: float = NOON, every: float = 1.0, namespace: str = "shop"
+) -> list[ArchivedEvent]:
+    """Return events of ``many`` messages, some of which time out, fail, die, are late, expire or stay open."""
     rng = random.Random(seed)
-    told: list[Told] = []
+    events: list[ArchivedEvent] = []
     for id in range(1, many + 1):
-        told += _life(rng, str(id), int((start + id * every) * 1000), namespace)
-    return in_order(told)
+        events += _lifecycle(rng, str(id), int((start + id * every) * 1000), namespace)
+    return in_order(events)
 
 
-def _life(rng: random.Random, id: str, born: int, namespace: str) -> Iterator[Told]:
-    def tell(event: str, at: int, attempt: int | None, seconds: float | None = None) -> Told:
-        return Told(event, id, at, attempt, seconds, namespace, f"order-{id}")
+def _lifecycle(rng: random.Random, id: str, born: int, namespace: str) -> Iterator[ArchivedEvent]:
+    def row(event: str, at: int, attempt: int | None, seconds: float | None = None) -> ArchivedEvent:
+        return ArchivedEvent(event, id, at, attempt, seconds, namespace, f"order-{id}")
 
-    yield tell("registered", born, 1)
+    yield row("registered", born, 1)
     if rng.random() < 0.02:  # nobody takes it
         over = born + 30_000
-        yield tell("queueTimeout", over, 1, 30.0)
-        yield tell("dead", over, 1, 30.0)
+        yield row("queueTimeout", over, 1, 30.0)
+        yield row("dead", over, 1, 30.0)
         return
     delivered, attempt = born, 1
     while True:
@@ -77,23 +79,23 @@ def _life(rng: random.Random, id: str, born: int, namespace: str) -> Iterator[To
         if spent < ALLOWED and rng.random() < 0.9:
             end = "late" if rng.random() < 0.02 else "expired" if rng.random() < 0.01 else "done"
             if rng.random() > 0.02:  # else it stays open
-                yield tell(end, delivered + int(spent * 1000), attempt, None if end == "expired" else round(spent, 6))
+                yield row(end, delivered + int(spent * 1000), attempt, None if end == "expired" else round(spent, 6))
             return
         failed = rng.random() < 0.4
         over = delivered + int((spent % ALLOWED if failed else ALLOWED + 0.003) * 1000)
-        yield tell("failed" if failed else "timeout", over, attempt, (over - delivered) / 1000)
+        yield row("failed" if failed else "timeout", over, attempt, (over - delivered) / 1000)
         over += 2 if failed else 0
         if attempt == 3:
-            yield tell("dead", over, attempt, (over - born) / 1000)
+            yield row("dead", over, attempt, (over - born) / 1000)
             return
         attempt, delivered = attempt + 1, over
-        yield tell("retry", over, attempt, (over - born) / 1000)
+        yield row("retry", over, attempt, (over - born) / 1000)
 
 
-def in_order(told: Iterable[Told]) -> list[Told]:
-    """By time, with the numbers and entries that a namespace would give them: what is at one moment is one entry."""
-    rows: list[Told] = []
-    by_time = sorted(told, key=lambda each: (each.namespace, each.at))
+def in_order(events: Iterable[ArchivedEvent]) -> list[ArchivedEvent]:
+    """Sort by time and give numbers and entries as a namespace would: events of one moment share an entry."""
+    rows: list[ArchivedEvent] = []
+    by_time = sorted(events, key=lambda each: (each.namespace, each.at))
     for _, mine in groupby(by_time, key=lambda each: each.namespace):
         number = 0
         for at, together in groupby(mine, key=lambda each: each.at):
@@ -103,10 +105,10 @@ def in_order(told: Iterable[Told]) -> list[Told]:
     return rows
 
 
-def archive(directory: Path, told: Iterable[Told], batch: str = "x-000000000") -> str:
-    """Write them; returns ``directory`` as text."""
-    told = sorted(told, key=_partition)
-    for (date, namespace), mine in groupby(told, key=_partition):
+def archive(directory: Path, events: Iterable[ArchivedEvent], batch: str = "x-000000000") -> str:
+    """Write ``events`` to an archive in ``directory``. Return ``directory`` as text."""
+    events = sorted(events, key=_partition)
+    for (date, namespace), mine in groupby(events, key=_partition):
         rows = list(mine)
         place = directory / "events" / f"date={date}" / f"namespace={quote(namespace, safe='')}" / f"batch={batch}"
         place.mkdir(parents=True)
@@ -116,5 +118,5 @@ def archive(directory: Path, told: Iterable[Told], batch: str = "x-000000000") -
     return str(directory)
 
 
-def _partition(each: Told) -> tuple[str, str]:
+def _partition(each: ArchivedEvent) -> tuple[str, str]:
     return str(datetime.fromtimestamp(each.at / 1000, UTC).date()), each.namespace
