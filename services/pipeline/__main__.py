@@ -5,7 +5,8 @@ from common.extras import needed
 
 with needed("spark", "pipeline"):
     from common.app import main
-    from services.pipeline.service import run, sparks
+    from services.pipeline.service import Pipeline
     from services.pipeline.settings import Settings
 
-main("pipeline", Settings, run, sparks)
+pipeline = Pipeline()
+main("pipeline", Settings, pipeline.run, pipeline.lifespan)

@@ -1,4 +1,4 @@
-"""pipeline: the events of many namespaces, in an archive that Spark writes and reads."""
+"""pipeline: archive the events of many namespaces with Spark."""
 
 import asyncio
 import time
@@ -23,40 +23,40 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-LOOK: Final = 0.5
-"""Seconds between two looks at the query."""
+POLL_SECONDS: Final = 0.5
 AWAY: Final = ("redis.exceptions.ConnectionError", "redis.exceptions.TimeoutError", "redis.exceptions.BusyLoadingError")
-"""What a query says of a server that is away: the service waits then."""
-_sessions: "list[SparkSession]" = []
+"""Errors of a query whose server is away: the service waits then."""
 
 
-@asynccontextmanager
-async def sparks(settings: Settings) -> AsyncIterator[None]:
-    """While the process lives there is one Spark, whatever becomes of the server."""
-    tuned = {
-        # Adaptive plans cost each of the small jobs of a micro-batch more than they save.
-        "spark_sql_adaptive_enabled": "false",
-        # Files that a task has open at once, or it sorts all rows by file first; with payloads they want too much room.
-        "spark_sql_maxConcurrentOutputFileWriters": "0" if settings.payloads else "64",
-    }
-    spark = await asyncio.to_thread(session, settings.master, settings.memory, **tuned)
-    _sessions.append(spark)
-    try:
-        yield
-    finally:
-        _sessions.remove(spark)
-        await asyncio.to_thread(stop, spark)
+class Pipeline:
+    """Runs of the service, and the Spark session that all of them use."""
 
+    _spark: "SparkSession"
 
-async def run(context: Context[Settings]) -> None:
-    """One query, from where its checkpoint says, until the run shall end. Raise ``QueryFailed`` with Spark's reason."""
-    with explained(context.settings.archive):
-        await _run(context)
+    @asynccontextmanager
+    async def lifespan(self, settings: Settings) -> AsyncIterator[None]:
+        """Keep one session until the settings change, whether the server is there or away."""
+        tuned = {
+            # Adaptive plans cost each of the small jobs of a micro-batch more than they save.
+            "spark_sql_adaptive_enabled": "false",
+            # Open files of a task: with fewer it sorts all rows by file first. With payloads they need too much memory.
+            "spark_sql_maxConcurrentOutputFileWriters": "0" if settings.payloads else "64",
+        }
+        self._spark = await asyncio.to_thread(session, settings.master, settings.memory, **tuned)
+        try:
+            yield
+        finally:
+            await asyncio.to_thread(stop, self._spark)
+
+    async def run(self, context: Context[Settings]) -> None:
+        """Run a query from its checkpoint on until the run ends. Raise ``QueryFailed`` with Spark's reason."""
+        with one_line_errors(context.settings.archive):
+            await _run(context, self._spark)
 
 
 @contextmanager
-def explained(archive: str) -> Iterator[None]:
-    """Raise what Spark or the connection to its Java raises as ``QueryFailed``, in one line."""
+def one_line_errors(archive: str) -> Iterator[None]:
+    """Raise ``QueryFailed``, in one line, for an error of Spark or of the connection to its Java."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
@@ -66,36 +66,37 @@ def explained(archive: str) -> Iterator[None]:
         raise QueryFailed(said(error, archive)) from error
 
 
-async def _run(context: Context[Settings]) -> None:
+async def _run(context: Context[Settings], spark: "SparkSession") -> None:
     assert context.keys
     settings = context.settings
     context.mends = False
     with connect(settings.redis, name="penstock-pipeline") as redis:
-        spark = _sessions[-1]
         rollups = await asyncio.to_thread(_rollups, spark, settings, redis) if settings.rollups else None
         archive = Archive(settings, redis, context.keys, rollups)
+        merger = await asyncio.to_thread(Merger, spark, settings.archive, settings.lateness)
         query = await asyncio.to_thread(_begin, spark, settings, archive)
-        tidying = asyncio.create_task(_tidy(context, query, archive, rollups))
+        tidying = asyncio.create_task(_tidy(context, query, archive, merger, rollups))
         try:
             while context.running and not tidying.done():
                 if query.lastProgress:
                     context.trouble.over()
-                await context.pause(LOOK)
+                await context.pause(POLL_SECONDS)
         finally:
             await asyncio.to_thread(_end, query, settings.stop_timeout / 2)
             await asyncio.wait({tidying}, timeout=settings.stop_timeout / 4)
             await asyncio.to_thread(spark.sparkContext.cancelAllJobs)
             await asyncio.gather(tidying, return_exceptions=True)
         if error := query.exception():
-            raise _told(str(error), settings.archive)
+            raise query_error(str(error), settings.archive)
         if context.running:
             tidying.result()
 
 
-async def _tidy(context: Context[Settings], query: "StreamingQuery", archive: Archive, rollups: Rollups | None) -> None:
-    """While ``query`` runs, make the rows of windows that are over, and few files of many."""
+async def _tidy(
+    context: Context[Settings], query: "StreamingQuery", archive: Archive, merger: Merger, rollups: Rollups | None
+) -> None:
+    """Close the roll-ups of windows that are over and merge small files, while ``query`` runs."""
     settings = context.settings
-    merger = await asyncio.to_thread(Merger, _sessions[-1], settings.archive, settings.lateness)
     merged = time.monotonic()
     while context.running and await asyncio.to_thread(lambda: query.isActive):
         if rollups:
@@ -103,11 +104,11 @@ async def _tidy(context: Context[Settings], query: "StreamingQuery", archive: Ar
         if settings.merge_every and time.monotonic() - merged >= settings.merge_every:
             merged = time.monotonic()
             await _merge(context, merger, archive, query.id)
-        await context.pause(LOOK)
+        await context.pause(POLL_SECONDS)
 
 
 async def _merge(context: Context[Settings], merger: Merger, archive: Archive, query: str) -> None:
-    """Where that fails nothing is lost, and the next time may be a better one."""
+    """Merge small files. A failure is logged: nothing is lost, and the next merge tries again."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
@@ -142,15 +143,15 @@ def _begin(spark: "SparkSession", settings: Settings, archive: Archive) -> "Stre
 
 
 def _end(query: "StreamingQuery", patience: float) -> None:
-    """Let it end the micro-batch in hand; what takes longer than ``patience`` (s) is done again by the next one."""
+    """Stop after the current micro-batch, or after ``patience`` s: then the next query repeats it."""
     end = time.monotonic() + patience
     while query.isActive and query.status["isTriggerActive"] and time.monotonic() < end:
         time.sleep(0.02)
     query.stop()
 
 
-def _told(error: str, archive: str) -> Exception:
-    """What ended the query: one line of all that Spark says of it."""
+def query_error(error: str, archive: str) -> Exception:
+    """Return the reason, in one line, of all that Spark says of a query that failed."""
     lines = [line.strip() for line in error.splitlines()]
     ours = next((line for line in reversed(lines) if line.startswith(("penstock.errors.", *AWAY))), "")
     if ours.startswith(AWAY):

@@ -13,7 +13,7 @@ from redis.asyncio import Redis
 from penstock.errors import QueryFailed
 from penstock.keys import Keys
 from penstock.spark.reasons import reason
-from services.pipeline.service import _told, explained
+from services.pipeline.service import one_line_errors, query_error
 from tests.commandline import penstock
 from tests.spark import pytestmark  # noqa: F401
 from tests.tracked import policy
@@ -62,22 +62,22 @@ def failure(spark: "SparkSession", archive: str, place: Path) -> Any:
 def test_a_full_disk_is_named_with_the_directory_and_what_to_do(
     spark: "SparkSession", small_disk: Path, tmp_path: Path
 ) -> None:
-    told = _told(str(failure(spark, f"{small_disk}/archive", tmp_path)), "elsewhere")
+    told = query_error(str(failure(spark, f"{small_disk}/archive", tmp_path)), "elsewhere")
     assert isinstance(told, QueryFailed)
     wanted = (
         f"{small_disk}/archive/events: the disk is full: make room and start again; nothing that was written is lost"
     )
     assert str(told) == wanted
-    with pytest.raises(QueryFailed, match=r"^[^\n]*the disk is full: make room"), explained("elsewhere"):
+    with pytest.raises(QueryFailed, match=r"^[^\n]*the disk is full: make room"), one_line_errors("elsewhere"):
         spark.range(100_000).selectExpr("randstr(100, 1)").write.parquet(f"{small_disk}/other")
 
 
 def test_a_directory_that_cannot_be_written_is_named_in_one_line(spark: "SparkSession", tmp_path: Path) -> None:
     wanted = "cannot be written: make it writable for this user, or name another directory"
-    with pytest.raises(QueryFailed) as told, explained("/proc/archive"):
+    with pytest.raises(QueryFailed) as told, one_line_errors("/proc/archive"):
         raise failure(spark, str(tmp_path), Path("/proc/archive"))
     assert str(told.value) == f"/proc/archive/_checkpoint {wanted}"
-    with pytest.raises(QueryFailed) as told, explained("/proc/archive"):
+    with pytest.raises(QueryFailed) as told, one_line_errors("/proc/archive"):
         spark.range(1).write.parquet("/proc/archive/events")
     assert str(told.value).startswith("/proc/archive/events")
     assert str(told.value).endswith(wanted)
