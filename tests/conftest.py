@@ -9,10 +9,12 @@ from typing import Any, Final
 import pytest
 import redis as sync
 from redis.asyncio import Redis
+from xdist.remote import Producer
 
 from penstock.connection import cancellable
 from penstock.testing.server import EmbeddedServer
 from tests.hop import Hop, Start
+from tests.scheduling import SparkInTwoWorkers
 
 SLOW: Final = {"process", "reliability", "spark"}
 """Folders of tests that start processes of services, kill them many times, or need Java."""
@@ -27,6 +29,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.relative_to(here).parts[0] in SLOW and not item.get_closest_marker("fast"):
             item.add_marker("slow")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> SparkInTwoWorkers | None:
+    return SparkInTwoWorkers(config, log) if config.getoption("dist") == "loadgroup" else None
 
 
 @pytest.fixture(scope="session")

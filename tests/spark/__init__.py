@@ -1,4 +1,4 @@
-"""What tests of Spark need; they are skipped, with the reason, where there is no Java."""
+"""Helpers for tests of Spark, which are skipped without Java."""
 
 import os
 import sys
@@ -20,14 +20,7 @@ os.environ.setdefault("SPARK_SUBMIT_OPTS", SMALL)
 MISSING: Final = what_is_missing()
 
 
-def _marks(group: str) -> Any:
-    return [pytest.mark.skipif(MISSING is not None, reason=str(MISSING)), pytest.mark.xdist_group(group)]
-
-
-pytestmark: Any = _marks("spark")
-"""What a module whose tests use ``spark`` has as its own: one process runs them all, with one session."""
-own_sessions: Any = _marks("sparks")
-"""The same of one that starts processes, each with a session: beside the others, but one after the other."""
+pytestmark: Final = pytest.mark.skipif(MISSING is not None, reason=str(MISSING))
 
 
 def schema_of(ddl: str) -> Any:

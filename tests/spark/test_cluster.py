@@ -15,8 +15,10 @@ from redis import Redis
 from penstock.keys import Keys
 from penstock.spark.shipping import SHIPPED
 from penstock.testing.server import EmbeddedServer
-from tests.spark import own_sessions as pytestmark  # noqa: F401
-from tests.spark import tell
+from tests.spark import (
+    pytestmark,  # noqa: F401
+    tell,
+)
 from tests.spark.standalone import SMALL, cluster, run, wheel
 
 ONE, TWO = 60_000, 1_000

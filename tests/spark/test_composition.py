@@ -15,7 +15,7 @@ from penstock.testing.server import free_port
 from tests.commandline import penstock
 from tests.demos import ROOT
 from tests.process.test_readme import Shell
-from tests.spark import own_sessions as pytestmark  # noqa: F401
+from tests.spark import pytestmark  # noqa: F401
 
 HERE = ROOT / "compose/cluster"
 

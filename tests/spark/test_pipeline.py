@@ -23,8 +23,11 @@ from penstock.testing.server import EmbeddedServer
 from services.pipeline.settings import Settings
 from tests.demos import ROOT, environment
 from tests.harness import Service, until
-from tests.spark import SHOP, tell
-from tests.spark import own_sessions as pytestmark  # noqa: F401
+from tests.spark import (
+    SHOP,
+    pytestmark,  # noqa: F401
+    tell,
+)
 
 KILLS = int(os.environ.get("PENSTOCK_SPARK_ROUNDS", "2"))
 """How often the pipeline is killed: CONTRIBUTING.md."""
