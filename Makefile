@@ -28,7 +28,7 @@ test-all: test  ## Run the slow tests, too: processes, kills, cut links, Spark, 
 
 test-soak: .venv/.ready  ## Kill services 200 times in each test of the reliability suite, and Spark 15 times
 	PENSTOCK_ROUNDS=200 $(BIN)/python -m pytest --numprocesses 2 tests/reliability
-	PENSTOCK_SPARK_ROUNDS=15 $(BIN)/python -m pytest tests/spark/test_kill.py tests/spark/test_pipeline.py -k killed
+	PENSTOCK_SPARK_ROUNDS=15 $(BIN)/python -m pytest tests/spark/test_kill.py tests/spark/test_pipeline_process.py -k killed
 
 SEEDS ?= 10
 SECONDS ?= 180

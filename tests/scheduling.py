@@ -4,7 +4,7 @@ from typing import Final
 
 from xdist.scheduler import LoadScopeScheduling
 
-OWN_SESSIONS: Final = {f"tests/spark/test_{name}.py" for name in ("cluster", "composition", "pipeline")}
+OWN_SESSIONS: Final = {f"tests/spark/test_{name}.py" for name in ("cluster", "composition", "pipeline_process")}
 """Modules that start processes with Spark sessions of their own."""
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from redis import Redis
 
 from penstock.spark.options import connect
 from penstock.spark.session import session
@@ -29,5 +30,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
 def here(redis_url: str) -> Iterator[Any]:
     """The server, with nothing in it, as sources and sinks talk to it."""
     with connect(redis_url) as client:
+        client.flushall()
+        yield client
+
+
+@pytest.fixture
+def shop(redis_url: str) -> Iterator[Any]:
+    """The server, with nothing in it, as publishers talk to it."""
+    with Redis.from_url(redis_url) as client:
         client.flushall()
         yield client

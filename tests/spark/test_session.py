@@ -1,15 +1,12 @@
 """The session that services and commands make: what it decides, and what it leaves to spark-submit."""
 
-import os
 import socket
-import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import psutil
 import pytest
 
 from penstock.errors import Unsuitable
@@ -18,19 +15,10 @@ from penstock.spark import session as sessions
 from penstock.spark.session import masters, wait_for_master
 from penstock.spark.shipping import SHIPPED, ship
 from penstock.testing.server import free_port
-from tests.harness import ROOT, until
 from tests.spark import pytestmark  # noqa: F401
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-HOLD = """
-import os, sys, time
-from penstock.spark.session import session
-spark = session("local[1]", "512m")
-print(spark.sparkContext.getConf().get("spark.driver.host"), spark.range(7).count(), flush=True)
-sys.stdin.read()
-"""
 
 
 @pytest.mark.parametrize(
@@ -74,30 +62,6 @@ def test_nothing_is_shipped_to_workers_that_see_our_files(spark: "SparkSession")
 
     ship(spark)
     assert not (Path(SparkFiles.getRootDirectory()) / SHIPPED).exists()
-
-
-def test_its_java_listens_here_alone_obeys_us_alone_and_ends_with_us() -> None:
-    """A SIGTERM to the process group is for Python, which ends a micro-batch first; a SIGKILL takes Java along."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("SPARK_")}
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLD],
-        cwd=ROOT,
-        env=environment,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        start_new_session=True,
-        text=True,
-    ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline().split() == ["localhost", "7"]
-        java = [each for each in psutil.Process(process.pid).children(recursive=True) if "java" in each.name()]
-        assert len(java) == 1
-        assert os.getpgid(java[0].pid) != process.pid
-        assert {each.laddr.ip for each in java[0].net_connections() if each.status == "LISTEN"} <= {
-            *("127.0.0.1", "::1", "::ffff:127.0.0.1")
-        }
-        process.kill()
-    until(lambda: not java[0].is_running())
 
 
 @pytest.mark.parametrize("name", ["python-without", "not-there"])

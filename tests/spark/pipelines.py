@@ -1,0 +1,31 @@
+"""What tests of the pipeline need: a place for its keys, and a look into its archive."""
+
+from pathlib import Path
+from typing import Any
+
+from penstock.keys import Keys
+
+PATIENCE = 300
+"""Seconds until what is waited for must have happened: a Spark starts, beside others."""
+PIPE = Keys("pipe")
+
+
+def archived(redis: Any) -> int:
+    return int(redis.hget(PIPE.metric("pipeline"), "count") or 0)
+
+
+def events_in(place: Path) -> list[dict[str, Any]]:
+    """Every row of the archive, by namespace and number."""
+    rows = table(place / "archive/events")
+    return sorted(rows, key=lambda row: (row["namespace"], row["number"] or 0, row["entry"]))
+
+
+def malformed_in(place: Path) -> list[dict[str, Any]]:
+    return table(place / "archive/_malformed")
+
+
+def table(place: Path) -> list[dict[str, Any]]:
+    import pyarrow.dataset as ds
+
+    rows: list[dict[str, Any]] = ds.dataset(place, partitioning="hive").to_table().to_pylist()
+    return rows
