@@ -10,8 +10,9 @@ from structlog.typing import FilteringBoundLogger
 from common.registry import Registry
 from common.settings.base import ServiceSettings
 from penstock.accounting.upgrade import Starts
+from penstock.encoding import decoded_fields
 from penstock.errors import TooMany
-from penstock.inspect.pending import NamespacePending, read_pending, texts
+from penstock.inspect.pending import NamespacePending, read_pending
 from penstock.keys import Keys
 from penstock.script import Script
 
@@ -30,7 +31,7 @@ async def agree(
     if not settings.pending_lists:
         return
     fields: Any = await redis.hgetall(keys.metric("start"))
-    starts = Starts.read(texts(fields))
+    starts = Starts.parse(decoded_fields(fields))
     if starts.agree:
         return
     with suppress(TooMany):  # the dead are adopted first

@@ -1,13 +1,35 @@
-"""Names as text and as the bytes that the server has, any bytes, without loss."""
+"""Convert between text and the bytes that Redis stores, without loss; parse numbers."""
 
+from collections.abc import Mapping
+from math import inf, isfinite
 from typing import Any
 
 
 def encoded(name: str) -> bytes:
-    """The bytes of a name; a lone surrogate stands for a byte that is not UTF-8, as in the words of a command line."""
+    """Return the bytes of ``name``; a lone surrogate stands for a byte that is not UTF-8, as in ``sys.argv``."""
     return name.encode(errors="surrogateescape")
 
 
 def decoded(reply: Any) -> str:
-    """The text of a name, word or number that the server sent; ``encoded`` gives its bytes again."""
+    """Return a name, word or number in a reply as text; ``encoded`` restores its bytes."""
     return reply.decode(errors="surrogateescape") if isinstance(reply, bytes) else str(reply)
+
+
+def decoded_fields(fields: Mapping[Any, Any] | None) -> dict[str, str]:
+    """Return a hash as text; empty for None."""
+    return {decoded(name): decoded(value) for name, value in (fields or {}).items()}
+
+
+def parse_number(value: Any, least: float = -inf) -> float | None:
+    """Return ``value`` as a number; None unless it is finite and at least ``least``."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        return None
+    return number if isfinite(number) and number >= least else None
+
+
+def parse_whole(value: Any) -> int | None:
+    """Return ``value`` as a whole number, rounded towards 0; None if it is not a finite number."""
+    number = parse_number(value)
+    return None if number is None else int(number)

@@ -1,13 +1,12 @@
 """Metrics: hashes ``<ns>:metrics:<name>`` with ``count sum max histo0 ... histo100``, written in the caller's MULTI."""
 
-from math import inf
 from typing import Final
 
 from redis.asyncio import Redis
 from redis.asyncio.client import Pipeline
 
 from penstock.atomic import AtomicRead
-from penstock.encoding import decoded
+from penstock.encoding import decoded, decoded_fields, parse_number
 from penstock.keys import Keys, glob_escaped
 from penstock.script import LUA, Script
 
@@ -33,15 +32,10 @@ async def read_metrics(redis: "Redis", keys: Keys) -> dict[str, dict[str, str]]:
             snapshot.hgetall(key)
         hashes = await snapshot.execute()
     return {
-        decoded(key).removeprefix(prefix): {decoded(field): decoded(value) for field, value in fields.items()}
-        for key, fields in zip(found, hashes, strict=True)
+        decoded(key).removeprefix(prefix): decoded_fields(fields) for key, fields in zip(found, hashes, strict=True)
     }
 
 
-def number(value: bytes | None) -> float | None:
-    """None for what no counter, sum or time can be."""
-    try:
-        found = float(value or b"")
-    except ValueError:
-        return None
-    return found if 0 <= found < inf else None
+def parse_metric(value: bytes | None) -> float | None:
+    """Return a counter, sum or time; None if ``value`` is not a finite number of 0 or more."""
+    return parse_number(value, least=0)

@@ -1,33 +1,32 @@
-"""Where the answers are that were sent: taken by their clients, waiting, or expired.
+"""Audit of answers: each answer that was sent was taken by its client, waits, or has expired.
 
-A list that an answer has made is known until its time is over, with the number of its answers. A monitor ends it then,
-and counts what is left in it as expired, the rest as taken; so answers in a list that somebody deletes count as taken.
+The lists that answers created are known until their TTL ends, each with its number of answers. A monitor then counts
+what is left in a list as expired and the rest as taken; so the answers in a list that was deleted count as taken.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from redis.asyncio import Redis
 
-from penstock.accounting.audit import parse_counters
-from penstock.accounting.tracked import Invariant, describe_imbalance
+from penstock.accounting.invariants import Invariant, parse_counters
 from penstock.atomic import AtomicRead
-from penstock.encoding import decoded, encoded
+from penstock.encoding import decoded, encoded, parse_whole
 from penstock.keys import Keys
 
 MAX_LISTS: Final = 1_000
-"""Lists that are looked at, those that end first: four reads each, at one instant."""
+"""Lists that are inspected, those that end first: four reads each, in one atomic read."""
 MAX_COUNTS: Final = 20_000
-"""Lists with more than one answer whose numbers are read."""
+"""Lists with more than one answer whose counts are read."""
 END_FIELDS: Final = {"taken": "taken", "expired": "expired", "in lasting lists": "lasting", "unseen": "unseen"}
-"""What became of answers whose list is not to end any more: the names here and those of the metric's fields."""
+"""What became of answers whose list has no end ahead: the words here, and the fields of the metric."""
 
 
 async def audit_answers(redis: "Redis", keys: Keys) -> tuple[Invariant | None, list[str]]:
-    """Return the law of the answers, and what is wrong with their lists.
+    """Return the invariant of the answers, and the problems of their lists.
 
-    The law is None if no answer was ever sent, or too many lists have several to read their numbers.
+    The invariant is None if no answer was ever sent, or if too many lists have several to read their counts.
     """
     async with AtomicRead(redis) as snapshot:
         snapshot.hlen(encoded(keys.answers_more))
@@ -47,51 +46,42 @@ async def audit_answers(redis: "Redis", keys: Keys) -> tuple[Invariant | None, l
         if isinstance(reply, Exception):
             raise reply
     problems: list[str] = []
-    numbers = parse_counters("answers", {decoded(name): decoded(value) for name, value in fields.items()}, problems)
+    numbers = parse_counters("answers", fields, problems)
     rows = zip(names, *(found[place::4] for place in range(4)), strict=True)
-    seen = [
-        _AnswerList(decoded(name), 1 + _whole(extra), _whole(length), _whole(left))
-        for name, at, extra, length, left in rows
-        if at
+    inspected = [
+        _AnswerList(decoded(name), 1 + (parse_whole(extra) or 0), parse_whole(length) or 0, parse_whole(ttl) or 0)
+        for name, end, extra, length, ttl in rows
+        if end
     ]
-    problems += [one.foreign for one in seen if one.number < one.length and one.left >= 0]
+    problems += [one.problem for one in inspected if one.answers < one.length and one.ttl >= 0]
     if not (numbers or lists) or many > MAX_COUNTS:
         return None, problems
-    law = _answers_invariant(numbers, lists + sum(map(_whole, more)), seen)
-    return law, problems + ([describe_imbalance(law)] if law.difference else [])
+    law = _invariant(numbers, lists + sum(parse_whole(extra) or 0 for extra in more), inspected)
+    return law, problems + ([law.problem] if law.difference else [])
 
 
 @dataclass(frozen=True)
 class _AnswerList:
-    """One that is to end: how many answers it got, how many messages it holds, and its TTL (ms; below 0: none)."""
+    """A list of answers that has an end: the answers it got, the messages it holds, and its TTL (ms; below 0: none)."""
 
     name: str
-    number: int
+    answers: int
     length: int
-    left: int
+    ttl: int
 
     @property
-    def foreign(self) -> str:
-        """What is wrong where others push to it, too."""
-        holds = f"{self.name!r} holds {self.length:,} messages, at most {self.number:,} of them answers"
-        gone = f"it has a TTL and is gone in {self.left / 1000:,.0f} s"
+    def problem(self) -> str:
+        """The problem in words, if the list holds more messages than answers."""
+        holds = f"{self.name!r} holds {self.length:,} messages, at most {self.answers:,} of them answers"
+        gone = f"it has a TTL and is gone in {self.ttl / 1000:,.0f} s"
         return f"{holds}: {gone}; expected a list for answers alone: PERSIST {self.name}"
 
 
-def _answers_invariant(numbers: Mapping[str, int], open: int, seen: Iterable[_AnswerList]) -> Invariant:
-    """``open``: answers in lists that are to end, of which ``seen`` are those looked at."""
-    looked_at = sum(one.number for one in seen)
-    waiting = sum(min(one.length, one.number) for one in seen)
+def _invariant(numbers: Mapping[str, int], open: int, inspected: Iterable[_AnswerList]) -> Invariant:
+    """Return the invariant; ``open`` is the number of answers in lists that have an end."""
+    known = sum(one.answers for one in inspected)
+    waiting = sum(min(one.length, one.answers) for one in inspected)
     parts = {name: numbers.get(field, 0) for name, field in END_FIELDS.items()}
-    parts["taken"] += looked_at - waiting
-    return Invariant(
-        "answers", numbers.get("count", 0), {**parts, "waiting": waiting, "not looked at": open - looked_at}
-    )
-
-
-def _whole(reply: Any) -> int:
-    """0 for what is no number, and for the length of a list that is none."""
-    try:
-        return int(reply)
-    except (TypeError, ValueError):
-        return 0
+    parts["taken"] += known - waiting
+    parts |= {"waiting": waiting, "not looked at": open - known}
+    return Invariant("answers", numbers.get("count", 0), parts)

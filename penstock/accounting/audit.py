@@ -1,4 +1,4 @@
-"""Conservation: what a hop took is what it delivered, buried, dropped or still holds, for every list it feeds."""
+"""Audit of a hop: for each output list, taken = delivered + dead + dropped + pending."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -6,17 +6,19 @@ from typing import Final
 
 from redis.asyncio import Redis
 
+from penstock.accounting.invariants import Invariant, parse_counters
 from penstock.accounting.upgrade import Starts
-from penstock.inspect.pending import PendingList, read_pending, texts
+from penstock.encoding import decoded_fields
+from penstock.inspect.pending import PendingList, read_pending
 from penstock.keys import Keys
 
 COUNTERS: Final = ("taken", "delivered", "dead", "dropped")
-"""The metrics that move in the transaction that moves the messages; each has ``count`` and one field a list."""
+"""Metrics that are written in the transaction that moves the messages; fields: ``count``, and one for each list."""
 
 
 @dataclass(frozen=True)
 class Output:
-    """The copies of one list: ``settled`` were owed to it, ``pending`` are going to be, ``lost`` never will."""
+    """Copies for one output list; it was owed ``settled``, and will be owed ``pending``."""
 
     name: str
     settled: int
@@ -25,7 +27,7 @@ class Output:
     dropped: int
     pending: int
     lost: int = 0
-    """Messages that somebody removed before they could be copied."""
+    """Messages that were removed from a pending list before they could be copied."""
 
     @property
     def taken(self) -> int:
@@ -33,13 +35,18 @@ class Output:
 
     @property
     def difference(self) -> int:
-        """Copies missing; below 0 where there are too many."""
-        return self.taken - self.delivered - self.dead - self.dropped - self.pending
+        """How many copies are missing; below 0 if there are too many."""
+        return self.invariant.difference
+
+    @property
+    def invariant(self) -> Invariant:
+        parts = {"delivered": self.delivered, "dead": self.dead, "dropped": self.dropped, "pending": self.pending}
+        return Invariant("taken", self.taken, parts)
 
 
 @dataclass(frozen=True)
 class Audit:
-    """A namespace at one instant."""
+    """Audit of one namespace, from a consistent snapshot."""
 
     namespace: str
     messages: int
@@ -48,9 +55,9 @@ class Audit:
     """Messages in each pending list."""
     legs: list[Output]
     problems: list[str]
-    """Everything that does not add up, each in words; empty is what is promised."""
+    """Violated invariants and lost messages, in words; empty if all promises were kept."""
     notes: list[str]
-    """What else a reader has to know."""
+    """Facts that are not problems, in words."""
 
     @property
     def holds(self) -> bool:
@@ -58,42 +65,41 @@ class Audit:
 
 
 async def audit(redis: "Redis", keys: Keys) -> Audit | None:
-    """The sum of ``keys``' hop, on the server of its lists; None where no service ever wrote anything there."""
+    """Audit the hop of ``keys`` on the server of its lists; return None if no service has ever written there."""
     names = [keys.lists, *map(keys.metric, (*COUNTERS, "settled"))]
     found, (roles, *counters) = await read_pending(redis, [keys], [("HGETALL", name) for name in names])
     *counters, settled = counters
     if not roles and not any(counters):
         return None
-    pending, starts = found[keys.namespace].sure, found[keys.namespace].starts
+    pending, starts = found[keys.namespace].confirmed, found[keys.namespace].starts
     problems, notes = pending_problems(keys, pending), pending_notes(starts, pending)
-    numbers = {
-        name: parse_counters(name, texts(fields), problems) for name, fields in zip(COUNTERS, counters, strict=True)
-    }
+    pairs = zip(COUNTERS, counters, strict=True)
+    numbers = {name: parse_counters(name, fields, problems) for name, fields in pairs}
     counts = {name: fields.pop("count", 0) for name, fields in numbers.items()}
-    outs = [name for name, role in texts(roles).items() if role == "out"]
+    outs = [name for name, role in decoded_fields(roles).items() if role == "out"]
     outs += sorted({name for fields in numbers.values() for name in fields} - set(outs))
     legs = [_output(name, numbers, pending) for name in outs]
-    problems += [_describe_imbalance(leg) for leg in legs if leg.difference]
-    problems += _disagreements(counts, numbers)
-    held = sum(each.counted + each.missing for each in pending)
+    problems += [f"{leg.name}: {leg.invariant.problem}" for leg in legs if leg.difference]
+    problems += _total_mismatches(counts, numbers)
+    held, gone = sum(each.counted for each in pending), sum(each.missing for each in pending)
     if starts.counting and starts.agree:
-        left = parse_counters("settled", texts(settled), problems).get("count", 0)
-        problems += _uncounted(counts["taken"], left, pending)
+        left = parse_counters("settled", settled, problems).get("count", 0)
+        taken = Invariant("taken", counts["taken"], {"settled": left, "held": held, "gone": gone})
+        problems += [taken.problem] if taken.difference else []
     lengths = {each.name: each.messages for each in pending}
-    return Audit(keys.namespace, counts["taken"] - held, lengths, legs, problems, notes)
+    return Audit(keys.namespace, counts["taken"] - held - gone, lengths, legs, problems, notes)
 
 
 def pending_problems(keys: Keys, pending: Iterable[PendingList]) -> list[str]:
-    """Return what is wrong with the pending lists, in words."""
+    """Return the problems of the pending lists, in words."""
     problems = [each.problem for each in pending if each.problem]
     problems += [_describe_loss(keys, each) for each in pending if each.lost]
-    return problems + [
-        describe_stray(keys, each.name, each.messages) for each in pending if each.messages and not each.known
-    ]
+    strays = (each for each in pending if each.messages and not each.known)
+    return problems + [describe_stray(keys, each.name, each.messages) for each in strays]
 
 
 def pending_notes(starts: Starts, pending: Iterable[PendingList]) -> list[str]:
-    """Return what else there is to know, in words."""
+    """Return facts about pending lists that are not problems, in words."""
     left = sum(each.messages for each in pending if each.known and each.owner and not each.alive)
     words = "not registered on this server: one that runs takes them over at its next renewal, or the next that starts"
     held = f"{left:,} message{'s' if left > 1 else ''} in pending lists of instances that are {words}"
@@ -103,7 +109,7 @@ def pending_notes(starts: Starts, pending: Iterable[PendingList]) -> list[str]:
 
 
 def describe_stray(keys: Keys, name: str, messages: int) -> str:
-    """Return in words that nobody takes over what lies in a list, and how to have it done."""
+    """Return, in words, that no instance takes over the messages in list ``name``, and the command to change that."""
     base, _, id = name.rpartition(":")
     what = f"{name}: {messages:,} message{'s' if messages > 1 else ''} that no instance takes over"
     if not (base and id.isdigit()):
@@ -118,41 +124,14 @@ def _describe_loss(keys: Keys, each: PendingList) -> str:
     return f"{each.name}: {each.lost:,} {were} taken and not settled, and gone: {cause}. To accept the loss: {way_out}"
 
 
-def parse_counters(counter: str, fields: Mapping[str, str], problems: list[str]) -> dict[str, int]:
-    """The fields of a counter; one that is no whole number is left out, and told among ``problems``."""
-    numbers = {}
-    for name, value in fields.items():
-        try:
-            numbers[name] = int(value)
-        except ValueError:
-            problems.append(f"{counter}: {name} is {value!r}, expected a whole number")
-    return numbers
-
-
 def _output(name: str, numbers: Mapping[str, Mapping[str, int]], pending: Sequence[PendingList]) -> Output:
     settled, delivered, dead, dropped = (numbers[counter].get(name, 0) for counter in COUNTERS)
     held, lost = sum(each.messages for each in pending), sum(each.lost for each in pending)
     return Output(name, settled, delivered, dead, dropped, held, lost)
 
 
-def _describe_imbalance(leg: Output) -> str:
-    amount = f"{leg.difference:,} missing" if leg.difference > 0 else f"{-leg.difference:,} too many"
-    parts = f"delivered {leg.delivered:,} + dead {leg.dead:,} + dropped {leg.dropped:,} + pending {leg.pending:,}"
-    return f"{leg.name}: taken {leg.taken:,} is not {parts}: {amount}"
-
-
-def _uncounted(taken: int, settled: int, pending: Sequence[PendingList]) -> list[str]:
-    """What entered must have left, or be held."""
-    held, gone = sum(each.counted for each in pending), sum(each.missing for each in pending)
-    missing = taken - settled - held - gone
-    if not missing:
-        return []
-    amount = f"{missing:,} missing" if missing > 0 else f"{-missing:,} too many"
-    return [f"taken {taken:,} is not settled {settled:,} + held {held:,} + gone {gone:,}: {amount}"]
-
-
-def _disagreements(counts: Mapping[str, int], numbers: Mapping[str, Mapping[str, int]]) -> list[str]:
-    """Between a counter's total and its parts: a list added later took less than the service, none took more."""
+def _total_mismatches(counts: Mapping[str, int], numbers: Mapping[str, Mapping[str, int]]) -> list[str]:
+    """Return counters whose total contradicts their lists; a list that was added later was owed less, never more."""
     problems = [
         f"taken: {name} was owed {owed:,} copies of {counts['taken']:,} messages"
         for name, owed in numbers["taken"].items()

@@ -15,7 +15,7 @@ from penstock.accounting.attribution import Pattern
 from penstock.accounting.fanout import Branch
 from penstock.accounting.snapshot import REFUSED_REASONS, NamespaceSnapshot
 from penstock.atomic import AtomicRead
-from penstock.encoding import decoded, encoded
+from penstock.encoding import decoded, encoded, parse_whole
 from penstock.keys import Keys
 from penstock.tracking.correlation import correlation_of
 from penstock.tracking.dead_letters import newest_first, next_chunk_size
@@ -126,7 +126,7 @@ async def read_newer_events(redis: "Redis", book: NamespaceSnapshot, number: int
     key = encoded(Keys(book.namespace).events)
     while chunk := _named(await redis.xrange(key, start, "+", count)):
         for name, fields in chunk:
-            first = _whole(fields.get(b"first"))
+            first = parse_whole(fields.get(b"first"))
             if first is None:
                 continue
             entry = Entry(name, fields)
@@ -192,10 +192,3 @@ def _named(reply: Any) -> list[tuple[bytes, dict[bytes, bytes]]]:
 def _xid(message: bytes) -> str:
     """As the archive has it."""
     return correlation_of(message).xid.decode(errors="backslashreplace")
-
-
-def _whole(word: Any) -> int | None:
-    try:
-        return int(word)
-    except (TypeError, ValueError):
-        return None

@@ -6,8 +6,7 @@ from typing import Any, Final
 
 from redis.asyncio import Redis
 
-from penstock.accounting.audit import parse_counters
-from penstock.accounting.tracked import MEASURES
+from penstock.accounting.invariants import SECONDS, parse_counters
 from penstock.encoding import decoded, encoded
 from penstock.errors import WrongType
 from penstock.inspect import pending
@@ -166,7 +165,6 @@ def _outs(roles: Mapping[bytes, bytes]) -> list[str]:
 def _counters(namespace: str, names: Sequence[str], replies: Any, problems: dict[str, list[str]]) -> Counters:
     counters = {}
     for name in names:
-        texts = {decoded(field): decoded(value) for field, value in next(replies).items()}
-        counts = {field: value for field, value in texts.items() if field not in MEASURES}
-        counters[name] = parse_counters(name, counts, problems.setdefault(namespace, []))
+        kept = problems.setdefault(namespace, [])
+        counters[name] = parse_counters(name, next(replies), kept, ignored=SECONDS)
     return counters

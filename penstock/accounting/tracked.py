@@ -1,4 +1,4 @@
-"""Conservation of tracked messages: what was taken is tracked or not, what is tracked is done, dead or under way."""
+"""Audit of tracked messages: taken = registered + refused + pending; registered = done + dead + under way."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -6,33 +6,18 @@ from typing import Final
 
 from redis.asyncio import Redis
 
-from penstock.accounting.audit import parse_counters, pending_notes, pending_problems
+from penstock.accounting.audit import pending_notes, pending_problems
+from penstock.accounting.invariants import SECONDS, Invariant, parse_counters
 from penstock.encoding import decoded
-from penstock.inspect.pending import PendingList, read_pending, texts
+from penstock.inspect.pending import PendingList, read_pending
 from penstock.keys import Keys
 
 COUNTERS: Final = ("taken", "registered", "untracked", "done", "done:late", "dead", "expired")
-MEASURES: Final = ("sum", "max")
-"""Fields of a metric that are seconds, not counts."""
-
-
-@dataclass(frozen=True)
-class Invariant:
-    """``count`` of the whole must be the sum of its parts."""
-
-    whole: str
-    count: int
-    parts: dict[str, int]
-
-    @property
-    def difference(self) -> int:
-        """Messages missing; below 0 where there are too many."""
-        return self.count - sum(self.parts.values())
 
 
 @dataclass(frozen=True)
 class TrackedAudit:
-    """The tracked messages of a namespace at one instant."""
+    """Audit of a namespace that tracks messages, from a consistent snapshot."""
 
     namespace: str
     messages: int
@@ -41,9 +26,9 @@ class TrackedAudit:
     """Requests in each pending list."""
     laws: list[Invariant]
     problems: list[str]
-    """Everything that does not add up, each in words; empty is what is promised."""
+    """Violated invariants and lost messages, in words; empty if all promises were kept."""
     notes: list[str]
-    """What else a reader has to know."""
+    """Facts that are not problems, in words."""
 
     @property
     def holds(self) -> bool:
@@ -51,22 +36,21 @@ class TrackedAudit:
 
 
 async def audit_tracked(redis: "Redis", keys: Keys) -> TrackedAudit | None:
-    """Both laws of ``keys``' messages; None where no policy says that they are tracked."""
+    """Audit the messages of ``keys``; return None if the namespace has no tracking policy."""
     calls = [("HLEN", keys.policy), ("HGET", keys.policy, "pending")]
     calls += [("ZCARD", keys.deadlines), ("ZCARD", keys.delayed)]
     calls += [("HGETALL", keys.metric(name)) for name in COUNTERS]
     found, (size, base, in_flight, delayed, *hashes) = await read_pending(redis, [keys], calls)
     if not size:
         return None
-    all_lists, starts = found[keys.namespace].sure, found[keys.namespace].starts
+    all_lists, starts = found[keys.namespace].confirmed, found[keys.namespace].starts
     requests = [each for each in all_lists if each.base == decoded(base or b"")]
     problems, notes = pending_problems(keys, all_lists), pending_notes(starts, all_lists)
-    numbers = {
-        name: parse_counters(name, _counts(fields), problems) for name, fields in zip(COUNTERS, hashes, strict=True)
-    }
+    pairs = zip(COUNTERS, hashes, strict=True)
+    numbers = {name: parse_counters(name, fields, problems, ignored=SECONDS) for name, fields in pairs}
     under_way = {"in flight": in_flight, "delayed": delayed}
     laws = [_taken_invariant(numbers, requests), _registered_invariant(numbers, under_way)]
-    problems += [describe_imbalance(law) for law in laws if law.difference and (starts.agree or law.whole != "taken")]
+    problems += [law.problem for law in laws if law.difference and (starts.agree or law.whole != "taken")]
     reasons = sum(number for reason, number in numbers["dead"].items() if reason != "count")
     if reasons != (dead := numbers["dead"].get("count", 0)):
         problems.append(f"dead: count is {dead:,}, its reasons add up to {reasons:,}")
@@ -76,7 +60,7 @@ async def audit_tracked(redis: "Redis", keys: Keys) -> TrackedAudit | None:
 
 
 def _taken_invariant(numbers: Mapping[str, Mapping[str, int]], requests: Sequence[PendingList]) -> Invariant:
-    """What no script has seen yet counts as taken; what an operator knows to be gone is a part."""
+    """Count as taken what no script has seen yet; a loss that an operator has accepted is a part."""
     accepted = sum(each.gone - each.lost for each in requests)
     parts = {
         "registered": numbers["registered"].get("count", 0),
@@ -101,14 +85,3 @@ def _registered_invariant(numbers: Mapping[str, Mapping[str, int]], under_way: M
         **under_way,
     }
     return Invariant("registered", numbers["registered"].get("count", 0), parts)
-
-
-def describe_imbalance(law: Invariant) -> str:
-    """What is wrong with a law, in words."""
-    amount = f"{law.difference:,} missing" if law.difference > 0 else f"{-law.difference:,} too many"
-    parts = " + ".join(f"{name} {count:,}" for name, count in law.parts.items())
-    return f"{law.whole} {law.count:,} is not {parts}: {amount}"
-
-
-def _counts(fields: Mapping[bytes, bytes]) -> dict[str, str]:
-    return {name: value for name, value in texts(fields).items() if name not in MEASURES}

@@ -7,6 +7,8 @@ the others were over when the counters were last made to agree.
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from penstock.encoding import parse_whole
+
 
 class Starts(NamedTuple):
     """How often instances of a namespace were started."""
@@ -19,16 +21,12 @@ class Starts(NamedTuple):
     """Those of ``older`` after which the counters were made to agree."""
 
     @classmethod
-    def read(cls, fields: Mapping[str, str]) -> "Starts":
-        """Read the hash; ignore fields that are no numbers."""
-        count, counting, agreed = (_whole(fields.get(name, "0")) for name in ("count", "counting", "agreed"))
+    def parse(cls, fields: Mapping[str, str]) -> "Starts":
+        """Parse the hash; a field that is not a number counts as 0."""
+        count, counting, agreed = (parse_whole(fields.get(name)) or 0 for name in ("count", "counting", "agreed"))
         return cls(counting, max(count - counting, 0), agreed)
 
     @property
     def agree(self) -> bool:
         """Whether the counters say of every message when it was taken."""
         return self.older == self.agreed
-
-
-def _whole(word: str) -> int:
-    return int(word) if word.isdigit() else 0

@@ -9,7 +9,7 @@ from penstock.cli._progress import progress
 from penstock.cli._selection import Named, named_by, require_tracked
 from penstock.cli._servers import lists_of
 from penstock.cli._text import clock, print_json, print_table, shown
-from penstock.encoding import decoded, encoded
+from penstock.encoding import decoded, encoded, parse_number
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -61,12 +61,12 @@ async def _trace(namespace: str, word: str, by: "By", url: str, as_json: bool) -
 async def _events(redis: "Redis", keys: "Keys", word: str, by: "By") -> list["Event"]:
     """Those of the message with that id, else those of all that have that xid."""
     from penstock.tracking.events import read_entries
-    from penstock.tracking.record import canonical_number, find_message, number, xids_of
+    from penstock.tracking.record import canonical_number, find_message, xids_of
 
     id, xids, since = canonical_number(word), xids_of(word), None
     message = await find_message(redis, keys, word, by)
     if message:
-        since = number(decoded(await redis.hget(encoded(keys.message(message.id)), "timestamp")))
+        since = parse_number(decoded(await redis.hget(encoded(keys.message(message.id)), "timestamp")))
     by_id: list[Event] = []
     by_xid: list[Event] = []
     with progress(f"events of {shown(keys.namespace)}", await redis.xlen(encoded(keys.events))) as advance:

@@ -9,7 +9,7 @@ from redis.asyncio import Redis
 from penstock.encoding import decoded, encoded
 from penstock.inspect.namespace import LeaseState, ServiceKey
 from penstock.keys import Keys
-from penstock.metrics import number
+from penstock.metrics import parse_metric
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def link_state(noted: Mapping[Any, Any], alive: bool, waiting: int | None, now: 
     """What there is to say where vpush has ``noted`` that; None where no vpush ever worked."""
     if not noted:
         return None
-    since, round_trip = number(noted.get(b"since")), number(noted.get(b"rtt"))
+    since, round_trip = parse_metric(noted.get(b"since")), parse_metric(noted.get(b"rtt"))
     return LinkState(
         alive=alive,
         up=alive and noted.get(b"state") == b"up",
@@ -64,9 +64,9 @@ def link_state(noted: Mapping[Any, Any], alive: bool, waiting: int | None, now: 
 
 def _oldest(noted: Mapping[Any, Any], alive: bool, waiting: int | None, now: float) -> float | None:
     """What an idle vpush has not noted yet has just come; without a vpush it may have come just after the note."""
-    oldest, at = number(noted.get(b"oldest")), number(noted.get(b"at"))
+    oldest, at = parse_metric(noted.get(b"oldest")), parse_metric(noted.get(b"at"))
     if waiting == 0:
         return 0.0
-    if oldest is None or at is None or (alive and not number(noted.get(b"waiting"))):
+    if oldest is None or at is None or (alive and not parse_metric(noted.get(b"waiting"))):
         return oldest
     return oldest + max(0.0, now - at)

@@ -7,7 +7,7 @@ from typing import Any, Final
 from redis.asyncio import Redis
 
 from penstock.atomic import AtomicRead
-from penstock.encoding import decoded, encoded
+from penstock.encoding import decoded, decoded_fields, encoded, parse_number, parse_whole
 from penstock.inspect.pending import read_pending
 from penstock.keys import Keys
 
@@ -133,12 +133,12 @@ async def instances_of_service(redis: "Redis", service_redis: "Redis", service: 
 
 
 def _instance(id: str, fields: dict[bytes, bytes], ttl: int, now: float) -> Instance:
-    words = {decoded(name): decoded(value) for name, value in fields.items()}
-    renewed = _number(words.get("renewed")) or _number(words.get("started"))
+    words = decoded_fields(fields)
+    renewed = parse_number(words.get("renewed")) or parse_number(words.get("started"))
     host, pid, service, version = (words.get(name, "-") for name in ("host", "pid", "service", "version"))
     renewed_ago = None if renewed is None else max(0.0, now - renewed)
-    late = is_late(renewed_ago, _number(words.get("renew")))
-    started, waits = _number(words.get("started")), words.get("waiting", "")
+    late = is_late(renewed_ago, parse_number(words.get("renew")))
+    started, waits = parse_number(words.get("started")), words.get("waiting", "")
     return Instance(id, host, pid, service, version, started, renewed_ago, ttl, late, waits)
 
 
@@ -153,7 +153,7 @@ async def service_keys(redis: "Redis", keys: Keys) -> list[ServiceKey]:
     Where messages are tracked, also those in flight and those delayed.
     """
     found, _ = await read_pending(redis, [keys], lenient=True)
-    roles = {decoded(name): decoded(role) for name, role in (await redis.hgetall(encoded(keys.lists))).items()}
+    roles = decoded_fields(await redis.hgetall(encoded(keys.lists)))
     roles = {name: role for name, role in roles.items() if role != "pending"}
     roles |= {each.name: "pending" for each in found[keys.namespace].all}
     if await redis.exists(encoded(keys.policy)):
@@ -197,13 +197,6 @@ async def read_lease(redis: "Redis", keys: Keys) -> LeaseState | None:
     if not fields.get(b"owner"):
         return None
     seconds, micros = await redis.time()
-    expires = (_number(decoded(fields.get(b"expires", b"0"))) or 0) / 1000
-    token = int(_number(decoded(fields.get(b"token", b"0"))) or 0)
+    expires = (parse_number(fields.get(b"expires")) or 0) / 1000
+    token = parse_whole(fields.get(b"token")) or 0
     return LeaseState(decoded(fields[b"owner"]), token, expires - seconds - micros / 1e6)
-
-
-def _number(text: str | None) -> float | None:
-    try:
-        return float(text or "")
-    except ValueError:
-        return None

@@ -12,7 +12,7 @@ from redis.asyncio import Redis
 
 from penstock.accounting.upgrade import Starts
 from penstock.atomic import AtomicRead
-from penstock.encoding import decoded, encoded
+from penstock.encoding import decoded, decoded_fields, encoded
 from penstock.keys import Keys, pending_of
 
 COMMANDS_PER_READ: Final = 4_000
@@ -72,7 +72,7 @@ class NamespacePending:
     """The names from which theirs are made."""
 
     @property
-    def sure(self) -> list[PendingList]:
+    def confirmed(self) -> list[PendingList]:
         """All of them, without a loss that may be none: an older instance takes lists over and does not say so."""
         if self.starts.agree:
             return self.all
@@ -163,11 +163,13 @@ async def _read_all(redis: "Redis", calls: Sequence[ReadCommand], sure: int, *, 
 def _list_names(replies: Sequence[Any]) -> _ListNames:
     replies = [None if isinstance(reply, Exception) else reply for reply in replies]
     roles, holdings, held, missing, accepted, start, owners, ordered, tracked = replies
-    counts = tuple(map(texts, (held, missing, accepted)))
+    counts = tuple(map(decoded_fields, (held, missing, accepted)))
     counts[1].pop("count", None)
-    roles = texts(roles) | ({decoded(tracked): "pending"} if tracked else {})
-    starts = Starts.read(texts(start))
-    return _ListNames(roles, sorted(map(decoded, owners or ())), texts(holdings), counts, bool(ordered), starts)
+    roles = decoded_fields(roles) | ({decoded(tracked): "pending"} if tracked else {})
+    starts = Starts.parse(decoded_fields(start))
+    return _ListNames(
+        roles, sorted(map(decoded, owners or ())), decoded_fields(holdings), counts, bool(ordered), starts
+    )
 
 
 def _pending(named: _ListNames, replies: Iterator[Any]) -> NamespacePending:
@@ -221,7 +223,3 @@ async def stray_lists(redis: "Redis", namespaces: Iterable[Keys]) -> dict[str, l
             seen.setdefault(bases[base].namespace, set()).add(decoded(key))
     after, _ = await read_pending(redis, [keys for keys in all_keys if keys.namespace in seen], lenient=True)
     return {name: sorted(seen[name] - {each.name for each in pending.all}) for name, pending in after.items()}
-
-
-def texts(fields: Mapping[bytes, Any] | None) -> dict[str, str]:
-    return {decoded(name): decoded(value) for name, value in (fields or {}).items()}

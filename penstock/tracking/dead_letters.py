@@ -9,9 +9,8 @@ from typing import Any, Final
 
 from redis.asyncio import Redis
 
-from penstock.encoding import decoded, encoded
+from penstock.encoding import decoded, encoded, parse_number
 from penstock.keys import Keys
-from penstock.tracking.record import number
 
 MAX_CHUNK_LETTERS: Final = 500
 MAX_CHUNK_BYTES: Final = 2_000_000
@@ -54,7 +53,7 @@ class Letter:
     @property
     def at(self) -> float | None:
         """When it was written (s since the epoch)."""
-        at = number(self.text("at"))
+        at = parse_number(self.text("at"))
         return None if at is None else at / 1000
 
     def text(self, name: str) -> str:

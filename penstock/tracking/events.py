@@ -13,9 +13,9 @@ from typing import Any, Final
 from redis.asyncio import Redis
 
 from penstock.atomic import AtomicRead
-from penstock.encoding import decoded, encoded
+from penstock.encoding import decoded, encoded, parse_number
 from penstock.keys import Keys
-from penstock.tracking.record import By, canonical_number, is_number, number, xids_of
+from penstock.tracking.record import By, canonical_number, is_number, xids_of
 
 MAX_CHUNK_ENTRIES: Final = 1000
 """Most entries that are read at a time."""
@@ -52,7 +52,7 @@ class Entry:
 
     def __init__(self, name: bytes, fields: Mapping[bytes, bytes]) -> None:
         words = {decoded(field): decoded(value) for field, value in fields.items() if field != MESSAGE}
-        self.count = min(max(int(number(words.get("count")) or 1), 1), MAX_EVENTS)
+        self.count = min(max(int(parse_number(words.get("count")) or 1), 1), MAX_EVENTS)
         self._at = float(name.partition(b"-")[0])  # where the events do not tell
         self._packed = "count" in words
         self._columns = {field: self._column(word) for field, word in words.items()}
@@ -72,7 +72,7 @@ class Entry:
         for place in range(self.count):
             id, xid = self._word("id", place), self._word("xid", place)
             if about is None or id in about or xid in about:
-                at, attempt = number(self._word("at", place)), number(self._word("attempt", place))
+                at, attempt = parse_number(self._word("at", place)), parse_number(self._word("attempt", place))
                 yield Event(
                     self._word("event", place),
                     (self._at if at is None else at) / 1000,
@@ -81,7 +81,7 @@ class Entry:
                     self._word("queue", place),
                     self._word("service", place),
                     None if attempt is None else int(attempt),
-                    number(self._word("seconds", place)),
+                    parse_number(self._word("seconds", place)),
                 )
 
 
@@ -123,7 +123,7 @@ async def history_extent(redis: "Redis", keys: Keys) -> tuple[int, float | None]
         length, oldest, newest = await snapshot.execute()
     if not length:
         return 0, None
-    first, last = (number(decoded(ends[0][1].get(b"first", b""))) for ends in (oldest, newest))
+    first, last = (parse_number(decoded(ends[0][1].get(b"first", b""))) for ends in (oldest, newest))
     newest_count, at = Entry(*newest[0]).count, next(Entry(*oldest[0]).events()).at
     return int(last - first) + newest_count if first and last and last >= first else length, at
 

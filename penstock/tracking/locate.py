@@ -7,14 +7,14 @@ from typing import Any
 from redis.asyncio import Redis
 
 from penstock.atomic import AtomicRead
-from penstock.encoding import decoded, encoded
+from penstock.encoding import decoded, decoded_fields, encoded, parse_number, parse_whole
 from penstock.inspect.namespace import instances, instances_of_service
 from penstock.keys import Keys
 from penstock.tracking.dead_letters import Letter, newest_first
 from penstock.tracking.events import Event, history_extent, last_event
 from penstock.tracking.location import MAX_QUEUE_SCAN, Location
 from penstock.tracking.policy import Policy
-from penstock.tracking.record import UNTAKEN, By, find_message, number, texts, xids_of
+from penstock.tracking.record import UNTAKEN, By, find_message, xids_of
 
 
 async def locate(
@@ -29,7 +29,7 @@ async def locate(
         snapshot.zscore(encoded(keys.deadlines), id)
         snapshot.zscore(encoded(keys.delayed), id)
         (seconds, micros), fields, deadline, delivery = await snapshot.execute()
-    record = texts(fields)
+    record = decoded_fields(fields)
     known = Location(keys.namespace, word, now=seconds + micros / 1e6, attempts=policy.attempts)
     if found is None or (not record and deadline is None and delivery is None):
         return await _past(redis, keys, policy, known, by)
@@ -39,25 +39,25 @@ async def locate(
         namesake=found.namesake,
         xid=record.get("xid", ""),
         others=found.others,
-        attempt=_whole(record.get("attempt")),
+        attempt=parse_whole(record.get("attempt")),
         queue=record.get("queue", ""),
         service=record.get("service", ""),
         error=record.get("error", ""),
     )
     if record.get("state") == "dead":
-        died = replace(known, since=number(record.get("died")), reason=record.get("reason", ""))
+        died = replace(known, since=parse_number(record.get("died")), reason=record.get("reason", ""))
         return await _dead(redis, keys, died, await last_event(redis, keys, id))
     if delivery is not None:
         here = _delayed(known, record, delivery)
     elif deadline is not None:
         here = await _in_flight(redis, service_redis, keys, policy, known, record, deadline)
     else:
-        return replace(known, state="stray", since=number(record.get("timestamp")))
+        return replace(known, state="stray", since=parse_number(record.get("timestamp")))
     return replace(here, monitors=await _monitors(redis, service_redis, keys)) if here.overdue else here
 
 
 def _delayed(known: Location, record: dict[str, str], delivery: float) -> Location:
-    since = number(record.get("delivered")) or number(record.get("timestamp"))
+    since = parse_number(record.get("delivered")) or parse_number(record.get("timestamp"))
     next = "expired" if not record else "retry" if known.attempt else "delivery"
     return replace(known, state="delayed", since=since, until=delivery, next=next)
 
@@ -72,7 +72,7 @@ async def _in_flight(
     deadline: float,
 ) -> Location:
     attempt = known.attempt or 1
-    since = number(record.get("delivered")) or number(record.get("timestamp"))
+    since = parse_number(record.get("delivered")) or parse_number(record.get("timestamp"))
     last = "final" in record or attempt >= policy.attempts
     next = "expired" if not record else "dead" if last else "retry"
     alive = [each for each in await instances(redis, service_redis, keys) if each.id == known.service]
@@ -168,7 +168,7 @@ def _of_letter(known: Location, letter: Letter) -> Location:
         since=letter.at or known.since,
         reason=letter.text("reason"),
         error=letter.text("error"),
-        attempt=_whole(letter.text("attempts")),
+        attempt=parse_whole(letter.text("attempts")),
         queue=letter.destination or "",
         service=letter.text("service"),
     )
@@ -191,8 +191,3 @@ async def _monitors(redis: "Redis", service_redis: "Redis", keys: Keys) -> tuple
             late = ", late" if one.late else ""
             watching.append(f"{namespace}:{one.id} (pid {one.pid} on {one.host}{late})")
     return tuple(watching)
-
-
-def _whole(text: str | None) -> int | None:
-    value = number(text)
-    return None if value is None else int(value)

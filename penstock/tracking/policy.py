@@ -7,7 +7,7 @@ from typing import Self
 
 from redis.asyncio import Redis
 
-from penstock.encoding import decoded, encoded
+from penstock.encoding import decoded_fields, encoded
 from penstock.keys import Keys
 from penstock.tracking.backoff import Backoff
 
@@ -51,7 +51,7 @@ class Policy:
     async def read(cls, redis: "Redis", keys: Keys) -> Self | None:
         """None for a namespace that tracks nothing, or says it in words that cannot be read."""
         found = await redis.hgetall(encoded(keys.policy))
-        return cls.understood(keys, {decoded(name): decoded(value) for name, value in found.items()})
+        return cls.understood(keys, decoded_fields(found))
 
     @classmethod
     def understood(cls, keys: Keys, found: Mapping[str, str]) -> Self | None:

@@ -1,14 +1,14 @@
 """Tracked messages: finding one by what people call it, and giving it more time."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from redis.asyncio import Redis
 
 from penstock.atomic import AtomicRead
-from penstock.encoding import decoded, encoded
+from penstock.encoding import decoded, decoded_fields, encoded
 from penstock.errors import Stale
 from penstock.keys import Keys
 from penstock.script import LUA, Script
@@ -97,7 +97,7 @@ async def _is_id(redis: "Redis", keys: Keys, id: str) -> bool:
 
 
 async def _by_xid(redis: "Redis", keys: Keys, xid: str) -> FoundMessage | None:
-    chain = texts(await redis.hgetall(encoded(keys.xid(xid))))
+    chain = decoded_fields(await redis.hgetall(encoded(keys.xid(xid))))
     if "id" not in chain:
         return None
     others, id = list[str](), chain["id"]
@@ -133,16 +133,3 @@ def canonical_number(word: str) -> str:
 def xids_of(word: str) -> tuple[str, ...]:
     """Return the xids that ``word`` may stand for: itself, or that of a message that is no more than ``word``."""
     return tuple(dict.fromkeys((word, canonical_number(word), decoded(correlation_of(encoded(word)).xid))))
-
-
-def texts(fields: Mapping[Any, Any]) -> dict[str, str]:
-    return {decoded(name): decoded(value) for name, value in fields.items()}
-
-
-def number(text: str | None) -> float | None:
-    """None for what is no finite number."""
-    try:
-        value = float(text or "")
-    except ValueError:
-        return None
-    return value if isfinite(value) else None

@@ -14,7 +14,7 @@ from penstock.inspect import pending
 from penstock.inspect.link import LinkState, link_state
 from penstock.inspect.namespace import Instance, instances
 from penstock.keys import Keys
-from penstock.metrics import number
+from penstock.metrics import parse_metric
 from penstock.script import translate_error
 
 METRICS: Final = (
@@ -99,7 +99,7 @@ async def _reading(redis: "Redis", service_redis: "Redis", keys: Keys) -> Readin
         lists=lengths,
         instances=await instances(redis, service_redis, keys),
         metrics={name: _numbers(fields) for name, fields in zip(METRICS, metrics, strict=True)},
-        link=link_state(noted or {}, (number(expires) or 0) / 1000 > now, _waiting(lengths), now),
+        link=link_state(noted or {}, (parse_metric(expires) or 0) / 1000 > now, _waiting(lengths), now),
     )
 
 
@@ -145,7 +145,7 @@ async def _oldest(redis: "Redis", keys: Keys, tail: list[bytes], first_due: list
 
 def _delivered_first(record: list[bytes | None]) -> float | None:
     """When a message was first delivered, as near as its record tells: it has the first delivery or the last one."""
-    timestamp, delivered, attempt = (number(value) for value in record or [None] * 3)
+    timestamp, delivered, attempt = (parse_metric(value) for value in record or [None] * 3)
     return delivered if delivered is not None and attempt == 1 else timestamp
 
 
@@ -159,5 +159,5 @@ async def _replies(pipeline: "Pipeline") -> list[Any]:
 
 
 def _numbers(fields: dict[bytes, bytes] | None) -> dict[str, float]:
-    numbers = {decoded(name): number(value) for name, value in (fields or {}).items()}
+    numbers = {decoded(name): parse_metric(value) for name, value in (fields or {}).items()}
     return {name: found for name, found in numbers.items() if found is not None}

@@ -12,7 +12,7 @@ from penstock.encoding import decoded, encoded
 from penstock.inspect import pending
 from penstock.inspect.namespace import is_late
 from penstock.keys import Keys
-from penstock.metrics import number
+from penstock.metrics import parse_metric
 from penstock.tracking.dead_letters import Letter
 
 Call = tuple[Any, ...]
@@ -67,8 +67,8 @@ async def _add_services(redis: "Redis", read: Sequence[tuple[Part, Sequence[Any]
 def _heartbeat(fields: Sequence[Any], now: float) -> tuple[float | None, float | None]:
     """Return the age of an instance's last heartbeat and the heartbeat interval (s)."""
     _, renewed, renew = fields
-    at = number(renewed)
-    return None if at is None else now - at, number(renew)
+    at = parse_metric(renewed)
+    return None if at is None else now - at, parse_metric(renew)
 
 
 def _of_list(place: Place, is_stream: bool, is_dead: bool) -> list[Call]:
@@ -124,4 +124,4 @@ def _hash(reply: Any) -> dict[bytes, bytes]:
 
 
 def _number(reply: Any) -> int:
-    return int(number(reply) or 0) if isinstance(reply, bytes) else 0
+    return int(parse_metric(reply) or 0) if isinstance(reply, bytes) else 0

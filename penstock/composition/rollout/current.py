@@ -17,7 +17,7 @@ from penstock.errors import WrongType
 from penstock.inspect import namespace as namespaces
 from penstock.inspect.namespace import instances
 from penstock.keys import Keys
-from penstock.metrics import number
+from penstock.metrics import parse_metric
 
 RegisteredShape = Mapping[str, Any]
 """The JSON that a service registers, as ``composition.live.registered.shape_json`` writes it."""
@@ -120,7 +120,7 @@ async def read_current(part: Part, redis: "Redis", registry: "Redis") -> Current
         json.loads(shape_json(part.settings)),
         tuple([await _read_reload(registry, keys, one) for one in await instances(redis, registry, keys)]),
         {decoded(name): decoded(note) for name, note in notes.items()},
-        {decoded(name): int(number(count) or 0) for name, count in taken.items()},
+        {decoded(name): int(parse_metric(count) or 0) for name, count in taken.items()},
     )
 
 
