@@ -38,8 +38,8 @@ from penstock.cli._group import Group
 app = typer.Typer(
     name="penstock",
     cls=Group,
-    help="See and steer Penstock: small Redis services that move messages without losing any.",
-    epilog="Exit status: 0 fine, 1 something was found or failed, 2 the call was wrong.",
+    help="Inspect and control Penstock: small Redis services that move messages without losing any.",
+    epilog="Exit status: 0 OK, 1 a finding or a failure, 2 a usage error.",
     no_args_is_help=True,
     add_completion=True,
     rich_markup_mode=None,
@@ -59,7 +59,7 @@ def penstock(
         bool, typer.Option("--version", is_eager=True, callback=_version, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """See and steer Penstock: small Redis services that move messages without losing any."""
+    """Inspect and control Penstock: small Redis services that move messages without losing any."""
 
 
 app.command()(status.status)

@@ -21,12 +21,21 @@ MAX_READS: Final = 3
 EXPECTED_TIME: Final = "how long ago, e.g. 90s 15m 2h 1d 4w, or a moment in UTC, e.g. 2026-11-21 or 2026-11-21T18:05:00"
 
 ArchiveDirectory = Annotated[
-    str, typer.Option("--archive", metavar="DIR", help="What a pipeline writes: a directory, or a URL for Spark.")
+    str,
+    typer.Option(
+        "--archive", metavar="DIR", help="The archive that a pipeline writes: a directory, or a URL for Spark."
+    ),
 ]
-Since = Annotated[str | None, typer.Option("--since", metavar="WHEN", help="From when on: 90s 15m 2h 1d, or a date.")]
-Until = Annotated[str | None, typer.Option("--until", metavar="WHEN", help="Before when: 90s 15m 2h 1d, or a date.")]
-Master = Annotated[str, typer.Option("--master", metavar="URL", help="Spark's: local[N], or spark://host:7077.")]
-Memory = Annotated[str, typer.Option("--memory", metavar="SIZE", help="Memory of Spark's driver.")]
+Since = Annotated[
+    str | None, typer.Option("--since", metavar="WHEN", help="Events since then: 90s 15m 2h 1d ago, or a date.")
+]
+Until = Annotated[
+    str | None, typer.Option("--until", metavar="WHEN", help="Events before then: 90s 15m 2h 1d ago, or a date.")
+]
+Master = Annotated[
+    str, typer.Option("--master", metavar="URL", help="The Spark master: local[N], or spark://host:7077.")
+]
+Memory = Annotated[str, typer.Option("--memory", metavar="SIZE", help="Memory of the Spark driver.")]
 
 
 def parse_time(text: str | None, option: str) -> datetime | None:

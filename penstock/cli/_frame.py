@@ -40,7 +40,7 @@ ServiceRedisUrl = Annotated[
     typer.Option(
         metavar="URL",
         callback=resolve_url,
-        help="The server of the registrations, where it is another one (serviceRedis in the settings).",
+        help="The server of the registrations, if it is a different one (serviceRedis in the settings).",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]

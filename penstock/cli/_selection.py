@@ -22,20 +22,21 @@ if TYPE_CHECKING:
 
 UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604_800}
 
-Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Letters, as `penstock dead` shows them.")]
-Reason = Annotated[str | None, typer.Option(metavar="R", help="Only those that died for it, e.g. timeout.")]
+Ids = Annotated[list[str] | None, typer.Argument(metavar="ID", help="IDs of letters, as `penstock dead` shows them.")]
+Reason = Annotated[str | None, typer.Option(metavar="R", help="Only letters with this reason, e.g. timeout.")]
 Since = Annotated[
-    str | None, typer.Option(metavar="T", help="Only those written since then: 90s, 30m, 1h, 2d, or an ISO time (UTC).")
+    str | None,
+    typer.Option(metavar="T", help="Only letters written since then: 90s, 30m, 1h, 2d ago, or an ISO time (UTC)."),
 ]
 Named = Annotated[
     str,
     typer.Option(
         "--by",
         metavar="either|xid|id",
-        help="What the word is; either: the xid of a message in flight, else an id.",
+        help="Look up an xid or an id; either: the xid of a message in flight, else an id.",
     ),
 ]
-All = Annotated[bool, typer.Option("--all", help="All letters that there are now.")]
+All = Annotated[bool, typer.Option("--all", help="All letters written until now.")]
 
 
 def named_by(word: str) -> "By":

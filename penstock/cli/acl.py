@@ -30,17 +30,18 @@ def acl(
     ] = None,
     server: Annotated[
         str | None,
-        typer.Option(metavar="SERVER", help="Print the lines for that server alone, bare, e.g. localhost:6379."),
+        typer.Option(
+            metavar="SERVER", help="Print only the lines for this server, without headings, e.g. localhost:6379."
+        ),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Print the least rights of each service.
+    """Print the minimal Redis ACL of each service.
 
-    One ACL SETUSER line a service and server, and two users that only read: status, for penstock status, audit,
-    explain, trace, dead and map --live; metrics, for an exporter. A user has the name that the URL of its server gives,
-    else that of the process. Replace PASSWORD; a line replaces all rights that the user had. --server SERVER prints no
-    headings: give its output to redis-cli. With --spark also the user of your PySpark programs, pyspark; FILE or DIR
-    may be left out then.
+    One ACL SETUSER line for each service and server, and two read-only users: status, for penstock status, audit,
+    explain, trace, dead and map --live; metrics, for an exporter. A user is named as in the URL of its server, or else
+    as its process. Replace PASSWORD; a line replaces all previous rights of the user. Pipe the output of --server
+    SERVER to redis-cli. --spark adds the user pyspark for your PySpark programs, and then FILE or DIR is optional.
     """
     run(_acl(path, service, spark or [], server, json))
 

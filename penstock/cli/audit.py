@@ -59,10 +59,13 @@ class Hop:
 
 def audit(
     namespace: Annotated[
-        str | None, typer.Argument(metavar="NS|DIR", help="The namespace of a service, or a composition: ./mine.")
+        str | None,
+        typer.Argument(metavar="NS|DIR", help="The namespace of a service, or the directory of a composition: ./mine."),
     ] = None,
-    every: Annotated[bool, typer.Option("--all", help="Every namespace on the server.")] = False,
-    watch: Annotated[bool, typer.Option("--watch", help="Once a second, until ctrl-C; 1 if it ever failed.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Audit every namespace on the server.")] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Repeat every second until ctrl-C; exit status 1 if any check failed.")
+    ] = False,
     redis: Annotated[
         str | None,
         typer.Option(
@@ -75,19 +78,19 @@ def audit(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Prove that nothing was lost or doubled.
+    """Prove that no message was lost or doubled.
 
-    For every list that a hop feeds, taken = delivered + dead + dropped + pending. Where messages are tracked, taken =
-    registered + untracked + dead at the door + pending, and registered = done + dead + expired + in flight + delayed.
-    Answers that were sent = taken + waiting + expired + those in lists that live for good. An answer counts as taken if
-    its list ended without it: whether its reader took it, or somebody deleted it, cannot be known.
-    What a pending list holds is counted, so a message that somebody removes from one is missed, with the list and the
-    number; a list of messages that no instance will take over is named. What happens to a delivered message is not
-    seen: popping a subscriber's list is what its reader does.
-    A list that has a TTL, or that the server may evict, is named, too.
+    For every output list, taken = delivered + dead + dropped + pending. If messages are tracked, taken = registered +
+    untracked + dead at the door + pending, and registered = done + dead + expired + in flight + delayed. Answers sent =
+    taken + waiting + expired + those in lists that do not expire. An answer counts as taken if its list ended without
+    it: the audit cannot tell whether its reader took it or somebody deleted it.
 
-    All of a namespace is read at one instant. A composition is a directory, written with a slash; its servers are those
-    that its files name, or the environment.
+    A message that was removed from a pending list is reported as missing, with the list and the number. A pending list
+    that no instance will take over is reported, and so is a list that has a TTL or that the server may evict. What
+    happens to a message after its delivery is not seen: any client may pop a subscriber's list.
+
+    All keys of a namespace are read at one instant. To audit a composition, give its directory with a slash (./mine/);
+    servers come from its props files or the environment.
     """
     run(_audit(namespace, every, watch, redis, json))
 

@@ -24,13 +24,13 @@ def bury(
     all: All = False,
     reason: Reason = None,
     since: Since = None,
-    yes: Annotated[bool, typer.Option("--yes", help="With --all: they shall be gone for good.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Confirm permanent deletion (required with --all).")] = False,
     redis: RedisUrl = DEFAULT_URL,
     json: Json = False,
 ) -> None:
-    """Remove dead letters for good.
+    """Delete dead letters permanently.
 
-    --all says how many it would be, and does nothing without --yes. Exit status 1 if an ID was not found.
+    --all without --yes deletes nothing and says how many letters it would delete. Exit status 1 if an ID was not found.
     """
     require_ids_or_all(ids, all)
     run(_bury(namespace, ids, (reason, since), yes, redis, json))

@@ -20,30 +20,31 @@ if TYPE_CHECKING:
 def chaos(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="The composition.")],
     fault: Annotated[
-        list[str] | None, typer.Option(metavar="TEXT", help="Only faults with this in their name; may be repeated.")
+        list[str] | None, typer.Option(metavar="TEXT", help="Only faults whose name contains TEXT; can be repeated.")
     ] = None,
-    service: Annotated[str | None, typer.Option(metavar="NAME", help="Only faults of this process.")] = None,
+    service: Annotated[str | None, typer.Option(metavar="NAME", help="Only faults in this process.")] = None,
     point: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Only points with this in their name, e.g. 'mpush flow: EXEC'.")
+        str | None,
+        typer.Option(metavar="TEXT", help="Only injection points whose name contains TEXT, e.g. 'mpush flow: EXEC'."),
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(metavar="N", help="Of what happens by chance; one is drawn by default.")
+        int | None, typer.Option(metavar="N", help="Seed of the random faults; default: a random one.")
     ] = None,
-    rounds: Annotated[int, typer.Option(min=0, metavar="N", help="How often each fault by chance happens.")] = 1,
+    rounds: Annotated[int, typer.Option(min=0, metavar="N", help="How often to inject each random fault.")] = 1,
     stages: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Compositions that run side by side; four for each core.")
+        int | None, typer.Option(min=1, metavar="N", help="Run N sandboxes in parallel; default: four for each core.")
     ] = None,
-    junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a report in JUnit's XML.")] = None,
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page with a plot.")] = None,
+    junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a JUnit XML report.")] = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write an HTML page with a plot.")] = None,
     json: Json = False,
 ) -> None:
-    """Break a composition on purpose.
+    """Inject faults into a composition and check its guarantees.
 
-    Its processes run on embedded servers of their own, behind a proxy. For every command that a process sends when it
-    starts, while messages come and when it stops: the connection is cut before it, and before its reply, and the
-    process is killed there. One round without a fault has a thousand messages. Then, by chance: server restart,
-    SCRIPT FLUSH, CLIENT PAUSE, maxmemory, slow link,
-    swallowed packet, wrong type, SIGTERM, two at once. Exit status 1 if a promise is broken.
+    Its processes run on embedded servers behind a proxy. Every command that a process sends (at its start, in its flow,
+    at its stop) is an injection point: the connection is cut before the command and before its reply, and the process
+    is killed there. One run without a fault has a thousand messages. Then random faults follow: server restart, SCRIPT
+    FLUSH, CLIENT PAUSE, maxmemory, slow link, lost packet, wrong type, SIGTERM, two at once. Exit status 1 if a
+    guarantee is broken.
     """
     from penstock.composition.procfile import stoppable
     from penstock.testing.chaos.plan import Chosen

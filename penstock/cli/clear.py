@@ -24,15 +24,15 @@ DELETED_ROLES: Final = ("pending", "in flight", "delayed", "done", "dead")
 
 def clear(
     namespace: Annotated[str, typer.Argument(metavar="NS", help="The namespace of a service that is stopped.")],
-    yes: Annotated[bool, typer.Option("--yes", help="Confirm: what is deleted cannot be restored.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Confirm permanent deletion.")] = False,
     redis: RedisUrl = DEFAULT_URL,
     service_redis: ServiceRedisUrl = None,
     json: Json = False,
 ) -> None:
-    """Delete all that a stopped namespace keeps.
+    """Delete all keys of a stopped namespace permanently.
 
     That is: registrations, pending lists, tracked messages, dead letters, events, metrics and roll-ups. The lists in
-    and out stay. Without --yes it prints what would go and deletes nothing. Fails if an instance is alive.
+    and out stay. Without --yes it deletes nothing and says what it would delete. Fails if an instance is alive.
     """
     run(_clear(namespace, yes, redis, service_redis, json))
 

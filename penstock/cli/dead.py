@@ -33,15 +33,16 @@ def dead(
     reason: Reason = None,
     since: Since = None,
     limit: Annotated[
-        int | None, typer.Option(min=1, help=f"Show no more than that; a table shows {DEFAULT_ROWS}, --json all.")
+        int | None,
+        typer.Option(min=1, help=f"Show at most this many letters; default: {DEFAULT_ROWS}, with --json all."),
     ] = None,
     redis: RedisUrl = DEFAULT_URL,
     json: Json = False,
 ) -> None:
     """Show dead letters, the newest first.
 
-    Messages given up, with the reason; `penstock revive` puts them back where they came from. With --json a letter a
-    line, whole.
+    Dead letters are messages that were given up, with the reason; `penstock revive` puts them back into their list.
+    --json prints every letter in full, one a line.
     """
     run(_dead(namespace, reason, since, limit, redis, json))
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def done(
     namespace: Annotated[str, typer.Argument(metavar="NS", help="The namespace of mdispatch.")],
-    word: Annotated[str, typer.Argument(metavar="ID", help="The message, by its id, its xid, or what was pushed.")],
+    word: Annotated[str, typer.Argument(metavar="ID", help="The id or xid of the message, or the message itself.")],
     wait: Annotated[float, typer.Option(min=0, help="Seconds to wait for a monitor; 0: only push.")] = 5,
     by: Named = "either",
     redis: RedisUrl = DEFAULT_URL,
@@ -30,8 +30,8 @@ def done(
 ) -> None:
     """Mark a message in flight as done.
 
-    Pushes {"id": ID} to the done list, as its worker would, and waits until a monitor has ended the message. If the
-    message still lies in a list, a worker that takes it later does it again. Exit status 1 if no monitor answered.
+    Pushes {"id": ID} to the done list, as its worker would, and waits until a monitor has settled the message. If the
+    message is still in a list, a worker will do it again. Exit status 1 if no monitor answered.
     """
     run(_done(namespace, word, named_by(by), wait, redis, json))
 

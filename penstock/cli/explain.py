@@ -17,15 +17,16 @@ if TYPE_CHECKING:
 
 def explain(
     namespace: Annotated[str, typer.Argument(metavar="NS", help="The namespace of mdispatch.")],
-    word: Annotated[str, typer.Argument(metavar="ID|XID", help="The message, by its id, its xid, or what was pushed.")],
+    word: Annotated[str, typer.Argument(metavar="ID|XID", help="The id or xid of the message, or the message itself.")],
     by: Named = "either",
     redis: RedisUrl = DEFAULT_URL,
     service_redis: ServiceRedisUrl = None,
     json: Json = False,
 ) -> None:
-    """Say where a message is, and what comes next.
+    """Explain where a message is, and what happens to it next.
 
-    A number is the xid of a message in flight, else an id; --by says which. Exit status 1 if nothing is known of it.
+    A number is looked up as the xid of a message in flight, else as an id; --by chooses one of them. Exit status 1 if
+    the message is unknown.
     """
     run(_explain(namespace, word, named_by(by), (redis, service_redis), json))
 

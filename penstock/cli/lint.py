@@ -30,25 +30,31 @@ if TYPE_CHECKING:
 
 def lint(
     paths: Annotated[
-        list[Path], typer.Argument(metavar="DIR|FILE...", help="Compositions, or props files of any service.")
+        list[Path], typer.Argument(metavar="DIR|FILE", help="Compositions, or props files of any service.")
     ],
     service: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Whose the files are, unless their names say it: mpush.yaml.")
+        str | None, typer.Option(metavar="NAME", help="The service of FILE, if its name does not begin with it.")
     ] = None,
-    cluster: Annotated[bool, typer.Option("--cluster", help="The servers are Redis Clusters.")] = False,
-    live: Annotated[bool, typer.Option("--live", help="Look at the compositions' servers, too.")] = False,
+    cluster: Annotated[
+        bool, typer.Option("--cluster", help="Report what a Redis Cluster does not support, too.")
+    ] = False,
+    live: Annotated[bool, typer.Option("--live", help="Check the servers of the compositions, too.")] = False,
     redis: Annotated[
         str | None,
         typer.Option(
-            "--redis", envvar="REDIS", metavar="URL", callback=resolve_url, help="With --live, in place of `redis`."
+            "--redis",
+            envvar="REDIS",
+            metavar="URL",
+            callback=resolve_url,
+            help="With --live, use this server instead of `redis`.",
         ),
     ] = None,
     json: Json = False,
 ) -> None:
     """Validate props files and compositions, naming file and line.
 
-    In a composition every list must have a reader and a writer, or be external in its composition.yaml; that and all
-    other rules are in docs/composition.md. Exit status 1 where anything was found; a warning changes nothing.
+    In a composition every list must have a reader and a writer, or be declared external in its composition.yaml. All
+    rules are in docs/composition.md. Exit status 1 if there is a finding; warnings do not count.
     """
     run(_lint(paths, service, cluster, live, redis, json))
 

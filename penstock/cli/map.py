@@ -38,14 +38,16 @@ INTERVAL: Final = 1.0
 def draw(
     directory: Annotated[
         Path | None,
-        typer.Argument(metavar="DIR", help="The composition; without it, with --live, what has registered."),
+        typer.Argument(metavar="DIR", help="The composition; default with --live: the registered services."),
     ] = None,
-    live: Annotated[bool, typer.Option("--live", help="Look at what is in the lists, until ctrl-C.")] = False,
-    once: Annotated[
-        bool, typer.Option("--once", help="With --live: one drawing, of two looks a second apart.")
+    live: Annotated[
+        bool, typer.Option("--live", help="Sample the lists and services every second, until ctrl-C.")
     ] = False,
-    svg: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw a picture; needs penstock[map].")] = None,
-    mermaid: Annotated[bool, typer.Option("--mermaid", help="Print a flowchart in Mermaid's words.")] = False,
+    once: Annotated[
+        bool, typer.Option("--once", help="With --live: draw once, from two samples a second apart.")
+    ] = False,
+    svg: Annotated[Path | None, typer.Option(metavar="FILE", help="Write an SVG image; needs penstock[map].")] = None,
+    mermaid: Annotated[bool, typer.Option("--mermaid", help="Print a Mermaid flowchart.")] = False,
     redis: Annotated[
         str | None,
         typer.Option(
@@ -58,10 +60,10 @@ def draw(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Draw a composition: its services, their lists, and the servers these are on.
+    """Draw the services of a composition, their lists and servers.
 
-    Live, with what each list holds, how much comes and goes a second, and how long the oldest has waited, as far as
-    services count it. A list that has grown from look to look is marked.
+    With --live it also shows the length of each list, the messages in and out a second, and the age of the oldest one,
+    if services count them. A list that keeps growing is marked.
     """
     run(_draw(directory, live, once, svg, mermaid, redis, json))
 

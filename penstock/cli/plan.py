@@ -21,22 +21,26 @@ if TYPE_CHECKING:
     from penstock.composition.rollout.current import CurrentState
     from penstock.composition.rollout.steps import Options, Plan, Step
 
-Directory = Annotated[Path, typer.Argument(metavar="DIR", help="A composition.")]
+Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The composition.")]
 Rename = Annotated[
     list[str] | None,
-    typer.Option("--rename", metavar="OLD=NEW", help="A subscriber's list of several is called otherwise now."),
+    typer.Option("--rename", metavar="OLD=NEW", help="Rename one of several subscriber lists."),
 ]
 Backfill = Annotated[
     list[str] | None,
-    typer.Option("--backfill", metavar="NEW=LIST", help="A new subscriber gets what this one's list still holds, too."),
+    typer.Option("--backfill", metavar="NEW=LIST", help="Copy the messages of LIST to the new subscriber list NEW."),
 ]
 Drain = Annotated[bool, typer.Option("--drain", help="Wait until the lists of removed subscribers are empty.")]
-Drop = Annotated[bool, typer.Option("--drop", help="Delete what the lists of removed subscribers hold.")]
-Reload = Annotated[bool, typer.Option("--reload", help="Have every service read its settings anew.")]
+Drop = Annotated[bool, typer.Option("--drop", help="Delete the messages in the lists of removed subscribers.")]
+Reload = Annotated[bool, typer.Option("--reload", help="Have every service reload its settings.")]
 Server = Annotated[
     str | None,
     typer.Option(
-        "--redis", envvar="REDIS", metavar="URL", callback=resolve_url, help="In place of `redis` in the files."
+        "--redis",
+        envvar="REDIS",
+        metavar="URL",
+        callback=resolve_url,
+        help="Use this server instead of `redis` in the files.",
     ),
 ]
 
@@ -48,14 +52,14 @@ def plan(
     drain: Drain = False,
     drop: Drop = False,
     reload: Reload = False,
-    check: Annotated[bool, typer.Option("--check", help="Exit with 1 where there is something to do.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Exit with status 1 if there is anything to do.")] = False,
     redis: Server = None,
     json: Json = False,
 ) -> None:
-    """Show what would change between a running composition and its files; nothing is changed.
+    """Show how a running composition differs from its files.
 
-    Which lists services read and write is compared, and nothing else: other settings they tell nobody. Exit status 1
-    where a step is refused.
+    Prints the steps of `penstock apply` and changes nothing. Only the lists that services read and write are compared;
+    their other settings are not published. Exit status 1 if a step is refused.
     """
     run(_plan(_Call(directory, _options(rename, backfill, drain, drop, reload), redis, json), check))
 
@@ -67,16 +71,16 @@ def apply(
     drain: Drain = False,
     drop: Drop = False,
     reload: Reload = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    wait: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="Longest wait for a step.")] = 60,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    wait: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="How long to wait for one step.")] = 60,
     redis: Server = None,
     json: Json = False,
 ) -> None:
-    """Change a running composition to what its files say, without a restart.
+    """Change a running composition to match its files.
 
-    Services are ordered to read their settings anew, those that fill a list before those that take from it; lists
-    with new names are moved. It ends at the first step that fails; the same call goes on from there, also after a
-    kill -9. Each service reads its own file: change that first, wherever it runs.
+    Orders the services to reload their settings, the writers of a list before its readers, and moves the messages of
+    renamed lists. Stops at the first step that fails; run it again to continue, also after a kill -9. Each service
+    reads its own file: change that first, on the machine where it runs.
     """
     run(_apply(_Call(directory, _options(rename, backfill, drain, drop, reload), redis, json), yes, wait))
 

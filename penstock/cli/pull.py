@@ -30,16 +30,16 @@ WAIT_SECONDS: Final = 5
 def pull(
     name: Annotated[str, typer.Argument(metavar="LIST", help="The list to take from, the oldest message first.")],
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more when the list is empty.")] = False,
-    limit: Annotated[int | None, typer.Option(min=0, help="Take no more messages than that.")] = None,
+    limit: Annotated[int | None, typer.Option(min=0, help="Take at most this many messages.")] = None,
     null: Annotated[bool, typer.Option("--null", help="End messages with a NUL byte, not a newline.")] = False,
     redis: RedisUrl = DEFAULT_URL,
     as_json: Json = False,
 ) -> None:
     """Take messages from a list and print them.
 
-    One a line, bytes unchanged, the oldest first. What is taken lies in LIST:pull:<id> until it is written; what was
-    not written goes back where it was. What a killed pull has left there goes back with the next pull of LIST; with
-    --limit 0 nothing else is done. A reader such as "head" may swallow more than it shows: use --limit.
+    One message a line, byte for byte, the oldest first. Messages are kept in LIST:pull:<id> until they are written;
+    those that could not be written go back to where they were. The next pull of LIST also puts back what a killed one
+    left; --limit 0 does only that. A reader such as "head" may consume more than it shows: use --limit.
     """
     run(_pull(encoded(name), follow, limit, b"\0" if null else b"\n", redis, as_json))
 

@@ -41,16 +41,21 @@ class Pushed:
 
 
 def push(
-    name: Annotated[str, typer.Argument(metavar="LIST", help="What is pushed first is taken first.")],
-    file: Annotated[Path | None, typer.Option(help="Read this file, not standard input.")] = None,
-    whole: Annotated[bool, typer.Option("--whole", help="One message: all that is read, newlines too.")] = False,
+    name: Annotated[
+        str, typer.Argument(metavar="LIST", help="The list to push to; what is pushed first is taken first.")
+    ],
+    file: Annotated[Path | None, typer.Option(help="Read this file instead of standard input.")] = None,
+    whole: Annotated[
+        bool, typer.Option("--whole", help="Push the whole input as one message, newlines included.")
+    ] = False,
     null: Annotated[bool, typer.Option("--null", help="Messages end with a NUL byte, not a newline.")] = False,
     redis: RedisUrl = DEFAULT_URL,
     json: Json = False,
 ) -> None:
     """Push lines to a list, as messages.
 
-    Bytes are unchanged, the newline is taken off. What was pushed is said even where the rest fails.
+    Each line is one message, byte for byte, without its newline. If the push fails or is interrupted, it still says how
+    many messages were pushed.
     """
     if whole and null:
         raise typer.BadParameter("--whole takes everything as one message: leave out --null")

@@ -32,20 +32,20 @@ def reconcile(
     archive: ArchiveDirectory,
     namespaces: Annotated[
         list[str] | None,
-        typer.Argument(metavar="NS", help="Namespaces of mdispatch; all that there are where left out."),
+        typer.Argument(metavar="NS", help="Namespaces of mdispatch; default: all."),
     ] = None,
     live: Annotated[
-        bool, typer.Option("--live", help="Look in Redis for each message that is not archived to its end.")
+        bool, typer.Option("--live", help="Look up each message in Redis whose end is not archived.")
     ] = False,
     redis: RedisUrl = DEFAULT_URL,
     master: Master = "local[2]",
     memory: Memory = "1g",
     json: Json = False,
 ) -> None:
-    """Say what became of every message, on every leg that it should have gone to.
+    """Account for every message on every branch of a fan-out.
 
-    The archive of a pipeline is held against the counters in Redis. Exit status 0 only if all is accounted for; else it
-    names the hop and the message: missing, doubled, not archived yet.
+    Compares the archive of a pipeline with the counters in Redis. Exit status 0 only if all messages are accounted for;
+    otherwise it names the hop and the message: missing, doubled, not archived yet.
     """
     run(
         run_reconcile(archive, namespaces or [], partial(spark_session, master, memory), redis, live=live, as_json=json)

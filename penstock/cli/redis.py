@@ -16,21 +16,21 @@ if TYPE_CHECKING:
 
 
 def redis(
-    words: Annotated[list[str], typer.Argument(metavar="COMMAND [ARG]", help="A command of the server.")],
+    words: Annotated[list[str], typer.Argument(metavar="COMMAND [ARG]", help="The command and its arguments.")],
     host: Annotated[str | None, typer.Option("-h", metavar="HOST", help="The server's host.")] = None,
     port: Annotated[int | None, typer.Option("-p", metavar="PORT", help="The server's port.")] = None,
     database: Annotated[int | None, typer.Option("-n", metavar="DB", help="The number of the database.")] = None,
     uri: Annotated[
         str | None, typer.Option("-u", metavar="URL", callback=resolve_url, help="The same as --redis.")
     ] = None,
-    raw: Annotated[bool | None, typer.Option("--raw/--no-raw", help="Bare replies, or replies with types.")] = None,
+    raw: Annotated[bool | None, typer.Option("--raw/--no-raw", help="Print replies bare, or with their types.")] = None,
     redis: RedisUrl = DEFAULT_URL,
     json: Json = False,
 ) -> None:
-    """Send one command, as redis-cli does.
+    """Send one command to Redis, as redis-cli does.
 
-    The reply is printed as redis-cli prints it: with types on a terminal, bare elsewhere. Options stand before the
-    command. The exit status is 1 on an error reply, as with redis-cli -e.
+    The reply is printed as by redis-cli: with types on a terminal, bare otherwise. Put options before the command. The
+    exit status is 1 on an error reply, as with redis-cli -e.
     """
     url = _url(uri or redis, host, port, database)
     run(_redis(url, [encoded(word) for word in words], raw, json))

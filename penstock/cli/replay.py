@@ -58,25 +58,27 @@ class ReplayRequest:
 
 def replay(
     archive: ArchiveDirectory,
-    into: Annotated[str, typer.Option("--into", metavar="NS", help="The namespace of the mdispatch that gets them.")],
+    into: Annotated[str, typer.Option("--into", metavar="NS", help="The namespace of the mdispatch to push to.")],
     origin: Annotated[
-        str | None, typer.Option("--from", metavar="NS", help="Whose messages; needed where the archive has several.")
+        str | None,
+        typer.Option("--from", metavar="NS", help="Replay messages of NS; required if the archive has several."),
     ] = None,
     since: Since = None,
     until: Until = None,
-    speed: Annotated[float, typer.Option(metavar="N", help="N times as fast as it was.")] = 1,
-    fast: Annotated[bool, typer.Option("--fast", help="As fast as possible.")] = False,
+    speed: Annotated[float, typer.Option(metavar="N", help="Replay N times as fast as the original.")] = 1,
+    fast: Annotated[bool, typer.Option("--fast", help="Replay as fast as possible.")] = False,
     compare: Annotated[
-        bool, typer.Option("--compare", help="Wait for their end, and say which fared otherwise; 1 if any did.")
+        bool,
+        typer.Option("--compare", help="Wait until they end and compare their outcomes; exit status 1 if any differs."),
     ] = False,
     redis: RedisUrl = DEFAULT_URL,
     master: Master = "local[2]",
     memory: Memory = "1g",
     json: Json = False,
 ) -> None:
-    """Push archived messages again.
+    """Push archived messages into a shadow namespace.
 
-    Into another, shadow namespace, in their order and with their timing. The archive must have their payloads.
+    They are pushed in their original order and with their original timing. The archive must have their payloads.
     """
     if not speed > 0 or speed == float("inf"):
         raise typer.BadParameter("--speed takes a number above 0: 1 is the original timing, 10 ten times as fast")

@@ -47,19 +47,21 @@ class ReportRequest:
 
 def report(
     archive: ArchiveDirectory,
-    namespace: Annotated[str | None, typer.Argument(metavar="[NS]", help="The namespace of an mdispatch.")] = None,
-    everything: Annotated[bool, typer.Option("--all", help="All namespaces of the archive, and compare them.")] = False,
+    namespace: Annotated[str | None, typer.Argument(metavar="NS", help="The namespace of an mdispatch.")] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Report on all namespaces of the archive and compare them.")
+    ] = False,
     since: Since = None,
     until: Until = None,
-    html: Annotated[str | None, typer.Option(metavar="FILE", help="Write a page with plots as well.")] = None,
+    html: Annotated[str | None, typer.Option(metavar="FILE", help="Write an HTML page with plots, too.")] = None,
     master: Master = "local[2]",
     memory: Memory = "1g",
     json: Json = False,
 ) -> None:
-    """Tell how messages fared.
+    """Report throughput, response times and failures of messages.
 
-    Throughput, response times, time-outs, dead letters, backlog and the slowest messages, from the archive of a
-    pipeline. The page is one file that needs no network.
+    Shows throughput, response times, time-outs, dead letters, backlog and the slowest messages, from the archive of a
+    pipeline. The HTML page is one file that needs no network.
     """
     run(_report(namespace, everything, archive, since, until, html, master, memory, json))
 

@@ -28,11 +28,11 @@ def revive(
     redis: RedisUrl = DEFAULT_URL,
     json: Json = False,
 ) -> None:
-    """Put dead messages back where they came from.
+    """Redrive dead letters: put their messages back into their lists.
 
-    Each goes to the list that it was taken from, byte for byte, the oldest first, as if it were pushed anew: its
-    attempts begin at 1. A letter goes back once, however many operators revive it at the same time. Exit status 1 if an
-    ID was not found or a letter could not go back.
+    Each message goes to the list that it was taken from, byte for byte, the oldest first, as if it were pushed anew:
+    its attempts begin at 1. A letter is revived once, even if several operators do it at the same time. Exit status 1
+    if an ID was not found or a letter could not be revived.
     """
     require_ids_or_all(ids, all)
     run(_revive(namespace, ids, reason, since, redis, json))

@@ -15,17 +15,18 @@ def run(
         typer.Argument(metavar="FILE", help="The props file, e.g. mpush-orders.yaml, or a hash, redis://host/db/key."),
     ],
     service: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The service, unless the file says it by its name or `service:`.")
+        str | None,
+        typer.Option(metavar="NAME", help="The service, if neither the name of FILE nor its `service:` says it."),
     ] = None,
     check: Annotated[bool, typer.Option("--check", help="Validate the settings, print them and exit.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print as JSON what --check prints.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="With --check: print JSON.")] = False,
 ) -> None:
     """Start a service from its props file.
 
-    The service is the one that the file's name begins with (mpush-orders.yaml), or that its property `service` names,
-    also one of another distribution, by its entry point in `penstock.services`. It runs as python -m services.NAME
-    does: signals and exit status are its own, and so is what the environment says. Folders called services or common in
-    the current one are not looked at.
+    The service is the one whose name the file's name begins with (mpush-orders.yaml), or that its property `service`
+    names. Services of other distributions are found by their entry point in `penstock.services`. The service runs as
+    with python -m services.NAME: with its own signals, exit status and environment variables. Folders named services or
+    common in the current folder are ignored.
     """
     _frame.run(_start(file, service, [*(["--check"] if check else []), *(["--json"] if json else [])]))
 

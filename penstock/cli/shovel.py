@@ -44,28 +44,30 @@ def shovel(
         str, typer.Argument(metavar="DST_URL", callback=resolve_url, help="The server to push to; it may be the same.")
     ],
     target: Annotated[str, typer.Argument(metavar="LIST", help="The list to push to.")],
-    copy: Annotated[bool, typer.Option("--copy", help="Leave the messages in their list.")] = False,
-    limit: Annotated[int | None, typer.Option(min=0, metavar="N", help="At most N messages.")] = None,
+    copy: Annotated[bool, typer.Option("--copy", help="Copy the messages and leave them in their list.")] = False,
+    limit: Annotated[int | None, typer.Option(min=0, metavar="N", help="Move at most N messages.")] = None,
     until_empty: Annotated[
-        bool, typer.Option("--until-empty", help="Go on as long as anything is there, whenever it came.")
+        bool,
+        typer.Option("--until-empty", help="Go on until the list is empty, also with messages that arrive meanwhile."),
     ] = False,
     json: Json = False,
 ) -> None:
     """Move a list to another server.
 
-    A URL with a password is visible to others (ps, the shell's history): put it into a file, or into a variable.
+    Others can see a password in a URL (ps, shell history): put the URL into a file, or into a variable.
 
         penstock shovel @/run/secrets/old orders env:NEW_REDIS orders
 
-    Every message arrives once and in order, whatever happens to the link; a broken one is tried again for half a
-    minute. Without --until-empty it ends with what is in the list when it begins; an empty list is an error, status 1.
+    Every message arrives once and in order, even if the link breaks; a broken link is retried for half a minute.
+    Without --until-empty it ends with the messages that are in the list at the start; an empty list is an error,
+    status 1.
 
-    Ctrl-C waits a few seconds for what is on its way; what has not arrived is in its list again, and the exit status is
-    130. Where a server does not answer, that takes 13 seconds at most: then the rest stays in LIST:shovel:<hash>, and
-    the exit status is 1. A killed shovel leaves the rest there, too. The same call goes on with it. Of two at once for
-    the same lists, the later one takes over.
+    Ctrl-C waits a few seconds for messages in flight and puts back those that have not arrived; the exit status is 130.
+    If a server does not answer, that takes 13 seconds at most: the rest stays in LIST:shovel:<hash>, and the exit
+    status is 1. A killed shovel leaves the rest there, too. Run the same command again to continue. If two shovels run
+    for the same lists, the later one takes over.
 
-    What --copy has copied when it is killed or fails is there twice once it is called again. Killed, it leaves
+    --copy cannot resume: run again after a failure, it copies the same messages a second time. If killed, it leaves
     LIST:from:<id> on the target: delete that.
     """
     run(_shovel(Request(source_url, source, target_url, target, copy, limit, until_empty), json))

@@ -19,12 +19,14 @@ if TYPE_CHECKING:
 
 
 def status(
-    namespace: Annotated[str | None, typer.Argument(metavar="NS", help="One namespace; all where left out.")] = None,
+    namespace: Annotated[
+        str | None, typer.Argument(metavar="NS", help="Show one namespace; default: list all.")
+    ] = None,
     redis: RedisUrl = DEFAULT_URL,
     service_redis: ServiceRedisUrl = None,
     json: Json = False,
 ) -> None:
-    """Show instances, lists and metrics."""
+    """Show the instances, lists and metrics of services."""
     run(_status(namespace, redis, service_redis, json))
 
 

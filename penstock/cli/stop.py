@@ -19,17 +19,19 @@ if TYPE_CHECKING:
 
 
 def stop(
-    namespace: Annotated[str, typer.Argument(metavar="NS", help="The namespace of the instance.")],
-    id: Annotated[str | None, typer.Argument(metavar="ID", help="Which one, as status shows it.")] = None,
-    all: Annotated[bool, typer.Option("--all", help="Every instance that is alive.")] = False,
-    wait: Annotated[float, typer.Option(min=0, help="Seconds to wait until it is gone; 0: only give the order.")] = 30,
+    namespace: Annotated[str, typer.Argument(metavar="NS", help="The namespace of the service.")],
+    id: Annotated[
+        str | None, typer.Argument(metavar="ID", help="The ID of one instance, as `penstock status` shows it.")
+    ] = None,
+    all: Annotated[bool, typer.Option("--all", help="Stop every live instance.")] = False,
+    wait: Annotated[float, typer.Option(min=0, help="Seconds to wait until it has exited; 0: do not wait.")] = 30,
     redis: RedisUrl = DEFAULT_URL,
     service_redis: ServiceRedisUrl = None,
     json: Json = False,
 ) -> None:
-    """Stop an instance of a service, wherever it runs.
+    """Stop an instance of a service, on whatever machine it runs.
 
-    Deletes its registration: it settles what it has in hand, deregisters and exits. The command waits for that.
+    Deletes its registration and waits: the instance settles its pending messages, deregisters and exits.
     """
     if (id is None) != all:
         raise typer.BadParameter("name one ID, or --all of them")

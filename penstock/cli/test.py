@@ -19,21 +19,21 @@ if TYPE_CHECKING:
 
 def run_tests(
     paths: Annotated[
-        list[Path], typer.Argument(metavar="PATH...", help="Compositions, folders of them, or single test files.")
+        list[Path], typer.Argument(metavar="PATH", help="Compositions, folders of compositions, or test files.")
     ],
     jobs: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Tests that run at a time; as many as there are cores.")
+        int | None, typer.Option(min=1, metavar="N", help="Run N tests at a time; default: one for each core.")
     ] = None,
     filter: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Only tests with this in their name or their file's.")
+        str | None, typer.Option(metavar="TEXT", help="Only tests whose name or file name contains TEXT.")
     ] = None,
-    junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a report in JUnit's XML.")] = None,
+    junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a JUnit XML report.")] = None,
     json: Json = False,
 ) -> None:
     """Run the tests of compositions.
 
-    Each test of DIR/tests/*.yaml starts the composition's processes on embedded servers of their own, pushes messages,
-    breaks what it says, and compares what comes out. Run it where the composition is run, as with up.
+    Each test in DIR/tests/*.yaml starts the processes of the composition on embedded servers of its own, pushes
+    messages, injects faults and compares the output. Run it in the folder in which you run the composition.
     """
     from penstock.composition.procfile import stoppable
 

@@ -17,24 +17,26 @@ if TYPE_CHECKING:
 
 def touch(
     namespace: Annotated[str | None, typer.Argument(metavar="NS", help="The namespace of mdispatch.")] = None,
-    word: Annotated[str | None, typer.Argument(metavar="ID", help="The message, by its xid or its id.")] = None,
-    seconds: Annotated[
-        float | None, typer.Argument(metavar="[SECONDS]", help="How long from now; messageTimeout where left out.")
+    word: Annotated[
+        str | None, typer.Argument(metavar="ID", help="The id or xid of the message, or the message itself.")
     ] = None,
-    script: Annotated[bool, typer.Option("--script", help="Print it as Lua, for EVAL from any client.")] = False,
+    seconds: Annotated[
+        float | None, typer.Argument(metavar="SECONDS", help="The new time left; default: messageTimeout.")
+    ] = None,
+    script: Annotated[bool, typer.Option("--script", help="Print the Lua script, for EVAL from any client.")] = False,
     by: Named = "either",
     redis: RedisUrl = DEFAULT_URL,
     json: Json = False,
 ) -> None:
     """Give a message in flight more time.
 
-    Its deadline becomes SECONDS from now, by the server's clock, unless it is later already. A worker does the same
+    Its deadline moves to SECONDS from now, by the server's clock, unless it is later already. A worker does the same
     with redis-cli lpush NS:done '{"id": 3, "touch": 30}'.
     """
     if script:
         typer.echo(source(namespace or "demo", word or "3", seconds or 30))
     elif namespace is None or word is None:
-        raise typer.BadParameter("name a namespace and the ID of a message, or say --script")
+        raise typer.BadParameter("expected a namespace and the ID of a message, or --script")
     else:
         run(_touch(namespace, word, named_by(by), seconds, redis, json))
 

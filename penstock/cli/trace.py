@@ -25,15 +25,15 @@ EARLIER_SECONDS = 1.0
 
 def trace(
     namespace: Annotated[str, typer.Argument(metavar="NS", help="The namespace of mdispatch.")],
-    word: Annotated[str, typer.Argument(metavar="ID|XID", help="The message, by its id, its xid, or what was pushed.")],
+    word: Annotated[str, typer.Argument(metavar="ID|XID", help="The id or xid of the message, or the message itself.")],
     by: Named = "either",
     redis: RedisUrl = DEFAULT_URL,
     json: Json = False,
 ) -> None:
-    """Show the life of a message.
+    """Show the events of a message, the oldest first.
 
-    What the event stream says of it, the oldest first: NS:events, which keeps the newest eventCapacity. A number is the
-    xid of a message in flight, else an id; --by says which.
+    They are read from the stream NS:events, which keeps the newest eventCapacity entries. A number is looked up as the
+    xid of a message in flight, else as an id; --by chooses one of them.
     """
     run(_trace(namespace, word, named_by(by), redis, json))
 

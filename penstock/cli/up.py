@@ -27,7 +27,7 @@ def up(
             envvar="REDIS",
             metavar="URL",
             callback=resolve_url,
-            help="The server; an embedded one where none is given.",
+            help="The server; default: an embedded one.",
         ),
     ] = None,
     json: Json = False,
@@ -35,7 +35,7 @@ def up(
     """Run a composition on this machine.
 
     The processes of DIR/Procfile run in the current folder, with REDIS set, until ctrl-C or SIGTERM; a second ctrl-C
-    kills them. One that ends with status 0 is done; one that fails stops the others, and the exit status is 1.
+    kills them. If one ends with status 0 the others go on; if one fails they are stopped, and the exit status is 1.
     """
     run(_up(directory, redis, json))
 
