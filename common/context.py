@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Generic, Self, TypeVar
@@ -16,7 +16,8 @@ from common.durability import Durability
 from common.in_flight import Counting
 from common.outage import Trouble, is_full
 from common.settings.base import ServiceSettings
-from common.transaction import Taken, Transaction
+from common.settle import Batch, Event, Settling
+from common.transaction import REFUSED, Taken, Transaction
 from penstock.connection import MAX_SILENCE
 from penstock.encoding import decoded
 from penstock.errors import WrongCall, WrongType
@@ -27,10 +28,9 @@ from penstock.script import Script, translate_error
 S = TypeVar("S", bound=ServiceSettings)
 FULL: Final = 0.2
 """Seconds between two looks at a list while the server is full."""
+NOWHERE: Final[Mapping[str, Sequence[bytes]]] = {}
 CALM: Final = 3.0
 """Seconds without another failure after which what failed is taken to have recovered: a few back-offs."""
-REFUSED: Final = object()
-"""The outcome of a script that a full server has refused."""
 
 
 @dataclass
@@ -68,6 +68,7 @@ class Context(Generic[S]):
     _woken: bool = False
     _waits: bool = False
     _known: set[str] = field(default_factory=set)
+    _settling: Settling | None = None
 
     def __post_init__(self) -> None:
         self.wire = self.new_wire()
@@ -94,6 +95,37 @@ class Context(Generic[S]):
         if name not in self.settings.pending_lists:
             raise WrongCall(f"{name} is not among the pending_lists of the settings: nobody would adopt what it holds")
         return pending_of(name, None if self.settings.ordered else self.id)
+
+    async def batches(self, most: int = 500, size: int = 1_048_576) -> AsyncIterator[Batch]:
+        """Yield batches of messages until the run ends: first what was left in hand, then what comes to ``in``.
+
+        A batch has at most ``most`` messages, and no more once they have ``size`` bytes. Settle each one before you
+        ask for the next. Raise ``WrongCall`` if the settings have not exactly one field of each of the types ``In``,
+        ``Pending`` and ``PopTimeout``.
+        """
+        self._settling = Settling(self)
+        async for batch in self._settling.batches(most, size):
+            yield batch
+
+    async def settle(
+        self,
+        batch: Batch,
+        to: Mapping[str, Sequence[bytes]] = NOWHERE,
+        dead: Iterable[tuple[bytes, str]] = (),
+        events: Iterable[Event] = (),
+        history: int = 100_000,
+    ) -> bool:
+        """Push what becomes of ``batch``, count it and remove the batch from the pending list: all or nothing.
+
+        ``to`` maps lists that the settings name for output to messages, oldest first; ``dead`` has messages and why
+        each is a dead letter. Messages of neither count as dropped. ``events`` are appended to the event stream,
+        which keeps about ``history``. Return False if nothing was done, since the pending list has changed or the
+        server is full: the next batch then begins with the same messages. Raise as ``settled`` does, and ``WrongCall``
+        for an unknown list or a batch that is not the last one.
+        """
+        if self._settling is None:
+            raise WrongCall("settle takes a batch of batches()")
+        return await self._settling.settle(batch, to, dead, events, history)
 
     async def take(
         self, source: str, pending: str, longest: float, then: Transaction | None = None, count: Counting | None = None

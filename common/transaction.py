@@ -1,7 +1,10 @@
 """What goes over a wire in one piece, and what comes of a wait."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+REFUSED: Final = object()
+"""The outcome of a script that a full server has refused."""
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,26 @@ from pydantic import BeforeValidator, Field, Strict
 from pydantic.fields import FieldInfo
 
 from common.settings.collisions import collision, pending_collision
-from common.settings.fields import Name, OneName
+from common.settings.fields import Name, OneName, PopTimeout
 from common.settings.redaction import quoted
 from common.settings.sources import property_of
 from penstock.composition.model import Use
 from penstock.keys import Keys
 
+__all__ = [
+    "Answers",
+    "Done",
+    "In",
+    "Out",
+    "Outs",
+    "Pending",
+    "PopTimeout",
+    "ReplyList",
+    "ReplyLists",
+    "Role",
+    "Subscribers",
+    "Target",
+]
 PATTERN: Final = frozenset("*?[")
 """A name with one of these is a pattern."""
 

@@ -8,10 +8,11 @@ from typing import Any, Final
 
 from redis.exceptions import ResponseError
 
-from common.context import REFUSED, Context
+from common.context import Context
 from common.in_flight import counters, counting
 from common.settings.collisions import different_slots
 from common.settings.redaction import quoted
+from common.transaction import REFUSED
 from penstock.atomic import AtomicWrites
 from penstock.encoding import encoded
 from penstock.raw_connection import Packed

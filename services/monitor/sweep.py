@@ -7,9 +7,10 @@ from typing import Any, Final, NamedTuple
 
 from redis.exceptions import ResponseError
 
-from common.context import FULL, REFUSED, Context
+from common.context import FULL, Context
 from common.registered_lists import Directory
 from common.tracking.reply_lists import Replies
+from common.transaction import REFUSED
 from penstock.encoding import decoded, encoded
 from penstock.keys import Keys
 from penstock.raw_connection import pack

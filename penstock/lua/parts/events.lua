@@ -2,9 +2,9 @@
 -- entry has a field `message` if one of its events was reported with its bytes.
 --
 -- GIVES report write_events one_line
--- KEYS events          stream  the life of messages, up to MOST events an entry: docs/keys.md
--- KEYS events_written  hash    metric: events written since counting began
--- KEYS events_marks    zset    one in about STEP entries of `events`, by the number of its first event
+-- KEYS events?          stream  the life of messages, up to MOST events an entry: docs/keys.md; without it none is written
+-- KEYS events_written? hash    metric: events written since counting began
+-- KEYS events_marks?   zset    one in about STEP entries of `events`, by the number of its first event
 local MOST, STEP, BYTES = 100, 1000, 262144
 local events_told, find = 0, string.find
 local bodies
@@ -59,7 +59,7 @@ end
 
 -- Write the events, at `at` (ms), and keep about `history` of all; write none if that is 0.
 local function write_events(at, history)
-  if events_told == 0 or history == 0 then return end
+  if events_told == 0 or history == 0 or not events then return end
   local total = redis.pcall('HINCRBY', events_written, 'count', events_told)
   if type(total) ~= 'number' then total = events_told end
   local step = math.min(math.max(math.floor(history / 10), 1), STEP)

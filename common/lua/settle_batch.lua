@@ -1,0 +1,78 @@
+-- Settle the oldest messages of a pending list: push what becomes of them, count it, and remove them. All or none.
+--
+-- WITH lease
+-- WITH types: wrong_type
+-- WITH held: note keep
+-- WITH tallies: tally write_tallies
+-- WITH letters: push_letter
+-- WITH events: report write_events
+-- KEYS pending     list   what this instance has taken and not settled (oldest at the tail)
+-- KEYS letters?    list   dead letters, JSON
+-- KEYS settled?    hash   metric: messages that left the pending list
+-- KEYS delivered?  hash   metric: messages pushed
+-- KEYS dead?       hash   metric: dead letters
+-- KEYS dropped?    hash   metric: messages that went nowhere
+-- KEYS lease?      hash   owner token expires of the one active replica
+-- KEYS outs...     list   where messages go
+-- ARGV token       the lease's fencing token that the caller holds
+-- ARGV held        how many messages were pending when the caller read them
+-- ARGV oldest      the oldest of them, to find out whether they have changed
+-- ARGV source      the list that they were taken from
+-- ARGV history     most events to keep; 0 writes none
+-- ARGV plan        JSON: `count` of messages to remove; `outs`, for each of outs what to push, oldest first; `dead`, pairs of
+--                  a message and a reason; `events`, of each its name, id, xid and queue. A message is its place among
+--                  the oldest from 1 on, or below 0 its place among `made`
+-- ARGV made...     messages that the caller has made
+-- Returns 1, or 0 if the pending list has changed and nothing was done. Run twice: the second run does nothing.
+local PIECE = 1000
+local call = redis.call
+local refused = wrong_type({list = outs}) or wrong_type({list = {pending, letters}, stream = {events},
+  zset = {events_marks}, hash = {holds, missing, taken, settled, delivered, dead, dropped, events_written}})
+if refused then return refused end
+plan, held = cjson.decode(plan), tonumber(held)
+if call('LLEN', pending) ~= held or call('LINDEX', pending, -1) ~= oldest then return 0 end
+
+-- A server whose memory is full refuses only a script's first write: meet that here, unless messages merely move.
+local pushed = #plan.dead
+for _, places in ipairs(plan.outs) do pushed = pushed + #places end
+if #made > 0 or #plan.dead > 0 or pushed > plan.count then
+  local full = redis.pcall('LMOVE', pending, pending, 'RIGHT', 'RIGHT')
+  if type(full) == 'table' then return full end
+end
+local messages = call('RPOP', pending, plan.count)
+local function message_at(place) return place > 0 and messages[place] or made[-place] end
+note(pending, held)
+keep(pending, held, held - plan.count)
+
+for number, out in ipairs(outs) do
+  local places = plan.outs[number]
+  for first = 1, #places, PIECE do
+    local piece = {}
+    for place = first, math.min(first + PIECE - 1, #places) do piece[#piece + 1] = message_at(places[place]) end
+    call('LPUSH', out, unpack(piece, 1, #piece))
+  end
+end
+local time = call('TIME')
+local at = time[1] * 1000 + math.floor(time[2] / 1000)
+for _, letter in ipairs(plan.dead) do
+  push_letter({message = message_at(letter[1]), reason = letter[2], source = source, attempts = 1, at = at})
+end
+
+if taken then
+  tally(settled, 'count', plan.count)
+  for number, out in ipairs(outs) do
+    tally(taken, out, #plan.outs[number])
+    tally(delivered, out, #plan.outs[number])
+    tally(delivered, 'count', #plan.outs[number])
+  end
+  local lost = math.max(plan.count - pushed, 0)
+  tally(taken, source, #plan.dead + lost)
+  for metric, number in pairs({[dead] = #plan.dead, [dropped] = lost}) do
+    tally(metric, source, number)
+    tally(metric, 'count', number)
+  end
+  write_tallies()
+end
+for _, event in ipairs(plan.events) do report(event[1], event[2], event[3], event[4], '', '') end
+write_events(at, tonumber(history))
+return 1

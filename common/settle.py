@@ -1,0 +1,133 @@
+"""The stock moves of a service that reads its messages: take a batch, and settle it in one transaction."""
+
+import json
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from common.in_flight import counters, counting
+from common.transaction import REFUSED
+from penstock.encoding import encoded
+from penstock.errors import WrongCall
+from penstock.script import Script
+from penstock.transfer.read_size import Sizes
+
+if TYPE_CHECKING:
+    from common.context import Context
+
+_hold, _settle = (Script.read(Path(__file__).parent / "lua" / f"{name}.lua") for name in ("hold_batch", "settle_batch"))
+METRICS: Final = ("settled", "delivered", "dead", "dropped")
+MAX_BATCH: Final = 5_000
+"""Messages; the stack of Lua ends at some 8,000 arguments."""
+
+
+class Event(NamedTuple):
+    """What happened to a message, for ``<ns>:events``: see docs/keys.md."""
+
+    event: str
+    id: str = ""
+    xid: str = ""
+    queue: str = ""
+
+
+class Batch(tuple[bytes, ...]):
+    """Messages that this instance has taken and not settled, oldest first. ``held`` were pending when it was read."""
+
+    held: int
+
+
+class Settling:
+    """Batches of the one list with the role ``in``, through this instance's pending list."""
+
+    def __init__(self, context: "Context[Any]") -> None:
+        settings, keys = context.settings, context.keys
+        sources = [field for field, role in settings.roles().items() if role.name == "in"]
+        if len(sources) != 1 or not settings.pending_lists or not settings.message_wait:
+            name = type(settings).__qualname__
+            raise WrongCall(f"{name}: batches() needs one field of each of the types In, Pending and PopTimeout")
+        self._context, self._sizes = context, Sizes()
+        self._source: str = getattr(settings, sources[0])
+        self._pending = context.pending(settings.pending_lists[0])
+        self._outs = {end.key for end in settings.shape().ends if end.use == "writes" and end.url == settings.redis}
+        counts = counters(keys)
+        self._count = counting(self._pending, counts)
+        self._held: dict[str, Any] = {
+            "pending": self._pending,
+            "lease": keys.lease if keys and settings.ordered else None,
+            "token": context.token or 0,
+            **counts,
+        }
+        self._settled: dict[str, Any] = {**self._held, "source": self._source}
+        if keys:
+            self._settled |= {name: keys.metric(name) for name in METRICS} | keys.event_keys
+            self._settled["letters"] = keys.dead if settings.dead_letters else None
+        self._in_hand: Batch | None = None
+
+    async def batches(self, most: int, size: int) -> AsyncIterator[Batch]:
+        """See ``Context.batches``."""
+        context, wait = self._context, self._context.settings.message_wait
+        if not 0 < most <= MAX_BATCH:
+            raise WrongCall(f"batches of {most:,} messages: expected 1 to {MAX_BATCH:,}")
+        self._in_hand = None
+        while True:
+            if batch := await self._take(most, size):
+                self._in_hand = batch
+                yield batch
+                if self._in_hand is batch:
+                    raise WrongCall("a batch was not settled: call settle before you ask for the next one")
+            elif context.running:
+                await context.take(self._source, self._pending, wait, count=self._count)
+                continue
+            if not context.running:
+                return
+
+    async def _take(self, most: int, size: int) -> Batch | None:
+        running = self._context.running
+        sought = {"source": self._source, "batch": most, "bytes": size, "takes": int(running), **self._sizes.named}
+        reply = await self._context.run_unless_full(_hold, **self._held, **sought)
+        if reply is REFUSED:
+            return None
+        messages, held, largest = reply
+        self._sizes.note(len(messages), largest)
+        batch = Batch(messages)
+        batch.held = held
+        return batch or None
+
+    async def settle(
+        self,
+        batch: Batch,
+        to: Mapping[str, Sequence[bytes]],
+        dead: Iterable[tuple[bytes, str]],
+        events: Iterable[Event],
+        history: int,
+    ) -> bool:
+        """See ``Context.settle``."""
+        if batch is not self._in_hand:
+            raise WrongCall("settle takes the batch that batches() gave last, once")
+        dead = [*dead]
+        self._check(to, dead)
+        places, made = {message: place for place, message in enumerate(batch, start=1)}, list[bytes]()
+
+        def place_of(message: bytes) -> int:
+            if message not in places:
+                made.append(message)
+                places[message] = -len(made)
+            return places[message]
+
+        plan = {
+            "count": len(batch),
+            "outs": [[*map(place_of, messages)] for messages in to.values()],
+            "dead": [(place_of(message), reason) for message, reason in dead],
+            "events": [*events],
+        }
+        named = {"held": batch.held, "oldest": batch[0], "history": history, "plan": json.dumps(plan), "made": made}
+        done = await self._context.run_unless_full(_settle, **self._settled, **named, outs=[*map(encoded, to)])
+        self._in_hand = None
+        return bool(done == 1)
+
+    def _check(self, to: Iterable[str], dead: list[tuple[bytes, str]]) -> None:
+        unknown = [name for name in to if name not in self._outs]
+        if unknown:
+            raise WrongCall(f"{unknown[0]} is not a list that the settings name for output")
+        if dead and not self._context.settings.dead_letters:
+            raise WrongCall("dead letters need redisNamespace, and `buries = True` in the settings")

@@ -1,0 +1,218 @@
+"""The stock moves: batches that are settled whole, whatever happens meanwhile."""
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import Awaitable, Callable
+from typing import Any, ClassVar
+
+import pytest
+
+from common.context import Context
+from common.process import Process
+from common.settings.base import ServiceSettings
+from common.settings.fields import setting
+from common.settings.roles import In, Outs, Pending, PopTimeout
+from common.settle import Batch, Event
+from penstock.accounting.audit import audit
+from penstock.errors import Fenced, WrongCall
+from penstock.keys import Keys
+
+KEYS = Keys("demo")
+Run = Callable[[Context["Settings"]], Awaitable[None]]
+
+
+class Settings(ServiceSettings):
+    service: ClassVar[str] = "sorter"
+    buries: ClassVar[bool] = True
+
+    in_: In = "in"
+    pending: Pending = "pending"
+    out: Outs = setting("list of names", "Where to.", ["a", "b"])
+    pop_timeout: PopTimeout = 5
+
+
+def stop() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+async def serve(redis_url: str, run: Run, namespace: str | None = "demo", **more: Any) -> int:
+    settings = Settings(redis=redis_url, redis_namespace=namespace, **more)
+    return await asyncio.wait_for(Process("sorter", settings, run).serve(), 30)
+
+
+async def sorted_by_letter(context: Context[Settings], batch: Batch) -> None:
+    to = {name: [message for message in batch if message[:1] == name.encode()] for name in ("a", "b")}
+    dead = [(message, "noRoute") for message in batch if message[:1] == b"?"]
+    await context.settle(batch, to, dead)
+
+
+def each(act: Callable[[Context[Settings], Batch], Awaitable[None]], until: int, most: int = 500) -> Run:
+    """Act on each batch, and stop once ``until`` messages have been seen."""
+    seen = 0
+
+    async def run(context: Context[Settings]) -> None:
+        nonlocal seen
+        async for batch in context.batches(most):
+            seen += len(batch)
+            await act(context, batch)
+            if seen >= until:
+                stop()
+
+    return run
+
+
+async def texts(redis: Any, name: str) -> list[str]:
+    """Oldest first."""
+    return [message.decode() for message in reversed(await redis.lrange(name, 0, -1))]
+
+
+@pytest.mark.parametrize("most", [1, 3, 500])
+async def test_each_message_goes_where_it_belongs_and_the_audit_adds_up(redis: Any, redis_url: str, most: int) -> None:
+    await redis.lpush("in", "a1", "b1", "?", "a2", "nowhere", "b2", "a1")
+    assert await serve(redis_url, each(sorted_by_letter, 7, most)) == 0
+    assert (await texts(redis, "a"), await texts(redis, "b")) == (["a1", "a2", "a1"], ["b1", "b2"])
+    (letter,) = [json.loads(each) for each in await texts(redis, KEYS.dead)]
+    assert (letter["message"], letter["reason"], letter["source"]) == ("?", "noRoute", "in")
+    found = await audit(redis, KEYS)
+    assert found
+    assert found.holds, found.problems
+    assert found.messages == 7
+    delivered = {output.name: (output.delivered, output.dead, output.dropped) for output in found.legs}
+    assert delivered == {"a": (3, 0, 0), "b": (2, 0, 0), "in": (0, 1, 1)}
+
+
+async def test_messages_may_be_made_anew_and_copied(redis: Any, redis_url: str) -> None:
+    async def act(context: Context[Settings], batch: Batch) -> None:
+        made = [message.upper() for message in batch]
+        await context.settle(batch, {"a": made, "b": [*batch, *made]})
+
+    await redis.lpush("in", "x", "y", "x", "\udcff\n".encode("utf-8", "surrogateescape"))
+    assert await serve(redis_url, each(act, 4), None) == 0
+    assert await redis.lrange("a", 0, -1) == [b"\xff\n", b"X", b"Y", b"X"]
+    assert await redis.lrange("b", 0, -1) == [b"\xff\n", b"X", b"Y", b"X", b"\xff\n", b"x", b"y", b"x"]
+    assert not await redis.exists("pending", "in")
+
+
+async def test_a_pending_list_that_changed_is_read_again(redis: Any, redis_url: str) -> None:
+    """As when what a dead instance had in hand is adopted while a batch is worked on."""
+    outcomes: list[tuple[tuple[bytes, ...], bool]] = []
+
+    async def act(context: Context[Settings], batch: Batch) -> None:
+        if not outcomes:
+            await redis.rpush(context.pending("pending"), "a0")
+        outcomes.append(((*batch,), await context.settle(batch, {"a": batch})))
+
+    await redis.lpush("in", "a1", "a2")
+    assert await serve(redis_url, each(act, 4)) == 0
+    assert outcomes == [((b"a1", b"a2"), False), ((b"a0", b"a1", b"a2"), True)]
+    assert await texts(redis, "a") == ["a0", "a1", "a2"]
+
+
+async def test_what_a_dead_instance_had_in_hand_comes_first(redis: Any, redis_url: str) -> None:
+    await redis.lpush("in", "a2")
+    await redis.lpush("pending:7", "a1")
+    await redis.zadd(KEYS.owners, {"7": 1})
+    assert await serve(redis_url, each(sorted_by_letter, 2)) == 0
+    assert await texts(redis, "a") == ["a1", "a2"]
+    assert not await redis.exists("pending:7")
+
+
+async def test_a_batch_ends_with_the_message_that_makes_it_large(redis: Any, redis_url: str) -> None:
+    sizes: list[int] = []
+
+    async def run(context: Context[Settings]) -> None:
+        async for batch in context.batches(size=100_000):
+            sizes.append(len(batch))
+            await context.settle(batch, {"a": batch})
+            if sum(sizes) == 7:
+                stop()
+
+    await redis.lpush("in", *[b"a" * 40_000] * 7)
+    assert await serve(redis_url, run) == 0
+    assert sizes == [3, 3, 1]
+
+
+async def test_nothing_is_done_while_a_list_is_of_the_wrong_type(redis: Any, redis_url: str) -> None:
+    attempts = 0
+
+    async def act(context: Context[Settings], batch: Batch) -> None:
+        nonlocal attempts
+        attempts += 1
+        if attempts == 2:
+            await redis.delete("b")
+        await context.settle(batch, {"a": batch, "b": batch}, [(batch[0], "also")])
+
+    await redis.set("b", "no list")
+    await redis.lpush("in", "x")
+    assert await serve(redis_url, each(act, 2)) == 0
+    assert (await texts(redis, "a"), await texts(redis, "b"), await redis.llen(KEYS.dead)) == (["x"], ["x"], 1)
+    assert await redis.hget(KEYS.metric("delivered"), "count") == b"2"
+
+
+async def test_events_are_written_with_the_batch_or_not_at_all(redis: Any, redis_url: str) -> None:
+    settled: list[bool] = []
+
+    async def act(context: Context[Settings], batch: Batch) -> None:
+        if not settled:
+            await redis.rpush(context.pending("pending"), "a0")
+        events = [Event("delivered", id=str(number), queue="a") for number, _ in enumerate(batch)]
+        settled.append(await context.settle(batch, {"a": batch}, events=events))
+
+    await redis.lpush("in", "a1")
+    assert await serve(redis_url, each(act, 3)) == 0
+    assert settled == [False, True]
+    ((_, entry),) = await redis.xrange(KEYS.events)
+    assert (entry[b"event"], entry[b"id"], entry[b"count"]) == (b"delivered", b"0\n1", b"2")
+
+
+async def test_a_caller_without_the_lease_settles_nothing(redis: Any, redis_url: str) -> None:
+    async def act(context: Context[Settings], batch: Batch) -> None:
+        if await redis.hget(KEYS.lease, "owner") == b"1":
+            await redis.hset(KEYS.lease, mapping={"owner": "2", "token": "2", "expires": 0})
+            with pytest.raises(Fenced, match="demo:lease"):
+                await context.settle(batch, {"a": batch})
+            assert await redis.llen("a") == 0
+        stop()
+
+    await redis.lpush("in", "a1")
+    assert await serve(redis_url, each(act, 1), ordered=True) == 1
+    assert await redis.lrange("pending", 0, -1) == [b"a1"]
+
+
+WRONG: dict[str, Callable[[Context[Settings], Batch], Awaitable[Any]]] = {
+    "c is not a list that the settings name": lambda context, batch: context.settle(batch, {"c": batch}),
+    "in is not a list that the settings name": lambda context, batch: context.settle(batch, {"in": batch}),
+    "takes the batch that": lambda context, batch: context.settle(Batch(batch), {"a": batch}),
+    "dead letters need redisNamespace": lambda context, batch: context.settle(batch, dead=[(batch[0], "why")]),
+}
+
+
+@pytest.mark.parametrize("reason", WRONG)
+async def test_a_wrong_call_is_refused_and_the_batch_stays(redis: Any, redis_url: str, reason: str) -> None:
+    refused: list[str] = []
+
+    async def act(context: Context[Settings], batch: Batch) -> None:
+        with pytest.raises(WrongCall, match=reason) as caught:
+            await WRONG[reason](context, batch)
+        refused.append(str(caught.value))
+
+    await redis.lpush("in", "a1")
+    assert await serve(redis_url, each(act, 100), None) == 1, "a batch that is not settled ends the service"
+    assert len(refused) == 1
+    assert await redis.lrange("pending", 0, -1) == [b"a1"]
+
+
+async def test_batches_need_the_fields_that_they_are_taken_by(redis_url: str) -> None:
+    class Bare(ServiceSettings):
+        service: ClassVar[str] = "bare"
+
+        in_: In = "in"
+
+    async def run(context: Context[Bare]) -> None:
+        async for _ in context.batches():
+            pass
+
+    settings = Bare(redis=redis_url)
+    assert await asyncio.wait_for(Process("bare", settings, run).serve(), 30) == 1
