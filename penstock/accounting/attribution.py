@@ -1,8 +1,9 @@
-"""Of copies that disagree, which is right: decided by how many there ought to be in each list, where that can decide.
+"""Decide which branches of a fan-out are wrong about a message, by interval propagation over their sums.
 
-Several lists get the same messages. Of some message they have had unlike numbers of copies, its *pattern*: ``(1, 0)``
-may mean that the second list lacks one, or that the first one has one too many. For each list it is known how many it
-has had too many in all, or too few; how often each pattern means what, follows from equations of whole numbers.
+All branches get the same messages. The *pattern* of a message is the number of copies that each branch has had:
+``(1, 0)`` means that the second branch lacks one, or that the first has one too many. For each branch, the counters say
+how many copies it has too many or too few in total. These are linear equations in whole numbers; the unknowns are how
+many messages of each pattern were owed how many copies.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,81 +11,91 @@ from dataclasses import dataclass
 from typing import Final
 
 Pattern = tuple[int, ...]
-"""How many copies of a message each of the lists has had."""
+"""How many copies of a message each branch has had."""
 
-ROUNDS: Final = 100
-"""How often bounds are narrowed at most; what is known by then is true, if perhaps not all that could be known."""
+MAX_ROUNDS: Final = 100
+"""Rounds of propagation. Bounds are valid after any number of rounds; more rounds may narrow them further."""
 
 
 @dataclass(frozen=True)
 class Balance:
-    """Of one list."""
+    """The sums of one branch."""
 
-    over: int
-    """Copies too many, as the counters have it; below 0 too few."""
+    surplus: int
+    """Copies too many, by the counters; negative: too few."""
     excused: int
-    """Copies that it may lack and that are accounted for, nobody knows by which name; at most."""
+    """Upper bound on copies that may be absent for known reasons, without a known name."""
 
 
 @dataclass
-class _Equation:
-    """A sum of ``factor * variable`` is ``total``."""
+class _Unknown:
+    """A whole number between two bounds."""
 
-    factors: dict[int, int]
+    low: int
+    high: int
+
+
+@dataclass(frozen=True)
+class _Equation:
+    """The sum of ``factor * unknown`` over all terms equals ``total``."""
+
+    terms: Sequence[tuple[int, _Unknown]]
     total: int
 
+    def narrow(self) -> bool:
+        """Narrow the bounds of each unknown by those of the others; return False if none of its values is left."""
+        products = [sorted((factor * unknown.low, factor * unknown.high)) for factor, unknown in self.terms]
+        lowest, highest = sum(low for low, _ in products), sum(high for _, high in products)
+        for (factor, unknown), (low, high) in zip(self.terms, products, strict=True):
+            least, most = self.total - (highest - high), self.total - (lowest - low)
+            if factor < 0:
+                least, most = -most, -least
+            unknown.low = max(unknown.low, -(-least // abs(factor)))
+            unknown.high = min(unknown.high, most // abs(factor))
+            if unknown.low > unknown.high:
+                return False
+        return True
 
-def expected(patterns: Mapping[Pattern, int], lists: Sequence[Balance]) -> dict[Pattern, int | None]:
-    """How many copies there ought to be of the messages of each pattern; None where the sums do not decide.
 
-    ``patterns``: how many messages there are of each. That a message which only some lists have had was owed to none,
-    but put there by somebody, is believed only where the sums leave nothing else.
+def expected_copies(patterns: Mapping[Pattern, int], branches: Sequence[Balance]) -> dict[Pattern, int | None]:
+    """Return how many copies the messages of each pattern were owed; None if the sums do not decide.
+
+    ``patterns`` gives the number of messages of each. Assume that a message was owed no copy, but pushed by somebody
+    else, only if nothing else fits the sums.
     """
     for least in (1, 0):
-        if (found := _solved(patterns, lists, least)) is not None:
+        if (found := _solve(patterns, branches, least)) is not None:
             return found
     return dict.fromkeys(patterns)
 
 
-def _solved(patterns: Mapping[Pattern, int], lists: Sequence[Balance], least: int) -> dict[Pattern, int | None] | None:
-    """None where there is no solution."""
-    cases = [(pattern, copies) for pattern in patterns for copies in sorted(set(pattern)) if copies >= least]
-    high = [patterns[pattern] for pattern, _ in cases]
+def _solve(
+    patterns: Mapping[Pattern, int], branches: Sequence[Balance], least: int
+) -> dict[Pattern, int | None] | None:
+    """Return the copies owed to each pattern, at least ``least``; None if there is no solution."""
+    owed = {
+        (pattern, copies): _Unknown(0, messages)
+        for pattern, messages in patterns.items()
+        for copies in sorted(set(pattern))
+        if copies >= least
+    }
     equations = [
-        _Equation({number: 1 for number, (of, _) in enumerate(cases) if of == pattern}, messages)
+        _Equation([(1, unknown) for (of, _), unknown in owed.items() if of == pattern], messages)
         for pattern, messages in patterns.items()
     ]
-    for place, balance in enumerate(lists):
-        factors = {number: pattern[place] - copies for number, (pattern, copies) in enumerate(cases)}
-        # Beside what the patterns show: copies that are excused, and copies that no list has had.
-        factors |= {len(high): 1, len(high) + 1: -1}
-        high += [balance.excused, max(-balance.over, 0)]
-        equations.append(_Equation({number: by for number, by in factors.items() if by}, balance.over))
-    low = [0] * len(high)
-    if not _narrow(equations, low, high):
-        return None
-    sure = {pattern: copies for number, (pattern, copies) in enumerate(cases) if low[number] == patterns[pattern]}
-    return {pattern: sure.get(pattern) for pattern in patterns}
-
-
-def _narrow(equations: Sequence[_Equation], low: list[int], high: list[int]) -> bool:
-    """Bring the bounds of all variables together; false where that leaves one without a value."""
-    for _ in range(ROUNDS):
-        before = [*low, *high]
-        for equation in equations:
-            ends = {number: _ends(by, low[number], high[number]) for number, by in equation.factors.items()}
-            smallest, largest = (sum(end[side] for end in ends.values()) for side in (0, 1))
-            for number, by in equation.factors.items():
-                least, most = equation.total - largest + ends[number][1], equation.total - smallest + ends[number][0]
-                start, end = (least, most) if by > 0 else (-most, -least)
-                low[number] = max(low[number], -(-start // abs(by)))
-                high[number] = min(high[number], end // abs(by))
-                if low[number] > high[number]:
-                    return False
-        if before == [*low, *high]:
+    unknowns = list(owed.values())
+    for place, branch in enumerate(branches):
+        terms = [(pattern[place] - copies, unknown) for (pattern, copies), unknown in owed.items()]
+        # The patterns do not show copies that are excused, nor copies that no branch has had.
+        excused, lost = _Unknown(0, branch.excused), _Unknown(0, max(-branch.surplus, 0))
+        terms += [(1, excused), (-1, lost)]
+        unknowns += [excused, lost]
+        equations.append(_Equation([(factor, unknown) for factor, unknown in terms if factor], branch.surplus))
+    for _ in range(MAX_ROUNDS):
+        before = [(unknown.low, unknown.high) for unknown in unknowns]
+        if not all(equation.narrow() for equation in equations):
+            return None
+        if before == [(unknown.low, unknown.high) for unknown in unknowns]:
             break
-    return True
-
-
-def _ends(by: int, low: int, high: int) -> tuple[int, int]:
-    return (by * low, by * high) if by > 0 else (by * high, by * low)
+    sure = {pattern: copies for (pattern, copies), unknown in owed.items() if unknown.low == patterns[pattern]}
+    return {pattern: sure.get(pattern) for pattern in patterns}

@@ -79,12 +79,12 @@ async def search(
     """
     found = SearchResult(copies={leg.list: await count_copies(redis, leg, wanted)})
     here: dict[str, tuple[set[str], set[str]]] = {}
-    for book in leg.books:
+    for book in leg.consumers:
         if book.namespace in open:
             known = open[book.namespace]
             others = await ids_under_way(redis, book) - known
             here[book.namespace] = await still_under_way(redis, book, known), await still_under_way(redis, book, others)
-    for book in leg.books:
+    for book in leg.consumers:
         new = await read_newer_events(redis, book, *last[book.namespace])
         found.copies[leg.list].update(new.copies)
         if new.whole and book.namespace in here:
@@ -102,11 +102,11 @@ async def count_copies(redis: "Redis", leg: Branch, wanted: Collection[str]) -> 
     found: Counter[str] = Counter()
     if not wanted:
         return found
-    for name in (leg.list, *(name for book in leg.books for name in book.pending)):
+    for name in (leg.list, *(name for book in leg.consumers for name in book.pending)):
         async for message in _entries(redis, name):
             if (xid := _xid(message)) in wanted:
                 found[xid] += 1
-    for namespace in (*(book.namespace for book in leg.books), *(fan.namespace for fan in leg.fans)):
+    for namespace in (*(book.namespace for book in leg.consumers), *(fan.namespace for fan in leg.fanouts)):
         async for letters in newest_first(redis, Keys(namespace)):
             for letter in letters:
                 ours = letter.text("reason") in REFUSED_REASONS or letter.text("queue") == leg.list

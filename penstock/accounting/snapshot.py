@@ -1,18 +1,18 @@
-"""What all counters, sets and lists of tracked messages say at one instant, and those of what fans out to them."""
+"""Consistent snapshot of the counters, sets and lists of all namespaces that track messages or fan out."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from redis.asyncio import Redis
 
 from penstock.accounting.invariants import SECONDS, parse_counters
-from penstock.encoding import decoded, encoded
+from penstock.encoding import decoded, decoded_fields, encoded
 from penstock.errors import WrongType
-from penstock.inspect import pending
 from penstock.inspect.namespace import namespaces
-from penstock.inspect.pending import ReadCommand
+from penstock.inspect.pending import PendingList, ReadCommand, read_pending
 from penstock.keys import Keys
+from penstock.tracking.events import END_EVENTS
 
 TRACKED_METRICS: Final = (
     *("events", "registered", "untracked", "done", "done:late", "dead"),
@@ -26,12 +26,13 @@ Counters = dict[str, dict[str, int]]
 
 @dataclass(frozen=True)
 class NamespaceSnapshot:
-    """A namespace whose messages are tracked."""
+    """A namespace that tracks messages."""
 
     namespace: str
     source: str
+    """The list that its mdispatch takes from."""
     queue: str
-    """The lists that its mdispatch takes from, and delivers to."""
+    """The list that its mdispatch delivers to."""
     pending: dict[str, int]
     """Messages in each pending list."""
     in_flight: int
@@ -42,8 +43,8 @@ class NamespaceSnapshot:
         return sum(self.counters[metric].get(field, 0) for field in fields or ("count",))
 
     @property
-    def told(self) -> dict[str, int]:
-        """How many events of each kind there must be: what is counted in the transaction that tells of it."""
+    def expected_events(self) -> dict[str, int]:
+        """Expected number of events by kind, from the counters that are written in the same transaction."""
         same = {name: self.count(name) for name in ("registered", "done", "expired", "timeout", "failed", "retry")}
         untaken = self.count("dead", "queueTimeout")
         dead = self.count("dead", "timeout", "failed") + untaken
@@ -59,16 +60,15 @@ class NamespaceSnapshot:
         return self.in_flight + self.delayed
 
     @property
-    def gone(self) -> int:
-        """Messages that have not ended and are not under way; below 0 where more are under way than can be."""
-        told = self.told
-        ended = sum(told[kind] for kind in ("done", "late", "dead", "expired"))
-        return told["registered"] - ended - self.under_way
+    def unaccounted(self) -> int:
+        """Messages that have neither ended nor are under way; below 0 if too many are under way."""
+        events = self.expected_events
+        return events["registered"] - sum(events[kind] for kind in END_EVENTS) - self.under_way
 
 
 @dataclass(frozen=True)
 class FanoutSnapshot:
-    """A namespace that copies messages to several lists."""
+    """A namespace that copies messages to several lists: a fan-out."""
 
     namespace: str
     lists: tuple[str, ...]
@@ -79,92 +79,82 @@ class FanoutSnapshot:
 
     @property
     def settled(self) -> int:
-        """Messages that left the pending lists; older services counted only these, as taken."""
+        """Messages that left the pending lists; older services counted only these, as ``taken``."""
         return self.count("settled") or self.count("taken")
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """All of them at one instant."""
+    """All tracking namespaces and fan-outs of a server."""
 
     at: float
     """Seconds since the epoch, by the server's clock."""
     tracked: dict[str, NamespaceSnapshot]
-    fans: list[FanoutSnapshot]
+    fanouts: list[FanoutSnapshot]
     waiting: dict[str, int]
     """Messages in each list that an mdispatch takes from."""
     problems: dict[str, list[str]]
-    """By namespace, counters that are no numbers."""
+    """Counters that are not whole numbers, by namespace."""
 
 
 async def read_snapshot(redis: "Redis") -> Snapshot:
-    """Everything that counts, at one instant; what there is, is looked for before, through all keys."""
+    """Find the namespaces by a scan of all keys, then read everything in one atomic read."""
     names = await namespaces(redis)
-    async with redis.pipeline(transaction=False) as wire:
+    async with redis.pipeline(transaction=False) as pipeline:
         for keys in map(Keys, names):
-            wire.exists(encoded(keys.policy))
-            wire.hvals(encoded(keys.lists))
-        replies = await wire.execute(raise_on_error=False)
+            pipeline.exists(encoded(keys.policy))
+            pipeline.hvals(encoded(keys.lists))
+        replies = await pipeline.execute(raise_on_error=False)
     kinds = list(zip(names, replies[::2], replies[1::2], strict=True))
     tracked = [name for name, has_policy, _ in kinds if has_policy]
-    fans = [name for name, has_policy, roles in kinds if not has_policy and b"out" in roles]
+    fanouts = [name for name, has_policy, roles in kinds if not has_policy and b"out" in roles]
     sources: list[str] = []
     while True:
-        found, seen = await _instant(redis, tracked, fans, sources)
-        if seen == sources:
-            return found
-        sources = seen
+        snapshot = await _read(redis, tracked, fanouts, sources)
+        found = sorted({each.source for each in snapshot.tracked.values()} - {""})
+        if found == sources:
+            return snapshot
+        sources = found
 
 
-async def _instant(
-    redis: "Redis", tracked: Sequence[str], fans: Sequence[str], sources: list[str]
-) -> tuple[Snapshot, list[str]]:
-    """The books, with the lengths of ``sources``, and which lists are sources in truth."""
+async def _read(redis: "Redis", tracked: Sequence[str], fanouts: Sequence[str], sources: list[str]) -> Snapshot:
+    """Return the snapshot, with the lengths of the lists ``sources``."""
     calls: list[ReadCommand] = [("TIME",)]
     for keys in map(Keys, tracked):
         calls += [("HMGET", keys.policy, "source", "pending", "out")]
         calls += [("ZCARD", keys.deadlines), ("ZCARD", keys.delayed)]
         calls += [("HGETALL", keys.metric(name)) for name in TRACKED_METRICS]
-    for keys in map(Keys, fans):
+    for keys in map(Keys, fanouts):
         calls += [("HGETALL", keys.lists), *(("HGETALL", keys.metric(name)) for name in FANOUT_METRICS)]
     calls += [("LLEN", name) for name in sources]
-    lists, read_all = await pending.read_pending(redis, map(Keys, tracked), calls)
+    pending, read_all = await read_pending(redis, map(Keys, tracked), calls)
     replies = iter(read_all)
     (seconds, micros), problems = next(replies), dict[str, list[str]]()
-    books: dict[str, NamespaceSnapshot] = {}
+    by_name: dict[str, NamespaceSnapshot] = {}
     for name in tracked:
         words, in_flight, delayed = (next(replies) for _ in range(3))
         source, base, queue = (decoded(word or b"") for word in words)
-        held = _lengths(each for each in lists[name].all if each.base == base)
+        held = _lengths(each for each in pending[name].all if each.base == base)
         counters = _counters(name, TRACKED_METRICS, replies, problems)
-        books[name] = NamespaceSnapshot(name, source, queue, held, in_flight, delayed, counters)
-    read_fans = [
-        FanoutSnapshot(name, tuple(_outs(next(replies))), _counters(name, FANOUT_METRICS, replies, problems))
-        for name in fans
-    ]
+        by_name[name] = NamespaceSnapshot(name, source, queue, held, in_flight, delayed, counters)
+    found = []
+    for name in fanouts:
+        outs = sorted(key for key, role in decoded_fields(next(replies)).items() if role == "out")
+        found.append(FanoutSnapshot(name, tuple(outs), _counters(name, FANOUT_METRICS, replies, problems)))
     waiting = {name: next(replies) for name in sources}
-    at = seconds + micros / 1e6
-    seen = sorted({book.source for book in books.values()} - {""})
-    return Snapshot(at, books, read_fans, waiting, problems), seen
+    return Snapshot(seconds + micros / 1e6, by_name, found, waiting, problems)
 
 
-def _lengths(lists: Iterable[pending.PendingList]) -> dict[str, int]:
-    """Raises ``WrongType``."""
-    held = {}
+def _lengths(lists: Iterable[PendingList]) -> dict[str, int]:
+    """Return the length of each list. Raise ``WrongType``."""
+    lengths = {}
     for each in lists:
         if each.problem:
             raise WrongType(each.problem)
-        held[each.name] = each.messages
-    return held
+        lengths[each.name] = each.messages
+    return lengths
 
 
-def _outs(roles: Mapping[bytes, bytes]) -> list[str]:
-    return sorted(decoded(name) for name, role in roles.items() if role == b"out")
-
-
-def _counters(namespace: str, names: Sequence[str], replies: Any, problems: dict[str, list[str]]) -> Counters:
-    counters = {}
-    for name in names:
-        kept = problems.setdefault(namespace, [])
-        counters[name] = parse_counters(name, next(replies), kept, ignored=SECONDS)
-    return counters
+def _counters(namespace: str, metrics: Sequence[str], replies: Any, problems: dict[str, list[str]]) -> Counters:
+    found = problems.setdefault(namespace, [])
+    return {name: parse_counters(name, next(replies), found, ignored=SECONDS) for name in metrics}

@@ -134,7 +134,7 @@ def _line(finding: "Finding") -> str:
 
 def _as_json(found: "Reconciliation") -> dict[str, Any]:
     legs = [
-        {"hop": leg.hop, "list": leg.list, "namespaces": [book.namespace for book in leg.books], **row}
+        {"hop": leg.hop, "list": leg.list, "namespaces": [book.namespace for book in leg.consumers], **row}
         for leg, row in zip(found.legs, found.rows(), strict=True)
     ]
     return {

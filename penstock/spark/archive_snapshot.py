@@ -88,7 +88,7 @@ def take_snapshot(
     snapshot.irregular = conservation.irregular(snapshot.rows)
     say("comparing legs")
     for siblings in sibling_groups:
-        lists = [(leg.list, [book.namespace for book in leg.books]) for leg in siblings]
+        lists = [(leg.list, [book.namespace for book in leg.consumers]) for leg in siblings]
         snapshot.uneven.append(dict(sorted(conservation.uneven(snapshot.rows, lists))))
     return snapshot
 

@@ -62,18 +62,18 @@ class Reconciliation:
         return [self._row(leg) for leg in self.legs]
 
     def _row(self, leg: Branch) -> dict[str, int]:
-        names = {book.namespace for book in leg.books}
+        names = {book.namespace for book in leg.consumers}
         twice = [finding for finding in self.findings if finding.kind == "doubled" and finding.namespace in names]
         return {
             "accepted": leg.accepted,
             "revived": leg.revived,
             **{end: leg.rows[end] for end in END_EVENTS},
-            "in flight": sum(book.under_way for book in leg.books),
+            "in flight": sum(book.under_way for book in leg.consumers),
             "waiting": leg.waiting,
             "refused": leg.refused,
             "untracked": leg.total("untracked"),
             "dropped": leg.dropped,
-            "missing": leg.missing + sum(max(book.gone, 0) for book in leg.books),
+            "missing": leg.missing + sum(max(book.unaccounted, 0) for book in leg.consumers),
             "doubled": max(leg.extra, leg.over) + len(twice),
         }
 
@@ -96,13 +96,13 @@ async def reconcile(
     say("reading the counters")
     books = await read_books(redis)
     ways = branches_of(books, list(namespaces or books.tracked))
-    chosen = {book.namespace: book for leg in ways for book in leg.books}
+    chosen = {book.namespace: book for leg in ways for book in leg.consumers}
     groups = sibling_groups(ways)
     snapshot = await asyncio.to_thread(take_snapshot, spark, directory, chosen, groups, patience, say)
     unknown = {} if namespaces else await asyncio.to_thread(strangers, spark, directory, books)
     for leg in ways:
-        leg.revived = sum(snapshot.revived.get((book.namespace, leg.list), 0) for book in leg.books)
-        kinds = [snapshot.kinds.get(book.namespace, {}) for book in leg.books]
+        leg.revived = sum(snapshot.revived.get((book.namespace, leg.list), 0) for book in leg.consumers)
+        kinds = [snapshot.kinds.get(book.namespace, {}) for book in leg.consumers]
         leg.rows = {kind: sum(each.get(kind, 0) for each in kinds) for kind in ("registered", *END_EVENTS)}
         leg.unread = max(leg.total("registered") - leg.rows["registered"], 0)
     found_in_redis = SearchResult()
@@ -116,7 +116,7 @@ async def reconcile(
     for siblings, uneven in zip(groups, snapshot.uneven, strict=True):
         findings += compare_branches(siblings, found_in_redis.evened(siblings, uneven))
     findings += [finding for leg in ways for finding in _of_leg(leg)]
-    counting = [*chosen, *dict.fromkeys(fan.namespace for leg in ways for fan in leg.fans)]
+    counting = [*chosen, *dict.fromkeys(fan.namespace for leg in ways for fan in leg.fanouts)]
     findings += [Finding("counter", name, problem) for name in counting for problem in books.problems[name]]
     say("naming messages")
     named, under_way = await asyncio.to_thread(_named, snapshot, findings)
@@ -127,7 +127,7 @@ async def _searched(
     redis: "Redis", leg: Branch, groups: Sequence[Sequence[Branch]], snapshot: ArchiveSnapshot
 ) -> SearchResult:
     wanted = [uneven for siblings, uneven in zip(groups, snapshot.uneven, strict=True) if leg in siblings]
-    names = [book.namespace for book in leg.books]
+    names = [book.namespace for book in leg.consumers]
     numbers = {name: snapshot.numbers.get(name, Numbers(0)) for name in names}
     open = {name: set(snapshot.open(name)) for name in names if not numbers[name].lost}
     return await search(
@@ -171,7 +171,7 @@ def _of_counters(book: NamespaceSnapshot, snapshot: ArchiveSnapshot) -> list[Fin
         return [Finding("behind", book.namespace, "it tells no events (eventCapacity is 0), so none can be archived")]
     archived, whole = snapshot.kinds.get(book.namespace, {}), snapshot.is_complete(book.namespace)
     findings = []
-    for kind, count in book.told.items():
+    for kind, count in book.expected_events.items():
         found = archived.get(kind, 0)
         if found > count or (found < count and whole):
             words = f"{kind}: {found:,} in the archive, {count:,} counted"
@@ -192,13 +192,18 @@ def _of_messages(
         elif each["outcome"] == "unregistered" and snapshot.is_complete(name):
             findings.append(Finding("unknown", name, "ended, and its registration was never told", name, each["id"]))
     gone = found_in_redis.gone.get(name, [])
-    if not live and book.gone > 0 and snapshot.is_complete(name) and book.gone == len(snapshot.open(name)):
+    if (
+        not live
+        and book.unaccounted > 0
+        and snapshot.is_complete(name)
+        and book.unaccounted == len(snapshot.open(name))
+    ):
         gone = snapshot.open(name)
     words = "missing: it has not ended, and is neither in flight nor delayed"
     findings += [Finding("missing", where, words, name, id) for id in gone]
     words = "in flight or delayed, though it has ended or was never registered"
     findings += [Finding("stray", where, words, name, id) for id in found_in_redis.stray.get(name, [])]
-    unnamed = book.gone - len(gone) + len(found_in_redis.stray.get(name, []))
+    unnamed = book.unaccounted - len(gone) + len(found_in_redis.stray.get(name, []))
     if unnamed > 0:
         tell = "" if live else ": --live names them"
         findings.append(Finding("sum", where, f"{unnamed:,} have not ended and are not under way{tell}"))

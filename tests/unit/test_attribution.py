@@ -1,12 +1,12 @@
-"""Which copies are wrong, where lists that get the same messages disagree: as far as sums decide it, and no further."""
+"""Attribution of wrong copies to branches of a fan-out, if the sums decide it."""
 
 import pytest
 
-from penstock.accounting.attribution import Balance, Pattern, expected
+from penstock.accounting.attribution import Balance, Pattern, expected_copies
 
-EVEN = Balance(over=0, excused=0)
-FEWER = Balance(over=-1, excused=0)
-MORE = Balance(over=1, excused=0)
+EVEN = Balance(surplus=0, excused=0)
+FEWER = Balance(surplus=-1, excused=0)
+MORE = Balance(surplus=1, excused=0)
 
 
 @pytest.mark.parametrize(
@@ -26,10 +26,10 @@ MORE = Balance(over=1, excused=0)
         ({}, (EVEN, FEWER), {}),
     ],
 )
-def test_where_sums_tell_who_is_wrong_it_is_known(
+def test_sums_that_decide_say_who_is_wrong(
     patterns: dict[Pattern, int], lists: tuple[Balance, ...], truth: dict[Pattern, int]
 ) -> None:
-    assert expected(patterns, lists) == truth
+    assert expected_copies(patterns, lists) == truth
 
 
 @pytest.mark.parametrize(
@@ -42,14 +42,14 @@ def test_where_sums_tell_who_is_wrong_it_is_known(
     ],
     ids=["one of each", "one for another", "nobody's fault", "impossible"],
 )
-def test_where_sums_do_not_tell_nothing_is_made_up(patterns: dict[Pattern, int], lists: tuple[Balance, ...]) -> None:
-    assert expected(patterns, lists) == dict.fromkeys(patterns)
+def test_sums_that_do_not_decide_yield_none(patterns: dict[Pattern, int], lists: tuple[Balance, ...]) -> None:
+    assert expected_copies(patterns, lists) == dict.fromkeys(patterns)
 
 
 def test_what_is_accounted_for_without_names_may_be_missing_from_a_list() -> None:
-    waiting = Balance(over=-1, excused=250_003)
-    assert expected({(1, 0): 250_001, (2, 1): 3}, (EVEN, waiting)) == {(1, 0): 1, (2, 1): 2}
+    waiting = Balance(surplus=-1, excused=250_003)
+    assert expected_copies({(1, 0): 250_001, (2, 1): 3}, (EVEN, waiting)) == {(1, 0): 1, (2, 1): 2}
 
 
 def test_messages_that_no_list_has_had_do_not_speak_against_the_others() -> None:
-    assert expected({(1, 0): 1}, (FEWER, Balance(-2, 0))) == {(1, 0): 1}
+    assert expected_copies({(1, 0): 1}, (FEWER, Balance(-2, 0))) == {(1, 0): 1}
