@@ -23,7 +23,7 @@ from penstock.transfer.copy import Copy, Overtaken
 from penstock.transfer.move import BACK_BYTES, Move, place
 from tests.cli.test_pull import left, push
 from tests.commandline import AWKWARD, PATIENCE, Result, ended, penstock, running, until
-from tests.reliability.proxy import Link, Proxy, received, send
+from tests.reliability.proxy import Proxy, ProxyConnection, received, send
 from tests.reliability.two_servers import assert_same
 
 HALFWAY = b"halfway"
@@ -75,14 +75,14 @@ class Gate(Proxy):
     def open(self) -> None:
         self._open.set()
 
-    def link(self, client: socket.socket, server: socket.socket) -> Link:
+    def connection(self, client: socket.socket, server: socket.socket) -> ProxyConnection:
         return HeldLink(self, client, server)
 
     def wait(self) -> None:
         self._open.wait(PATIENCE)
 
 
-class HeldLink(Link):
+class HeldLink(ProxyConnection):
     _proxy: Gate
 
     def _answer(self) -> None:

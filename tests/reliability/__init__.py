@@ -2,4 +2,4 @@
 
 import pytest
 
-pytest.register_assert_rewrite("tests.reliability.accounts", "tests.reliability.stage")
+pytest.register_assert_rewrite("tests.reliability.accounts", "tests.reliability.fleet")

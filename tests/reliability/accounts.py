@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from penstock.tracking.events import Entry, Event
+from tests.reliability.fleet import assert_registry_clean, audited
 from tests.reliability.jobs import REPLIES, UNWILLING, Job, read
-from tests.reliability.stage import assert_registry_clean, audited
 from tests.reliability.tracked_line import TRACKING, Line
 from tests.reliability.tracked_worker import KEYS, SAID
 
@@ -37,16 +37,16 @@ class Books:
     """Everything that was written of a line's requests."""
 
     def __init__(self, line: Line, accepted: Iterable[bytes], unsure: Iterable[bytes] = ()) -> None:
-        self.line, stage = line, line.dispatching
+        self.line, fleet = line, line.dispatching
         self.accepted, self.unsure = list(map(read, accepted)), list(map(read, unsure))
         self.jobs = {job.xid: job for job in [*self.accepted, *self.unsure]}
-        entries = [Entry(*entry) for entry in stage.redis.xrange(KEYS.events)]
+        entries = [Entry(*entry) for entry in fleet.redis.xrange(KEYS.events)]
         self.events = [event for entry in entries for event in entry.events()]
         self.lives: dict[str, list[Event]] = defaultdict(list)
         for event in self.events:
             self.lives[event.id].append(event)
-        self.letters: list[dict[str, Any]] = [json.loads(letter) for letter in stage.held(KEYS.dead)]
-        self.said = _read(stage.redis.xrange(SAID))
+        self.letters: list[dict[str, Any]] = [json.loads(letter) for letter in fleet.held(KEYS.dead)]
+        self.said = _read(fleet.redis.xrange(SAID))
 
     def named(self, *names: str) -> list[Event]:
         return [event for event in self.events if event.event in names]
@@ -64,8 +64,8 @@ def assert_all_ended(line: Line, accepted: Sequence[bytes], unsure: Sequence[byt
     assert_metrics(books)
     assert_nothing_remains(books)
     assert asyncio.run(audited(line.dispatching)) == []
-    for stage in (line.dispatching, line.watching):
-        assert_registry_clean(stage, killed=line.killed(stage))
+    for fleet in (line.dispatching, line.watching):
+        assert_registry_clean(fleet, killed=line.killed(fleet))
     return books
 
 
@@ -147,7 +147,7 @@ def _answer(job: Job, letter: dict[str, Any] | None) -> dict[str, Any]:
 
 def assert_metrics(books: Books) -> None:
     """They are what happened, and what is in the events."""
-    stage, events = books.line.dispatching, Counter(event.event for event in books.events)
+    fleet, events = books.line.dispatching, Counter(event.event for event in books.events)
     taken = len(books.lives) + len(books.letters_of("poison"))
     if not books.unsure:
         assert taken == len(books.accepted)
@@ -157,7 +157,7 @@ def assert_metrics(books: Books) -> None:
     assert late["completed"] == events["late"]
     assert _metric(books, "dead") == reasons + Counter(count=len(books.letters))
     assert events["dead"] == reasons["timeout"] + reasons["failed"]
-    assert {name: stage.metric(name).get("count", 0) for name in ("taken", "registered", "delivered", "untracked")} == {
+    assert {name: fleet.metric(name).get("count", 0) for name in ("taken", "registered", "delivered", "untracked")} == {
         "taken": taken,
         "registered": tracked,
         "delivered": tracked,

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from penstock.testing.server import EmbeddedServer
+from tests.reliability.fleet import Dispatching, Fleet, QueueService
 from tests.reliability.forkserver import ForkServer, Replica
-from tests.reliability.stage import Dispatching, QueueService, Stage
 
 SERVICES = [QueueService("mpush"), Dispatching()]
 """All that the suite is run against."""
 
-Staged = Callable[..., Stage]
+Launch = Callable[..., Fleet]
 
 
 @pytest.fixture(scope="session")
@@ -43,29 +43,29 @@ def service(request: pytest.FixtureRequest) -> QueueService:
 
 
 @pytest.fixture
-def staged(service: QueueService, fork_server: ForkServer, tmp_path: Path) -> Iterator[Staged]:
-    """``staged(server, **settings)``: the service on a server of the test's own."""
+def launch(service: QueueService, fork_server: ForkServer, tmp_path: Path) -> Iterator[Launch]:
+    """``launch(server, **settings)``: the service on a server of the test's own."""
     with ExitStack() as ends:
 
-        def staged(server: EmbeddedServer, service: QueueService = service, **settings: Any) -> Stage:
-            return ends.enter_context(Stage(service, server.url, fork_server, tmp_path, settings))
+        def launch(server: EmbeddedServer, service: QueueService = service, **settings: Any) -> Fleet:
+            return ends.enter_context(Fleet(service, server.url, fork_server, tmp_path, settings))
 
-        yield staged
+        yield launch
 
 
 @pytest.fixture
-def stage(staged: Staged, server: EmbeddedServer) -> Stage:
+def fleet(launch: Launch, server: EmbeddedServer) -> Fleet:
     """The service on the server that no test breaks, with nothing in it."""
-    stage = staged(server)
-    stage.redis.flushall()
-    return stage
+    fleet = launch(server)
+    fleet.redis.flushall()
+    return fleet
 
 
 @dataclass(frozen=True)
 class Suspended:
     """A replica that SIGSTOP holds since the suite began, beside another one that works."""
 
-    stage: Stage
+    fleet: Fleet
     replica: Replica
     other: Replica
     id: str
@@ -87,15 +87,15 @@ def suspend(
     ends: ExitStack, service: QueueService, fork_server: ForkServer, directories: pytest.TempPathFactory
 ) -> Suspended:
     server = ends.enter_context(EmbeddedServer())
-    stage = ends.enter_context(Stage(service, server.url, fork_server, directories.mktemp("suspended"), {}))
-    replica = stage.up()
-    stage.waiting()
+    fleet = ends.enter_context(Fleet(service, server.url, fork_server, directories.mktemp("suspended"), {}))
+    replica = fleet.up()
+    fleet.waiting()
     replica.signal(signal.SIGSTOP)
     messages = [b"message %d" % number for number in range(1_000)]
-    stage.push_to_suspended(messages[:1])
-    other = stage.up()
-    stage.push(messages[1:])
-    return Suspended(stage, replica, other, stage.ids()[-1], messages)
+    fleet.push_to_suspended(messages[:1])
+    other = fleet.up()
+    fleet.push(messages[1:])
+    return Suspended(fleet, replica, other, fleet.ids()[-1], messages)
 
 
 @pytest.fixture

@@ -21,25 +21,25 @@ class Fault:
         self.words, self.forward = words, forward
         self.met, self.answered = threading.Event(), threading.Event()
         """The request has come, and is at the server if it is to be; the server has answered."""
-        self.link: Link | None = None
+        self.connection: ProxyConnection | None = None
 
     def late(self) -> None:
         """Send on what was kept back."""
-        assert self.link is not None
-        self.link.send_kept()
+        assert self.connection is not None
+        self.connection.send_kept()
 
     def over(self) -> None:
         """Send on what was kept back, and from now on all that either side says."""
-        assert self.link is not None
-        self.link.mend()
+        assert self.connection is not None
+        self.connection.mend()
 
     def cut(self, *, server_too: bool = True) -> None:
         """Close the connection; without ``server_too`` the server goes on as if nothing had happened."""
-        assert self.link is not None
-        self.link.cut(server_too=server_too)
+        assert self.connection is not None
+        self.connection.cut(server_too=server_too)
 
 
-class Link:
+class ProxyConnection:
     """One connection of the replica and its other half, to the server."""
 
     def __init__(self, proxy: "Proxy", client: socket.socket, server: socket.socket) -> None:
@@ -57,7 +57,7 @@ class Link:
             if self._fault is None:
                 self._fault = self._proxy.met_by(request)
                 if self._fault:
-                    self._fault.link = self
+                    self._fault.connection = self
             if self._fault is None or self._fault.forward:
                 send(self._server, request)
             else:
@@ -100,7 +100,7 @@ class Proxy:
 
     def __init__(self, port: int) -> None:
         self._port = port
-        self._links: list[Link] = []
+        self._connections: list[ProxyConnection] = []
         self._fault: Fault | None = None
         self.says = b""
         """What it answers to every request by itself, if anything."""
@@ -132,10 +132,10 @@ class Proxy:
             except OSError:  # it is down: the client sees what it would see without us
                 client.close()
             else:
-                self._links.append(self.link(client, server))
+                self._connections.append(self.connection(client, server))
 
-    def link(self, client: socket.socket, server: socket.socket) -> Link:
-        return Link(self, client, server)
+    def connection(self, client: socket.socket, server: socket.socket) -> ProxyConnection:
+        return ProxyConnection(self, client, server)
 
     def __enter__(self) -> Self:
         self._thread = threading.Thread(target=self._serve, daemon=True)
@@ -146,8 +146,8 @@ class Proxy:
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         until(lambda: not self._thread.is_alive())
-        for link in self._links:
-            link.close()
+        for connection in self._connections:
+            connection.close()
 
 
 def received(connection: socket.socket) -> bytes:

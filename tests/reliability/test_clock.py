@@ -5,7 +5,7 @@ from datetime import datetime
 from pathlib import Path
 
 from tests.harness import ROOT, Service, until
-from tests.reliability.stage import Stage, assert_accounted, assert_registry_clean
+from tests.reliability.fleet import Fleet, assert_accounted, assert_registry_clean
 
 MESSAGES = [b"message %d" % number for number in range(100)]
 
@@ -23,34 +23,34 @@ class Skewed(Service):
         return datetime.fromisoformat(json.loads(self.said().splitlines()[0])["timestamp"]).timestamp()
 
 
-def test_replicas_whose_clocks_are_an_hour_fast_and_an_hour_slow_work_as_any(stage: Stage, tmp_path: Path) -> None:
-    began = stage.redis.time()[0]
-    settings = stage.service.settings() | {"service_expire": 30, "service_renew": 5, "ordered": True}
-    names = {"redis": stage.url, "redis_namespace": stage.keys.namespace}
+def test_replicas_whose_clocks_are_an_hour_fast_and_an_hour_slow_work_as_any(fleet: Fleet, tmp_path: Path) -> None:
+    began = fleet.redis.time()[0]
+    settings = fleet.service.settings() | {"service_expire": 30, "service_renew": 5, "ordered": True}
+    names = {"redis": fleet.url, "redis_namespace": fleet.keys.namespace}
     with (
-        Skewed(stage.service.name, tmp_path / "fast.log", 3600, **settings, **names) as fast,
-        Skewed(stage.service.name, tmp_path / "slow.log", -3600, **settings, **names) as slow,
+        Skewed(fleet.service.name, tmp_path / "fast.log", 3600, **settings, **names) as fast,
+        Skewed(fleet.service.name, tmp_path / "slow.log", -3600, **settings, **names) as slow,
     ):
-        until(lambda: len(stage.ids()) == 2)
+        until(lambda: len(fleet.ids()) == 2)
         assert abs(fast.clock() - 3600 - began) < 60
         assert abs(slow.clock() + 3600 - began) < 60
-        until(lambda: all(times(stage, id)["renewed"] > times(stage, id)["started"] for id in stage.ids()))
-        for id in stage.ids():
-            assert 20 <= stage.redis.ttl(stage.keys.instance(id)) <= 30
-            assert began <= times(stage, id)["started"] <= times(stage, id)["renewed"] <= stage.redis.time()[0]
-        assert stage.redis.zcount(stage.keys.owners, began, stage.redis.time()[0]) == 2
+        until(lambda: all(times(fleet, id)["renewed"] > times(fleet, id)["started"] for id in fleet.ids()))
+        for id in fleet.ids():
+            assert 20 <= fleet.redis.ttl(fleet.keys.instance(id)) <= 30
+            assert began <= times(fleet, id)["started"] <= times(fleet, id)["renewed"] <= fleet.redis.time()[0]
+        assert fleet.redis.zcount(fleet.keys.owners, began, fleet.redis.time()[0]) == 2
         first, second = (fast, slow) if "active" in fast.said() else (slow, fast)
-        stage.push(MESSAGES[:50])
-        stage.wait_until_settled()
+        fleet.push(MESSAGES[:50])
+        fleet.wait_until_settled()
         assert "active" not in second.said()
         assert first.stop() == 0
-        stage.push(MESSAGES[50:])
-        stage.wait_until_settled()
+        fleet.push(MESSAGES[50:])
+        fleet.wait_until_settled()
         assert second.stop() == 0
-    assert_accounted(stage, MESSAGES)
-    assert_registry_clean(stage)
+    assert_accounted(fleet, MESSAGES)
+    assert_registry_clean(fleet)
 
 
-def times(stage: Stage, id: str) -> dict[str, int]:
-    started, renewed = stage.redis.hmget(stage.keys.instance(id), "started", "renewed")
+def times(fleet: Fleet, id: str) -> dict[str, int]:
+    started, renewed = fleet.redis.hmget(fleet.keys.instance(id), "started", "renewed")
     return {"started": int(started), "renewed": int(renewed)}

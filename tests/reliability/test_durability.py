@@ -12,30 +12,30 @@ from common.durability import Durability
 from penstock.errors import PenstockError
 from penstock.testing.server import EmbeddedServer
 from tests.harness import until
-from tests.reliability.conftest import Staged
+from tests.reliability.conftest import Launch
+from tests.reliability.fleet import Fleet, Publisher, assert_accounted, assert_registry_clean
 from tests.reliability.proxy import Proxy
-from tests.reliability.stage import Publisher, Stage, assert_accounted, assert_registry_clean
 
 BATCH = 10
 MESSAGES = [b"message %d" % number for number in range(1_000)]
 
 
-def test_aof_is_refused_by_a_server_that_writes_no_log(stage: Stage) -> None:
-    needs_waitaof(stage)
-    replica = stage.start(durability="aof")
+def test_aof_is_refused_by_a_server_that_writes_no_log(fleet: Fleet) -> None:
+    needs_waitaof(fleet)
+    replica = fleet.start(durability="aof")
     assert replica.wait() == 1
     assert "appendonly yes" in replica.said()
-    assert_registry_clean(stage)
+    assert_registry_clean(fleet)
 
 
-def test_aof_is_refused_by_a_server_without_waitaof(staged: Staged) -> None:
+def test_aof_is_refused_by_a_server_without_waitaof(launch: Launch) -> None:
     with old_server() as server:
-        stage = staged(server)
-        replica = stage.start(durability="aof")
+        fleet = launch(server)
+        replica = fleet.start(durability="aof")
         assert replica.wait() == 1
         assert "WAITAOF" in replica.said()
         assert "Traceback" not in replica.said()
-        assert_registry_clean(stage)
+        assert_registry_clean(fleet)
 
 
 def old_server() -> EmbeddedServer:
@@ -48,162 +48,162 @@ def old_server() -> EmbeddedServer:
         return EmbeddedServer(aof=True)
 
 
-def needs_waitaof(stage: Stage) -> None:
+def needs_waitaof(fleet: Fleet) -> None:
     try:
-        stage.redis.execute_command("WAITAOF", 0, 0, 0)
+        fleet.redis.execute_command("WAITAOF", 0, 0, 0)
     except ResponseError:
         pytest.skip("this server is older than WAITAOF")
 
 
 def test_with_aof_every_batch_is_waited_for_and_a_power_cut_loses_and_doubles_nothing(
-    staged: Staged, rng: random.Random
+    launch: Launch, rng: random.Random
 ) -> None:
     with EmbeddedServer(aof=True) as server:
-        stage = staged(server)
-        needs_waitaof(stage)
-        stage.up(durability="aof", batch=BATCH)
+        fleet = launch(server)
+        needs_waitaof(fleet)
+        fleet.up(durability="aof", batch=BATCH)
         accepted, unsure = list[bytes](), list[bytes]()
         for _ in range(3):
-            with Publisher(stage, rng) as publisher:
-                stage.until_more_is_taken()
-                assert stage.redis.info("commandstats")["cmdstat_waitaof"]["calls"] > 1
+            with Publisher(fleet, rng) as publisher:
+                fleet.until_more_is_taken()
+                assert fleet.redis.info("commandstats")["cmdstat_waitaof"]["calls"] > 1
                 server.kill()
             server.start()
             accepted += publisher.accepted
             unsure += publisher.unsure
-        stage.wait_until_settled()
-        stage.stop()
-        assert_accounted(stage, accepted, unsure)
-        assert_registry_clean(stage)
+        fleet.wait_until_settled()
+        fleet.stop()
+        assert_accounted(fleet, accepted, unsure)
+        assert_registry_clean(fleet)
 
 
-def test_a_replica_of_the_server_that_is_away_is_waited_for_with_the_batch_in_hand(staged: Staged) -> None:
+def test_a_replica_of_the_server_that_is_away_is_waited_for_with_the_batch_in_hand(launch: Launch) -> None:
     with EmbeddedServer(repl_diskless_sync_delay="0") as server:
-        stage = staged(server)
+        fleet = launch(server)
         with replica_of(server) as copy, Redis.from_url(copy.url) as copied:
-            until(lambda: stage.redis.info("replication")["connected_slaves"] == 1)
-            replica = stage.up(durability="replicas:1", durability_timeout=1, batch=BATCH)
-            stage.push(MESSAGES[:100])
-            stage.wait_until_settled()
-            until(lambda: copied.llen(stage.service.outs[0]) == 100)
+            until(lambda: fleet.redis.info("replication")["connected_slaves"] == 1)
+            replica = fleet.up(durability="replicas:1", durability_timeout=1, batch=BATCH)
+            fleet.push(MESSAGES[:100])
+            fleet.wait_until_settled()
+            until(lambda: copied.llen(fleet.service.outs[0]) == 100)
             copy.kill()
-            stage.push(MESSAGES[100:])
+            fleet.push(MESSAGES[100:])
             until(lambda: "of 1 replicas" in replica.said())
-            waits = calls_of_wait(stage)
-            until(lambda: calls_of_wait(stage) >= waits + 3)
-            assert stage.taken() <= 100 + 2 * BATCH, "more was taken than the two batches on the wire"
+            waits = calls_of_wait(fleet)
+            until(lambda: calls_of_wait(fleet) >= waits + 3)
+            assert fleet.taken() <= 100 + 2 * BATCH, "more was taken than the two batches on the wire"
             copy.start()
-            stage.wait_until_settled()
-            stage.stop()
-            assert_accounted(stage, MESSAGES)
-            until(lambda: copied.llen(stage.service.outs[0]) == len(MESSAGES))
+            fleet.wait_until_settled()
+            fleet.stop()
+            assert_accounted(fleet, MESSAGES)
+            until(lambda: copied.llen(fleet.service.outs[0]) == len(MESSAGES))
 
 
-def test_a_service_that_waits_for_a_replica_of_the_server_stops_when_told(staged: Staged) -> None:
+def test_a_service_that_waits_for_a_replica_of_the_server_stops_when_told(launch: Launch) -> None:
     with EmbeddedServer() as server:
-        stage = staged(server)
-        replica = stage.up(durability="replicas:1", durability_timeout=1)
-        stage.push(MESSAGES)
+        fleet = launch(server)
+        replica = fleet.up(durability="replicas:1", durability_timeout=1)
+        fleet.push(MESSAGES)
         until(lambda: "of 1 replicas" in replica.said())
         assert replica.stop() == 0
-        assert_registry_clean(stage)
+        assert_registry_clean(fleet)
 
 
 def replica_of(server: EmbeddedServer) -> EmbeddedServer:
     return EmbeddedServer(replicaof=("127.0.0.1", str(server.port)))
 
 
-def calls_of_wait(stage: Stage) -> int:
-    calls: int = stage.redis.info("commandstats")["cmdstat_wait"]["calls"]
+def calls_of_wait(fleet: Fleet) -> int:
+    calls: int = fleet.redis.info("commandstats")["cmdstat_wait"]["calls"]
     return calls
 
 
-def up_to(stage: Stage, *copies: EmbeddedServer) -> None:
+def up_to(fleet: Fleet, *copies: EmbeddedServer) -> None:
     """Return once the primary says that all of ``copies`` are connected."""
-    until(lambda: sum(line.get("state") == "online" for line in lines_of_replicas(stage)) == len(copies))
+    until(lambda: sum(line.get("state") == "online" for line in lines_of_replicas(fleet)) == len(copies))
 
 
-def lines_of_replicas(stage: Stage) -> list[dict[str, object]]:
-    info = stage.redis.info("replication")
+def lines_of_replicas(fleet: Fleet) -> list[dict[str, object]]:
+    info = fleet.redis.info("replication")
     return [info[f"slave{number}"] for number in range(info["connected_slaves"])]
 
 
 @pytest.mark.parametrize("durability", ["replicas:1", "replicas:majority"])
 def test_a_failover_to_any_of_two_replicas_finds_all_that_was_confirmed_by_a_majority(
-    staged: Staged, durability: str
+    launch: Launch, durability: str
 ) -> None:
     """One that lags is waited for; ``replicas:1`` goes on without it, and to fail over to it loses messages."""
     with EmbeddedServer(repl_diskless_sync_delay="0", repl_timeout="600") as server, Proxy(server.port) as slow:
-        stage = staged(server)
+        fleet = launch(server)
         lagging = EmbeddedServer(
             replicaof=("127.0.0.1", slow.url.rpartition(":")[2].partition("/")[0]), repl_timeout="600"
         )
         with replica_of(server) as first, lagging as second, Redis.from_url(second.url) as promoted:
-            up_to(stage, first, second)
-            replica = stage.up(durability=durability, durability_timeout=1, batch=BATCH)
-            stage.push(MESSAGES[:100])
-            stage.wait_until_settled()
-            until(lambda: promoted.llen(stage.service.outs[0]) == 100)
+            up_to(fleet, first, second)
+            replica = fleet.up(durability=durability, durability_timeout=1, batch=BATCH)
+            fleet.push(MESSAGES[:100])
+            fleet.wait_until_settled()
+            until(lambda: promoted.llen(fleet.service.outs[0]) == 100)
             fault = slow.fault("ACK", forward=False)
             assert fault.met.wait(30)
-            stage.push(MESSAGES[100:])
+            fleet.push(MESSAGES[100:])
             if durability == "replicas:1":
-                stage.wait_until_settled()
+                fleet.wait_until_settled()
                 confirmed = len(MESSAGES)
             else:
                 until(lambda: "on 1 of 2 replicas" in replica.said())
-                assert stage.taken() <= 100 + 2 * BATCH, "more was taken than the two batches on the wire"
+                assert fleet.taken() <= 100 + 2 * BATCH, "more was taken than the two batches on the wire"
                 confirmed = 100
             server.kill()
             promoted.replicaof("NO", "ONE")
-            lost = confirmed - promoted.llen(stage.service.outs[0])
+            lost = confirmed - promoted.llen(fleet.service.outs[0])
             assert lost == (len(MESSAGES) - 100 if durability == "replicas:1" else 0)
             server.start()
 
 
-def test_a_majority_of_three_goes_on_without_one_of_them_and_waits_without_two(staged: Staged) -> None:
+def test_a_majority_of_three_goes_on_without_one_of_them_and_waits_without_two(launch: Launch) -> None:
     with EmbeddedServer(repl_diskless_sync_delay="0") as server:
-        stage = staged(server)
+        fleet = launch(server)
         with replica_of(server) as first, replica_of(server) as second, replica_of(server) as third:
-            up_to(stage, first, second, third)
-            replica = stage.up(durability="replicas:majority", durability_timeout=1, batch=BATCH)
-            stage.push(MESSAGES[:100])
-            stage.wait_until_settled()
+            up_to(fleet, first, second, third)
+            replica = fleet.up(durability="replicas:majority", durability_timeout=1, batch=BATCH)
+            fleet.push(MESSAGES[:100])
+            fleet.wait_until_settled()
             third.kill()
-            stage.push(MESSAGES[100:200])
-            stage.wait_until_settled()
+            fleet.push(MESSAGES[100:200])
+            fleet.wait_until_settled()
             second.kill()
-            stage.push(MESSAGES[200:])
+            fleet.push(MESSAGES[200:])
             until(lambda: "on 1 of 2 replicas" in replica.said())
-            assert stage.taken() <= 200 + 2 * BATCH
+            assert fleet.taken() <= 200 + 2 * BATCH
             second.start()
-            stage.wait_until_settled()
-            stage.stop()
-            assert_accounted(stage, MESSAGES)
-            assert_registry_clean(stage)
+            fleet.wait_until_settled()
+            fleet.stop()
+            assert_accounted(fleet, MESSAGES)
+            assert_registry_clean(fleet)
 
 
-def test_a_majority_counts_a_replica_from_when_it_connects(staged: Staged) -> None:
+def test_a_majority_counts_a_replica_from_when_it_connects(launch: Launch) -> None:
     """With none it waits from the start on; one that comes later is waited for as those before it."""
     with EmbeddedServer(repl_diskless_sync_delay="0", repl_timeout="600") as server:
-        stage = staged(server)
-        replica = stage.up(durability="replicas:majority", durability_timeout=1, batch=BATCH)
-        stage.push(MESSAGES[:100])
+        fleet = launch(server)
+        replica = fleet.up(durability="replicas:majority", durability_timeout=1, batch=BATCH)
+        fleet.push(MESSAGES[:100])
         until(lambda: "on 0 of 1 replicas" in replica.said())
-        assert stage.taken() == 0
+        assert fleet.taken() == 0
         with replica_of(server) as first:
-            stage.wait_until_settled()
+            fleet.wait_until_settled()
             with replica_of(server) as second:
-                up_to(stage, first, second)
-                stage.push(MESSAGES[100:200])
-                stage.wait_until_settled()
+                up_to(fleet, first, second)
+                fleet.push(MESSAGES[100:200])
+                fleet.wait_until_settled()
                 os.kill(second.pid, signal.SIGSTOP)
-                stage.push(MESSAGES[200:])
+                fleet.push(MESSAGES[200:])
                 until(lambda: "of 2 replicas" in replica.said())
                 os.kill(second.pid, signal.SIGCONT)
-                stage.wait_until_settled()
-            stage.stop()
-            assert_accounted(stage, MESSAGES)
+                fleet.wait_until_settled()
+            fleet.stop()
+            assert_accounted(fleet, MESSAGES)
 
 
 def test_a_majority_is_counted_anew_after_a_failover() -> None:

@@ -17,8 +17,8 @@ from redis.exceptions import OutOfMemoryError
 from penstock.keys import Keys
 from penstock.testing.server import EmbeddedServer
 from tests.harness import ROOT, until
+from tests.reliability.fleet import Dispatching, Fleet, QueueService, Watching, assert_accounted
 from tests.reliability.forkserver import ForkServer
-from tests.reliability.stage import Dispatching, QueueService, Stage, Watching, assert_accounted
 from tests.reliability.two_servers import Pushing, TwoServers
 from tests.servers import KINDS, started
 
@@ -90,31 +90,31 @@ def test_a_full_server_is_drained_by_services_and_workers_until_it_works_again_b
 ) -> None:
     with (
         EmbeddedServer() as other,
-        Stage(Dispatching(), server.url, fork_server, tmp_path, TIMES) as hop,
-        Stage(Watching(), server.url, fork_server, tmp_path, {}) as monitor,
-        Stage(FAN, server.url, fork_server, tmp_path, {}) as fan,
+        Fleet(Dispatching(), server.url, fork_server, tmp_path, TIMES) as hop,
+        Fleet(Watching(), server.url, fork_server, tmp_path, {}) as monitor,
+        Fleet(FAN, server.url, fork_server, tmp_path, {}) as fan,
         TwoServers(server.url, other.url, fork_server, tmp_path, service=FAR) as far,
     ):
-        stages = [hop, monitor, fan, far]
-        all_of_it = {stage.service.source: messages(rng) for stage in (hop, fan, far)}
+        fleets = [hop, monitor, fan, far]
+        all_of_it = {fleet.service.source: messages(rng) for fleet in (hop, fan, far)}
         hop.push(all_of_it["work:in"][: MESSAGES // 2])
         first = hop.up()
         hop.wait_until_settled()
         assert first.stop() == 0
-        for stage in (hop, fan, far):
-            stage.push(all_of_it[stage.service.source][MESSAGES // 2 if stage is hop else 0 :])
+        for fleet in (hop, fan, far):
+            fleet.push(all_of_it[fleet.service.source][MESSAGES // 2 if fleet is hop else 0 :])
         memory = hop.redis.info("memory")["used_memory"]
         hop.redis.config_set("maxmemory", memory - 3 * MESSAGES * SIZE)
         with pytest.raises(OutOfMemoryError):
             hop.redis.lpush("some", "more")
-        replicas = [stage.up() for stage in stages]
+        replicas = [fleet.up() for fleet in fleets]
         with Worker(server.url, "work:out", Keys("demo").done) as worker, Worker(server.url, "fan:out") as reader:
-            until(lambda: all(stage.is_settled() for stage in stages) and len(worker.seen) == MESSAGES, 120)
+            until(lambda: all(fleet.is_settled() for fleet in fleets) and len(worker.seen) == MESSAGES, 120)
             until(lambda: not hop.redis.zcard(Keys("demo").deadlines) and len(reader.seen) == MESSAGES)
         hop.redis.lpush("some", "more")
         assert [replica.running for replica in replicas] == [True] * 4
-        for stage in stages:
-            stage.stop()
+        for fleet in fleets:
+            fleet.stop()
         tracked, copied = Counter(worker.seen), Counter(reader.seen)
         assert (tracked, copied) == (Counter(all_of_it["work:in"]), Counter(all_of_it["fan:in"]))
         assert far.arrived() == all_of_it["far:in"]
@@ -130,23 +130,23 @@ def test_a_server_that_becomes_full_in_the_midst_of_a_drain_leaves_whole_batches
 ) -> None:
     """The copies, or the records, take more memory than the messages that they are made of."""
     settings = {"batch": BATCH} | (TIMES if service.name == "mdispatch" else {})
-    with Stage(service, server.url, fork_server, tmp_path, settings) as stage:
+    with Fleet(service, server.url, fork_server, tmp_path, settings) as fleet:
         pushed = messages(rng)
         for first in range(0, MESSAGES, 100):  # one push would leave a large buffer, which is freed at some time
-            stage.push(pushed[first : first + 100])
-        most = stage.redis.info("memory")["used_memory"] + ROOM
-        stage.redis.config_set("maxmemory", most)
-        replica = stage.start()
-        until(lambda: '"waiting"' in replica.said() and stage.redis.exists(service.outs[0]))
+            fleet.push(pushed[first : first + 100])
+        most = fleet.redis.info("memory")["used_memory"] + ROOM
+        fleet.redis.config_set("maxmemory", most)
+        replica = fleet.start()
+        until(lambda: '"waiting"' in replica.said() and fleet.redis.exists(service.outs[0]))
         replica.signal(signal.SIGSTOP)
-        outs = [stage.held(out) for out in service.outs]
-        assert stage.redis.info("memory")["used_memory"] < most + ROOM
+        outs = [fleet.held(out) for out in service.outs]
+        assert fleet.redis.info("memory")["used_memory"] < most + ROOM
         replica.signal(signal.SIGCONT)
         count = len(outs[0])
         assert outs == [pushed[:count]] * len(outs)
         assert 0 < count < MESSAGES
         assert count % BATCH == 0
-        stage.redis.config_set("maxmemory", 0)
-        stage.wait_until_settled()
-        stage.stop()
-        assert_accounted(stage, pushed)
+        fleet.redis.config_set("maxmemory", 0)
+        fleet.wait_until_settled()
+        fleet.stop()
+        assert_accounted(fleet, pushed)

@@ -11,8 +11,8 @@ import pytest
 from penstock.keys import pending_of
 from penstock.testing.server import EmbeddedServer
 from tests.harness import until
-from tests.reliability.conftest import Staged
-from tests.reliability.stage import Dispatching, QueueService, Stage, Watching, audited
+from tests.reliability.conftest import Launch
+from tests.reliability.fleet import Dispatching, Fleet, QueueService, Watching, audited
 
 HELD = 5
 POLICY = {
@@ -79,36 +79,36 @@ def service(obstacle: Obstacle) -> QueueService:
     return obstacle.service
 
 
-def prepare(stage: Stage) -> None:
+def prepare(fleet: Fleet) -> None:
     """An empty server; for a monitor, with a namespace to watch."""
-    stage.redis.flushall()
-    if isinstance(stage.service, Watching):
-        stage.redis.hset("demo:policy", mapping=POLICY)
+    fleet.redis.flushall()
+    if isinstance(fleet.service, Watching):
+        fleet.redis.hset("demo:policy", mapping=POLICY)
 
 
 class Scene:
     """A service that holds ``HELD`` messages and cannot settle them."""
 
-    def __init__(self, staged: Staged, server: EmbeddedServer, obstacle: Obstacle) -> None:
+    def __init__(self, launch: Launch, server: EmbeddedServer, obstacle: Obstacle) -> None:
         there = f"{server.url.rpartition('/')[0]}/9"
         more = {"out_redis": there} if obstacle.elsewhere else {}
-        self.stage: Stage = staged(server, obstacle.service, **more)
-        prepare(self.stage)
+        self.fleet: Fleet = launch(server, obstacle.service, **more)
+        prepare(self.fleet)
         self._obstacle = obstacle
-        self.replica = self.stage.up()
-        self.stage.waiting()
+        self.replica = self.fleet.up()
+        self.fleet.waiting()
         self._in_the_way("SET", obstacle.key, "in the way")
-        self.stage.push([b'{"xid":"message %d"}' % number for number in range(HELD)])
-        until(lambda: self.stage.redis.exists(self.stage.keys.held), 20)
+        self.fleet.push([b'{"xid":"message %d"}' % number for number in range(HELD)])
+        until(lambda: self.fleet.redis.exists(self.fleet.keys.held), 20)
         shared = obstacle.service.name == "vpush"
-        self.pending = pending_of(obstacle.service.pending, None if shared else self.stage.id_of(self.replica))
-        while waiting := self.stage.redis.rpop(obstacle.service.source):
-            self.stage.redis.lpush(self.pending, waiting)
-        until(lambda: self.stage.redis.hget(self.stage.keys.held, self.pending) == b"%d" % HELD, 20)
+        self.pending = pending_of(obstacle.service.pending, None if shared else self.fleet.id_of(self.replica))
+        while waiting := self.fleet.redis.rpop(obstacle.service.source):
+            self.fleet.redis.lpush(self.pending, waiting)
+        until(lambda: self.fleet.redis.hget(self.fleet.keys.held, self.pending) == b"%d" % HELD, 20)
         assert self.problems() == []
 
     def _in_the_way(self, *command: str) -> None:
-        with self.stage.redis.client() as client:
+        with self.fleet.redis.client() as client:
             if self._obstacle.elsewhere:
                 client.execute_command("SELECT", 9)
             client.execute_command(*command)
@@ -117,7 +117,7 @@ class Scene:
     def kill(self) -> None:
         self.replica.signal(signal.SIGKILL)
         self.replica.wait()
-        self.stage.forget(self.replica)
+        self.fleet.forget(self.replica)
 
     def mend(self) -> None:
         self._in_the_way("DEL", self._obstacle.key)
@@ -125,34 +125,34 @@ class Scene:
     def remove(self, way: str) -> str:
         """Returns how the audit must say so."""
         remove, gone = WAYS[way]
-        remove(self.stage.redis, self.pending)
-        until(lambda: self.stage.redis.llen(self.pending) == HELD - gone)
+        remove(self.fleet.redis, self.pending)
+        until(lambda: self.fleet.redis.llen(self.pending) == HELD - gone)
         return f"{self.pending}: {gone} message{'s were' if gone > 1 else ' was'} taken and not settled, and gone"
 
     def problems(self) -> list[str]:
-        return asyncio.run(audited(self.stage))
+        return asyncio.run(audited(self.fleet))
 
     def assert_missed(self, words: str) -> None:
         problems = self.problems()
         assert [problem for problem in problems if problem.startswith(words)], problems
 
     def accept(self, gone: int) -> None:
-        self.stage.redis.hset(self.stage.keys.accepted, self.pending, gone)
+        self.fleet.redis.hset(self.fleet.keys.accepted, self.pending, gone)
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_message_that_is_removed_from_a_pending_list_is_missed(
-    staged: Staged, server: EmbeddedServer, obstacle: Obstacle, way: str
+    launch: Launch, server: EmbeddedServer, obstacle: Obstacle, way: str
 ) -> None:
     """While its holder lives, after its death, and once another has adopted and settled what was left."""
-    scene = Scene(staged, server, obstacle)
+    scene = Scene(launch, server, obstacle)
     words = scene.remove(way)
     scene.assert_missed(words)
     scene.kill()
     scene.assert_missed(words)
     scene.mend()
-    scene.stage.up()
-    scene.stage.wait_until_settled()
+    scene.fleet.up()
+    scene.fleet.wait_until_settled()
     scene.assert_missed(words)
     scene.accept(WAYS[way][1])
     assert scene.problems() == []
@@ -160,37 +160,37 @@ def test_a_message_that_is_removed_from_a_pending_list_is_missed(
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_message_that_is_removed_after_the_death_of_its_holder_is_missed(
-    staged: Staged, server: EmbeddedServer, obstacle: Obstacle, way: str
+    launch: Launch, server: EmbeddedServer, obstacle: Obstacle, way: str
 ) -> None:
-    scene = Scene(staged, server, obstacle)
+    scene = Scene(launch, server, obstacle)
     scene.kill()
     words = scene.remove(way)
     scene.assert_missed(words)
     scene.mend()
-    scene.stage.up()
-    scene.stage.wait_until_settled()
+    scene.fleet.up()
+    scene.fleet.wait_until_settled()
     scene.assert_missed(words)
     scene.accept(WAYS[way][1])
     assert scene.problems() == []
 
 
 def test_what_a_wait_has_moved_is_counted_though_its_process_does_nothing_any_more(
-    staged: Staged, server: EmbeddedServer, obstacle: Obstacle
+    launch: Launch, server: EmbeddedServer, obstacle: Obstacle
 ) -> None:
     """The server counts it after the BLMOVE, on the same connection."""
     if obstacle.elsewhere:
         pytest.skip("vpush waits without moving, and takes by script")
-    stage = staged(server, obstacle.service)
-    prepare(stage)
-    replica = stage.up()
-    stage.waiting()
-    stage.redis.set(obstacle.key, "in the way")  # mpush is delivered by what counts, too
+    fleet = launch(server, obstacle.service)
+    prepare(fleet)
+    replica = fleet.up()
+    fleet.waiting()
+    fleet.redis.set(obstacle.key, "in the way")  # mpush is delivered by what counts, too
     replica.signal(signal.SIGSTOP)
-    stage.push([b'{"xid":"message"}'])
-    until(lambda: stage.redis.hvals(stage.keys.held) == [b"1"])
-    pending = pending_of(obstacle.service.pending, stage.id_of(replica))
+    fleet.push([b'{"xid":"message"}'])
+    until(lambda: fleet.redis.hvals(fleet.keys.held) == [b"1"])
+    pending = pending_of(obstacle.service.pending, fleet.id_of(replica))
     replica.signal(signal.SIGKILL)
     replica.wait()
-    stage.redis.delete(pending)
-    (problem, *_) = asyncio.run(audited(stage))
+    fleet.redis.delete(pending)
+    (problem, *_) = asyncio.run(audited(fleet))
     assert problem.startswith(f"{pending}: 1 message was taken and not settled, and gone")

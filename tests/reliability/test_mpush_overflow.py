@@ -15,8 +15,8 @@ from redis import Redis
 from penstock.testing.server import EmbeddedServer
 from services.mpush.settings import MOST_OUTS
 from tests.harness import until
-from tests.reliability.conftest import Staged
-from tests.reliability.stage import Publisher, QueueService, Stage, assert_registry_clean, audited
+from tests.reliability.conftest import Launch
+from tests.reliability.fleet import Fleet, Publisher, QueueService, assert_registry_clean, audited
 
 LIMIT = 100
 MESSAGES = [b"message %d" % number for number in range(1_000)]
@@ -27,87 +27,87 @@ def service() -> QueueService:
     return QueueService("mpush")
 
 
-def assert_conserved(stage: Stage, taken: int, **given_up: int) -> None:
+def assert_conserved(fleet: Fleet, taken: int, **given_up: int) -> None:
     """For each list: taken = delivered + dead + dropped, with those numbers ``given_up``."""
-    counters = {name: stage.metric(name) for name in ("taken", "delivered", "dead", "dropped")}
-    for out in stage.service.outs:
+    counters = {name: fleet.metric(name) for name in ("taken", "delivered", "dead", "dropped")}
+    for out in fleet.service.outs:
         leg = {name: fields.get(out, 0) for name, fields in counters.items()}
         assert leg["taken"] == leg["delivered"] + leg["dead"] + leg["dropped"] == taken
         assert {name: leg[name] for name in given_up} == given_up
     for name in ("delivered", "dead", "dropped"):
-        assert counters[name].get("count", 0) == sum(counters[name].get(out, 0) for out in stage.service.outs)
+        assert counters[name].get("count", 0) == sum(counters[name].get(out, 0) for out in fleet.service.outs)
 
 
-def dead_letters(stage: Stage) -> list[dict[str, object]]:
+def dead_letters(fleet: Fleet) -> list[dict[str, object]]:
     """The oldest first; a byte of a message is a character (Latin 1), since it need not be UTF-8."""
-    return [json.loads(letter.decode("latin-1")) for letter in stage.held(stage.keys.dead)]
+    return [json.loads(letter.decode("latin-1")) for letter in fleet.held(fleet.keys.dead)]
 
 
-def test_block_keeps_messages_back_until_every_subscriber_has_room(stage: Stage) -> None:
-    first, second = stage.service.outs
-    replica = stage.up(max_length=LIMIT)
-    stage.push(MESSAGES)
+def test_block_keeps_messages_back_until_every_subscriber_has_room(fleet: Fleet) -> None:
+    first, second = fleet.service.outs
+    replica = fleet.up(max_length=LIMIT)
+    fleet.push(MESSAGES)
     until(lambda: "waiting for a subscriber" in replica.said())
-    assert [stage.held(out) for out in stage.service.outs] == [MESSAGES[:LIMIT]] * 2
-    assert stage.redis.llen(stage.service.source) + sum(stage.pending().values()) == len(MESSAGES) - LIMIT
-    assert_conserved(stage, LIMIT, dead=0, dropped=0)
-    read = {first: stage.redis.rpop(first, 50), second: stage.redis.rpop(second, 30)}
-    until(lambda: stage.redis.llen(second) == LIMIT)
-    assert stage.redis.llen(first) == LIMIT - 20
-    assert_conserved(stage, LIMIT + 30, dead=0, dropped=0)
-    while not (stage.is_settled() and not stage.redis.exists(first, second)):
-        for out in stage.service.outs:
-            read[out] += stage.redis.rpop(out, 7) or []
-            assert stage.redis.llen(out) <= LIMIT
+    assert [fleet.held(out) for out in fleet.service.outs] == [MESSAGES[:LIMIT]] * 2
+    assert fleet.redis.llen(fleet.service.source) + sum(fleet.pending().values()) == len(MESSAGES) - LIMIT
+    assert_conserved(fleet, LIMIT, dead=0, dropped=0)
+    read = {first: fleet.redis.rpop(first, 50), second: fleet.redis.rpop(second, 30)}
+    until(lambda: fleet.redis.llen(second) == LIMIT)
+    assert fleet.redis.llen(first) == LIMIT - 20
+    assert_conserved(fleet, LIMIT + 30, dead=0, dropped=0)
+    while not (fleet.is_settled() and not fleet.redis.exists(first, second)):
+        for out in fleet.service.outs:
+            read[out] += fleet.redis.rpop(out, 7) or []
+            assert fleet.redis.llen(out) <= LIMIT
     assert list(read.values()) == [MESSAGES] * 2
-    assert_conserved(stage, len(MESSAGES), dead=0, dropped=0)
+    assert_conserved(fleet, len(MESSAGES), dead=0, dropped=0)
     until(lambda: "subscribers have room again" in replica.said())
 
 
-def test_a_replica_that_is_blocked_stops_and_the_next_goes_on(stage: Stage) -> None:
-    replica = stage.up(max_length=LIMIT)
-    stage.push(MESSAGES)
+def test_a_replica_that_is_blocked_stops_and_the_next_goes_on(fleet: Fleet) -> None:
+    replica = fleet.up(max_length=LIMIT)
+    fleet.push(MESSAGES)
     until(lambda: "waiting for a subscriber" in replica.said())
     assert replica.stop(timeout=10) == 0
-    stage.up()
-    stage.wait_until_settled()
-    assert [stage.held(out) for out in stage.service.outs] == [MESSAGES] * 2
+    fleet.up()
+    fleet.wait_until_settled()
+    assert [fleet.held(out) for out in fleet.service.outs] == [MESSAGES] * 2
 
 
-def test_drop_oldest_keeps_the_newest(stage: Stage) -> None:
-    stage.up(max_length=LIMIT, overflow="drop-oldest", batch=30)
-    stage.push(MESSAGES)
-    stage.wait_until_settled()
-    assert [stage.held(out) for out in stage.service.outs] == [MESSAGES[-LIMIT:]] * 2
-    assert_conserved(stage, len(MESSAGES), delivered=LIMIT, dropped=len(MESSAGES) - LIMIT, dead=0)
+def test_drop_oldest_keeps_the_newest(fleet: Fleet) -> None:
+    fleet.up(max_length=LIMIT, overflow="drop-oldest", batch=30)
+    fleet.push(MESSAGES)
+    fleet.wait_until_settled()
+    assert [fleet.held(out) for out in fleet.service.outs] == [MESSAGES[-LIMIT:]] * 2
+    assert_conserved(fleet, len(MESSAGES), delivered=LIMIT, dropped=len(MESSAGES) - LIMIT, dead=0)
 
 
-def test_dead_letters_hold_every_byte_and_say_why_and_for_whom(stage: Stage) -> None:
+def test_dead_letters_hold_every_byte_and_say_why_and_for_whom(fleet: Fleet) -> None:
     odd = [b"", b"\0", bytes(range(256)), b"\xff\xc3\x28", b'"quoted" \\ /', "Größe ✓".encode(), b"007"]
-    first, second = stage.service.outs
-    stage.redis.lpush(first, *([b"unread"] * (LIMIT - 2)))
-    stage.up(max_length=LIMIT, overflow="dead")
-    began = stage.redis.time()[0]
-    stage.push(odd)
-    stage.wait_until_settled()
-    assert stage.held(first)[LIMIT - 2 :] == odd[:2]
-    assert stage.held(second) == odd
-    letters = dead_letters(stage)
+    first, second = fleet.service.outs
+    fleet.redis.lpush(first, *([b"unread"] * (LIMIT - 2)))
+    fleet.up(max_length=LIMIT, overflow="dead")
+    began = fleet.redis.time()[0]
+    fleet.push(odd)
+    fleet.wait_until_settled()
+    assert fleet.held(first)[LIMIT - 2 :] == odd[:2]
+    assert fleet.held(second) == odd
+    letters = dead_letters(fleet)
     assert [str(letter["message"]).encode("latin-1") for letter in letters] == odd[2:]
     assert {(letter["queue"], letter["reason"], letter["attempts"]) for letter in letters} == {(first, "maxLength", 1)}
-    assert all(began * 1000 <= int(str(letter["at"])) <= (stage.redis.time()[0] + 1) * 1000 for letter in letters)
-    assert stage.metric("dead") == {"count": len(odd) - 2, first: len(odd) - 2}
-    assert_conserved(stage, len(odd))
+    assert all(began * 1000 <= int(str(letter["at"])) <= (fleet.redis.time()[0] + 1) * 1000 for letter in letters)
+    assert fleet.metric("dead") == {"count": len(odd) - 2, first: len(odd) - 2}
+    assert_conserved(fleet, len(odd))
 
 
 @contextmanager
-def subscriber(stage: Stage, out: str, rng: random.Random) -> Iterator[list[bytes]]:
+def subscriber(fleet: Fleet, out: str, rng: random.Random) -> Iterator[list[bytes]]:
     """Reads ``out`` now and then, a few messages at a time; the list of all it got."""
     got: list[bytes] = []
     ended = Event()
 
     def read() -> None:
-        with Redis.from_url(stage.url) as redis:
+        with Redis.from_url(fleet.url) as redis:
             while not ended.wait(rng.random() * 0.01):
                 got.extend(redis.rpop(out, rng.randint(1, 100)) or [])
 
@@ -122,41 +122,41 @@ def subscriber(stage: Stage, out: str, rng: random.Random) -> Iterator[list[byte
 
 @pytest.mark.parametrize("overflow", ["block", "drop-oldest", "dead"])
 def test_every_copy_is_accounted_for_when_replicas_are_killed_at_the_limit(
-    stage: Stage, rng: random.Random, overflow: str
+    fleet: Fleet, rng: random.Random, overflow: str
 ) -> None:
     settings: dict[str, object] = {"max_length": LIMIT, "overflow": overflow, "batch": 30}
-    first, second = stage.service.outs
+    first, second = fleet.service.outs
     killed = []
-    with subscriber(stage, first, rng) as some, subscriber(stage, second, rng) as others:
-        with Publisher(stage, rng, most_waiting=2 * LIMIT) as publisher:
+    with subscriber(fleet, first, rng) as some, subscriber(fleet, second, rng) as others:
+        with Publisher(fleet, rng, most_waiting=2 * LIMIT) as publisher:
             for _ in range(20):
-                replica = stage.up(**settings)
+                replica = fleet.up(**settings)
                 time.sleep(rng.uniform(0, 0.05))  # not a wait for something: the time of the kill is chance
-                killed.append(str(stage.id_of(replica)))
+                killed.append(str(fleet.id_of(replica)))
                 replica.kill()
-                stage.forget(replica)
-        stage.up(**settings)
-        stage.wait_until_settled()
-        stage.stop()
-    letters = Counter((letter["queue"], str(letter["message"]).encode("latin-1")) for letter in dead_letters(stage))
+                fleet.forget(replica)
+        fleet.up(**settings)
+        fleet.wait_until_settled()
+        fleet.stop()
+    letters = Counter((letter["queue"], str(letter["message"]).encode("latin-1")) for letter in dead_letters(fleet))
     for out, got in ((first, some), (second, others)):
-        found = Counter(got + stage.held(out))
+        found = Counter(got + fleet.held(out))
         buried = Counter({message: count for (queue, message), count in letters.items() if queue == out})
         missing = Counter(publisher.accepted) - found - buried
         assert (found + buried).total() + missing.total() == len(publisher.accepted), "some came twice"
-        assert missing.total() == stage.metric("dropped").get(out, 0)
-        assert buried.total() == stage.metric("dead").get(out, 0)
-        assert found.total() == stage.metric("delivered").get(out, 0)
-    assert_conserved(stage, len(publisher.accepted))
-    assert_registry_clean(stage, killed=killed)
+        assert missing.total() == fleet.metric("dropped").get(out, 0)
+        assert buried.total() == fleet.metric("dead").get(out, 0)
+        assert found.total() == fleet.metric("delivered").get(out, 0)
+    assert_conserved(fleet, len(publisher.accepted))
+    assert_registry_clean(fleet, killed=killed)
 
 
-def test_as_many_lists_as_there_may_be_get_every_message(stage: Stage, staged: Staged, server: EmbeddedServer) -> None:
+def test_as_many_lists_as_there_may_be_get_every_message(fleet: Fleet, launch: Launch, server: EmbeddedServer) -> None:
     outs = tuple(f"copy:{number}" for number in range(MOST_OUTS))
-    stage = staged(server, QueueService("mpush", outs=outs), overflow="drop-oldest", max_length=2)
-    stage.up()
-    stage.push([b"one", b"two", b"three"])
-    stage.wait_until_settled()
-    stage.stop()
-    assert {tuple(stage.held(out)) for out in outs} == {(b"two", b"three")}
-    assert asyncio.run(audited(stage)) == []
+    fleet = launch(server, QueueService("mpush", outs=outs), overflow="drop-oldest", max_length=2)
+    fleet.up()
+    fleet.push([b"one", b"two", b"three"])
+    fleet.wait_until_settled()
+    fleet.stop()
+    assert {tuple(fleet.held(out)) for out in outs} == {(b"two", b"three")}
+    assert asyncio.run(audited(fleet)) == []

@@ -7,154 +7,154 @@ import time
 
 from penstock.testing.server import EmbeddedServer
 from tests.harness import until
+from tests.reliability.fleet import Fleet, Publisher, assert_accounted, assert_registry_clean
 from tests.reliability.forkserver import Replica
 from tests.reliability.proxy import Proxy
-from tests.reliability.stage import Publisher, Stage, assert_accounted, assert_registry_clean
 
 
-def active(stage: Stage) -> Replica | None:
+def active(fleet: Fleet) -> Replica | None:
     """The one that holds the lease."""
-    owner = (stage.redis.hget(stage.keys.lease, "owner") or b"").decode()
-    return next((each for each in stage.replicas if each.running and stage.id_of(each) == owner), None)
+    owner = (fleet.redis.hget(fleet.keys.lease, "owner") or b"").decode()
+    return next((each for each in fleet.replicas if each.running and fleet.id_of(each) == owner), None)
 
 
-def until_active(stage: Stage, other_than: Replica | None = None, timeout: float = 60) -> Replica:
+def until_active(fleet: Fleet, other_than: Replica | None = None, timeout: float = 60) -> Replica:
     """Wait until one is active, not ``other_than``."""
-    until(lambda: active(stage) not in (None, other_than), timeout)
-    found = active(stage)
+    until(lambda: active(fleet) not in (None, other_than), timeout)
+    found = active(fleet)
     assert found
     return found
 
 
-def assert_in_order(stage: Stage, messages: list[bytes]) -> None:
-    for out in stage.service.outs:
-        assert stage.held(out) == messages, out
-    assert_accounted(stage, messages)
+def assert_in_order(fleet: Fleet, messages: list[bytes]) -> None:
+    for out in fleet.service.outs:
+        assert fleet.held(out) == messages, out
+    assert_accounted(fleet, messages)
 
 
-def turns(stage: Stage) -> int:
+def turns(fleet: Fleet) -> int:
     """How many times one became active, each time with a token of its own, larger than all before."""
-    spoken = [json.loads(line) for replica in stage.replicas for line in replica.said().splitlines()]
+    spoken = [json.loads(line) for replica in fleet.replicas for line in replica.said().splitlines()]
     tokens = [(line["timestamp"], line["token"]) for line in spoken if line["event"] == "active"]
     assert [token for _, token in sorted(tokens)] == sorted({token for _, token in tokens})
     return len(tokens)
 
 
-def test_order_holds_when_the_active_replica_is_killed_again_and_again(stage: Stage, rng: random.Random) -> None:
+def test_order_holds_when_the_active_replica_is_killed_again_and_again(fleet: Fleet, rng: random.Random) -> None:
     settings: dict[str, object] = {"ordered": True, "lease_expire": 2, "batch": 10}
-    stage.up(**settings)
-    stage.up(**settings)
+    fleet.up(**settings)
+    fleet.up(**settings)
     killed = []
-    with Publisher(stage, rng) as publisher:
+    with Publisher(fleet, rng) as publisher:
         for _ in range(4):
-            leader = until_active(stage)
-            stage.until_more_is_taken()
+            leader = until_active(fleet)
+            fleet.until_more_is_taken()
             time.sleep(rng.uniform(0, 0.1))  # not a wait for something: the time of the kill is chance
-            killed.append(str(stage.id_of(leader)))
+            killed.append(str(fleet.id_of(leader)))
             leader.kill()
-            stage.forget(leader)
-            stage.up(**settings)
-            until_active(stage, other_than=leader)
-    stage.wait_until_settled()
-    stage.stop()
-    assert_in_order(stage, publisher.accepted)
-    assert turns(stage) >= 3
-    assert_registry_clean(stage, killed=killed)
+            fleet.forget(leader)
+            fleet.up(**settings)
+            until_active(fleet, other_than=leader)
+    fleet.wait_until_settled()
+    fleet.stop()
+    assert_in_order(fleet, publisher.accepted)
+    assert turns(fleet) >= 3
+    assert_registry_clean(fleet, killed=killed)
 
 
 def test_an_active_replica_that_hangs_is_replaced_and_fenced_off_when_it_goes_on(
-    stage: Stage, rng: random.Random
+    fleet: Fleet, rng: random.Random
 ) -> None:
     settings: dict[str, object] = {"ordered": True, "lease_expire": 2, "batch": 10}
-    first, _ = stage.up(**settings), stage.up(**settings)
-    with Publisher(stage, rng) as publisher:
-        first = until_active(stage)
-        stage.until_more_is_taken()
+    first, _ = fleet.up(**settings), fleet.up(**settings)
+    with Publisher(fleet, rng) as publisher:
+        first = until_active(fleet)
+        fleet.until_more_is_taken()
         first.signal(signal.SIGSTOP)
-        second = until_active(stage, other_than=first)
-        stage.until_more_is_taken()
+        second = until_active(fleet, other_than=first)
+        fleet.until_more_is_taken()
         first.signal(signal.SIGCONT)
-        stage.until_more_is_taken()
+        fleet.until_more_is_taken()
         assert second.stop() == 0
-        assert until_active(stage) is first
-        stage.until_more_is_taken()
-    stage.wait_until_settled()
-    stage.stop()
-    assert_in_order(stage, publisher.accepted)
-    assert turns(stage) >= 3
-    assert_registry_clean(stage)
+        assert until_active(fleet) is first
+        fleet.until_more_is_taken()
+    fleet.wait_until_settled()
+    fleet.stop()
+    assert_in_order(fleet, publisher.accepted)
+    assert turns(fleet) >= 3
+    assert_registry_clean(fleet)
 
 
-def test_what_a_hanging_replica_takes_is_delivered_by_the_one_that_replaced_it(stage: Stage) -> None:
+def test_what_a_hanging_replica_takes_is_delivered_by_the_one_that_replaced_it(fleet: Fleet) -> None:
     """Its wait goes on in the server; the message that ends it lies in the pending list that both share."""
     settings: dict[str, object] = {"ordered": True, "lease_expire": 2, "pop_timeout": 30}
-    first = stage.up(**settings)
-    stage.waiting()
-    second = stage.up(**settings | {"pop_timeout": 5})
+    first = fleet.up(**settings)
+    fleet.waiting()
+    second = fleet.up(**settings | {"pop_timeout": 5})
     first.signal(signal.SIGSTOP)
-    assert until_active(stage, other_than=first) is second
-    stage.waiting(2)
-    stage.push([b"only"])
-    stage.wait_until_settled()
+    assert until_active(fleet, other_than=first) is second
+    fleet.waiting(2)
+    fleet.push([b"only"])
+    fleet.wait_until_settled()
     first.signal(signal.SIGCONT)
-    stage.stop()
-    assert_in_order(stage, [b"only"])
-    assert_registry_clean(stage)
+    fleet.stop()
+    assert_in_order(fleet, [b"only"])
+    assert_registry_clean(fleet)
 
 
-def test_a_move_that_comes_late_is_refused_once_another_replica_is_active(stage: Stage, server: EmbeddedServer) -> None:
+def test_a_move_that_comes_late_is_refused_once_another_replica_is_active(fleet: Fleet, server: EmbeddedServer) -> None:
     """It was on its way when its sender hung; the token that goes with it is an old one."""
     settings: dict[str, object] = {"ordered": True, "lease_expire": 2}
     messages = [b"message %d" % number for number in range(20)]
     with Proxy(server.port) as proxy:
-        first = stage.up(**settings, redis=proxy.url)
-        stage.waiting()
-        fault = proxy.fault("EVAL", stage.service.outs[0], forward=False)
-        stage.push(messages[:10])
+        first = fleet.up(**settings, redis=proxy.url)
+        fleet.waiting()
+        fault = proxy.fault("EVAL", fleet.service.outs[0], forward=False)
+        fleet.push(messages[:10])
         until(fault.met.is_set)
         first.signal(signal.SIGSTOP)
-        second = stage.up(**settings)
-        stage.wait_until_settled()
-        stage.waiting()
+        second = fleet.up(**settings)
+        fleet.wait_until_settled()
+        fleet.waiting()
         second.signal(signal.SIGSTOP)
-        stage.push_to_suspended(messages[10:])
+        fleet.push_to_suspended(messages[10:])
         fault.late()
         until(fault.answered.is_set)
-        assert stage.held(stage.service.outs[0]) == messages[:10]
+        assert fleet.held(fleet.service.outs[0]) == messages[:10]
         first.signal(signal.SIGCONT)
         second.signal(signal.SIGCONT)
         fault.cut()
-        stage.wait_until_settled()
-        stage.stop()
-    assert_in_order(stage, messages)
-    assert_registry_clean(stage)
+        fleet.wait_until_settled()
+        fleet.stop()
+    assert_in_order(fleet, messages)
+    assert_registry_clean(fleet)
 
 
-def test_a_standby_takes_over_at_once_when_the_active_one_is_stopped(stage: Stage, rng: random.Random) -> None:
+def test_a_standby_takes_over_at_once_when_the_active_one_is_stopped(fleet: Fleet, rng: random.Random) -> None:
     """Long before the lease would have run out."""
     settings: dict[str, object] = {"ordered": True, "lease_expire": 3_600}
-    stage.up(**settings)
-    stage.up(**settings)
-    with Publisher(stage, rng) as publisher:
+    fleet.up(**settings)
+    fleet.up(**settings)
+    with Publisher(fleet, rng) as publisher:
         for _ in range(3):
-            leader = until_active(stage)
-            stage.until_more_is_taken()
+            leader = until_active(fleet)
+            fleet.until_more_is_taken()
             assert leader.stop() == 0
-            assert until_active(stage, timeout=10) is not leader
-            stage.up(**settings)
-    stage.wait_until_settled()
-    stage.stop()
-    assert_in_order(stage, publisher.accepted)
-    assert turns(stage) == 4
-    assert_registry_clean(stage)
+            assert until_active(fleet, timeout=10) is not leader
+            fleet.up(**settings)
+    fleet.wait_until_settled()
+    fleet.stop()
+    assert_in_order(fleet, publisher.accepted)
+    assert turns(fleet) == 4
+    assert_registry_clean(fleet)
 
 
-def test_standbys_stop_at_once(stage: Stage) -> None:
+def test_standbys_stop_at_once(fleet: Fleet) -> None:
     settings: dict[str, object] = {"ordered": True, "lease_expire": 3_600}
-    stage.up(**settings)
-    leader = until_active(stage)
-    standby = stage.up(**settings)
+    fleet.up(**settings)
+    leader = until_active(fleet)
+    standby = fleet.up(**settings)
     assert standby.stop(timeout=10) == 0
-    assert stage.ids() == [stage.id_of(leader)]
-    stage.stop()
-    assert_registry_clean(stage)
+    assert fleet.ids() == [fleet.id_of(leader)]
+    fleet.stop()
+    assert_registry_clean(fleet)

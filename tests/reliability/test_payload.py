@@ -6,8 +6,8 @@ import pytest
 
 from penstock.keys import Keys
 from penstock.testing.server import EmbeddedServer
-from tests.reliability.conftest import Staged
-from tests.reliability.stage import Stage, assert_accounted, assert_registry_clean
+from tests.reliability.conftest import Launch
+from tests.reliability.fleet import Fleet, assert_accounted, assert_registry_clean
 
 MIB = 1_048_576
 ODD = [
@@ -41,38 +41,38 @@ NAMES = [
 ]
 
 
-def test_any_bytes_are_carried_unchanged(stage: Stage) -> None:
-    stage.up()
-    stage.push(ODD)
-    stage.wait_until_settled()
-    for out in stage.service.outs:
-        assert stage.held(out) == [stage.service.copy(message) for message in ODD]
-    stage.stop()
-    assert_accounted(stage, ODD)
+def test_any_bytes_are_carried_unchanged(fleet: Fleet) -> None:
+    fleet.up()
+    fleet.push(ODD)
+    fleet.wait_until_settled()
+    for out in fleet.service.outs:
+        assert fleet.held(out) == [fleet.service.copy(message) for message in ODD]
+    fleet.stop()
+    assert_accounted(fleet, ODD)
 
 
 @pytest.mark.parametrize(("size", "count"), [(64 * MIB, 1), (MIB, 60)], ids=["64 MiB", "60 of 1 MiB"])
-def test_large_messages_are_carried_unchanged(staged: Staged, size: int, count: int) -> None:
+def test_large_messages_are_carried_unchanged(launch: Launch, size: int, count: int) -> None:
     with EmbeddedServer() as server:
-        stage = staged(server)
+        fleet = launch(server)
         messages = [b"%d " % number + b"\xa5\0" * (size // 2) for number in range(count)]
-        stage.up()
+        fleet.up()
         for message in messages:
-            stage.push([message])
-        stage.wait_until_settled()
-        stage.stop()
-        for out in stage.service.outs:
-            assert stage.redis.llen(out) == count
+            fleet.push([message])
+        fleet.wait_until_settled()
+        fleet.stop()
+        for out in fleet.service.outs:
+            assert fleet.redis.llen(out) == count
             for place, message in enumerate(messages):
-                assert stage.redis.lindex(out, -1 - place) == stage.service.copy(message), f"{out}: message {place}"
-        assert stage.metric("taken")["count"] == count
+                assert fleet.redis.lindex(out, -1 - place) == fleet.service.copy(message), f"{out}: message {place}"
+        assert fleet.metric("taken")["count"] == count
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_any_text_may_be_a_name(staged: Staged, stage: Stage, server: EmbeddedServer, name: str) -> None:
-    outs = (f"{name} out, too", name)[-len(stage.service.outs) :]
-    service = replace(stage.service, source=f"{name} in", pending=f"{name} pending", outs=outs)
-    odd = staged(server, service, redis_namespace=name)
+def test_any_text_may_be_a_name(launch: Launch, fleet: Fleet, server: EmbeddedServer, name: str) -> None:
+    outs = (f"{name} out, too", name)[-len(fleet.service.outs) :]
+    service = replace(fleet.service, source=f"{name} in", pending=f"{name} pending", outs=outs)
+    odd = launch(server, service, redis_namespace=name)
     odd.keys = Keys(name)
     messages = [b"message %d" % number for number in range(20)]
     replica = odd.up()

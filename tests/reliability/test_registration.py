@@ -8,82 +8,82 @@ import pytest
 
 from penstock.testing.server import EmbeddedServer
 from tests.harness import until
-from tests.reliability.conftest import Staged
+from tests.reliability.conftest import Launch
+from tests.reliability.fleet import Fleet, Publisher, assert_accounted, assert_registry_clean
 from tests.reliability.forkserver import Replica
 from tests.reliability.proxy import Proxy
-from tests.reliability.stage import Publisher, Stage, assert_accounted, assert_registry_clean
 
 MESSAGES = [b"message %d" % number for number in range(100)]
 
 
-def delete_registration(stage: Stage) -> None:
+def delete_registration(fleet: Fleet) -> None:
     """The order to stop, as an operator gives it."""
-    (id,) = stage.ids()
-    assert stage.redis.delete(stage.keys.instance(id)) == 1
+    (id,) = fleet.ids()
+    assert fleet.redis.delete(fleet.keys.instance(id)) == 1
 
 
-def test_a_deleted_registration_stops_a_replica_under_load(stage: Stage, rng: random.Random) -> None:
-    with Publisher(stage, rng) as publisher:
+def test_a_deleted_registration_stops_a_replica_under_load(fleet: Fleet, rng: random.Random) -> None:
+    with Publisher(fleet, rng) as publisher:
         for _ in range(5):
-            replica = stage.up()
-            stage.until_more_is_taken()
-            delete_registration(stage)
+            replica = fleet.up()
+            fleet.until_more_is_taken()
+            delete_registration(fleet)
             assert replica.wait() == 0
-            assert_registry_clean(stage)
-    stage.up()
-    stage.wait_until_settled()
-    stage.stop()
-    assert_accounted(stage, publisher.accepted)
+            assert_registry_clean(fleet)
+    fleet.up()
+    fleet.wait_until_settled()
+    fleet.stop()
+    assert_accounted(fleet, publisher.accepted)
 
 
-def stopped_or_registered(stage: Stage, replica: Replica) -> bool:
-    return not replica.running or stage.id_of(replica) is not None
+def stopped_or_registered(fleet: Fleet, replica: Replica) -> bool:
+    return not replica.running or fleet.id_of(replica) is not None
 
 
 @pytest.mark.parametrize("loaded", [True, False], ids=["loaded", "idle"])
 @pytest.mark.parametrize("aof", [True, False], ids=["aof", "memory"])
 def test_a_registration_deleted_while_the_server_restarts_stops_the_replica_or_is_made_anew(
-    staged: Staged, rng: random.Random, aof: bool, loaded: bool
+    launch: Launch, rng: random.Random, aof: bool, loaded: bool
 ) -> None:
     sooner = set()
     with EmbeddedServer(aof=aof) as server:
-        stage = staged(server)
+        fleet = launch(server)
         for _ in range(5):
-            replica = stage.up()
-            until(lambda: len(stage.ids()) == 1)  # those of dead ones are gone
-            sooner |= set(stage.ids())
-            with Publisher(stage, rng, most_waiting=5_000 if loaded else 0):
-                delete_registration(stage)
+            replica = fleet.up()
+            until(lambda: len(fleet.ids()) == 1)  # those of dead ones are gone
+            sooner |= set(fleet.ids())
+            with Publisher(fleet, rng, most_waiting=5_000 if loaded else 0):
+                delete_registration(fleet)
                 time.sleep(rng.uniform(0, 0.02) if loaded else 0)  # not a wait: when the server goes is chance
                 rng.choice([server.kill, server.stop])()
                 server.start()
-                until(partial(stopped_or_registered, stage, replica))
+                until(partial(stopped_or_registered, fleet, replica))
             # One that has seen the deletion is on its way out, though the server may have come back without it: an
             # append-only file is written later while the one before is synced.
-            stage.push(MESSAGES)
-            until(lambda replica=replica: stage.is_settled() or not replica.running)  # type: ignore[misc]
-            stage.redis.delete(*map(stage.keys.instance, stage.ids()), "-")
+            fleet.push(MESSAGES)
+            until(lambda replica=replica: fleet.is_settled() or not replica.running)  # type: ignore[misc]
+            fleet.redis.delete(*map(fleet.keys.instance, fleet.ids()), "-")
             assert replica.wait() == 0
-        stage.up()
-        stage.stop()
-        assert_registry_clean(stage, killed=sooner)
+        fleet.up()
+        fleet.stop()
+        assert_registry_clean(fleet, killed=sooner)
 
 
 @pytest.mark.parametrize("words", [["LTRIM", "demo:ids"], ["ZADD", "demo:owners"], ["demo:metrics:start"]])
 def test_a_reply_lost_while_registering_leaves_no_second_registration(
-    staged: Staged, server: EmbeddedServer, words: list[str]
+    launch: Launch, server: EmbeddedServer, words: list[str]
 ) -> None:
     with Proxy(server.port) as proxy:
-        stage = staged(server)
-        stage.redis.flushall()
-        stage.redis.script_flush()
+        fleet = launch(server)
+        fleet.redis.flushall()
+        fleet.redis.script_flush()
         fault = proxy.fault(*words, forward=True)
-        replica = stage.start(redis=proxy.url)
+        replica = fleet.start(redis=proxy.url)
         until(fault.answered.is_set)
         fault.cut()
-        stage.push(MESSAGES)
-        stage.wait_until_settled()
-        assert stage.ids() == [stage.id_of(replica)]
-        stage.stop()
-        assert_accounted(stage, MESSAGES)
-        assert_registry_clean(stage)
+        fleet.push(MESSAGES)
+        fleet.wait_until_settled()
+        assert fleet.ids() == [fleet.id_of(replica)]
+        fleet.stop()
+        assert_accounted(fleet, MESSAGES)
+        assert_registry_clean(fleet)

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from penstock.testing.server import EmbeddedServer
 from tests.harness import until
+from tests.reliability.fleet import Dispatching, Fleet, QueueService, Watching
 from tests.reliability.forkserver import ForkServer, Replica
 from tests.reliability.proxy import Proxy
-from tests.reliability.stage import Dispatching, QueueService, Stage, Watching
 from tests.reliability.two_servers import Pushing, TwoServers
 from tests.servers import KINDS, started
 
@@ -25,7 +25,7 @@ TOO_LONG = 33
 class Crew:
     """One of each service, on a server of its own behind a proxy, and what troubles it."""
 
-    stages: list[Stage]
+    fleets: list[Fleet]
     replicas: list[Replica]
     begin: Callable[[], object]
     end: Callable[[], object]
@@ -39,19 +39,19 @@ def crew(
     server = ends.enter_context(started(kind))
     proxy = ends.enter_context(Proxy(server.port))
     directory.mkdir()
-    stages: list[Stage] = [
-        ends.enter_context(Stage(service, server.url, fork_server, directory, {}))
+    fleets: list[Fleet] = [
+        ends.enter_context(Fleet(service, server.url, fork_server, directory, {}))
         for service in (FAN, Dispatching(), Watching())
     ]
-    stages.append(
+    fleets.append(
         ends.enter_context(
             TwoServers(
                 server.url, other.url, fork_server, directory, service=replace(FAR, outs=(f"{directory.name}:out",))
             )
         )
     )
-    made = Crew(stages, [stage.up(redis=proxy.url) for stage in stages], lambda: None, lambda: None)
-    redis = stages[0].redis
+    made = Crew(fleets, [fleet.up(redis=proxy.url) for fleet in fleets], lambda: None, lambda: None)
+    redis = fleets[0].redis
 
     def signalled(number: int) -> Callable[[], object]:
         def send() -> None:
@@ -93,19 +93,19 @@ def test_a_registration_that_runs_out_in_trouble_is_made_anew_and_a_deletion_is_
             each.begin()
         time.sleep(TOO_LONG)
         for each in all_of_them:
-            for stage, replica in zip(each.stages, each.replicas, strict=True):
+            for fleet, replica in zip(each.fleets, each.replicas, strict=True):
                 assert replica.running
-                assert bool(stage.id_of(replica)) == each.renews, replica.said()
+                assert bool(fleet.id_of(replica)) == each.renews, replica.said()
             each.end()
         for each in all_of_them:
-            for stage, replica in zip(each.stages, each.replicas, strict=True):
-                until(lambda stage=stage, replica=replica: stage.id_of(replica))  # type: ignore[misc]
+            for fleet, replica in zip(each.fleets, each.replicas, strict=True):
+                until(lambda fleet=fleet, replica=replica: fleet.id_of(replica))  # type: ignore[misc]
                 assert replica.running
                 assert "registration deleted" not in replica.said()
         for each in all_of_them:
             if each.renews:
                 each.begin()  # an order is obeyed while the server is full, too
-            for stage, replica in zip(each.stages, each.replicas, strict=True):
-                stage.forget(replica)
+            for fleet, replica in zip(each.fleets, each.replicas, strict=True):
+                fleet.forget(replica)
                 assert replica.wait() == 0
                 assert "registration deleted: stopping" in replica.said()

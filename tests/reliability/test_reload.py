@@ -11,24 +11,24 @@ import pytest
 import yaml
 
 from tests.harness import rounds, until
+from tests.reliability.fleet import Fleet, Publisher, assert_accounted, assert_registry_clean
 from tests.reliability.forkserver import Replica
-from tests.reliability.stage import Publisher, Stage, assert_accounted, assert_registry_clean
 
 BASE = "work:pending"
 """How all names of pending lists begin."""
 
 
 class Reloading:
-    """Two replicas of ``stage`` that read in one props file how their pending lists are called, and their batch."""
+    """Two replicas of ``fleet`` that read in one props file how their pending lists are called, and their batch."""
 
-    def __init__(self, stage: Stage, props: Path, rng: random.Random) -> None:
-        self.stage, self._props, self._rng = stage, props, rng
+    def __init__(self, fleet: Fleet, props: Path, rng: random.Random) -> None:
+        self.fleet, self._props, self._rng = fleet, props, rng
         self._names = count()
         self.write()
         self.replicas = [self._start(), self._start()]
 
     def _start(self) -> Replica:
-        return self.stage.start(pending="")  # as in the props file
+        return self.fleet.start(pending="")  # as in the props file
 
     def write(self) -> None:
         """Other settings than ever before; the file changes in one step."""
@@ -48,61 +48,61 @@ class Reloading:
         """And start another; the id of the dead."""
         which = self._rng.randrange(2)
         self.replicas[which].kill()
-        id = self.stage.id_of(self.replicas[which])
-        self.stage.forget(self.replicas[which])
+        id = self.fleet.id_of(self.replicas[which])
+        self.fleet.forget(self.replicas[which])
         self.replicas[which] = self._start()
         return id
 
     def held(self) -> dict[str, int]:
         """The lengths of all pending lists that hold anything."""
-        redis = self.stage.redis
+        redis = self.fleet.redis
         names = [name.decode() for name in redis.scan_iter(f"{BASE}*", count=1_000, _type="list")]
         return {name: length for name in names if (length := redis.llen(name))}
 
     def is_settled(self) -> bool:
-        return self.stage.redis.llen(self.stage.service.source) == 0 and not self.held()
+        return self.fleet.redis.llen(self.fleet.service.source) == 0 and not self.held()
 
 
 @pytest.fixture
-def reloading(stage: Stage, tmp_path: Path, rng: random.Random, monkeypatch: pytest.MonkeyPatch) -> Reloading:
+def reloading(fleet: Fleet, tmp_path: Path, rng: random.Random, monkeypatch: pytest.MonkeyPatch) -> Reloading:
     props = tmp_path / "props.yaml"
     monkeypatch.setenv("PROPS_FILE", str(props))
-    return Reloading(stage, props, rng)
+    return Reloading(fleet, props, rng)
 
 
 def test_two_replicas_that_reload_at_random_times_under_load_lose_and_double_nothing(
     reloading: Reloading, rng: random.Random
 ) -> None:
-    stage = reloading.stage
-    until(lambda: all(map(stage.id_of, reloading.replicas)))
-    with Publisher(stage, rng) as publisher:
+    fleet = reloading.fleet
+    until(lambda: all(map(fleet.id_of, reloading.replicas)))
+    with Publisher(fleet, rng) as publisher:
         for _ in rounds():
             time.sleep(rng.uniform(0, 0.06))  # not a wait for something: the time of the order is chance
             reloading.reload()
     until(reloading.is_settled)
-    until(lambda: stage.metric("reload").get("count", 0) >= 2)
-    stage.stop()
-    assert_accounted(stage, publisher.accepted)
-    assert_registry_clean(stage)
-    assert stage.metric("reload").keys() == {"count"}
+    until(lambda: fleet.metric("reload").get("count", 0) >= 2)
+    fleet.stop()
+    assert_accounted(fleet, publisher.accepted)
+    assert_registry_clean(fleet)
+    assert fleet.metric("reload").keys() == {"count"}
 
 
 def test_replicas_killed_while_their_settings_change_lose_and_double_nothing(
     reloading: Reloading, rng: random.Random
 ) -> None:
-    stage = reloading.stage
+    fleet = reloading.fleet
     killed, in_hand = set(), Counter[str]()
-    rarely = stage.service.name == "mpush"  # has one in hand for no longer than a script: see test_held.py for more
-    with Publisher(stage, rng) as publisher:
+    rarely = fleet.service.name == "mpush"  # has one in hand for no longer than a script: see test_held.py for more
+    with Publisher(fleet, rng) as publisher:
         for _ in rounds(lambda: in_hand or rarely):
             time.sleep(rng.uniform(0, 0.12))  # as above
             reloading.reload()
             time.sleep(rng.choice([0, rng.uniform(0, 0.02)]))
             killed.add(reloading.kill_one())
             in_hand.update(reloading.held())
-    stage.forget(*(replica for replica in stage.replicas if not replica.running))
+    fleet.forget(*(replica for replica in fleet.replicas if not replica.running))
     until(reloading.is_settled)
-    stage.stop()
-    assert_accounted(stage, publisher.accepted)
-    assert_registry_clean(stage, killed=filter(None, killed))
+    fleet.stop()
+    assert_accounted(fleet, publisher.accepted)
+    assert_registry_clean(fleet, killed=filter(None, killed))
     assert in_hand or rarely, "no kill met a message in hand: the test proves nothing"

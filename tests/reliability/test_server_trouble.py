@@ -11,119 +11,119 @@ from redis.exceptions import ResponseError
 
 from penstock.testing.server import EmbeddedServer
 from tests.harness import until
-from tests.reliability.conftest import Staged
+from tests.reliability.conftest import Launch
+from tests.reliability.fleet import Fleet, Publisher, assert_accounted, assert_registry_clean
 from tests.reliability.forkserver import Replica
 from tests.reliability.proxy import Proxy
-from tests.reliability.stage import Publisher, Stage, assert_accounted, assert_registry_clean
 
 
-def test_script_flush_under_load_loses_and_doubles_nothing(stage: Stage, rng: random.Random) -> None:
-    stage.up()
-    stage.up()
-    with Publisher(stage, rng) as publisher:
+def test_script_flush_under_load_loses_and_doubles_nothing(fleet: Fleet, rng: random.Random) -> None:
+    fleet.up()
+    fleet.up()
+    with Publisher(fleet, rng) as publisher:
         for _ in range(200):
             time.sleep(rng.uniform(0, 0.01))  # not a wait for something: the time of the flush is chance
-            stage.redis.script_flush()
-        stage.until_more_is_taken()
-    stage.wait_until_settled()
-    stage.stop()
-    assert_accounted(stage, publisher.accepted)
-    assert_registry_clean(stage)
+            fleet.redis.script_flush()
+        fleet.until_more_is_taken()
+    fleet.wait_until_settled()
+    fleet.stop()
+    assert_accounted(fleet, publisher.accepted)
+    assert_registry_clean(fleet)
 
 
 def test_a_server_that_pauses_its_clients_under_load_loses_and_doubles_nothing(
-    stage: Stage, rng: random.Random
+    fleet: Fleet, rng: random.Random
 ) -> None:
-    stage.up()
-    stage.up()
-    with Publisher(stage, rng) as publisher:
+    fleet.up()
+    fleet.up()
+    with Publisher(fleet, rng) as publisher:
         for _ in range(5):
-            stage.redis.client_pause(rng.randrange(50, 300), all=rng.random() < 0.5)
-            stage.until_more_is_taken()
-        stage.redis.client_pause(500)
-        (replica,) = stage.listening()
+            fleet.redis.client_pause(rng.randrange(50, 300), all=rng.random() < 0.5)
+            fleet.until_more_is_taken()
+        fleet.redis.client_pause(500)
+        (replica,) = fleet.listening()
         assert replica.stop() == 0
-    stage.wait_until_settled()
-    stage.stop()
-    assert_accounted(stage, publisher.accepted)
-    assert_registry_clean(stage)
+    fleet.wait_until_settled()
+    fleet.stop()
+    assert_accounted(fleet, publisher.accepted)
+    assert_registry_clean(fleet)
 
 
 def test_memory_that_runs_out_under_load_and_is_there_again_loses_and_doubles_nothing(
-    staged: Staged, rng: random.Random
+    launch: Launch, rng: random.Random
 ) -> None:
     with EmbeddedServer() as server:
-        stage = staged(server)
-        replica = stage.up()
-        with Publisher(stage, rng, largest_batch=500) as publisher:
+        fleet = launch(server)
+        replica = fleet.up()
+        with Publisher(fleet, rng, largest_batch=500) as publisher:
             for _ in range(4):
                 refused, waits = publisher.refused, replica.said().count('"waiting"')
-                stage.redis.config_set("maxmemory", stage.redis.info("memory")["used_memory"] + 400_000)
+                fleet.redis.config_set("maxmemory", fleet.redis.info("memory")["used_memory"] + 400_000)
                 while publisher.refused == refused or replica.said().count('"waiting"') == waits:
                     time.sleep(0.01)
-                stage.redis.config_set("maxmemory", 0)
-                stage.until_more_is_taken()
-        stage.wait_until_settled()
-        stage.stop()
-        assert_accounted(stage, publisher.accepted)
-        assert_registry_clean(stage)
+                fleet.redis.config_set("maxmemory", 0)
+                fleet.until_more_is_taken()
+        fleet.wait_until_settled()
+        fleet.stop()
+        assert_accounted(fleet, publisher.accepted)
+        assert_registry_clean(fleet)
 
 
-def test_memory_that_runs_out_does_not_keep_a_replica_from_stopping(staged: Staged) -> None:
+def test_memory_that_runs_out_does_not_keep_a_replica_from_stopping(launch: Launch) -> None:
     with EmbeddedServer() as server:
-        stage = staged(server)
-        replica = stage.up()
-        stage.waiting()
-        stage.redis.config_set("maxmemory", 1)
+        fleet = launch(server)
+        replica = fleet.up()
+        fleet.waiting()
+        fleet.redis.config_set("maxmemory", 1)
         replica.signal(signal.SIGTERM)
         assert replica.wait() == 0
-        assert_registry_clean(stage)
+        assert_registry_clean(fleet)
 
 
 def test_a_server_that_is_read_only_for_a_while_under_load_loses_and_doubles_nothing(
-    staged: Staged, rng: random.Random
+    launch: Launch, rng: random.Random
 ) -> None:
     """As in a failover: a master becomes a replica, here of nobody, and a master again."""
     with EmbeddedServer() as server:
-        stage = staged(server)
-        replica = stage.up()
-        with Publisher(stage, rng) as publisher:
+        fleet = launch(server)
+        replica = fleet.up()
+        with Publisher(fleet, rng) as publisher:
             for _ in range(5):
                 waits = replica.said().count('"waiting"')
-                stage.redis.replicaof("127.0.0.1", "1")
+                fleet.redis.replicaof("127.0.0.1", "1")
                 while replica.said().count('"waiting"') == waits:
                     time.sleep(0.01)
-                stage.redis.replicaof("NO", "ONE")
-                stage.until_more_is_taken()
-        stage.wait_until_settled()
-        stage.stop()
-        assert_accounted(stage, publisher.accepted)
-        assert_registry_clean(stage)
+                fleet.redis.replicaof("NO", "ONE")
+                fleet.until_more_is_taken()
+        fleet.wait_until_settled()
+        fleet.stop()
+        assert_accounted(fleet, publisher.accepted)
+        assert_registry_clean(fleet)
 
 
-def test_a_server_whose_disk_is_full_is_waited_for(staged: Staged) -> None:
+def test_a_server_whose_disk_is_full_is_waited_for(launch: Launch) -> None:
     """It refuses writes with MISCONF, here from the registration on."""
     messages = [b"message %d" % number for number in range(100)]
     with EmbeddedServer(save=("3600", "1000000")) as server:
-        stage = staged(server)
-        stage.push(messages)
+        fleet = launch(server)
+        fleet.push(messages)
         (server.directory / "dump.rdb").mkdir()
-        until(lambda: save(stage) == "err")
-        (replica,) = stage.listening()
+        until(lambda: save(fleet) == "err")
+        (replica,) = fleet.listening()
         until(lambda: "MISCONF" in replica.said())
         (server.directory / "dump.rdb").rmdir()
-        until(lambda: save(stage) == "ok")
-        stage.wait_until_settled()
-        stage.stop()
-        assert_accounted(stage, messages)
-        assert_registry_clean(stage)
+        until(lambda: save(fleet) == "ok")
+        fleet.wait_until_settled()
+        fleet.stop()
+        assert_accounted(fleet, messages)
+        assert_registry_clean(fleet)
 
 
-def save(stage: Stage) -> str:
+def save(fleet: Fleet) -> str:
     """Save a snapshot; whether the last one went well."""
     with suppress(ResponseError):
-        stage.redis.bgsave()
-    return str(stage.redis.info("persistence")["rdb_last_bgsave_status"])
+        fleet.redis.bgsave()
+    return str(fleet.redis.info("persistence")["rdb_last_bgsave_status"])
 
 
 def reasons(replica: Replica) -> list[str]:
@@ -143,33 +143,33 @@ def reasons(replica: Replica) -> list[str]:
     ids=["error", "http", "noauth", "garbage"],
 )
 def test_what_a_proxy_says_while_the_server_behind_it_is_away_is_waited_for(
-    staged: Staged, server: EmbeddedServer, rng: random.Random, says: bytes, reason: str
+    launch: Launch, server: EmbeddedServer, rng: random.Random, says: bytes, reason: str
 ) -> None:
     with Proxy(server.port) as proxy:
-        stage = staged(server)
-        stage.redis.flushall()
-        replica = stage.up(redis=proxy.url)
-        with Publisher(stage, rng) as publisher:
-            stage.until_more_is_taken()
+        fleet = launch(server)
+        fleet.redis.flushall()
+        replica = fleet.up(redis=proxy.url)
+        with Publisher(fleet, rng) as publisher:
+            fleet.until_more_is_taken()
             proxy.says = says
             until(lambda: any(reason in said for said in reasons(replica)))
             time.sleep(rng.uniform(0.5, 1.5))  # not a wait for something: how long it is away is chance
             assert len(reasons(replica)) == len(set(reasons(replica)))  # each is said once
             proxy.says = b""
-            stage.until_more_is_taken()
-        stage.wait_until_settled()
-        stage.stop()
-        assert_accounted(stage, publisher.accepted)
-        assert_registry_clean(stage)
+            fleet.until_more_is_taken()
+        fleet.wait_until_settled()
+        fleet.stop()
+        assert_accounted(fleet, publisher.accepted)
+        assert_registry_clean(fleet)
 
 
-def test_a_proxy_that_is_not_ready_at_the_start_is_waited_for(staged: Staged, server: EmbeddedServer) -> None:
+def test_a_proxy_that_is_not_ready_at_the_start_is_waited_for(launch: Launch, server: EmbeddedServer) -> None:
     with Proxy(server.port) as proxy:
-        stage = staged(server)
-        stage.redis.flushall()
+        fleet = launch(server)
+        fleet.redis.flushall()
         proxy.says = b"-ERR upstream not ready\r\n"
-        replica = stage.start(redis=proxy.url)
+        replica = fleet.start(redis=proxy.url)
         until(lambda: '"waiting"' in replica.said())
         proxy.says = b""
-        until(lambda: stage.id_of(replica))
+        until(lambda: fleet.id_of(replica))
         assert replica.stop() == 0

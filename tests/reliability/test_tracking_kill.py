@@ -10,9 +10,9 @@ import pytest
 from penstock.testing.server import EmbeddedServer
 from tests.harness import rounds
 from tests.reliability.accounts import Books, assert_all_ended
-from tests.reliability.conftest import Staged
+from tests.reliability.conftest import Launch
+from tests.reliability.fleet import Dispatching, QueueService, audited
 from tests.reliability.jobs import WEIGHTS
-from tests.reliability.stage import Dispatching, QueueService, audited
 from tests.reliability.tracked_line import Line, Load
 
 ENOUGH = 6_000
@@ -27,11 +27,11 @@ def service() -> QueueService:
 
 
 def test_any_of_two_mdispatch_three_monitors_and_two_workers_killed_again_and_again_under_load_end_every_request_once(
-    staged: Staged, rng: random.Random
+    launch: Launch, rng: random.Random
 ) -> None:
     in_hand: Counter[str] = Counter()
     with EmbeddedServer() as server:
-        line = Line(staged, server, mdispatch=2, monitors=3, workers=2)
+        line = Line(launch, server, mdispatch=2, monitors=3, workers=2)
         with Load(line, rng, rate=250) as load:
             for number in rounds(lambda: len(load.accepted) > ENOUGH and len(+in_hand) == 3):
                 time.sleep(rng.uniform(0, LONGEST_PEACE))  # not a wait for something: the time of the kill is chance

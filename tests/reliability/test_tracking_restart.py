@@ -9,8 +9,8 @@ import pytest
 from penstock.testing.server import EmbeddedServer
 from tests.harness import until
 from tests.reliability.accounts import assert_all_ended
-from tests.reliability.conftest import Staged
-from tests.reliability.stage import Dispatching, QueueService, audited
+from tests.reliability.conftest import Launch
+from tests.reliability.fleet import Dispatching, QueueService, audited
 from tests.reliability.tracked_line import Line, Load
 from tests.reliability.tracked_worker import KEYS
 
@@ -25,11 +25,11 @@ def service() -> QueueService:
 
 
 def test_a_server_with_aof_that_restarts_under_load_loses_no_request_and_ends_none_twice(
-    staged: Staged, rng: random.Random
+    launch: Launch, rng: random.Random
 ) -> None:
     took = []
     with EmbeddedServer(aof=True) as server:
-        line = Line(staged, server, mdispatch=1, monitors=1, workers=1)
+        line = Line(launch, server, mdispatch=1, monitors=1, workers=1)
         with Load(line, rng, rate=250) as load:
             until(lambda: ended(line))
             for busy in rng.sample(2 * line.members, RESTARTS):
@@ -43,7 +43,7 @@ def test_a_server_with_aof_that_restarts_under_load_loses_no_request_and_ends_no
         print(f"{len(load.accepted)} requests; resumed after {', '.join(f'{seconds:.2f}' for seconds in took)} s")
         for member in line.members:
             assert member.replica.running, member.name
-            assert member.stage is line.working or "resumed" in member.replica.said(), member.name
+            assert member.fleet is line.working or "resumed" in member.replica.said(), member.name
         line.end()
         assert_all_ended(line, load.accepted, load.unsure)
 

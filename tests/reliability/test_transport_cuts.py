@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 import pytest
 
 from penstock.testing.server import EmbeddedServer
-from tests.reliability.boundaries import Blow, Boundaries, Kind
+from tests.reliability.command_proxy import CommandFault, CommandProxy, Kind
 from tests.reliability.forkserver import ForkServer
 from tests.reliability.two_servers import Pushing, TwoServers, assert_once_in_order, numbered
 
@@ -28,10 +28,10 @@ class Servers(NamedTuple):
 
 
 class Run(NamedTuple):
-    """The first words of the commands on the link until all had arrived, and whether one of them was struck."""
+    """The first words of the commands on the link until all had arrived, and whether one of them met the fault."""
 
     commands: list[str]
-    struck: bool
+    met: bool
 
 
 class Sweep:
@@ -40,43 +40,44 @@ class Sweep:
     def __init__(self, end: str, servers: Servers, fork_server: ForkServer, directory: Path) -> None:
         self._end, self._servers, self._fork_server, self._directory = end, servers, fork_server, directory
 
-    def strike_each(self, kinds: list[Kind], at_once: int) -> None:
+    def inject_each(self, kinds: list[Kind], at_once: int) -> None:
         """Every command of an undisturbed run in every way of ``kinds``; so many runs side by side."""
         commands = Counter(self.run(BATCHES).commands)
-        blows = [Blow(kind, word, nth) for kind in kinds for word, times in commands.items() for nth in range(times)]
-        messages = max(math.ceil(MESSAGES / len(blows)), BATCHES)
+        each = [(word, nth) for word, times in commands.items() for nth in range(times)]
+        faults = [CommandFault(kind, word, nth) for kind in kinds for word, nth in each]
+        messages = max(math.ceil(MESSAGES / len(faults)), BATCHES)
         with ThreadPoolExecutor(at_once) as pool:
-            struck = [run.struck for run in pool.map(lambda blow: self.run(messages, blow), blows)]
-        print(f"{len(blows)} runs of {messages} messages; {struck.count(False)} ended before the blow")
-        assert struck.count(False) < len(blows) / 10
+            met = [run.met for run in pool.map(lambda fault: self.run(messages, fault), faults)]
+        print(f"{len(faults)} runs of {messages} messages; {met.count(False)} ended before the fault")
+        assert met.count(False) < len(faults) / 10
         for kind in kinds:
-            met = {blow.word for blow, happened in zip(blows, struck, strict=True) if happened and blow.kind is kind}
-            assert met >= {"CLIENT", "INFO", "EVALSHA"}, kind
+            words = {fault.word for fault, happened in zip(faults, met, strict=True) if happened and fault.kind is kind}
+            assert words >= {"CLIENT", "INFO", "EVALSHA"}, kind
 
-    def run(self, messages: int, blow: Blow | None = None) -> Run:
+    def run(self, messages: int, fault: CommandFault | None = None) -> Run:
         """Push so many messages; they arrive."""
-        name = f"{blow.kind.name}-{blow.word}-{blow.nth}".lower() if blow else "undisturbed"
+        name = f"{fault.kind.name}-{fault.word}-{fault.nth}".lower() if fault else "undisturbed"
         service = Pushing(
             source=f"{name}:in", pending=f"{name}:pending", outs=(f"{name}:out",), namespace=f"demo:{name}"
         )
         directory = self._directory / name
         directory.mkdir()
         here, there = self._servers
-        with Boundaries((here if self._end == "here" else there).port, blow) as link:
+        with CommandProxy((here if self._end == "here" else there).port, fault) as link:
             through_it = {"redis" if self._end == "here" else "out_redis": link.url}
             settings = {"batch": math.ceil(messages / BATCHES), "window": BATCHES_IN_A_WINDOW, **through_it}
-            with TwoServers(here.url, there.url, self._fork_server, directory, settings, service) as stage:
+            with TwoServers(here.url, there.url, self._fork_server, directory, settings, service) as fleet:
                 pushed = numbered(messages)
-                stage.push(pushed)
-                replica = stage.start()
-                stage.wait_until_settled(timeout=60)
+                fleet.push(pushed)
+                replica = fleet.start()
+                fleet.wait_until_settled(timeout=60)
                 commands = link.commands.copy()
-                if blow and blow.kind.swallows:
+                if fault and fault.kind.swallows:
                     replica.kill()  # what it waits for may never come
                 else:
-                    stage.stop()
-                assert_once_in_order(stage, pushed)
-        return Run(commands, link.struck)
+                    fleet.stop()
+                assert_once_in_order(fleet, pushed)
+        return Run(commands, link.met)
 
 
 @pytest.fixture(params=["there", "here"])
@@ -91,9 +92,9 @@ def servers() -> Iterator[Servers]:
 
 
 def test_a_link_cut_at_each_command_loses_and_doubles_nothing(sweep: Sweep) -> None:
-    sweep.strike_each(BREAKS, at_once=6)
+    sweep.inject_each(BREAKS, at_once=6)
 
 
 def test_a_link_that_swallows_each_command_or_reply_loses_and_doubles_nothing(sweep: Sweep) -> None:
     """Most of the time of a run is a wait for the silence to have lasted long enough."""
-    sweep.strike_each(SWALLOWS, at_once=60)
+    sweep.inject_each(SWALLOWS, at_once=60)

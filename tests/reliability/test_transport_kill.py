@@ -9,8 +9,8 @@ import pytest
 
 from penstock.testing.server import EmbeddedServer
 from tests.harness import rounds
+from tests.reliability.fleet import Publisher, assert_registry_clean
 from tests.reliability.forkserver import ForkServer
-from tests.reliability.stage import Publisher, assert_registry_clean
 from tests.reliability.two_servers import TwoServers, assert_once_in_order
 
 ENOUGH: Final = 4
@@ -27,28 +27,28 @@ def test_any_of_three_replicas_killed_again_and_again_under_load_loses_and_doubl
     with (
         EmbeddedServer() as here,
         EmbeddedServer() as there,
-        TwoServers(here.url, there.url, fork_server, tmp_path) as stage,
+        TwoServers(here.url, there.url, fork_server, tmp_path) as fleet,
     ):
-        with Publisher(stage, rng) as publisher:
-            replicas = [stage.start() for _ in range(3)]
+        with Publisher(fleet, rng) as publisher:
+            replicas = [fleet.start() for _ in range(3)]
             for _ in rounds(lambda: len(met) >= ENOUGH):
                 time.sleep(rng.uniform(0, LONGEST_PEACE))  # not a wait for something: the time of the kill is chance
                 which = rng.randrange(3)
-                was_active = stage.active() is replicas[which]
+                was_active = fleet.active() is replicas[which]
                 replicas[which].kill()
-                killed.add(stage.id_of(replicas[which]))
+                killed.add(fleet.id_of(replicas[which]))
                 if was_active:
                     active += 1
-                    met.extend([*stage.pending().values()][:1])
-                    stage.let_the_lease_run_out()
-                stage.forget(replicas[which])
-                replicas[which] = stage.start()
-        stage.forget(*(replica for replica in stage.replicas if not replica.running))
-        stage.wait_until_settled()
-        stage.stop()
+                    met.extend([*fleet.pending().values()][:1])
+                    fleet.let_the_lease_run_out()
+                fleet.forget(replicas[which])
+                replicas[which] = fleet.start()
+        fleet.forget(*(replica for replica in fleet.replicas if not replica.running))
+        fleet.wait_until_settled()
+        fleet.stop()
         print(f"{len(publisher.accepted)} messages; {active} kills of the active one, {len(met)} with some under way")
-        assert_once_in_order(stage, publisher.accepted)
-        assert_registry_clean(stage, killed=filter(None, killed))
+        assert_once_in_order(fleet, publisher.accepted)
+        assert_registry_clean(fleet, killed=filter(None, killed))
         assert len(met) >= ENOUGH, "too few kills met messages on their way: the test proves nothing"
 
 
@@ -59,17 +59,17 @@ def test_a_standby_takes_over_from_a_killed_replica_when_its_lease_has_run_out(
     with (
         EmbeddedServer() as here,
         EmbeddedServer() as there,
-        TwoServers(here.url, there.url, fork_server, tmp_path) as stage,
+        TwoServers(here.url, there.url, fork_server, tmp_path) as fleet,
     ):
-        with Publisher(stage, rng) as publisher:
-            stage.up()
+        with Publisher(fleet, rng) as publisher:
+            fleet.up()
             for _ in range(5):
-                stage.up()
-                active = stage.until_active()
-                stage.until_more_arrives()
+                fleet.up()
+                active = fleet.until_active()
+                fleet.until_more_arrives()
                 active.kill()
-                stage.until_active(other_than=active)
-                stage.until_more_arrives()
-        stage.wait_until_settled()
-        stage.stop()
-        assert_once_in_order(stage, publisher.accepted)
+                fleet.until_active(other_than=active)
+                fleet.until_more_arrives()
+        fleet.wait_until_settled()
+        fleet.stop()
+        assert_once_in_order(fleet, publisher.accepted)

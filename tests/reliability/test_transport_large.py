@@ -55,14 +55,14 @@ def test_vpush_moves_them_all_without_losing_its_lease(
     servers: Servers, fork_server: ForkServer, tmp_path: Path, sizes: list[int]
 ) -> None:
     here, there = (server.url for server in servers)
-    with TwoServers(here, there, fork_server, tmp_path, {"batch": 5_000, "window": 200, "link_timeout": 10}) as stage:
-        push(stage.redis, stage.service.source, sizes)
-        stage.up()
-        until(lambda: stage.is_settled() and stage.there.llen(stage.service.out) >= len(sizes), 60)
-        stage.stop()
-        assert_there(stage.there, stage.service.out, sizes)
-        assert stage.told("lease lost") == 0
-        assert stage.redis.hget(stage.keys.lease, "token") == b"1"
+    with TwoServers(here, there, fork_server, tmp_path, {"batch": 5_000, "window": 200, "link_timeout": 10}) as fleet:
+        push(fleet.redis, fleet.service.source, sizes)
+        fleet.up()
+        until(lambda: fleet.is_settled() and fleet.there.llen(fleet.service.out) >= len(sizes), 60)
+        fleet.stop()
+        assert_there(fleet.there, fleet.service.out, sizes)
+        assert fleet.told("lease lost") == 0
+        assert fleet.redis.hget(fleet.keys.lease, "token") == b"1"
 
 
 @pytest.mark.parametrize("small", [5_000, 5_001])
@@ -72,14 +72,14 @@ def test_large_ones_at_regular_distances_are_not_overlooked(
     """A look at every tenth message, say, would see small ones only, and read them all at once."""
     sizes = [20] * small + [300_000, 20] * 400
     here, there = (server.url for server in servers)
-    with TwoServers(here, there, fork_server, tmp_path, {"batch": 5_000, "window": 200}) as stage:
-        push(stage.redis, stage.service.source, sizes)
-        replica = stage.up()
-        until(lambda: stage.is_settled() and stage.there.llen(stage.service.out) >= len(sizes), 60)
+    with TwoServers(here, there, fork_server, tmp_path, {"batch": 5_000, "window": 200}) as fleet:
+        push(fleet.redis, fleet.service.source, sizes)
+        replica = fleet.up()
+        until(lambda: fleet.is_settled() and fleet.there.llen(fleet.service.out) >= len(sizes), 60)
         (peak,) = re.findall(r"VmHWM:\s*(\d+) kB", Path(f"/proc/{replica.pid}/status").read_text())
         assert int(peak) < 120_000, "of 120 MB that waited not all was in hand at once"
-        stage.stop()
-        assert_there(stage.there, stage.service.out, sizes)
+        fleet.stop()
+        assert_there(fleet.there, fleet.service.out, sizes)
 
 
 @pytest.mark.parametrize("copies", [[], ["--copy"]], ids=["move", "copy"])

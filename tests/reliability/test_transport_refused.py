@@ -14,8 +14,8 @@ from redis import Redis
 
 from penstock.testing.server import EmbeddedServer
 from tests.harness import until
+from tests.reliability.fleet import Publisher, assert_registry_clean
 from tests.reliability.forkserver import ForkServer
-from tests.reliability.stage import Publisher, assert_registry_clean
 from tests.reliability.two_servers import TwoServers, assert_once_in_order, numbered
 
 USER, PASSWORD, OUT = "vpush", "secret", "there:out"
@@ -71,7 +71,7 @@ REFUSALS = [
 
 
 @pytest.fixture
-def stage(fork_server: ForkServer, tmp_path: Path) -> Iterator[TwoServers]:
+def fleet(fork_server: ForkServer, tmp_path: Path) -> Iterator[TwoServers]:
     """The replicas are ``USER`` at the target, who may do what they need."""
     with EmbeddedServer() as here, EmbeddedServer() as there:
         with Redis.from_url(there.url) as redis:
@@ -81,74 +81,74 @@ def stage(fork_server: ForkServer, tmp_path: Path) -> Iterator[TwoServers]:
             yield started
 
 
-def tries(stage: TwoServers) -> int:
+def tries(fleet: TwoServers) -> int:
     """Batches, and attempts to agree on them, that the target was asked for, granted or refused."""
-    stats = stage.there.info("commandstats")
+    stats = fleet.there.info("commandstats")
     names = ("cmdstat_evalsha", "cmdstat_eval")
     return sum(stats[name]["calls"] + stats[name].get("rejected_calls", 0) for name in names if name in stats)
 
 
 @pytest.mark.parametrize("refusal", REFUSALS, ids=lambda refusal: refusal.name)
 def test_a_target_that_refuses_under_load_is_waited_for(
-    stage: TwoServers, rng: random.Random, refusal: Refusal
+    fleet: TwoServers, rng: random.Random, refusal: Refusal
 ) -> None:
     """Three times, so that what was told once is told again when it begins again."""
-    stage.up()
-    with Publisher(stage, rng) as publisher:
+    fleet.up()
+    with Publisher(fleet, rng) as publisher:
         for _ in range(3):
-            stage.until_more_arrives()
-            refuse_for_a_while(stage, refusal)
-    stage.wait_until_settled()
-    stage.stop()
-    assert_once_in_order(stage, publisher.accepted)
-    assert_registry_clean(stage)
+            fleet.until_more_arrives()
+            refuse_for_a_while(fleet, refusal)
+    fleet.wait_until_settled()
+    fleet.stop()
+    assert_once_in_order(fleet, publisher.accepted)
+    assert_registry_clean(fleet)
 
 
 @pytest.mark.parametrize("refusal", REFUSALS, ids=lambda refusal: refusal.name)
-def test_a_target_that_refuses_from_the_start_is_waited_for(stage: TwoServers, refusal: Refusal) -> None:
+def test_a_target_that_refuses_from_the_start_is_waited_for(fleet: TwoServers, refusal: Refusal) -> None:
     messages = numbered(100)
-    stage.push(messages)
-    stage.there.lpush(OUT, "of somebody else")
-    refuse_for_a_while(stage, refusal, stage.up)
-    stage.there.rpop(OUT)
-    stage.wait_until_settled()
-    stage.stop()
-    assert_once_in_order(stage, messages)
+    fleet.push(messages)
+    fleet.there.lpush(OUT, "of somebody else")
+    refuse_for_a_while(fleet, refusal, fleet.up)
+    fleet.there.rpop(OUT)
+    fleet.wait_until_settled()
+    fleet.stop()
+    assert_once_in_order(fleet, messages)
 
 
-def refuse_for_a_while(stage: TwoServers, refusal: Refusal, meanwhile: Callable[[], object] = lambda: None) -> None:
+def refuse_for_a_while(fleet: TwoServers, refusal: Refusal, meanwhile: Callable[[], object] = lambda: None) -> None:
     """The replica tries in vain some times; its log has each reason once, and the end."""
-    begun, resumed = len(reasons(stage)), stage.told("resumed")
-    refusal.begin(stage.there)
+    begun, resumed = len(reasons(fleet)), fleet.told("resumed")
+    refusal.begin(fleet.there)
     meanwhile()
-    until(lambda: len(reasons(stage)) > begun)
-    before = tries(stage)
-    until(lambda: tries(stage) >= before + 6)
-    refusal.end(stage.there)
-    until(lambda: stage.told("resumed") > resumed)
-    assert stage.told("resumed") == resumed + 1
-    told = [reason.rstrip(".0123456789") for reason in reasons(stage)[begun:]]
+    until(lambda: len(reasons(fleet)) > begun)
+    before = tries(fleet)
+    until(lambda: tries(fleet) >= before + 6)
+    refusal.end(fleet.there)
+    until(lambda: fleet.told("resumed") > resumed)
+    assert fleet.told("resumed") == resumed + 1
+    told = [reason.rstrip(".0123456789") for reason in reasons(fleet)[begun:]]
     assert len(told) == len(set(told))
     assert all(reason.startswith("the other server: ") and re.search(refusal.said, reason) for reason in told), told
 
 
-def reasons(stage: TwoServers) -> list[str]:
+def reasons(fleet: TwoServers) -> list[str]:
     """What all replicas together said when they began to wait."""
-    said = [json.loads(line) for replica in stage.replicas for line in replica.said().splitlines()]
+    said = [json.loads(line) for replica in fleet.replicas for line in replica.said().splitlines()]
     return [line["reason"] for line in said if line["event"] == "waiting"]
 
 
 def test_script_flush_on_either_server_under_load_loses_and_doubles_nothing(
-    stage: TwoServers, rng: random.Random
+    fleet: TwoServers, rng: random.Random
 ) -> None:
-    stage.up()
-    with Publisher(stage, rng) as publisher:
+    fleet.up()
+    with Publisher(fleet, rng) as publisher:
         for _ in range(100):
             time.sleep(rng.uniform(0, 0.03))  # not a wait for something: the time of the flush is chance
-            rng.choice([stage.there, stage.there, stage.redis]).script_flush()
-        stage.until_more_arrives()
-    stage.wait_until_settled()
-    stage.stop()
-    assert stage.told("resumed") == stage.told("waiting") > 0
-    assert_once_in_order(stage, publisher.accepted)
-    assert_registry_clean(stage)
+            rng.choice([fleet.there, fleet.there, fleet.redis]).script_flush()
+        fleet.until_more_arrives()
+    fleet.wait_until_settled()
+    fleet.stop()
+    assert fleet.told("resumed") == fleet.told("waiting") > 0
+    assert_once_in_order(fleet, publisher.accepted)
+    assert_registry_clean(fleet)

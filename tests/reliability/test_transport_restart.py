@@ -11,8 +11,8 @@ import pytest
 
 from penstock.testing.server import EmbeddedServer
 from tests.harness import until
+from tests.reliability.fleet import Publisher, assert_registry_clean
 from tests.reliability.forkserver import ForkServer
-from tests.reliability.stage import Publisher, assert_registry_clean
 from tests.reliability.two_servers import TwoServers, assert_once_in_order, assert_same, numbered
 
 RESTARTS: Final = 20
@@ -35,19 +35,19 @@ def test_a_server_with_aof_that_restarts_20_times_under_load_loses_and_doubles_n
     between: Between, rng: random.Random, end: str
 ) -> None:
     with EmbeddedServer(aof=True) as here, EmbeddedServer(aof=True) as there:
-        stage, server = between(here, there), here if end == "here" else there
-        replicas = [stage.up(), stage.up()]
-        with Publisher(stage, rng) as publisher:
+        fleet, server = between(here, there), here if end == "here" else there
+        replicas = [fleet.up(), fleet.up()]
+        with Publisher(fleet, rng) as publisher:
             for _ in range(RESTARTS):
                 time.sleep(rng.uniform(0, 0.2))  # not a wait for something: the time of the restart is chance
                 rng.choice([server.kill, server.stop])()
                 server.start()
-                stage.until_more_arrives()
-        stage.wait_until_settled()
+                fleet.until_more_arrives()
+        fleet.wait_until_settled()
         assert all(replica.running for replica in replicas)
-        stage.stop()
-        assert_once_in_order(stage, publisher.accepted, publisher.unsure)
-        assert_registry_clean(stage)
+        fleet.stop()
+        assert_once_in_order(fleet, publisher.accepted, publisher.unsure)
+        assert_registry_clean(fleet)
 
 
 def test_a_target_that_lost_its_data_ends_the_service_until_an_operator_decides(
@@ -55,80 +55,80 @@ def test_a_target_that_lost_its_data_ends_the_service_until_an_operator_decides(
 ) -> None:
     """He goes on without what was lost: what waits here arrives, all of it and once."""
     with EmbeddedServer() as here, EmbeddedServer() as there:
-        stage = between(here, there)
-        replica = stage.up()
-        with Publisher(stage, rng) as publisher:
-            until(lambda: stage.sequence() > 100)
+        fleet = between(here, there)
+        replica = fleet.up()
+        with Publisher(fleet, rng) as publisher:
+            until(lambda: fleet.sequence() > 100)
             there.kill()
             there.start()
             assert replica.wait() == 1
-        lost = stage.sequence()
-        assert stage.arrived() == []
-        assert f"HDEL {stage.keys.sequence} source sequence" in replica.said()
-        assert stage.start().wait() == 1
-        stage.redis.hdel(stage.keys.sequence, "source", "sequence")
-        stage.up()
-        stage.wait_until_settled()
-        stage.stop()
-        assert_same(stage.arrived(), publisher.accepted[lost:])
-        assert (stage.sequence(), stage.ledger()["sequence"]) == (len(stage.arrived()), str(len(stage.arrived())))
-        assert stage.taken() == len(publisher.accepted)
+        lost = fleet.sequence()
+        assert fleet.arrived() == []
+        assert f"HDEL {fleet.keys.sequence} source sequence" in replica.said()
+        assert fleet.start().wait() == 1
+        fleet.redis.hdel(fleet.keys.sequence, "source", "sequence")
+        fleet.up()
+        fleet.wait_until_settled()
+        fleet.stop()
+        assert_same(fleet.arrived(), publisher.accepted[lost:])
+        assert (fleet.sequence(), fleet.ledger()["sequence"]) == (len(fleet.arrived()), str(len(fleet.arrived())))
+        assert fleet.taken() == len(publisher.accepted)
 
 
 def test_a_target_that_lost_its_data_ends_every_replica(between: Between) -> None:
     with EmbeddedServer() as here, EmbeddedServer() as there:
-        stage = between(here, there)
-        replicas = [stage.up(), stage.up()]
-        stage.push(numbered(100))
-        stage.wait_until_settled()
+        fleet = between(here, there)
+        replicas = [fleet.up(), fleet.up()]
+        fleet.push(numbered(100))
+        fleet.wait_until_settled()
         there.kill()
         there.start()
-        stage.push(numbered(100, first=100))
+        fleet.push(numbered(100, first=100))
         assert [replica.wait() for replica in replicas] == [1, 1]
-        assert stage.arrived() == []
+        assert fleet.arrived() == []
 
 
 def test_a_source_that_forgot_everything_is_served_again_from_its_first_message(
     between: Between, rng: random.Random
 ) -> None:
     with EmbeddedServer() as here, EmbeddedServer() as there:
-        stage = between(here, there)
-        stage.up()
+        fleet = between(here, there)
+        fleet.up()
         for turn in range(5):
-            with Publisher(stage, rng) as publisher:
-                stage.until_more_arrives()
+            with Publisher(fleet, rng) as publisher:
+                fleet.until_more_arrives()
                 here.kill()
             here.start()
             new = [b"new %d: %d" % (turn, number) for number in range(200)]
-            stage.push(new)
-            stage.wait_until_settled()
-            found = stage.arrived()
+            fleet.push(new)
+            fleet.wait_until_settled()
+            found = fleet.arrived()
             assert_same(found[-len(new) :], new)
             old = found[: -len(new)]
             assert_same(old, [*publisher.accepted, *publisher.unsure][: len(old)])
-            stage.there.delete(stage.service.out)
-        stage.stop()
-        assert_registry_clean(stage)
+            fleet.there.delete(fleet.service.out)
+        fleet.stop()
+        assert_registry_clean(fleet)
 
 
 def test_a_source_that_was_set_back_is_served_again_though_some_arrive_twice(between: Between) -> None:
     """As from an old snapshot: its sequence and its fencing token are smaller than those that the target knows."""
     with EmbeddedServer(save=("3600", "1000000")) as here, EmbeddedServer() as there:
-        stage = between(here, there)
-        replica = stage.up()
+        fleet = between(here, there)
+        replica = fleet.up()
         early, late, new = numbered(100), numbered(100, first=100), numbered(100, first=200)
-        stage.push(early)
-        stage.wait_until_settled()
-        stage.redis.save()
+        fleet.push(early)
+        fleet.wait_until_settled()
+        fleet.redis.save()
         replica.kill()
-        stage.let_the_lease_run_out()
-        replica = stage.up()
-        stage.push(late)
-        stage.wait_until_settled()
+        fleet.let_the_lease_run_out()
+        replica = fleet.up()
+        fleet.push(late)
+        fleet.wait_until_settled()
         here.kill()
         here.start()
-        stage.push(new)
-        stage.wait_until_settled()
-        assert_same(stage.arrived(), [*early, *late, *new])
+        fleet.push(new)
+        fleet.wait_until_settled()
+        assert_same(fleet.arrived(), [*early, *late, *new])
         assert "data was lost here" in replica.said()
-        stage.stop()
+        fleet.stop()

@@ -9,9 +9,9 @@ from redis.exceptions import RedisError
 
 from penstock.keys import pending_of
 from tests.harness import until
+from tests.reliability.fleet import Dispatching, Fleet, Publisher, QueueService, Watching
 from tests.reliability.forkserver import Replica
 from tests.reliability.jobs import requests
-from tests.reliability.stage import Dispatching, Publisher, QueueService, Stage, Watching
 from tests.reliability.tracked_worker import KEYS, OUT, RES, later_of, working_of
 
 TRACKING: dict[str, object] = {
@@ -32,55 +32,55 @@ WORKING = QueueService(
 class Member:
     """One place in the line: whoever is in it is replaced when he dies."""
 
-    def __init__(self, stage: Stage, number: int) -> None:
-        self.stage, self._number = stage, number
+    def __init__(self, fleet: Fleet, number: int) -> None:
+        self.fleet, self._number = fleet, number
         self.killed: set[str] = set()
         self.replica: Replica
         self.start()
 
     @property
     def name(self) -> str:
-        return self.stage.service.name
+        return self.fleet.service.name
 
     def start(self) -> None:
-        self.replica = self.stage.start(**({"number": self._number} if self.stage.service is WORKING else {}))
+        self.replica = self.fleet.start(**({"number": self._number} if self.fleet.service is WORKING else {}))
 
     def kill(self) -> bool:
         """Whether it met something in hand."""
         held = self._held()
         self.replica.kill()
-        self.killed |= {self.stage.id_of(self.replica) or ""}
-        in_hand = any(map(self.stage.redis.llen, held))
-        self.stage.forget(self.replica)
+        self.killed |= {self.fleet.id_of(self.replica) or ""}
+        in_hand = any(map(self.fleet.redis.llen, held))
+        self.fleet.forget(self.replica)
         return in_hand
 
     def wait_until_busy(self, longest: float = 0.2) -> None:
         """Return once it has something in hand, or after ``longest`` seconds."""
         end = time.monotonic() + longest
-        while time.monotonic() < end and not any(map(self.stage.redis.llen, self._held())):
+        while time.monotonic() < end and not any(map(self.fleet.redis.llen, self._held())):
             time.sleep(0.0005)
 
     def _held(self) -> list[str]:
-        if self.stage.service is WORKING:
+        if self.fleet.service is WORKING:
             return [working_of(self._number)]
         bases = {"mdispatch": ("work:pending", "work:pending:answers"), "monitor": (Watching.pending,)}[self.name]
-        id = self.stage.id_of(self.replica)
+        id = self.fleet.id_of(self.replica)
         return [pending_of(base, id) for base in bases] if id else []
 
 
 class Line:
     """So many of each."""
 
-    def __init__(self, staged: Callable[..., Stage], server: Any, mdispatch: int, monitors: int, workers: int) -> None:
-        self.dispatching: Stage = staged(server, Dispatching(), **TRACKING)
-        self.watching: Stage = staged(server, Watching())
-        self.working: Stage = staged(server, WORKING)
+    def __init__(self, launch: Callable[..., Fleet], server: Any, mdispatch: int, monitors: int, workers: int) -> None:
+        self.dispatching: Fleet = launch(server, Dispatching(), **TRACKING)
+        self.watching: Fleet = launch(server, Watching())
+        self.working: Fleet = launch(server, WORKING)
         self.redis = self.dispatching.redis
-        stages = ((self.dispatching, mdispatch), (self.watching, monitors), (self.working, workers))
-        self.members = [Member(stage, number) for stage, count in stages for number in range(count)]
+        fleets = ((self.dispatching, mdispatch), (self.watching, monitors), (self.working, workers))
+        self.members = [Member(fleet, number) for fleet, count in fleets for number in range(count)]
 
-    def killed(self, stage: Stage) -> set[str]:
-        return {id for member in self.members if member.stage is stage for id in member.killed if id}
+    def killed(self, fleet: Fleet) -> set[str]:
+        return {id for member in self.members if member.fleet is fleet for id in member.killed if id}
 
     def has_ended(self) -> bool:
         """Whether nothing is on its way."""
@@ -98,7 +98,7 @@ class Line:
         self.dispatching.stop()
         self.watching.stop()
         for member in self.members:
-            if member.stage is self.working:
+            if member.fleet is self.working:
                 member.replica.kill()
 
 

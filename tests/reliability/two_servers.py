@@ -9,8 +9,8 @@ from redis import Redis
 
 from penstock.encoding import decoded
 from tests.harness import until
+from tests.reliability.fleet import Fleet, QueueService, assert_accounted
 from tests.reliability.forkserver import ForkServer, Replica
-from tests.reliability.stage import QueueService, Stage, assert_accounted
 
 SMALL_BATCHES: dict[str, object] = {"batch": 20, "window": 5}
 """Settings by which several batches are on their way nearly always."""
@@ -32,7 +32,7 @@ class Pushing(QueueService):
         return super().settings() | {"out": self.out, "lease_expire": 1, "link_timeout": 1, **SMALL_BATCHES}
 
 
-class TwoServers(Stage):
+class TwoServers(Fleet):
     """vpush with its source at ``url`` and its target at ``there_url``; ``held`` looks there."""
 
     service: Pushing
@@ -100,18 +100,18 @@ def numbered(count: int, first: int = 0) -> list[bytes]:
     return [b"message %d" % number for number in range(first, first + count)]
 
 
-def assert_once_in_order(stage: TwoServers, accepted: Iterable[bytes], unsure: Iterable[bytes] = ()) -> None:
+def assert_once_in_order(fleet: TwoServers, accepted: Iterable[bytes], unsure: Iterable[bytes] = ()) -> None:
     """There is what was ``accepted`` here, in that order and once; of ``unsure`` messages, each once or not at all.
 
     Nothing waits, both servers agree on how many there were, and the counters and the audit agree as well.
     """
-    found = stage.arrived()
+    found = fleet.arrived()
     came, maybe = set(found), set(unsure)
     expected = sorted({*accepted, *(maybe & came)}, key=number_of) if maybe else list(accepted)
     assert_same(found, expected)
-    assert stage.is_settled()
-    assert (stage.sequence(), stage.ledger()["sequence"]) == (len(found), str(len(found)))
-    assert_accounted(stage, accepted, unsure)
+    assert fleet.is_settled()
+    assert (fleet.sequence(), fleet.ledger()["sequence"]) == (len(found), str(len(found)))
+    assert_accounted(fleet, accepted, unsure)
 
 
 def assert_same(found: list[bytes], expected: list[bytes]) -> None:

@@ -23,13 +23,13 @@ from penstock.connection import cancellable
 from penstock.errors import Fenced, Refused, TargetLost
 from penstock.keys import Keys
 from penstock.raw_connection import Packed, RawConnection
+from penstock.testing.chaos.frames import Frames
 from penstock.testing.server import EmbeddedServer
 from penstock.transfer import protocol
 from penstock.transfer.protocol import Dead, Outgoing, Target, digest_of
 from services.vpush import local_source, service
 from services.vpush.local_source import Here
 from services.vpush.settings import Settings
-from tests.reliability.boundaries import Frames
 
 KEYS: Final = Keys("demo")
 SENDERS: Final = 2

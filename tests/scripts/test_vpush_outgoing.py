@@ -23,7 +23,7 @@ from services.vpush.encoding import LENGTH, MAGIC, SLACK, Preparation, Unfit, pa
 from services.vpush.window import LEAST, PART, START, Pace
 from tests.harness import until
 from tests.process.test_vpush import KEYS, Line, numbered, told
-from tests.reliability.proxy import Link, Proxy, received, send
+from tests.reliability.proxy import Proxy, ProxyConnection, received, send
 from tests.unit.test_vpush_settings import made
 
 MIB: Final = 1_048_576
@@ -470,7 +470,7 @@ SPEED: Final = 131_072
 PIECE: Final = 4_096
 
 
-class Narrow(Link):
+class Narrow(ProxyConnection):
     """Takes in whatever comes and passes it on slowly; what it still has when the sender is gone is lost."""
 
     def __init__(self, proxy: Proxy, client: socket.socket, server: socket.socket) -> None:
@@ -493,7 +493,7 @@ class Narrow(Link):
 
 
 class NarrowProxy(Proxy):
-    def link(self, client: socket.socket, server: socket.socket) -> Link:
+    def connection(self, client: socket.socket, server: socket.socket) -> ProxyConnection:
         return Narrow(self, client, server)
 
 

@@ -6,12 +6,12 @@ import threading
 import time
 from typing import Final
 
-from tests.reliability.proxy import Link, Proxy, received, send
+from tests.reliability.proxy import Proxy, ProxyConnection, received, send
 
 DIRECTIONS: Final = ("to the server", "from the server")
 
 
-class HarshLink(Link):
+class HarshLink(ProxyConnection):
     """One connection; ``hold`` and ``tear`` may be called from any thread."""
 
     def __init__(self, proxy: Proxy, client: socket.socket, server: socket.socket) -> None:
@@ -62,16 +62,16 @@ class HarshLink(Link):
 class HarshProxy(Proxy):
     """Breaks its connections at random."""
 
-    def link(self, client: socket.socket, server: socket.socket) -> Link:
-        over = [link for link in self._links if link not in self.open_links]
+    def connection(self, client: socket.socket, server: socket.socket) -> ProxyConnection:
+        over = [link for link in self._connections if link not in self.open_links]
         for each in over:
             each.close()
-            self._links.remove(each)
+            self._connections.remove(each)
         return HarshLink(self, client, server)
 
     @property
     def open_links(self) -> list[HarshLink]:
-        return [link for link in list(self._links) if isinstance(link, HarshLink) and not link.over]
+        return [link for link in list(self._connections) if isinstance(link, HarshLink) and not link.over]
 
     def cut(self) -> None:
         """Close all connections."""

@@ -1,4 +1,4 @@
-"""A link that meets a fault at one command, or at its reply, in any way that a link can fail."""
+"""A proxy that injects a fault at one command or at its reply, in every way that a connection can fail."""
 
 import socket
 import threading
@@ -6,7 +6,8 @@ from collections import Counter, deque
 from dataclasses import dataclass
 from enum import Enum
 
-from tests.reliability.proxy import Link, Proxy, received, send
+from penstock.testing.chaos.frames import Frames, words_of
+from tests.reliability.proxy import Proxy, ProxyConnection, received, send
 
 
 class Kind(Enum):
@@ -32,7 +33,7 @@ AT_COMMAND = (Kind.CUT_BEFORE, Kind.TORN_COMMAND, Kind.SWALLOWED_COMMAND)
 
 
 @dataclass(frozen=True)
-class Blow:
+class CommandFault:
     """A fault at the ``nth`` command that begins with ``word``, counted from 0 as they come over all connections.
 
     Which of two connections speaks first is by chance; what each says is not.
@@ -43,42 +44,44 @@ class Blow:
     nth: int
 
 
-class Boundaries(Proxy):
-    """Counts the commands of all its connections, and strikes one of them."""
+class CommandProxy(Proxy):
+    """Counts the commands of all its connections, and injects a fault at one of them."""
 
-    def __init__(self, port: int, blow: Blow | None = None) -> None:
+    def __init__(self, port: int, fault: CommandFault | None = None) -> None:
         super().__init__(port)
-        self._blow = blow
+        self._command_fault = fault
         self._met: Counter[str] = Counter()
         self._one_at_a_time = threading.Lock()
         self.commands: list[str] = []
         """The first word of every command that came."""
-        self.struck = False
+        self.met = False
 
-    def link(self, client: socket.socket, server: socket.socket) -> Link:
-        return FramedLink(self, client, server)
+    def connection(self, client: socket.socket, server: socket.socket) -> ProxyConnection:
+        return FramedConnection(self, client, server)
 
     def came(self, command: bytes) -> Kind | None:
-        """What happens to this one."""
+        """Return what happens to this command, None for nothing."""
         with self._one_at_a_time:
-            word = command.split(b"\r\n", 3)[2].decode().upper()
+            word = words_of(command)[0].decode().upper()
+            nth = self._met[word]
             self.commands.append(word)
             self._met[word] += 1
-            if self._blow is None or (word, self._met[word]) != (self._blow.word, self._blow.nth + 1):
+            fault = self._command_fault
+            if fault is None or (word, nth) != (fault.word, fault.nth):
                 return None
-            self.struck = True
-            return self._blow.kind
+            self.met = True
+            return fault.kind
 
 
-class FramedLink(Link):
+class FramedConnection(ProxyConnection):
     """One connection, whose commands and replies go through whole and one by one."""
 
-    def __init__(self, boundaries: Boundaries, client: socket.socket, server: socket.socket) -> None:
-        self._boundaries = boundaries
+    def __init__(self, proxy: CommandProxy, client: socket.socket, server: socket.socket) -> None:
+        self._commands = proxy
         self._owed: deque[Kind | None] = deque()
         """What happens to the replies to come."""
         self._silent = False
-        super().__init__(boundaries, client, server)
+        super().__init__(proxy, client, server)
 
     def _ask(self) -> None:
         frames = Frames()
@@ -86,9 +89,9 @@ class FramedLink(Link):
             for command in frames.whole(request):
                 if self._silent:
                     break
-                kind = self._boundaries.came(command)
+                kind = self._commands.came(command)
                 if kind in AT_COMMAND:
-                    self._strike(kind, self._server, command)
+                    self._inject(kind, self._server, command)
                     break
                 self._owed.append(kind)
                 send(self._server, command)
@@ -102,12 +105,12 @@ class FramedLink(Link):
                     break
                 kind = self._owed.popleft()
                 if kind:
-                    self._strike(kind, self._client, reply)
+                    self._inject(kind, self._client, reply)
                     break
                 send(self._client, reply)
         self.cut()
 
-    def _strike(self, kind: Kind, end: socket.socket, frame: bytes) -> None:
+    def _inject(self, kind: Kind, end: socket.socket, frame: bytes) -> None:
         self._silent = True
         if kind in (Kind.TORN_COMMAND, Kind.TORN_REPLY):
             send(end, frame[: len(frame) // 2])
@@ -115,37 +118,3 @@ class FramedLink(Link):
             send(end, frame)
         if not kind.swallows:
             self.cut()
-
-
-class Frames:
-    """Splits what comes over a connection where a command or a reply of RESP2 ends."""
-
-    def __init__(self) -> None:
-        self._rest = b""
-
-    def whole(self, more: bytes) -> list[bytes]:
-        """Those that ``more`` completes."""
-        self._rest += more
-        found = []
-        while end := _end_of(self._rest):
-            found.append(self._rest[:end])
-            self._rest = self._rest[end:]
-        return found
-
-
-def _end_of(data: bytes, begin: int = 0) -> int:
-    """Where what begins at ``begin`` ends; 0 where some of it is missing."""
-    end = data.find(b"\r\n", begin) + 2
-    if end < 2:
-        return 0
-    kind, length = data[begin : begin + 1], data[begin + 1 : end - 2]
-    if kind == b"$" and length != b"-1":
-        end += int(length) + 2
-        return end if end <= len(data) else 0
-    assert kind in (b"+", b"-", b":", b"$", b"*"), data[begin : begin + 50]
-    if kind == b"*":
-        for _ in range(int(length)):
-            end = _end_of(data, end)
-            if not end:
-                return 0
-    return end

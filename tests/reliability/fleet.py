@@ -84,7 +84,7 @@ class Watching(QueueService):
         return {"watch": NAMESPACE, "metrics_port": 0, "pop_timeout": 5}
 
 
-class Stage:
+class Fleet:
     """One namespace of ``service`` on the server at ``url``; all replicas are gone when the block ends."""
 
     def __init__(
@@ -206,9 +206,9 @@ class Publisher:
     It holds back while more than ``most_waiting`` wait.
     """
 
-    def __init__(self, stage: Stage, rng: random.Random, *, largest_batch: int = 50, most_waiting: int = 5_000) -> None:
-        self._redis: Any = Redis.from_url(stage.url, retry=Retry(NoBackoff(), 0))  # nothing is pushed twice
-        self._source = stage.service.source
+    def __init__(self, fleet: Fleet, rng: random.Random, *, largest_batch: int = 50, most_waiting: int = 5_000) -> None:
+        self._redis: Any = Redis.from_url(fleet.url, retry=Retry(NoBackoff(), 0))  # nothing is pushed twice
+        self._source = fleet.service.source
         self._rng = random.Random(rng.random())
         self._largest_batch, self._most_waiting = largest_batch, most_waiting
         self.accepted: list[bytes] = []
@@ -251,47 +251,47 @@ class Publisher:
         self._redis.close()
 
 
-def assert_accounted(stage: Stage, accepted: Iterable[bytes], unsure: Iterable[bytes] = ()) -> None:
+def assert_accounted(fleet: Fleet, accepted: Iterable[bytes], unsure: Iterable[bytes] = ()) -> None:
     """Every message by content, in every out list: none lost, none doubled, none from nowhere; counters agree, and
     the audit. One that was in hand when an instance died, three times, may lie among the dead letters instead.
     """
-    copy = stage.service.copy
+    copy = fleet.service.copy
     owed, maybe = Counter(map(copy, accepted)), Counter(map(copy, unsure))
-    taken, delivered = stage.service.ends_in
-    poison, copies = _poison(stage), 0
-    for out in stage.service.outs:
-        found = Counter(stage.held(out))
+    taken, delivered = fleet.service.ends_in
+    poison, copies = _poison(fleet), 0
+    for out in fleet.service.outs:
+        found = Counter(fleet.held(out))
         lost, surplus = owed - found - poison, found + poison - owed - maybe
         assert (out, _few(lost), _few(surplus)) == (out, {}, {}), f"{lost.total()} lost, {surplus.total()} doubled"
-        counted = {name: stage.metric(name).get(out, 0) for name in stage.service.ends_in}
+        counted = {name: fleet.metric(name).get(out, 0) for name in fleet.service.ends_in}
         assert counted == {taken: found.total() + poison.total(), delivered: found.total()}, out
         copies += found.total()
-    messages = stage.metric(taken).get("count", 0) - poison.total()
-    assert (messages * len(stage.service.outs), stage.metric(delivered).get("count", 0)) == (copies, copies)
-    assert asyncio.run(audited(stage)) == []
+    messages = fleet.metric(taken).get("count", 0) - poison.total()
+    assert (messages * len(fleet.service.outs), fleet.metric(delivered).get("count", 0)) == (copies, copies)
+    assert asyncio.run(audited(fleet)) == []
 
 
-def _poison(stage: Stage) -> Counter[bytes]:
-    letters = [json.loads(decoded(letter)) for letter in stage.held(stage.keys.dead)]
+def _poison(fleet: Fleet) -> Counter[bytes]:
+    letters = [json.loads(decoded(letter)) for letter in fleet.held(fleet.keys.dead)]
     return Counter(encoded(letter["message"]) for letter in letters if letter["reason"] == "poison")
 
 
-async def audited(stage: Stage) -> list[str]:
+async def audited(fleet: Fleet) -> list[str]:
     """What ``penstock audit`` objects to."""
-    async with AsyncRedis.from_url(stage.url) as redis:
-        tracked = await audit_tracked(redis, stage.keys)
-        found = tracked or await audit(redis, stage.keys)
-        _, problems = await audit_answers(redis, stage.keys) if tracked else (None, [])
+    async with AsyncRedis.from_url(fleet.url) as redis:
+        tracked = await audit_tracked(redis, fleet.keys)
+        found = tracked or await audit(redis, fleet.keys)
+        _, problems = await audit_answers(redis, fleet.keys) if tracked else (None, [])
     assert found
     return found.problems + problems
 
 
-def assert_registry_clean(stage: Stage, killed: Iterable[str] = ()) -> None:
+def assert_registry_clean(fleet: Fleet, killed: Iterable[str] = ()) -> None:
     """Nobody is registered, and nobody holds anything; of ``killed`` ids the owners may still tell."""
-    last = int(stage.redis.get(stage.keys.counter) or 0)
-    registered = [id for id in range(1, last + 1) if stage.redis.exists(stage.keys.instance(str(id)))]
-    owners = {id.decode() for id in stage.redis.zrange(stage.keys.owners, 0, -1)} - set(killed)
-    assert (stage.ids(), registered, owners, stage.pending()) == ([], [], set(), {})
+    last = int(fleet.redis.get(fleet.keys.counter) or 0)
+    registered = [id for id in range(1, last + 1) if fleet.redis.exists(fleet.keys.instance(str(id)))]
+    owners = {id.decode() for id in fleet.redis.zrange(fleet.keys.owners, 0, -1)} - set(killed)
+    assert (fleet.ids(), registered, owners, fleet.pending()) == ([], [], set(), {})
 
 
 def _few(messages: Counter[bytes]) -> dict[bytes, int]:
