@@ -20,31 +20,35 @@ from honcho.process import Process
 from penstock.errors import PenstockError, Problem, SettingsError
 
 T = TypeVar("T")
-STOP: Final = 40.0
-"""Seconds until a child that was asked to stop is killed: more than a service's ``stopTimeout``."""
+STOP_SECONDS: Final = 40.0
+"""Time between SIGTERM and SIGKILL: more than a service's ``stopTimeout``."""
 
-LAST_WORDS: Final = 5.0
-"""Seconds until a killed child is given up on: something else holds its output open."""
+OUTPUT_SECONDS: Final = 5.0
+"""Time for the output of a killed child to end: something else that it started may hold it open."""
 
-OBEYED: Final = (0, -signal.SIGTERM, 128 + signal.SIGTERM, -signal.SIGINT, 128 + signal.SIGINT)
-"""How a child may end that was asked to: by itself, or by the signal where it does not catch it (a shell's too)."""
+OBEYED_SIGTERM: Final = (0, -signal.SIGTERM, 128 + signal.SIGTERM)
+"""Exit statuses of a process that obeyed SIGTERM: its own, or the signal's if it does not catch it (a shell's, too)."""
+OBEYED: Final = (*OBEYED_SIGTERM, -signal.SIGINT, 128 + signal.SIGINT)
+"""The same for a process that obeyed SIGTERM or a user's ctrl-C."""
 
 
 class Composition:
     """The processes of ``directory/Procfile``, started in the current directory, so that ``services`` are found.
 
-    Each runs in a shell, in a process group of its own, with ``python`` being the one that runs this. One that ends
-    with status 0 is done and the others go on; one that fails is for the caller to see: ``failed``. ``write`` gets
-    their output line by line, by default to standard output as honcho prints it. Raises ``SettingsError`` where there
-    is no Procfile or a line is no process.
+    Each runs in a shell, in a process group of its own; ``python`` is the interpreter that runs this. If one ends with
+    status 0, the others go on; if one fails, its name is in ``failed``. Call ``write`` with each line of their output,
+    by default as honcho prints it to standard output. Raise ``SettingsError`` for a line that is no process, and
+    ``PenstockError`` if there is no Procfile.
     """
 
-    def __init__(self, directory: Path, *, write: Callable[[Any], None] | None = None, stop: float = STOP) -> None:
+    def __init__(
+        self, directory: Path, *, write: Callable[[Any], None] | None = None, stop: float = STOP_SECONDS
+    ) -> None:
         self.commands = read_procfile(directory / "Procfile")
         self.statuses: dict[str, int] = {}
-        """Exit status by name, of those that have ended; below 0 by a signal."""
+        """Exit status by name of those that have ended; negative: the signal that ended it."""
         self.failed: list[str] = []
-        """Names of those that ended badly: with another status than 0, or, once asked to stop, not by that."""
+        """Names of those that failed: with a status other than 0 or, once asked to stop, other than ``OBEYED``."""
         self._stop_timeout = stop
         self._write = write or Printer(sys.stdout, width=max(map(len, self.commands))).write
         self._pids: dict[str, int] = {}
@@ -52,7 +56,7 @@ class Composition:
         self._fine: tuple[int, ...] = (0,)
 
     def start(self, environ: Mapping[str, str] | None = None) -> Self:
-        """Start all; ``environ`` is the children's whole environment, by default this process's."""
+        """Start all processes; ``environ`` is their whole environment, by default that of this process."""
         environment = {"PYTHONUNBUFFERED": "1"} | dict(os.environ if environ is None else environ)
         environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), environment.get("PATH", os.defpath)])
         for name, command in self.commands.items():
@@ -63,23 +67,23 @@ class Composition:
 
     @property
     def running(self) -> list[str]:
-        """Names of those that have not ended, as far as ``poll`` and ``stop`` have seen."""
+        """Names of those that have not ended at the last ``poll`` or ``stop``."""
         return [name for name in self._pids if name not in self.statuses]
 
     def poll(self, seconds: float = 0) -> None:
-        """Write what the children say and see who ends, for so long or until none runs."""
+        """Write output and note exits for ``seconds``, or until no process runs."""
         until = time.monotonic() + seconds
         self._handle_until(lambda: not self.running or time.monotonic() >= until)
 
     def stop(self, hurry: Callable[[], bool] = lambda: False) -> None:
-        """Ask all that run to stop (SIGTERM) and wait; kill those that have not after the time given, or in a hurry."""
+        """Send SIGTERM to all and wait; send SIGKILL after the time limit, or as soon as ``hurry`` returns True."""
         self.poll()
         self._fine = OBEYED
         self._signal(signal.SIGTERM)
         until = time.monotonic() + self._stop_timeout
         self._handle_until(lambda: not self.running or time.monotonic() >= until or hurry())
         self._signal(signal.SIGKILL)
-        self.poll(LAST_WORDS)
+        self.poll(OUTPUT_SECONDS)
 
     def _run(self, process: Process) -> None:
         try:
@@ -91,11 +95,11 @@ class Composition:
 
     def _signal(self, number: signal.Signals) -> None:
         for name in self.running:
-            with suppress(ProcessLookupError):  # it has ended; the news is under way
+            with suppress(ProcessLookupError):  # it has ended, and its event is on the way
                 os.killpg(self._pids[name], number)
 
     def _handle_until(self, enough: Callable[[], bool]) -> None:
-        """Handle events until it is enough and none is left."""
+        """Handle events until ``enough`` returns True and none is left."""
         while True:
             try:
                 self._handle(self._events.get(timeout=0 if enough() else 0.1))
@@ -107,7 +111,7 @@ class Composition:
         if event.type == "start":
             self._pids[event.name] = event.data["pid"]
         elif event.type == "line":
-            with suppress(BrokenPipeError):  # nobody reads on: no reason for a service to end
+            with suppress(BrokenPipeError):  # nobody reads our output: no reason to end a service
                 self._write(event)
         else:
             self.statuses[event.name] = event.data["returncode"]
@@ -122,10 +126,10 @@ class Composition:
 
 
 async def stoppable(work: Coroutine[Any, Any, T]) -> T:
-    """Do ``work``, which the first ctrl-C, SIGTERM or SIGHUP cancels, so that what it has started is ended with it.
+    """Await ``work`` and cancel it at the first ctrl-C, SIGTERM or SIGHUP, so that it can end what it has started.
 
-    ``asyncio.run`` cancels at ctrl-C, too, but amid whatever runs just then: where that is a task which goes on to wait
-    with a time limit of 0, as redis-py does, the cancellation is taken for that of the limit, and lost.
+    ``asyncio.run`` cancels at ctrl-C, too, but in the middle of a step: if that step goes on to wait with a time limit
+    of 0, as redis-py does, the cancellation is taken for that of the limit and gets lost.
     """
     task = asyncio.current_task()
     assert task is not None
@@ -137,13 +141,13 @@ async def stoppable(work: Coroutine[Any, Any, T]) -> T:
             cancelled = task.cancel()
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # as a shell's background jobs and nohup have some
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as in background jobs of a shell and under nohup
             asyncio.get_running_loop().add_signal_handler(number, cancel)
     return await work
 
 
 def read_procfile(file: Path) -> dict[str, str]:
-    """Command by name. Raises ``SettingsError`` for lines that are no process, ``PenstockError`` without a file."""
+    """Return commands by name. Raise ``SettingsError`` for invalid lines, ``PenstockError`` if the file is missing."""
     try:
         text = file.read_text()
     except OSError as error:

@@ -1,9 +1,9 @@
-"""Processes in milliseconds: forked from one that has imported what they need already.
+"""A fork server, which starts Python processes in milliseconds: it has imported what they need already.
 
-``python -m penstock.testing.forkserver MODULE...`` imports the modules and then forks a process for every connection
-that comes over the socket which is its standard input, and brings an order: the module to run as ``python -m`` would,
-its arguments, its environment, and its log. Each has a keeper, which answers with its pid and, in the end, its exit
-status, and kills it if whoever asked is gone.
+``python -m penstock.testing.forkserver MODULE...`` imports the modules and reads its standard input, a socket. For each
+connection that arrives over it, it forks a keeper, which reads one command: a module to run as ``python -m`` would, its
+arguments, its environment and its log. The keeper forks that process, answers with its pid and then with its exit
+status, and kills it as soon as the other end of the connection is closed.
 """
 
 import gc
@@ -13,43 +13,65 @@ import runpy
 import select
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, Self
 
 
-def keeper(fork_server: socket.socket) -> socket.socket:
-    """A connection to a new one; ``fork_server`` is the other end of a fork server's standard input.
+class ForkServer:
+    """A fork server that has imported ``modules``.
 
-    Raises ``OSError`` where that has ended.
+    It runs in a session of its own: a signal to the process group of its user must not end a keeper before its process.
     """
-    ours, theirs = socket.socketpair()
-    with theirs:
-        try:
-            socket.send_fds(fork_server, [b"."], [theirs.fileno()])
-        except OSError:
-            ours.close()
-            raise
-    return ours
 
+    def __init__(self, *modules: str) -> None:
+        self._control, control = socket.socketpair()
+        with control:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "penstock.testing.forkserver", *modules],
+                stdin=control.fileno(),
+                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+                start_new_session=True,
+            )
 
-def order(module: str, arguments: Sequence[str], environment: Mapping[str, str], log: Path) -> bytes:
-    """What to send to a keeper; the answers are the pid and the exit status, a line each, or nothing without either."""
-    return json.dumps([module, list(arguments), dict(environment), str(log)]).encode() + b"\n"
+    def run(self, module: str, arguments: Sequence[str], environment: Mapping[str, str], log: Path) -> socket.socket:
+        """Return a connection that gives the pid and the exit status, a line each; closing it kills the process.
+
+        The connection gives nothing if the process cannot be started. Raise ``OSError`` if the fork server has ended.
+        """
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                socket.send_fds(self._control, [b"."], [theirs.fileno()])
+                command = [module, list(arguments), dict(environment), str(log)]
+                ours.sendall(json.dumps(command).encode() + b"\n")
+            except OSError:
+                ours.close()
+                raise
+        return ours
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._control.close()
 
 
 def serve(modules: Sequence[str]) -> None:
-    """Fork for every connection, until the socket ends with whoever started this."""
+    """Fork a keeper for every connection, until the control socket ends with the process that holds its other end."""
     control = socket.socket(fileno=os.dup(sys.stdin.fileno()))
     os.dup2(os.open(os.devnull, os.O_RDONLY), sys.stdin.fileno())
     for module in modules:
-        with suppress(ImportError):  # whoever runs it hears of it
+        with suppress(ImportError):  # the process that runs it reports it
             import_module(module)
     gc.freeze()  # a process that ends does not look through all of it
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # keepers need no burial
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for keepers
     while descriptors := socket.recv_fds(control, 1, 1)[1]:
         with socket.socket(fileno=descriptors[0]) as connection:
             if os.fork() == 0:
@@ -58,30 +80,30 @@ def serve(modules: Sequence[str]) -> None:
 
 
 def keep(connection: socket.socket) -> NoReturn:
-    """Start what ``connection`` orders and stay beside it to its end."""
-    ended, news = os.pipe()
-    os.set_blocking(news, False)
-    signal.set_wakeup_fd(news)
+    """Start the process that ``connection`` asks for and wait for its end, or kill it once ``connection`` is closed."""
+    ended, wakeup = os.pipe()
+    os.set_blocking(wakeup, False)
+    signal.set_wakeup_fd(wakeup)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     try:
         module, arguments, environment, log = json.loads(connection.makefile().readline())
-        said = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-    except (ValueError, OSError):  # whoever asked is gone, with or without the folder of the log
+        output = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    except (ValueError, OSError):  # the other end is closed, perhaps with the folder of the log removed
         os._exit(1)
     pid = os.fork()
     if pid == 0:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         connection.close()
-        become(module, arguments, environment, said)
-    if not _tell(connection, pid) or ended not in select.select([connection.fileno(), ended], [], [])[0]:
+        run_module(module, arguments, environment, output)
+    if not _send(connection, pid) or ended not in select.select([connection.fileno(), ended], [], [])[0]:
         os.kill(pid, signal.SIGKILL)
-    _tell(connection, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+    _send(connection, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
     os._exit(0)
 
 
-def _tell(connection: socket.socket, number: int) -> bool:
-    """Whether somebody is there to hear it."""
+def _send(connection: socket.socket, number: int) -> bool:
+    """Return False if the other end of ``connection`` is closed."""
     try:
         connection.sendall(b"%d\n" % number)
     except OSError:
@@ -89,13 +111,13 @@ def _tell(connection: socket.socket, number: int) -> bool:
     return True
 
 
-def become(module: str, arguments: Sequence[str], environment: dict[str, str], said: int) -> NoReturn:
-    """Be ``python -m module``, in a session of its own, with that environment and everything written to ``said``."""
+def run_module(module: str, arguments: Sequence[str], environment: dict[str, str], output: int) -> NoReturn:
+    """Be ``python -m module``, in a session of its own, with that environment, and write everything to ``output``."""
     os.setsid()
     os.environ.clear()
     os.environ.update(environment)
-    os.dup2(said, 1)
-    os.dup2(said, 2)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
     sys.argv = [module, *arguments]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
     sys.exit(0)

@@ -1,11 +1,10 @@
-"""A composition's processes on servers of their own, each to be killed, stopped and started again at will."""
+"""A sandbox, which runs a composition on embedded servers and can kill, stop and restart each of its processes."""
 
 import asyncio
 import os
 import re
 import shutil
 import signal
-import socket
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
@@ -17,63 +16,62 @@ from redis.asyncio import Redis
 
 from penstock.composition.files import HERE
 from penstock.composition.model import Part, Place, Topology, server_of
+from penstock.composition.procfile import STOP_SECONDS
 from penstock.connection import connect
 from penstock.encoding import decoded, encoded
 from penstock.errors import PenstockError
 from penstock.keys import Keys
 from penstock.secrets import without_files
-from penstock.testing.forkserver import keeper, order
+from penstock.testing.forkserver import ForkServer
 from penstock.testing.server import EmbeddedServer
 from penstock.testing.watchdog import Watchdog
 
 Route = Callable[[str, int], Awaitable[str]]
-"""Given the name of a process and the port of an embedded server, the host and port that it is to connect to."""
-STOP_SECONDS: Final = 40.0
-"""Seconds until a process that was asked to stop is killed: more than a service's ``stopTimeout``."""
+"""Return the host and port for a process to connect to, given its name and the port of an embedded server."""
 SERVER_URL: Final = re.compile(r"(rediss?(\+sentinel|\+cluster)?|valkeys?|unix)://")
 RESTART_SECONDS: Final = 0.1
 """Seconds between the failure of a process and its next start."""
 
 
 class ServiceProcess:
-    """One process. Where it ends by itself, and not well, it is started again, as whatever runs containers does.
+    """One process of a composition; if it fails, it is started again, as a container runtime does.
 
-    ``fork_server`` leads to one, for what is no more than ``python -m``; all else is for a shell.
+    ``fork_server`` starts it if its command is just ``python -m``; a shell starts any other command.
     """
 
-    def __init__(self, part: Part, environ: Mapping[str, str], log: Path, fork_server: socket.socket) -> None:
+    def __init__(self, part: Part, environ: Mapping[str, str], log: Path, fork_server: ForkServer | None) -> None:
         self.part, self.name, self.log = part, part.name, log
         self.pid: int | None = None
-        """None while it does not run."""
+        """None while the process does not run."""
         self.starts = 0
-        self._environ, self._fork_server = environ, fork_server
+        self._environ, self._fork_server = environ, fork_server if part.module else None
         self._end: asyncio.Task[int] | None = None
         self._wanted = False
         self._starting = asyncio.Lock()
 
     async def start(self) -> None:
-        """Start it, unless it runs."""
+        """Start the process unless it runs. Raise ``PenstockError`` if the fork server cannot start it."""
         async with self._starting:
             self._wanted = True
             if self.pid is not None:
                 return
-            self._end = await (self._from_fork_server() if self.part.module else self._from_shell())
+            self._end = await (self._from_fork_server(self._fork_server) if self._fork_server else self._from_shell())
             self.starts += 1
 
-    async def _from_fork_server(self) -> "asyncio.Task[int]":
+    async def _from_fork_server(self, fork_server: ForkServer) -> "asyncio.Task[int]":
         try:
-            reader, writer = await asyncio.open_unix_connection(sock=keeper(self._fork_server))
+            connection = fork_server.run(self.part.module[0], self.part.module[1:], self._environ, self.log)
         except OSError as error:
             raise PenstockError(f"{self.name} cannot be started: the fork server has ended") from error
+        reader, writer = await asyncio.open_unix_connection(sock=connection)
         try:
-            writer.write(order(self.part.module[0], self.part.module[1:], self._environ, self.log))
             pid = await reader.readline()
         except BaseException:
-            writer.close()  # which ends it
+            writer.close()  # which kills the process
             raise
         if not pid:
             raise PenstockError(
-                f"{self.name} cannot be started: {self.log} cannot be written, or its fork server ended"
+                f"{self.name} cannot be started: {self.log} cannot be written, or the fork server ended"
             )
         self.pid = int(pid)
 
@@ -113,7 +111,7 @@ class ServiceProcess:
         return status
 
     def send(self, number: signal.Signals) -> None:
-        """A signal, to the process and to all that it started."""
+        """Send a signal to the process and to all that it started."""
         if self.pid:
             with suppress(ProcessLookupError):
                 try:
@@ -125,11 +123,11 @@ class ServiceProcess:
         await self._stopped(signal.SIGKILL)
 
     async def stop(self) -> int:
-        """Its exit status, having been asked to end; killed if it does not."""
+        """Send SIGTERM, and SIGKILL after ``STOP_SECONDS``; return the exit status, 0 if it was never started."""
         return await self._stopped(signal.SIGTERM)
 
     async def _stopped(self, number: signal.Signals) -> int:
-        async with self._starting:  # or one that is being started again would go on unseen
+        async with self._starting:  # otherwise a restart under way would go on unseen
             self._wanted = False
             if self._end is None:
                 return 0
@@ -142,12 +140,12 @@ class ServiceProcess:
             return await end
 
     def log_tail(self, characters: int = 2_000) -> str:
-        """The last of what it wrote."""
+        """Return the last ``characters`` of its output."""
         return self.log.read_text(errors="replace")[-characters:] if self.log.is_file() else ""
 
 
 class Sandbox:
-    """The processes of ``topology`` that have a command.
+    """The processes of ``topology`` that have a command, on embedded servers.
 
     Replace every server that their settings or environment name with an embedded one, empty at first, so that nothing
     reaches another. ``route`` may lead a process there by another way, such as a proxy. ``overrides`` are settings for
@@ -174,11 +172,10 @@ class Sandbox:
                 )
         self._route, self._overrides, self._aof, self._options = route, overrides, aof, options
         self.servers: dict[str, EmbeddedServer] = {}
-        """By host and port in the settings: ``localhost:6379``."""
+        """By host and port as in the settings: ``localhost:6379``."""
         self.processes: dict[str, ServiceProcess] = {}
         self._directory = Path(tempfile.mkdtemp(prefix="penstock-sandbox-"))
-        self._fork_server: asyncio.subprocess.Process | None = None
-        self._control, self._its_control = socket.socketpair()
+        self._fork_server: ForkServer | None = None
         self._clients: dict[str, Redis] = {}
 
     async def __aenter__(self) -> Self:
@@ -190,6 +187,8 @@ class Sandbox:
         return self
 
     async def _open(self) -> None:
+        if any(part.module for part in self._parts):
+            self._open_fork_server()
         await self._open_server(host_of(HERE))
         for part in self._parts:
             place = self._directory / part.name
@@ -199,22 +198,15 @@ class Sandbox:
                 if _is_server(value):
                     await self._open_server(host_of(value))
                     environ[name] = await self._way(part, value)
-            self.processes[part.name] = ServiceProcess(part, environ, place / "log", self._control)
-        if any(part.module for part in self._parts):
-            await self._open_fork_server()
+            self.processes[part.name] = ServiceProcess(part, environ, place / "log", self._fork_server)
 
-    async def _open_fork_server(self) -> None:
-        """Of a service it has its settings and what uses them; of a program, what most programs import."""
+    def _open_fork_server(self) -> None:
+        """Import the settings of each service and what uses them; for a program, what most programs import."""
         modules = ["redis", "redis.asyncio"]
         for part in self._parts:
             if part.service and part.module:
                 modules += [f"{part.module[0]}.{name}" for name in ("settings", "service")]
-        words = [sys.executable, "-m", "penstock.testing.forkserver", *dict.fromkeys(modules)]
-        environ = {**os.environ, "PYTHONUNBUFFERED": "1"}
-        self._fork_server = await asyncio.create_subprocess_exec(  # in a session of its own: ctrl-C is for us to obey
-            *words, stdin=self._its_control.fileno(), env=environ, start_new_session=True
-        )
-        self._its_control.close()
+        self._fork_server = ForkServer(*dict.fromkeys(modules))
 
     async def start(self) -> None:
         """Start all processes."""
@@ -222,7 +214,7 @@ class Sandbox:
             await process.start()
 
     async def __aexit__(self, *_: object) -> None:
-        """End everything, also if a cancellation comes meanwhile."""
+        """End everything, even if this task is cancelled meanwhile."""
         ending = asyncio.create_task(self._end_all())
         try:
             await asyncio.shield(ending)
@@ -231,14 +223,10 @@ class Sandbox:
             raise
 
     async def _end_all(self) -> None:
-        # Whatever became of one of them, all else must be ended, too.
+        # If one of them cannot be ended, all else must be, too.
         await asyncio.gather(*(process.kill() for process in self.processes.values()), return_exceptions=True)
         if self._fork_server:
-            with suppress(ProcessLookupError):
-                self._fork_server.kill()
-            await self._fork_server.wait()
-        self._control.close()
-        self._its_control.close()
+            await asyncio.to_thread(self._fork_server.__exit__)
         for client in self._clients.values():
             await client.aclose()
         for server in self.servers.values():
@@ -246,23 +234,23 @@ class Sandbox:
         shutil.rmtree(self._directory, ignore_errors=True)
 
     def client(self, server: str) -> "Redis":
-        """A client of the server that settings call ``server`` (``Place.server``), by no detour."""
+        """Return a client, past any route, of the server that settings call ``server`` (as in ``Place.server``)."""
         host, _, database = server.partition("/")
         if server not in self._clients:
             self._clients[server] = connect(f"redis://127.0.0.1:{self.servers[host].port}/{database or 0}")
         return self._clients[server]
 
     async def restart_server(self, host: str) -> None:
-        """Ask it to end, and start it anew, with what it has on disk."""
+        """Stop a server with SIGTERM and start it again with the data that it has on disk."""
         for server, client in self._clients.items():
             if server.partition("/")[0] == host:
                 await client.connection_pool.disconnect()
         await asyncio.to_thread(self.servers[host].restart)
 
     async def expire_registration(self, part: Part, pid: int) -> None:
-        """Let the registration of a killed process run out now, for which ``serviceExpire`` seconds would have to pass.
+        """Expire the registration of a killed process now, instead of after ``serviceExpire`` seconds.
 
-        ``pid`` is the killed shell's, whose place the service took.
+        ``pid`` is that of the killed shell, which the service had replaced by ``exec``.
         """
         if part.namespace is None:
             return
@@ -273,11 +261,11 @@ class Sandbox:
                 await redis.pexpire(key, 1)
 
     def registry(self, part: Part) -> "Redis":
-        """A client of the server on which a service registers."""
+        """Return a client of the server on which a service registers."""
         return self.client(server_of(str(part.settings.service_redis or part.settings.redis)))
 
     async def spoil(self, place: Place) -> Callable[[], Awaitable[None]]:
-        """Put a text where a list should be; returns what takes it away again, and puts back what was there."""
+        """Put a string in place of a list. Return a function that puts back what was there."""
         redis, key, aside = self.client(place.server), encoded(place.key), encoded(f"{place.key}:aside")
         async with redis.pipeline(transaction=True) as change:
             change.execute_command("COPY", key, aside, "REPLACE")
@@ -299,7 +287,7 @@ class Sandbox:
             await asyncio.to_thread(self.servers[host].start)
 
     def _environ(self, part: Part, place: Path) -> dict[str, str]:
-        """What the process is given, with servers as they are called outside; of ours, it hears of none."""
+        """Return the environment of a process, with the servers that its files name and none of this process."""
         environ = {name: value for name, value in os.environ.items() if not _is_server(value)}
         environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), environ.get("PATH", os.defpath)])
         environ |= {"PYTHONUNBUFFERED": "1", "REDIS": part.ends[0].url if part.ends else HERE, **part.environ}
@@ -321,7 +309,7 @@ class Sandbox:
 
 
 def host_of(url: str) -> str:
-    """Host and port, by which a server is known here."""
+    """Return the host and port of ``url``, by which a sandbox knows a server."""
     return server_of(url).partition("/")[0]
 
 

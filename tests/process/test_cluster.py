@@ -12,7 +12,7 @@ import pytest
 from redis import Redis
 from redis.crc import key_slot
 
-from penstock.testing.server import BUS, EmbeddedServer, free_port
+from penstock.testing.server import BUS_OFFSET, EmbeddedServer, free_port
 from tests.commandline import penstock
 from tests.harness import Service, until
 
@@ -69,7 +69,7 @@ def test_a_nodes_port_is_free_for_the_other_nodes_too(monkeypatch: pytest.Monkey
     busy, free = (free_port(bus=True) for _ in range(2))
     asked = iter((busy, free))
     monkeypatch.setattr(SystemRandom, "randrange", lambda *_: next(asked))
-    with socket.create_server(("127.0.0.1", busy + BUS)), EmbeddedServer(cluster_enabled="yes") as server:
+    with socket.create_server(("127.0.0.1", busy + BUS_OFFSET)), EmbeddedServer(cluster_enabled="yes") as server:
         assert server.port == free
 
 

@@ -18,7 +18,8 @@ STARTS_ALL = """
 import sys, time
 from pathlib import Path
 from penstock.testing.server import EmbeddedServer
-from tests.reliability.forkserver import ForkServer, Replica
+from penstock.testing.forkserver import ForkServer
+from tests.reliability.replica import Replica
 with EmbeddedServer() as server, ForkServer() as fork_server:
     server.restart()
     given = {"redis": server.url, "in_": "in", "pending": "pending", "out": '["out"]'}

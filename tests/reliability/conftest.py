@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
+from penstock.testing.forkserver import ForkServer
 from penstock.testing.server import EmbeddedServer
 from tests.reliability.fleet import Dispatching, Fleet, QueueService
-from tests.reliability.forkserver import ForkServer, Replica
+from tests.reliability.replica import Replica
 
 SERVICES = [QueueService("mpush"), Dispatching()]
 """All that the suite is run against."""

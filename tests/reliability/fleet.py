@@ -23,8 +23,9 @@ from penstock.accounting.audit import audit
 from penstock.accounting.tracked import audit_tracked
 from penstock.encoding import decoded, encoded
 from penstock.keys import Keys, pending_of
+from penstock.testing.forkserver import ForkServer
 from tests.harness import until
-from tests.reliability.forkserver import ForkServer, Replica
+from tests.reliability.replica import Replica
 
 NAMESPACE = "demo"
 

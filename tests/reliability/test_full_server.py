@@ -15,10 +15,10 @@ from redis import Redis
 from redis.exceptions import OutOfMemoryError
 
 from penstock.keys import Keys
+from penstock.testing.forkserver import ForkServer
 from penstock.testing.server import EmbeddedServer
 from tests.harness import ROOT, until
 from tests.reliability.fleet import Dispatching, Fleet, QueueService, Watching, assert_accounted
-from tests.reliability.forkserver import ForkServer
 from tests.reliability.two_servers import Pushing, TwoServers
 from tests.servers import KINDS, started
 

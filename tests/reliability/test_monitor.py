@@ -12,8 +12,8 @@ from penstock.testing.server import EmbeddedServer
 from tests.harness import until
 from tests.reliability.conftest import Launch
 from tests.reliability.fleet import Dispatching, Fleet, QueueService, Watching, assert_registry_clean, audited
-from tests.reliability.forkserver import Replica
 from tests.reliability.proxy import Fault, Proxy
+from tests.reliability.replica import Replica
 
 WORDS = [b"%d" % number for number in range(10**9, 10**9 + 100)]
 """Requests, and what workers say when they are done with them."""

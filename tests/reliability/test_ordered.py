@@ -8,8 +8,8 @@ import time
 from penstock.testing.server import EmbeddedServer
 from tests.harness import until
 from tests.reliability.fleet import Fleet, Publisher, assert_accounted, assert_registry_clean
-from tests.reliability.forkserver import Replica
 from tests.reliability.proxy import Proxy
+from tests.reliability.replica import Replica
 
 
 def active(fleet: Fleet) -> Replica | None:

@@ -10,8 +10,8 @@ from penstock.testing.server import EmbeddedServer
 from tests.harness import until
 from tests.reliability.conftest import Launch
 from tests.reliability.fleet import Fleet, Publisher, assert_accounted, assert_registry_clean
-from tests.reliability.forkserver import Replica
 from tests.reliability.proxy import Proxy
+from tests.reliability.replica import Replica
 
 MESSAGES = [b"message %d" % number for number in range(100)]
 

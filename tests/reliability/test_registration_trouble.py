@@ -7,11 +7,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from penstock.testing.forkserver import ForkServer
 from penstock.testing.server import EmbeddedServer
 from tests.harness import until
 from tests.reliability.fleet import Dispatching, Fleet, QueueService, Watching
-from tests.reliability.forkserver import ForkServer, Replica
 from tests.reliability.proxy import Proxy
+from tests.reliability.replica import Replica
 from tests.reliability.two_servers import Pushing, TwoServers
 from tests.servers import KINDS, started
 

@@ -12,7 +12,7 @@ import yaml
 
 from tests.harness import rounds, until
 from tests.reliability.fleet import Fleet, Publisher, assert_accounted, assert_registry_clean
-from tests.reliability.forkserver import Replica
+from tests.reliability.replica import Replica
 
 BASE = "work:pending"
 """How all names of pending lists begin."""

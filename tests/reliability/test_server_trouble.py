@@ -13,8 +13,8 @@ from penstock.testing.server import EmbeddedServer
 from tests.harness import until
 from tests.reliability.conftest import Launch
 from tests.reliability.fleet import Fleet, Publisher, assert_accounted, assert_registry_clean
-from tests.reliability.forkserver import Replica
 from tests.reliability.proxy import Proxy
+from tests.reliability.replica import Replica
 
 
 def test_script_flush_under_load_loses_and_doubles_nothing(fleet: Fleet, rng: random.Random) -> None:

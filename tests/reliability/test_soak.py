@@ -11,8 +11,8 @@ from typing import Any
 import psutil
 import pytest
 
+from penstock.testing.forkserver import ForkServer
 from tests.harness import ROOT, until
-from tests.reliability.forkserver import ForkServer
 from tests.reliability.soak.__main__ import cells, line
 from tests.reliability.soak.account import Account, Pushed, account, message_of
 from tests.reliability.soak.chain import DONE, HERE, LEGS, WORK, Chain

@@ -9,9 +9,9 @@ from typing import Final, NamedTuple
 
 import pytest
 
+from penstock.testing.forkserver import ForkServer
 from penstock.testing.server import EmbeddedServer
 from tests.reliability.command_proxy import CommandFault, CommandProxy, Kind
-from tests.reliability.forkserver import ForkServer
 from tests.reliability.two_servers import Pushing, TwoServers, assert_once_in_order, numbered
 
 MESSAGES: Final = 10_000

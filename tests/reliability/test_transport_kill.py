@@ -7,10 +7,10 @@ from typing import Final
 
 import pytest
 
+from penstock.testing.forkserver import ForkServer
 from penstock.testing.server import EmbeddedServer
 from tests.harness import rounds
 from tests.reliability.fleet import Publisher, assert_registry_clean
-from tests.reliability.forkserver import ForkServer
 from tests.reliability.two_servers import TwoServers, assert_once_in_order
 
 ENOUGH: Final = 4

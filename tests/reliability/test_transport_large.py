@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from redis import Redis
 
+from penstock.testing.forkserver import ForkServer
 from penstock.testing.server import EmbeddedServer
 from tests.commandline import penstock
 from tests.harness import until
-from tests.reliability.forkserver import ForkServer
 from tests.reliability.two_servers import TwoServers
 
 KIB, MB = 1_024, 1_000_000

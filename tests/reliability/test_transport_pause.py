@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from penstock.testing.forkserver import ForkServer
 from penstock.testing.server import EmbeddedServer
 from tests.harness import until
 from tests.reliability.fleet import Publisher, assert_registry_clean
-from tests.reliability.forkserver import ForkServer
 from tests.reliability.proxy import Proxy
 from tests.reliability.two_servers import TwoServers, assert_once_in_order, assert_same, numbered
 

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from redis import Redis
 
+from penstock.testing.forkserver import ForkServer
 from penstock.testing.server import EmbeddedServer
 from tests.harness import until
 from tests.reliability.fleet import Publisher, assert_registry_clean
-from tests.reliability.forkserver import ForkServer
 from tests.reliability.two_servers import TwoServers, assert_once_in_order, numbered
 
 USER, PASSWORD, OUT = "vpush", "secret", "there:out"

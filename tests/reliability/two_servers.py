@@ -8,9 +8,10 @@ from typing import Any
 from redis import Redis
 
 from penstock.encoding import decoded
+from penstock.testing.forkserver import ForkServer
 from tests.harness import until
 from tests.reliability.fleet import Fleet, QueueService, assert_accounted
-from tests.reliability.forkserver import ForkServer, Replica
+from tests.reliability.replica import Replica
 
 SMALL_BATCHES: dict[str, object] = {"batch": 20, "window": 5}
 """Settings by which several batches are on their way nearly always."""

@@ -13,6 +13,7 @@ from redis.asyncio import Redis
 from redis.exceptions import ConnectionError, TimeoutError
 
 from penstock.composition.model import Part, Place
+from penstock.composition.procfile import OBEYED_SIGTERM
 from penstock.encoding import decoded, encoded
 from penstock.errors import PenstockError
 from penstock.keys import Keys
@@ -25,8 +26,6 @@ START_SECONDS: Final = 30.0
 """Seconds until a service that was started counts as not coming up."""
 POLL_SECONDS: Final = 0.05
 """Seconds between two looks."""
-OBEYED: Final = (0, -signal.SIGTERM, 128 + signal.SIGTERM)
-"""How a process may end that was asked to: by itself, or by the signal (a shell's too)."""
 R = TypeVar("R")
 
 
@@ -140,7 +139,7 @@ class Faults:
     async def _stop(self, fault: Fault, process: ServiceProcess, happened: asyncio.Event) -> None:
         before = await self._registrations(process.part)
         status = await process.stop()
-        if status not in OBEYED:
+        if status not in OBEYED_SIGTERM:
             raise Unexpected(f"{process.name} was asked to stop, and ended with status {status}")
         await self._broken(fault, happened)
         await self._start(process, before)

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from threading import Event, Lock
 
-from tests.reliability.forkserver import ForkServer
+from penstock.testing.forkserver import ForkServer
 from tests.reliability.soak.seed import MODULES, Result, run_seed, worst
 
 COLUMNS = (

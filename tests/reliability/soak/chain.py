@@ -16,9 +16,10 @@ from redis.exceptions import ConnectionError, ReadOnlyError, TimeoutError
 from redis.retry import Retry
 
 from penstock.errors import PenstockError
+from penstock.testing.forkserver import ForkServer
 from penstock.testing.server import EmbeddedServer
 from tests.harness import until
-from tests.reliability.forkserver import ForkServer, Replica
+from tests.reliability.replica import Replica
 from tests.reliability.soak.links import HarshProxy
 
 HERE, THERE = "here", "there"

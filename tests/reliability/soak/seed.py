@@ -14,7 +14,7 @@ from typing import Final
 
 from redis.exceptions import RedisError, ResponseError
 
-from tests.reliability.forkserver import ForkServer
+from penstock.testing.forkserver import ForkServer
 from tests.reliability.soak.account import Account, Pushed, read
 from tests.reliability.soak.chain import HERE, IN, LEGS, SERVICES, WORK, Chain, Place
 from tests.reliability.soak.faults import Scene, drawn, inject

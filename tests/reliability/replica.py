@@ -2,45 +2,13 @@
 
 import os
 import socket
-import subprocess
-import sys
 import threading
-from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from penstock.testing.forkserver import keeper, order
-from tests.harness import ROOT, Service
-
-
-class ForkServer:
-    """The process to fork from; ``python`` interpreters of their own start for every other test of a service."""
-
-    def __init__(self, *modules: str) -> None:
-        self._modules = modules
-        self._process: subprocess.Popen[bytes] | None = None
-        self._control, self._its_control = socket.socketpair()
-
-    def order(self, module: str, environment: Mapping[str, str], log: Path) -> socket.socket:
-        """A process; the connection says its pid and its exit status, a line each."""
-        connection = keeper(self._control)
-        connection.sendall(order(module, [], environment, log))
-        return connection
-
-    def __enter__(self) -> Self:
-        words = [sys.executable, "-m", "penstock.testing.forkserver", *self._modules]
-        with self._its_control:
-            self._process = subprocess.Popen(  # in a session of its own: a signal for all of ours must not end keepers
-                words, cwd=ROOT, stdin=self._its_control.fileno(), start_new_session=True
-            )
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        assert self._process is not None
-        self._process.kill()
-        self._process.wait()
-        self._control.close()
+from penstock.testing.forkserver import ForkServer
+from tests.harness import Service
 
 
 class Replica(Service):
@@ -56,7 +24,7 @@ class Replica(Service):
 
     def start(self) -> Self:
         self.log.touch()
-        connection = self._fork_server.order(self.module, {**os.environ, **self._environment}, self.log)
+        connection = self._fork_server.run(self.module, [], {**os.environ, **self._environment}, self.log)
         said = connection.makefile("rb")
         self._pid = int(said.readline())
         threading.Thread(target=self._await_end, args=(connection, said), daemon=True).start()
