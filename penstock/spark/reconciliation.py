@@ -114,7 +114,7 @@ async def reconcile(
     for book in (book for name, book in chosen.items() if name not in snapshot.mixed):
         findings += _of_counters(book, snapshot) + _of_messages(book, snapshot, found_in_redis, live)
     for siblings, uneven in zip(groups, snapshot.uneven, strict=True):
-        findings += compare_branches(siblings, found_in_redis.evened(siblings, uneven))
+        findings += compare_branches(siblings, found_in_redis.add_to(siblings, uneven))
     findings += [finding for leg in ways for finding in _of_leg(leg)]
     counting = [*chosen, *dict.fromkeys(fan.namespace for leg in ways for fan in leg.fanouts)]
     findings += [Finding("counter", name, problem) for name in counting for problem in books.problems[name]]

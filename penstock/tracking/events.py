@@ -1,8 +1,8 @@
-"""The stream of events, read in chunks: what happened to messages, as ``lua/parts/events.lua`` tells it.
+"""Read the stream of message events that ``lua/parts/events.lua`` writes.
 
-An entry holds up to some hundred events: ``count`` of them, the ``first`` one's number, and eight more fields. Such a
-field is one word, which holds for all, or a word for each, a line each; in a word ``\\\\`` stands for a backslash and
-``\\n`` for the end of a line. An entry without ``count`` is one event. A ninth field, ``message``, is not read here.
+A stream entry packs up to some hundred events. It has ``count``, the number of the ``first`` event, and eight more
+fields: each is one word for all events, or one word for each event, on a line of its own. In a word, ``\\\\`` is a
+backslash and ``\\n`` a line end. An entry without ``count`` is one event. A ninth field, ``message``, is ignored here.
 """
 
 import re
@@ -18,22 +18,22 @@ from penstock.keys import Keys
 from penstock.tracking.record import By, canonical_number, is_number, xids_of
 
 MAX_CHUNK_ENTRIES: Final = 1000
-"""Most entries that are read at a time."""
+"""Most entries in one chunk."""
 FIRST_CHUNK: Final = 50
-"""Entries of the first chunk, when nobody knows how large they are."""
+"""Entries in the first chunk, before their size is known."""
 MAX_CHUNK_BYTES: Final = 16 * 2**20
-"""Of the messages that a chunk may have in it, about."""
+"""Approximate bytes of messages in one chunk."""
 MESSAGE: Final = b"message"
 END_EVENTS: Final = ("done", "late", "dead", "expired")
-"""Kinds of events after which a message is not under way any more."""
+"""Kinds of events that end a message."""
 MAX_EVENTS: Final = 1_000
-"""Events of an entry: more than any script writes."""
+"""Upper bound on the events of an entry; no script writes as many."""
 ESCAPED: Final = re.compile(r"\\(.)")
 
 
 @dataclass(frozen=True)
 class Event:
-    """What happened once; None and empty stand for what the stream does not say."""
+    """One event of a message; None or empty for what the stream does not say."""
 
     event: str
     at: float
@@ -44,21 +44,21 @@ class Event:
     service: str
     attempt: int | None
     seconds: float | None
-    """Since the delivery or the registration of the message."""
+    """Since the message was delivered or registered."""
 
 
 class Entry:
-    """One entry of the stream."""
+    """One entry of the stream, with one or more events."""
 
     def __init__(self, name: bytes, fields: Mapping[bytes, bytes]) -> None:
         words = {decoded(field): decoded(value) for field, value in fields.items() if field != MESSAGE}
         self.count = min(max(int(parse_number(words.get("count")) or 1), 1), MAX_EVENTS)
-        self._at = float(name.partition(b"-")[0])  # where the events do not tell
+        self._at = float(name.partition(b"-")[0])  # for events without a time
         self._packed = "count" in words
         self._columns = {field: self._column(word) for field, word in words.items()}
 
     def _column(self, word: str) -> list[str]:
-        """One word for all, or one for each."""
+        """Return one word for all events, or one word for each."""
         lines = word.split("\n") if self._packed else [word]
         return lines if len(lines) == self.count else [word]
 
@@ -68,7 +68,7 @@ class Entry:
         return ESCAPED.sub(_unescaped, word) if self._packed and "\\" in word else word
 
     def events(self, about: Container[str] | None = None) -> Iterator[Event]:
-        """All, or those whose id or xid is one of ``about``; in the order in which it happened."""
+        """Yield the events, oldest first; only those with an id or xid in ``about`` if it is given."""
         for place in range(self.count):
             id, xid = self._word("id", place), self._word("xid", place)
             if about is None or id in about or xid in about:
@@ -89,19 +89,32 @@ def _unescaped(found: re.Match[str]) -> str:
     return "\n" if found[1] == "n" else found[1]
 
 
+async def read_chunks(
+    redis: "Redis", keys: Keys, start: str = "-", *, newest_first: bool = False
+) -> AsyncIterator[list[tuple[bytes, dict[bytes, bytes]]]]:
+    """Yield raw entries in chunks, from the stream id ``start`` on, or from the newest entry back."""
+    key, edge, count = encoded(keys.events), "+" if newest_first else start, FIRST_CHUNK
+    while True:
+        chunk: Any = await (
+            redis.xrevrange(key, edge, "-", count) if newest_first else redis.xrange(key, edge, "+", count)
+        )
+        if not chunk:
+            return
+        yield chunk
+        edge, count = f"({decoded(chunk[-1][0])}", next_count(chunk)
+
+
 async def read_entries(redis: "Redis", keys: Keys, since: float | None = None) -> AsyncIterator[list[Entry]]:
-    """Chunks of the stream, oldest first: all of it, or from ``since`` on (s since the epoch)."""
-    start, count = "-" if since is None else str(max(0, int(since * 1000))), FIRST_CHUNK
-    while chunk := _named(await redis.xrange(encoded(keys.events), start, "+", count)):
+    """Yield entries in chunks, oldest first, from ``since`` on (s since the epoch; default: all)."""
+    start = "-" if since is None else str(max(0, int(since * 1000)))
+    async for chunk in read_chunks(redis, keys, start):
         yield [Entry(name, fields) for name, fields in chunk]
-        start, count = f"({decoded(chunk[-1][0])}", next_count(chunk)
 
 
 async def last_event(redis: "Redis", keys: Keys, word: str, by: By = "either") -> Event | None:
-    """Return the newest event of the message with id ``word``, or else of one with that xid; ``by`` says which."""
-    id, end, by_xid, count = canonical_number(word), "+", None, FIRST_CHUNK
-    xids = xids_of(word)
-    while chunk := _named(await redis.xrevrange(encoded(keys.events), end, "-", count)):
+    """Return the newest event with the id ``word``, or else with that xid; ``by`` limits it to one of them."""
+    id, by_xid, xids = canonical_number(word), None, xids_of(word)
+    async for chunk in read_chunks(redis, keys, newest_first=True):
         for entry in (Entry(name, fields) for name, fields in chunk):
             for event in reversed(list(entry.events({id, *xids}))):
                 if by != "xid" and event.id == id:
@@ -109,12 +122,11 @@ async def last_event(redis: "Redis", keys: Keys, word: str, by: By = "either") -
                 by_xid = by_xid or (event if by != "id" and event.xid in xids else None)
         if by_xid is not None and (by == "xid" or not is_number(word)):
             break
-        end, count = f"({decoded(chunk[-1][0])}", next_count(chunk)
     return by_xid
 
 
 async def history_extent(redis: "Redis", keys: Keys) -> tuple[int, float | None]:
-    """How many events there are, and when the oldest of them was (s since the epoch)."""
+    """Return the number of events in the stream, and the time of the oldest (s since the epoch)."""
     key = encoded(keys.events)
     async with AtomicRead(redis) as snapshot:
         snapshot.xlen(key)
@@ -129,10 +141,6 @@ async def history_extent(redis: "Redis", keys: Keys) -> tuple[int, float | None]
 
 
 def next_count(chunk: list[tuple[bytes, dict[bytes, bytes]]]) -> int:
-    """Entries to read after ``chunk``, as large as those in it."""
+    """Return how many entries to read after ``chunk``, assuming entries of the same size."""
     each = sum(len(fields.get(MESSAGE, b"")) for _, fields in chunk) // len(chunk)
     return min(max(MAX_CHUNK_BYTES // (each + 1), 1), MAX_CHUNK_ENTRIES)
-
-
-def _named(reply: Any) -> list[tuple[bytes, dict[bytes, bytes]]]:
-    return list(reply)
