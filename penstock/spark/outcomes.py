@@ -96,7 +96,7 @@ class EventRecorder:
 
         The timeout is the longest time that ``policy`` allows a message. It starts anew whenever a message is taken.
         """
-        patience = policy.attempts * (policy.timeout + policy.backoff.longest(policy.attempts)) + GRACE_SECONDS
+        patience = policy.attempts * (policy.timeout + policy.backoff.longest_delay(policy.attempts)) + GRACE_SECONDS
         waiting, end = pushed + 1, clock()
         while True:
             before = waiting

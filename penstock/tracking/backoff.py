@@ -1,4 +1,4 @@
-"""How long to wait before a message is tried again."""
+"""Delays between the attempts to process a message."""
 
 import json
 import random
@@ -9,9 +9,9 @@ from typing import Self
 
 @dataclass(frozen=True)
 class Backoff:
-    """Either ``steps`` (s), the last again and again, or from ``base`` (s) on twice as long each time, up to ``cap``.
+    """Fixed delays ``steps`` (s), of which the last repeats, or delays that double from ``base`` (s) up to ``cap`` (s).
 
-    The latter has jitter, from half of it to all, so that what failed together does not come back together.
+    Doubling delays have jitter, from half to all of the delay, so that messages that failed together spread out.
     """
 
     steps: Sequence[float]
@@ -19,30 +19,30 @@ class Backoff:
     cap: float
 
     @property
-    def written(self) -> str:
-        """As ``Backoff.read`` takes it: ``[1, 5]`` or ``{"base": 1, "cap": 5}``."""
+    def as_json(self) -> str:
+        """The form that ``Backoff.parse`` takes: ``[1, 5]`` or ``{"base": 1, "cap": 5}``."""
         return json.dumps(self.steps or {"base": self.base, "cap": self.cap})
 
     @classmethod
-    def read(cls, written: str | bytes) -> Self:
-        """Raises ``ValueError``, ``KeyError`` or ``TypeError`` for what is neither of the two."""
+    def parse(cls, written: str | bytes) -> Self:
+        """Parse one of the two forms. Raise ``ValueError``, ``KeyError`` or ``TypeError`` for anything else."""
         found = json.loads(written)
         return cls(found, 0, 0) if isinstance(found, list) else cls((), float(found["base"]), float(found["cap"]))
 
-    def longest(self, attempts: int) -> float:
-        """The longest wait (s) that so many attempts can bring."""
-        return max((self._whole(failed) for failed in range(1, attempts)), default=0.0)
+    def longest_delay(self, attempts: int) -> float:
+        """Return the longest delay (s) between any two of ``attempts`` attempts."""
+        return max((self._full_delay(failed) for failed in range(1, attempts)), default=0.0)
 
-    def after(self, failed: int) -> float:
-        """The wait (s) once so many attempts have failed, from 1."""
-        return random.uniform(*self.span(failed))
+    def delay_after(self, failed: int) -> float:
+        """Return the delay (s) after ``failed`` attempts (1 or more) have failed."""
+        return random.uniform(*self.delay_range(failed))
 
-    def span(self, failed: int) -> tuple[float, float]:
-        """The shortest and the longest wait (s) once so many attempts have failed, from 1."""
-        whole = self._whole(failed)
-        return (whole, whole) if self.steps else (whole / 2, whole)
+    def delay_range(self, failed: int) -> tuple[float, float]:
+        """Return the shortest and the longest delay (s) after ``failed`` attempts (1 or more) have failed."""
+        full = self._full_delay(failed)
+        return (full, full) if self.steps else (full / 2, full)
 
-    def _whole(self, failed: int) -> float:
+    def _full_delay(self, failed: int) -> float:
         if self.steps:
             return float(self.steps[min(failed, len(self.steps)) - 1])
         return float(min(self.cap, self.base * 2.0 ** min(failed - 1, 60)))

@@ -1,4 +1,4 @@
-"""What a message is called by those who do not know its id: its xid, which stands in the message itself."""
+"""Correlation ids (xids): identify a message by its content."""
 
 import json
 import re
@@ -6,12 +6,12 @@ from hashlib import sha1
 from typing import Any, Final, NamedTuple
 
 MAX_XID_BYTES: Final = 512
-"""Bytes; a longer one is taken for a text, and its SHA-1 for its name."""
+"""A longer number or ``meta.id`` is no xid: the SHA-1 of the message is used instead."""
 OBJECT: Final = re.compile(rb"\s*\{")
 
 
 class Correlation(NamedTuple):
-    """The xid of a message, where it comes from (``number``, ``meta`` or ``sha1``), and its ``meta``, if it has one."""
+    """The xid of a message, its origin (``number``, ``meta`` or ``sha1``), and the message's ``meta`` or ``{}``."""
 
     xid: bytes
     kind: str
@@ -19,19 +19,20 @@ class Correlation(NamedTuple):
 
 
 def correlation_of(message: bytes) -> Correlation:
+    """Return the correlation id of ``message``: the number that it is, its ``meta.id``, or its SHA-1."""
     if message.isdigit() and len(message) <= MAX_XID_BYTES:
         return Correlation(message.lstrip(b"0") or b"0", "number", {})
     meta = _meta(message) if OBJECT.match(message) else {}
-    name = xid_of(meta.get("id"))
-    return Correlation(name, "meta", meta) if name else Correlation(sha1(message).hexdigest().encode(), "sha1", meta)
+    xid = xid_of(meta.get("id"))
+    return Correlation(xid, "meta", meta) if xid else Correlation(sha1(message).hexdigest().encode(), "sha1", meta)
 
 
 def xid_of(id: object) -> bytes:
-    """The bytes of ``meta.id``; empty where it cannot be a name."""
+    """Return ``meta.id`` as an xid; empty if it cannot be one."""
     if isinstance(id, bool) or not isinstance(id, str | int | float):
         return b""
-    name = str(id).encode(errors="surrogatepass")
-    return name if len(name) <= MAX_XID_BYTES else b""
+    xid = str(id).encode(errors="surrogatepass")
+    return xid if len(xid) <= MAX_XID_BYTES else b""
 
 
 def _meta(message: bytes) -> dict[str, Any]:

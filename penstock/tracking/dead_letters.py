@@ -1,4 +1,4 @@
-"""Dead letters: understood, chosen, and read in chunks."""
+"""Parse, filter and read dead letters."""
 
 import json
 from collections.abc import AsyncIterator
@@ -14,11 +14,11 @@ from penstock.keys import Keys
 
 MAX_CHUNK_LETTERS: Final = 500
 MAX_CHUNK_BYTES: Final = 2_000_000
-"""Letters and bytes that are read in one reply, or moved by one script: so many letters, fewer where they are large."""
+"""Limits of letters that one reply returns or one script moves."""
 
 
 class Letter:
-    """One entry of a dead list; the bytes are what it is known by."""
+    """An entry of a dead list, identified by its bytes."""
 
     def __init__(self, raw: bytes) -> None:
         self.raw = raw
@@ -30,7 +30,7 @@ class Letter:
 
     @cached_property
     def id(self) -> str:
-        """The id of the message, or where it never had one ``@`` and a digest of the letter."""
+        """The id of the message; ``@`` and a digest of the letter if the message never had one."""
         return self.text("id") or f"@{sha1(self.raw, usedforsecurity=False).hexdigest()[:12]}"
 
     @property
@@ -39,7 +39,7 @@ class Letter:
 
     @property
     def message(self) -> bytes | None:
-        """The exact bytes that were pushed; None where this is no letter of ours."""
+        """The exact bytes that were pushed; None if this is not a letter of ours."""
         try:
             return encoded(self.fields["message"])
         except (KeyError, AttributeError, UnicodeEncodeError):
@@ -47,17 +47,17 @@ class Letter:
 
     @property
     def destination(self) -> str | None:
-        """Where the message came from; a letter of mpush goes to the one subscriber that did not get it."""
+        """The list that the message came from; for a letter of mpush, the subscriber that did not get it."""
         return self.text("source") or self.text("queue") or None
 
     @property
     def at(self) -> float | None:
-        """When it was written (s since the epoch)."""
+        """When the letter was written (s since the epoch); None if unknown."""
         at = parse_number(self.text("at"))
         return None if at is None else at / 1000
 
     def text(self, name: str) -> str:
-        """A field that is a text or a number, as text; empty where it is not there, or has no bytes."""
+        """Return a text or number field as text; empty if it is absent, of another type, or cannot be encoded."""
         value = self.fields.get(name)
         if isinstance(value, bool) or not isinstance(value, str | int | float):
             return ""
@@ -70,7 +70,7 @@ class Letter:
 
 @dataclass(frozen=True)
 class LetterFilter:
-    """Which letters are meant: all conditions together."""
+    """Letters that match all given conditions."""
 
     ids: frozenset[str] | None = None
     reason: str | None = None
@@ -88,7 +88,7 @@ class LetterFilter:
 
 
 async def newest_first(redis: "Redis", keys: Keys) -> AsyncIterator[list[Letter]]:
-    """Chunks of what the list holds now; what is added meanwhile moves no letter out of sight."""
+    """Yield the letters that the list holds now, in chunks; letters that are added meanwhile hide none of them."""
     left, most = await redis.llen(encoded(keys.dead)), 50
     while left > 0:
         after = max(0, left - most)
@@ -98,11 +98,11 @@ async def newest_first(redis: "Redis", keys: Keys) -> AsyncIterator[list[Letter]
 
 
 async def read_letters(redis: "Redis", keys: Keys, first: int, last: int) -> list[bytes]:
-    """Letters as they are, newest first, by their places as in LRANGE."""
+    """Return raw letters, newest first, by positions as in LRANGE."""
     letters: Any = await redis.lrange(encoded(keys.dead), first, last)
     return list(letters)
 
 
 def next_chunk_size(chunk: list[bytes]) -> int:
-    """How many letters as large as the largest of ``chunk`` may be read at a time."""
+    """Return how many letters to read next, assuming letters as large as the largest of ``chunk``."""
     return max(1, min(MAX_CHUNK_LETTERS, MAX_CHUNK_BYTES // max(1, *map(len, chunk)))) if chunk else MAX_CHUNK_LETTERS

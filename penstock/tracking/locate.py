@@ -87,7 +87,7 @@ async def _in_flight(
         until=_until_taken(policy, since) if untaken else deadline,
         waits=policy.timeout if untaken else None,
         next=next,
-        backoff=policy.backoff.span(attempt) if next == "retry" else None,
+        backoff=policy.backoff.delay_range(attempt) if next == "retry" else None,
         held=held,
         before=before,
         length=length,

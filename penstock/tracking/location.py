@@ -1,4 +1,4 @@
-"""Where one message is, since when, who has it and what comes next: the facts that ``penstock explain`` tells."""
+"""The location of a message: its state, its holder, and what happens next, as ``penstock explain`` prints it."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -6,59 +6,59 @@ from typing import Final
 from penstock.inspect.namespace import Instance
 
 MAX_QUEUE_SCAN: Final = 10_000
-"""How many messages of a list are looked through for one, those that are taken next."""
+"""How many messages of a queue are searched for one, from the end that is taken next."""
 
 
 @dataclass(frozen=True)
 class Location:
-    """Facts about one message; times are seconds since the epoch; None or empty is what is not known or is not so."""
+    """Facts about one message. Times are seconds since the epoch; None or empty: unknown, or does not apply."""
 
     namespace: str
     asked: str
     state: str = "unknown"
-    """``delayed``, ``in flight``, ``dead``, ``revived``, ``buried``, ``removed`` (one of those two), ``done``,
-    ``expired``, ``stray`` (it has a record, or had one, but is nowhere) or ``unknown``."""
+    """``delayed``, ``in flight``, ``dead``, ``revived``, ``buried``, ``removed`` (revived or buried), ``done``,
+    ``expired``, ``stray`` (it has or had a record, but is nowhere) or ``unknown``."""
     now: float = 0
     id: str = ""
     xid: str = ""
     others: tuple[str, ...] = ()
-    """Younger ones with the same xid."""
+    """Younger messages with the same xid."""
     namesake: str = ""
-    """The id of another message, if what was asked for is the xid of this one and the id of that one."""
+    """The id of another message, if ``asked`` is the xid of this one and the id of that one."""
     since: float | None = None
-    """Since when it is in that state; for one that failed, when it was last delivered."""
+    """When it entered that state; for a failed message, when it was last delivered."""
     until: float | None = None
-    """When the next comes."""
+    """When ``next`` happens."""
     next: str = ""
-    """``delivery``, ``retry``, ``dead`` or ``expired``; empty while nobody has taken it: nothing comes before that."""
+    """``delivery``, ``retry``, ``dead`` or ``expired``; empty if nothing happens until a worker takes it."""
     attempt: int | None = None
     """Deliveries so far."""
     attempts: int | None = None
-    """Deliveries at most."""
+    """Maximum number of deliveries."""
     waits: float | None = None
-    """What a worker has once it has taken it (s), if nobody has taken it yet: it has no deadline until then."""
+    """Time of a worker (s), if no worker has taken it yet: the deadline starts then."""
     backoff: tuple[float, float] | None = None
-    """The wait between ``until`` and the retry (s), at least and at most."""
+    """Shortest and longest delay (s) between ``until`` and the retry."""
     queue: str = ""
     held: str = ""
-    """``queue``: nobody has taken it; ``worker``; ``unsure``: it is not among those that are taken next."""
+    """``queue``: no worker has taken it; ``worker``; ``unsure``: it is beyond the searched part of the queue."""
     before: int | None = None
-    """How many messages of the queue are taken before it."""
+    """How many messages of the queue are ahead of it."""
     length: int = 0
-    """Of the queue; for one that is unknown, of the list that mdispatch takes from."""
+    """Length of the queue; for an unknown message, of the list that mdispatch takes from."""
     service: str = ""
-    """Which instance delivered it."""
+    """The id of the instance that delivered it."""
     instance: Instance | None = None
-    """That one, if it is alive."""
+    """That instance, if it is alive."""
     monitors: tuple[str, ...] = ()
-    """Those alive that watch the namespace, where something is overdue."""
+    """Live monitors of the namespace, if something is overdue."""
     reason: str = ""
     error: str = ""
     seconds: float | None = None
     late: bool = False
-    """Whether it was done after its time-out."""
+    """Whether it was done after its timeout."""
     reach: float | None = None
-    """When the oldest event was, where the events do not know it."""
+    """Time of the oldest event, if no event is about this message."""
 
     @property
     def overdue(self) -> bool:

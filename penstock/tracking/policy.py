@@ -1,4 +1,4 @@
-"""How a namespace tracks its messages: what its mdispatch has said of itself for all who look after them."""
+"""The tracking policy of a namespace, which its mdispatch publishes for monitors and tools."""
 
 import json
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from penstock.tracking.backoff import Backoff
 
 
 def untaken_check_interval(timeout: float) -> float:
-    """Return how often monitors look which messages have been taken (s), by the time that a worker has (s)."""
+    """Return how often (s) monitors check which messages workers have taken, for a ``timeout`` of an attempt (s)."""
     return min(max(timeout / 10, 0.1), 10.0)
 
 
@@ -22,11 +22,11 @@ class Policy:
     """The hash ``Keys.policy``; times in seconds."""
 
     timeout: float
-    """What a worker has for an attempt."""
+    """Time of a worker for one attempt."""
     queue_timeout: float
-    """After which time a message that no worker has taken is a dead letter; 0 for none."""
+    """Time after which a message that no worker has taken becomes a dead letter; 0: never."""
     expire: int
-    """What a record lives."""
+    """Lifetime of a message's record."""
     attempts: int
     backoff: Backoff
     source: str
@@ -34,35 +34,35 @@ class Policy:
     out: str
     done: str
     accept_late: bool
-    """Whether a message ends with an attempt before the one under way."""
+    """Whether a ``done`` of an earlier attempt ends the message."""
     done_by: str
-    """What plain text in ``done`` is: ``xid``, ``id`` or ``either``."""
+    """How to read plain text in ``done``: ``xid``, ``id`` or ``either``."""
     res: str
-    """The list that workers push answers to; none if empty."""
+    """The list that workers push answers to; empty: none."""
     history: int
-    """Most events to keep."""
+    """Maximum number of events to keep."""
     reply_expire: int
     reply_to: str
-    """Where answers go whose request does not say; none if empty."""
+    """Default list for answers, if a request names none; empty: none."""
     reply_lists: tuple[str, ...]
-    """The lists that a request may name for its answer: names, and patterns of names."""
+    """Names, and patterns of names, of the lists that a request may name for its answer."""
 
     @classmethod
     async def read(cls, redis: "Redis", keys: Keys) -> Self | None:
-        """None for a namespace that tracks nothing, or says it in words that cannot be read."""
+        """Return the policy of the namespace; None if it has none, or one that cannot be parsed."""
         found = await redis.hgetall(encoded(keys.policy))
-        return cls.understood(keys, decoded_fields(found))
+        return cls.parse(keys, decoded_fields(found))
 
     @classmethod
-    def understood(cls, keys: Keys, found: Mapping[str, str]) -> Self | None:
-        """Return the policy of the fields of that hash; None if they cannot be read."""
+    def parse(cls, keys: Keys, found: Mapping[str, str]) -> Self | None:
+        """Parse the fields of that hash; return None if it is not a policy."""
         try:
             return cls(
                 timeout=float(found["messageTimeout"]),
                 queue_timeout=float(found.get("queueTimeout", 0)),
                 expire=int(found["messageExpire"]),
                 attempts=int(found["attempts"]),
-                backoff=Backoff.read(found["backoff"]),
+                backoff=Backoff.parse(found["backoff"]),
                 source=found["source"],
                 pending=found.get("pending", ""),
                 out=found["out"],
@@ -80,5 +80,5 @@ class Policy:
 
 
 def _reply_lists(keys: Keys, written: str | None) -> tuple[str, ...]:
-    """Return the default if an mdispatch of before has written the policy."""
+    """Return the reply lists; the default if an older mdispatch wrote the policy."""
     return (keys.replies,) if written is None else tuple(map(str, json.loads(written)))

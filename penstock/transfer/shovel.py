@@ -165,7 +165,7 @@ class Shovel(ABC):
                 return
             finally:
                 await self._wire.close()
-            await asyncio.sleep(BACKOFF.after(failed))
+            await asyncio.sleep(BACKOFF.delay_after(failed))
 
     async def _carry(self, limit: int | None, note: Callable[[int], object]) -> None:
         self._largest = await largest_message(self._there)  # while the wire, the only connection there, is closed

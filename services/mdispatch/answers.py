@@ -55,7 +55,7 @@ class Answers(Finisher):
 def replies_of(context: Context[Settings]) -> Replies:
     """Return what the settings allow, as monitors read it from the policy."""
     assert context.keys
-    policy = Policy.understood(context.keys, {name: str(value) for name, value in context.settings.policy().items()})
+    policy = Policy.parse(context.keys, {name: str(value) for name, value in context.settings.policy().items()})
     assert policy
     return Replies(context.keys, policy, Directory(context.redis, context.keys, context.log))
 

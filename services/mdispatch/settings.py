@@ -50,7 +50,7 @@ def records_outlive_all_attempts(
     backoff_cap: float,
 ) -> str | None:
     """A record that expired earlier would take its message's last attempts with it."""
-    longest = Backoff(backoff, backoff_base, backoff_cap).longest(attempts)
+    longest = Backoff(backoff, backoff_base, backoff_cap).longest_delay(attempts)
     needed = attempts * (message_timeout + longest)
     if message_expire > needed:
         return None
@@ -175,7 +175,7 @@ class Settings(ServiceSettings):
         shape.promise = "at-least-once"
         backoff = Backoff(self.backoff, self.backoff_base, self.backoff_cap)
         noticed_after = self.message_timeout + untaken_check_interval(self.message_timeout)
-        shape.again = noticed_after + backoff.longest(self.attempts)
+        shape.again = noticed_after + backoff.longest_delay(self.attempts)
         return shape
 
     def metrics(self) -> tuple[str, ...]:
@@ -202,7 +202,7 @@ class Settings(ServiceSettings):
             "messageExpire": self.message_expire,
             "messageCapacity": self.message_capacity,
             "attempts": self.attempts,
-            "backoff": backoff.written,
+            "backoff": backoff.as_json,
             "replyExpire": self.reply_expire,
             "replyLists": json.dumps(self.replies),
             "eventCapacity": self.event_capacity,

@@ -157,7 +157,7 @@ class Sweep:
             return Plan(one, "expired")
         if one.final or int(one.attempt) >= policy.attempts:
             return Plan(one, "timeout" if one.error is None else "failed")
-        return Plan(one, "retry", policy.backoff.after(int(one.attempt)))
+        return Plan(one, "retry", policy.backoff.delay_after(int(one.attempt)))
 
     async def _do(self, plans: Sequence[Plan], policy: Policy) -> Any:
         keys = self._keys

@@ -258,7 +258,7 @@ async def test_the_policy_says_what_monitors_must_know(start: Start) -> None:
         "replyTo": "replies",
         "replyLists": '["*"]',
     }
-    assert hop.policy.backoff.after(2) == 5
+    assert hop.policy.backoff.delay_after(2) == 5
     hop = await start(done="finished")
     assert hop.policy.done == "finished"
     assert "replyTo" not in await hop.texts(hop.keys.policy)

@@ -93,7 +93,7 @@ def _behind(topology: Topology, part: Part) -> list[Part]:
 def _longest(part: Part) -> float:
     """Seconds from a message's first delivery to the end of its last attempt."""
     settings = part.settings
-    backoff = Backoff(settings.backoff, settings.backoff_base, settings.backoff_cap).longest(settings.attempts)
+    backoff = Backoff(settings.backoff, settings.backoff_base, settings.backoff_cap).longest_delay(settings.attempts)
     return float(settings.attempts * (settings.message_timeout + backoff))
 
 
