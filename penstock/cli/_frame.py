@@ -69,13 +69,13 @@ def require_path(path: Path) -> None:
 
 def service_named(file: Path) -> str | None:
     """Return the service that the name of ``file`` or its property ``service`` says."""
-    from penstock.composition.files import service_of, services
+    from penstock.composition.files import service_of, services, settings_of
 
     if name := service_of(file):
         return name
-    for entry in services().values():
-        with suppress(ImportError, AttributeError):
-            name = entry.load().service_in(file)
+    for service in services():
+        with suppress(PenstockError, AttributeError):
+            name = settings_of(service).service_in(file)
             return name if name in services() else None
     return None
 

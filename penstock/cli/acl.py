@@ -67,7 +67,7 @@ async def _acl(path: Path | None, service: str | None, spark: Sequence[str], onl
             typer.echo(f"{'' if server is None else chr(10)}# on {shown(where)}")
         server = where
         typer.echo(shown(rights.line(name)))
-    if len(parts) == 1 and parts[0].settings.shape().watches:
+    if len(parts) == 1 and parts[0].shape.watches:
         complain(f"{path}: names no lists of the namespaces that it watches: give the directory of the composition", 0)
     return 0
 
@@ -80,7 +80,7 @@ def _spark_user(keys: Sequence[str]) -> "Iterator[tuple[str, str, Rights]]":
 
 
 def _parts(path: Path, service: str | None) -> "tuple[Part, ...]":
-    from penstock.composition.files import read_sound, services
+    from penstock.composition.files import read_sound, services, settings_of
     from penstock.composition.model import Part
 
     if path.is_dir():
@@ -88,18 +88,16 @@ def _parts(path: Path, service: str | None) -> "tuple[Part, ...]":
         if not found:
             raise Misused(f"{path}: no service is in this composition, only programs of your own")
         return found
-    known = services()
     name = service or service_named(path)
-    if name not in known:
-        called = (
-            f"name it mpush-*.yaml, write `service: NAME` in it, or pass --service NAME ({', '.join(sorted(known))})"
-        )
+    if name is None or name not in services():
+        known = ", ".join(sorted(services()))
+        called = f"name it mpush-*.yaml, write `service: NAME` in it, or pass --service NAME ({known})"
         raise Misused(f"{path}: cannot tell which service this file is for: {called}")
-    settings: Any
+    loaded = settings_of(name)
     try:
-        settings = known[name].load().load(path, environment(None))
+        settings = loaded.load(path, environment(None))
     except SettingsError:  # perhaps because the server is left to the environment
-        settings = known[name].load().load(path, {"REDIS": DEFAULT_URL} | environment(None))
+        settings = loaded.load(path, {"REDIS": DEFAULT_URL} | environment(None))
     return (Part(path.stem, name, settings.redis_namespace, ends=tuple(settings.shape().ends), settings=settings),)
 
 
@@ -109,8 +107,8 @@ def _users(parts: "tuple[Part, ...]") -> "Iterator[tuple[str, str, Rights]]":
 
     found: dict[tuple[str, str], Rights] = {}
     for part in parts:
-        for url, rights in part.settings.rights().items():
-            more = _watched(part, parts) if url == part.settings.redis else ()
+        for url, rights in part.rights.items():
+            more = _watched(part, parts) if url == part.urls[0] else ()
             user = unquote(urlsplit(url).username or "") or part.name
             before = found.get((_server(url), user), Rights((), frozenset()))
             found[_server(url), user] = before | rights | Rights(tuple(more), frozenset())
@@ -133,11 +131,10 @@ def _watched(part: "Part", parts: "tuple[Part, ...]") -> Iterator[str]:
     """Yield the keys of the namespaces that ``part`` watches: a monitor reads their lists and pushes to some."""
     from penstock.keys import glob_escaped
 
-    yield from (glob_escaped(end.key) for end in part.ends if end.url == part.settings.redis)
-    watches = part.settings.shape().watches
+    yield from (glob_escaped(end.key) for end in part.ends if end.url == part.urls[0])
     for other in parts:
-        if other is not part and any(fnmatchcase(other.namespace or "", name) for name in watches):
-            yield from other.settings.rights()[other.settings.redis].keys
+        if other is not part and any(fnmatchcase(other.namespace or "", name) for name in part.shape.watches):
+            yield from other.rights[other.urls[0]].keys
 
 
 def _as_json(server: str, user: str, rights: "Rights") -> dict[str, Any]:

@@ -136,7 +136,7 @@ def _servers(directory: Path, url: str | None) -> list[Server]:
     for part in topology.parts:
         if part.namespace and any(end.role == "in" for end in part.ends):
             server = part.server
-            urls.setdefault(server, str(part.settings.redis))
+            urls.setdefault(server, part.urls[0])
             names.setdefault(server, []).append(part.namespace)
     if not names:
         raise Failed(

@@ -26,6 +26,7 @@ from penstock.errors import Problem, SettingsError
 if TYPE_CHECKING:
     from penstock.composition.findings import Finding
     from penstock.composition.model import Topology
+    from penstock.composition.service import ServiceSettings
 
 
 def lint(
@@ -109,9 +110,9 @@ async def _composition(
     )
 
 
-def _warnings(settings: Any, environ: Mapping[str, str]) -> list[str]:
+def _warnings(settings: "ServiceSettings | None", environ: Mapping[str, str]) -> list[str]:
     """Return what is unwise in settings that are valid, for a service that is started from here with ``environ``."""
-    return list(settings.warnings({**os.environ, **environ})) if hasattr(settings, "warnings") else []
+    return settings.warnings({**os.environ, **environ}) if settings else []
 
 
 async def _on_servers(topology: "Topology") -> "tuple[list[Finding], bool]":
@@ -132,15 +133,12 @@ async def _on_servers(topology: "Topology") -> "tuple[list[Finding], bool]":
 
 def _judged(file: Path, service: str | None) -> tuple[list[Problem], list[str]]:
     """Return what is wrong with ``file``, and what is unwise in it."""
-    from penstock.composition.files import services
+    from penstock.composition.files import services, settings_of
 
     if service is None:
         named = f"name it mpush-*.yaml or pass --service NAME ({_listed(services())})"
         return [Problem(f"cannot tell which service this file is for: {named}", str(file))], []
-    try:
-        settings = services()[service].load()
-    except (ImportError, AttributeError) as error:
-        raise Failed(f"the service {service} is not installed as it should be: {error}") from error
+    settings = settings_of(service)
     try:
         return [], _warnings(settings.load(file, {}), {})
     except SettingsError as error:

@@ -224,9 +224,8 @@ async def _states(topology: "Topology", servers: AsyncExitStack) -> "list[Curren
         )
     states = []
     for part in parts.values():
-        redis = str(part.settings.redis)
-        registry = part.settings.service_redis
-        states.append(await read_current(part, await client(redis), await client(str(registry or redis))))
+        lists, registrations = part.urls
+        states.append(await read_current(part, await client(lists), await client(registrations)))
     return states
 
 

@@ -17,6 +17,7 @@ from penstock.composition.declared import DECLARED, Declared, Program, read_decl
 from penstock.composition.lines import precise
 from penstock.composition.model import End, Outside, Part, Shape, Topology, Use, connected
 from penstock.composition.procfile import read_procfile
+from penstock.composition.service import ServiceSettings, ServiceSettingsType
 from penstock.errors import PenstockError, Problem, SettingsError
 from penstock.secrets import is_reference, without_files, without_secrets
 
@@ -128,6 +129,15 @@ def services() -> dict[str, EntryPoint]:
     return {entry.name: entry for entry in entry_points(group="penstock.services")}
 
 
+def settings_of(service: str) -> ServiceSettingsType:
+    """Return the settings class of an installed service. Raise ``PenstockError`` if it cannot be imported."""
+    try:
+        loaded: ServiceSettingsType = services()[service].load()
+    except (ImportError, AttributeError) as error:
+        raise PenstockError(f"the service {service} is not installed correctly: {error}") from error
+    return loaded
+
+
 def module_of(service: str) -> str:
     """Return what ``python -m`` runs for a service that is installed: the package that its settings lie in."""
     return services()[service].value.partition(":")[0].rpartition(".")[0]
@@ -218,7 +228,7 @@ def _of_containers(file: Path, problems: list[Problem]) -> Iterator[Process]:
 
 def _settings_of(
     process: Process, directory: Path, environ: Mapping[str, str], problems: list[Problem]
-) -> tuple[Any, Path | None]:
+) -> tuple[ServiceSettings | None, Path | None]:
     """The settings of a service of ours and their file; None for a program."""
     by_module = {module_of(name): name for name in services()}
     service = by_module.get(process.module or "")
@@ -232,13 +242,12 @@ def _settings_of(
     return _loaded(service, source, without_files({**environ, **process.environ, **stronger}), problems), file
 
 
-def _loaded(service: str, file: Path | str | None, environ: dict[str, str], problems: list[Problem]) -> Any:
+def _loaded(
+    service: str, file: Path | str | None, environ: dict[str, str], problems: list[Problem]
+) -> ServiceSettings | None:
     if not environ.get("REDIS"):
         environ = {**environ, "REDIS": ""}
-    try:
-        settings = services()[service].load()
-    except (ImportError, AttributeError) as error:
-        raise PenstockError(f"the service {service} is not installed as it should be: {error}") from error
+    settings = settings_of(service)
     try:
         return settings.load(file, environ)
     except SettingsError as error:
@@ -250,7 +259,12 @@ def _loaded(service: str, file: Path | str | None, environ: dict[str, str], prob
 
 
 def _part(
-    name: str, settings: Any, file: object, declared: Declared, process: Process | None = None, here: str = HERE
+    name: str,
+    settings: ServiceSettings | None,
+    file: object,
+    declared: Declared,
+    process: Process | None = None,
+    here: str = HERE,
 ) -> tuple[Part, Shape]:
     started: dict[str, Any] = {}
     if process:

@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any
 
 from penstock.composition.model import End, Part
 from penstock.errors import Problem
@@ -29,7 +28,7 @@ def at(rule: str, part: Part, end: End, message: str) -> Finding:
 
 def said(rule: str, part: Part, property: str, message: str) -> Finding:
     """Where the settings of ``part`` set ``property``."""
-    origins: dict[str, str] = part.settings.origins() if part.settings is not None else {}
+    origins = part.settings.origins() if part.settings is not None else {}
     file, _, line = origins.get(property, "").rpartition(":")
     found, number = (file, int(line)) if line.isdigit() else (part.file, None)
     return Finding(rule, Problem(message, found, number, property))
@@ -44,8 +43,3 @@ def nearest(name: str, known: Iterable[str]) -> str:
 def called(part: Part) -> str:
     """``archive (mdispatch)``."""
     return f"{part.name} ({part.service})" if part.service and part.service != part.name else part.name
-
-
-def setting(part: Part, name: str) -> Any:
-    """A field of the part's settings; None where there is none."""
-    return getattr(part.settings, name, None)

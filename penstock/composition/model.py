@@ -3,11 +3,15 @@
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import parse_qsl, urlsplit
 
 from penstock.connection import hosts_of
 from penstock.errors import Problem
+
+if TYPE_CHECKING:
+    from penstock.acl import Rights
+    from penstock.composition.service import ServiceSettings
 
 Use = Literal["reads", "writes", "keeps"]
 """What a part does with a key: takes from it, puts into it, or both by itself, as with what it has in hand."""
@@ -65,8 +69,8 @@ class Part:
     namespace: str | None = None
     file: str | None = None
     ends: tuple[End, ...] = ()
-    settings: Any = None
-    """The service's settings, an instance of the class that the entry point names; None for a program."""
+    settings: "ServiceSettings | None" = None
+    """None for a program."""
     promise: Promise = "once"
     """How often a message comes out, whatever happens."""
     ordered: bool = False
@@ -84,8 +88,29 @@ class Part:
     def server(self) -> str:
         """Return the server of the service's own lists, or of a program's first list; empty if it has none."""
         if self.settings is not None:
-            return server_of(str(self.settings.redis))
+            return server_of(self.settings.redis)
         return next((end.place.server for end in (*self.using("reads", "keeps"), *self.ends)), "")
+
+    @property
+    def urls(self) -> tuple[str, str]:
+        """Return the URLs of a service's lists and of its registrations, which may be the same; empty for a program."""
+        if self.settings is None:
+            return "", ""
+        return self.settings.redis, self.settings.service_redis or self.settings.redis
+
+    @property
+    def shape(self) -> "Shape":
+        """Return the shape of a service's settings; an empty one for a program."""
+        return Shape() if self.settings is None else self.settings.shape()
+
+    @property
+    def rights(self) -> "Mapping[str, Rights]":
+        """Return the minimal ACL of a service, by URL of the server; empty for a program."""
+        return {} if self.settings is None else self.settings.rights()
+
+    def setting(self, name: str) -> Any:
+        """Return a field that not all services have; None if this part does not have it."""
+        return getattr(self.settings, name, None)
 
     def using(self, *uses: Use) -> Iterator[End]:
         return (end for end in self.ends if end.use in uses)
@@ -172,7 +197,7 @@ def connected(parts: Iterable[tuple[Part, Shape]]) -> tuple[Part, ...]:
         for other, theirs in pairs:
             if other.namespace and any(fnmatchcase(other.namespace, name) for name in shape.watches):
                 ends += theirs.watched
-        ordered = shape.ordered or bool(getattr(part.settings, "ordered", False))
+        ordered = shape.ordered or bool(part.setting("ordered"))
         whole.append(replace(part, ends=tuple(ends), promise=shape.promise, ordered=ordered, again=shape.again))
     return tuple(_with_streams(part, whole) for part in whole)
 

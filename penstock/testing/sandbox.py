@@ -262,7 +262,7 @@ class Sandbox:
 
     def registry(self, part: Part) -> "Redis":
         """Return a client of the server on which a service registers."""
-        return self.client(server_of(str(part.settings.service_redis or part.settings.redis)))
+        return self.client(server_of(part.urls[1]))
 
     async def spoil(self, place: Place) -> Callable[[], Awaitable[None]]:
         """Put a string in place of a list. Return a function that puts back what was there."""
@@ -292,13 +292,11 @@ class Sandbox:
         environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), environ.get("PATH", os.defpath)])
         environ |= {"PYTHONUNBUFFERED": "1", "REDIS": part.ends[0].url if part.ends else HERE, **part.environ}
         if part.settings is not None:
-            names, fields = part.settings.names(), type(part.settings).model_fields
+            names, fields = part.settings.names(), dict(part.settings)
             for field, value in {**self._overrides, **part.settings.apart(place)}.items():
                 if field in fields:
                     environ[names.variable_of(field)] = str(value)
-            for field in fields:
-                if _is_server(url := getattr(part.settings, field)):
-                    environ[names.variable_of(field)] = url
+            environ |= {names.variable_of(field): url for field, url in fields.items() if _is_server(url)}
         return without_files(environ)
 
     async def _way(self, part: Part, url: str) -> str:

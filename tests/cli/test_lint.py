@@ -152,7 +152,7 @@ async def test_a_service_that_cannot_be_loaded_is_one_clear_line(tmp_path: Path)
     (tmp_path / "props.yaml").touch()
     result = await penstock("lint", "--service", "broken", tmp_path / "props.yaml")
     assert (result.status, result.out) == (1, b"")
-    assert "the service broken is not installed as it should be: No module named 'no'" in result.error
+    assert "the service broken is not installed correctly: No module named 'no'" in result.error
 
 
 async def test_a_service_that_nobody_knows_is_a_wrong_call(tmp_path: Path) -> None:

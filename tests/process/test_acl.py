@@ -220,8 +220,8 @@ def test_a_file_alone_has_the_server_and_the_user_of_its_url(tmp_path: Path, mon
     monkeypatch.delenv("REDIS", raising=False)
     (tmp_path / "mpush-orders.yaml").write_text("in: in\npending: p\nout: [a]\n")
     (part,) = _parts(tmp_path / "mpush-orders.yaml", None)
-    assert (part.name, part.settings.redis) == ("mpush-orders", "redis://localhost:6379/0")
-    rights = part.settings.rights()["redis://localhost:6379/0"]
+    assert (part.name, part.urls[0]) == ("mpush-orders", "redis://localhost:6379/0")
+    rights = part.rights["redis://localhost:6379/0"]
     assert rights.keys == ("a", "in", "p", "p:*")
     assert rights.line("orders").startswith("ACL SETUSER orders reset on >PASSWORD ~a ~in ~p ~p:* +blmove ")
 

@@ -6,13 +6,23 @@ from pathlib import Path
 
 import pytest
 
-from penstock.composition.files import read
+from common.settings.base import ServiceSettings
+from penstock.composition.files import read, services, settings_of
 from penstock.composition.lint.rules import lint
 from penstock.composition.model import Place, server_of
+from penstock.composition.service import ServiceSettingsType
 from tests.commandline import ROOT
 from tests.lint_cases import SHOP, compose
 
+CHECKED_BY_MYPY: ServiceSettingsType = ServiceSettings
 CONTAINERS = sorted(file.parent for file in ROOT.glob("compose/*/compose.yaml"))
+
+
+def test_the_settings_of_every_service_have_what_a_composition_needs() -> None:
+    for name in services():
+        settings_type = settings_of(name)
+        assert isinstance(settings_type, type)
+        assert issubclass(settings_type, ServiceSettings)
 
 
 @pytest.mark.parametrize("directory", CONTAINERS, ids=lambda directory: directory.name)

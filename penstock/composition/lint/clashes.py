@@ -8,7 +8,7 @@ from typing import Final
 from redis.crc import key_slot
 
 from penstock.composition.draw.sketch import gives_back
-from penstock.composition.findings import Finding, at, called, said, setting
+from penstock.composition.findings import Finding, at, called, said
 from penstock.composition.model import End, Part, Topology
 from penstock.encoding import encoded
 from penstock.keys import Keys, pending_of
@@ -39,7 +39,7 @@ def namespaces(topology: Topology) -> Iterator[Finding]:
             yield said("namespace", other, "redisNamespace", f"{both}; expected a namespace of its own")
             continue
         for name in COMMON:
-            mine, theirs = setting(other, name), setting(part, name)
+            mine, theirs = other.setting(name), part.setting(name)
             if mine != theirs:
                 differs = f"{mine} here and {theirs} in {part.file}, another replica of {part.namespace!r}"
                 yield said("replicas", other, _property(name), f"{differs}; expected the same in both")
@@ -98,7 +98,7 @@ def _settled(topology: Topology) -> list[Part]:
 
 
 def _lists(part: Part) -> frozenset[object]:
-    return frozenset((end.place, end.role) for end in part.settings.shape().ends if end.kind == "list")
+    return frozenset((end.place, end.role) for end in part.shape.ends if end.kind == "list")
 
 
 def _replicas(part: Part, other: Part) -> bool:

@@ -9,7 +9,7 @@ from typing import Final
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
-from penstock.composition.findings import Finding, at, called, said, setting
+from penstock.composition.findings import Finding, at, called, said
 from penstock.composition.lint.replies import unfit
 from penstock.composition.model import End, Part, Topology, server_of
 from penstock.encoding import decoded, encoded
@@ -152,7 +152,7 @@ async def _absent(redis: "Redis", topology: Topology, server: str) -> list[Findi
     """Services that the composition starts and that are not there."""
     found = []
     for part in topology.parts:
-        if not (part.namespace and part.command) or server_of(_registry(part)) != server:
+        if not (part.namespace and part.command) or server_of(part.urls[1]) != server:
             continue
         try:
             alive = await instances(redis, redis, Keys(part.namespace))
@@ -166,7 +166,7 @@ async def _absent(redis: "Redis", topology: Topology, server: str) -> list[Findi
 
 async def _unfit_replies(redis: "Redis", topology: Topology, server: str) -> list[Finding]:
     """Lists for answers that a service has registered which is no part of the composition."""
-    parts = [part for part in topology.parts if setting(part, "reply_lists") is not None and part.server == server]
+    parts = [part for part in topology.parts if part.setting("reply_lists") is not None and part.server == server]
     if not parts:
         return []
     known = {part.namespace for part in topology.parts}
@@ -187,11 +187,6 @@ def _addresses(part: Part) -> Iterator[Address]:
     if part.settings is None:
         yield from (Address(end.url, part, end) for end in part.ends)
         return
-    for field in type(part.settings).model_fields:
-        value = getattr(part.settings, field)
+    for field, value in part.settings:
         if "redis" in field and isinstance(value, str) and "://" in value:
             yield Address(value, part, property=re.sub(r"_(\w)", lambda letter: letter[1].upper(), field))
-
-
-def _registry(part: Part) -> str:
-    return str(part.settings.service_redis or part.settings.redis)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 
-from penstock.composition.findings import Finding, said, setting
+from penstock.composition.findings import Finding, said
 from penstock.composition.model import Part, Topology
 from penstock.inspect.ownership import Ownership
 
@@ -11,19 +11,24 @@ from penstock.inspect.ownership import Ownership
 def replies(topology: Topology) -> Iterator[Finding]:
     """Patterns of ``replyLists`` that match lists or keys of other parts, to which no answer goes."""
     for part in topology.parts:
-        if part.settings is not None and setting(part, "reply_lists") is not None:
-            others = [other for other in topology.parts if other.settings is not None and other.server == part.server]
-            claims = Ownership({str(other.namespace or other.name): other.settings.lists() for other in others})
+        if part.setting("reply_lists") is not None:
+            claims = Ownership(
+                {
+                    str(other.namespace or other.name): other.settings.lists()
+                    for other in topology.parts
+                    if other.settings is not None and other.server == part.server
+                }
+            )
             yield from unfit(part, claims)
 
 
 def unfit(part: Part, claims: Ownership) -> Iterator[Finding]:
     """Each name and pattern for answers of ``part`` that ``claims`` forbid, with one list that it matches."""
-    named = {end.key: end.setting for end in part.settings.shape().ends if end.role == "replies"}
+    named = {end.key: end.setting for end in part.shape.ends if end.role == "replies"}
     for name, property in named.items():
         if whose := claims.of(name, part.namespace, kept=True):
             yield said("replies", part, property, f"{name!r} is {whose}; expected another list")
-    for pattern in part.settings.replies:
+    for pattern in part.setting("replies"):
         for name, _ in claims.lists(part.namespace) if pattern not in named else ():
             if name not in named and fnmatchcase(name, pattern) and (whose := claims.of(name, part.namespace)):
                 wide = f"{pattern!r} matches {name!r}, {whose}: requests that name it are refused"

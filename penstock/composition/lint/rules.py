@@ -5,7 +5,7 @@ from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 from typing import Final
 
-from penstock.composition.findings import Finding, at, called, nearest, setting
+from penstock.composition.findings import Finding, at, called, nearest
 from penstock.composition.lint.clashes import kinds, namespaces, own_keys, pendings, slots
 from penstock.composition.lint.replies import replies
 from penstock.composition.lint.timing import answers, metrics, nested, unwatched, watched
@@ -26,7 +26,7 @@ def lint(topology: Topology) -> list[Finding]:
 def orphans(topology: Topology) -> Iterator[Finding]:
     """Lists that are written and never read. Dead letters wait for an operator, events are trimmed."""
     read = {end.place for _, end in topology.ends("reads")}
-    late = {end.place for part in unwatched(topology) for end in part.settings.shape().watched}
+    late = {end.place for part in unwatched(topology) for end in part.shape.watched}
     for part, end in topology.ends("writes"):
         external = topology.outside.does("reads", end.key)
         if end.kind == "stream" or end.role == "dead" or end.place in read | late or external:
@@ -49,7 +49,7 @@ def unfed(topology: Topology) -> Iterator[Finding]:
 
 def loops(topology: Topology) -> Iterator[Finding]:
     """Ways on which services alone, none of which counts hops, lead a message round for ever."""
-    services = [part for part in topology.parts if part.service and not setting(part, "max_hops")]
+    services = [part for part in topology.parts if part.service and not part.setting("max_hops")]
     steps = {(taken.place, given.place): (part, given) for part in services for taken, given in flows(part)}
     while cycle := _cycle(steps):
         pairs = [*pairwise(cycle)]

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 
-from penstock.composition.findings import Finding, called, nearest, said, setting
+from penstock.composition.findings import Finding, called, nearest, said
 from penstock.composition.model import Part, Place, Topology
 from penstock.keys import Keys
 from penstock.tracking.backoff import Backoff
@@ -32,8 +32,7 @@ def unwatched(topology: Topology) -> list[Part]:
     return [
         part
         for part in topology.parts
-        if part.settings is not None
-        and part.settings.shape().watched
+        if part.shape.watched
         and not any(fnmatchcase(str(part.namespace), name) and server == part.server for name, server in watching)
     ]
 
@@ -41,7 +40,7 @@ def unwatched(topology: Topology) -> list[Part]:
 def metrics(topology: Topology) -> Iterator[Finding]:
     """Counters that would be gone before their instance renews them."""
     for part in topology.parts:
-        expire, renew = setting(part, "metrics_expire"), setting(part, "service_renew")
+        expire, renew = part.setting("metrics_expire"), part.setting("service_renew")
         if expire and expire <= renew:
             gone = f"{expire} s: the metrics of a living instance would be gone before it renews them"
             yield said("times", part, "metricsExpire", f"{gone}; expected more than serviceRenew ({renew} s)")
@@ -50,8 +49,8 @@ def metrics(topology: Topology) -> Iterator[Finding]:
 def answers(topology: Topology) -> Iterator[Finding]:
     """Answers that are gone before the time is over in which they are waited for."""
     for part in topology.parts:
-        expire, timeout = setting(part, "reply_expire"), setting(part, "message_timeout")
-        if setting(part, "res") and expire < timeout:
+        expire, timeout = part.setting("reply_expire"), part.setting("message_timeout")
+        if part.setting("res") and expire < timeout:
             gone = f"{expire} s: an answer could be gone while its client still waits for it"
             yield said("times", part, "replyExpire", f"{gone}; expected at least messageTimeout ({timeout} s)")
 
@@ -59,9 +58,9 @@ def answers(topology: Topology) -> Iterator[Finding]:
 def nested(topology: Topology) -> Iterator[Finding]:
     """Trackers whose messages another one tracks on: a time-out in the first doubles what the second still tries."""
     for part in topology.parts:
-        if not setting(part, "attempts"):
+        if not part.setting("attempts"):
             continue
-        timeout = part.settings.message_timeout
+        timeout = part.setting("message_timeout")
         for inner in _behind(topology, part):
             needed = _longest(inner)
             if timeout < needed:
@@ -83,7 +82,7 @@ def _behind(topology: Topology, part: Part) -> list[Part]:
         for reader, end in topology.at(place, "reads"):
             if end.role != "in" or reader is part:
                 continue
-            if setting(reader, "attempts"):
+            if reader.setting("attempts"):
                 found.append(reader)
             elif reader.service:
                 open += [other.place for other in reader.using("writes") if other.role == "out"]
@@ -92,10 +91,10 @@ def _behind(topology: Topology, part: Part) -> list[Part]:
 
 def _longest(part: Part) -> float:
     """Seconds from a message's first delivery to the end of its last attempt."""
-    settings = part.settings
-    backoff = Backoff(settings.backoff, settings.backoff_base, settings.backoff_cap).longest_delay(settings.attempts)
-    return float(settings.attempts * (settings.message_timeout + backoff))
+    attempts, timeout = part.setting("attempts"), part.setting("message_timeout")
+    backoff = Backoff(*map(part.setting, ("backoff", "backoff_base", "backoff_cap"))).longest_delay(attempts)
+    return float(attempts * (timeout + backoff))
 
 
 def _watches(part: Part) -> list[str]:
-    return part.settings.shape().watches if part.settings is not None else []
+    return part.shape.watches

@@ -7,16 +7,17 @@ from typing import Any
 from redis.asyncio import Redis
 
 from penstock.composition.model import End, Part, Shape, Topology, connected, server_of
+from penstock.composition.service import ServiceSettings
 from penstock.encoding import decoded, encoded
 from penstock.keys import Keys
 
 
-def shape_json(settings: Any) -> str:
+def shape_json(settings: ServiceSettings) -> str:
     """Return the shape of a service as JSON, for the key ``Keys.shape``; it has no password.
 
     The service's own server is left out, since other hosts may know it by another name.
     """
-    shape: Shape = settings.shape()
+    shape = settings.shape()
     ends, watched = ([_end_as_json(end, settings.redis) for end in each] for each in (shape.ends, shape.watched))
     known = {"service": settings.service, "ends": ends, "watched": watched, "watches": shape.watches}
     registry = server_of(settings.service_redis or settings.redis)

@@ -74,7 +74,7 @@ class CurrentState:
     @property
     def fans_out(self) -> bool:
         """Return True if the service may have several outputs, so that a rename cannot be told from a new one."""
-        return isinstance(getattr(self.part.settings, "out", None), list)
+        return isinstance(self.part.setting("out"), list)
 
     @property
     def before(self) -> set[ListUse]:
@@ -112,6 +112,7 @@ async def read_current(part: Part, redis: "Redis", registry: "Redis") -> Current
         if isinstance(reply, ResponseError):
             raise WrongType(f"{key}: {reply}")
     shape, notes, taken = replies
+    assert part.settings is not None  # it has a namespace
     return CurrentState(
         part,
         redis,

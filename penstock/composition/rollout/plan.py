@@ -6,10 +6,9 @@ new one, and are moved in front of them before the first reader takes from there
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from penstock.composition.draw.sketch import gives_back
-from penstock.composition.model import Place, Topology, Use
+from penstock.composition.model import Part, Place, Topology, Use
 from penstock.composition.rollout.current import CurrentState
 from penstock.composition.rollout.difference import Difference, Removal, Rename
 from penstock.composition.rollout.notes import REMOVED, is_moved, renamed
@@ -124,7 +123,7 @@ class _Planning:
         for key in (new, old):
             if self._writers(state.place(key)) != (state,):
                 return f"others fill {key}, too, so it is not known which messages both lists have had"
-        if state.part.settings.overflow == "dead":
+        if state.part.setting("overflow") == "dead":
             return f"with `overflow: dead` it is not known which messages {old} has had"
         if state.owed.get(new) and any(place.key == new for _, place in self._difference.added):
             return f"{new} was an output before, so it is not known which messages it has had; see penstock replay"
@@ -157,7 +156,7 @@ def _upstream_first(topology: Topology, states: Sequence[CurrentState]) -> list[
     by_part = {id(state.part): state for state in states}
     ordered: dict[int, CurrentState] = {}
 
-    def add(part: Any, above: tuple[int, ...]) -> None:
+    def add(part: Part, above: tuple[int, ...]) -> None:
         if id(part) in above or id(part) in ordered:
             return
         for end in part.using("reads"):
@@ -206,7 +205,7 @@ def _changes(state: CurrentState, difference: Difference) -> str:
 def _fixed_properties(state: CurrentState) -> list[str]:
     """Return the properties that differ and cannot change while the service runs."""
     settings = state.part.settings
-    if state.shape is None or state.shape["service"] != settings.service:
+    if settings is None or state.shape is None or state.shape["service"] != settings.service:
         return ["redisNamespace"]
     before, after = (
         {(end["role"], end["key"], end.get("server")) for end in shape["ends"]}
