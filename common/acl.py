@@ -42,6 +42,8 @@ KERNEL: Final = REGISTERING | frozenset(
 )
 """What it sends to the server of the lists."""
 REGISTRY: Final = tuple(f"{verb}.lua" for verb in ("next_id", "register", "renew", "compact", "deregister", "answer"))
+BATCHES: Final = (LUA / "hold_batch.lua", LUA / "settle_batch.lua")
+"""The scripts of ``Context.batches`` and ``Context.settle``."""
 DURABLE: Final = {"memory": (), "aof": ("WAITAOF", "LPUSH", "LPOP")}
 """What confirms a batch; any other level waits for replicas."""
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 from pydantic import BeforeValidator, PrivateAttr, StringConstraints
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 
-from common.acl import least
+from common.acl import BATCHES, least
 from common.settings.fields import LONGEST, YEAR, Name, Seconds, Url, Whole, setting
 from common.settings.props import place_of, read_props
 from common.settings.roles import Role, conflicts, pending_lists, roles_of
@@ -64,7 +64,7 @@ class ServiceSettings(BaseSettings):
     """Rules over several fields. That no list is used twice, or is the kernel's, follows from the fields' types."""
     sends: ClassVar[frozenset[str]] = frozenset()
     """Commands that the service's Python code sends to the server of its lists, beside the kernel's."""
-    scripts: ClassVar[tuple[Path, ...]] = ()
+    scripts: ClassVar[tuple[Path, ...]] = BATCHES
     """Scripts that the service calls there, beside the kernel's and those in the folder ``lua`` beside its settings."""
 
     redis: Url = setting("URL", "The server of the lists.")

@@ -1,5 +1,6 @@
 """What an operator may set of mpush."""
 
+from pathlib import Path
 from typing import ClassVar, Final, Literal
 
 from common.settings.base import ServiceSettings
@@ -48,6 +49,7 @@ class Settings(ServiceSettings):
     """From ``in`` to every list of ``out``, all on one server."""
 
     service: ClassVar[str] = "mpush"
+    scripts: ClassVar[tuple[Path, ...]] = ()
     ignored: ClassVar[frozenset[str]] = frozenset({"done", "message_expire", "message_timeout", "message_capacity"})
     rules: ClassVar[tuple[Rule, ...]] = (
         *ServiceSettings.rules,

@@ -40,6 +40,7 @@ class Settings(ServiceSettings):
     )
 
     sends: ClassVar[frozenset[str]] = SPARK_COMMANDS
+    scripts: ClassVar[tuple[Path, ...]] = ()
 
     watch: Annotated[list[Name], Strict(), MinLen(1)] = setting(
         "list of names", "The namespaces whose events are archived; a name may be a pattern, e.g. shop:*."
