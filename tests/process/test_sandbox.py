@@ -88,7 +88,7 @@ async def test_nothing_is_left_behind_where_the_fork_server_died(tmp_path: Path,
         fork_server.kill()
 
         async def dead() -> bool:
-            return not fork_server.is_running()
+            return fork_server.status() == psutil.STATUS_ZOMBIE
 
         await until(dead)
         process = sandbox.processes["mpush"]
