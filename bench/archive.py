@@ -19,16 +19,16 @@ PIPELINE: Final = Keys("bench:pipeline")
 MILLION: Final = 1_000_000
 SMALL: Final = 40
 """Micro-batches whose files are merged."""
-TELL: Final = Script(
-    "tell.lua",
-    """-- Tell of messages that are done, as a monitor does.
+ADD_EVENTS: Final = Script(
+    "add_events.lua",
+    """-- Write an event `done` for each of some messages, as a monitor does.
 --
 -- WITH events: report write_events
 -- ARGV from     the first id
 -- ARGV many     how many
 -- ARGV at       when (ms)
 -- ARGV history  most events to keep
--- Returns nothing. Run twice: they are told twice.
+-- Returns nothing. Run twice: the second run writes them again.
 for id = from, from + many - 1 do
   report('done', string.format('%d', id), redis.sha1hex(id), 'shop:work', '7', 1, (id % 997) / 100)
 end
@@ -38,13 +38,13 @@ write_events(at, tonumber(history))
 
 
 def write_events(redis: Any, many: int, *, keys: Keys = SHOP, entry: int = 1_000, first: int = 1) -> None:
-    """``many`` events, in entries of a hundred, or of ``entry`` where that is less; 100 a millisecond."""
+    """Write ``many`` events in entries of 100, or of ``entry`` if that is less; 100 events a millisecond."""
     begun = int(time.time() * 1000) - many // 100
     redis.hset(keys.policy, "messageTimeout", 10)
     with redis.pipeline(transaction=False) as wire:
         for start in range(first, first + many, entry):
             named = {"from": start, "many": min(entry, first + many - start), "history": 2**40}
-            wire.execute_command(*TELL.by_source(**keys.event_keys, at=begun + (start - first) // 100, **named))
+            wire.execute_command(*ADD_EVENTS.by_source(**keys.event_keys, at=begun + (start - first) // 100, **named))
             if len(wire) == 200:
                 wire.execute()
         wire.execute()

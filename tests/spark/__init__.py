@@ -31,23 +31,25 @@ def schema_of(ddl: str) -> Any:
 
 
 SHOP = Keys("shop")
-TELL = Script(
-    "tell.lua",
-    """-- Tell of messages that are done.
+ADD_EVENTS = Script(
+    "add_events.lua",
+    """-- Write an event `done` for each of some messages.
 --
 -- WITH events
 -- ARGV history  most events to keep
 -- ARGV from     the first id
 -- ARGV many     how many
--- Returns nothing. Run twice: they are told twice.
+-- Returns nothing. Run twice: the second run writes them again.
 for id = from, from + many - 1 do report('done', string.format('%d', id), 'x' .. id, 'out', '1', 1, id / 10) end
-tell('1700000000123', tonumber(history))
+write_events('1700000000123', tonumber(history))
 """,
 )
 
 
-def tell(redis: Any, many: int, *, start: int = 1, each: int = 37, keys: Keys = SHOP, history: int = 10**6) -> None:
-    """Events of the messages ``start`` and following, so many an entry."""
+def add_events(
+    redis: Any, many: int, *, start: int = 1, each: int = 37, keys: Keys = SHOP, history: int = 10**6
+) -> None:
+    """Write events of ``many`` messages, from id ``start`` on, with ``each`` events an entry."""
     for first in range(start, start + many, each):
         count = min(each, start + many - first)
-        redis.execute_command(*TELL.by_source(**keys.event_keys, history=history, many=count, **{"from": first}))
+        redis.execute_command(*ADD_EVENTS.by_source(**keys.event_keys, history=history, many=count, **{"from": first}))

@@ -1,4 +1,4 @@
-"""One Spark for all tests that need it, on this machine."""
+"""The Spark session of all tests that share one."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
         spark_driver_bindAddress="127.0.0.1",
         spark_sql_warehouse_dir=str(place / "warehouse"),
         spark_local_dir=str(place / "local"),
+        # For a few rows it takes longer to compile a plan than to interpret it; sessions of their own compile.
+        spark_sql_codegen_wholeStage="false",
+        spark_sql_codegen_factoryMode="NO_CODEGEN",
+        spark_sql_adaptive_enabled="false",
     )
     yield made
     made.stop()

@@ -9,8 +9,8 @@ from redis.exceptions import NoPermissionError
 from tests.commandline import penstock
 from tests.spark import (
     SHOP,
+    add_events,
     pytestmark,  # noqa: F401
-    tell,
 )
 from tests.spark.queries import NAMES, started
 
@@ -33,7 +33,7 @@ async def user(here: Any, redis_url: str) -> str:
 def test_every_source_and_sink_works_as_that_user_who_is_refused_nothing(
     spark: "SparkSession", here: Any, user: str, tmp_path: Path
 ) -> None:
-    tell(here, 50, keys=SHOP)
+    add_events(here, 50, keys=SHOP)
     here.lpush("in", *map(str, range(50)))
     here.lpush("jobs", *map(str, range(50)))
     for number in range(50):

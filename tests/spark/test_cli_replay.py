@@ -28,7 +28,7 @@ from penstock.spark.replay import Archived, Message, Pace, Pushed, messages, pus
 from penstock.tracking.policy import Policy
 from tests.commandline import ended, running
 from tests.harness import Service, until
-from tests.spark import pytestmark, tell  # noqa: F401
+from tests.spark import add_events, pytestmark  # noqa: F401
 from tests.tracked import policy
 
 if TYPE_CHECKING:
@@ -295,13 +295,13 @@ def test_a_masked_message_is_known_by_what_is_left_of_it(spark: "SparkSession") 
 async def test_events_that_were_trimmed_before_they_were_read_are_told(redis: Redis, redis_url: str) -> None:
     keys = Keys("shadow")
     with Blocking.from_url(redis_url) as blocking:
-        tell(blocking, 5, keys=keys)
+        add_events(blocking, 5, keys=keys)
         recorder = EventRecorder(redis, keys)
         await recorder.begin()
-        tell(blocking, 7, start=6, each=3, keys=keys)
+        add_events(blocking, 7, start=6, each=3, keys=keys)
         assert await recorder.read_page()
         assert not await recorder.read_page()
-        tell(blocking, 2_000, start=13, keys=keys, history=10)
+        add_events(blocking, 2_000, start=13, keys=keys, history=10)
     with pytest.raises(DataLost, match=r"events 13 to \d+ of shadow:events are gone: .* eventCapacity"):
         await recorder.read_page()
 

@@ -16,8 +16,8 @@ from penstock.keys import Keys
 from penstock.spark.shipping import SHIPPED
 from penstock.testing.server import EmbeddedServer
 from tests.spark import (
+    add_events,
     pytestmark,  # noqa: F401
-    tell,
 )
 from tests.spark.standalone import SMALL, cluster, run, wheel
 
@@ -65,8 +65,8 @@ def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def shop() -> Iterator[str]:
     """The server with both streams."""
     with EmbeddedServer() as server, Redis.from_url(server.url) as redis:
-        tell(redis, ONE, keys=Keys("shop:one"), each=100)
-        tell(redis, TWO, keys=Keys("shop:two"))
+        add_events(redis, ONE, keys=Keys("shop:one"), each=100)
+        add_events(redis, TWO, keys=Keys("shop:two"))
         yield server.url
 
 

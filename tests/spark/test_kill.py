@@ -17,7 +17,7 @@ import pytest
 from penstock.spark.options import connect
 from penstock.testing.server import EmbeddedServer
 from tests.harness import ROOT
-from tests.spark import pytestmark, tell
+from tests.spark import add_events, pytestmark
 from tests.spark.queries import NAMES, started
 
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 __all__ = ["pytestmark"]
 
 ROUNDS: Final = int(os.environ.get("PENSTOCK_SPARK_ROUNDS", "1"))
-KILLS: Final = ("worker", "worker", "worker", "driver", "server")
-"""Of a round, in any order; then the driver once more."""
+KILLS: Final = ("worker", "driver", "server")
+"""Kills of a round, in any order; then the driver is killed once more."""
 PATIENCE: Final = float(os.environ.get("SPARK_PATIENCE", "300"))
 """Seconds until the next thing must have happened."""
 
@@ -41,7 +41,7 @@ class Feed:
 
     def give(self, many: int) -> None:
         numbers = range(self.made + 1, self.made + many + 1)
-        tell(self._redis, many, start=self.made + 1)
+        add_events(self._redis, many, start=self.made + 1)
         with self._redis.pipeline(transaction=False) as wire:
             for key in ("in", "jobs"):
                 wire.lpush(key, *numbers)

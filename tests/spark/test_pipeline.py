@@ -19,7 +19,7 @@ from penstock.testing.server import EmbeddedServer
 from services.pipeline.service import Pipeline
 from services.pipeline.settings import Settings
 from tests.harness import until
-from tests.spark import SHOP, pytestmark, tell  # noqa: F401
+from tests.spark import SHOP, add_events, pytestmark  # noqa: F401
 from tests.spark.pipelines import PATIENCE, PIPE, archived, events_in, malformed_in
 
 if TYPE_CHECKING:
@@ -92,11 +92,11 @@ async def test_events_of_all_namespaces_are_archived_counted_and_a_stop_ends_it(
     shop: Any, redis_url: str, serve: Serve, tmp_path: Path
 ) -> None:
     """As a user with no more rights than it needs."""
-    tell(shop, 300)
+    add_events(shop, 300)
     shop.xadd("shop:paid:events", PAID)
     async with serve(redis=as_printed(shop, redis_url), discover=1, payloads=True, mask=["$.card"]) as (service, log):
         await met(lambda: archived(shop) == 301)
-        tell(shop, 50, keys=Keys("shop:new"))
+        add_events(shop, 50, keys=Keys("shop:new"))
         shop.xadd("shop:events", {"event": "done", "id": "77", "at": 86_400_000, "node": "a"})
         shop.xadd("shop:events", {"event": "", "id": "78"})
         shop.xadd("shop:events", {"temperature": 20})
@@ -124,14 +124,14 @@ async def test_events_of_all_namespaces_are_archived_counted_and_a_stop_ends_it(
 
 async def test_a_server_that_restarts_is_waited_for(tmp_path: Path, serve: Serve) -> None:
     with EmbeddedServer(aof=True) as server, Redis.from_url(server.url) as redis:
-        tell(redis, 100)
+        add_events(redis, 100)
         redis.xadd("shop:paid:events", PAID)
         async with serve(redis=server.url) as (service, log):
             await met(lambda: archived(redis) == 101)
             await asyncio.to_thread(server.stop)
             await met(lambda: [line for line in log if line["event"] == "waiting"])
             await asyncio.to_thread(server.start)
-            tell(redis, 100, start=101)
+            add_events(redis, 100, start=101)
             await met(lambda: archived(redis) == 201)
             assert await stopped(service) == 0
     rows = events_in(tmp_path)
@@ -142,11 +142,11 @@ async def test_a_server_that_restarts_is_waited_for(tmp_path: Path, serve: Serve
 async def test_events_that_were_trimmed_before_they_were_read_end_it_unless_told_otherwise(
     shop: Any, serve: Serve, tmp_path: Path
 ) -> None:
-    tell(shop, 100)
+    add_events(shop, 100)
     async with serve() as (service, _):
         await met(lambda: archived(shop) == 100)
         assert await stopped(service) == 0
-    tell(shop, 10_000, start=101, history=1_000)
+    add_events(shop, 10_000, start=101, history=1_000)
     first = int(shop.xrange(SHOP.events, count=1)[0][1][b"first"])
     async with serve() as (service, log):
         assert await service == 1
@@ -158,7 +158,7 @@ async def test_events_that_were_trimmed_before_they_were_read_end_it_unless_told
 
 
 async def test_an_archive_that_cannot_be_written_is_named_and_ends_it(shop: Any, serve: Serve) -> None:
-    tell(shop, 1)
+    add_events(shop, 1)
     async with serve(archive="/proc/archive") as (service, log):
         assert await service == 1
     remedy = "make it writable for this user, or name another directory"

@@ -18,7 +18,7 @@ import pytest
 from common.settings.fields import YEAR
 from tests.demos import ROOT, environment
 from tests.harness import Service, until
-from tests.spark import pytestmark, tell  # noqa: F401
+from tests.spark import add_events, pytestmark  # noqa: F401
 from tests.spark.pipelines import PATIENCE, archived, events_in, table
 
 KILLS = int(os.environ.get("PENSTOCK_SPARK_ROUNDS", "1"))
@@ -46,15 +46,15 @@ def test_killed_at_any_moment_nothing_is_lost_or_doubled_and_its_java_ends_with_
     usual = dict.fromkeys(["keep_minutes", "keep_hours", "keep_days"], 10 * YEAR)
     usual |= {"merge_every": 1, "trigger": 0, "max_events": 1_000}
 
-    def tell_more() -> None:
+    def add_more() -> None:
         before = archived(shop)
-        tell(shop, 6_000, start=6_000 * runs.pop(0) + 1, each=rng.choice([10, 100]))
+        add_events(shop, 6_000, start=6_000 * runs.pop(0) + 1, each=rng.choice([10, 100]))
         until(lambda: archived(shop) > before, PATIENCE, every=0.002)
 
     for _ in range(KILLS):
         # With no lateness windows are over at once, and made anew for whatever comes next.
         with pipeline(lateness=rng.choice([0, 600]), **usual) as service:
-            tell_more()
+            add_more()
             java = java_of(service)
             for victim in (worker_of(service), service.pid):
                 until(lambda: rng.random() < 0.02, every=0.02)
@@ -63,7 +63,7 @@ def test_killed_at_any_moment_nothing_is_lost_or_doubled_and_its_java_ends_with_
             service.wait()
         until(lambda java=java: not java.is_running())  # type: ignore[misc]
     with pipeline(lateness=0, **usual) as service:
-        tell_more()
+        add_more()
         until(lambda: archived(shop) == told, PATIENCE)
         until(lambda: final(tmp_path) == told, PATIENCE)
         until(lambda: '"merged"' in service.said(), PATIENCE)

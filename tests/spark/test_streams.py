@@ -10,7 +10,7 @@ from redis import Redis
 
 from penstock.errors import DataLost, WrongOption, WrongType
 from penstock.keys import Keys
-from tests.spark import SHOP, pytestmark, tell  # noqa: F401
+from tests.spark import SHOP, add_events, pytestmark  # noqa: F401
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -52,7 +52,7 @@ def ids_in(spark: "SparkSession", place: Path) -> Counter[int]:
 
 
 def test_a_batch_has_every_event_once_with_all_that_it_says(spark: "SparkSession", shop: Any, redis_url: str) -> None:
-    tell(shop, 1_000)
+    add_events(shop, 1_000)
     rows = load(spark, redis_url).orderBy("number").collect()
     assert [(row.number, row.id, row.xid, row.seconds) for row in rows] == [
         (id, str(id), f"x{id}", id / 10) for id in range(1, 1_001)
@@ -65,7 +65,7 @@ def test_a_batch_has_every_event_once_with_all_that_it_says(spark: "SparkSession
 
 
 def test_a_long_stream_is_read_in_parts_that_are_the_whole(spark: "SparkSession", shop: Any, redis_url: str) -> None:
-    tell(shop, 120_000, each=5_000)
+    add_events(shop, 120_000, each=5_000)
     found = load(spark, redis_url, partitions=4)
     assert found.rdd.getNumPartitions() == 4
     assert found.selectExpr("count(*)", "count(distinct id)", "min(number)", "max(number)").collect() == [
@@ -75,7 +75,7 @@ def test_a_long_stream_is_read_in_parts_that_are_the_whole(spark: "SparkSession"
 
 def test_streams_are_found_by_pattern_and_only_streams(spark: "SparkSession", shop: Any, redis_url: str) -> None:
     for name, many in ("shop:a", 3), ("shop:b", 5), ("other", 7):
-        tell(shop, many, keys=Keys(name))
+        add_events(shop, many, keys=Keys(name))
     shop.set("shop:c:events", "text")
     found = load(spark, redis_url, keys="shop:*:events,other:events").groupBy("namespace").count().collect()
     assert {row.namespace: row["count"] for row in found} == {"shop:a": 3, "shop:b": 5, "other": 7}
@@ -85,12 +85,12 @@ def test_streams_are_found_by_pattern_and_only_streams(spark: "SparkSession", sh
 def test_a_query_goes_on_where_it_was_and_no_micro_batch_is_much_larger_than_allowed(
     spark: "SparkSession", shop: Any, redis_url: str, tmp_path: Path
 ) -> None:
-    tell(shop, 9_000, each=250)
+    add_events(shop, 9_000, each=250)
     sizes = read_on(spark, redis_url, tmp_path, maxEventsPerTrigger=3_000)
     assert sum(sizes) == 9_000
     assert max(sizes) <= 3_000 + 250
-    tell(shop, 500, start=9_001)
-    tell(shop, 30, start=20_000, keys=Keys("new"))
+    add_events(shop, 500, start=9_001)
+    add_events(shop, 30, start=20_000, keys=Keys("new"))
     names = f"{SHOP.events},new:events"
     assert sum(read_on(spark, redis_url, tmp_path, keys=names)) == 530
     assert read_on(spark, redis_url, tmp_path, keys=names) == []
@@ -101,9 +101,9 @@ def test_a_query_goes_on_where_it_was_and_no_micro_batch_is_much_larger_than_all
 def test_from_the_end_only_what_comes_later_is_read(
     spark: "SparkSession", shop: Any, redis_url: str, tmp_path: Path
 ) -> None:
-    tell(shop, 100)
+    add_events(shop, 100)
     assert read_on(spark, redis_url, tmp_path, startingOffsets="latest") == []
-    tell(shop, 10, start=101)
+    add_events(shop, 10, start=101)
     assert read_on(spark, redis_url, tmp_path, startingOffsets="latest") == [10]
 
 
@@ -125,11 +125,11 @@ def numbers(reader: Any, start: Any, end: Any) -> list[int | None]:
 
 
 def test_a_planned_batch_is_the_same_again_though_more_has_come(shop: Any, redis_url: str) -> None:
-    tell(shop, 100)
+    add_events(shop, 100)
     first = reader(redis_url)
     end = first.latestOffset({}, everything())
     once = numbers(first, {}, end)
-    tell(shop, 100, start=101)
+    add_events(shop, 100, start=101)
     assert numbers(reader(redis_url), {}, end) == once == list(range(1, 101))
     assert numbers(first, end, first.latestOffset(end, everything())) == list(range(101, 201))
     assert (
@@ -154,7 +154,7 @@ def test_entries_without_numbers_are_bounded_too(shop: Any, redis_url: str) -> N
 
 @pytest.mark.parametrize("where", ["before it was planned", "after it was planned", "in the middle", "all of it"])
 def test_what_was_trimmed_before_it_was_read_is_told(shop: Any, redis_url: str, where: str) -> None:
-    tell(shop, 40, each=10)
+    add_events(shop, 40, each=10)
     names = [name for name, _ in shop.xrange(SHOP.events)]
     source = reader(redis_url)
     start = {SHOP.events: {"id": names[0].decode(), "number": 10}}
@@ -189,7 +189,7 @@ TRIMMED = ["some are left", "somebody else's are left", "the last one is somebod
 def test_what_was_trimmed_past_a_checkpoint_is_told_whoever_wrote_its_last_entry(
     shop: Any, redis_url: str, left: str, checkpoint: str
 ) -> None:
-    tell(shop, 30, each=10)
+    add_events(shop, 30, each=10)
     shop.xadd(SHOP.events, {"temperature": 20})
     source = reader(redis_url)
     start = source.latestOffset({}, everything())
@@ -197,7 +197,7 @@ def test_what_was_trimmed_past_a_checkpoint_is_told_whoever_wrote_its_last_entry
     assert source.latestOffset(start, everything()) == start
     if checkpoint == "of before":
         start[SHOP.events]["number"] = None
-    tell(shop, 60, start=31, each=10)
+    add_events(shop, 60, start=31, each=10)
     if left == "one of ours is odd":
         shop.xadd(SHOP.events, {"first": 91, "count": 2, "event": "done", "at": "noon"})
         shop.hincrby(SHOP.metric("events"), "count", 2)
@@ -218,9 +218,9 @@ def test_what_was_trimmed_past_a_checkpoint_is_told_whoever_wrote_its_last_entry
 
 
 def test_a_checkpoint_without_a_number_is_no_loss_where_nothing_was_trimmed_past_it(shop: Any, redis_url: str) -> None:
-    tell(shop, 20, each=10)
+    add_events(shop, 20, each=10)
     odd = shop.xadd(SHOP.events, {"temperature": 20})
-    tell(shop, 20, start=21, each=10)
+    add_events(shop, 20, start=21, each=10)
     source = reader(redis_url)
     start = {SHOP.events: {"id": odd.decode(), "number": None}}
     end = source.latestOffset(start, everything())
@@ -234,25 +234,25 @@ def test_a_checkpoint_without_a_number_is_no_loss_where_nothing_was_trimmed_past
 
 
 def test_a_query_from_the_end_knows_where_that_is_whoever_wrote_the_last_entry(shop: Any, redis_url: str) -> None:
-    tell(shop, 20, each=10)
+    add_events(shop, 20, each=10)
     for _ in range(120):
         shop.xadd(SHOP.events, {"temperature": 20})
     source = reader(redis_url, startingOffsets="latest")
     start = source.initialOffset()
     assert start[SHOP.events]["number"] == 20
-    tell(shop, 20, start=21, each=10)
+    add_events(shop, 20, start=21, each=10)
     shop.xtrim(SHOP.events, maxlen=1, approximate=False)
     with pytest.raises(DataLost, match=r"events 21 to 30 after"):
         numbers(source, start, source.latestOffset(start, everything()))
 
 
 def test_what_is_no_event_among_events_is_no_loss(shop: Any, redis_url: str) -> None:
-    tell(shop, 20, each=10)
+    add_events(shop, 20, each=10)
     shop.xadd(SHOP.events, {"temperature": 20})
-    tell(shop, 20, start=21, each=10)
+    add_events(shop, 20, start=21, each=10)
     shop.xadd(SHOP.events, {"first": 41, "count": 2, "event": "done", "at": "noon"})
     shop.hincrby(SHOP.metric("events"), "count", 2)
-    tell(shop, 20, start=43, each=10)
+    add_events(shop, 20, start=43, each=10)
     source = reader(redis_url)
     start = {SHOP.events: {"id": shop.xrange(SHOP.events, count=1)[0][0].decode(), "number": 10}}
     found = numbers(source, start, source.latestOffset(start, everything()))
@@ -260,9 +260,9 @@ def test_what_is_no_event_among_events_is_no_loss(shop: Any, redis_url: str) -> 
 
 
 def test_numbers_that_begin_anew_are_no_loss(shop: Any, redis_url: str) -> None:
-    tell(shop, 20, each=10)
+    add_events(shop, 20, each=10)
     shop.delete(SHOP.metric("events"))
-    tell(shop, 20, each=10)
+    add_events(shop, 20, each=10)
     source = reader(redis_url)
     assert numbers(source, {}, source.latestOffset({}, everything())) == [*range(1, 21), *range(1, 21)]
 
