@@ -1,4 +1,4 @@
-"""Documents hold together: links, anchors, files that are named and tables."""
+"""Documents hold together: links, anchors, files that are named, tables and the width of lines."""
 
 import re
 from collections.abc import Iterator
@@ -34,12 +34,31 @@ def test_files_that_are_named_exist(page: Path) -> None:
 
 
 @every_page
+def test_names_of_the_library_exist(page: Path) -> None:
+    for name in re.findall(r"\bpenstock\.\w+\.[\w.]*\w", "" if page.name == "CHANGELOG.md" else prose(page)):
+        module, _, last = name.replace(".", "/").rpartition("/")
+        if not (ROOT / f"{module}/{last}.py").exists():
+            assert re.search(rf"^(async )?(def|class) {last}\b", (ROOT / f"{module}.py").read_text(), re.MULTILINE), (
+                name
+            )
+
+
+@every_page
 def test_tables_have_a_header_and_as_many_cells_in_each_row(page: Path) -> None:
     for table in re.findall(r"(?:^ *\|.*\n)+", prose(page), re.MULTILINE):
         rows = [re.split(r"(?<!\\)\|", re.sub(r"`[^`]*`", "", row)) for row in table.splitlines()]
         assert len(rows) > 1, table
         assert all(re.fullmatch(r" *:?-+:? *", cell) for cell in rows[1][1:-1]), table
         assert {len(row) for row in rows} == {len(rows[0])}, table
+
+
+@every_page
+def test_lines_are_at_most_100_characters(page: Path) -> None:
+    if page.name != "CHANGELOG.md":
+        lines = prose(page).splitlines()
+        assert [
+            line for line in lines if len(line) > 100 and not line.lstrip().startswith("|") and line[:4].strip()
+        ] == []
 
 
 def test_the_readme_has_at_most_200_lines() -> None:
