@@ -1,4 +1,4 @@
-"""Finding out where a message is: from its record, the sets that it is in, the events, and the dead letters."""
+"""Locate a message by its record, the sets that hold it, its events, and the dead letters."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,7 +20,7 @@ from penstock.tracking.record import UNTAKEN, By, find_message, xids_of
 async def locate(
     redis: "Redis", service_redis: "Redis", keys: Keys, policy: Policy, word: str, by: By = "either"
 ) -> Location:
-    """Return where the message is that ``word`` names, which is an xid or an id as ``by`` says: see ``find``."""
+    """Return the location of the message that ``word`` names; ``word`` and ``by`` as in ``find_message``."""
     found = await find_message(redis, keys, word, by)
     id = found.id if found else ""
     async with AtomicRead(redis) as snapshot:
@@ -96,12 +96,12 @@ async def _in_flight(
 
 
 def _until_taken(policy: Policy, since: float | None) -> float | None:
-    """Return when a message that no worker takes is a dead letter."""
+    """Return when a message that no worker takes becomes a dead letter; None: never, or unknown."""
     return since + policy.queue_timeout if policy.queue_timeout and since else None
 
 
 async def _in_queue(redis: "Redis", queue: str, record: dict[str, str]) -> tuple[str, int | None, int]:
-    """Who holds the message, how many are taken before it, and how long the queue is."""
+    """Return the holder of the message, the number of messages ahead of it, and the length of the queue."""
     if not queue or "message" not in record:
         return "", None, 0
     async with AtomicRead(redis) as snapshot:
@@ -109,7 +109,7 @@ async def _in_queue(redis: "Redis", queue: str, record: dict[str, str]) -> tuple
         snapshot.lpos(encoded(queue), encoded(record["message"]), rank=-1, maxlen=MAX_QUEUE_SCAN)  # type: ignore[arg-type]  # its stub: text
         replies: Any = await snapshot.execute(raise_on_error=False)
     length, place = replies
-    if not isinstance(length, int):  # the queue is no list any more
+    if not isinstance(length, int):  # the queue is not a list any more
         return "", None, 0
     if isinstance(place, int):
         return "queue", length - place - 1, length
@@ -117,10 +117,10 @@ async def _in_queue(redis: "Redis", queue: str, record: dict[str, str]) -> tuple
 
 
 async def _past(redis: "Redis", keys: Keys, policy: Policy, known: Location, by: By) -> Location:
-    """A message that is not tracked, or not any more."""
+    """Locate a message that is not tracked, or not any more."""
     event = await last_event(redis, keys, known.asked, by)
     if event is None:
-        return await _unheard(redis, keys, policy, known)
+        return await _without_events(redis, keys, policy, known)
     known = replace(
         known,
         id=event.id,
@@ -143,7 +143,7 @@ async def _past(redis: "Redis", keys: Keys, policy: Policy, known: Location, by:
 
 
 async def _dead(redis: "Redis", keys: Keys, known: Location, event: Event | None) -> Location:
-    """A message that died: with its letter, or with what became of that."""
+    """Locate a dead message by its letter, or by what became of the letter."""
     if letter := await _letter(redis, keys, known.id):
         return _of_letter(known, letter)
     if event is not None and event.id == known.id and event.event in ("revived", "buried"):
@@ -151,8 +151,8 @@ async def _dead(redis: "Redis", keys: Keys, known: Location, event: Event | None
     return replace(known, state="removed")
 
 
-async def _unheard(redis: "Redis", keys: Keys, policy: Policy, known: Location) -> Location:
-    """Of which no event tells: a letter may, of a message that was never tracked or died long ago."""
+async def _without_events(redis: "Redis", keys: Keys, policy: Policy, known: Location) -> Location:
+    """Locate a message without events by its letter: it was never tracked, or died long ago."""
     if letter := await _letter(redis, keys, known.asked, xids_of(known.asked)):
         return _of_letter(replace(known, id=letter.id), letter)
     length, oldest = await history_extent(redis, keys)
@@ -183,7 +183,7 @@ async def _letter(redis: "Redis", keys: Keys, id: str, xids: Sequence[str] = ())
 
 
 async def _monitors(redis: "Redis", service_redis: "Redis", keys: Keys) -> tuple[str, ...]:
-    """Those alive that watch the namespace: each has a pending list of its own for it."""
+    """Return the live monitors of the namespace: each has a pending list of its own for it."""
     watching = []
     for namespace, one in await instances_of_service(redis, service_redis, "monitor"):
         lists = await redis.hkeys(encoded(Keys(namespace).lists))

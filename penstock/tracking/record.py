@@ -1,4 +1,4 @@
-"""Tracked messages: finding one by what people call it, and giving it more time."""
+"""Find a tracked message by its id, its xid or its content, and extend its deadline."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -17,26 +17,26 @@ from penstock.tracking.correlation import correlation_of
 touch_script: Final = Script.read(LUA / "touch.lua")
 
 By = Literal["either", "xid", "id"]
-"""What a word is that names a message."""
+"""How to read a word that names a message."""
 
 UNTAKEN: Final = 1e12
-"""Scores of ``Keys.deadlines`` from here on are no deadlines: the message waits untaken, and the rest is its number."""
+"""Scores in ``Keys.deadlines`` from here on mean that no worker has taken the message; the rest is its number."""
 
 MAX_TOUCH_SECONDS: Final = 366 * 86400
-"""Seconds that a message can be given at a time."""
+"""Longest extension of a deadline."""
 
 MAX_DELAYED_SCAN: Final = 10_000
-"""How many of the delayed are looked through for an xid, those due first."""
+"""How many delayed messages are searched for an xid, those due first."""
 
 SCAN_CHUNK: Final = 1000
 
 
 async def touch(redis: "Redis", keys: Keys, id: str, seconds: float | None = None, attempt: str = "") -> float | None:
-    """Move the deadline of message ``id`` to so many seconds from now, unless it is later already; returns it.
+    """Extend the deadline of message ``id`` to ``seconds`` from now, unless it is later already; return the deadline.
 
-    ``seconds`` is the policy's messageTimeout where it is None. The record lives long enough for what may follow.
-    Return None if no such message is in flight. Raise ``Stale`` if it is in an attempt after ``attempt``, which is any
-    one if empty, and ``ValueError`` for a time that is none.
+    ``seconds`` defaults to the policy's messageTimeout. The record is kept long enough for all further attempts.
+    Return None if no such message is in flight. Raise ``Stale`` if a later attempt than ``attempt`` (empty: any) is
+    under way, and ``ValueError`` for ``seconds`` out of range.
     """
     if seconds is not None and not (isfinite(seconds) and 0 < seconds <= MAX_TOUCH_SECONDS):
         raise ValueError(f"{seconds!r} is no time to give: expected seconds above 0, at most {MAX_TOUCH_SECONDS:,}")
@@ -61,20 +61,20 @@ async def touch(redis: "Redis", keys: Keys, id: str, seconds: float | None = Non
 
 @dataclass(frozen=True)
 class FoundMessage:
-    """A message that people ask for, and others that are called the same."""
+    """A message that was found, and others of the same name."""
 
     id: str
     others: tuple[str, ...] = ()
-    """Younger ones in flight, or due later, with the same xid; the oldest of them first."""
+    """Ids of younger messages with the same xid, in flight or delayed, the oldest first."""
     namesake: str = ""
-    """The id of another tracked message, if the number that was taken for an xid is one."""
+    """The id of another tracked message, if the word is the xid of this one and the id of that one."""
 
 
 async def find_message(redis: "Redis", keys: Keys, word: str, by: By = "either") -> FoundMessage | None:
-    """Return the tracked message (or the tombstone of one) that ``word`` names; None if no message is tracked so.
+    """Return the tracked message (or the tombstone of one) that ``word`` names; None if there is none.
 
-    As with ``done``: a number is the xid of the oldest message in flight that has it, else an id; ``by`` says which.
-    A message may also be named by itself, byte for byte.
+    As in ``done``, a number is the xid of the oldest message in flight that has it, else an id; ``by`` limits it to one
+    of them. ``word`` may also be the message itself, byte for byte.
     """
     id = canonical_number(word)
     is_id = by != "xid" and is_number(word) and await _is_id(redis, keys, id)
@@ -107,7 +107,7 @@ async def _by_xid(redis: "Redis", keys: Keys, xid: str) -> FoundMessage | None:
 
 
 async def _delayed(redis: "Redis", keys: Keys, xids: Sequence[str]) -> FoundMessage | None:
-    """Messages that were not delivered yet have no record of their xid."""
+    """Search delayed messages: before the first delivery, no key leads from the xid to the message."""
     found: list[str] = []
     for start in range(0, MAX_DELAYED_SCAN, SCAN_CHUNK):
         ids = await redis.zrange(encoded(keys.delayed), start, start + SCAN_CHUNK - 1)
@@ -126,10 +126,10 @@ def is_number(word: str) -> bool:
 
 
 def canonical_number(word: str) -> str:
-    """A number as ids and the xids of numbers are written, without leading zeros; any other word as it is."""
+    """Return a number without leading zeros, as ids and xids are stored; any other word unchanged."""
     return (word.lstrip("0") or "0") if is_number(word) else word
 
 
 def xids_of(word: str) -> tuple[str, ...]:
-    """Return the xids that ``word`` may stand for: itself, or that of a message that is no more than ``word``."""
+    """Return the xids that ``word`` may stand for: itself, or the xid of the message ``word``."""
     return tuple(dict.fromkeys((word, canonical_number(word), decoded(correlation_of(encoded(word)).xid))))

@@ -1,4 +1,4 @@
-"""Dead letters put back where they came from, or removed for good; each once, whoever does it at the same time."""
+"""Redrive dead letters to their source, or delete them; each letter once, also with concurrent callers."""
 
 import secrets
 from collections import Counter
@@ -20,59 +20,60 @@ _revive, _bury = (Script.read(LUA / f"{verb}.lua") for verb in ("revive", "bury"
 
 @dataclass
 class RedriveResult:
-    """What became of the letters that were chosen."""
+    """What became of the chosen letters."""
 
     moved: Counter[str] = field(default_factory=Counter)
-    """By destination; a letter that was buried has none: the empty text."""
+    """Number by destination; buried letters count as the empty text."""
     ids: set[str] = field(default_factory=set)
-    """Of the letters that were moved, or could not be."""
+    """Ids of the letters that were moved, or could not be."""
     left: Counter[str] = field(default_factory=Counter)
-    """Those that stay, by a destination that is no list; the empty text where a letter does not say where to."""
+    """Number of letters that stay, by a destination that is not a list; the empty text if a letter names none."""
 
 
 Move = Callable[[int, int, list[Letter]], Awaitable[list[int]]]
-"""Moves letters (oldest first) found behind the offset within the window: 1 moved, 0 not there, -1 it has to stay."""
+"""Move letters (oldest first) within the window behind the offset: 1 moved, 0 not there, -1 it has to stay."""
 
 
 async def revive(
-    redis: "Redis", keys: Keys, choice: LetterFilter, outcome: RedriveResult, seen: Callable[[int], None]
+    redis: "Redis", keys: Keys, wanted: LetterFilter, result: RedriveResult, on_read: Callable[[int], None]
 ) -> None:
-    """Put the messages of chosen letters back, oldest first, each letter at most once whoever does it at the same time.
+    """Return the messages of chosen letters to their source, oldest first; each once, also with concurrent callers.
 
-    ``outcome`` tells what was done, also where an error ends it; ``seen`` is called with the number of letters read.
+    ``result`` is kept up to date, also if an error ends it. ``on_read`` is called with the number of letters read.
     """
-    named = await _named(redis, keys, "revived")
+    arguments = await _arguments(redis, keys, "revived")
 
-    async def act(offset: int, window: int, letters: list[Letter]) -> list[int]:
+    async def move(offset: int, window: int, letters: list[Letter]) -> list[int]:
         able = [letter for letter in letters if letter.message is not None and letter.destination]
-        places = {name: place for place, name in enumerate(dict.fromkeys(_to(letter) for letter in able), start=1)}
+        names = dict.fromkeys(map(_destination, able))
+        places = {name: place for place, name in enumerate(names, start=1)}
         words: list[Word] = []
         for letter in able:
-            words += [letter.raw, letter.message or b"", places[_to(letter)], *_event(letter)]
+            words += [letter.raw, letter.message or b"", places[_destination(letter)], *_event(letter)]
         replies = await _revive(
-            redis, **named, destinations=list(map(encoded, places)), offset=offset, window=window, letters=words
+            redis, **arguments, destinations=list(map(encoded, places)), offset=offset, window=window, letters=words
         ) if able else []  # fmt: skip
         found = dict(zip(map(id, able), replies, strict=True))
         return [found.get(id(letter), -1) for letter in letters]
 
-    await _sweep(redis, keys, choice, act, _to, outcome, seen)
+    await _move_all(redis, keys, wanted, move, _destination, result, on_read)
 
 
 async def bury(
-    redis: "Redis", keys: Keys, choice: LetterFilter, outcome: RedriveResult, seen: Callable[[int], None]
+    redis: "Redis", keys: Keys, wanted: LetterFilter, result: RedriveResult, on_read: Callable[[int], None]
 ) -> None:
-    """Remove chosen letters for good; as ``revive`` otherwise."""
-    named = await _named(redis, keys, "buried")
+    """Delete chosen letters; otherwise as ``revive``."""
+    arguments = await _arguments(redis, keys, "buried")
 
-    async def act(offset: int, window: int, letters: list[Letter]) -> list[int]:
+    async def move(offset: int, window: int, letters: list[Letter]) -> list[int]:
         words: list[Word] = [word for letter in letters for word in (letter.raw, *_event(letter))]
-        replies: list[int] = await _bury(redis, **named, offset=offset, window=window, letters=words)
+        replies: list[int] = await _bury(redis, **arguments, offset=offset, window=window, letters=words)
         return replies
 
-    await _sweep(redis, keys, choice, act, lambda _: "", outcome, seen)
+    await _move_all(redis, keys, wanted, move, lambda _: "", result, on_read)
 
 
-async def _named(redis: "Redis", keys: Keys, metric: str) -> dict[str, Any]:
+async def _arguments(redis: "Redis", keys: Keys, metric: str) -> dict[str, Any]:
     policy = await Policy.read(redis, keys)
     return {
         "dead": encoded(keys.dead),
@@ -83,7 +84,7 @@ async def _named(redis: "Redis", keys: Keys, metric: str) -> dict[str, Any]:
     }
 
 
-def _to(letter: Letter) -> str:
+def _destination(letter: Letter) -> str:
     return (letter.destination or "") if letter.message is not None else ""
 
 
@@ -93,39 +94,39 @@ def _event(letter: Letter) -> tuple[bytes, bytes, str]:
     return encoded(letter.id), encoded(letter.text("xid")), letter.text("attempts")
 
 
-async def _sweep(
+async def _move_all(
     redis: "Redis",
     keys: Keys,
-    choice: LetterFilter,
-    act: Move,
-    to: Callable[[Letter], str],
-    outcome: RedriveResult,
-    seen: Callable[[int], None],
+    wanted: LetterFilter,
+    move: Move,
+    destination_of: Callable[[Letter], str],
+    result: RedriveResult,
+    on_read: Callable[[int], None],
 ) -> None:
-    """From the oldest letter to the newest: what is removed there moves no other letter further from the tail.
+    """Go from the oldest letter to the newest: removing them moves no other letter further from the tail.
 
-    Where somebody else removes letters at the same time, so that the last letter kept is not where it was, it begins
-    again: letters that were not read yet may be among those that were.
+    Begin again if somebody else removes letters meanwhile, so that the last letter kept is not in its place: letters
+    that were not read yet may be among those that were.
     """
     offset, kept, most = 0, b"", 50
     while True:
         chunk = await read_letters(redis, keys, -offset - most, -max(offset, 1))
         if offset and (not chunk or chunk.pop() != kept):
             offset = 0
-            outcome.left.clear()
+            result.left.clear()
             continue
         if not chunk:
             return
         letters = [Letter(raw) for raw in reversed(chunk)]
-        chosen = [letter for letter in letters if choice(letter)]
-        results = await act(offset, len(chunk), chosen) if chosen else []
+        chosen = [letter for letter in letters if wanted(letter)]
+        replies = await move(offset, len(chunk), chosen) if chosen else []
         gone = set[int]()
-        for letter, result in zip(chosen, results, strict=True):
-            if result:
-                outcome.ids.add(letter.id)
-                (outcome.moved if result > 0 else outcome.left)[to(letter)] += 1
-            if result >= 0:
+        for letter, reply in zip(chosen, replies, strict=True):
+            if reply:
+                result.ids.add(letter.id)
+                (result.moved if reply > 0 else result.left)[destination_of(letter)] += 1
+            if reply >= 0:
                 gone.add(id(letter))
-        seen(len(chunk))
+        on_read(len(chunk))
         stay = [letter for letter in letters if id(letter) not in gone]
         offset, kept, most = offset + len(stay), stay[-1].raw if stay else kept, next_chunk_size(chunk)
