@@ -68,4 +68,4 @@ class Directory:
         if not found and str(replies[0]) != self._refused:
             self._refused = str(replies[0])
             self._log.warning("the lists of other services are unknown", reason=self._refused)
-        return Ownership.read(found) if found else None
+        return Ownership.parse(found) if found else None

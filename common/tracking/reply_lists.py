@@ -22,7 +22,7 @@ class Replies:
 
     def __init__(self, keys: Keys, policy: Policy, directory: Directory) -> None:
         self._keys, self._allowed, self._directory = keys, policy.reply_lists, directory
-        self._claims = Ownership({})
+        self._ownership = Ownership({})
         self.lasting = tuple(filter(None, (policy.reply_to, *(name for name in self._allowed if not is_pattern(name)))))
         """The lists that the operator has named: they are never given a TTL."""
         self._patterns = tuple(filter(is_pattern, self._allowed))
@@ -38,9 +38,9 @@ class Replies:
 
     async def refresh(self) -> None:
         """Learn what other services have registered, unless that was done a moment ago: see ``STALE``."""
-        claims = await self._directory.look()
-        if claims:
-            self._claims = claims
+        ownership = await self._directory.look()
+        if ownership:
+            self._ownership = ownership
             self.refusal.cache_clear()
 
     def _refusal(self, name: str) -> str | None:
@@ -51,7 +51,7 @@ class Replies:
                 return reason
         named = name in self.lasting
         if named or any(fnmatchcase(name, pattern) for pattern in self._patterns):
-            whose = self._claims.of(name, self._keys.namespace, kept=named)
+            whose = self._ownership.owner_of(name, self._keys.namespace, kept=named)
             return f"{quoted(name)} is {whose}: expected a list for answers" if whose else None
         allowed = ", ".join(map(quoted, self._allowed))
         return f"{quoted(name)} matches nothing in replyLists: expected {allowed}, or have the operator add it there"

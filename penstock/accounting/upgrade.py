@@ -1,7 +1,7 @@
-"""Whether all instances of a namespace have counted what they take when they take it.
+"""Determine whether all instances of a namespace count messages when they take them; older versions do not.
 
-``metrics:start`` counts every start, as ``counting`` those of instances that count so, and as ``agreed`` how many of
-the others were over when the counters were last made to agree.
+The hash ``metrics:start`` counts all starts (``count``), starts of instances that do (``counting``), and older starts
+that had ended when the counters were last reconciled (``agreed``).
 """
 
 from collections.abc import Mapping
@@ -11,14 +11,14 @@ from penstock.encoding import parse_whole
 
 
 class Starts(NamedTuple):
-    """How often instances of a namespace were started."""
+    """Number of starts of a namespace's instances."""
 
     counting: int
-    """Instances that count what they take."""
+    """Starts of instances that count messages when they take them."""
     older: int
-    """Instances that count only what they settle."""
+    """Starts of instances that count messages only when they settle them."""
     agreed: int
-    """Those of ``older`` after which the counters were made to agree."""
+    """Starts in ``older`` that had ended when the counters were last reconciled."""
 
     @classmethod
     def parse(cls, fields: Mapping[str, str]) -> "Starts":
@@ -28,5 +28,5 @@ class Starts(NamedTuple):
 
     @property
     def agree(self) -> bool:
-        """Whether the counters say of every message when it was taken."""
+        """Whether the counters include every message since it was taken."""
         return self.older == self.agreed

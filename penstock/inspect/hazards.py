@@ -1,4 +1,4 @@
-"""What may take messages away that no service took: a TTL on one of its lists, or a server that evicts."""
+"""Hazards that delete messages behind a service's back: a TTL on one of its lists, or a server that evicts keys."""
 
 from collections.abc import Iterable
 from contextlib import suppress
@@ -12,7 +12,7 @@ from penstock.keys import Keys
 
 
 async def hazards(redis: "Redis", keys: Keys) -> list[str]:
-    """Return in words which lists of the namespace expire, or may be evicted. Lists for answers are to expire."""
+    """Return, in words, which lists of the namespace expire or may be evicted; lists for answers may expire."""
     lists = await service_keys(redis, keys)
     left = await expiring_keys(redis, (one.name for one in lists))
     found = [describe_expiry(one.name, left[one.name], one) for one in lists if one.name in left]
@@ -23,7 +23,7 @@ async def hazards(redis: "Redis", keys: Keys) -> list[str]:
 
 
 async def expiring_keys(redis: "Redis", names: Iterable[str]) -> dict[str, float]:
-    """Return those of ``names`` that have a TTL, with the seconds that are left."""
+    """Return the keys of ``names`` that have a TTL, with the seconds left."""
     asked = list(dict.fromkeys(names))
     async with redis.pipeline(transaction=False) as wire:
         for name in asked:
@@ -34,7 +34,7 @@ async def expiring_keys(redis: "Redis", names: Iterable[str]) -> dict[str, float
 
 
 def describe_expiry(name: str, seconds: float, held: ServiceKey | None = None) -> str:
-    """Return what there is to say of a list with a TTL, and how to end it."""
+    """Return, in words, that list ``name`` expires in ``seconds``, and the command that prevents it."""
     messages = (
         f" with its {held.length:,} message{'s' if held.length > 1 else ''}" if held else " with all messages in it"
     )
@@ -42,9 +42,9 @@ def describe_expiry(name: str, seconds: float, held: ServiceKey | None = None) -
 
 
 async def describe_eviction(redis: "Redis") -> str | None:
-    """Return how the server deletes lists when its memory is full; None if it does not, or does not let us ask.
+    """Return, in words, how a full server evicts lists; None if it does not, or if we may not ask.
 
-    With ``volatile-*`` only keys with a TTL are deleted: no list that is as it should be.
+    ``volatile-*`` policies evict only keys with a TTL, which our lists do not have.
     """
     with suppress(ResponseError):
         info = await redis.info("memory")

@@ -1,4 +1,4 @@
-"""How vpush's link to its other server is: what vpush noted of it last, held against what waits now."""
+"""The state of vpush's link to its target server, from what vpush recorded last and what waits now."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -14,28 +14,28 @@ from penstock.metrics import parse_metric
 
 @dataclass(frozen=True)
 class LinkState:
-    """Times are seconds by the server's clock; None where they are not known."""
+    """Times are seconds by the server's clock; None if unknown."""
 
     alive: bool
-    """Whether a vpush is active: else nobody looks at the link."""
+    """Whether a vpush is active; otherwise nobody watches the link."""
     up: bool
-    """Whether it is, and the other server answered the last batch. An idle vpush does not ask it."""
+    """Whether a vpush is active and the target answered the last batch. An idle vpush does not contact the target."""
     changed_ago: float | None
-    """How long it has been up or down."""
+    """Time since the link went up or down."""
     reason: str
-    """Why it is down."""
+    """Why the link is down."""
     waiting: int | None
     """Messages in ``in`` and ``pending``."""
     oldest: float | None
-    """How long the oldest of them has waited at least; at most, where no vpush is alive."""
+    """How long the oldest of them has waited: at least, or at most if no vpush is alive."""
     round_trip: float | None
-    """Of the last batch."""
+    """Round-trip time of the last batch."""
 
 
 async def read_link(
     redis: "Redis", keys: Keys, lists: Iterable[ServiceKey], lease: LeaseState | None
 ) -> LinkState | None:
-    """What there is to say of the link of a namespace that has these ``lists`` and this ``lease``."""
+    """Return the link of the namespace that has these ``lists`` and this ``lease``; None if no vpush ever worked."""
     waiting = [one.length for one in lists if one.role in ("in", "pending") and one.type in ("list", "none")]
     seconds, micros = await redis.time()
     return link_state(
@@ -47,7 +47,7 @@ async def read_link(
 
 
 def link_state(noted: Mapping[Any, Any], alive: bool, waiting: int | None, now: float) -> LinkState | None:
-    """What there is to say where vpush has ``noted`` that; None where no vpush ever worked."""
+    """Return the link from the hash ``noted`` that vpush keeps; None if it is empty: no vpush ever worked."""
     if not noted:
         return None
     since, round_trip = parse_metric(noted.get(b"since")), parse_metric(noted.get(b"rtt"))
@@ -63,7 +63,10 @@ def link_state(noted: Mapping[Any, Any], alive: bool, waiting: int | None, now: 
 
 
 def _oldest(noted: Mapping[Any, Any], alive: bool, waiting: int | None, now: float) -> float | None:
-    """What an idle vpush has not noted yet has just come; without a vpush it may have come just after the note."""
+    """Return the age of the oldest message. What an idle vpush has not recorded has just arrived.
+
+    Without a vpush, it may have arrived just after the last record.
+    """
     oldest, at = parse_metric(noted.get(b"oldest")), parse_metric(noted.get(b"at"))
     if waiting == 0:
         return 0.0

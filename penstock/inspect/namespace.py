@@ -1,4 +1,4 @@
-"""What there is under a namespace: instances, lists, lease; for those who look, nothing is changed."""
+"""Inspect namespaces, read-only: live instances, lists, and the lease."""
 
 import json
 from dataclasses import dataclass
@@ -12,13 +12,13 @@ from penstock.inspect.pending import read_pending
 from penstock.keys import Keys
 
 NAMESPACE_KEYS: Final = {":ids": "LIST", ":owners": "ZSET", ":lists": "HASH"}
-"""How the names of keys end that tell of a namespace, and their types; others may have such names too."""
+"""Suffixes and types of the keys that every namespace has; keys of others may match, too."""
 
 RENEWAL_SLACK_SECONDS: Final = 5.0
-"""Seconds that a renewal may come after its time."""
+"""How late a heartbeat may be."""
 
 INSTANCES_PER_READ: Final = 1_000
-"""Instances that are read at one instant."""
+"""Instances in one atomic read."""
 
 ROLES: Final = ("in", "pending", "out", "in flight", "delayed", "done", "answers", "replies", "dead")
 LENGTHS: Final = {"list": "LLEN", "stream": "XLEN", "zset": "ZCARD", "set": "SCARD", "hash": "HLEN", "string": "STRLEN"}
@@ -26,7 +26,7 @@ LENGTHS: Final = {"list": "LLEN", "stream": "XLEN", "zset": "ZCARD", "set": "SCA
 
 @dataclass(frozen=True)
 class Instance:
-    """One that is alive; times are seconds, ages by the server's clock."""
+    """A live instance. Times are seconds, ages by the server's clock."""
 
     id: str
     host: str
@@ -34,50 +34,53 @@ class Instance:
     service: str
     version: str
     started: float | None
-    """Since the epoch."""
+    """Time of its start, since the epoch."""
     renewed_ago: float | None
     ttl: int
-    """Seconds until it counts as dead unless it renews; -1: never."""
+    """Seconds until it counts as dead, unless it renews; -1: never."""
     late: bool = False
-    """Whether it has missed a renewal: it is dead, hangs, or does not reach the server."""
+    """Whether a heartbeat is overdue: the instance is dead, hangs, or cannot reach the server."""
     waits: str = ""
-    """What it waited for when it renewed last, in words; empty if it did its work."""
+    """What it waited for at its last heartbeat, in words; empty if it was working."""
 
 
 @dataclass(frozen=True)
 class ServiceKey:
-    """A key that a service moves messages through."""
+    """A key that holds messages of a service."""
 
     name: str
     role: str
     type: str
-    """``none`` where the key does not exist: an empty list."""
+    """``none`` if the key does not exist: an empty list."""
     length: int
     oldest: float | None
-    """Age of the oldest entry (s), where the entries say when they were made: dead letters and streams."""
+    """Age of the oldest entry (s), if entries have a time: dead letters and streams."""
 
 
 @dataclass(frozen=True)
 class LeaseState:
+    """The lease of ordered services: its holder is the active replica."""
+
     owner: str
     token: int
+    """The fencing token."""
     expires_in: float
-    """Seconds; below 0 where it has run out."""
+    """Seconds; below 0 if the lease has expired."""
 
 
 async def namespaces(*servers: "Redis") -> list[str]:
-    """Every namespace in which a service has registered, on any of ``servers``."""
+    """Return all namespaces in which a service has registered on any of ``servers``, by a scan of all keys."""
     found = set()
     for redis in servers:
         for end, kind in NAMESPACE_KEYS.items():
             async for key in redis.scan_iter(f"*{end}", count=1000, _type=kind):
-                if not (key.endswith(b":message:ids") or b":message:xid:" in key):  # those are about messages
+                if not (key.endswith(b":message:ids") or b":message:xid:" in key):  # keys of messages
                     found.add(decoded(key).removesuffix(end))
     return sorted(found)
 
 
 async def instances(redis: "Redis", service_redis: "Redis", keys: Keys) -> list[Instance]:
-    """Those alive, the newest first; more than ``<ns>:ids`` lists, since that list is bounded."""
+    """Return the live instances, newest first, also those that the bounded list ``<ns>:ids`` no longer has."""
     listed = await service_redis.lrange(encoded(keys.ids), 0, -1)
     owners = await redis.zrange(encoded(keys.owners), 0, -1)
     ids = sorted({decoded(id) for id in [*listed, *owners]}, key=lambda id: (len(id), id), reverse=True)
@@ -102,14 +105,14 @@ async def _alive(service_redis: "Redis", keys: Keys, ids: list[str]) -> list[Ins
 
 @dataclass(frozen=True)
 class OtherServers:
-    """The servers of a namespace as it names them, host, port and database; empty for the one that was asked."""
+    """The servers of a namespace (host, port and database); empty for the server that was asked."""
 
     lists: str = ""
     registry: str = ""
 
 
 async def other_servers(redis: "Redis", keys: Keys) -> OtherServers:
-    """Where else the lists or the registrations of a namespace are, as its services have said on ``redis``."""
+    """Return the other servers of lists and registrations, as the namespace's services recorded them on ``redis``."""
     if await redis.exists(encoded(keys.lists)):
         return OtherServers(registry=_registry(await redis.get(encoded(keys.shape))))
     for id in await redis.lrange(encoded(keys.ids), 0, -1):
@@ -126,7 +129,7 @@ def _registry(shape: Any) -> str:
 
 
 async def instances_of_service(redis: "Redis", service_redis: "Redis", service: str) -> list[tuple[str, Instance]]:
-    """The live instances of a service, each with its namespace; looks through all keys."""
+    """Return the live instances of ``service``, each with its namespace, by a scan of all keys."""
     names = await namespaces(redis, service_redis)
     alive = [(name, one) for name in names for one in await instances(redis, service_redis, Keys(name))]
     return [(name, one) for name, one in alive if one.service == service]
@@ -143,14 +146,14 @@ def _instance(id: str, fields: dict[bytes, bytes], ttl: int, now: float) -> Inst
 
 
 def is_late(renewed_ago: float | None, renew: float | None) -> bool:
-    """Whether an instance that renews every ``renew`` seconds has missed one; False where it does not say."""
+    """Return True if an instance that renews every ``renew`` seconds is overdue; False if a value is unknown."""
     return renewed_ago is not None and renew is not None and renewed_ago > renew + RENEWAL_SLACK_SECONDS
 
 
 async def service_keys(redis: "Redis", keys: Keys) -> list[ServiceKey]:
-    """The lists that the services of the namespace have named, with every pending list that is in use.
+    """Return the lists that the namespace's services registered, and all pending lists in use.
 
-    Where messages are tracked, also those in flight and those delayed.
+    A namespace that tracks messages also has the sets of those in flight and delayed.
     """
     found, _ = await read_pending(redis, [keys], lenient=True)
     roles = decoded_fields(await redis.hgetall(encoded(keys.lists)))
@@ -183,7 +186,7 @@ async def _oldest(redis: "Redis", key: bytes, kind: str, role: str) -> float | N
 
 
 def _made(letter: Any) -> float | None:
-    """When a dead letter was written (ms since the epoch); None where it does not say."""
+    """Return when a dead letter was written (ms since the epoch); None if it has no time."""
     try:
         made: Any = json.loads(letter or b"null")["at"]
     except (ValueError, TypeError, KeyError):
@@ -192,7 +195,7 @@ def _made(letter: Any) -> float | None:
 
 
 async def read_lease(redis: "Redis", keys: Keys) -> LeaseState | None:
-    """Which replica is the active one; None where no service of the namespace is ordered."""
+    """Return the lease; None if no service of the namespace is ordered."""
     fields = await redis.hgetall(encoded(keys.lease))
     if not fields.get(b"owner"):
         return None

@@ -1,4 +1,4 @@
-"""Whose a name is: the lists that the services of a server have registered, and the keys of their namespaces."""
+"""Find the owner of a key name: the lists that services registered on a server, and the keys of their namespaces."""
 
 import json
 import re
@@ -9,12 +9,12 @@ from penstock.encoding import decoded
 from penstock.keys import Keys, pending_of
 
 Roles = Mapping[str, str]
-"""The lists of a service, by name, with the role of each."""
+"""The role of each list of a service, by name."""
 INSTANCE_SUFFIX: Final = re.compile(re.escape(pending_of("", "")) + "[0-9]+$")
 
 
 class Ownership:
-    """What each namespace has registered. To look a name up costs a step for each of its colons."""
+    """The names that each namespace owns. A look-up takes one step for each colon in the name."""
 
     def __init__(self, roles: Mapping[str, Roles]) -> None:
         self._keys = {namespace: Keys(namespace) for namespace in roles}
@@ -26,17 +26,17 @@ class Ownership:
             self._by_name.setdefault(name, []).append((namespace, role))
 
     @classmethod
-    def read(cls, hashes: Iterable[Mapping[bytes, bytes]]) -> Self:
-        """Return what ``registration_of`` has written, as HGETALL returns it.
+    def parse(cls, hashes: Iterable[Mapping[bytes, bytes]]) -> Self:
+        """Parse what ``registration_of`` wrote, as HGETALL returns it.
 
-        A field that cannot be read claims the keys of its namespace only.
+        A field that cannot be parsed owns only the keys of its namespace.
         """
         return cls({decoded(name): _roles(words) for fields in hashes for name, words in fields.items()})
 
-    def of(self, name: str, besides: str | None = None, *, kept: bool = False) -> str | None:
-        """Return whose ``name`` is, in words; None if nobody claims it but the namespace ``besides``.
+    def owner_of(self, name: str, besides: str | None = None, *, kept: bool = False) -> str | None:
+        """Return the owner of ``name``, in words; None if it has none except the namespace ``besides``.
 
-        ``kept``: only what nobody but a service itself may touch, so its keys and what it has in hand.
+        With ``kept``, consider only what other clients must not touch: a service's keys and pending lists.
         """
         for namespace in _prefixes(name):
             keys = self._keys.get(namespace)
@@ -50,8 +50,8 @@ class Ownership:
                 return f"the list `{role}` of the service that registered as {found!r}"
         return None
 
-    def lists(self, besides: str | None = None) -> list[tuple[str, str]]:
-        """Return all names that are claimed, with examples of those that are made as they are needed, and whose."""
+    def names(self, besides: str | None = None) -> list[tuple[str, str]]:
+        """Return all owned names with their namespace, and an example of each kind of name made on demand."""
         made = [
             (name, namespace)
             for namespace, keys in self._keys.items()
@@ -63,7 +63,7 @@ class Ownership:
 
 
 def registration_of(lists: Roles, pendings: Iterable[str]) -> str:
-    """Return what a service registers: its lists, and the names from which its pending lists are made."""
+    """Return what a service registers, as JSON: its lists, and the base names of its pending lists."""
     return json.dumps({**lists, **dict.fromkeys(pendings, "pending")})
 
 

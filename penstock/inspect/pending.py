@@ -1,6 +1,6 @@
-"""The pending lists of a namespace: whose they are, what they hold, what disappeared from them, who takes them over.
+"""Find the pending lists of a namespace: their owners, their lengths, what disappeared, and whether they are adopted.
 
-This module is the only one that finds them. One script reads everything at one instant, with what the caller compares.
+Only this module finds them. It reads them in one atomic read, together with what the caller compares them with.
 """
 
 import json
@@ -16,47 +16,47 @@ from penstock.encoding import decoded, decoded_fields, encoded
 from penstock.keys import Keys, pending_of
 
 COMMANDS_PER_READ: Final = 4_000
-"""Commands of one look, if not all has to be of one instant."""
+"""Commands in one atomic read, if a lenient read is split."""
 ReadCommand = tuple[str | bytes | int, ...]
-"""A command that only reads; its first argument is the key."""
+"""A read-only command; its first argument is the key."""
 
 
 @dataclass(frozen=True)
 class PendingList:
-    """One list; ``owner`` is the id of the instance that works on it, None where instances share it."""
+    """One pending list; ``owner`` is the id of its instance, None if instances share it."""
 
     name: str
     base: str
-    """Its name without the id."""
+    """The name without the id."""
     owner: str | None
     messages: int
-    """How many it holds."""
+    """Its length."""
     counted: int = 0
-    """How many the scripts of the service have put there and not removed."""
+    """Messages that the service's scripts added and have not removed."""
     missing: int = 0
-    """How many the scripts have found gone, at any time."""
+    """Messages that the scripts found removed, in total."""
     accepted: int = 0
-    """How many of those an operator knows about."""
+    """How many of those an operator has accepted as lost."""
     alive: bool = False
     """Whether its owner is registered on this server."""
     known: bool = True
-    """Whether an instance works on it, takes it over at its next renewal, or at its start."""
+    """Whether an instance works on it, or adopts it at its next heartbeat or start."""
     problem: str = ""
-    """Why it cannot be read."""
+    """Why it cannot be read, in words; empty if it can."""
 
     @property
     def uncounted(self) -> int:
-        """Messages that no script has seen yet: they came by BLMOVE just now, or somebody else put them there."""
+        """Messages that no script has counted yet: BLMOVE has just moved them, or somebody else added them."""
         return max(self.messages - self.counted, 0)
 
     @property
     def gone(self) -> int:
-        """Messages that somebody has removed, at any time."""
+        """Messages that somebody else removed, in total."""
         return self.missing + max(self.counted - self.messages, 0)
 
     @property
     def lost(self) -> int:
-        """Those that are gone, without those that an operator knows about."""
+        """Removed messages that no operator has accepted as lost."""
         return max(self.gone - self.accepted, 0)
 
 
@@ -67,13 +67,13 @@ class NamespacePending:
     all: list[PendingList]
     starts: Starts
     owners: Sequence[str]
-    """Ids of the instances that may have one."""
+    """Ids of the instances that may have a pending list."""
     bases: Sequence[str]
-    """The names from which theirs are made."""
+    """Base names of their pending lists."""
 
     @property
     def confirmed(self) -> list[PendingList]:
-        """All of them, without a loss that may be none: an older instance takes lists over and does not say so."""
+        """All lists, without apparent losses while an older instance may have adopted messages uncounted."""
         if self.starts.agree:
             return self.all
         return [replace(each, counted=min(each.counted, each.messages)) for each in self.all]
@@ -81,7 +81,7 @@ class NamespacePending:
 
 @dataclass(frozen=True)
 class _ListNames:
-    """What says which lists there are."""
+    """The keys that determine which pending lists exist."""
 
     roles: Mapping[str, str]
     owners: Sequence[str]
@@ -93,17 +93,17 @@ class _ListNames:
     @property
     def bases(self) -> list[str]:
         roles = [name for name, role in self.roles.items() if role == "pending"]
-        held = (name for said in self.holdings.values() for names in parse_holdings(said) for name in names)
+        held = (name for holding in self.holdings.values() for names in parse_holdings(holding) for name in names)
         return list(dict.fromkeys([*roles, *held]))
 
     @property
     def lists(self) -> list[str]:
-        """All that instances may work on, and all that were ever counted."""
+        """Names of all lists that an instance may work on, and of all that were ever counted."""
         theirs = [pending_of(base, id) for base in self.bases for id in (None, *self.owners)]
         return list(dict.fromkeys([*theirs, *sorted(name for counts in self.counts for name in counts)]))
 
     def split(self, name: str) -> tuple[str, str | None]:
-        """The base and the owner of a list."""
+        """Return the base name and the owner of list ``name``."""
         base, _, id = name.rpartition(":")
         return (base, id) if base in self.bases and id.isdigit() else (name, None)
 
@@ -117,11 +117,11 @@ def _naming(keys: Keys) -> list[ReadCommand]:
 async def read_pending(
     redis: "Redis", namespaces: Iterable[Keys], calls: Sequence[ReadCommand] = (), *, lenient: bool = False
 ) -> tuple[dict[str, NamespacePending], list[Any]]:
-    """The pending lists of each namespace, and the replies to ``calls``, at one instant.
+    """Return the pending lists of each namespace, and the replies to ``calls``, from one atomic read.
 
-    Raises ``WrongType``, naming the key, except for the lists themselves, and ``TooMany`` for more lists than can be
-    read at one instant. If ``lenient``, a key of the wrong type counts as empty, its error stands among the replies,
-    and lists beyond some thousand are read later.
+    Repeat the read until the set of lists does not change. Raise ``WrongType``, naming the key, except for the lists
+    themselves, and ``TooMany`` for more lists than one atomic read allows. If ``lenient``, a key of the wrong type is
+    empty, with its error among the replies, and a read of more than ``COMMANDS_PER_READ`` commands is split.
     """
     all_keys = list(namespaces)
     own = [_naming(keys) for keys in all_keys]
@@ -145,8 +145,8 @@ def _of_lists(keys: Keys, named: _ListNames) -> list[ReadCommand]:
     return [*alive, *(("LLEN", name) for name in named.lists)]
 
 
-async def _read_all(redis: "Redis", calls: Sequence[ReadCommand], sure: int, *, lenient: bool) -> list[Any]:
-    """The replies after the first ``sure`` may be errors."""
+async def _read_all(redis: "Redis", calls: Sequence[ReadCommand], checked: int, *, lenient: bool) -> list[Any]:
+    """Return the replies; those after the first ``checked`` may be errors, or all if ``lenient``."""
     replies: list[Any] = []
     piece = COMMANDS_PER_READ if lenient else len(calls) or 1
     for start in range(0, len(calls), piece):
@@ -154,7 +154,7 @@ async def _read_all(redis: "Redis", calls: Sequence[ReadCommand], sure: int, *, 
             for command, *words in calls[start : start + piece]:
                 snapshot.execute_command(command, *(encoded(word) if isinstance(word, str) else word for word in words))
             replies += await snapshot.execute(raise_on_error=False)
-    for reply in () if lenient else replies[:sure]:
+    for reply in () if lenient else replies[:checked]:
         if isinstance(reply, Exception):
             raise reply
     return replies
@@ -191,7 +191,7 @@ def _list(named: _ListNames, name: str, alive: Collection[str], reply: Any) -> P
 
 
 def _in_use(named: _ListNames, lists: list[PendingList]) -> list[PendingList]:
-    """Without those that nobody works on and nothing is known of: with a lease, all instances share one list."""
+    """Return ``lists`` without unused ones of single instances: with a lease, all instances share one list."""
     shared = set(named.bases)
     return [
         each
@@ -200,18 +200,18 @@ def _in_use(named: _ListNames, lists: list[PendingList]) -> list[PendingList]:
     ]
 
 
-def parse_holdings(said: str | bytes) -> list[tuple[str, ...]]:
-    """What an instance has said of its lists, ``[["pending"]]``; nothing if that cannot be understood."""
+def parse_holdings(holding: str | bytes) -> list[tuple[str, ...]]:
+    """Parse an instance's record of its lists, ``[["pending"]]``; return [] if it is malformed."""
     try:
-        return [tuple(map(str, names)) for names in json.loads(said)]
+        return [tuple(map(str, names)) for names in json.loads(holding)]
     except (ValueError, TypeError):
         return []
 
 
 async def stray_lists(redis: "Redis", namespaces: Iterable[Keys]) -> dict[str, list[str]]:
-    """Return, by namespace, lists with the name of a pending list that no instance works on or will take over.
+    """Return, by namespace, lists named like a pending list that no instance works on or will adopt.
 
-    Looks through all keys, once.
+    Scan all keys once.
     """
     all_keys = list(namespaces)
     before, _ = await read_pending(redis, all_keys, lenient=True)

@@ -12,25 +12,25 @@ def replies(topology: Topology) -> Iterator[Finding]:
     """Patterns of ``replyLists`` that match lists or keys of other parts, to which no answer goes."""
     for part in topology.parts:
         if part.setting("reply_lists") is not None:
-            claims = Ownership(
+            ownership = Ownership(
                 {
                     str(other.namespace or other.name): other.settings.lists()
                     for other in topology.parts
                     if other.settings is not None and other.server == part.server
                 }
             )
-            yield from unfit(part, claims)
+            yield from unfit(part, ownership)
 
 
-def unfit(part: Part, claims: Ownership) -> Iterator[Finding]:
-    """Each name and pattern for answers of ``part`` that ``claims`` forbid, with one list that it matches."""
+def unfit(part: Part, ownership: Ownership) -> Iterator[Finding]:
+    """Each name and pattern for answers of ``part`` that ``ownership`` forbids, with one list that it matches."""
     named = {end.key: end.setting for end in part.shape.ends if end.role == "replies"}
     for name, property in named.items():
-        if whose := claims.of(name, part.namespace, kept=True):
+        if whose := ownership.owner_of(name, part.namespace, kept=True):
             yield said("replies", part, property, f"{name!r} is {whose}; expected another list")
     for pattern in part.setting("replies"):
-        for name, _ in claims.lists(part.namespace) if pattern not in named else ():
-            if name not in named and fnmatchcase(name, pattern) and (whose := claims.of(name, part.namespace)):
+        for name, _ in ownership.names(part.namespace) if pattern not in named else ():
+            if name not in named and fnmatchcase(name, pattern) and (whose := ownership.owner_of(name, part.namespace)):
                 wide = f"{pattern!r} matches {name!r}, {whose}: requests that name it are refused"
                 yield said("replies", part, "replyLists", f"{wide}; expected a pattern of lists of clients alone")
                 break
