@@ -9,6 +9,7 @@ from pydantic.fields import FieldInfo
 from common.settings.base import ServiceSettings
 from common.settings.cli import _text
 from common.settings.fields import kind_of
+from common.settings.sources import Names
 from tests.harness import ROOT
 
 PAGE: Final = ROOT / "docs" / "settings.md"
@@ -38,7 +39,7 @@ def test_the_page_is_what_the_code_says() -> None:
 
 
 def page() -> str:
-    shared = dict(rows(ServiceSettings))
+    shared = dict(rows("service", ServiceSettings))
     every = "`<SERVICE>` is the service's name in upper case, as in `MPUSH_REDIS`."
     parts = [HEAD, TABLE.format(title="Every service", words=every)]
     parts += [row.replace("`SERVICE_", "`<SERVICE>_") for row in shared.values()]
@@ -47,14 +48,14 @@ def page() -> str:
         settings = import_module(f"services.{name}.settings").Settings
         words = f"Settings that only [{name}](../services/{name}/README.md) has, or that differ here."
         parts.append(TABLE.format(title=name, words=words))
-        as_shared = {field: row.replace("`SERVICE_", f"`{settings.names().prefix}") for field, row in shared.items()}
-        parts += [row for field, row in rows(settings) if row != as_shared.get(field)]
+        as_shared = {field: row.replace("`SERVICE_", f"`{name.upper()}_") for field, row in shared.items()}
+        parts += [row for field, row in rows(name, settings) if row != as_shared.get(field)]
     return "".join(parts)
 
 
-def rows(settings: type[ServiceSettings]) -> Iterator[tuple[str, str]]:
+def rows(service: str, settings: type[ServiceSettings]) -> Iterator[tuple[str, str]]:
     """Yield each field with its row of the table."""
-    names = settings.names()
+    names = Names(service, settings.model_fields, settings.aliases)
     for name, field in settings.model_fields.items():
         written = [*map(" or ".join, (code(names.properties_of(name)), code(names.variables_of(name))))]
         yield (
