@@ -1,3 +1,48 @@
-"""Penstock: small Redis services that move messages without losing any; this package is for those who use them."""
+"""Penstock: small Redis services that move messages without losing any, and the parts that applications use."""
 
+TYPE_CHECKING = False  # importing typing would take longer than all the rest
+if TYPE_CHECKING:
+    from penstock.accounting.audit import audit
+    from penstock.connection import connect
+    from penstock.errors import Fenced, PenstockError, Stale, TooMany, Unsuitable, WrongCall, WrongType
+    from penstock.keys import Keys
+    from penstock.script import Script
+    from penstock.testing.server import EmbeddedServer
+
+__all__ = [
+    "EmbeddedServer",
+    "Fenced",
+    "Keys",
+    "PenstockError",
+    "Script",
+    "Stale",
+    "TooMany",
+    "Unsuitable",
+    "WrongCall",
+    "WrongType",
+    "audit",
+    "connect",
+]
 __version__ = "0.1.0"
+
+_MODULES = {
+    "EmbeddedServer": "testing.server",
+    "Keys": "keys",
+    "Script": "script",
+    "audit": "accounting.audit",
+    "connect": "connection",
+}
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name):
+        """Import a public name when it is first used (PEP 562), so that ``import penstock`` alone stays light."""
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from importlib import import_module
+
+        found = globals()[name] = getattr(import_module(f"penstock.{_MODULES.get(name, 'errors')}"), name)
+        return found
+
+    def __dir__():
+        return sorted({*globals(), *__all__})
