@@ -27,7 +27,9 @@ def rounds(enough: Callable[[], object] = lambda: True) -> Iterator[int]:
 
 
 class Service:
-    """``python -m services.<name>`` with ``settings`` (as in a props file) given by the environment."""
+    """``python -m services.<name>`` of ``folder`` with ``settings`` (as in a props file) given by the environment."""
+
+    folder = ROOT
 
     def __init__(self, name: str, log: Path, **settings: object) -> None:
         self.module, self.log = f"services.{name}", log
@@ -38,10 +40,10 @@ class Service:
         self._watchdog: Watchdog
 
     def start(self) -> Self:
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), **self._environment}
+        environment = {**os.environ, "PYTHONPATH": str(self.folder), **self._environment}
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", self.module], cwd=ROOT, env=environment, stderr=log, stdout=log
+                [sys.executable, "-m", self.module], cwd=self.folder, env=environment, stderr=log, stdout=log
             )
         self._watchdog = Watchdog(self.process.pid)
         return self
