@@ -96,7 +96,7 @@ def retry_reads() -> "Iterator[AbstractContextManager[None]]":
         except Py4JError as error:
             if not again or "FileNotFoundException" not in str(error):
                 raise
-            complain("files of the archive were merged meanwhile: it is read anew", 1)
+            complain("files of the archive were merged meanwhile: reading it again", 1)
 
     for left in reversed(range(MAX_READS)):
         if not whole:

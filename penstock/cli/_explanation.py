@@ -22,11 +22,11 @@ def explanation(here: Location) -> Iterator[str]:
         "unknown": _unknown,
     }
     if here.others:
-        many, where = len(here.others) + 1, "with that xid are under way"
+        many, where = len(here.others) + 1, "with that xid are in flight or delayed"
         younger = ", ".join(map(shown, here.others[:10])) + (", ..." if len(here.others) > 10 else "")
         yield f"{many:,} messages {where}: this is the oldest, then come {younger}."
     if here.namesake:
-        yield f"Message {shown(here.namesake)} is another one: --by id asks for that."
+        yield f"Message {shown(here.namesake)} is a different one: use --by id for it."
     yield from write_lines[here.state](here)
 
 
@@ -55,7 +55,7 @@ def _in_flight(here: Location) -> Iterator[str]:
     else:
         yield from _held(here)
     if here.waits is not None and not here.error:
-        yield f"Once a worker has taken it, the worker has {age(here.waits)}."
+        yield f"A worker that takes it has {age(here.waits)} to finish it."
         if here.until is not None:
             yield _next(here, f"the dead letters of {shown(here.namespace)}", "unless it is taken before, ")
         return
@@ -68,14 +68,14 @@ def _held(here: Location) -> Iterator[str]:
     queue = shown(here.queue)
     match here.held:
         case "queue" if here.before == 0:
-            yield f"Nobody has taken it yet: it is the next to be taken from {queue}."
+            yield f"No worker has taken it yet: it is the next in {queue}."
         case "queue":
-            yield f"Nobody has taken it yet: {here.before:,} of {queue} are taken before it."
+            yield f"No worker has taken it yet: {here.before:,} in {queue} are before it."
         case "worker":
             yield f"A worker has it: it is not in {queue} any more."
         case "unsure":
             all = f"{here.length:,} in {queue}"
-            yield f"It is not among the {MAX_QUEUE_SCAN:,} of {all} that are taken next: it is further back, or taken."
+            yield f"It is not among the next {MAX_QUEUE_SCAN:,} of {all}: it is further back, or a worker has it."
 
 
 def _dead(here: Location) -> Iterator[str]:
@@ -98,7 +98,7 @@ def _buried(here: Location) -> Iterator[str]:
 
 def _removed(here: Location) -> Iterator[str]:
     reason = f" ({shown(here.reason)})" if here.reason else ""
-    yield f"{_who(here)} died {_ago(here)}{reason}, and its letter is there no more: it was revived or buried."
+    yield f"{_who(here)} died {_ago(here)}{reason}, and its letter is gone: it was revived or buried."
 
 
 def _done(here: Location) -> Iterator[str]:
@@ -113,17 +113,17 @@ def _expired(here: Location) -> Iterator[str]:
 
 def _stray(here: Location) -> Iterator[str]:
     when = "" if here.since is None else f", last seen {_ago(here)},"
-    yield f"{_who(here)}{when} is neither in flight nor delayed, dead or done: somebody has removed keys of it."
+    yield f"{_who(here)}{when} is neither in flight nor delayed, dead or done: somebody has deleted its keys."
 
 
 def _unknown(here: Location) -> Iterator[str]:
-    yield f"Nothing is known of a message {shown(here.asked)} in {shown(here.namespace)}."
+    yield f"Message {shown(here.asked)} is unknown in {shown(here.namespace)}."
     if here.length:
         yield f"{here.length:,} messages wait in {shown(here.queue)}, not registered yet: it may be among them."
     if here.reach is None:
-        yield "There are no events: what was done is not known."
+        yield "There are no events: it may have been done."
     else:
-        yield f"The events reach back to {clock(here.reach)} UTC: what was done before that is not known."
+        yield f"The events reach back to {clock(here.reach)} UTC: it may have been done before that."
 
 
 def _who(here: Location) -> str:
@@ -149,7 +149,7 @@ def _next(here: Location, what: str, when: str = "", was: str = "It was due") ->
     late = f"Next: {what}. {was} {age(here.now - here.until)} ago ({clock(here.until)} UTC)"
     if not here.monitors:
         return f"{late}, but no monitor that watches {shown(here.namespace)} is alive: start one."
-    return f"{late}, but nothing has come yet: see what {', '.join(map(shown, here.monitors))} logs."
+    return f"{late}, but it has not happened yet: see the log of {', '.join(map(shown, here.monitors))}."
 
 
 def _backoff(here: Location) -> str:

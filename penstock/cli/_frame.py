@@ -95,7 +95,7 @@ def run(action: Coroutine[Any, Any, int]) -> NoReturn:
     except Misused as error:
         status = complain(error, 2)
     except UnicodeEncodeError as error:
-        status = complain(f"{error.object!r} is not UTF-8, as the names of namespaces are", 2)
+        status = complain(f"{error.object!r} is not UTF-8, but names of namespaces must be", 2)
     except PenstockError as error:
         status = complain(error, 1)
     except OSError as error:
@@ -180,7 +180,7 @@ def _explained(error: Exception, url: str, advice: str) -> str:
     if isinstance(error, exceptions.OutOfMemoryError):
         return f"{url} is out of memory and refuses writes; take messages from its lists, or raise its maxmemory"
     if isinstance(error, exceptions.MovedError):
-        return f"{url} is a node of a cluster that has not got this key: name redis://{error.host}:{error.port}/0"
+        return f"{url} is a node of a cluster that does not have this key: name redis://{error.host}:{error.port}/0"
     if isinstance(error, exceptions.ReadOnlyError):
         return f"{url} is a replica and takes no writes: name the primary"
     return f"{url} says: {reason}"

@@ -47,7 +47,7 @@ def named_by(word: str) -> "By":
 
 def require_ids_or_all(ids: list[str] | None, all: bool) -> None:
     if bool(ids) == all:
-        raise typer.BadParameter("name letters by their IDs, or say --all")
+        raise typer.BadParameter("expected IDs of letters, or --all")
 
 
 async def choice_of(
@@ -76,7 +76,7 @@ def parse_time(text: str, now: float) -> float:
         time = datetime.fromisoformat(text)
         return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
     except (ValueError, OverflowError):
-        raise Misused(f"{text!r} is no time: expected one like 90s, 30m, 1h or 2d, or 2026-01-31T12:00:00") from None
+        raise Misused(f"{text!r} is not a time: expected one like 90s, 30m, 1h or 2d, or 2026-01-31T12:00:00") from None
 
 
 async def require_letters(redis: "Redis", keys: "Keys") -> int:
@@ -102,7 +102,7 @@ async def require_tracked(redis: "Redis", keys: "Keys") -> "Policy":
         return policy
     await require_known(redis, keys)
     name = shown(keys.namespace)
-    raise Failed(f"messages of {name} are not tracked: {shown(keys.policy)}, which mdispatch writes, does not say how")
+    raise Failed(f"messages of {name} are not tracked: {shown(keys.policy)}, which mdispatch writes, has no policy")
 
 
 def not_in_flight(keys: "Keys", word: str, so: str) -> Failed:

@@ -36,7 +36,7 @@ class Drawing:
                 self._list(root, place, ())
         if sketch.mute:
             names = ", ".join(map(shown, sketch.mute))
-            root.add(Text(f"{names}: not said what they read and write: see programs in composition.yaml", "dim"))
+            root.add(Text(f"{names}: lists unknown: declare them under programs in composition.yaml", "dim"))
         for remark in self._remarks:
             root.add(Text(shown(remark), "red"))
         return root

@@ -50,13 +50,13 @@ async def _acl(path: Path | None, service: str | None, spark: Sequence[str], onl
     if path:
         require_path(path)
     elif not spark:
-        raise Misused("nothing to print rights of: give FILE, DIR or --spark KEY")
+        raise Misused("expected FILE, DIR or --spark KEY")
     parts = _parts(path, service) if path else ()
     users = [*_users(parts), *_spark_user(spark)]
     if only is not None:
         there = sorted({where for where, _, _ in users})
         if only not in there:
-            raise Misused(f"no user is for the server {only!r}: there are {', '.join(there)}")
+            raise Misused(f"no service uses the server {only!r}: expected one of {', '.join(there)}")
         users = [user for user in users if user[0] == only]
     if as_json:
         print_json({"users": [_as_json(*user) for user in users]})
@@ -68,7 +68,7 @@ async def _acl(path: Path | None, service: str | None, spark: Sequence[str], onl
         server = where
         typer.echo(shown(rights.line(name)))
     if len(parts) == 1 and parts[0].shape.watches:
-        complain(f"{path}: names no lists of the namespaces that it watches: give the directory of the composition", 0)
+        complain(f"{path}: the lists of the watched namespaces are unknown: give the directory of the composition", 0)
     return 0
 
 
@@ -86,7 +86,7 @@ def _parts(path: Path, service: str | None) -> "tuple[Part, ...]":
     if path.is_dir():
         found = tuple(part for part in read_sound(path, environment(None)).parts if part.settings is not None)
         if not found:
-            raise Misused(f"{path}: no service is in this composition, only programs of your own")
+            raise Misused(f"{path}: this composition has no services, only programs")
         return found
     name = service or service_named(path)
     if name is None or name not in services():

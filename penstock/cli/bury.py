@@ -48,7 +48,7 @@ async def _bury(
         length = await require_letters(redis, keys)
         if not (ids or yes):
             count = await _count(redis, keys, choice)
-            raise Misused(f"{count:,} of {length:,} letters would be gone for good: say --yes as well")
+            raise Misused(f"{count:,} of {length:,} letters would be deleted permanently: pass --yes to confirm")
         try:
             with progress(f"burying letters of {shown(namespace)}", length) as advance:
                 await bury(redis, keys, choice, outcome, advance)

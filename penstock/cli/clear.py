@@ -56,7 +56,7 @@ async def _clear(namespace: str, yes: bool, url: str, service_url: str | None, a
         if not count:
             raise await unknown_namespace(redis, service_redis, namespace)
         if not yes:
-            raise Misused(f"{_words(namespace, count, messages)} would be deleted for good: say --yes as well")
+            raise Misused(f"{_words(namespace, count, messages)} would be deleted permanently: pass --yes to confirm")
         for server, names in found.items():
             for first in range(0, len(names), KEYS_PER_CALL):
                 await server.unlink(*names[first : first + KEYS_PER_CALL])

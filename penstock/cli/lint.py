@@ -66,19 +66,19 @@ async def _lint(
     from penstock.composition.files import services
 
     if service is not None and service not in services():
-        raise Misused(f"no service is called {service!r}: installed are {_listed(services())}")
+        raise Misused(f"unknown service {service!r}: installed are {_listed(services())}")
     for path in paths:
         require_path(path)
     directories = [path for path in paths if path.is_dir()]
     if live and not directories:
-        raise Misused("--live is about compositions: expected a directory")
+        raise Misused("--live checks compositions: expected a directory")
     judged = {path: _judged(path, service or service_named(path)) for path in paths if path not in directories}
     whole = {path: await _composition(path, cluster, live, url) for path in directories}
     if as_json:
         print_json(_as_json(judged, whole))
     else:
         for path, (problems, warnings) in judged.items():
-            _print([*map(str, problems)] or [f"{path}: fine"], warnings)
+            _print([*map(str, problems)] or [f"{path}: OK"], warnings)
         for path, (findings, warnings) in whole.items():
             _print(_words(path, findings), warnings)
     failed = any(problems for problems, _ in judged.values())
@@ -153,8 +153,8 @@ def _left_to_environment(problem: Problem) -> bool:
 
 def _words(directory: Path, findings: "list[Finding]") -> list[str]:
     lines = [f"{finding.problem} [{finding.rule}]" for finding in findings if not finding.note]
-    elsewhere = " for a Redis Cluster it is not: see --cluster" if any(finding.note for finding in findings) else ""
-    return lines or [f"{directory}: fine{';' if elsewhere else ''}{elsewhere}"]
+    notes = " (not ready for Redis Cluster; details: lint --cluster)" if any(each.note for each in findings) else ""
+    return lines or [f"{directory}: OK{notes}"]
 
 
 def _as_json(

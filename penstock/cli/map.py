@@ -77,9 +77,9 @@ async def _draw(
     if (picture is not None) + mermaid + as_json > 1:
         raise Misused("expected one of --svg, --mermaid and --json")
     if once and not live:
-        raise Misused("--once is for --live")
+        raise Misused("--once requires --live")
     if not once and live and (picture or mermaid):
-        raise Misused("--svg and --mermaid show one moment: expected --once beside --live")
+        raise Misused("--svg and --mermaid draw once: pass --once with --live")
     if directory:
         require_path(directory)
     if live:

@@ -77,7 +77,8 @@ async def _adopt(source: "Pull", key: bytes) -> None:
     try:
         adopted = await source.adopt()
     except NoPermissionError:
-        complain(f"earlier pulls may have left messages in {shown(key)}:pull:*, which takes a user with CLIENT LIST", 0)
+        left = f"killed pulls may have left messages in {shown(key)}:pull:*"
+        complain(f"{left}: only a user with the right to CLIENT LIST can put them back", 0)
     else:
         if adopted:
             complain(f"{adopted:,} messages that a killed pull had left are back in {shown(key)}", 0)
@@ -112,7 +113,7 @@ class Flow:
                     break
                 limit = None if limit is None else limit - written
         except RedisError:  # nobody knows what the server did last: the next pull sees
-            complain(f"if it was not written it is in {shown(self._source.pending)}; the next pull puts it back", 0)
+            complain(f"messages not written are in {shown(self._source.pending)}; the next pull puts them back", 0)
             raise
         self.back = await self._source.end(written)
 

@@ -58,7 +58,7 @@ def push(
     many messages were pushed.
     """
     if whole and null:
-        raise typer.BadParameter("--whole takes everything as one message: leave out --null")
+        raise typer.BadParameter("--whole pushes the input as one message: leave out --null")
     run(_push(encoded(name), file, None if whole else b"\0" if null else b"\n", redis, json))
 
 

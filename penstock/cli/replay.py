@@ -159,7 +159,7 @@ async def _require_apart(redis: "Redis", origin: str | None, into: "Keys", polic
     if origin is None:
         return
     if origin == into.namespace:
-        raise Misused(f"{shown(origin)} is where they come from: name another namespace with --into, a shadow of it")
+        raise Misused(f"{shown(origin)} is where the messages are from: name a shadow of it with --into")
     theirs = await Policy.read(redis, Keys(origin))
     for role in ("source", "out", "done"):
         name = getattr(policy, role)
@@ -267,10 +267,10 @@ def _print(
     typer.echo(f"pushed {numbers['messages']:,} messages {where} in {numbers['seconds']:.2f} s ({rate:,}/s)")
     if numbers["behind"] > 1:
         typer.echo(
-            f"up to {numbers['behind']:.1f} s later than it was due: this machine, or the server, is slower than that"
+            f"up to {numbers['behind']:.1f} s behind schedule: this machine or the server is too slow for this speed"
         )
     if missing:
-        typer.echo(f"{missing:,} more were registered of which the archive has no payload: {ARCHIVE_PAYLOADS}")
+        typer.echo(f"{missing:,} more were registered, but the archive does not have their payload: {ARCHIVE_PAYLOADS}")
     if comparison:
         _table(request, there, numbers["unfinished"], comparison)
 
@@ -278,7 +278,7 @@ def _print(
 def _table(request: ReplayRequest, there: "Archived", unfinished: int, comparison: "Comparison") -> None:
     origin, into = shown(there.namespace), shown(request.into)
     if unfinished:
-        complain(f"{unfinished:,} messages of {into} have not ended in the time that it allows them", 1)
+        complain(f"{unfinished:,} messages of {into} did not end within the time that its settings allow", 1)
     rows = [[*pair, count] for pair, count in sorted(comparison.pairs.items(), key=lambda each: -each[1])]
     print_table("How they fared", (origin, into, "messages"), rows)
     if comparison.differ:

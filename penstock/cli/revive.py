@@ -68,7 +68,7 @@ def missing(choice: "LetterFilter", outcome: "RedriveResult") -> list[str]:
 async def _why_left(redis: "Redis", destination: str, count: int) -> str:
     letters = f"{count:,} letter{'s' if count > 1 else ''}"
     if not destination:
-        return f"{letters} stayed: they are not ours, or do not say where they came from; see `penstock dead --json`"
+        return f"{letters} stayed: not written by Penstock, or without a list to go back to; see `penstock dead --json`"
     kind = decoded(await redis.type(encoded(destination)))
     return f"{letters} stayed: {shown(destination)} is a {kind}, expected a list"
 

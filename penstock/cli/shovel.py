@@ -138,18 +138,20 @@ def _job(request: Request, here: "Redis", there: "Redis") -> "Shovel":
 async def _carry(request: Request, job: "Shovel", as_json: bool) -> int:
     waiting = await job.waiting()
     if not waiting and not await job.unfinished():
-        raise Failed(f"{shown(request.source)} is not there: expected a list with messages")
+        raise Failed(
+            f"{shown(request.source)} is empty or does not exist: nothing to {'copy' if request.copy else 'move'}"
+        )
     max_messages, started = request.max_messages(waiting), time.monotonic()
     title = f"{shown(request.source)} to {shown(request.target)}"
     try:
         with _progress(title, waiting if max_messages is None else max_messages) as (arrived, report_trouble):
 
             def broken(why: str) -> None:
-                report_trouble(f"the link is broken, and tried again: {why}")
+                report_trouble(f"the link is broken, retrying: {why}")
 
             interrupted = await _until_signal(job, job.run(max_messages, arrived, broken), report_trouble)
     except Fenced:
-        raise Failed(f"another shovel from {title} has begun, and goes on with the rest") from None
+        raise Failed(f"another shovel from {title} has taken over") from None
     except BaseException:
         complain(f"{job.moved.messages:,} messages were {request.verb} to {shown(request.target)} before this:", 1)
         raise

@@ -96,12 +96,12 @@ async def _one(redis: "Redis", service_redis: "Redis", namespace: str, as_json: 
     if alive:
         print_table(f"{shown(namespace)}: instances", INSTANCE_COLUMNS, map(_instance, alive))
         if any(one.late for one in alive):
-            typer.echo("late: no renewal has come in time; the instance is dead, hangs, or does not reach the server")
+            typer.echo("late: missed its heartbeat; the instance is dead, hangs, or cannot reach the server")
         for one in alive:
             if one.waits:
                 typer.echo(f"{shown(namespace)}:{shown(one.id)} waits: {shown(one.waits)}")
     else:
-        typer.echo(f"{shown(namespace)}: no instance is alive")
+        typer.echo(f"{shown(namespace)} has no live instances")
     if lists:
         print_table("Lists", ("list", "role", "length", "oldest"), map(_list, lists))
     else:
@@ -144,18 +144,18 @@ def _leased(lease: "LeaseState") -> str:
 def _linked(link: "LinkState") -> str:
     lasts = "" if link.changed_ago is None else f" for {age(link.changed_ago)}"
     if not link.alive:
-        state = "No vpush is alive to use the link"
+        state = "Link unused: no vpush is alive"
     elif link.up:
-        state = f"The link is up{lasts}, by its last batch"
+        state = f"Link up{lasts}, as of its last batch"
     else:
-        state = f"The link is down{lasts}: {shown(link.reason).rstrip('.')}"
+        state = f"Link down{lasts}: {shown(link.reason).rstrip('.')}"
     parts = [state]
     if link.waiting is not None:
-        waits = f"{link.waiting:,} wait, the oldest for {age(link.oldest)}"
-        parts.append(waits if link.waiting else "nothing waits")
+        waits = f"{link.waiting:,} waiting, the oldest for {age(link.oldest)}"
+        parts.append(waits if link.waiting else "nothing waiting")
     if link.round_trip is not None:
         parts.append(f"last round trip {link.round_trip * 1000:,.1f} ms")
-    return f"{'; '.join(parts)}."
+    return "; ".join(parts)
 
 
 async def unknown_namespace(redis: "Redis", service_redis: "Redis", namespace: str) -> Failed:
@@ -165,6 +165,6 @@ async def unknown_namespace(redis: "Redis", service_redis: "Redis", namespace: s
     known = await namespaces(redis, service_redis)
     if namespace in known:
         here = f"{shown(namespace)} is registered here, but its lists are on another server"
-        return Failed(f"{here}: name it with --redis URL, and this one with --service-redis")
-    there = f"there {'is' if len(known) == 1 else 'are'} {', '.join(map(shown, known[:10]))}" if known else "none is"
-    return Failed(f"no service has registered in the namespace {shown(namespace)}: {there} on this server")
+        return Failed(f"{here}: pass --redis URL for that server, and --service-redis URL for this one")
+    names = ", ".join(map(shown, known[:10])) or "none"
+    return Failed(f"no service has registered in the namespace {shown(namespace)}; namespaces on this server: {names}")

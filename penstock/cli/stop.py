@@ -34,7 +34,7 @@ def stop(
     Deletes its registration and waits: the instance settles its pending messages, deregisters and exits.
     """
     if (id is None) != all:
-        raise typer.BadParameter("name one ID, or --all of them")
+        raise typer.BadParameter("expected one ID, or --all")
     if id is not None and not (id.isascii() and id.isdigit()):
         raise typer.BadParameter(f"an ID is a number, as `penstock status` shows it, not {id!r}")
     run(_stop(namespace, id, wait, (redis, service_redis), json))
@@ -101,7 +101,7 @@ def _result_line(namespace: str, result: dict[str, Any], seconds: float, wait: f
     who = shown(f"{namespace}:{result['id']} (pid {result['pid']} on {result['host']})")
     return {
         "stopped": f"{who} has deregistered after {seconds:.1f} s",
-        "ordered": f"{who} is told to stop",
-        "listed": f"{who} was told to stop, but is still listed after {wait:g} s: it hangs, or died without a word; "
-        "the next instance of its namespace takes over what it had pending",
+        "ordered": f"{who} was ordered to stop",
+        "listed": f"{who} was ordered to stop, but is still listed after {wait:g} s: it hangs or was killed; "
+        "the next instance of its namespace takes over its pending messages",
     }[result["outcome"]]

@@ -70,7 +70,7 @@ def _chosen(paths: list[Path], text: str | None) -> "list[Case]":
         raise Misused(str(error)) from error
     chosen = [case for case in found if text is None or text.lower() in f"{case.file} {case.name}".lower()]
     if not chosen:
-        raise Misused(f"none of {len(found)} tests has {text!r} in its name or its file's")
+        raise Misused(f"no name or file name of {len(found)} tests contains {text!r}")
     return chosen
 
 

@@ -49,8 +49,8 @@ async def _trace(namespace: str, word: str, by: "By", url: str, as_json: bool) -
         if not found:
             length, oldest = await history_extent(redis, keys)
             events = f"{length:,} event{'s' if length > 1 else ''}"
-            there = "there are none" if oldest is None else f"{events} since {clock(oldest)} UTC"
-            raise Failed(f"no event in {shown(keys.events)} tells of a message {shown(word)}: {there}")
+            there = "no events" if oldest is None else f"{events} since {clock(oldest)} UTC"
+            raise Failed(f"no event of a message {shown(word)}: {shown(keys.events)} has {there}")
     if as_json:
         print_json({"namespace": namespace, "asked": word, "events": [_as_json(event, found[0].at) for event in found]})
     else:

@@ -64,9 +64,9 @@ def _end(composition: "Composition", already_reported: list[str], as_json: bool)
         print_json({"statuses": composition.statuses, "failed": composition.failed})
     for name in composition.failed:
         if name not in already_reported:
-            complain(f"{name} did not stop as asked: status {composition.statuses[name]}", 1)
+            complain(f"{name} did not stop cleanly: status {composition.statuses[name]}", 1)
     for name in composition.running:
-        complain(f"{name} was killed, but something that it started holds its output open", 1)
+        complain(f"{name} was killed, but a process that it started keeps its output open", 1)
     return int(bool(composition.failed or composition.running))
 
 
@@ -78,7 +78,7 @@ def _server(url: str | None) -> Iterator[str]:
     from penstock.testing.server import EmbeddedServer
 
     with EmbeddedServer() as server:
-        complain(f"an embedded server runs at {server.url}; what it holds goes with it", 0)
+        complain(f"an embedded server runs at {server.url}; its data is deleted when it ends", 0)
         yield server.url
 
 

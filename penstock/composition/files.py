@@ -174,7 +174,7 @@ def _processes(directory: Path, problems: list[Problem]) -> list[Process]:
     if any(file.suffix in PROPS and service_of(file) for file in _files(directory)):
         return []
     what = "a Procfile, a compose.yaml or props files such as mpush.yaml"
-    raise PenstockError(f"{directory}: no composition is here; expected {what}")
+    raise PenstockError(f"{directory}: no composition found; expected {what}")
 
 
 def _of_procfile(file: Path, problems: list[Problem]) -> Iterator[Process]:

@@ -166,7 +166,7 @@ async def test_a_list_that_is_fed_no_more_is_still_audited(redis: Redis, redis_u
 async def test_a_namespace_that_nobody_knows_is_a_failure(redis: Redis, redis_url: str) -> None:
     result = await penstock("audit", "demo", redis=redis_url)
     assert (result.status, result.out) == (1, b"")
-    assert "no service has registered in the namespace demo: none is on this server" in result.error
+    assert "no service has registered in the namespace demo; namespaces on this server: none" in result.error
 
 
 @pytest.mark.parametrize("namespace", AWKWARD)

@@ -27,7 +27,7 @@ async def test_all_are_buried_only_by_those_who_say_yes(redis: Redis, redis_url:
     words = ["bury", "demo", "--all", "--reason", "failed"]
     asked = await penstock(*words, redis=redis_url)
     assert (asked.status, asked.out) == (2, b"")
-    assert "2 of 3 letters would be gone for good: say --yes as well" in asked.error
+    assert "2 of 3 letters would be deleted permanently: pass --yes to confirm" in asked.error
     assert await left(redis) == ["3", "2", "1"]
     assert (await penstock(*words, "--yes", redis=redis_url)).text == "buried 2 letters\n"
     assert await left(redis) == ["1"]

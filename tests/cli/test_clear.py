@@ -30,7 +30,7 @@ async def test_it_says_what_would_go_and_needs_a_yes(redis: Redis, redis_url: st
     assert result.status == 2
     assert result.error == (
         "penstock: 11 keys of demo, with messages: 2 pending, 1 in flight, 1 dead "
-        "would be deleted for good: say --yes as well\n"
+        "would be deleted permanently: pass --yes to confirm\n"
     )
     assert sorted(await redis.keys("*")) == before
 
@@ -45,7 +45,7 @@ async def test_only_what_the_namespace_keeps_is_deleted(redis: Redis, redis_url:
     assert left == {"work in", "out0", "demo:free", *other}
     again = await penstock("clear", "demo", "--yes", redis=redis_url)
     assert again.status == 1
-    assert "no service has registered in the namespace demo: there is demo:other" in again.error
+    assert "no service has registered in the namespace demo; namespaces on this server: demo:other" in again.error
 
 
 async def test_a_namespace_with_a_live_instance_is_left_alone(redis: Redis, redis_url: str) -> None:

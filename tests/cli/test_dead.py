@@ -90,7 +90,7 @@ async def test_a_time_that_is_none_is_a_wrong_call(redis: Redis, redis_url: str,
     await bury(redis, letter("1"))
     result = await penstock("dead", "demo", f"--since={time}", redis=redis_url)
     assert (result.status, result.out) == (2, b"")
-    assert "is no time: expected one like 90s, 30m, 1h or 2d" in result.error
+    assert "is not a time: expected one like 90s, 30m, 1h or 2d" in result.error
 
 
 async def test_what_is_printed_plays_no_tricks(redis: Redis, redis_url: str) -> None:

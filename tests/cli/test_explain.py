@@ -80,13 +80,13 @@ async def test_in_flight_and_not_taken_yet(redis: Redis, redis_url: str) -> None
     await redis.lpush("out", "first", "second", "hello", "later")
     assert await told(redis_url) == [
         "Message 3 (xid a) is in flight: attempt 1 of 3, delivered 1 min 5 s ago (T) by demo:2 (pid 77 on oak, alive).",
-        "Nobody has taken it yet: 2 of out are taken before it.",
+        "No worker has taken it yet: 2 in out are before it.",
         "Next: attempt 2 of 3 after a back-off of 1 s, unless it is done by its deadline, in 59 min 59 s (T).",
     ]
     await redis.rpop("out", 2)
-    assert (await told(redis_url))[1] == "Nobody has taken it yet: it is the next to be taken from out."
+    assert (await told(redis_url))[1] == "No worker has taken it yet: it is the next in out."
     await redis.hset(KEYS.message("3"), "number", 7)  # so its clock starts when it is taken
-    assert (await told(redis_url))[2:] == ["Once a worker has taken it, the worker has 10 s."]
+    assert (await told(redis_url))[2:] == ["A worker that takes it has 10 s to finish it."]
     found = await facts(redis_url)
     assert (found["until"], found["next"], found["backoff"]) == (None, "", None)
 
@@ -114,7 +114,7 @@ async def test_in_flight_somewhere_in_a_queue_too_long_to_look_through(redis: Re
     await in_flight(redis)
     await redis.rpush("out", "hello", *["other"] * 10_000)
     assert (await told(redis_url))[1] == (
-        "It is not among the 10,000 of 10,001 in out that are taken next: it is further back, or taken."
+        "It is not among the next 10,000 of 10,001 in out: it is further back, or a worker has it."
     )
     assert (await facts(redis_url))["held"] == "unsure"
 
@@ -124,8 +124,8 @@ async def test_in_flight_and_not_taken_by_its_deadline(redis: Redis, redis_url: 
     await redis.zadd(KEYS.deadlines, {"3": UNTAKEN + 7})
     await redis.lpush("out", "first", "hello")
     assert (await told(redis_url))[1:] == [
-        "Nobody has taken it yet: 1 of out are taken before it.",
-        "Once a worker has taken it, the worker has 10 s.",
+        "No worker has taken it yet: 1 in out are before it.",
+        "A worker that takes it has 10 s to finish it.",
     ]
     found = await facts(redis_url)
     assert (found["until"], found["waits"], found["overdue"]) == (None, 10, False)
@@ -169,7 +169,7 @@ async def test_overdue_and_nobody_has_acted(redis: Redis, redis_url: str) -> Non
         await redis.hset(f"{namespace}:4", "service", "monitor")
         await redis.hset(f"{namespace}:lists", f"{namespace}:pending:{watched}", "pending")
     assert (await told(redis_url))[2].endswith(
-        "Its deadline was 1 min 5 s ago (T), but nothing has come yet: see what eyes:4 (pid 77 on oak) logs."
+        "Its deadline was 1 min 5 s ago (T), but it has not happened yet: see the log of eyes:4 (pid 77 on oak)."
     )
 
 
@@ -177,7 +177,7 @@ async def test_several_with_the_same_xid(redis: Redis, redis_url: str) -> None:
     for id in ("3", "5", "4"):
         await in_flight(redis, id)
     first, second, *_ = await told(redis_url, "a")
-    assert first == "3 messages with that xid are under way: this is the oldest, then come 5, 4."
+    assert first == "3 messages with that xid are in flight or delayed: this is the oldest, then come 5, 4."
     assert second.startswith("Message 3 (xid a) is in flight")
     assert (await told(redis_url, "5"))[0].startswith("Message 5 (xid a) is in flight"), "an id means that one"
 
@@ -188,7 +188,7 @@ async def test_an_xid_of_messages_that_are_delayed(redis: Redis, redis_url: str)
     await delayed(redis, "7", left=7200)
     await delayed(redis, "8")
     first, second, *_ = await told(redis_url, "a")
-    assert first == "2 messages with that xid are under way: this is the oldest, then come 7."
+    assert first == "2 messages with that xid are in flight or delayed: this is the oldest, then come 7."
     assert second.startswith("Message 8 (xid a) is delayed")
 
 
@@ -208,7 +208,7 @@ async def test_stray(redis: Redis, redis_url: str) -> None:
     await redis.delete(KEYS.deadlines)
     expected = [
         "Message 3 (xid a), last seen 1 min 5 s ago (T), is neither in flight nor delayed, dead or done: "
-        "somebody has removed keys of it."
+        "somebody has deleted its keys."
     ]
     assert await told(redis_url) == expected
     await redis.delete(KEYS.message("3"), KEYS.xid("a"))
@@ -223,7 +223,7 @@ async def test_a_number_is_the_xid_of_a_message_in_flight_else_an_id_or_what_by_
     await in_flight(redis, "5", "3")
     await event(redis, "done", "4", "x")
     assert (await facts(redis_url, "3"))["id"] == "5"
-    assert (await told(redis_url, "3"))[0] == "Message 3 is another one: --by id asks for that."
+    assert (await told(redis_url, "3"))[0] == "Message 3 is a different one: use --by id for it."
     assert (await facts(redis_url, "3", "--by", "id"))["id"] == "3"
     assert (await facts(redis_url, "4"))["id"] == "3", "message 4 is not tracked any more"
     assert (await facts(redis_url, "4", "--by", "id"))["state"] == "done"

@@ -47,7 +47,7 @@ async def lint_text(file: Path, text: str, *words: str) -> tuple[int, list[str]]
 
 
 async def test_a_good_file_is_fine(tmp_path: Path) -> None:
-    assert await lint_text(tmp_path / "mpush.yaml", GOOD) == (0, ["FILE: fine"])
+    assert await lint_text(tmp_path / "mpush.yaml", GOOD) == (0, ["FILE: OK"])
 
 
 async def test_the_files_of_our_compositions_are_fine() -> None:
@@ -105,7 +105,7 @@ async def test_all_files_are_linted_and_one_finding_is_a_failure(tmp_path: Path)
     result = await penstock("lint", tmp_path / "mpush.good.yaml", tmp_path / "mpush.bad.yaml")
     assert result.status == 1
     assert result.text.splitlines() == [
-        f"{tmp_path}/mpush.good.yaml: fine",
+        f"{tmp_path}/mpush.good.yaml: OK",
         f"{tmp_path}/mpush.bad.yaml:5: colour: unknown property",
     ]
 
@@ -158,7 +158,7 @@ async def test_a_service_that_cannot_be_loaded_is_one_clear_line(tmp_path: Path)
 async def test_a_service_that_nobody_knows_is_a_wrong_call(tmp_path: Path) -> None:
     result = await penstock("lint", "--service", "nosuch", tmp_path / "props.yaml")
     assert result.status == 2
-    assert "no service is called 'nosuch'" in result.error
+    assert "unknown service 'nosuch'" in result.error
 
 
 async def test_files_are_needed() -> None:
@@ -176,7 +176,7 @@ async def test_what_is_unwise_is_a_warning_and_no_failure(tmp_path: Path, monkey
         result = await penstock("lint", path, redis="redis://other/0")
         assert result.status == 0
         first, *warnings = result.text.splitlines()
-        assert first.startswith(f"{path}: fine")
+        assert first.startswith(f"{path}: OK")
         assert [line.startswith("warning: ") for line in warnings] == [True] * 3
         assert (
             f"environment REDIS overrides {file}:5: redis: redis://other/0 in place of rediss://:***@h/1" in result.text
@@ -186,4 +186,4 @@ async def test_what_is_unwise_is_a_warning_and_no_failure(tmp_path: Path, monkey
         (entry,) = listed["compositions" if path == tmp_path else "files"]
         assert [f"warning: {words}" for words in entry["warnings"]] == warnings
     file.write_text(GOOD + "done: d\n")
-    assert (await penstock("lint", file)).text == f"{file}: fine\nwarning: {file}:5: done has no effect in mpush\n"
+    assert (await penstock("lint", file)).text == f"{file}: OK\nwarning: {file}:5: done has no effect in mpush\n"

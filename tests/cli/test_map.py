@@ -146,7 +146,7 @@ async def test_a_list_may_have_any_name(tmp_path: Path, name: str) -> None:
     ("words", "reason"),
     [
         ([], "expected a directory with a composition, or --live"),
-        (["DIR", "--once"], "--once is for --live"),
+        (["DIR", "--once"], "--once requires --live"),
         (["DIR", "--json", "--mermaid"], "expected one of --svg, --mermaid and --json"),
         (["--live", "--mermaid"], "expected --once beside --live"),
     ],

@@ -134,7 +134,7 @@ async def test_what_is_no_letter_of_ours_stays_and_is_told(redis: Redis, redis_u
     await bury(redis, *strange, letter("1"))
     result = await penstock("revive", "demo", "--all", redis=redis_url)
     assert (result.status, result.text) == (1, "revived 1 message: 1 to in\n")
-    assert "5 letters stayed: they are not ours, or do not say where they came from" in result.error
+    assert "5 letters stayed: not written by Penstock, or without a list to go back to" in result.error
     assert (await redis.lrange("demo:dead", 0, -1))[::-1] == strange
 
 

@@ -118,7 +118,7 @@ def test_what_cannot_be_run_says_so_in_one_line(
 def test_lint_reads_the_property_service(tmp_path: Path) -> None:
     (tmp_path / "orders.yaml").write_text(PROPS + "service: mpush\n")
     code, out, err = ended(tmp_path, "lint", "orders.yaml")
-    assert (code, out, err) == (0, "orders.yaml: fine\n", "")
+    assert (code, out, err) == (0, "orders.yaml: OK\n", "")
 
 
 def test_a_service_of_another_distribution_is_found_by_its_entry_point(tmp_path: Path) -> None:

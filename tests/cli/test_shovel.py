@@ -245,7 +245,7 @@ async def test_the_list_here_need_not_have_a_name_in_utf8(
 
 async def test_what_is_no_list_or_not_there(redis: Redis, there: Redis, redis_url: str, there_url: str) -> None:
     missing = await shovel(redis_url, "in", there_url, "out")
-    assert (missing.status, missing.error) == (1, "penstock: in is not there: expected a list with messages\n")
+    assert (missing.status, missing.error) == (1, "penstock: in is empty or does not exist: nothing to move\n")
     await redis.hset("in", "field", "value")
     assert f"in on {redis_url} is a hash, expected a list" in (await shovel(redis_url, "in", there_url, "out")).error
     await there.set("out", "value")
@@ -375,7 +375,7 @@ async def test_a_link_to_the_source_that_is_cut_loses_and_doubles_nothing(
             assert f"penstock: cannot reach {proxy.url}" in err
             status = (await shovel(proxy.url, "in", there_url, "out")).status
     assert status == 0
-    assert err.count("the link is broken, and tried again") == verb.startswith("EVAL")
+    assert err.count("the link is broken, retrying") == verb.startswith("EVAL")
     await assert_moved(redis, there, messages)
 
 
@@ -462,7 +462,7 @@ async def test_of_two_at_once_the_later_goes_on_and_the_earlier_is_refused(
         fault.cut()
         status, err = await ended(earlier)
     assert status == 1
-    assert "another shovel from in to out has begun" in err
+    assert "another shovel from in to out has taken over" in err
     assert await left(redis) == [b"new"]
     await redis.delete("in")
     await assert_moved(redis, there, messages)
@@ -602,7 +602,7 @@ async def test_a_server_that_is_away_for_a_moment_is_waited_for(redis: Redis, re
             told = await asyncio.wait_for(process.stderr.readline(), PATIENCE)
             await asyncio.to_thread(server.start)
             assert (await ended(process, 60))[0] == 0
-        assert told.startswith(b"penstock: the link is broken, and tried again: ")
+        assert told.startswith(b"penstock: the link is broken, retrying: ")
         async with Redis.from_url(server.url) as there:
             await assert_moved(redis, there, [b"one", b"two"])
 
@@ -884,7 +884,7 @@ async def test_words_have_a_line_of_their_own_beside_the_bar(
     await asyncio.wait_for(process.communicate(), PATIENCE)
     os.close(terminal)
     assert (process.returncode, shown.count(b"penstock: ")) == (0, 1)
-    words = rb"penstock: the link is broken, and tried again: the other server: [^\r\n]*\r\n"
+    words = rb"penstock: the link is broken, retrying: the other server: [^\r\n]*\r\n"
     assert re.search(rb"(\n|\x1b\[2K)" + words, shown)
 
 

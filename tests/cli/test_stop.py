@@ -67,7 +67,7 @@ async def test_an_instance_that_does_not_answer_is_told_after_the_wait(redis: Re
     await register(redis, "demo", "3")
     result = await penstock("stop", "demo", "3", "--wait", "0.2", redis=redis_url)
     assert result.status == 1
-    assert "demo:3 (pid 77 on oak) was told to stop, but is still listed after 0.2 s" in result.text
+    assert "demo:3 (pid 77 on oak) was ordered to stop, but is still listed after 0.2 s" in result.text
     assert await redis.exists("demo:3") == 0
 
 
@@ -81,7 +81,7 @@ async def test_an_instance_that_others_have_taken_off_the_list_is_waited_for(red
 async def test_without_a_wait_only_the_order_is_given(redis: Redis, redis_url: str) -> None:
     await register(redis, "demo", "3")
     result = await penstock("stop", "demo", "3", "--wait", "0", redis=redis_url)
-    assert (result.status, result.text) == (0, "demo:3 (pid 77 on oak) is told to stop\n")
+    assert (result.status, result.text) == (0, "demo:3 (pid 77 on oak) was ordered to stop\n")
 
 
 async def test_the_registration_may_be_on_another_server(redis: Redis, redis_url: str, tmp_path: Path) -> None:

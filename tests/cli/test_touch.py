@@ -146,7 +146,7 @@ async def test_a_namespace_that_tracks_nothing_is_a_failure(redis: Redis, redis_
     await write(redis, "demo:lists", out="out")
     hop = await penstock("touch", "demo", "3", redis=redis_url)
     assert (hop.status, hop.out) == (1, b"")
-    assert "messages of demo are not tracked: demo:policy, which mdispatch writes, does not say how" in hop.error
+    assert "messages of demo are not tracked: demo:policy, which mdispatch writes, has no policy" in hop.error
 
 
 @pytest.mark.parametrize("key", ["demo:events", "demo:metrics:touched", "demo:message:deadlines", "demo:message:xid:a"])

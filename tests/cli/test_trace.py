@@ -122,10 +122,10 @@ async def test_one_that_no_event_tells_of_is_a_failure(redis: Redis, redis_url: 
     await policy(redis)
     none = await penstock("trace", "demo", "3", redis=redis_url)
     assert (none.status, none.out) == (1, b"")
-    assert none.error == "penstock: no event in demo:events tells of a message 3: there are none\n"
+    assert none.error == "penstock: no event of a message 3: demo:events has no events\n"
     await redis.xadd(KEYS.events, {"event": "done", "id": "2", "at": 0}, id="1-1")
     some = await penstock("trace", "demo", "3", redis=redis_url)
-    assert "tells of a message 3: 1 event since 1970-01-01 00:00:00 UTC" in some.error
+    assert "no event of a message 3: demo:events has 1 event since 1970-01-01 00:00:00 UTC" in some.error
 
 
 @pytest.mark.parametrize("xid", [*AWKWARD, "\x1b[31m", "next:3", "id", "0"])

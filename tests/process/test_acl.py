@@ -184,7 +184,7 @@ async def test_the_tools_that_read_work_as_the_user_status(
 async def test_without_anything_to_print_rights_of_it_is_a_wrong_call() -> None:
     result = await penstock("acl")
     assert (result.status, result.out) == (2, b"")
-    assert result.error == "penstock: nothing to print rights of: give FILE, DIR or --spark KEY\n"
+    assert result.error == "penstock: expected FILE, DIR or --spark KEY\n"
 
 
 @pytest.mark.parametrize("name", ["acl nothere.yaml", "acl other.yaml", "acl empty"])
@@ -212,7 +212,7 @@ async def test_databases_of_one_server_share_its_users(tmp_path: Path) -> None:
     wrong = await penstock("acl", tmp_path / "orders.yaml", "--server", "localhost:6379/0", redis=None)
     assert (wrong.status, wrong.error) == (
         2,
-        "penstock: no user is for the server 'localhost:6379/0': there are localhost:6379\n",
+        "penstock: no service uses the server 'localhost:6379/0': expected one of localhost:6379\n",
     )
 
 

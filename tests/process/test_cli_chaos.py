@@ -71,7 +71,7 @@ async def test_what_cannot_be_broken_is_told_with_what_to_do(bad: Path, tmp_path
     empty.mkdir()
     absent = await penstock("chaos", empty)
     assert absent.status == 1
-    assert f"{empty}: no composition is here" in absent.error
+    assert f"{empty}: no composition found" in absent.error
 
 
 async def test_what_no_process_runs_is_left_out_and_the_length_is_told_beforehand() -> None:

@@ -208,7 +208,7 @@ async def test_a_malformed_file_ends_with_2_and_nothing_is_started(tmp_path: Pat
     [
         (["nowhere"], "nowhere: no such file or directory"),
         (["services"], "services: no tests are here; expected"),
-        (["compose/weather", "--filter", "sunshine"], "none of 8 tests has 'sunshine' in its name or its file's"),
+        (["compose/weather", "--filter", "sunshine"], "no name or file name of 8 tests contains 'sunshine'"),
     ],
 )
 async def test_a_call_for_no_test_is_a_wrong_call(words: list[str], expected: str) -> None:

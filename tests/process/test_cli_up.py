@@ -79,7 +79,7 @@ async def test_one_that_does_not_stop_is_killed_by_a_second_ctrl_c(redis_url: st
         process.send_signal(signal.SIGINT)
         status, err = await ended(process)
     assert status == 1
-    assert err == "penstock: stubborn did not stop as asked: status -9\n"
+    assert err == "penstock: stubborn did not stop cleanly: status -9\n"
 
 
 async def test_an_embedded_server_serves_to_the_end_and_goes_with_it(tmp_path: Path) -> None:

@@ -150,6 +150,6 @@ async def test_mp_21_a_composition_may_name_a_hash(redis_url: str, tmp_path: Pat
     (tmp_path / "Procfile").write_text(f"fan: python -m services.mpush --props {redis_url}/cfg\n")
     (tmp_path / "composition.yaml").write_text("external: {reads: [a, b], writes: ['demo:in']}\n")
     result = await penstock("lint", tmp_path)
-    assert (result.status, result.text.partition(";")[0]) == (0, f"{tmp_path}: fine")
+    assert (result.status, result.text.partition(" (")[0]) == (0, f"{tmp_path}: OK")
     (part,) = composition.read(tmp_path).parts
     assert (part.service, part.namespace) == ("mpush", "demo")

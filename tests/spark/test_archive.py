@@ -197,7 +197,7 @@ def test_whoever_reads_while_files_are_merged_reads_anew(
             merger.merge("abcdef12", FEW)
             counts.append(len(rows.collect()))
     assert counts == [expected(*range(FEW)).total()]
-    assert capfd.readouterr().err.count("files of the archive were merged meanwhile: it is read anew") == 1
+    assert capfd.readouterr().err.count("files of the archive were merged meanwhile: reading it again") == 1
 
 
 def test_what_is_gone_for_good_is_told(spark: "SparkSession", tmp_path: Path) -> None:

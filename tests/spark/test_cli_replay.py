@@ -149,7 +149,7 @@ async def test_it_is_a_command_and_a_wrong_call_is_refused_before_anything_start
         (("--speed", "nan"), "--speed takes a number above 0"),
         (("--speed", "2", "--fast"), "leave out --speed"),
         (("--since", "soon"), "--since 'soon': expected how long ago"),
-        (("--from", "shadow"), "is where they come from"),
+        (("--from", "shadow"), "is where the messages are from"),
     ]
     await policy(redis, Keys("shadow"), **LISTS)
     for words, expected in calls:

@@ -144,8 +144,8 @@ async def test_a_composition_that_is_right_is_fine_and_on_a_cluster_it_is_not(tm
     compose(tmp_path)
     result = await penstock("lint", tmp_path, tmp_path / "mpush.yaml")
     assert result.status == 0
-    assert f"{tmp_path}: fine; for a Redis Cluster it is not: see --cluster" in result.text
-    assert f"{tmp_path}/mpush.yaml: fine" in result.text
+    assert f"{tmp_path}: OK (not ready for Redis Cluster; details: lint --cluster)" in result.text
+    assert f"{tmp_path}/mpush.yaml: OK" in result.text
     result = await penstock("lint", tmp_path, "--cluster")
     assert result.status == 1
     assert all(line.endswith("[slots]") for line in result.text.splitlines())
@@ -154,7 +154,7 @@ async def test_a_composition_that_is_right_is_fine_and_on_a_cluster_it_is_not(tm
 async def test_a_directory_without_a_composition_is_one_clear_line(tmp_path: Path) -> None:
     result = await penstock("lint", tmp_path)
     assert (result.status, result.out) == (1, b"")
-    assert "no composition is here; expected a Procfile, a compose.yaml or props files" in result.error
+    assert "no composition found; expected a Procfile, a compose.yaml or props files" in result.error
 
 
 async def test_a_secret_that_only_the_container_has_stands_for_a_server_of_its_name(tmp_path: Path) -> None:
@@ -168,4 +168,4 @@ async def test_a_secret_that_only_the_container_has_stands_for_a_server_of_its_n
     (tmp_path / "vpush.yaml").write_text("redisNamespace: send\nin: a\npending: q\nout: in\n")
     (tmp_path / "composition.yaml").write_text("external: {reads: [in], writes: [in]}\n")
     result = await penstock("lint", tmp_path)
-    assert (result.status, result.text.partition(";")[0]) == (0, f"{tmp_path}: fine")
+    assert (result.status, result.text.partition(" (")[0]) == (0, f"{tmp_path}: OK")
