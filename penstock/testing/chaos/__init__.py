@@ -1,1 +1,1 @@
-"""Breaks a composition on purpose, and says what was lost, doubled or put out of order."""
+"""Fault injection: break a composition on purpose and report what was lost, doubled or reordered."""

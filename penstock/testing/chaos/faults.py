@@ -1,4 +1,4 @@
-"""What is done to a composition: at every point one after the other, and by chance."""
+"""The faults of a run: one at an injection point, a random one, or none."""
 
 import asyncio
 import random
@@ -13,12 +13,12 @@ from penstock.testing.chaos.random_faults import FAULTS, FaultContext
 
 NO_FAULT: Final = "no fault"
 BASELINE_MESSAGES: Final = 1_000
-"""Messages of the round without a fault: a worker that loses or doubles one of some hundred is found there."""
+"""Messages of the round without a fault: enough to find a worker that loses or doubles one in some hundred."""
 
 
 @dataclass(frozen=True)
 class Injection:
-    """One fault: of ``kind`` at ``point``; or one that ``fault`` names, made by chance from ``seed``; or none."""
+    """One fault: of ``kind`` at ``point``, or a random one called ``fault`` with ``seed``, or ``NO_FAULT``."""
 
     number: int
     fault: str
@@ -26,7 +26,7 @@ class Injection:
     kind: Kind | None = None
     seed: str = ""
     process: str | None = None
-    """The only process that a fault by chance may choose."""
+    """The only process that a random fault may choose; None for any."""
 
     def __str__(self) -> str:
         if self.fault == NO_FAULT:
@@ -35,11 +35,11 @@ class Injection:
 
     @property
     def slow(self) -> bool:
-        """Whether it takes until a process takes a silent connection for lost."""
+        """Return True if it lasts until a process gives up a silent connection."""
         return "swallowed" in self.fault
 
     async def inject(self, lane: Lane) -> bool:
-        """Push messages before, while and after it happens. Returns whether it did."""
+        """Push messages before, during and after the fault. Return False if its point was not met."""
         if self.fault == NO_FAULT:
             await lane.push(self.number, BASELINE_MESSAGES)
             return True
@@ -54,5 +54,5 @@ class Injection:
 
     @property
     def stall_limit(self) -> float:
-        """Seconds without progress after which what is missing is not waited for."""
+        """Seconds without progress after which missing messages are not waited for."""
         return MAX_SILENCE + 15 if self.slow else 4.0

@@ -1,23 +1,23 @@
-"""Where commands and replies of RESP end: https://redis.io/docs/latest/develop/reference/protocol-spec/"""
+"""A splitter of RESP commands and replies: https://redis.io/docs/latest/develop/reference/protocol-spec/"""
 
 from typing import Final
 
 LINES: Final = b"+-:_,#("
-"""Types that end with their line."""
+"""Types whose frame is one line."""
 BLOBS: Final = b"$!="
-"""Types whose line says how many bytes follow."""
+"""Types whose line holds the number of bytes that follow."""
 AGGREGATES: Final = {b"*"[0]: 1, b"~"[0]: 1, b">"[0]: 1, b"%"[0]: 2, b"|"[0]: 2}
-"""Types whose line says how many elements follow, and of how many frames each consists."""
+"""Types whose line holds the number of elements that follow; the value is the number of frames of an element."""
 
 
 class Frames:
-    """Splits what comes over a connection, in RESP2 or RESP3."""
+    """Split the bytes of a connection into frames, of RESP2 or RESP3."""
 
     def __init__(self) -> None:
         self._rest = b""
 
     def whole(self, more: bytes) -> list[bytes]:
-        """The frames that ``more`` completes. Raises ``ValueError`` for what is no RESP."""
+        """Return the frames that ``more`` completes. Raise ``ValueError`` for bytes that are not RESP."""
         data, found, begin = self._rest + more, list[bytes](), 0
         while end := _end_of(data, begin):
             found.append(data[begin:end])
@@ -27,7 +27,7 @@ class Frames:
 
 
 def words_of(command: bytes) -> list[bytes]:
-    """The words of a command, which is an array of blobs, or a line of words."""
+    """Return the words of a command, which is an array of blobs or an inline command (a line of words)."""
     if not command.startswith(b"*"):
         return command.split()
     found, at = list[bytes](), command.index(b"\r\n") + 2
@@ -40,7 +40,7 @@ def words_of(command: bytes) -> list[bytes]:
 
 
 def _end_of(data: bytes, begin: int) -> int:
-    """Where the frame that begins at ``begin`` ends; 0 where some of it is missing."""
+    """Return the index behind the frame that begins at ``begin``, or 0 if it is incomplete."""
     owed, at = 1, begin
     while owed:
         end = data.find(b"\r\n", at) + 2

@@ -1,4 +1,4 @@
-"""A fault at a point: the process is brought there, and the connection is cut, or the process killed."""
+"""Injection of a fault at a point: bring the process there, then cut its connection or kill it."""
 
 import asyncio
 from contextlib import suppress
@@ -11,13 +11,13 @@ from penstock.testing.chaos.proxy import FaultProxy, ProxyFault, Timing
 from penstock.testing.sandbox import ServiceProcess
 
 MEET_SECONDS: Final = 12.0
-"""Seconds in which a point is met, or is not: longer than from one renewal of a registration to the next."""
+"""Seconds to wait for a process to meet a point: longer than the time between two renewals of a registration."""
 SENT_ONCE: Final = ("CLIENT", "HELLO", "AUTH", "SELECT", "EVAL ", "SCRIPT", "INFO")
-"""How commands begin that a process may send once only."""
+"""Prefixes of commands that a process may send only once."""
 
 
 class Kind(Enum):
-    """What happens at a point."""
+    """The kind of fault at a point."""
 
     CUT_BEFORE = "cut before the command"
     CUT_AFTER = "cut before the reply"
@@ -34,7 +34,7 @@ class Kind(Enum):
 
 
 async def inject_at(lane: Lane, number: int, point: Point, kind: Kind) -> bool:
-    """Push messages of account ``number`` before and after it. Returns whether the process came to that point."""
+    """Inject a fault amid messages of account ``number``. Return False if the process did not meet the point."""
 
     async def kill() -> None:
         await lane.kill(point.process)
@@ -65,7 +65,7 @@ async def _starting(lane: Lane, number: int, process: ServiceProcess, proxy: Fau
 
 
 async def _flowing(lane: Lane, number: int, process: ServiceProcess, proxy: FaultProxy, fault: ProxyFault) -> None:
-    """What makes a connection or a script known happens once, with the first message that a process gets."""
+    """Restart the process for commands that it sends only once, with its first message."""
     if str(fault.shape).startswith(SENT_ONCE):
         await process.stop()
         await process.start()
@@ -76,7 +76,7 @@ async def _flowing(lane: Lane, number: int, process: ServiceProcess, proxy: Faul
 
 
 async def _stopping(lane: Lane, number: int, process: ServiceProcess, proxy: FaultProxy, fault: ProxyFault) -> None:
-    """What it asks for depends on what it has in hand: nothing, or something."""
+    """Stop the process with messages in hand and without: its commands depend on that."""
     burst = 1 + BURST_SIZE
     for many, wait in ((burst, 0.0), (0, QUIET_SECONDS), (burst, POLL_SECONDS / 4), (0, QUIET_SECONDS)):
         if many:
@@ -92,7 +92,7 @@ async def _stopping(lane: Lane, number: int, process: ServiceProcess, proxy: Fau
 
 
 async def _met(lane: Lane, number: int, fault: ProxyFault) -> None:
-    """Some commands come only with a message, others only now and then."""
+    """Wait for the fault and push a message each second: some commands come only with one, others only now and then."""
     for _ in range(round(MEET_SECONDS)):
         if await wait_until_happened(fault, 1):
             return
@@ -102,13 +102,13 @@ async def _met(lane: Lane, number: int, fault: ProxyFault) -> None:
 
 
 async def _forget_scripts(lane: Lane) -> None:
-    """A script's source is sent only to a server that does not know it, and another process may have told it."""
+    """Flush all scripts, since a process sends the source only if no other one has loaded the script."""
     for server in lane.servers:
         await lane.command(server, "SCRIPT", "FLUSH")
 
 
 async def wait_until_happened(fault: ProxyFault, seconds: float) -> bool:
-    """Whether it falls in so many seconds."""
+    """Return True if ``fault`` happens within ``seconds``."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await fault.happened.wait()

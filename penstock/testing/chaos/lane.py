@@ -19,23 +19,23 @@ from penstock.testing.chaos.proxy import FaultProxy, ProxyFault, Timing
 from penstock.testing.sandbox import Sandbox, ServiceProcess
 
 POLL_SECONDS: Final = 0.04
-"""Seconds between two looks at what has come out."""
+"""Seconds between two collections of output."""
 QUIET_SECONDS: Final = 0.25
-"""Seconds without a command after which a process has started."""
+"""Seconds without a command after which a process counts as started."""
 START_SECONDS: Final = 10.0
-"""Seconds after which it has started even if it asks on and on."""
+"""Seconds after which it counts as started even if it keeps sending commands."""
 FAST_SETTINGS: Final[dict[str, int]] = {"service_renew": 5}
-"""So that what services do now and then happens in the time of a run."""
+"""Settings that let periodic work of services happen during a run."""
 BURST_SIZE: Final = 5
-"""Messages that are pushed at a time, after one that comes alone."""
+"""Messages pushed at once, after a single one."""
 BASELINE_ACCOUNT, STOP_ACCOUNT = 0, 99_999
-"""The accounts of what is pushed before any fault: with all processes running, and while one after the other stops."""
+"""Accounts of messages pushed before any fault: with all processes running, and while one after the other stops."""
 Times = dict[tuple[Place, Place], int]
 
 
 @dataclass
 class Stall:
-    """Seconds in which messages were owed and none came out, at the longest."""
+    """The longest time in seconds in which messages were owed and none came out."""
 
     since: float = field(default_factory=time.monotonic)
     longest: float = 0.0
@@ -48,19 +48,22 @@ class Stall:
 
 
 class Lane:
-    """``accounts`` are all messages that were pushed here, by the number of the fault that they were pushed for."""
+    """A composition in a sandbox with a proxy for each process and server.
+
+    ``accounts`` hold the messages pushed here, by the number of the fault that they were pushed for.
+    """
 
     def __init__(self, topology: Topology, routes: Routes, times: Times) -> None:
         self._topology, self._routes, self.times = topology, routes, times
         self._sandbox = Sandbox(topology, route=self._open, overrides=FAST_SETTINGS, aof=True, appendfsync="everysec")
         self._exits = AsyncExitStack()
         self.proxies: dict[str, dict[str, FaultProxy]] = defaultdict(dict)
-        """By process, then by the server that it leads to."""
+        """By process, then by server."""
         self.accounts: dict[int, Account] = {}
         self._servers_stand = asyncio.Lock()
-        """Held while one restarts, and by whatever cannot bear that."""
+        """Held during the restart of a server, and by code that a restart would break."""
         self.order = 1
-        """1 where what is new in a list of results is at its head, -1 where it is at the tail."""
+        """1 if programs add to the head of an output list, -1 if to its tail."""
 
     async def __aenter__(self) -> Self:
         try:
@@ -81,7 +84,7 @@ class Lane:
 
     @property
     def longest_pause(self) -> float:
-        """Seconds in which a process does all that it does now and then."""
+        """Seconds in which all periodic work of the processes happens at least once."""
         services = any(process.part.service for process in self.processes.values())
         return max(FAST_SETTINGS.values()) + 2.0 if services else 2.0
 
@@ -100,7 +103,7 @@ class Lane:
         return self.proxies[process][server].address
 
     async def wait_until_started(self, process: str) -> None:
-        """Wait until a process has asked a server for something, and then for nothing more."""
+        """Wait until a process has sent a command and then been quiet for ``QUIET_SECONDS``."""
         until, proxies = time.monotonic() + START_SECONDS, self.proxies[process].values()
         count, quiet = 0, time.monotonic()
         while time.monotonic() < until:
@@ -112,7 +115,7 @@ class Lane:
             await asyncio.sleep(POLL_SECONDS)
 
     async def push(self, number: int, many: int) -> None:
-        """So many messages more of account ``number``, into each list: the first alone, the others at once."""
+        """Push ``many`` more messages of account ``number`` to each input list: the first alone, the others at once."""
         account = self.accounts.setdefault(number, Account())
         async with self._servers_stand:
             await self._push(account, number, many)
@@ -130,7 +133,7 @@ class Lane:
                 await redis.lpush(encoded(source.key), *words[1:])
 
     async def collect(self) -> int:
-        """Take what has come out, and book it; returns how much that was. A server that is away has nothing."""
+        """Move new output to the accounts and return the number of messages; a server that is down counts as empty."""
         count = 0
         for place in self._routes.places:
             key = encoded(place.key)
@@ -149,7 +152,7 @@ class Lane:
         return count
 
     async def wait_until_settled(self, number: int, stall_limit: float) -> float:
-        """Wait until all of an account has come out, or nothing for ``stall_limit`` seconds; the longest stall (s)."""
+        """Wait until an account is complete or stalls for ``stall_limit`` seconds. Return the longest stall (s)."""
         account, stall = self.accounts[number], Stall()
         while account.owed(self._routes, self.times):
             await asyncio.sleep(POLL_SECONDS)
@@ -159,7 +162,7 @@ class Lane:
         return stall.longest
 
     async def wait_until_all_settled(self, stall_limit: float) -> None:
-        """Wait for what is still missing of any account, or until nothing more comes for ``stall_limit`` seconds."""
+        """Wait until all accounts are complete, or until no message comes for ``stall_limit`` seconds."""
         stall = Stall()
         accounts = [account for number, account in self.accounts.items() if number != STOP_ACCOUNT]
         while any(account.owed(self._routes, self.times) for account in accounts):
@@ -170,7 +173,7 @@ class Lane:
         await self.collect()
 
     async def kill(self, name: str) -> None:
-        """As a power cut would; its registration runs out at once, and nothing starts it again but ``revive``."""
+        """Kill a process and expire its registration; only ``revive`` starts it again."""
         process = self.processes[name]
         pid = process.pid
         await process.kill()
@@ -182,7 +185,7 @@ class Lane:
         await self.processes[process].start()
 
     async def command(self, server: str, *words: str | int) -> Any:
-        """Ask a server, by its name in the settings, for something."""
+        """Send a command to a server, given by its name in the settings."""
         async with self._servers_stand:
             return await self._sandbox.client(f"{server}/0").execute_command(*words)
 
@@ -191,11 +194,11 @@ class Lane:
             await self._sandbox.restart_server(server)
 
     def lists(self) -> list[Place]:
-        """All that services put messages into."""
+        """Return all lists into which services put messages."""
         return fed_lists(self._topology)
 
     async def spoil(self, place: Place) -> Callable[[], Awaitable[None]]:
-        """Put a text where a list should be; returns what mends that."""
+        """Put a string in place of a list. Return a function that puts the list back."""
         return await self._sandbox.spoil(place)
 
     async def restart(self, process: str) -> None:
@@ -203,9 +206,9 @@ class Lane:
         await self.processes[process].start()
 
     async def kill_at(self, point: Point, number: int) -> None:
-        """Kill a process at a command of its flow, with messages of account ``number`` in its hands.
+        """Kill a process at a command of its flow, while it handles messages of account ``number``.
 
-        At what it asks for now and then only, whatever it does, it has nothing else in its hands than at other times.
+        If the command does not come in time, kill it anyway: at a periodic command it holds the same messages as ever.
         """
 
         async def kill() -> None:
@@ -221,7 +224,7 @@ class Lane:
         await self.kill(point.process)
 
     async def find_lists(self, lost: set[tuple[int, int]]) -> dict[tuple[int, int], str]:
-        """The list in which a message lies that has not come out, where there is one."""
+        """Return the list that holds each lost message, for those that are still in one."""
         found: dict[tuple[int, int], str] = {}
         for host in self._sandbox.servers:
             redis = self._sandbox.client(f"{host}/0")
@@ -235,5 +238,8 @@ class Lane:
 
 
 def fed_lists(topology: Topology) -> list[Place]:
-    """The lists that services put messages into; a program's MULTI does not roll back, and all know it."""
+    """Return the lists into which services, not programs, put messages.
+
+    A MULTI of a program does not roll back at a key of the wrong type, so the fault would prove nothing there.
+    """
     return sorted({end.place for part, end in topology.ends("writes") if part.service and end.role == "out"})

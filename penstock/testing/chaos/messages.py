@@ -1,4 +1,4 @@
-"""The ledger of a run of chaos: what was pushed because of each fault, and what has come out."""
+"""The accounts of a chaos run: the messages pushed for each fault, and those that came out."""
 
 import re
 from collections import Counter, defaultdict
@@ -14,13 +14,13 @@ ID: Final = re.compile(rb"penstock-chaos-(\d+)-(\d+)")
 
 @dataclass(frozen=True)
 class Sink:
-    """Where messages come out. ``promise`` and ``ordered`` are the weakest of all parts on the way there."""
+    """A list where messages come out. ``promise`` and ``ordered`` are the weakest of all parts on the way there."""
 
     place: Place
     promise: Promise
     ordered: bool
     again: float
-    """Seconds that a message may be on its way where one is delivered again."""
+    """Seconds until a message is redelivered, at most; 0 if no part on the way does that."""
 
     def weakened(self, other: "Sink") -> "Sink":
         promise: Promise = "once" if self.promise == other.promise == "once" else "at-least-once"
@@ -29,13 +29,13 @@ class Sink:
 
 @dataclass(frozen=True)
 class Routes:
-    """From each list to push to, the sinks that every message must reach."""
+    """The sinks that every message must reach, by the list to which it is pushed."""
 
     sinks: Mapping[Place, tuple[Sink, ...]]
 
     @classmethod
     def of(cls, topology: Topology) -> "Routes":
-        """Raises ``PenstockError`` where the topology does not say enough."""
+        """Return the routes of ``topology``. Raise ``PenstockError`` if it does not tell them."""
         ends = {end.place.key: end.place for _, end in topology.ends("reads", "writes")}
         chosen = {name for name in (*topology.chaos.into, *topology.chaos.out) if name not in ends}
         if chosen:
@@ -57,27 +57,27 @@ class Routes:
 
     @property
     def places(self) -> list[Place]:
-        """All sinks, each once."""
+        """Return the lists of all sinks, each once."""
         return sorted({sink.place for sinks in self.sinks.values() for sink in sinks})
 
 
 @dataclass
 class Account:
-    """The messages of one fault: numbers, from 0, by the list that each was pushed to, and what has come of them."""
+    """The messages of one fault, by number from 0: those pushed to each list, and those that arrived at each sink."""
 
     pushed: dict[Place, list[int]] = field(default_factory=lambda: defaultdict(list))
     arrived: dict[Place, list[int]] = field(default_factory=lambda: defaultdict(list))
 
     def owed(self, routes: Routes, times: Mapping[tuple[Place, Place], int]) -> int:
-        """Copies that have not come out."""
+        """Return the number of copies that have not arrived."""
         return sum(sum(missing.values()) for _, missing in self._missing(routes, times))
 
     def lost(self, routes: Routes, times: Mapping[tuple[Place, Place], int]) -> list[tuple[Place, int]]:
-        """Where which message is missing, once for every copy."""
+        """Return sink and number of each missing copy."""
         return [(place, number) for place, missing in self._missing(routes, times) for number in missing.elements()]
 
     def doubled(self, routes: Routes, times: Mapping[tuple[Place, Place], int], *, broken: bool = False) -> int:
-        """Copies too many; with ``broken`` only those that nobody on the way may make."""
+        """Return the number of surplus copies; with ``broken``, only at sinks that promise exactly once."""
         total = 0
         for source, numbers in self.pushed.items():
             for sink in routes.sinks[source]:
@@ -88,7 +88,7 @@ class Account:
         return total
 
     def reordered(self, routes: Routes, *, broken: bool = False) -> int:
-        """Messages that first came out behind one that was pushed later; ``broken`` as in ``doubled``."""
+        """Return the number of messages overtaken by a later one; with ``broken``, only at sinks that promise order."""
         total = 0
         for source, numbers in self.pushed.items():
             for sink in routes.sinks[source]:
@@ -107,24 +107,24 @@ class Account:
 
 
 def message(template: str, account: int, number: int) -> str:
-    """A message that is known wherever its id is found."""
+    """Return ``template`` with the id of a message, by which ``recognised`` finds it in any output."""
     return template.replace(ID_HERE, f"penstock-chaos-{account:05d}-{number:04d}")
 
 
 def recognised(entry: bytes) -> tuple[int, int] | None:
-    """The account and the number of the message in ``entry``, or None for what is none of ours."""
+    """Return account and number of the message in ``entry``, or None if it has no id of a chaos run."""
     found = ID.search(entry)
     return (int(found[1]), int(found[2])) if found else None
 
 
 def _begins(topology: Topology, place: Place) -> bool:
-    """Whether this list is one that outsiders push to; where nobody is said to, every unwritten list is."""
+    """Return True if outsiders push to this list, or if the topology names no list that they push to."""
     declared = topology.outside.writes
     return not declared or topology.outside.does("writes", place.key)
 
 
 def _reached(topology: Topology, source: Place, wanted: set[Place]) -> Iterable[Sink]:
-    """Of several ways to the same place, each may weaken what is promised there."""
+    """Yield the wanted sinks that messages from ``source`` reach; each way to a sink may weaken its promise."""
     ways: dict[Place, Sink] = {source: Sink(source, "once", True, 0)}
     frontier = [source]
     while frontier:

@@ -1,4 +1,4 @@
-"""What a run of chaos is to do: which processes take part, which faults happen, and how long that will take."""
+"""The plan of a chaos run: the processes that take part, the faults to inject, and their expected duration."""
 
 import os
 import random
@@ -15,30 +15,30 @@ from penstock.testing.chaos.points import Phase, Point
 from penstock.testing.chaos.random_faults import FAULTS, PAIRED, WRONG_TYPE
 
 DEFAULT_ROUNDS: Final = 1
-"""How often each fault by chance happens."""
+"""How often each random fault happens."""
 FAULT_NAMES: Final = frozenset(name.lower() for name in (NO_FAULT, *(kind.value for kind in Kind), *FAULTS))
 LANES_PER_CORE: Final = 4
 """A lane waits most of the time."""
 PHASE_SECONDS: Final = {Phase.START: 1.2, Phase.FLOW: 2.3, Phase.RECOVER: 1.7, Phase.STOP: 1.5}
-"""What a fault at a point takes, as measured with the compositions of `compose/`; of a program in the flow 0.4 s."""
+"""Duration of a fault at a point, measured with the compositions of `compose/`; 0.4 s for a program in the flow."""
 RANDOM_FAULT_SECONDS: Final = 1.5
 SILENT_FAULT_SECONDS: Final = 12.0
-"""Seconds of a fault that lets a connection say nothing."""
+"""Duration of a fault that silences a connection."""
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """What of all that could be done is to be done."""
+    """The user's choice among all faults."""
 
     seed: int
     faults: Sequence[str] = ()
-    """Their names, or parts of some; none for all."""
+    """Names of faults, or parts of names; empty for all."""
     process: str | None = None
     point: str | None = None
     """Part of a point's name."""
     rounds: int = DEFAULT_ROUNDS
     lanes: int | None = None
-    """Compositions side by side; ``LANES_PER_CORE`` for each core by default."""
+    """Compositions that run side by side; by default ``LANES_PER_CORE`` for each core."""
 
     def has(self, injection: Injection) -> bool:
         if self.faults and not any(_names(word.lower(), injection.fault.lower()) for word in self.faults):
@@ -78,7 +78,7 @@ def taking_part(topology: Topology) -> tuple[Topology, list[str]]:
         )
     started = tuple(part for part in topology.parts if part.command and part.name not in without)
     if not started:
-        return topology, []  # whoever starts it says what is missing
+        return topology, []  # the sandbox reports what is missing
     idle = [part.name for part in topology.parts if not part.command]
     lines = [f"left out, as no process runs it: {', '.join(idle)}"] if idle else []
     lines += [f"left out, as composition.yaml says: {', '.join(without)}"] if without else []
@@ -86,12 +86,12 @@ def taking_part(topology: Topology) -> tuple[Topology, list[str]]:
 
 
 def planned(topology: Topology, points: Sequence[Point], chosen: Chosen) -> list[Injection]:
-    """Return what is chosen of: one round without faults, every kind at every point, and what happens by chance."""
+    """Return the chosen faults: one round without a fault, every kind at every point, and random ones."""
     return [each for each in _all(topology, points, chosen) if chosen.has(each)]
 
 
 def expected(topology: Topology, injections: Sequence[Injection], lanes: int) -> float:
-    """Return how many seconds the faults will take, about."""
+    """Return about how many seconds the faults will take."""
     services = {part.name for part in topology.parts if part.service}
     return sum(_cost(each, services) for each in injections) / max(lanes, 1)
 
@@ -120,5 +120,5 @@ def _all(topology: Topology, points: Sequence[Point], chosen: Chosen) -> Iterabl
 
 
 def _names(word: str, fault: str) -> bool:
-    """A whole name means just that fault."""
+    """Return True if ``word`` is the name of ``fault``, or part of it and not the whole name of another one."""
     return word == fault if word in FAULT_NAMES else word in fault

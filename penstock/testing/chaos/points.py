@@ -1,4 +1,4 @@
-"""Points at which a composition is broken: one for every command that a process sends, whatever its words are."""
+"""Injection points: one for each kind of command that a process sends in a phase of its life."""
 
 import re
 from dataclasses import dataclass
@@ -12,11 +12,11 @@ SCRIPTS: Final = frozenset({"EVAL", "EVALSHA", "EVAL_RO", "EVALSHA_RO"})
 NAME: Final = re.compile(rb"[A-Za-z_{][\w:.{}/|-]{0,79}")
 HASHED: Final = re.compile(r"[0-9a-f]{16,}")
 SHAPE_NAMES: Final = 2
-"""So many names among its words tell one command from another of the same kind."""
+"""Names that tell a command from others of the same kind."""
 
 
 class Phase(Enum):
-    """When a process sends a command: when it starts, with messages coming, told to stop, or after a kill."""
+    """When a process sends a command: at its start, while messages flow, after a kill, or when it is asked to stop."""
 
     START = "start"
     FLOW = "flow"
@@ -26,7 +26,7 @@ class Phase(Enum):
 
 @dataclass(frozen=True, order=True)
 class Point:
-    """A command of a process: ``shape`` is what does not change from one time to the next.
+    """A command of a process; ``shape`` is the part of it that is the same each time.
 
     ``after`` is the command at which the process was killed before it recovered.
     """
@@ -43,9 +43,10 @@ class Point:
 
 
 def shape_of(words: list[bytes]) -> str:
-    """``BLMOVE weather:in weather:pending:#``: the name and the first names among the words, without numbers.
+    """Return the name of a command and the first names among its words, without numbers.
 
-    A script is known by the beginning of its digest, whichever way it is called.
+    For example ``BLMOVE weather:in weather:pending:#``. A script is named by the beginning of its digest, for EVAL and
+    EVALSHA alike.
     """
     name = words[0].decode(errors="replace").upper()
     rest = words[1:]

@@ -1,4 +1,4 @@
-"""A proxy between a process and a server: it sees every command, and can break the connection at any of them."""
+"""A proxy between a process and a server, which sees every command and can inject a fault at any of them."""
 
 import asyncio
 from collections import deque
@@ -12,11 +12,11 @@ from penstock.testing.chaos.points import shape_of
 
 CHUNK_BYTES = 65_536
 TRANSACTION_ENDS = ("EXEC", "DISCARD")
-"""What ends a MULTI."""
+"""Commands that end a MULTI."""
 
 
 class Timing(Enum):
-    """When, at a command, the fault falls."""
+    """When the fault happens at a command."""
 
     BEFORE = "before the command"
     AFTER = "after the command, before its reply"
@@ -24,10 +24,10 @@ class Timing(Enum):
 
 @dataclass(eq=False)
 class ProxyFault:
-    """What happens, once, at the next command that has this ``shape``, or at any where it is None.
+    """A fault that happens once, at the next command of this ``shape``, or at any command if that is None.
 
-    ``act`` does more than to cut the connection, such as killing the process; where it ``swallows``, nothing is cut,
-    and the connection says nothing any more in either direction.
+    ``act`` is awaited before the connection is cut, for example to kill the process. If the fault ``swallows``, the
+    connection is not cut, but passes nothing any more in either direction.
     """
 
     shape: str | None
@@ -38,7 +38,7 @@ class ProxyFault:
 
 
 class FaultProxy:
-    """Listens for one process and connects it to the server at ``port``."""
+    """Listen for one process and connect it to the server at ``port``."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -46,9 +46,9 @@ class FaultProxy:
         self._connections: dict[ProxyConnection, asyncio.Task[None] | None] = {}
         self.fault: ProxyFault | None = None
         self.delay = 0.0
-        """Seconds that everything takes each way."""
+        """Seconds by which bytes are delayed, each way."""
         self.seen: list[str] = []
-        """The shapes of all commands, as they came; those of a MULTI when it is executed."""
+        """The shapes of all commands in order; those of a MULTI are added when it is executed."""
 
     @property
     def address(self) -> str:
@@ -71,7 +71,7 @@ class FaultProxy:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             there = await asyncio.open_connection("127.0.0.1", self._port)
-        except OSError:  # the server is down: the client sees what it would see without us
+        except OSError:  # the server is down: fail as a direct connection would
             writer.close()
             return
         connection = ProxyConnection(self, (reader, writer), there)
@@ -82,9 +82,9 @@ class FaultProxy:
             del self._connections[connection]
 
     def command(self, frame: bytes, queued: list[str]) -> ProxyFault | None:
-        """Return the fault that this one is struck with; ``queued`` is what its connection has sent since MULTI.
+        """Return the fault to inject at this command, if any; ``queued`` is what its connection has sent since MULTI.
 
-        Of a MULTI that is discarded, as a check of rights is, only its two ends are seen: nothing between them is done.
+        Record only MULTI and DISCARD of a discarded transaction (a check of rights): the rest is not executed.
         """
         shape = shape_of(words_of(frame))
         queued.append(shape)
@@ -99,7 +99,7 @@ class FaultProxy:
 
 
 class ProxyConnection:
-    """One connection of the process, and its other half."""
+    """One connection of the process, and the one to the server that belongs to it."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class ProxyConnection:
     ) -> None:
         self._proxy, self._here, self._there = proxy, here, there
         self._owed: deque[ProxyFault | None] = deque()
-        """For every reply to come, the fault that falls then."""
+        """The fault to inject at each reply to come, if any."""
         self._silent = False
         self._queued: list[str] = []
 
@@ -166,7 +166,7 @@ class ProxyConnection:
         return data
 
     async def _inject(self, fault: ProxyFault) -> bool:
-        """Whether the connection is over."""
+        """Return True if the connection is to be cut."""
         self._silent = True
         if fault.act:
             await fault.act()
@@ -174,13 +174,13 @@ class ProxyConnection:
         return not fault.swallows
 
     def close(self) -> None:
-        """Close both halves, at once."""
+        """Close both connections at once, without sending what is buffered."""
         for _, writer in (self._here, self._there):
             writer.transport.abort()
 
 
 async def _sent(writer: asyncio.StreamWriter) -> bool:
-    """Whether the other side still takes anything."""
+    """Return False if the other side has closed the connection."""
     try:
         await writer.drain()
     except OSError:

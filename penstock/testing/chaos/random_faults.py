@@ -1,4 +1,4 @@
-"""Faults by chance: what is done to a composition while messages go through it."""
+"""Random faults, injected while messages flow through a composition."""
 
 import asyncio
 import random
@@ -11,12 +11,12 @@ from penstock.testing.chaos.lane import BURST_SIZE, Lane
 from penstock.testing.chaos.proxy import FaultProxy, ProxyFault, Timing
 
 HOLD_SECONDS: Final = 1.0
-"""Seconds that a condition lasts that passes by itself."""
+"""Duration of a fault that ends by itself."""
 
 
 @dataclass
 class FaultContext:
-    """What a fault by chance has to do with."""
+    """What a random fault needs; ``only`` is the process to choose, None for any."""
 
     lane: Lane
     number: int
@@ -36,7 +36,7 @@ class FaultContext:
         return self.rng.choice(sorted(self.lane.servers))
 
     async def wait(self) -> None:
-        """A moment, so that it happens anywhere in the flow."""
+        """Wait for up to 0.1 s, so that the fault happens anywhere in the flow."""
         await asyncio.sleep(self.rng.uniform(0, 0.1))
 
 
@@ -119,4 +119,4 @@ FAULTS: Final[dict[str, Callable[[FaultContext], Awaitable[None]]]] = {
     WRONG_TYPE: wrong_type,
 }
 PAIRED: Final = ("SIGTERM", "kill -9", "SCRIPT FLUSH", "CLIENT PAUSE", "slow link", "server restart")
-"""Faults that may happen two at once."""
+"""Faults of which two may happen at once."""

@@ -1,4 +1,4 @@
-"""All points of a composition: what each of its processes asks its servers for, and when."""
+"""The recording of all injection points of a composition."""
 
 import asyncio
 import time
@@ -12,10 +12,10 @@ BURST_INTERVAL = 0.5
 
 
 class Recording:
-    """``points`` are those of all processes of ``lane``: at their start, with messages, after a kill, told to stop.
+    """A recorder of the points of all processes of ``lane``: at their start, with messages, after a kill, at a stop.
 
-    What a process asks for when it starts after a kill, or with messages in hand when it was told to stop, is often the
-    same as at other times, and counts once.
+    The commands of a start after a kill, or of a stop with messages in hand, often come at other times, too: these are
+    counted once.
     """
 
     def __init__(self, lane: Lane) -> None:
@@ -40,7 +40,7 @@ class Recording:
         return self._seen(process, Phase.START)
 
     async def _flow(self) -> set[Point]:
-        """For long enough that what is done now and then is done."""
+        """Push messages long enough for all periodic work to happen."""
         for process in self._lane.processes:
             self._forget(process)
         until = time.monotonic() + self._lane.longest_pause
@@ -61,7 +61,7 @@ class Recording:
         return points
 
     async def _stop(self, process: str) -> set[Point]:
-        """With something in hand, and with nothing."""
+        """Stop a process with messages in hand, and without."""
         points = set[Point]()
         for many in (1 + BURST_SIZE, 0):
             self._forget(process)
@@ -86,7 +86,7 @@ class Recording:
 
 
 def distinct(points: set[Point]) -> set[Point]:
-    """Without those of stops and recoveries that have their like at other times."""
+    """Return ``points`` without those of stops and recoveries whose command also comes at other times."""
     kept = dict[tuple[str, str, str], Point]()
     rank = [Phase.START.value, Phase.FLOW.value, Phase.STOP.value, Phase.RECOVER.value]
     usual = {point for point in points if point.phase in rank[:2]}

@@ -1,4 +1,4 @@
-"""What a run of chaos found, as tables, as JSON, for continuous integration, and as a page."""
+"""The report of a chaos run: as a table, JSON, JUnit XML and an HTML page."""
 
 import shlex
 from collections.abc import Iterator, Sequence
@@ -16,17 +16,17 @@ TEMPLATE: Final = "report.html.jinja"
 
 
 def rows(report: Report) -> list[list[object]]:
-    """A row a fault, by ``COLUMNS``."""
+    """Return a row for each kind of fault, by ``COLUMNS``."""
     return [[fault, *_summed(results)] for fault, results in _by_fault(report.results).items()]
 
 
 def findings(report: Report) -> list[FaultResult]:
-    """The faults that broke a promise."""
+    """Return the results of faults that broke a promise."""
     return [result for result in report.results if result.broken]
 
 
 def verdict(report: Report) -> str:
-    """All of it in one sentence."""
+    """Return the verdict in one sentence."""
     if not report.holds:
         return "a promise is broken"
     harmless = any(result.doubled or result.reordered for result in report.results)
@@ -35,7 +35,7 @@ def verdict(report: Report) -> str:
 
 
 def summary(result: FaultResult) -> str:
-    """A finding in one line."""
+    """Return a finding in one line."""
     counts = {"lost": result.lost, "doubled": result.doubled, "out of order": result.reordered}
     said = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
     where = f"; they lie in {', '.join(result.whereabouts)}" if result.whereabouts else ""
@@ -43,7 +43,7 @@ def summary(result: FaultResult) -> str:
 
 
 def rerun(result: FaultResult, directory: str, seed: int) -> str:
-    """The command that injects just this fault."""
+    """Return the command that injects only this fault."""
     words = ["penstock", "chaos", directory, "--fault", result.injection.fault]
     if result.injection.point:
         words += ["--point", str(result.injection.point)]
@@ -68,7 +68,7 @@ def as_json(report: Report, directory: str) -> dict[str, Any]:
 
 
 def write_junit(report: Report, directory: str, file: Path) -> None:
-    """A test case for every fault. Raises ``OSError``."""
+    """Write a test case for every fault. Raise ``OSError`` if the file cannot be written."""
     from junitparser import Failure, JUnitXml, Skipped, TestCase, TestSuite
 
     whole = JUnitXml("penstock chaos")
@@ -91,7 +91,7 @@ def write_junit(report: Report, directory: str, file: Path) -> None:
 
 
 def page(report: Report, directory: str) -> str:
-    """One HTML file that needs nothing else. Raises ``PenstockError`` where what draws it is not installed."""
+    """Return a self-contained HTML page. Raise ``PenstockError`` if a library for plots is not installed."""
     try:
         from jinja2 import Environment, StrictUndefined
         from markupsafe import Markup

@@ -1,4 +1,4 @@
-"""A whole run of chaos: points are recorded, faults are made of them, and several stages work them off side by side."""
+"""A whole chaos run: record points, plan faults, and inject them on several lanes side by side."""
 
 import asyncio
 import time
@@ -22,12 +22,12 @@ from penstock.testing.chaos.points import Point
 from penstock.testing.chaos.recording import Recording
 
 FINAL_WAIT_SECONDS: Final = 10.0
-"""Seconds that what is still missing at the end is waited for."""
+"""Seconds without progress after which messages still missing at the end are given up."""
 
 
 @dataclass(frozen=True)
 class FaultResult:
-    """What became of the messages of one fault. Times are seconds since the run began."""
+    """The result of one fault, with counts of its messages. Times are seconds since the run began."""
 
     injection: Injection
     lane: int
@@ -40,14 +40,14 @@ class FaultResult:
     doubled: int
     reordered: int
     broken: int
-    """Messages whose fate breaks a promise of the services on their way."""
+    """Messages lost, doubled or reordered against a promise of the parts on their way."""
     whereabouts: tuple[str, ...] = ()
-    """Lists in which lost messages lie."""
+    """Lists that hold lost messages."""
 
 
 @dataclass
 class Report:
-    """``points``: all that the processes of the composition have; ``books``: what its ledgers do not agree on."""
+    """The results of a run; ``points`` are all that were recorded, ``books`` the problems that audits found."""
 
     seed: int
     points: list[Point]
@@ -91,7 +91,7 @@ class Run:
         self._redelivery = max((sink.again for sinks in self._routes.sinks.values() for sink in sinks), default=0)
 
     async def report(self) -> Report:
-        """Raises ``PenstockError`` where messages do not come out even with nothing broken, or nothing is chosen."""
+        """Run all. Raise ``PenstockError`` if messages do not come out without a fault, or if no fault is chosen."""
         async with AsyncExitStack() as exits:
             times: Times = {}
             first = await exits.enter_async_context(Lane(self._topology, self._routes, times))
@@ -185,7 +185,7 @@ class Run:
         )
 
     async def _books(self, lanes: Sequence[Lane]) -> list[str]:
-        """What the services' own ledgers do not agree on in the end."""
+        """Return the problems that audits of all namespaces find in the end."""
         problems = []
         for index, lane in enumerate(lanes):
             for namespace, server in sorted(self._namespaces(lane)):
@@ -195,13 +195,13 @@ class Run:
         return problems
 
     def _namespaces(self, lane: Lane) -> set[tuple[str, str]]:
-        """With the server of the lists of each."""
+        """Return each namespace with the server of its lists."""
         parts = [part for part in self._topology.parts if part.namespace and part.name in lane.processes]
         return {(str(part.namespace), part.server) for part in parts}
 
 
 def _or_raise(lane: Lane | BaseException) -> Lane:
-    """Raised only when none is on its way any more, so that all that were entered are left again."""
+    """Return ``lane`` or raise the error of its start, which waits until all others have started and can be closed."""
     if isinstance(lane, BaseException):
         raise lane
     return lane

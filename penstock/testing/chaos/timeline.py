@@ -1,4 +1,4 @@
-"""When which fault was injected, on which stage, and what came of it: a plot as SVG."""
+"""A plot of the injected faults over time, as SVG."""
 
 from typing import Any, Final
 
@@ -9,13 +9,13 @@ from penstock.testing.chaos.run import FaultResult, Report
 
 WIDTH_INCHES: Final = 9.0
 ROW_INCHES: Final = 0.42
-"""Inches for each stage."""
+"""Inches for each lane."""
 KINDS: Final = {"no harm": "green", "stalled for 3 s": "orange", "not met": "grey", "promise broken": "red"}
 
 
 @styled
 def timeline(report: Report) -> str:
-    """A row a stage; a bar a fault, in the colour of its end."""
+    """Return a plot with a row for each lane and a bar for each fault, in the colour of its result."""
     lanes = 1 + max(result.lane for result in report.results)
     figure = Figure(figsize=(WIDTH_INCHES, 1.2 + ROW_INCHES * lanes), layout="constrained", facecolor="none")
     axes = figure.subplots()

@@ -1,4 +1,4 @@
-"""Tests of a composition: messages in, messages expected out, and what is broken meanwhile."""
+"""Tests of a composition: messages in, messages expected out, and faults in between."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,22 +11,22 @@ from penstock.testing.spec.injection import PointInjection
 from penstock.testing.spec.keys import Places
 
 LINE_LENGTH: Final = 200
-"""Characters that a report has of a log's line."""
+"""Characters of a log line that a report shows."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One test of a file, with the composition that it starts: no other processes than those the test wants."""
+    """One test of a file, with the part of the composition that it starts."""
 
     test: Test
     topology: Topology
     places: Places
     directory: Path
-    """Of the composition."""
+    """The folder of the composition."""
     file: Path
     line: int
     injection: PointInjection | None = None
-    """What this run of a test with ``every`` breaks or records."""
+    """For a run of a test with ``every``: the fault to inject, or the process to record."""
 
     @property
     def name(self) -> str:
@@ -39,33 +39,33 @@ class Case:
 
 @dataclass(frozen=True)
 class CaseResult:
-    """How a case went; it holds where there are no ``differences`` between what was expected and what was got."""
+    """The result of a case, which holds if there are no ``differences`` from what was expected."""
 
     case: Case
     seconds: float
     differences: list[str] = field(default_factory=list)
-    """Lines; those that belong to the one before are indented."""
+    """Lines; an indented one belongs to the line before."""
     faults: list[str] = field(default_factory=list)
-    """What was injected, and when."""
+    """The faults injected, with their times."""
     logs: dict[str, list[str]] = field(default_factory=dict)
-    """The last lines of each process, where the case does not hold."""
+    """The last log lines of each process, if the case does not hold."""
     seen: frozenset[Point] = frozenset()
     """The points of its process that a run with an ``injection`` recorded."""
     met: bool = True
-    """Whether the process came to the point of the ``injection``."""
+    """True if the process met the point of the ``injection``."""
     points: int = 0
-    """How many points a test with ``every`` has struck."""
+    """Points at which a test with ``every`` has injected faults."""
     injections: int = 0
-    """How many faults that were."""
+    """The number of these faults."""
     unmet: tuple[str, ...] = ()
-    """Those of them that found the process never at that point again."""
+    """Those of them whose point the process never met again."""
 
     @property
     def holds(self) -> bool:
         return not self.differences
 
     def report(self) -> list[str]:
-        """What differs, what was broken, and the last words of the processes, line by line."""
+        """Return lines with the differences, the faults, and the end of each log."""
         lines = [f"  {line}" for line in self.differences]
         lines += [f"  broken: {fault}" for fault in self.faults]
         for name, log in self.logs.items():

@@ -1,4 +1,4 @@
-"""What a test file may say."""
+"""The format of a test file."""
 
 from collections.abc import Iterator
 from math import inf
@@ -10,23 +10,23 @@ from pydantic import BeforeValidator, Field, model_validator
 from penstock.testing.spec.schema import Count, Declared, EachPaths, Environ, Message, Patterns, Seconds
 
 STEP_SECONDS: Final = 20.0
-"""Seconds a step may take where it does not say."""
+"""Default time limit of a step."""
 QUIET_SECONDS: Final = 0.3
-"""Seconds without a change after which no more is expected to come."""
+"""Default time without a change after which a step is over."""
 VERBS: Final = ("kill", "stop", "pause", "restart", "flush", "spoil", "every")
 ALL: Final = "*"
 """Every process of the test."""
 
 
 class Messages(Declared):
-    """A list of them, the lines of a file, the numbers from 1 on, or what the test has pushed."""
+    """Messages: a list, the lines of a file, the numbers from 1, or those that the test has pushed."""
 
     messages: list[Message] | None = None
     lines: str | None = None
-    """A file, one message a line; its path begins at the composition's folder."""
+    """A file with one message a line, relative to the composition's folder."""
     numbers: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     pushed: str | None = None
-    """To this list; ``""`` for all lists."""
+    """The list to which they were pushed; ``""`` for all lists."""
     skip: Count = 0
     first: Annotated[int, Field(ge=1)] | None = None
 
@@ -44,7 +44,7 @@ class Messages(Declared):
         return self
 
     def load(self, directory: Path, pushed: dict[str, list[bytes]]) -> list[bytes]:
-        """All of them, oldest first. Raises ``OSError`` where the file cannot be read."""
+        """Return the messages, oldest first. Raise ``OSError`` if the file cannot be read."""
         if self.pushed is not None:
             found = pushed.get(self.pushed, []) if self.pushed else [each for of in pushed.values() for each in of]
         elif self.lines is not None:
@@ -57,7 +57,7 @@ class Messages(Declared):
 
 
 class Expectation(Declared):
-    """Of one list, all of it together. The order is that of arrival, oldest first."""
+    """What is expected of one list; all conditions must hold. The order is that of arrival, oldest first."""
 
     equal: Messages | None = None
     """These, in this order."""
@@ -87,30 +87,30 @@ class Expectation(Declared):
         return self
 
     def named(self) -> Iterator[tuple[str, Messages]]:
-        """What it compares with, by key."""
+        """Yield the messages to compare with, by key."""
         found = (("equal", self.equal), ("anyOrder", self.any_order), ("atLeastOnce", self.at_least_once))
         yield from ((name, each) for name, each in (*found, ("contains", self.contains)) if each is not None)
 
 
 class Fault(Declared):
-    """What is broken, when, and for how many seconds."""
+    """One fault, its trigger and its duration."""
 
     kill: str | None = None
-    """A process, with ``kill -9``; started again after ``for``."""
+    """A process to end with ``kill -9``; it is started again after ``for``."""
     stop: str | None = None
-    """A process, with SIGTERM; it has to end well, and is started again after ``for``."""
+    """A process to end with SIGTERM, which it must obey; it is started again after ``for``."""
     pause: str | None = None
-    """A process, with SIGSTOP, ``for`` so long."""
+    """A process to suspend with SIGSTOP, until SIGCONT after ``for``."""
     restart: str | None = None
-    """A server: killed, and started again after ``for`` with what it has on disk, which is all that it has answered."""
+    """A server to kill; it is started again after ``for`` with all that it had confirmed, since that is on disk."""
     flush: str | None = None
-    """The scripts of a server."""
+    """A server whose scripts to flush."""
     spoil: str | None = None
-    """A key that is something else than a list ``for`` so long; what was in it is there again afterwards."""
+    """A list to replace by a string; it is put back after ``for``."""
     every: str | None = None
-    """A process, or ``ALL``: the test runs again for each of its points, where it is cut off and killed."""
+    """A process, or ``ALL``: the test runs again for each fault (cut, kill) at each of its injection points."""
     after: Count | Annotated[dict[str, Count], Field(min_length=1, max_length=1)] | None = None
-    """So many messages pushed in the step, or seen at once in a list; all pushed, where it is not said."""
+    """Trigger: after N messages pushed in this step, or once a list holds N. Default: after the last push."""
     seconds: Annotated[float, Field(ge=0, le=3600)] | None = Field(None, alias="for")
 
     @model_validator(mode="after")
@@ -131,19 +131,19 @@ class Fault(Declared):
 
     @property
     def count(self) -> float:
-        """Messages that are pushed before it: infinitely many where it waits for all."""
+        """Return the number of messages to push before it; infinity for all."""
         if self.every and self.after is None:
             return 0
         return inf if self.after is None or isinstance(self.after, dict) else self.after
 
     @property
     def seen(self) -> tuple[str, int] | None:
-        """The list that it waits for, and for how many messages in it."""
+        """Return the list that triggers it and the number of messages there; None for another trigger."""
         return next(iter(self.after.items())) if isinstance(self.after, dict) else None
 
     @property
     def lasts(self) -> float:
-        """Seconds."""
+        """Return the duration in seconds."""
         usual = 1.0 if self.verb in ("pause", "spoil") else 0.0
         return usual if self.seconds is None else self.seconds
 
@@ -152,11 +152,11 @@ class Fault(Declared):
 
 
 Faults = Annotated[list[Fault], BeforeValidator(lambda value: [{"every": ALL}] if value == "every" else value)]
-"""``every`` is short for every point of all processes."""
+"""``every`` alone means every point of all processes."""
 
 
 class Step(Declared):
-    """What is pushed, list by list; what is broken meanwhile; and what is expected then, all at the same time."""
+    """Messages to push, list by list, faults to inject meanwhile, and what to expect of all lists then."""
 
     push: dict[str, Messages] = Field(default_factory=dict)
     faults: Faults = Field(default_factory=list)
@@ -165,15 +165,15 @@ class Step(Declared):
 
 
 class Test(Step):
-    """A test: a step, and what follows it."""
+    """A test: one step, and further ones in ``then``."""
 
     name: Annotated[str, Field(min_length=1)]
     processes: Annotated[list[str], Field(min_length=1)] | None = None
-    """Those to start; a props file may be one, by its name without the ending."""
+    """Those to start; a props file, too, by its name without the ending."""
     environ: dict[str, Environ] = Field(default_factory=dict)
-    """Variables by process, such as a shorter time-out."""
+    """Variables by process, for example a shorter time-out."""
     quiet: Seconds = QUIET_SECONDS
-    """Seconds that nothing may change before the step counts as over."""
+    """Seconds without a change after which a step is over."""
     then: list[Step] = Field(default_factory=list)
 
     __test__ = False
@@ -184,7 +184,7 @@ class Test(Step):
 
 
 class File(Declared):
-    """A test file; ``processes``, ``environ`` and ``within`` are for the tests that do not say."""
+    """A test file; ``processes``, ``environ`` and ``within`` are defaults for its tests."""
 
     tests: Annotated[list[Test], Field(min_length=1)]
     processes: Annotated[list[str], Field(min_length=1)] | None = None

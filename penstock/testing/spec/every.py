@@ -1,4 +1,4 @@
-"""A test with ``every``: it runs once to record what a process asks its servers for, and once more for each point."""
+"""A test with ``every``: record the injection points of each process, then run it for each fault at each point."""
 
 import asyncio
 import time
@@ -15,7 +15,7 @@ from penstock.testing.spec.injection import PointInjection
 from penstock.testing.spec.play import play
 
 MAX_FAILURES: Final = 3
-"""Runs that fail before no more are begun."""
+"""Failed runs after which no more are started."""
 
 
 def has_every(test: Test) -> bool:
@@ -23,7 +23,7 @@ def has_every(test: Test) -> bool:
 
 
 async def each_point(case: Case, slots: asyncio.Semaphore) -> CaseResult:
-    """Return one result for all runs of the test; ``slots`` bounds how many go on at a time."""
+    """Return one result for all runs of the test; ``slots`` limits those that run at a time."""
     began, runs = time.monotonic(), Runs(case, slots)
     for recording in _recordings(case):
         await runs.of_process(recording)
@@ -38,13 +38,13 @@ async def each_point(case: Case, slots: asyncio.Semaphore) -> CaseResult:
 
 @dataclass
 class Runs:
-    """The runs of one test, and what came of them."""
+    """The runs of one test, and their results."""
 
     case: Case
     slots: asyncio.Semaphore
     failed: list[CaseResult] = field(default_factory=list)
     points: set[Point] = field(default_factory=set)
-    """Those that were injected."""
+    """Those at which faults were injected."""
     count: int = 0
     unmet: list[str] = field(default_factory=list)
     skipped: int = 0

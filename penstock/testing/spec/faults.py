@@ -1,4 +1,4 @@
-"""What is broken while messages are on their way, and mended again."""
+"""Injection and repair of the faults of a test."""
 
 import asyncio
 import signal
@@ -23,9 +23,9 @@ from penstock.testing.spec.injection import Injector
 from penstock.testing.spec.keys import Places
 
 START_SECONDS: Final = 30.0
-"""Seconds until a service that was started counts as not coming up."""
+"""Time for a service to register after its start."""
 POLL_SECONDS: Final = 0.05
-"""Seconds between two looks."""
+"""Seconds between two checks."""
 R = TypeVar("R")
 
 
@@ -34,7 +34,7 @@ class Unexpected(PenstockError):
 
 
 class Faults:
-    """Breaks and mends the processes and servers of ``sandbox``."""
+    """Injects faults into the processes and servers of ``sandbox``, and repairs them."""
 
     def __init__(self, sandbox: Sandbox, places: Places, injector: Injector | None = None) -> None:
         self._sandbox, self._places, self._injector = sandbox, places, injector
@@ -42,11 +42,11 @@ class Faults:
         self._began = time.monotonic()
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self.injected: list[tuple[Fault, float]] = []
-        """What has been broken, and how many seconds after the start."""
+        """Each fault so far, with its time in seconds after the start."""
         self.restarted: list[Part] = []
 
     async def start_all(self) -> None:
-        """Start all processes, and wait until those that register have done so."""
+        """Start all processes and wait until those that are services have registered."""
         parts = [process.part for process in self._sandbox.processes.values()]
         self._starts.update(part.name for part in parts)
         await self._sandbox.start()
@@ -61,21 +61,21 @@ class Faults:
 
     @asynccontextmanager
     async def held(self, place: Place) -> AsyncIterator["Redis"]:
-        """A client of the server there, which is not broken meanwhile, nor the key spoiled."""
+        """Yield a client of the server of ``place``; no fault hits the server or the key meanwhile."""
         redis = self._sandbox.client(place.server)
         async with self._locks[place.server.partition("/")[0]], self._locks[str(place)]:
             await _answered(redis.ping)
             yield redis
 
     def crashed(self) -> str | None:
-        """A process that has ended by itself, and not well, although nothing was broken yet."""
+        """Return the name of a process that has failed before any fault, or None."""
         if self.injected:
             return None
         processes = self._sandbox.processes.items()
         return next((name for name, process in processes if process.starts > self._starts[name]), None)
 
     async def begin(self, fault: Fault) -> "asyncio.Task[None]":
-        """Returns when it is broken; the task ends when it is mended."""
+        """Wait until ``fault`` has happened. Return a task that ends once it is repaired."""
         happened = asyncio.Event()
         injection = asyncio.create_task(self.inject(fault, happened))
         waiter = asyncio.create_task(happened.wait())
@@ -89,7 +89,7 @@ class Faults:
         return injection
 
     async def inject(self, fault: Fault, happened: asyncio.Event | None = None) -> None:
-        """Break it at its time, which ``happened`` hears of, and mend it. Raises ``Unexpected``."""
+        """Inject ``fault`` at its trigger, set ``happened``, and repair it. Raise ``Unexpected`` if that fails."""
         happened = happened or asyncio.Event()
         if fault.seen:
             await self._until_seen(*fault.seen)
@@ -101,7 +101,7 @@ class Faults:
             await getattr(self, f"_{fault.verb}")(fault, self._places.host(fault.target), happened)
 
     async def _broken(self, fault: Fault, happened: asyncio.Event) -> None:
-        """For as long as the fault lasts."""
+        """Note that ``fault`` has happened, and sleep for its duration."""
         self._note(fault)
         happened.set()
         await asyncio.sleep(fault.lasts)
@@ -174,7 +174,7 @@ class Faults:
         await self._registered(process.part, before, 1)
 
     async def _registered(self, part: Part, before: set[str], count: int) -> None:
-        """Wait until so many that were not there ``before`` have registered in the namespace of ``part``."""
+        """Wait until ``count`` instances that are not in ``before`` have registered in the namespace of ``part``."""
         until = time.monotonic() + START_SECONDS
         while part.namespace and len(await self._registrations(part) - before) < count:
             if crashed := self.crashed():
@@ -199,7 +199,7 @@ class Faults:
 
 
 async def _answered(call: Callable[[], Awaitable[R]]) -> R:
-    """What the server says, as soon as it is there."""
+    """Await ``call`` again until the server answers, and return the answer."""
     while True:
         try:
             return await call()

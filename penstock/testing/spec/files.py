@@ -1,4 +1,4 @@
-"""Test files, read and checked against the composition that they are for."""
+"""A reader of test files, which checks them against their composition."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -20,15 +20,15 @@ from penstock.testing.spec.keys import Places
 from penstock.validation import describe_error
 
 TESTS_FOLDER: Final = "tests"
-"""The folder of the test files in that of the composition."""
+"""The folder of the test files in the composition's."""
 HIDDEN_STEPS: Final = ("tests", "list", "one", "messages", "[key]")
-"""Steps on the way to a mistake that need not be told, or that are not in the file."""
+"""Parts of the location of a mistake that are not in the file, or are of no use to its author."""
 
 
 def find(given: Path) -> list[Path]:
-    """The test files of a composition, or of all compositions in a folder; or the one that ``given`` is.
+    """Return the test files of a composition, or of all compositions in a folder, or ``given`` if it is one.
 
-    Raises ``PenstockError`` where there are none.
+    Raise ``PenstockError`` if there are none.
     """
     if given.is_file() and given.absolute().parent.name == TESTS_FOLDER:
         return [given]
@@ -40,7 +40,7 @@ def find(given: Path) -> list[Path]:
 
 
 def read_all(files: list[Path]) -> list[Case]:
-    """The tests of ``files``. Raises ``SettingsError`` with all that is wrong with them and with their compositions."""
+    """Return the tests of ``files``. Raise ``SettingsError`` with all problems in them and in their compositions."""
     problems, found, compositions = list[Problem](), list[Case](), dict[Path, Topology]()
     for file in dict.fromkeys(files):
         directory = file.absolute().parent.parent if file.parent == Path() else file.parent.parent
@@ -54,7 +54,7 @@ def read_all(files: list[Path]) -> list[Case]:
 
 
 def _cases(file: Path, directory: Path, topology: Topology, problems: list[Problem]) -> Iterator[Case]:
-    """Those in which nothing is wrong; the rest goes to ``problems``."""
+    """Yield the tests of a file; add what is wrong with them to ``problems``."""
     node, tests = _declared(file, problems)
     names = [test.name for test in tests]
     for number, test in enumerate(tests):
@@ -74,7 +74,7 @@ def _cases(file: Path, directory: Path, topology: Topology, problems: list[Probl
 
 
 def _declared(file: Path, problems: list[Problem]) -> tuple[Any, list[Test]]:
-    """The file's nodes, by which lines are found, and its tests."""
+    """Return the YAML nodes of a file, which give line numbers, and its tests."""
     try:
         text = file.read_text()
         node = yaml.compose(text, Loader=yaml_documents.BoundedLoader)
@@ -109,7 +109,7 @@ def _problem(file: Path, node: Any, at: Location, why: str) -> Problem:
 
 
 def _doubled(node: Any) -> Iterator[tuple[str, int]]:
-    """Keys that their object has already, and the line: YAML would take the last one only."""
+    """Yield each duplicate key with its line: YAML would silently take the last one."""
     if isinstance(node, yaml.MappingNode):
         seen = set[str]()
         for key, value in node.value:

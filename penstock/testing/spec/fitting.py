@@ -1,4 +1,4 @@
-"""A test that is well-formed against its composition: what does not fit, and the processes that it starts."""
+"""The check of a well-formed test against its composition, and the processes that it starts."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -14,11 +14,11 @@ from penstock.testing.spec.schema import did_you_mean
 
 Location = tuple[int | str, ...]
 Mistake = tuple[Location, str]
-"""Where in the test, and what."""
+"""Location in the test, and error text."""
 
 
 def startable(part: Part) -> Part:
-    """With a command, also where no process of the composition reads this props file."""
+    """Return ``part`` with a command, even if no process of the composition reads this props file."""
     if part.command or not part.service:
         return part
     module = services()[part.service].value.partition(":")[0].rpartition(".")[0]
@@ -27,7 +27,7 @@ def startable(part: Part) -> Part:
 
 
 def started(test: Test, parts: Iterable[Part]) -> tuple[Part, ...]:
-    """The processes of the test: those that it names, or else all of the composition."""
+    """Return the processes of the test: those that it names, or else all of the composition."""
     chosen = [part for part in parts if (part.name in test.processes if test.processes else part.command)]
     given = test.environ
     return tuple(replace(startable(part), environ={**part.environ, **given.get(part.name, {})}) for part in chosen)
@@ -44,7 +44,7 @@ def unknown_processes(test: Test, parts: Iterable[Part]) -> Iterator[Mistake]:
 
 
 def mistakes(test: Test, processes: Iterable[Part], places: Places, directory: Path) -> Iterator[Mistake]:
-    """``processes`` are those that it starts, ``directory`` is the composition's."""
+    """Yield the mistakes in ``test``, which starts ``processes``; ``directory`` is the composition's."""
     names = [part.name for part in processes]
     pushed: dict[str, list[bytes]] = {}
     for number, step in enumerate(test.steps):

@@ -14,21 +14,21 @@ from penstock.testing.chaos.proxy import FaultProxy, ProxyFault, Timing
 from penstock.testing.sandbox import Sandbox, ServiceProcess
 
 POLL_SECONDS: Final = 0.02
-"""Seconds between two looks."""
+"""Seconds between two checks."""
 QUIET_SECONDS: Final = 0.25
-"""Seconds without a command after which a process has nothing more to ask for."""
+"""Seconds without a command after which a process counts as quiet."""
 PACE_SECONDS: Final = 0.3
-"""Seconds between two parts of the messages, as long as nothing is injected."""
+"""Seconds between two portions of messages until the fault happens."""
 MEET_SECONDS: Final = 10.0
-"""Seconds until a process counts as not coming to a point again; half of what the step may take, if that is less."""
+"""Time for a process to meet a point again; at most half the time limit of the step."""
 Kill = Callable[[], Awaitable[None]]
 
 
 @dataclass(frozen=True)
 class PointInjection:
-    """The fault at ``place`` of step ``step``, counted from 0, made at ``point``; without a point, the run records.
+    """The fault at index ``place`` of step ``step`` (from 0), injected at ``point``; without a point, a recording.
 
-    ``stops``: it records what the process asks for when it is stopped at that time, and starts again.
+    With ``stops``, it records the commands of a stop at that time, and of the next start.
     """
 
     step: int
@@ -45,9 +45,9 @@ class PointInjection:
 
 
 class Injector:
-    """Carries out an ``injection``; there is a proxy between its process and each server.
+    """Carries out an ``injection`` with a proxy between its process and each server.
 
-    ``found`` are the points that were recorded; ``met`` is whether the process came to that of the injection.
+    ``found`` are the points recorded; ``met`` is True if the process met the point of the injection.
     """
 
     def __init__(self, injection: PointInjection) -> None:
@@ -55,7 +55,7 @@ class Injector:
         self.met = injection.point is None
         self.timeout = MEET_SECONDS
         self.fault: ProxyFault | None = None
-        """What is to fall, once the point is armed."""
+        """The fault to inject, None until ``inject``."""
         self._sandbox: Sandbox
         self._kill: Kill
         self._armed: asyncio.Event
@@ -69,7 +69,7 @@ class Injector:
         await self._exits.aclose()
 
     async def route(self, process: str, port: int) -> str:
-        """Return host and port that the process is given for the server at ``port``."""
+        """Return the host and port to give to ``process`` for the server at ``port``."""
         if process != self.injection.process:
             return f"127.0.0.1:{port}"
         if port not in self._proxies:
@@ -77,19 +77,19 @@ class Injector:
         return self._proxies[port].address
 
     async def begin(self, sandbox: Sandbox) -> None:
-        """Note what the process asks for at its start; all of ``sandbox`` have been started."""
+        """Record the commands of a start; all processes of ``sandbox`` have just been started."""
         self._sandbox = sandbox
         await self._quiet()
         self.record(Phase.START)
 
     def record(self, phase: Phase, after: str = "") -> None:
-        """Note what the process has asked for since the last call."""
+        """Record the commands of the process since the last call."""
         for host, proxy in self._named():
             self.found |= {Point(self.injection.process, phase.value, host, shape, after) for shape in proxy.seen}
             proxy.seen.clear()
 
     async def end(self, process: ServiceProcess) -> None:
-        """Note what the process asks for when it is stopped with nothing in hand."""
+        """Record the commands of a stop with no message in hand."""
         if self.injection.point is None and not self.injection.stops:
             self.record(Phase.FLOW)
             await process.stop()
@@ -98,7 +98,7 @@ class Injector:
     async def inject(self, process: ServiceProcess, kill: Kill, armed: asyncio.Event) -> None:
         """Bring the process to the point and inject the fault there; the process may be left dead.
 
-        ``kill`` ends it, and its registration with it; ``armed`` is set when messages may go on.
+        ``kill`` ends it and its registration; ``armed`` is set once messages may be pushed on.
         """
         point, kind = self.injection.point, self.injection.kind
         self._kill, self._armed = kill, armed
@@ -126,7 +126,7 @@ class Injector:
             self.record(Phase.RECOVER, point.shape)
 
     async def pace(self) -> None:
-        """Wait for the fault for a moment: some replies come only with the next message."""
+        """Wait up to ``PACE_SECONDS`` for the fault: some replies come only with the next message."""
         if self.fault:
             await wait_until_happened(self.fault, PACE_SECONDS)
 
@@ -138,7 +138,7 @@ class Injector:
         await wait_until_happened(fault, self.timeout)
 
     async def _flowing(self, process: ServiceProcess, proxy: FaultProxy, fault: ProxyFault) -> None:
-        """What makes a connection or a script known is sent once, with the first message that a process gets."""
+        """Restart the process for commands that it sends only once, with its first message."""
         if str(fault.shape).startswith(SENT_ONCE):
             await process.stop()
             self._forget()
@@ -149,7 +149,7 @@ class Injector:
         await wait_until_happened(fault, self.timeout)
 
     async def _stopping(self, process: ServiceProcess, proxy: FaultProxy, fault: ProxyFault) -> None:
-        """What it asks for depends on whether it has something in hand."""
+        """Stop the process with messages in hand and without: its commands depend on that."""
         proxy.fault = fault
         await process.stop()
         self._armed.set()
@@ -172,7 +172,7 @@ class Injector:
         await wait_until_happened(fault, self.timeout / 2)
 
     async def _quiet(self) -> None:
-        """Wait until the process has asked for something, and then for nothing more, as long as patience lasts."""
+        """Wait until the process has sent a command and then been quiet, for at most half of ``timeout``."""
         count, loop = 0, asyncio.get_running_loop()
         since = loop.time()
         with suppress(TimeoutError):
@@ -183,7 +183,7 @@ class Injector:
                     await asyncio.sleep(POLL_SECONDS)
 
     async def _forget_scripts(self) -> None:
-        """A script's source is sent only to a server that does not know it."""
+        """Flush all scripts, since a process sends the source only to a server without it."""
         for host in self._sandbox.servers:
             with suppress(RedisError):
                 await self._sandbox.client(f"{host}/0").script_flush()
@@ -193,6 +193,6 @@ class Injector:
             proxy.seen.clear()
 
     def _named(self) -> list[tuple[str, FaultProxy]]:
-        """Return the proxies, each with what its server is called in the settings."""
+        """Return the proxies, each with the name of its server in the settings."""
         servers = {server.port: host for host, server in self._sandbox.servers.items()}
         return [(servers[port], proxy) for port, proxy in self._proxies.items()]

@@ -1,4 +1,4 @@
-"""What was expected of a list against what is in it: the differences, as a person would tell them."""
+"""The comparison of a list with what was expected, with differences worded for people."""
 
 import json
 import re
@@ -11,13 +11,13 @@ from penstock.testing.spec.schema import json_path
 
 Load = Callable[[Messages], list[bytes]]
 MAX_SHOWN: Final = 5
-"""Messages that a difference shows; of more it says how many."""
+"""Messages that a difference shows; the rest is counted."""
 MAX_CHARACTERS: Final = 160
-"""Characters that are shown of a message."""
+"""Characters of a message that are shown."""
 
 
 def differences(expected: Expectation, got: list[bytes], load: Load) -> list[str]:
-    """Lines, of which those that explain the one before are indented; ``got`` is oldest first."""
+    """Return lines, an indented one explaining the line before; ``got`` is oldest first."""
     lines = list[str]()
     if expected.equal is not None:
         lines += _equal(load(expected.equal), got)
@@ -47,7 +47,7 @@ def messages(count: int) -> str:
 
 
 def shown(message: bytes) -> str:
-    """A message as a terminal may have it, in quotes, cut in the middle where it is long."""
+    """Return a message in quotes, safe for a terminal, with the middle of a long one left out."""
     text = json.dumps(message.decode(errors="backslashreplace"), ensure_ascii=False)
     text = "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
     half = MAX_CHARACTERS // 2
@@ -56,11 +56,11 @@ def shown(message: bytes) -> str:
 
 def _equal(wanted: list[bytes], got: list[bytes]) -> list[str]:
     missing, extra = Counter(wanted) - Counter(got), Counter(got) - Counter(wanted)
-    told = _compared("in this order", wanted, got, missing, extra)
+    lines = _compared("in this order", wanted, got, missing, extra)
     place = next((place for place, pair in enumerate(zip(wanted, got, strict=False)) if pair[0] != pair[1]), None)
     if place is None:
-        return told
-    first = told or [f"expected {messages(len(wanted))}, in this order; they came in another"]
+        return lines
+    first = lines or [f"expected {messages(len(wanted))}, in this order; they came in another"]
     return [
         *first,
         f"  first difference at message {place + 1}",
@@ -72,7 +72,7 @@ def _equal(wanted: list[bytes], got: list[bytes]) -> list[str]:
 def _compared(
     how: str, wanted: list[bytes], got: list[bytes], missing: Counter[bytes], extra: Counter[bytes]
 ) -> list[str]:
-    """``missing`` and ``extra`` are what makes the difference."""
+    """Return lines about ``missing`` and ``extra`` messages, none if there are none."""
     if not missing and not extra:
         return []
     head = f"expected {messages(len(wanted))}, {how}; got {len(got):,}"
@@ -96,7 +96,7 @@ def _listed(title: str, found: list[bytes]) -> Iterator[str]:
 
 
 def _each(wanted: Any, got: list[bytes], fault: Callable[[Any, bytes], str | None]) -> Iterator[str]:
-    """``wanted`` is for every message of at least one, or a list with one for each."""
+    """Compare ``wanted`` with every message, at least one, or a list of it with one message each."""
     if isinstance(wanted, list) and len(wanted) != len(got):
         yield f"expected {messages(len(wanted))}, got {len(got):,}"
         yield from _listed("got", got)
@@ -138,7 +138,7 @@ def _has(wanted: dict[str, Any], message: bytes) -> str | None:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """As in JSON: 1 is 1.0, but not true."""
+    """Compare as in JSON: 1 equals 1.0, but not true."""
     return bool(one == other) and isinstance(one, bool) == isinstance(other, bool)
 
 

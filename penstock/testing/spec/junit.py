@@ -1,4 +1,4 @@
-"""Outcomes as JUnit's XML, which continuous integration reads."""
+"""Results as JUnit XML, for continuous integration."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +9,7 @@ from penstock.testing.spec import CaseResult
 
 
 def write(results: Sequence[CaseResult], file: Path) -> None:
-    """A suite a test file. Raises ``OSError``."""
+    """Write a suite for each test file. Raise ``OSError`` if ``file`` cannot be written."""
     whole = JUnitXml("penstock test")
     for name in dict.fromkeys(str(result.case.file) for result in results):
         suite = TestSuite(_printable(name))
@@ -33,5 +33,5 @@ def _case(result: CaseResult) -> TestCase:
 
 
 def _printable(text: str) -> str:
-    """XML has no word for most control characters."""
+    """Escape control characters, most of which XML cannot express."""
     return "".join(letter if letter.isprintable() or letter == "\n" else repr(letter)[1:-1] for letter in text)

@@ -1,4 +1,4 @@
-"""Keys as a test names them: by themselves, or with their server, ``KEY @ HOST:PORT``."""
+"""Keys as a test names them: alone, or with their server, ``KEY @ HOST:PORT``."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -10,11 +10,11 @@ from penstock.testing.spec.schema import did_you_mean
 
 AT: Final = " @ "
 ONLY_SERVER: Final = "server"
-"""The server of a composition that has one only."""
+"""The name of the server in a composition with only one."""
 
 
 class Places:
-    """Where the keys of a composition are; of its processes only those that are ``started`` have their servers."""
+    """The places of the keys of a composition; only servers of processes that are ``started`` exist."""
 
     def __init__(self, parts: Iterable[Part], started: Iterable[Part]) -> None:
         self._known: dict[str, set[Place]] = {}
@@ -24,7 +24,7 @@ class Places:
         self.hosts = sorted({host_of(HERE), *(host_of(end.url) for end in ends)})
 
     def find(self, text: str) -> Place:
-        """Raises ``ValueError``, saying what was expected."""
+        """Return the place of a key. Raise ``ValueError`` if it is unknown or on several servers."""
         key, at, server = text.rpartition(AT)
         if at:
             host, _, database = server.partition("/")
@@ -41,7 +41,7 @@ class Places:
         raise ValueError(f"no process is known to use {text}: {hint}; any other key with its server: {text}{AT}SERVER")
 
     def host(self, name: str) -> str:
-        """Of a server: host and port, as the settings have them. Raises ``ValueError``."""
+        """Return host and port of a server, as in the settings. Raise ``ValueError`` if no process uses it."""
         if name == ONLY_SERVER and len(self.hosts) == 1:
             return self.hosts[0]
         if name not in self.hosts:

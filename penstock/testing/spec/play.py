@@ -1,4 +1,4 @@
-"""One run of a case: its processes are started, its steps carried out, and what came of them judged."""
+"""One run of a case: start its processes, carry out its steps, and compare their results."""
 
 import asyncio
 import time
@@ -20,21 +20,21 @@ from penstock.testing.spec.injection import MEET_SECONDS, Injector
 from penstock.testing.spec.judge import differences, messages
 
 BATCH_MESSAGES: Final = 500
-"""Messages that one LPUSH carries."""
+"""Messages in one LPUSH."""
 PORTIONS: Final = 6
-"""Parts in which messages are pushed while a fault is to be injected."""
+"""Portions in which messages are pushed until a fault is injected."""
 REREAD_SECONDS: Final = 0.5
-"""Seconds after which lists are read again whose lengths are what they were."""
+"""Seconds after which lists of unchanged length are compared again."""
 AWAKE_SECONDS: Final = 1.0
-"""Seconds without a change after which a program that was started again, and registers nowhere, counts as awake."""
+"""Seconds without a change after which a restarted program, which does not register, counts as up."""
 LOG_LINES: Final = 12
-"""Of each process's log."""
+"""Last lines of each log in a result."""
 
 
 async def play(case: Case) -> CaseResult:
-    """Run a case to its end, which leaves nothing behind."""
+    """Run a case to its end and remove everything that it started."""
     began = time.monotonic()
-    told, faults, logs = list[str](), list[str](), dict[str, list[str]]()
+    lines, faults, logs = list[str](), list[str](), dict[str, list[str]]()
     injector = Injector(case.injection) if case.injection else None
     try:
         async with AsyncExitStack() as exits:
@@ -43,18 +43,18 @@ async def play(case: Case) -> CaseResult:
             sandbox = Sandbox(case.topology, route=route, overrides=FAST_SETTINGS if injector else {}, aof=aof)
             await exits.enter_async_context(sandbox)
             one = _Play(case, sandbox, injector)
-            told = await one.perform()
+            lines = await one.perform()
             faults = [f"{fault}, {at:.2f} s after the start" for fault, at in one.faults.injected]
-            if told:
+            if lines:
                 logs = {name: each.log_tail().splitlines()[-LOG_LINES:] for name, each in sandbox.processes.items()}
     except PenstockError as error:
-        told = [str(error)]
+        lines = [str(error)]
     seen, met = (frozenset(injector.found), injector.met) if injector else (frozenset(), True)
-    return CaseResult(case, time.monotonic() - began, told, faults, logs, seen, met)
+    return CaseResult(case, time.monotonic() - began, lines, faults, logs, seen, met)
 
 
 class _Play:
-    """One run of a case's steps on a sandbox."""
+    """One run of the steps of a case in a sandbox."""
 
     def __init__(self, case: Case, sandbox: Sandbox, injector: Injector | None) -> None:
         self._case, self._sandbox, self._places, self._injector = case, sandbox, case.places, injector
@@ -62,7 +62,7 @@ class _Play:
         self._pushed: dict[str, list[bytes]] = {}
 
     async def perform(self) -> list[str]:
-        """What differs from what is expected in the first step that fails."""
+        """Carry out the steps. Return the differences of the first that fails, or []."""
         try:
             await self.faults.start_all()
             if self._injector:
@@ -72,17 +72,19 @@ class _Play:
         steps = self._case.test.steps
         for number, step in enumerate(steps, start=1):
             try:
-                told = await self._step(self._with_own_fault(number - 1, step))
+                lines = await self._step(self._with_own_fault(number - 1, step))
             except (PenstockError, RedisError) as error:
-                told = [str(error)]
-            if told:
-                return told if len(steps) == 1 else [f"step {number} of {len(steps)}:", *(f"  {line}" for line in told)]
+                lines = [str(error)]
+            if lines:
+                return (
+                    lines if len(steps) == 1 else [f"step {number} of {len(steps)}:", *(f"  {line}" for line in lines)]
+                )
         if self._injector:
             await self._injector.end(self._sandbox.processes[self._injector.injection.process])
         return []
 
     def _with_own_fault(self, number: int, step: Step) -> Step:
-        """Return the step with no fault at every point but the one that this run is for."""
+        """Return the step with, of its faults at every point, only the one of this run."""
         injection = self._injector.injection if self._injector else None
         ours = injection is not None and injection.step == number and (injection.point is not None or injection.stops)
         faults = [
@@ -102,12 +104,12 @@ class _Play:
                 await self._carry(step)
         except TimeoutError:
             never = [fault for fault in step.faults if fault not in self.faults.broken]
-            told = [f"{fault} did not come about within {within:g} s" for fault in never]
-            return [*(told or [f"not all was pushed and mended within {within:g} s"]), *await self._judge(step)]
+            lines = [f"{fault} did not come about within {within:g} s" for fault in never]
+            return [*(lines or [f"not all was pushed and mended within {within:g} s"]), *await self._judge(step)]
         return await self._until_as_expected(step, deadline)
 
     async def _carry(self, step: Step) -> None:
-        """Push all, break what is to be broken on the way, and mend it."""
+        """Push all messages, inject the faults at their triggers, and repair them."""
         tasks = [asyncio.create_task(self.faults.inject(fault)) for fault in step.faults if fault.seen]
         faults = sorted((fault for fault in step.faults if not fault.seen), key=lambda fault: fault.count)
         try:
@@ -131,7 +133,7 @@ class _Play:
                 task.cancel()
 
     def _portion(self, total: int) -> int:
-        """Return how many of ``total`` messages are pushed at once: not all, while a fault is to be injected."""
+        """Return how many of ``total`` messages to push at once: a portion until a fault is injected."""
         return max(1, total // PORTIONS) if self._injector and self._injector.fault else BATCH_MESSAGES
 
     async def _push(self, key: str, batch: list[bytes]) -> None:
@@ -141,7 +143,7 @@ class _Play:
         self._pushed.setdefault(key, []).extend(batch)
 
     async def _until_as_expected(self, step: Step, deadline: float) -> list[str]:
-        """What differs in the end, when nothing moves any more; until the deadline it may still become right."""
+        """Compare whenever all lists are quiet, until nothing differs or the deadline passes. Return what differs."""
         programs = any(part.namespace is None for part in self.faults.restarted)
         quiet = max(self._case.test.quiet, AWAKE_SECONDS if programs else 0)
         last: list[int] = []
@@ -155,21 +157,21 @@ class _Play:
                 last, since, judged = lengths, now, -inf
             if now >= deadline or (now - since >= quiet and now - judged >= REREAD_SECONDS):
                 judged = now
-                told = await self._judge(step)
-                if not told or now >= deadline:
-                    return told
+                lines = await self._judge(step)
+                if not lines or now >= deadline:
+                    return lines
             await asyncio.sleep(POLL_SECONDS)
 
     async def _judge(self, step: Step) -> list[str]:
-        told = list[str]()
+        lines = list[str]()
         for key, expected in step.expect.items():
-            told += [f"{key}: {line}" if line[0] != " " else line for line in await self._compared(key, expected)]
+            lines += [f"{key}: {line}" if line[0] != " " else line for line in await self._compared(key, expected)]
         expected_places = [self._places.find(key) for key in step.expect]
         for place, name in self._taken().items():
             length = await self._length(place)
             if length and place not in expected_places:
-                told.append(f"{place.key}: {messages(length)} left in it, for {name}")
-        return told
+                lines.append(f"{place.key}: {messages(length)} left in it, for {name}")
+        return lines
 
     async def _compared(self, key: str, expected: Expectation) -> list[str]:
         place = self._places.find(key)
@@ -180,7 +182,7 @@ class _Play:
         return differences(expected, got[::-1], lambda given: given.load(self._case.directory, self._pushed))
 
     def _taken(self) -> dict[Place, str]:
-        """What the processes take messages from and keep them in, and who that is: empty when all is done."""
+        """Return the lists that processes read or keep messages in, with their names; all must be empty in the end."""
         parts = self._case.topology.parts
         return {end.place: part.name for part in parts for end in part.using("reads", "keeps") if end.kind == "list"}
 
@@ -192,4 +194,4 @@ class _Play:
         try:
             return int(await self._sandbox.client(place.server).llen(encoded(place.key)))
         except ResponseError:
-            return 0  # no list; whoever expects one will hear of it
+            return 0  # not a list: `_compared` reports it if one is expected

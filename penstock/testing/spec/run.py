@@ -1,4 +1,4 @@
-"""Cases, many at a time, each with servers and processes of its own."""
+"""A runner of several cases at a time, each with servers and processes of its own."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -9,13 +9,13 @@ from penstock.testing.spec.every import each_point, has_every
 from penstock.testing.spec.play import play
 
 INJECTIONS_PER_JOB: Final = 3
-"""Runs of a test with `every` that may take the place of one: they wait most of the time."""
+"""Runs of a test with `every` that may go on for each job: they wait most of the time."""
 
 
 async def run(
     cases: Sequence[Case], jobs: int, done: Callable[[CaseResult], None] = lambda _: None
 ) -> list[CaseResult]:
-    """Their results, in their order; ``jobs`` run at a time, and ``done`` hears of each that has ended."""
+    """Return the results in order; ``jobs`` cases run at a time, and ``done`` is called with each result."""
     slots, injections = asyncio.Semaphore(jobs), asyncio.Semaphore(INJECTIONS_PER_JOB * jobs)
 
     async def one(case: Case) -> CaseResult:
@@ -24,13 +24,13 @@ async def run(
         done(result)
         return result
 
-    async with asyncio.TaskGroup() as group:  # which waits until all have cleaned up, where gather would not
+    async with asyncio.TaskGroup() as group:  # unlike gather, it waits until all have cleaned up
         tasks = [group.create_task(one(case)) for case in cases]
     return [task.result() for task in tasks]
 
 
 async def perform(case: Case, injections: asyncio.Semaphore | None = None) -> CaseResult:
-    """Run a case to its end, which leaves nothing behind; of one with `every`, ``injections`` runs at a time."""
+    """Run a case to its end and clean up; ``injections`` limits the runs of one with `every`."""
     if has_every(case.test):
         return await each_point(case, injections or asyncio.Semaphore(INJECTIONS_PER_JOB))
     return await play(case)

@@ -1,4 +1,4 @@
-"""What the objects of a test file have in common: their keys are known, and so is what is meant by another one."""
+"""The base of all objects in a test file: known keys, hints for unknown ones, and field types."""
 
 import re
 from difflib import get_close_matches
@@ -12,13 +12,13 @@ from pydantic_core import PydanticCustomError
 
 
 class Declared(BaseModel):
-    """What has these keys and no others."""
+    """An object with these keys and no others."""
 
     model_config = ConfigDict(strict=True, validate_by_name=False, validate_by_alias=True)
 
     @classmethod
     def in_full(cls, value: Any) -> Any:
-        """The long form of a short one."""
+        """Return the long form of ``value``."""
         return value
 
     @model_validator(mode="before")
@@ -42,7 +42,7 @@ def did_you_mean(name: str, known: list[str]) -> str:
 
 @lru_cache(200)
 def json_path(text: str) -> Any:
-    """What finds it in a document. Raises ``ValueError`` for what is no JSON path."""
+    """Return a finder for a JSON path. Raise ``ValueError`` if ``text`` is not one."""
     try:
         return parse(text)
     except JSONPathError as error:
