@@ -1,13 +1,13 @@
-"""``penstock``, also as ``python -m penstock``."""
+"""Run the command line: ``penstock``, or ``python -m penstock``."""
 
 import signal
 import sys
 
 
 def main() -> None:
-    """Run the command line; ``penstock run`` keeps orders by signal for the service that it becomes.
+    """Run the command line. ``penstock run`` blocks signals until the service that it becomes can handle them.
 
-    Any other command ends without a word if it is interrupted before it has begun.
+    Any other command ends silently if it is interrupted while it is imported.
     """
     before = signal.getsignal(signal.SIGINT)
     if sys.argv[1:2] == ["run"]:

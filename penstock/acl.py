@@ -1,4 +1,4 @@
-"""The least rights that a service needs: keys, channels and commands, as ``ACL SETUSER`` takes them."""
+"""The minimal ACL rights of services and tools: keys, channels and commands for ``ACL SETUSER``."""
 
 import re
 from collections.abc import Collection
@@ -17,7 +17,7 @@ from penstock.script import LUA, PART
 COMMAND_WORD: Final = re.compile(r"""['"]([A-Z][A-Z_]+)['"]""")
 ALLOW_OOM: Final = re.compile(r"^-- FLAGS allow-oom$", re.MULTILINE)
 FIRST_WRITE: Final = frozenset({"EXISTS", "RENAMENX", "UNLINK"})
-"""What the loader puts before a script that is flagged ``allow-oom``."""
+"""Commands that the loader puts before a script that is flagged ``allow-oom``."""
 
 COMMANDS: Final[dict[str, tuple[bool, int]]] = {
     **dict.fromkeys(("DISCARD", "EXEC", "INFO", "MULTI", "PING", "TIME", "CLIENT|ID"), (False, 0)),
@@ -40,14 +40,14 @@ COMMANDS: Final[dict[str, tuple[bool, int]]] = {
     **dict.fromkeys(("BLMOVE",), (True, 4)),
     **dict.fromkeys(("PUBLISH", "SUBSCRIBE", "UNSUBSCRIBE"), (False, 1)),
 }
-"""Every command that Penstock sends: whether a key comes first, and how many words it needs at least after that."""
+"""All commands that Penstock sends: whether the first argument is a key, and the minimum number of further ones."""
 TWO_KEY_COMMANDS: Final = frozenset({"BLMOVE", "LMOVE", "RENAME", "RENAMENX"})
 SUBCOMMANDS: Final = {"MEMORY": "MEMORY|USAGE"}
-"""What scripts call of commands that have several."""
+"""The subcommands that scripts use."""
 CHANNEL_COMMANDS: Final = frozenset({"PUBLISH", "SUBSCRIBE", "UNSUBSCRIBE"})
 TRANSACTION_COMMANDS: Final = frozenset({"MULTI", "EXEC", "DISCARD"})
 OPTIONAL_COMMANDS: Final = frozenset({"INFO", "CONFIG|GET", "EVAL_RO", "EVALSHA_RO"})
-"""Commands without which a service works: their lack is no error. Redis 6.2 does not know the last two."""
+"""Commands that a service can do without. Redis 6.2 does not know the last two."""
 CONNECT_COMMANDS: Final = frozenset({"CLIENT|SETNAME", "CLIENT|ID", "PING"})
 READ_COMMANDS: Final = CONNECT_COMMANDS | frozenset(
     {
@@ -56,11 +56,11 @@ READ_COMMANDS: Final = CONNECT_COMMANDS | frozenset(
         *("SCARD", "XLEN", "XRANGE", "XREVRANGE", "ZCARD", "ZCOUNT", "ZRANGE", "ZRANGEBYSCORE", "ZSCORE", "ZRANK"),
     }
 )
-"""What ``penstock status``, ``audit``, ``explain``, ``trace``, ``dead`` and ``map --live`` send."""
+"""Commands that ``penstock status``, ``audit``, ``explain``, ``trace``, ``dead`` and ``map --live`` send."""
 METRICS_COMMANDS: Final = CONNECT_COMMANDS | frozenset(
     {"INFO", "SCAN", "TYPE", "TTL", "HGETALL", "HMGET", "HGET", "HLEN", "LLEN", "XLEN", "ZCARD"}
 )
-"""What an exporter of metrics needs: counters and lengths, no message."""
+"""Commands that an exporter of metrics needs: counters and lengths, no messages."""
 
 
 SPARK_COMMANDS: Final = CONNECT_COMMANDS | frozenset(
@@ -70,11 +70,11 @@ SPARK_COMMANDS: Final = CONNECT_COMMANDS | frozenset(
         *("TYPE", "UNLINK", "XINFO|STREAM", "XRANGE", "XREVRANGE", "ZREVRANGEBYSCORE"),
     }
 )
-"""What the Python code of sources and sinks for PySpark sends."""
+"""Commands that the Python code of the PySpark sources and sinks sends."""
 
 
 def spark_rights(key: str) -> "Rights":
-    """Return what a PySpark program needs that reads or writes ``key``, a name or a glob-style pattern."""
+    """Return the rights of a PySpark program that reads or writes ``key``, a name or a glob-style pattern."""
     space, _, kind = key.rpartition(":")
     more = (f"{space}:policy", f"{space}:metrics:events") if kind == "events" else ()
     scripts = (LUA.parent / "spark" / "lua").glob("*.lua")
@@ -83,7 +83,7 @@ def spark_rights(key: str) -> "Rights":
 
 
 def script_commands(file: Path) -> frozenset[str]:
-    """Return the commands that the Lua script ``file`` calls, with those of its parts."""
+    """Return the commands that the Lua script ``file`` and its parts call."""
     text = file.read_text()
     found = {SUBCOMMANDS.get(word, word) for word in COMMAND_WORD.findall(text)} & COMMANDS.keys()
     for part in PART.findall(text):
@@ -93,7 +93,7 @@ def script_commands(file: Path) -> frozenset[str]:
 
 @dataclass(frozen=True)
 class Rights:
-    """What one user may do on one server. ``keys`` and ``channels`` are glob-style patterns."""
+    """The rights of a user on a server. ``keys`` and ``channels`` are glob-style patterns."""
 
     keys: tuple[str, ...]
     commands: frozenset[str]
@@ -104,7 +104,7 @@ class Rights:
         return Rights(_minimal(keys), self.commands | other.commands, _minimal(channels))
 
     def line(self, user: str, password: str = "PASSWORD") -> str:
-        """Return the command that gives ``user`` these rights and no others, for redis-cli."""
+        """Return the redis-cli command that gives ``user`` these rights and no others."""
         words = [f"~{pattern}" for pattern in _minimal(self.keys)]
         words += [f"&{pattern}" for pattern in _minimal(self.channels)]
         words += [f"+{command.lower()}" for command in sorted(self.commands)]
@@ -112,7 +112,7 @@ class Rights:
 
 
 def _minimal(patterns: Collection[str]) -> tuple[str, ...]:
-    """Return ``patterns`` sorted, without those that another one of them covers."""
+    """Return ``patterns`` sorted, without those that another one covers."""
     every = sorted(set(patterns))
     return tuple(one for one in every if not any(fnmatchcase(one, other) for other in every if other != one))
 
@@ -125,10 +125,10 @@ def _quoted(word: str) -> str:
 
 
 async def check_rights(wire: RawConnection, rights: Rights, probe: str, keys: Collection[str], hint: str) -> None:
-    """Raise ``Unsuitable`` with all that the user of ``wire`` lacks of ``rights``; ``keys`` are names that it needs.
+    """Raise ``Unsuitable`` with all ``rights`` and ``keys`` that the user of ``wire`` lacks.
 
-    Queue every command in a MULTI, where the server refuses what the user may not do, and discard it: nothing is done.
-    ``probe`` is the key that they name. Other refusals (full, read-only, loading) are left to what comes next.
+    Queue every command, with the key ``probe``, in a MULTI, in which the server refuses what the user may not do, and
+    discard it: nothing is executed. Ignore other refusals (full, read-only, loading); the next command meets them.
     """
     commands = sorted(rights.commands - TRANSACTION_COMMANDS - OPTIONAL_COMMANDS)
     calls = [_call(command, probe, rights.channels) for command in commands]
@@ -149,7 +149,7 @@ async def check_rights(wire: RawConnection, rights: Rights, probe: str, keys: Co
 
 
 def _call(command: str, key: str, channels: tuple[str, ...]) -> Command:
-    """Return a call of ``command`` that a server takes for well-formed."""
+    """Return a well-formed call of ``command``."""
     with_key, more = COMMANDS[command]
     name, *sub = command.split("|")
     if command in CHANNEL_COMMANDS:

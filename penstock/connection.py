@@ -1,4 +1,4 @@
-"""Connections to Redis or Valkey as our services need them, from a URL."""
+"""Connect to Redis or Valkey by URL: one connection each, no silent retries, cancellable."""
 
 import asyncio
 import re
@@ -13,10 +13,10 @@ from redis.backoff import NoBackoff
 from redis.exceptions import MovedError
 
 OTHER_SERVER: Final = "the other server: "
-"""How a reason begins that is trouble with another server than that of the service's own lists."""
+"""Prefix of an error of the target server, not of the server of the service's own lists."""
 
 MAX_SILENCE: Final = 10.0
-"""Seconds without a reply after which a connection counts as lost: a link that swallows packets."""
+"""Seconds without a reply after which a connection counts as lost, e.g. if a link drops packets."""
 
 
 def connect(
@@ -26,15 +26,14 @@ def connect(
     name: str | None = "penstock",
     on_connect: ConnectCallbackT | None = None,
 ) -> "Redis":
-    """One connection, made when first used; after ``silence`` seconds without a reply it counts as lost.
+    """Return a client with one connection, opened on first use and lost after ``silence`` seconds without a reply.
 
-    ``redis://``, ``rediss://`` and ``unix://`` are read as by redis-py. ``redis+sentinel://host:port,host:port/service``
+    ``redis://``, ``rediss://`` and ``unix://`` are parsed as by redis-py. ``redis+sentinel://host:port,host:port/service``
     follows a primary; user and password are the server's, ``sentinel_username`` and ``sentinel_password`` the
     sentinels'. ``redis+cluster://host:port,host:port`` names nodes of a cluster, of which any may be down. With
-    ``rediss+`` both speak TLS, the sentinels unless ``sentinel_ssl=false``.
+    ``rediss+`` both use TLS, the sentinels unless ``sentinel_ssl=false``.
 
-    A lost reply is never asked for again in silence: a BLMOVE that is sent twice takes two messages. The error reaches
-    the caller.
+    A command is never sent again after a lost reply, since a second BLMOVE takes a second message: raise the error.
     """
     options: dict[str, Any] = {
         "socket_timeout": silence,
@@ -57,10 +56,10 @@ def connect(
 
 
 def cancellable(client: "Redis") -> "Redis":
-    """``client``, not yet connected; a task that waits for it can be cancelled at any moment.
+    """Change ``client``, not yet connected, so that a task that waits for it can be cancelled at any moment; return it.
 
-    redis-py sends with ``asyncio.wait_for``, which before Python 3.12 swallows a cancellation that comes just as the
-    command is sent: https://github.com/python/cpython/issues/86296. Whoever cancelled would wait for ever.
+    redis-py sends with ``asyncio.wait_for``, which before Python 3.12 swallows a cancellation that arrives just as the
+    command is sent: https://github.com/python/cpython/issues/86296. The canceller would wait for ever.
     """
     kind: Any = client.connection_pool.connection_class
 
@@ -70,7 +69,7 @@ def cancellable(client: "Redis") -> "Redis":
             asked = task.cancelling() if task else 0
             await super().send_packed_command(*args, **options)
             if task and task.cancelling() > asked:
-                await self.disconnect(nowait=True)  # its reply must not be read for another's
+                await self.disconnect(nowait=True)  # its reply must not be taken for that of another command
                 raise asyncio.CancelledError
 
     client.connection_pool.connection_class = Cancellable
@@ -78,7 +77,7 @@ def cancellable(client: "Redis") -> "Redis":
 
 
 def hosts_of(url: str, port: int = 6379) -> list[tuple[str, int]]:
-    """Return host and port of each server that a URL with several of them names."""
+    """Return host and port of each server in a URL with one or more."""
     named = urlsplit(url).netloc.rpartition("@")[2].split(",")
     return [(host, int(given or port)) for host, _, given in (each.partition(":") for each in named)]
 
@@ -106,7 +105,7 @@ def _through_sentinel(url: str, options: dict[str, Any]) -> "Redis":
 
 
 def _tls(query: str) -> dict[str, Any]:
-    """Return the options of TLS among those of a URL, each as its type."""
+    """Return the TLS options in a URL's query, converted to their types."""
     kept = urlencode([pair for pair in parse_qsl(query) if pair[0].startswith("ssl_")])
     found: dict[str, Any] = {**parse_url(f"rediss://host?{kept}")}
     return {name: value for name, value in found.items() if name.startswith("ssl_")} | {"ssl": True}
@@ -122,7 +121,7 @@ def _through_seeds(url: str, options: dict[str, Any]) -> "Redis":
 
     class Seeded(kind):  # type: ignore[misc]
         async def _connect(self: Any) -> None:
-            """To the node that was named last; if that is a seed and away, to the next one."""
+            """Connect to the current node; if it is a seed and cannot be reached, to the next seed."""
             here = self.host, self.port
             places = [here, *(seed for seed in seeds if seed != here)] if here in seeds else [here]
             for place in places:
@@ -138,10 +137,10 @@ def _through_seeds(url: str, options: dict[str, Any]) -> "Redis":
 
 
 class _PoolOfOne(SentinelConnectionPool, BlockingConnectionPool):
-    """Where the sentinels say, but like every other pool here: one connection, for which others wait."""
+    """A pool of one connection to the primary that the sentinels name; other tasks wait for it."""
 
     async def get_master_address(self) -> Any:
-        """Nothing more is asked of the sentinels until the connection is lost: no need to keep theirs."""
+        """Ask the sentinels, then close their connections: they are needed only after the next connection loss."""
         try:
             return await super().get_master_address()  # type: ignore[no-untyped-call]
         finally:
@@ -149,7 +148,7 @@ class _PoolOfOne(SentinelConnectionPool, BlockingConnectionPool):
 
 
 async def follow(moved: MovedError, *clients: "Redis") -> None:
-    """Turn ``clients`` to the node of a Redis Cluster that has the slot; a command under way ends where it is."""
+    """Redirect ``clients`` to the Redis Cluster node that has the slot; a command under way ends on the old node."""
     for client in clients:
         pool: Any = client.connection_pool
         pool.home = getattr(pool, "home", (pool.connection_kwargs.get("host"), pool.connection_kwargs.get("port")))
@@ -157,7 +156,7 @@ async def follow(moved: MovedError, *clients: "Redis") -> None:
 
 
 async def return_home(*clients: "Redis") -> None:
-    """Turn ``clients`` that were told to ``follow`` back to the node of their URL: the other may be gone for good."""
+    """Redirect ``clients`` back to the node of their URL after ``follow``: the other node may be gone for good."""
     for client in clients:
         if home := getattr(client.connection_pool, "home", None):
             await _turn(client.connection_pool, *home)
@@ -172,7 +171,7 @@ async def _turn(pool: Any, host: str, port: int) -> None:
 
 
 async def change_login(client: "Redis", url: str) -> None:
-    """Have ``client`` connect to ``url`` from now on, its server with another user or password; end what it has."""
+    """Reconnect ``client`` with the user and password in ``url``; close its old connections."""
     old = client.connection_pool
     pool = connect(url).connection_pool
     kept = "socket_timeout", "client_name", "redis_connect_func"
@@ -182,6 +181,6 @@ async def change_login(client: "Redis", url: str) -> None:
 
 
 def mask_password(url: str) -> str:
-    """``url`` with its password as ``***``: what a log may show."""
+    """Return ``url`` with ``***`` for its password, for logs."""
     hidden = re.sub(r"(?<=://)([^/@:]*):.*@", r"\1:***@", url)
     return re.sub(r"(?i)(password=)[^&]*", r"\1***", hidden)

@@ -1,15 +1,15 @@
-"""Everything that Penstock itself raises."""
+"""All exceptions that Penstock raises."""
 
 from dataclasses import dataclass
 
 
 class PenstockError(Exception):
-    """The root of the tree."""
+    """Base class of all exceptions of Penstock."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing wrong with the settings, and where the operator wrote it."""
+    """A problem of the settings, and where the operator wrote it."""
 
     message: str
     file: str | None = None
@@ -22,7 +22,7 @@ class Problem:
 
 
 class SettingsError(PenstockError):
-    """Settings that cannot be used; ``problems`` names all that is wrong with them, not the first thing only."""
+    """Invalid settings; ``problems`` lists all of their problems, not only the first."""
 
     def __init__(self, problems: list[Problem]) -> None:
         super().__init__("\n".join(str(problem) for problem in problems))
@@ -30,15 +30,15 @@ class SettingsError(PenstockError):
 
 
 class WrongType(PenstockError):
-    """A key holds another type than the pattern needs; nothing was moved. The operator can mend it at any time."""
+    """A key has the wrong type; nothing was moved. An operator can repair it at any time."""
 
 
 class WrongCall(PenstockError):
-    """A mistake in a service's code, e.g. a script called with other names than its header declares."""
+    """A bug in a service, e.g. a script called with names that its header does not declare."""
 
 
 class WrongOption(PenstockError):
-    """An option of a source or sink of Spark that cannot be used; says what was expected."""
+    """An invalid option of a Spark source or sink; the message says what was expected."""
 
 
 class Fenced(PenstockError):
@@ -46,32 +46,32 @@ class Fenced(PenstockError):
 
 
 class Stale(PenstockError):
-    """A worker speaks of an attempt that is over, while a younger one is under way."""
+    """A worker reports on an attempt that has ended; a later one is under way."""
 
 
 class Refused(PenstockError):
-    """The other server does not want what it was sent; an operator can mend that at any time."""
+    """The target server refuses what it was sent; an operator can repair that at any time."""
 
 
 class TargetLost(PenstockError):
-    """The other server has less than had arrived there."""
+    """The target server has lost messages that had arrived there."""
 
 
 class DataLost(PenstockError):
-    """What was to be read is not there any more; says what, and what the operator can decide."""
+    """Data disappeared before it was read; the message says which, and what the operator can do."""
 
 
 class NoArchive(PenstockError):
-    """Where an archive of events was expected there is none; says where."""
+    """There is no archive of events at the path; the message names it."""
 
 
 class QueryFailed(PenstockError):
-    """A query of Spark has ended by itself, for a reason that waiting does not mend."""
+    """A Spark query has ended by itself, and waiting does not help."""
 
 
 class Unsuitable(PenstockError):
-    """The server cannot do what the settings ask for, e.g. it is too old."""
+    """The server does not support what the settings require, e.g. it is too old."""
 
 
 class TooMany(PenstockError):
-    """More keys than can be read at one instant without holding the server for long."""
+    """More keys than one atomic read may have without blocking the server for long."""

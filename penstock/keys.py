@@ -1,11 +1,11 @@
-"""The names of all keys, made here and nowhere else (docs/keys.md is the reader's view of this file)."""
+"""Names of all keys. No other module makes one; docs/keys.md documents them."""
 
 import re
 from glob import escape
 from typing import Final
 
 DIRECTORY: Final = "penstock:registered"
-"""The one key of a server that is below no namespace."""
+"""The only key outside all namespaces."""
 
 
 class Keys:
@@ -40,16 +40,16 @@ class Keys:
         self.pushed = f"{namespace}:message:pushed"
         self.looks = f"{namespace}:message:looks"
         self.due = f"{namespace}:message:due"
-        """A channel, not a key: says that something falls due before all that was due so far."""
+        """A channel, not a key: announces a deadline earlier than all others."""
 
     @property
     def fixed(self) -> frozenset[str]:
-        """All names above."""
+        """All names above, without the namespace itself."""
         return frozenset(key for key in vars(self).values() if key != self.namespace)
 
     @property
     def kinds(self) -> dict[str, str]:
-        """The type that each key above must have."""
+        """The type of each key above."""
         lists = (self.ids, self.done, self.dead, self.message_ids)
         zsets = (self.owners, self.event_marks, self.deadlines, self.delayed, self.answers)
         strings = (self.counter, self.shape, self.message_counter)
@@ -63,9 +63,9 @@ class Keys:
 
     @property
     def directories(self) -> tuple[str, ...]:
-        """Where the services of a server write their lists for each other.
+        """The hashes in which the services of a server publish their lists.
 
-        On a Redis Cluster only the key with the namespace's own hash tag is at hand, so both are written and read.
+        On a Redis Cluster only the one with the namespace's hash tag is reachable, so both are written and read.
         """
         tag = re.search(r"\{([^}]+)\}", self.namespace)
         return (DIRECTORY, f"{{{tag[1]}}}:{DIRECTORY}") if tag else (DIRECTORY,)
@@ -79,12 +79,12 @@ class Keys:
         return f"{self.namespace}:message:{id}"
 
     def xid(self, xid: str) -> str:
-        """Which ids the messages have that a worker calls ``xid``."""
+        """The ids of the messages with the correlation id ``xid``."""
         return f"{self.namespace}:message:xid:{xid}"
 
     @property
     def replies(self) -> str:
-        """The pattern of the lists that requests may name for their answers, unless ``replyLists`` says otherwise."""
+        """Default of ``replyLists``: a pattern of the lists that requests may name for their answers."""
         return f"{escape(self.namespace)}:reply:*"
 
     @property
@@ -102,14 +102,14 @@ class Keys:
         }
 
     def rollup(self, window: str) -> str:
-        """What happened in a window of time, which its start names: ``2026-11-21``, ``...T18``, ``...T18:05``."""
+        """The counts of a time window, named by its start: ``2026-11-21``, ``...T18``, ``...T18:05``."""
         return f"{self.namespace}:rollup:{window}"
 
     def metric(self, name: str) -> str:
         return f"{self.namespace}:metrics:{name}"
 
     def owns(self, name: str) -> bool:
-        """Whether the service keeps something of its own at ``name``."""
+        """Return True if ``name`` is a key of the namespace."""
         families = (self.metric(""), self.instance("message:"), self.rollup(""))
         return (
             name in (*self.fixed, *self.directories)
@@ -119,10 +119,10 @@ class Keys:
 
 
 def pending_of(pending: str, id: str | None) -> str:
-    """What instance ``id`` has taken and not settled; ``pending`` itself where instances share it (``id`` is None)."""
+    """Return the pending list of instance ``id``; ``pending`` itself if instances share it (``id`` is None)."""
     return pending if id is None else f"{pending}:{id}"
 
 
 def glob_escaped(name: str) -> str:
-    """``name`` as a literal inside a MATCH pattern of SCAN."""
+    """Return ``name`` escaped for a MATCH pattern of SCAN."""
     return "".join(f"\\{letter}" if letter in "*?[]^-\\" else letter for letter in name)

@@ -1,7 +1,7 @@
-"""How ``penstock run`` becomes a service: the module to run, and where Python may look for it.
+"""Replace the process of ``penstock run`` by a service, with Python's search path for our packages.
 
-Two packages of ours have names that others use, too: ``services`` and ``common``. Those of the current folder are never
-ours, unless Penstock itself lies there.
+Our packages ``services`` and ``common`` have names that others use, too. Those in the current folder are not ours,
+unless Penstock is installed there.
 """
 
 import os
@@ -15,17 +15,17 @@ from typing import Final, NoReturn
 from penstock.errors import PenstockError
 
 ROOT: Final = Path(__file__).parent.parent
-"""Where Penstock lies, and with it ``services`` and ``common``."""
+"""The folder of Penstock, ``services`` and ``common``."""
 OWN_PACKAGES: Final = ("common", "services")
 DISTRIBUTION: Final = "penstock"
 START_MODULE: Final = "common.start"
-"""The module that finds out from the props file itself whose it is, and becomes that."""
+"""The module that starts the service for which a props file is."""
 
 
 def exec_module(module: str, arguments: Sequence[str]) -> NoReturn:
-    """Be ``python -m module`` with ``arguments``: the same process, with its signals and its exit status.
+    """Replace this process by ``python -m module`` with ``arguments``; signals and exit status are the module's.
 
-    Raise ``PenstockError`` if Python would import somebody else's packages in place of ours.
+    Raise ``PenstockError`` if Python would import other packages instead of ours.
     """
     require_own_packages()
     environ = {**os.environ, **python_path(os.environ, sys.path if sys.flags.safe_path else sys.path[1:])}
@@ -34,9 +34,9 @@ def exec_module(module: str, arguments: Sequence[str]) -> NoReturn:
 
 
 def python_path(environ: Mapping[str, str], found: Iterable[str]) -> dict[str, str]:
-    """Return the PYTHONPATH with which ours are found first; nothing if they are without it.
+    """Return a PYTHONPATH that puts our packages first; {} if they are found first without it.
 
-    ``found`` is where Python looks by itself, without the current folder.
+    ``found`` is Python's own search path, without the current folder.
     """
     before = []
     for place in map(Path, found):

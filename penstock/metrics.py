@@ -1,4 +1,4 @@
-"""Metrics: hashes ``<ns>:metrics:<name>`` with ``count sum max histo0 ... histo100``, written in the caller's MULTI."""
+"""Write and read metrics: hashes ``<ns>:metrics:<name>`` with ``count sum max histo0 ... histo100``."""
 
 from typing import Final
 
@@ -14,17 +14,17 @@ _observe: Final = Script.read(LUA / "observe.lua")
 
 
 def observe(transaction: "Pipeline", metric: str, value: float, budget: float) -> None:
-    """Count ``value`` (s) against ``budget`` (s, above 0) in the hash named ``metric`` (a ``Keys.metric``)."""
+    """Count ``value`` (s), relative to ``budget`` (s, above 0), in the hash ``metric``, inside ``transaction``."""
     _observe.queue(transaction, metric=metric, value=value, budget=budget)
 
 
 def count(transaction: "Pipeline", metric: str, amount: int = 1) -> None:
-    """Add ``amount`` to the count of the hash named ``metric``."""
+    """Add ``amount`` to the count of the hash ``metric``, inside ``transaction``."""
     transaction.hincrby(metric, "count", amount)
 
 
 async def read_metrics(redis: "Redis", keys: Keys) -> dict[str, dict[str, str]]:
-    """All metrics of a namespace: name to fields as redis-cli shows them, sorted by name."""
+    """Return the fields of all metrics of a namespace, sorted by name; values as redis-cli shows them."""
     prefix = keys.metric("")
     found = sorted([key async for key in redis.scan_iter(f"{glob_escaped(prefix)}*", count=1000, _type="HASH")])
     async with AtomicRead(redis) as snapshot:

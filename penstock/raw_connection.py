@@ -1,4 +1,4 @@
-"""A connection of one's own, for commands that are packed once and sent often."""
+"""A dedicated connection for packed commands, at half the cost of a round trip through redis-py's client."""
 
 import asyncio
 import time
@@ -14,11 +14,11 @@ from penstock.connection import MAX_SILENCE, connect
 
 Word = bytes | str | int | float
 MAX_CACHED_LENGTH: Final = 4_096
-"""Bytes of the longest words whose heads are kept."""
+"""Longest words (bytes) whose RESP header is cached."""
 
 
 class Packed:
-    """Several words of a command to come, as the bytes that the server reads: for work done ahead."""
+    """Some words of a command, packed in advance as RESP."""
 
     def __init__(self, words: Sequence[Word] = ()) -> None:
         self.count = len(words)
@@ -26,7 +26,7 @@ class Packed:
 
     @classmethod
     def of(cls, messages: Sequence[bytes]) -> "Self":
-        """The same for bytes alone, in a third of the time."""
+        """Pack ``messages``: as the constructor, for bytes only, in a third of the time."""
         packed = cls()
         lengths = list(map(len, messages))
         if lengths:
@@ -41,7 +41,7 @@ class Packed:
 
 
 class _Heads(dict[int, bytes]):
-    """What ends a word and begins the next one, by its length."""
+    """The RESP bytes between two words, by the length of the second."""
 
     def __missing__(self, length: int) -> bytes:
         head = b"\r\n$%d\r\n" % length
@@ -55,7 +55,7 @@ Command = tuple[Word | Packed, ...]
 
 
 def pack(commands: Sequence[Command]) -> bytes:
-    """``commands`` as the bytes that the server reads."""
+    """Return ``commands`` as RESP."""
     return b"".join(part for command in commands for part in _parts(command))
 
 
@@ -65,7 +65,7 @@ def _packed(command: Command) -> bytes:
 
 
 def _parts(command: Command) -> list[bytes]:
-    """Apart, since large words should be copied once."""
+    """Return the parts of a command's RESP, not joined, so that large words are copied only once."""
     if Packed not in map(type, command):
         return [_packed(command)]
     parts: list[bytes] = []
@@ -86,22 +86,22 @@ def _one(word: Word) -> bytes:
 
 
 class RawConnection:
-    """The one connection of ``redis``, held until ``close``, for whoever sends and reads in turn.
+    """The only connection of ``redis``, held until ``close``; send and receive in turn.
 
-    A round trip costs about half of what it does through the client: no pool, no packing, no timer of its own. A link
-    that swallows packets is noticed by whoever calls ``cut_if_silent`` now and then.
+    A round trip costs about half of one through the client: no pool, no packing, no timer. Call ``cut_if_silent``
+    regularly to notice a link that drops packets.
     """
 
     def __init__(self, redis: "Redis") -> None:
         self.redis = redis
         self.id: int | None = None
-        """What the server calls the connection, by which another one can end a wait on it; see ``to``."""
+        """The CLIENT ID, with which another connection can unblock this one; set by ``to``."""
         self._connection: Any = None
         self._asked: float | None = None
 
     @classmethod
     def to(cls, url: str, name: str) -> "RawConnection":
-        """With a client of its own, that waits as long as it takes and shows as ``name`` in CLIENT LIST."""
+        """Return a connection to ``url`` that waits for replies without limit, named ``name`` in CLIENT LIST."""
         wire: RawConnection
 
         async def note_id(connection: Any) -> None:
@@ -120,9 +120,9 @@ class RawConnection:
         return wire
 
     async def send(self, packed: bytes) -> None:
-        """Send, without waiting for replies. Nothing is ever sent twice: a lost connection is the caller's to judge.
+        """Send without waiting for replies. Never send again: the caller decides what a lost connection means.
 
-        Raises ``ConnectionError`` or ``TimeoutError`` of redis-py.
+        Raise redis-py's ``ConnectionError`` or ``TimeoutError``.
         """
         if self._connection is None:
             self._connection = await self.redis.connection_pool.get_connection()
@@ -134,9 +134,9 @@ class RawConnection:
             raise
 
     async def receive(self, replies: int, *, owed: bool = True) -> list[Any]:
-        """The next ``replies`` replies; an error of the server stands in its place. Raises as ``send`` does.
+        """Return the next ``replies`` replies, errors of the server among them. Raise as ``send`` does.
 
-        Where they are not ``owed``, as the messages of a subscription, silence means nothing.
+        Pass ``owed=False`` for replies that may never come, e.g. messages of a subscription: silence is no loss then.
         """
         received: list[Any] = []
         if self._connection is None:
@@ -156,12 +156,12 @@ class RawConnection:
         return received
 
     async def cut_if_silent(self, longest: float) -> None:
-        """Cut the connection where a reply has been missing for more than ``longest`` seconds; ``receive`` raises."""
+        """Cut the connection if a reply has been missing for ``longest`` seconds; ``receive`` then raises."""
         if self._connection and self._asked is not None and time.monotonic() - self._asked > longest:
             await self._connection.disconnect(nowait=True)
 
     async def close(self) -> None:
-        """Give the connection back, cut: what was under way must not be read by the next who has it."""
+        """Return the connection to the pool, disconnected: its next user must not read replies under way."""
         self._asked = None
         if self._connection is not None:
             connection, self._connection = self._connection, None

@@ -1,4 +1,4 @@
-"""Replies as redis-cli prints them, for machines that have none: with types on a terminal, bare elsewhere."""
+"""Print replies as redis-cli does, on machines without it: with types on a terminal, raw elsewhere."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -18,7 +18,7 @@ TEXT_COMMANDS: Final = {
     "latency": {"graph", "doctor"},
     "memory": {"malloc-stats", "doctor"},
 }
-"""Commands whose reply is a text for people: printed bare on a terminal too, as INFO and LOLWUT are."""
+"""Commands whose reply is text for people, printed raw on a terminal, too, like that of INFO and LOLWUT."""
 
 
 class Status(bytes):
@@ -26,14 +26,14 @@ class Status(bytes):
 
 
 class Failure(ResponseError):
-    """An error reply with its words as the server sent them (redis-py takes the leading ``ERR`` off)."""
+    """An error reply with its exact text (redis-py removes the leading ``ERR``)."""
 
 
 Reply = Status | bytes | int | None | Failure | list["Reply"]
 
 
 class ExactReplies(_AsyncRESP2Parser):
-    """redis-py's parser, less what it forgets: whether a string was simple, and the exact words of an error."""
+    """redis-py's parser, but it keeps simple strings apart from others, and the exact text of errors."""
 
     async def _read_response(self, disable_decoding: bool = False) -> Any:
         line: bytes = await self._readline()
@@ -55,9 +55,9 @@ class ExactReplies(_AsyncRESP2Parser):
 
 
 async def send_command(url: str, words: Sequence[bytes]) -> Reply:
-    """The reply to one command, however long it takes; an error reply is returned, not raised.
+    """Send one command and return its reply, without a time limit; return an error reply instead of raising it.
 
-    None where SHUTDOWN ended the server.
+    Return None if SHUTDOWN ended the server.
     """
     client = connect(url, silence=None, name="penstock-redis")
     client.connection_pool.connection_kwargs["parser_class"] = ExactReplies
@@ -76,17 +76,17 @@ async def send_command(url: str, words: Sequence[bytes]) -> Reply:
 
 
 def format_typed(reply: Reply, words: Sequence[bytes] = ()) -> bytes:
-    """What redis-cli prints on a terminal, or with ``--no-raw``, for the reply to ``words``."""
+    """Return what redis-cli prints on a terminal, or with ``--no-raw``, for the reply to ``words``."""
     return _bare(reply) if _is_textual(words) else _typed(reply, "")
 
 
 def format_raw(reply: Reply, words: Sequence[bytes] = ()) -> bytes:
-    """What redis-cli prints into a pipe or a file."""
+    """Return what redis-cli prints into a pipe or a file."""
     return _bare(reply) + (b"" if _is_textual(words) else b"\n")
 
 
 def quoted(text: bytes) -> str:
-    """``text`` in double quotes, every byte that is not printable ASCII escaped."""
+    """Return ``text`` in double quotes, with every byte escaped that is not printable ASCII."""
     return '"' + "".join(_letter(byte) for byte in text) + '"'
 
 
@@ -95,7 +95,7 @@ def _letter(byte: int) -> str:
 
 
 def _typed(reply: Reply, indent: str) -> bytes:
-    """``indent`` stands before every line but the first, whose place the enclosing array has numbered already."""
+    """Return the reply with types; ``indent`` precedes every line but the first, which the outer array numbers."""
     if isinstance(reply, list):
         return _numbered(reply, indent) if reply else b"(empty array)\n"
     if isinstance(reply, Failure):

@@ -1,18 +1,18 @@
-"""Lua scripts: one atomic move a file, whose header declares its keys and arguments by name.
+"""Load and call Lua scripts: one atomic operation a file, whose header declares keys and arguments by name.
 
-A header line ``-- KEYS name type what`` declares a key, ``name?`` one that may be left out (``nil`` in the script) and
-``name...`` a last one that takes several (some thousand at most, unless it is the only one); ``-- ARGV name what``
-declares an argument, of which the last may take several, too. The loader makes each name a local of the script, so no
-script counts positions, and a call that does not fit the header never reaches the server.
+``-- KEYS name type what`` declares a key; ``name?`` is optional (``nil`` in the script), and ``name...``, only last,
+takes several (some thousand at most, unless it is the only one). ``-- ARGV name what`` declares an argument; the last
+may take several, too. Each name is a local variable of the script, so no script counts positions, and a call that does
+not match the header never reaches the server.
 
-``-- WITH part: names`` puts ``lua/parts/part.lua`` before the body, and what its header declares before the script's
-own; ``names`` are those of the part's ``-- GIVES`` that the script takes. ``-- USES`` names what a part needs of the
-script or of the parts before it.
+``-- WITH part: names`` inserts ``lua/parts/part.lua`` before the body, and its declarations before the script's own;
+``names`` are those of the part's ``-- GIVES`` that the script uses. ``-- USES`` lists what a part needs of the script
+or of the parts before it.
 
-``-- FLAGS allow-oom`` lets a script write when the server is full: use it only if memory does not grow by more than a
-few bytes. Redis refuses a script's first write when that may use memory, and no write after it. So the loader puts
-a write that changes nothing before the body. ``#!lua flags=allow-oom`` says the same from Redis 7.0 on, and is a syntax
-error in 6.2; this works on all of them, whatever server a failover leads to.
+``-- FLAGS allow-oom`` lets a script write when the server is full; use it only if memory grows by at most a few bytes.
+A full Redis refuses the first write of a script if it may use memory, but no later write. So the loader puts a write
+that changes nothing before the body. ``#!lua flags=allow-oom`` does the same since Redis 7.0, but is a syntax error in
+6.2; this works on all versions, whatever server a failover leads to.
 """
 
 import re
@@ -37,12 +37,12 @@ FIRST_WRITE: Final = (
     "if redis.call('EXISTS',KEYS[1])==1 then redis.call('RENAMENX',KEYS[1],KEYS[1]) "
     "else redis.call('UNLINK',KEYS[1]) end;"
 )
-"""Begins a script flagged ``allow-oom``: changes nothing, notifies nobody, and is not replicated."""
+"""First write of a script flagged ``allow-oom``: changes nothing, sends no notification, is not replicated."""
 DECLARATION: Final = re.compile(r"^-- (KEYS|ARGV) (\w+)(\?|\.\.\.)?(?: |$)")
 
 
 def translate_error(error: Exception) -> Exception:
-    """The errors that our scripts return, as exceptions of ours; any other as it is."""
+    """Return an error that one of our scripts returned as our exception; any other error unchanged."""
     word, _, text = str(error).partition(" ")
     kinds: dict[str, type[Exception]] = {"WRONGTYPE": WrongType, "FENCED": Fenced}
     return kinds[word](text) if word in kinds else error
@@ -67,7 +67,7 @@ class Script:
         first = "".join(f"{line} " for part in parts for line in _code(part))  # so that line numbers hold
         self._body = first + "\n".join(_code(text))
         self._fitting: dict[tuple[tuple[str, ...], tuple[type, ...]], tuple[str, str, tuple[str, ...]]] = {}
-        """By the names and types of a call that fits the header: the source for it, its digest, and the keys given."""
+        """Source, digest and given keys, by the names and types of a call that matches the header."""
 
     def _first_write_for(self, flags: list[str]) -> str:
         if not flags:
@@ -80,13 +80,13 @@ class Script:
 
     @classmethod
     def read(cls, path: Path) -> "Script":
-        """That of ``path``, which may lie in the zip archive that we are imported from (Spark's ``--py-files``)."""
+        """Load ``path``, which may be in the zip archive that we are imported from (Spark's ``--py-files``)."""
         return cls(path.name, _text(path))
 
     async def __call__(self, redis: "Redis", /, **named: Any) -> Any:
-        """Run it, by its digest; where the server does not know it (``SCRIPT FLUSH``, a restart), by its source.
+        """Run the script by its digest, or by its source if the server does not know it (SCRIPT FLUSH, a restart).
 
-        Raises ``WrongType`` or ``Fenced`` where the script says so.
+        Raise ``WrongType`` or ``Fenced`` if the script returns one.
         """
         try:
             return await self._run(redis, named)
@@ -100,25 +100,25 @@ class Script:
             return await redis.execute_command(*self.by_source(**named))
 
     def queue(self, transaction: "Pipeline", /, **named: Any) -> None:
-        """Add it to a MULTI, by its source.
+        """Add the script to a MULTI, by its source.
 
-        EXEC runs the commands around one that fails with NOSCRIPT, so a digest there could tear a transaction apart,
-        and running it again would do its neighbours twice.
+        EXEC does not stop at a command that fails with NOSCRIPT. So a digest could make a transaction partial, and a
+        second run would repeat its other commands.
         """
         transaction.execute_command(*self.by_source(**named))
 
     def by_digest(self, **named: Any) -> Command:
-        """The EVALSHA command; the server answers NOSCRIPT where it does not know the script, having done nothing."""
+        """Return the EVALSHA command; a server that does not know the script does nothing and replies NOSCRIPT."""
         _, digest, call = self._prepare(named)
         return "EVALSHA", digest, *call
 
     def by_source(self, **named: Any) -> Command:
-        """The EVAL command, which every server can run."""
+        """Return the EVAL command, which every server can run."""
         source, _, call = self._prepare(named)
         return "EVAL", source, *call
 
     def _prepare(self, named: dict[str, Any]) -> tuple[str, str, list[Word | Packed]]:
-        """The source for the keys at hand, its digest, and what follows either in EVAL and EVALSHA."""
+        """Return the source for the given keys, its digest, and the further words of EVAL and EVALSHA."""
         shape = tuple(named), tuple(map(type, named.values()))
         if shape not in self._fitting:
             self._check(named)
@@ -140,7 +140,7 @@ class Script:
             raise WrongCall(f"{self.name}: {', '.join(problems)}")
 
     def _prelude(self, given: tuple[str, ...]) -> str:
-        """Locals for what the header declares, on the script's first line so that the server's line numbers hold."""
+        """Return local variables for the header's names, on one line to preserve the server's line numbers."""
         absent = [key for key, _ in self._keys if key not in given]
         locals_ = [f"local {','.join(absent)}"] if absent else []
         for table, words in (("KEYS", given), ("ARGV", [argument for argument, _ in self._arguments])):
@@ -159,7 +159,7 @@ def _text(path: Path) -> str:
 
 
 def _code(text: str) -> list[str]:
-    """Its lines, those of comments empty."""
+    """Return the lines of ``text``, with comment lines empty."""
     return ["" if line.startswith("--") else line for line in map(str.strip, text.splitlines())]
 
 

@@ -1,4 +1,4 @@
-"""Values that stand in a file or in a variable, so that they never stand on a command line, which ``ps`` shows."""
+"""Read secrets from files or environment variables, to keep them off command lines, which ``ps`` shows."""
 
 import errno
 import os
@@ -10,23 +10,23 @@ from typing import Final
 from penstock.errors import PenstockError
 
 FILE_SUFFIX: Final = "_FILE"
-"""What a variable's name ends in that names a file with the value."""
+"""Suffix of a variable that names a file with the value."""
 MAX_SECRET_BYTES: Final = 65_536
-"""Bytes of such a file."""
+"""Largest size of such a file."""
 
 
 class NoSecret(PenstockError):
-    """A value could not be had from where it was said to be; says why, and nothing of the value."""
+    """A value cannot be read from its source; the message says why and shows nothing of the value."""
 
 
 def read_at_most(file: str, largest: int) -> bytes:
-    """Return what is in ``file``, at most ``largest + 1`` bytes. Raise ``OSError``; never wait for a writer."""
+    """Return the content of ``file``, at most ``largest + 1`` bytes. Raise ``OSError``; never wait for a writer."""
     with open(file, "rb", opener=_regular) as stream:
         return stream.read(largest + 1)
 
 
 def _regular(name: str, flags: int) -> int:
-    """Open a file that has an end. A FIFO that nobody writes to would be waited for."""
+    """Open only a regular file. Opening a FIFO without a writer would block."""
     number = os.open(name, flags | os.O_NONBLOCK)
     mode = os.fstat(number).st_mode
     if not stat.S_ISREG(mode):
@@ -37,7 +37,7 @@ def _regular(name: str, flags: int) -> int:
 
 
 def secret_in_file(file: str) -> str:
-    """Return the text in ``file`` without the end of its last line. Raise ``NoSecret``."""
+    """Return the text in ``file`` without its last line end. Raise ``NoSecret``."""
     place = "the file" if re.search(r"://|@", file) else file  # the value itself, given by mistake
     try:
         found = read_at_most(file, MAX_SECRET_BYTES)
@@ -54,7 +54,7 @@ def secret_in_file(file: str) -> str:
 
 
 def resolve_reference(text: str, environ: Mapping[str, str]) -> str:
-    """Return ``text``, or what ``@FILE`` or ``env:NAME`` in its place refers to. Raise ``NoSecret``."""
+    """Return ``text``, or the value that it refers to as ``@FILE`` or ``env:NAME``. Raise ``NoSecret``."""
     if text.startswith("@"):
         return secret_in_file(text[1:])
     if text.startswith("env:"):
@@ -65,19 +65,21 @@ def resolve_reference(text: str, environ: Mapping[str, str]) -> str:
 
 
 def is_reference(text: str) -> bool:
-    """Whether ``text`` is no file's name, but a URL, or where one is written."""
+    """Return True if ``text`` is a URL or a reference to one, not the name of a file."""
     return "://" in text or text.startswith(("@", "env:"))
 
 
 def without_files(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return ``environ`` without each ``X_FILE`` beside an ``X``, as after an option that has decided on ``X``."""
+    """Return ``environ`` without each ``X_FILE`` for which ``X`` is set, e.g. by an option."""
     beside = {f"{name}{FILE_SUFFIX}" for name, value in environ.items() if value}
     return {name: value for name, value in environ.items() if name not in beside}
 
 
 def without_secrets(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return a container's ``environ`` as it is seen here: a URL in a file that only the container has becomes that of
-    a server with the file's name."""
+    """Return a container's ``environ`` with a stand-in for each URL in a file that only the container has.
+
+    The stand-in is the URL of a server with the file's name.
+    """
     seen = {}
     for name, value in environ.items():
         if name.endswith(f"REDIS{FILE_SUFFIX}") and not os.path.isfile(value):  # noqa: PTH113

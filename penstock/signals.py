@@ -1,7 +1,7 @@
-"""Import this first: an order by signal that comes while the rest is imported waits until it can be obeyed.
+"""Block SIGTERM, SIGINT and SIGHUP when imported; import this first, and unblock them once handlers are installed.
 
-Without that it would be lost on the first process of a container, which the kernel spares signals that nothing handles,
-and anywhere else it would end the process with another status than 0.
+A signal during the other imports would be lost on the first process of a container (the kernel does not deliver it
+signals without a handler), and would end any other process with a status other than 0.
 """
 
 import signal

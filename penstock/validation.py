@@ -1,4 +1,4 @@
-"""What pydantic finds wrong with a value, in the words of our other messages."""
+"""Describe pydantic's validation errors in the words of our other messages."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -29,7 +29,7 @@ MESSAGES: Final = {
 
 
 def describe_error(detail: Mapping[str, Any]) -> str:
-    """Return what is wrong, from one of ``ValidationError.errors()``."""
+    """Describe one error of ``ValidationError.errors()``."""
     words = MESSAGES.get(detail["type"])
     if words:
         return words.format(**detail.get("ctx", {}))

@@ -1,11 +1,11 @@
-"""YAML as people write it: read within bounds, and what is wrong with it in words that say what to do."""
+"""Load YAML with limits on size, and describe its errors by what to do about them."""
 
 from typing import Any, Final
 
 import yaml
 
 MAX_VALUES: Final = 20_000
-"""Values, and pairs that ``<<`` merges, of one document: reading more takes longer than a second."""
+"""Most values, and pairs merged by ``<<``, in a document: loading more takes longer than a second."""
 
 MESSAGES: Final = (
     ("' or ']'", "a [ is not closed, or a comma is missing"),
@@ -28,11 +28,11 @@ MESSAGES: Final = (
     ("too many values", f"more than {MAX_VALUES:,} values: not a file of ours"),
     ("too many pairs", "merges (<<) of merges multiply its properties: write them out"),
 )
-"""What PyYAML says, and what we say in its place. PyYAML repeats parts of the text, where a password may stand."""
+"""Parts of PyYAML's messages, and ours instead: PyYAML quotes parts of the text, which may be a password."""
 
 
 class BoundedLoader(yaml.SafeLoader):
-    """Raises ``yaml.MarkedYAMLError`` before a document costs more than its author can have meant."""
+    """A loader that raises ``yaml.MarkedYAMLError`` if a document exceeds ``MAX_VALUES``."""
 
     _values = _merged = 0
 
@@ -43,7 +43,7 @@ class BoundedLoader(yaml.SafeLoader):
         return super().compose_node(parent, index)
 
     def flatten_mapping(self, node: Any) -> None:
-        """Each level of merges may multiply the pairs: count them before the next one."""
+        """Count the merged pairs at each level, since the next level may multiply them."""
         super().flatten_mapping(node)
         self._merged += len(node.value)
         if self._merged > MAX_VALUES:
@@ -56,7 +56,7 @@ def load_yaml(text: str) -> Any:
 
 
 def describe_yaml_error(error: yaml.YAMLError | UnicodeDecodeError) -> tuple[str, int | None]:
-    """Return what is wrong, without a word of the text, and its line (from 1)."""
+    """Return the problem, without quoting the text, and its line (from 1)."""
     if not isinstance(error, yaml.MarkedYAMLError):
         return "a control character, or an encoding other than UTF-8", None
     said = " ".join(filter(None, (error.context, error.problem)))
