@@ -169,7 +169,7 @@ async def test_a_link_is_told_in_one_line(redis: Redis, redis_url: str) -> None:
     await redis.delete("demo:lease")
     await redis.hdel("demo:link", "rtt")
     told = (await penstock("status", "demo", redis=redis_url)).text
-    assert re.search(rf"^No vpush is alive to use the link; {waits}.$", told, re.MULTILINE)
+    assert re.search(rf"^Link unused: no vpush is alive; {waits}$", told, re.MULTILINE)
 
 
 async def test_a_link_is_told_to_programs(redis: Redis, redis_url: str) -> None:
