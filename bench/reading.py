@@ -55,11 +55,13 @@ def _in_turns(
     """Of reading alone and of Parquet."""
     import pyarrow as pa
 
-    from penstock.spark.decode import decoded
+    from penstock.spark.decode import decode_entries
 
     frame = spark.read.format("redis-stream").options(url=stage.url, keys=SHOP.events).load()
     entries = [entry for page in islice(_pages(stage), 2) for entry in page]
-    rows = decoded(SHOP.namespace, entries)[0].take(pa.array(range(10_000)))  # a slice would be sent with all the rest
+    rows = decode_entries(SHOP.namespace, entries)[0].take(
+        pa.array(range(10_000))
+    )  # a slice would be sent with all the rest
     ready = _ready(spark, rows.append_column("timeout", pa.repeat(10.0, len(rows))), events)
     assert frame.count() == ready.count() == events  # which warms up
 
@@ -141,10 +143,10 @@ def _pages(stage: Stage) -> Iterator[Any]:
 def _bare_parquet(stage: Stage, place: Path) -> None:
     import pyarrow.parquet as pq
 
-    from penstock.spark.decode import SCHEMA, decoded
+    from penstock.spark.decode import SCHEMA, decode_entries
 
     level = int(WRITING["parquet.compression.codec.zstd.level"])
     with pq.ParquetWriter(place, SCHEMA, compression="zstd", compression_level=level) as writer:
         for page in _pages(stage):
-            for batch in decoded(SHOP.namespace, page):
+            for batch in decode_entries(SHOP.namespace, page):
                 writer.write_batch(batch)

@@ -1,10 +1,10 @@
-"""Redis as a source and sink of PySpark 4: lists, streams and hashes, in batch and as streams, without a jar.
+"""Sources and sinks of PySpark 4 for lists, streams and hashes in Redis, in batch and streaming, without a jar.
 
     from penstock.spark import register
     register(spark)
     events = spark.readStream.format("redis-stream").option("url", url).option("keys", "shop:*:events").load()
 
-docs/spark.md tells of every format, its columns and its options.
+docs/spark.md describes every format, its columns and its options.
 """
 
 import warnings
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 def register(spark: "SparkSession") -> None:
-    """Make the formats ``redis-stream``, ``redis-list`` and ``redis-hash`` known to ``spark`` and its workers.
+    """Register the formats ``redis-stream``, ``redis-list`` and ``redis-hash`` with ``spark`` and its workers.
 
-    Warn if workers of this machine run a Python that cannot import this package.
+    Warn if local workers run a Python that cannot import this package.
     """
     from penstock.spark.hashes import RedisHash
     from penstock.spark.lists import RedisList

@@ -1,8 +1,8 @@
-"""The archive that the pipeline writes: where what lies in it, and how it is read.
+"""Layout and reader of the archive that the pipeline writes.
 
-Its rows lie in a directory for each micro-batch of a day and namespace, or of an hour for parts of roll-ups. Several
-of them are merged into one, which bears their numbers; those that it covers are deleted after that. Whoever reads
-meanwhile leaves out what is covered by a complete one, and an incomplete one itself, and so has each row once.
+Each micro-batch has a directory by day and namespace, or by hour for parts of roll-ups. Several directories are merged
+into one, whose name has their numbers; then the covered ones are deleted. A reader ignores directories that a complete
+one covers, and incomplete ones, so it gets each row once at any moment.
 """
 
 import re
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 EVENTS: Final = "events"
 MALFORMED: Final = "_malformed"
 MINUTES: Final = "minutes"
-"""Roll-ups of a minute, a part for every micro-batch: ``hour=2026-11-21T18/batch=...``."""
+"""Roll-ups by minute, one part for every micro-batch: ``hour=2026-11-21T18/batch=...``."""
 ROLLUPS: Final = "rollups"
-"""Of windows that are over: ``size=minute|hour|day/date=2026-11-21/hour=18``."""
+"""Rows of closed windows: ``size=minute|hour|day/date=2026-11-21/hour=18``."""
 WRITING: Final = {
     "partitionOverwriteMode": "dynamic",
     "parquet.compression.codec.zstd.level": "1",  # no larger than with Spark's 3, and a fifth faster
@@ -38,16 +38,16 @@ DDL: Final = (
 
 @dataclass(frozen=True, order=True)
 class Batches:
-    """What one directory holds: a micro-batch of a query, or those from the first to the last that were merged."""
+    """The micro-batches in one directory: a single one, or a merged range from ``first`` to ``last``."""
 
     query: str
-    """As much of its id as tells it from others."""
+    """The first characters of the id of the query."""
     first: int
     last: int
 
     @classmethod
     def of(cls, name: str) -> "Self | None":
-        """Those that a directory of that name holds; None where a pipeline has not named it."""
+        """Parse the ``name`` of a directory; return None if a pipeline has not named it."""
         if not (found := BATCHES.fullmatch(name)):
             return None
         first = int(found["first"])
@@ -62,10 +62,10 @@ class Batches:
 
 
 def covered(batches: Iterable[Batches]) -> set[Batches]:
-    """Those of one place whose rows are in another one of it, too."""
-    there = set(batches)
-    merged = [each for each in there if each.last > each.first]
-    return {each for each in there if any(other.covers(each) for other in merged)}
+    """Return those whose rows another one in ``batches`` has, too; all are of one partition."""
+    present = set(batches)
+    merged = [each for each in present if each.last > each.first]
+    return {each for each in present if any(other.covers(each) for other in merged)}
 
 
 def events(
@@ -76,13 +76,11 @@ def events(
     until: datetime | None = None,
     namespaces: Sequence[str] = (),
 ) -> "DataFrame":
-    """The archived events from ``since`` to before ``until``, of ``namespaces`` or of all; their columns are ``DDL``.
+    """Read the archived events of ``namespaces``, or of all, from ``since`` to before ``until``.
 
-    ``timeout`` is what the namespace allowed a message when the event was archived (s), null where it said nothing;
-    ``message`` the payload of a ``registered`` event where the operator has them archived; ``extra`` what an event says
-    in fields that are none of ours (JSON). A column that an archive of an older version does not have is null.
-
-    Raises ``NoArchive`` where there is none.
+    The columns are ``DDL``. ``timeout`` is the ``messageTimeout`` of the namespace when the event was archived (s), or
+    null. ``message`` is the payload of a ``registered`` event if payloads are archived. ``extra`` has unknown fields
+    (JSON). A column that an archive of an older version lacks is null. Raise ``NoArchive`` if none exists.
     """
     from pyspark.sql import functions as F
 
@@ -97,9 +95,9 @@ def events(
 
 
 def rolled_up(spark: "SparkSession", directory: str, size: str) -> "DataFrame":
-    """The roll-ups of all windows of ``size`` (minute, hour, day), those that are not over as far as they are.
+    """Read the roll-ups of all windows of ``size`` (minute, hour, day), including the current one so far.
 
-    Their columns are those of ``penstock.spark.rollups.windows``. Raises ``NoArchive`` where there is none.
+    The columns are those of ``penstock.spark.rollups.windows``. Raise ``NoArchive`` if there is no archive.
     """
     from penstock.spark.rollups import windows
 
@@ -107,19 +105,19 @@ def rolled_up(spark: "SparkSession", directory: str, size: str) -> "DataFrame":
 
 
 def once(rows: "DataFrame", *columns: str) -> "DataFrame":
-    """Return ``rows`` of directories by ``columns`` and micro-batch, without those that ``sift`` finds."""
+    """Return ``rows``, partitioned by ``columns`` and micro-batch, without the directories that ``sift`` finds."""
     from pyspark.sql import functions as F
 
     from penstock.spark.merged import sift
 
-    there: dict[tuple[str, ...], dict[Batches, str]] = defaultdict(dict)
+    found: dict[tuple[str, ...], dict[Batches, str]] = defaultdict(dict)
     for file in rows.inputFiles():
-        # An address, and in it names as Hive would write them.
+        # A URL with names in Hive's escaping: unquote twice.
         directory = unquote(file.rpartition("/")[0])
         words = [unquote(word.partition("=")[2]) for word in directory.split("/")[-len(columns) - 1 :]]
         if batches := Batches.of(words.pop()):
-            there[tuple(words)][batches] = directory
-    unwanted = {place: set().union(*sift(rows.sparkSession, several)) for place, several in there.items()}
+            found[tuple(words)][batches] = directory
+    unwanted = {place: set().union(*sift(rows.sparkSession, several)) for place, several in found.items()}
     twice = ["/".join((*place, each.name)) for place, several in unwanted.items() for each in several]
     return rows.where(~F.concat_ws("/", *columns, "batch").isin(twice)) if twice else rows
 
@@ -136,12 +134,12 @@ def _parquet(reader: "DataFrameReader", place: str) -> "DataFrame":
 
 
 def overwrite(rows: "DataFrame", directory: str, *columns: str) -> None:
-    """Write ``rows`` as Parquet, partitioned by ``columns``, in place of what those partitions had; others stay."""
+    """Write ``rows`` as Parquet, partitioned by ``columns``; replace the partitions that occur and keep the others."""
     rows.write.mode("overwrite").options(**WRITING).partitionBy(*columns).parquet(directory)
 
 
 def listed(spark: "SparkSession", directory: str, *columns: str) -> list[tuple[str, ...]]:
-    """The partitions by ``columns`` that there are, each by its values."""
+    """Return the values of each partition by ``columns`` that exists."""
     files, pattern = file_of(spark, "/".join([directory, *(f"{column}=*" for column in columns)]))
     found = files.globStatus(pattern)
     paths = [str(each.getPath()).split("/")[-len(columns) :] for each in found or ()]
@@ -149,7 +147,7 @@ def listed(spark: "SparkSession", directory: str, *columns: str) -> list[tuple[s
 
 
 def file_of(spark: "SparkSession", path: str) -> tuple[Any, Any]:
-    """The file system that ``path`` is on, and the path, as Java knows them."""
+    """Return Java's objects for the file system of ``path`` and for the path."""
     java: Any = spark._jvm
     file = java.org.apache.hadoop.fs.Path(path)
     return file.getFileSystem(spark._jsc.hadoopConfiguration()), file

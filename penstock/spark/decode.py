@@ -1,7 +1,7 @@
-"""Pages of a stream of events as Arrow, column by column: no event is looked at by itself unless its entry is odd.
+"""Decode pages of an event stream to Arrow, column by column; only malformed entries are decoded one by one.
 
-An entry holds ``count`` events in fields that are one word for all, or one for each, a line each: docs/keys.md. The
-words that a page has of one field are cut at their line ends all at once, and repeated where one stands for many.
+An entry holds ``count`` events. A field is one word for all of them or one line for each: docs/keys.md. All words that
+a page has of a field are split into lines at once, and a word for several events is repeated.
 """
 
 import json
@@ -16,14 +16,14 @@ import pyarrow.compute as pc
 from penstock.tracking.events import MAX_EVENTS, MESSAGE
 
 RawEntry = tuple[bytes, list[bytes]]
-"""As the server replies: its id, and fields and values in turns."""
+"""Id, and a list of fields and values in turns, as in the reply of XRANGE."""
 FIELDS: Final = [b"first", b"count", b"event", b"id", b"xid", b"at", b"queue", b"service", b"attempt", b"seconds"]
-"""In the order in which scripts write them."""
+"""Fields of an entry, in the order in which the Lua scripts write them."""
 WITH_MESSAGES: Final = [*FIELDS, MESSAGE]
-"""The same where the operator wants messages in their events."""
+"""``FIELDS`` of an entry whose events carry messages (``eventMessages``)."""
 ESCAPED: Final = re.compile(rb"\\(.)", re.DOTALL)
-LARGEST: Final = 2**31 - 1
-"""Bytes of a column."""
+MAX_COLUMN_BYTES: Final = 2**31 - 1
+"""Most bytes of an Arrow column with 32-bit offsets."""
 SCHEMA: Final = pa.schema(
     [
         ("namespace", pa.string()),
@@ -43,27 +43,27 @@ SCHEMA: Final = pa.schema(
         ("extra", pa.string()),
     ]
 )
-"""``entry`` and ``place`` in it are what an event is known by; ``malformed`` is what an entry says that is no event.
+"""``entry`` and ``place``, the index in the entry, identify an event. ``malformed`` holds an entry that is no event.
 
-``extra`` has the fields of an event that are none of ours (JSON), null if there are none.
+``extra`` has the unknown fields of an event (JSON), null if there are none.
 """
 
 
-def decoded(namespace: str, entries: Sequence[RawEntry]) -> list[pa.RecordBatch]:
-    """The events of ``entries``, in order; what is no event is a row with ``malformed`` (JSON) and its entry alone."""
+def decode_entries(namespace: str, entries: Sequence[RawEntry]) -> list[pa.RecordBatch]:
+    """Return the events of ``entries`` in order. An entry that is no event is a row with ``malformed`` (JSON) only."""
     if not entries:
         return []
     try:
         return [_columns(namespace, entries)]
-    except (ValueError, IndexError):  # pyarrow's are ValueErrors
+    except (ValueError, IndexError):  # pyarrow's errors are ValueErrors
         if len(entries) == 1:
-            return [_alone(namespace, *entries[0])]
+            return [_decode_entry(namespace, *entries[0])]
         half = len(entries) // 2
-        return decoded(namespace, entries[:half]) + decoded(namespace, entries[half:])
+        return decode_entries(namespace, entries[:half]) + decode_entries(namespace, entries[half:])
 
 
 def _columns(namespace: str, entries: Sequence[RawEntry]) -> pa.RecordBatch:
-    """Raises ``ValueError`` where one of them is not as our scripts write it."""
+    """Raise ``ValueError`` if our scripts would write one of ``entries`` otherwise."""
     fields = [each for _, each in entries]
     if any(each[::2] not in (FIELDS, WITH_MESSAGES) for each in fields):
         raise ValueError("fields of somebody else")
@@ -102,7 +102,7 @@ def _columns(namespace: str, entries: Sequence[RawEntry]) -> pa.RecordBatch:
 
 
 def _messages(fields: list[list[bytes]], kinds: pa.Array, counts: Any, place: Any) -> pa.Array:
-    """What was registered, of entries that have it; null for any other event."""
+    """Return the messages of ``registered`` events; null for other events and entries without messages."""
     has = [len(each) == 2 * len(WITH_MESSAGES) for each in fields]
     if not any(has):
         return pa.nulls(len(place), pa.binary())
@@ -118,7 +118,7 @@ def _column(
     convert: Callable[[pa.Array], pa.Array] = lambda lines: lines,
     cut: Callable[[bytes, Any], pa.Array] | None = None,
 ) -> pa.Array:
-    """One field of all events, from what each entry says of it: cut to lines, which are converted."""
+    """Return one field of all events. ``words`` has the field of each entry; its lines are passed to ``convert``."""
     data = b"\n".join(words) + b"\n"
     ends = np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n"))
     last = np.searchsorted(ends, np.cumsum([len(word) + 1 for word in words]) - 1)
@@ -133,18 +133,18 @@ def _column(
 
 
 def _lines(data: bytes, ends: Any) -> pa.Array:
-    """The lines of ``data``, which end at ``ends``, as text: what is not UTF-8 in them as ``\\xff``."""
+    """Return the lines of ``data``, which end at ``ends``, as text; bytes that are not UTF-8 become ``\\xff``."""
     if b"\\" in data or not _is_text(data):
         return pa.array([_text(ESCAPED.sub(_unescaped, line)) for line in data.split(b"\n")[:-1]], pa.string())
     return _cut(data, ends, pa.string())
 
 
 def _bytes(data: bytes, ends: Any) -> pa.Array:
-    """The same as bytes, whatever they are."""
+    """Return the lines of ``data`` as bytes."""
     if b"\\" not in data:
         return _cut(data, ends, pa.binary())
     _require_room(data)
-    return pa.array([_plain(line) if b"\\" in line else line for line in data.split(b"\n")[:-1]], pa.binary())
+    return pa.array([_unescape(line) if b"\\" in line else line for line in data.split(b"\n")[:-1]], pa.binary())
 
 
 def _cut(data: bytes, ends: Any, kind: pa.DataType) -> pa.Array:
@@ -156,12 +156,12 @@ def _cut(data: bytes, ends: Any, kind: pa.DataType) -> pa.Array:
 
 
 def _require_room(data: bytes) -> None:
-    if len(data) > LARGEST:
+    if len(data) > MAX_COLUMN_BYTES:
         raise ValueError("too much for one column")
 
 
-def _plain(line: bytes) -> bytes:
-    """What was escaped; a good deal faster than ``ESCAPED`` where much was."""
+def _unescape(line: bytes) -> bytes:
+    """Undo the escaping of ``line``: much faster than ``ESCAPED`` if many bytes are escaped."""
     return b"\\".join(part.replace(b"\\n", b"\n") for part in line.split(b"\\\\"))
 
 
@@ -188,42 +188,42 @@ def _or_null(lines: pa.Array) -> pa.Array:
     return pc.if_else(pc.equal(lines, ""), pa.scalar(None, pa.string()), lines)
 
 
-def _alone(namespace: str, name: bytes, fields: list[bytes]) -> pa.RecordBatch:
-    """Return the rows of an entry that is not as our scripts write it: its events, or one row with ``malformed``.
+def _decode_entry(namespace: str, name: bytes, fields: list[bytes]) -> pa.RecordBatch:
+    """Return the rows of an entry that our scripts would not write: its events, or one row with ``malformed``.
 
-    It may be of somebody else, and then is one event; or of a newer version, with more fields. Of a message that is
-    malformed only the size is kept.
+    An entry of another program is one event; one of a newer version may have more fields. Of a message in a malformed
+    entry only the size is kept.
     """
-    told = dict(zip(fields[::2], fields[1::2], strict=False))
+    values = dict(zip(fields[::2], fields[1::2], strict=False))
     try:
-        return (_with_more if b"count" in told else _single)(namespace, name, told)
+        return (_with_unknown_fields if b"count" in values else _foreign_event)(namespace, name, values)
     except (ValueError, KeyError):
-        if message := told.get(MESSAGE):
-            told[MESSAGE] = b"(%d bytes)" % len(message)
-        words = {_text(field): _text(value) for field, value in told.items()}
+        if message := values.get(MESSAGE):
+            values[MESSAGE] = b"(%d bytes)" % len(message)
+        words = {_text(field): _text(value) for field, value in values.items()}
         row = {"namespace": namespace, "entry": name.decode(), "place": 0, "malformed": json.dumps(words)}
         return pa.RecordBatch.from_pylist([row], schema=SCHEMA)
 
 
-def _with_more(namespace: str, name: bytes, told: dict[bytes, bytes]) -> pa.RecordBatch:
-    """Raise ``ValueError`` or ``KeyError`` if our fields alone are no events."""
-    ours = [field for field in WITH_MESSAGES if field in told or field in FIELDS]
-    found = _columns(namespace, [(name, [word for field in ours for word in (field, told[field])])])
+def _with_unknown_fields(namespace: str, name: bytes, values: dict[bytes, bytes]) -> pa.RecordBatch:
+    """Decode an entry with unknown fields. Raise ``ValueError`` or ``KeyError`` if the known ones are no events."""
+    ours = [field for field in WITH_MESSAGES if field in values or field in FIELDS]
+    found = _columns(namespace, [(name, [word for field in ours for word in (field, values[field])])])
     count = found.num_rows
-    more = {_text(field): _each(word, count) for field, word in told.items() if field not in ours}
+    more = {_text(field): _each(word, count) for field, word in values.items() if field not in ours}
     extra = [json.dumps({field: words[place] for field, words in more.items()}) for place in range(count)]
     return found.set_column(SCHEMA.names.index("extra"), SCHEMA.field("extra"), pa.array(extra)) if more else found
 
 
 def _each(word: bytes, count: int) -> list[str]:
-    """Return the line of each event, or the whole word for all of them."""
+    """Return the line of ``word`` for each event, or the whole word for all of them."""
     lines = [_text(ESCAPED.sub(_unescaped, line)) for line in word.split(b"\n")]
     return lines if len(lines) == count else [_text(word)] * count
 
 
-def _single(namespace: str, name: bytes, told: dict[bytes, bytes]) -> pa.RecordBatch:
-    """Raise ``ValueError`` or ``KeyError`` if it tells of no event."""
-    words = {_text(field): _text(value) for field, value in told.items() if field != MESSAGE}
+def _foreign_event(namespace: str, name: bytes, values: dict[bytes, bytes]) -> pa.RecordBatch:
+    """Decode an entry of another program. Raise ``ValueError`` or ``KeyError`` if it is no event."""
+    words = {_text(field): _text(value) for field, value in values.items() if field != MESSAGE}
     if not words["event"]:
         raise ValueError("an event without a kind")
     row: dict[str, Any] = {"namespace": namespace, "entry": name.decode(), "place": 0, "event": words.pop("event")}

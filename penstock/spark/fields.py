@@ -1,4 +1,4 @@
-"""Rows as fields and values: the words of HSET and XADD."""
+"""Conversion of rows to fields and values, as HSET and XADD take them."""
 
 from typing import Any, Final
 
@@ -21,11 +21,11 @@ from penstock.errors import WrongOption
 WHOLE: Final = (ByteType, ShortType, IntegerType, LongType)
 FLOAT: Final = (FloatType, DoubleType)
 FIELDS: Final = MapType(StringType(), StringType())
-"""A column of as many fields as it has entries."""
+"""Type of a column whose map entries become fields."""
 
 
 def check(format_: str, schema: StructType) -> None:
-    """Raises ``WrongOption`` where a column is more than one value, and not ``FIELDS``."""
+    """Raise ``WrongOption`` if a column holds several values and is not of type ``FIELDS``."""
     for field in schema:
         if isinstance(field.dataType, (ArrayType, StructType, MapType)) and field.dataType != FIELDS:
             type_ = field.dataType.simpleString()
@@ -33,7 +33,7 @@ def check(format_: str, schema: StructType) -> None:
 
 
 def fields_of(batch: pa.RecordBatch, *, but: str | None) -> list[list[Any]]:
-    """Of each row fields and values in turns, those without null, of all columns but one."""
+    """Return the fields and values of each row in turns, without nulls and without the column ``but``."""
     rows: list[list[Any]] = [[] for _ in range(batch.num_rows)]
     for field in batch.schema:
         if field.name == but:

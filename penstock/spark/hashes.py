@@ -1,4 +1,4 @@
-"""The format ``redis-hash``: a row is a hash, its columns are fields."""
+"""Format ``redis-hash``: a row is a hash, its columns are the fields."""
 
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StringType, StructField, StructType

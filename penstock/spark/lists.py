@@ -1,4 +1,4 @@
-"""The format ``redis-list``: messages are any bytes, publishers LPUSH, and the oldest is at the tail."""
+"""Format ``redis-list``: a row is a message (any bytes); publishers LPUSH, the oldest message is at the tail."""
 
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
@@ -36,7 +36,7 @@ class RedisList(DataSource):
         return StreamWriter(ListSink(self.options, schema, overwrite))
 
     def _check(self, schema: StructType) -> None:
-        """Refuse columns that a user asks for and that are not ours."""
+        """Raise ``WrongOption`` if the user's schema differs from ours."""
         ours = self.schema()
         given = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in schema)
         if given.replace("bigint", "long") != ours:

@@ -1,4 +1,4 @@
-"""Secrets in payloads: what JSON paths find in a message is replaced before the message is archived."""
+"""Masking of secrets: replace what JSON paths find in a message before it is archived."""
 
 import json
 from collections.abc import Sequence
@@ -11,13 +11,13 @@ if TYPE_CHECKING:
 MASK: Final = "***"
 EXPECTED: Final = "expected parts of a document, e.g. $.card.number, $..password or $.items[*].price"
 STEPS: Final = {"Root", "Child", "Descendants", "Fields", "Index", "Slice", "Wildcard", "Filter"}
-"""What a path may be made of: all of it leads to places in the document, none of it computes anything."""
+"""Parts of a path that lead to places in the document. Parts that compute something are refused."""
 CONDITIONS: Final = {"Expression", "And", "Or", "This"}
-"""The same within a filter."""
+"""Further parts that are allowed in a filter."""
 
 
 def checked(path: str) -> str:
-    """``path`` itself, if it can be masked. Raises ``ValueError``, which names it; for a field of settings."""
+    """Return ``path``, as a validator of settings. Raise ``ValueError``, which names it, if it cannot be masked."""
     try:
         _parsed(path)
     except ImportError:
@@ -26,9 +26,9 @@ def checked(path: str) -> str:
 
 
 def masked(rows: "DataFrame", paths: Sequence[str]) -> "DataFrame":
-    """``rows`` with the column ``message`` (binary) as ``hidden`` leaves it; as they are where there are no paths.
+    """Return ``rows`` with ``hidden`` applied to the column ``message`` (binary), unchanged if ``paths`` is empty.
 
-    Raises ``ValueError`` for a path that is none.
+    Raise ``ValueError`` for an invalid path.
     """
     if not paths:
         return rows
@@ -49,9 +49,9 @@ def masked(rows: "DataFrame", paths: Sequence[str]) -> "DataFrame":
 
 
 def hidden(message: bytes, paths: Sequence[str]) -> bytes | None:
-    """``message`` with ``"***"`` for all that ``paths`` find in it, its other bytes as they were if they find nothing.
+    """Replace all that ``paths`` find in ``message`` by ``"***"``. Return it byte for byte if they find nothing.
 
-    None for what is no JSON, or says a name twice in an object, so that nobody can tell what is in it.
+    Return None if it is not JSON or an object in it has a name twice, since its content is ambiguous then.
     """
     try:
         document = _decode(message.decode())
@@ -61,7 +61,7 @@ def hidden(message: bytes, paths: Sequence[str]) -> bytes | None:
                 return json.dumps(MASK).encode()
             place.path.update(place.context.value, MASK)
         return _encode(document, ascii=message.isascii()) if places else message
-    except (ValueError, RecursionError):  # those of encodings are ValueErrors
+    except (ValueError, RecursionError):  # errors of encodings are ValueErrors
         return None
 
 
@@ -80,13 +80,13 @@ _decode: Final = json.JSONDecoder(object_pairs_hook=_object).decode
 
 
 def _may_find(path: str, message: bytes) -> bool:
-    """Whether every name that ``path`` needs stands in ``message``, where it may be written with a backslash, too."""
+    """Return False if ``message`` lacks a name that ``path`` needs; a backslash may be part of an escaped name."""
     return b"\\" in message or all(name in message for name in _names(path))
 
 
 @lru_cache(100)
 def _names(path: str) -> frozenset[bytes]:
-    """Of fields on the way, without which nothing is found."""
+    """Return the names of fields without which ``path`` finds nothing."""
     steps, names = [_parsed(path)], set[bytes]()
     while steps:
         step = steps.pop()
@@ -100,7 +100,7 @@ def _names(path: str) -> frozenset[bytes]:
 
 @lru_cache(100)
 def _parsed(path: str) -> Any:
-    """Raises ``ValueError`` with what is wrong with ``path``."""
+    """Parse ``path``. Raise ``ValueError``, which says what is wrong with it."""
     from jsonpath_ng.exceptions import JSONPathError
     from jsonpath_ng.ext.parser import parse
 

@@ -1,9 +1,9 @@
-"""Merged directories of an archive: which of them are complete, and so stand for what they cover.
+"""Completeness of merged directories of an archive: a complete one replaces the directories that it covers.
 
-A merged directory is complete once its manifest is there, which names its files and is written last. So it does not
-matter if a file system renames a directory file by file, as object stores do. Older versions wrote no manifest, and
-deleted what a directory covers only after all of it was in place. Such a directory is complete if it has at least as
-many rows as what is left of what it covers: an interrupted one has fewer, since all that it covers is still there.
+A merged directory is complete once it has a manifest, which names its files and is written last. So a file system may
+rename a directory file by file, as object stores do. Older versions wrote no manifest, and deleted the covered
+directories only after the merged one was in place. Without a manifest, a directory is complete if it has at least as
+many rows as the covered ones that are left: an interrupted one has fewer, since all of those are left.
 """
 
 import json
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MANIFEST: Final = "_merged"
-"""Beside the files; what begins so is no data to any reader of Parquet."""
+"""Name of the manifest; readers of Parquet ignore names with an underscore."""
 DAMAGED: Final = ("CANNOT_READ_FILE_FOOTER", "is not a Parquet file", "ChecksumException")
-"""What Spark and Hadoop say of a file that was cut off as it was written."""
+"""Errors of Spark and Hadoop for a truncated file."""
 
 
 def sift(spark: "SparkSession", paths: Mapping[Batches, str]) -> tuple[set[Batches], set[Batches]]:
-    """Apply ``sifted`` to the directories of one place, by their paths; those that cover nothing are not looked at."""
+    """Apply ``sifted`` to the directories ``paths`` of one partition; read only those that cover others."""
 
     def rows(several: Iterable[Batches]) -> int:
         return count(spark, [paths[each] for each in several])
@@ -33,9 +33,9 @@ def sift(spark: "SparkSession", paths: Mapping[Batches, str]) -> tuple[set[Batch
 def sifted(
     batches: Collection[Batches], has_manifest: Callable[[Batches], bool], rows: Callable[[Iterable[Batches]], int]
 ) -> tuple[set[Batches], set[Batches]]:
-    """Return the directories of one place that others stand for, and the merged ones that are incomplete.
+    """Return the covered directories of one partition, and the incomplete merged ones.
 
-    ``rows`` says how many rows some of them have, -1 for files that cannot be read.
+    ``rows`` counts the rows of some of them; -1 means that a file cannot be read.
     """
     merged = sorted((each for each in batches if each.last > each.first), key=lambda each: each.last - each.first)
     complete, broken = set(batches) - set(merged), set[Batches]()
@@ -49,13 +49,13 @@ def sifted(
 
 
 def _has_all(rows: Callable[[Iterable[Batches]], int], merged: Batches, beneath: set[Batches]) -> bool:
-    """Whether ``merged`` has the rows of those beneath; not if any of these cannot be read."""
+    """Return True if ``merged`` has all rows of ``beneath``; False if one of these cannot be read."""
     found, wanted = rows([merged]), rows(beneath)
     return 0 <= wanted <= found
 
 
 def count(spark: "SparkSession", directories: list[str]) -> int:
-    """Return how many rows there are, -1 if a file is not whole."""
+    """Return the number of rows in ``directories``, -1 if a file is truncated."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
@@ -72,14 +72,14 @@ def _is_damage(error: Exception) -> bool:
 
 
 def files_in(spark: "SparkSession", directory: str) -> dict[str, int]:
-    """Return the size (bytes) of each file of data by its name."""
+    """Return the size (bytes) of each data file by its name."""
     files, place = file_of(spark, directory)
     found = {str(each.getPath().getName()): int(each.getLen()) for each in files.listStatus(place) if each.isFile()}
     return {name: size for name, size in found.items() if not name.startswith(("_", "."))}
 
 
 def seal(spark: "SparkSession", directory: str, named: Mapping[str, int]) -> None:
-    """Write the manifest, last of all: ``directory`` is complete if it has the files ``named``, of these sizes."""
+    """Write the manifest: ``directory`` is complete if it has the files ``named``, of these sizes."""
     files, place = file_of(spark, f"{directory}/{MANIFEST}")
     stream = files.create(place, True)
     stream.write(json.dumps({"files": dict(named)}).encode())
@@ -87,7 +87,7 @@ def seal(spark: "SparkSession", directory: str, named: Mapping[str, int]) -> Non
 
 
 def is_whole(spark: "SparkSession", directory: str) -> bool:
-    """Whether there is a manifest, and every file that it names."""
+    """Return True if a manifest exists, and every file that it names."""
     from py4j.protocol import Py4JJavaError
 
     files, place = file_of(spark, f"{directory}/{MANIFEST}")

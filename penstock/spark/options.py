@@ -1,4 +1,4 @@
-"""What a user of PySpark says with ``option(name, value)``, and the connection that it leads to."""
+"""Options of the formats, and connections to their server."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,18 +16,18 @@ from penstock.script import Script, translate_error
 
 LUA: Final = Path(__file__).parent / "lua"
 RETRIES: Final = 6
-"""How often a command that only reads, or that may be done twice, is asked again: some 3 seconds."""
-SPARKS: Final = frozenset({"path", "checkpointlocation"})
-"""Options that Spark itself sets or reads."""
+"""Retries of a command: about 3 s. All commands only read or may run twice."""
+SPARK_OPTIONS: Final = frozenset({"path", "checkpointlocation"})
+"""Options of Spark itself, in lower case."""
 
 
 class Options:
-    """Those of one source or sink, checked; ``WrongOption`` says which of which format, and what was expected."""
+    """Options of one source or sink. ``WrongOption`` names the format, the option and what was expected."""
 
     def __init__(self, format_: str, given: Mapping[str, str], known: frozenset[str]) -> None:
         self._format = format_
         self._given = {name.lower(): value for name, value in given.items()}
-        spelt = {name.lower() for name in known} | SPARKS
+        spelt = {name.lower() for name in known} | SPARK_OPTIONS
         for name in given:
             if name.lower() not in spelt:
                 raise self.wrong(name, f"not known: expected one of {', '.join(sorted(known))}")
@@ -36,7 +36,7 @@ class Options:
         return WrongOption(f"{self._format}: option {name}: {problem}")
 
     def text(self, name: str, default: str | None = None) -> str:
-        """Raises ``WrongOption`` where it is missing and there is no default."""
+        """Raise ``WrongOption`` if the option is missing and has no default."""
         found = self._given.get(name.lower(), default)
         if found is None or (found == "" and default is None):
             raise self.wrong(name, "missing")
@@ -62,7 +62,7 @@ class Options:
         return found.lower()
 
     def url(self) -> str:
-        """That of the server. Raises ``WrongOption``; a password in it is not shown."""
+        """Return the URL of the server. Raise ``WrongOption``, without its password, if it is invalid."""
         url = self.text("url")
         try:
             connect(url).close()
@@ -71,8 +71,8 @@ class Options:
         return url
 
 
-class Connecting:
-    """A reader, which Spark pickles: it connects when it must."""
+class LazyConnection:
+    """Base of readers, which Spark pickles: the connection is opened on first use and never pickled."""
 
     _redis: "Redis | None" = None
 
@@ -94,26 +94,26 @@ class Connecting:
 
 
 def connect(url: str, *, name: str = "penstock-spark") -> "Redis":
-    """A connection, made when first used, that asks again where the server is away for a moment.
+    """Return a client that connects on first use and retries while the server is away for a moment.
 
-    So what is asked of it must be such that it may be done twice. Raises ``ValueError`` for what is no URL of a server.
+    So every command must be safe to repeat. Raise ``ValueError`` for an invalid URL.
     """
     again = Retry(ExponentialBackoff(cap=1, base=0.05), RETRIES, (ConnectionError, TimeoutError))
     client = Redis.from_url(
         url, protocol=2, client_name=name, socket_timeout=MAX_SILENCE, socket_connect_timeout=MAX_SILENCE, retry=again
     )
-    for command in ("XRANGE", "XREVRANGE"):  # entries as the server has them
+    for command in ("XRANGE", "XREVRANGE"):  # keep the reply of the server
         client.response_callbacks.pop(command)
     return client
 
 
 def script(verb: str) -> Script:
-    """One of those of Spark's sources and sinks."""
+    """Read a script of the sources and sinks."""
     return Script.read(LUA / f"{verb}.lua")
 
 
 def run(redis: "Redis", script: Script, /, **named: Any) -> Any:
-    """As ``await script(redis, ...)``, for a client that waits. The script may run twice."""
+    """Run ``script`` on a blocking client. It may run twice."""
     try:
         try:
             return redis.execute_command(*script.by_digest(**named))
@@ -124,9 +124,9 @@ def run(redis: "Redis", script: Script, /, **named: Any) -> Any:
 
 
 def exchange(redis: "Redis", commands: Sequence[Command]) -> list[Any]:
-    """The replies to all of them, in one round trip; an error of the server stands in its place.
+    """Send ``commands`` in one round trip and return the replies; an error of the server is returned in its place.
 
-    Where the server is away for a moment all are sent again.
+    All are sent again if the connection fails.
     """
     packed, pool = pack(commands), redis.connection_pool
     connection: Any = pool.get_connection()

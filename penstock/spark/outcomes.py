@@ -20,7 +20,7 @@ from penstock.encoding import decoded as text
 from penstock.encoding import encoded
 from penstock.errors import DataLost
 from penstock.keys import Keys
-from penstock.spark.decode import SCHEMA, decoded
+from penstock.spark.decode import SCHEMA, decode_entries
 from penstock.tracking.events import FIRST_CHUNK, next_count
 from penstock.tracking.policy import Policy
 
@@ -81,7 +81,7 @@ class EventRecorder:
             return False
         self._after, self._count = f"({text(page[-1][0])}", next_count(page)
         entries = [(name, [word for pair in fields.items() for word in pair]) for name, fields in page]
-        for batch in decoded(self._keys.namespace, entries):
+        for batch in decode_entries(self._keys.namespace, entries):
             numbers = batch.column("number").drop_null()
             if len(numbers) and numbers[0].as_py() > self._number + 1:
                 gone = f"events {self._number + 1} to {numbers[0].as_py() - 1} of {self._keys.events} are gone"

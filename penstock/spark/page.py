@@ -1,4 +1,4 @@
-"""A report as one HTML file that needs nothing else: plots, and the tables that they are drawn from."""
+"""Report as one self-contained HTML file with plots and the tables that they are drawn from."""
 
 import re
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ TEMPLATE: Final = "report.html.jinja"
 
 @dataclass(frozen=True)
 class Part:
-    """A plot, or why there is none, and its table."""
+    """A plot, or the reason why there is none, and its table."""
 
     title: str
     text: str
@@ -55,12 +55,12 @@ def page(report: Report) -> str:
 
 
 def template() -> str:
-    """Wherever this package lies, a zip archive included."""
+    """Read the template, also if this package is in a zip archive."""
     return files("penstock.spark").joinpath(TEMPLATE).read_text(encoding="utf-8")
 
 
 def _parts(section: Section, report: Report, name: str) -> Iterator[Part]:
-    """The plots, their ids beginning with ``name``."""
+    """Yield the parts of ``section``; ids in their plots begin with ``name``."""
     axis, totals = report.axis, section.totals
     bucket = f"each {tables.span(axis.step)}"
     counts = ", ".join(f"{totals.get(kind, 0):,} {kind}" for kind in THROUGHPUT)
@@ -95,7 +95,7 @@ def _parts(section: Section, report: Report, name: str) -> Iterator[Part]:
 
 
 def _drawn(svg: str, name: str, title: str, text: str) -> "Markup":
-    """With a title and a description for those who cannot see it, and ids that no other plot of the page has."""
+    """Return ``svg`` with a title and a description for screen readers, and ids that are unique in the page."""
     from markupsafe import Markup, escape
 
     head, body = svg.split(">", 1)

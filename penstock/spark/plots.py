@@ -1,4 +1,4 @@
-"""The plots of a report, as SVG for a page: colours are the page's, and so is the typeface."""
+"""Plots of a report as SVG, with the colours and the typeface of the page."""
 
 import io
 import re
@@ -24,7 +24,7 @@ COLOURS: Final = {
     "ink": ("#1f2937", "#e5e7eb"),
     "line": ("#d1d5db", "#374151"),
 }
-"""On a light and on a dark page; of Okabe and Ito, whom those who see few colours thank."""
+"""On a light and on a dark page; from the palette of Okabe and Ito, for the colour-blind."""
 KINDS: Final = {
     "registered": "blue",
     "done": "green",
@@ -66,7 +66,7 @@ P = ParamSpec("P")
 
 
 def styled(draw: Callable[P, str]) -> Callable[P, str]:
-    """Within our style, since some of it is looked up when something is added to a plot, and some when it is drawn."""
+    """Run ``draw`` within our style: matplotlib reads some of it when a plot is built, some when it is drawn."""
 
     @wraps(draw)
     def drawn(*args: P.args, **named: P.kwargs) -> str:
@@ -80,7 +80,7 @@ def styled(draw: Callable[P, str]) -> Callable[P, str]:
 
 @styled
 def throughput(section: Section, axis: TimeAxis) -> str:
-    """Work above, trouble below, since the one would hide the other."""
+    """Plot work above and trouble below: on common axes one would hide the other."""
     figure, (work, trouble) = _figure(2)
     for axes, kinds in ((work, ("registered", "done")), (trouble, ("timeout", "retry", "dead"))):
         for kind, dash in zip(kinds, ("-", "--", ":"), strict=False):
@@ -97,7 +97,7 @@ def throughput(section: Section, axis: TimeAxis) -> str:
 
 @styled
 def percentiles(times: dict[str, Times], axis: TimeAxis) -> str:
-    """A row of axes for ``done``, and one for ``late`` if there are any."""
+    """Plot the percentiles of ``done``, and of ``late`` in a row of its own if there are any."""
     figure, rows = _figure(len(times))
     middles = [(start + axis.step / 2) / DAY for start in axis.starts]
     looks = {"p50": ("blue", "-", "o"), "p95": ("orange", "--", "s"), "p99": ("red", ":", "^")}
@@ -145,7 +145,7 @@ def histogram(section: Section) -> str:
 
 @styled
 def failures(section: Section, axis: TimeAxis) -> str:
-    """Attempts that failed above, messages that died below; both by reason."""
+    """Plot failed attempts above and dead messages below, both by reason."""
     figure, (attempts, letters) = _figure(2)
     none = [0] * axis.count
     for axes, counts, what in (
@@ -190,7 +190,7 @@ def _figure(rows: int) -> "tuple[Figure, Sequence[Axes]]":
 
 
 def svg(figure: "Figure") -> str:
-    """Without what only a file needs, and with names of the page for colours."""
+    """Return ``figure`` as inline SVG, with colours as CSS variables of the page."""
     file = io.StringIO()
     figure.savefig(file, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
     text = file.getvalue()
@@ -206,7 +206,7 @@ def _hex(name: str) -> str:
 
 
 def _alone(line: Sequence[float | None]) -> list[int]:
-    """Places that a line would not show, since there is nothing on either side."""
+    """Return the indexes of values between two gaps, which a line does not show."""
     framed = [None, *line, None]
     around = zip(framed, framed[1:], framed[2:], strict=False)
     return [place for place, (before, here, after) in enumerate(around) if here is not None and before is after is None]
@@ -217,7 +217,7 @@ def _colour(kind: str) -> str:
 
 
 def _edges(axis: TimeAxis) -> list[float]:
-    """Of the buckets, as matplotlib counts days."""
+    """Return the bounds of the buckets in days, as matplotlib counts them."""
     return [start / DAY for start in (*axis.starts, axis.start + axis.step * axis.count)]
 
 
@@ -240,7 +240,7 @@ def _whole(axes: "Axes") -> None:
 
 
 def _logarithmic(axes: "Axes", ratio: float) -> None:
-    """Label 1, 2 and 5 of each power of ten where ``ratio`` leaves room for them; no minor ticks: they show TeX."""
+    """Label 1, 2 and 5 of each power of ten if ``ratio`` leaves room; no minor ticks: their labels are TeX."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
     axes.set_yscale("log")

@@ -1,4 +1,4 @@
-"""Errors of Spark in one line: what happened, where, and what to do."""
+"""One-line reasons for errors of Spark: what happened, where, and what to do."""
 
 import re
 import signal
@@ -14,7 +14,7 @@ WRITTEN: Final = re.compile(
     re.MULTILINE,
 )
 ASIDE: Final = re.compile(r"/(?:\.spark-staging|_temporary|\.hive-staging).*")
-"""What Spark appends to the directory that the operator knows."""
+"""Suffix that Spark appends to the directory that the operator knows."""
 FULL: Final = re.compile("No space left on device|[Dd]isk quota exceeded|DSQuotaExceeded")
 CLOSED: Final = re.compile(
     "Read-only file system|Permission denied|AccessControlException|mkdir of .* failed|Mkdirs failed"
@@ -24,13 +24,13 @@ CAUSE: Final = re.compile(r"^(?:Caused by: |: )?(?:\w+\.)+\w*(?:Error|Exception)
 WRAPPER: Final = re.compile(
     "An exception was raised by the Python Proxy|An error occurred while calling|Job aborted due to|Traceback"
 )
-"""How a line begins, or ends, that says nothing; the deepest cause, which comes last, says more."""
-PATIENCE: Final = 2.0
-"""Seconds until a Java that was killed must have ended."""
+"""Start of a line without information; the last cause in the text says more."""
+JAVA_EXIT_SECONDS: Final = 2.0
+"""Longest time that a killed Java takes to end."""
 
 
 def said(error: Exception, where: str = "") -> str:
-    """Return in a line what ``error``, of Spark or of the connection to its Java, means; ``where`` is what was used."""
+    """Return the reason for ``error``, of Spark or of the connection to its Java; ``where`` is the directory in use."""
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
@@ -40,7 +40,7 @@ def said(error: Exception, where: str = "") -> str:
 
 
 def reason(text: str, where: str = "") -> str:
-    """Return the line that matters of all that Spark says of an error."""
+    """Return the informative line of ``text``, an error of Spark."""
     found = WRITTEN.search(text)
     place = ASIDE.sub("", found[found.lastindex or 0]) if found else where or "a directory of Spark's"
     place = place.removeprefix("file:")
@@ -55,8 +55,8 @@ def reason(text: str, where: str = "") -> str:
     return causes[-1] if causes and WRAPPER.search(lines[0]) else lines[0]
 
 
-def java_ended(patience: float = PATIENCE) -> str | None:
-    """Return how the Java process that this process started has ended; None if it lives, or is not ours."""
+def java_ended(patience: float = JAVA_EXIT_SECONDS) -> str | None:
+    """Return how the Java process of this process has ended; None if it lives or was started by spark-submit."""
     from pyspark import SparkContext
 
     process: Any = getattr(SparkContext._gateway, "proc", None)
@@ -71,13 +71,13 @@ def java_ended(patience: float = PATIENCE) -> str | None:
 
 
 def stop(spark: "SparkSession") -> None:
-    """Stop ``spark``; nothing is left to do if its Java has ended."""
+    """Stop ``spark``, unless its Java has ended."""
     if java_ended(0) is None:
         spark.stop()
 
 
 def without_noise(spark: "SparkSession") -> None:
-    """Have the server that Spark's Java reports to print no traceback when that Java has ended."""
+    """Keep the accumulator server from printing a traceback when Java has ended."""
     server: Any = spark.sparkContext._accumulatorServer
     usual: Callable[[Any, Any], None] = server.handle_error
 

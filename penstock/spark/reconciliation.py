@@ -190,7 +190,7 @@ def _of_messages(
             often = [f"{event} {each[event]} times" for event in ("registered", *END_EVENTS) if each[event]]
             findings.append(Finding("doubled", where, f"doubled: {', '.join(often)}", name, each["id"]))
         elif each["outcome"] == "unregistered" and snapshot.is_complete(name):
-            findings.append(Finding("unknown", name, "ended, and its registration was never told", name, each["id"]))
+            findings.append(Finding("unknown", name, "ended, but no event registered it", name, each["id"]))
     gone = found_in_redis.gone.get(name, [])
     if (
         not live

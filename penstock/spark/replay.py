@@ -1,4 +1,4 @@
-"""Messages of an archive pushed again, in their order and at their pace."""
+"""Replay of archived messages, in their order and at their pace."""
 
 import asyncio
 import time
@@ -16,36 +16,36 @@ if TYPE_CHECKING:
 
 BATCH: Final = 1_000
 """Most messages of one LPUSH."""
-BYTES: Final = 2**20
-"""No more of them once they have so many bytes."""
-PART: Final = 32 * 2**20
-"""Bytes of messages that Spark has in hand at a time, about."""
-ROWS: Final = 200_000
-"""The same as a number of messages, however small."""
-PATIENCE: Final = 1
-"""Seconds that an interrupted replay waits for the server's word on what is under way."""
+BATCH_BYTES: Final = 2**20
+"""An LPUSH gets no more messages once they have this size."""
+PARTITION_BYTES: Final = 32 * 2**20
+"""Bytes of messages in a partition that Spark sorts, about."""
+PARTITION_ROWS: Final = 200_000
+"""Messages in such a partition, about."""
+REPLY_SECONDS: Final = 1
+"""Longest time that an interrupted replay waits for the reply to an LPUSH."""
 
 
 class Message(NamedTuple):
     at: float
-    """When it was registered, in seconds since the epoch."""
+    """Time of its registration (s since the epoch)."""
     message: bytes
 
 
 @dataclass(frozen=True)
 class Archived:
-    """What an archive has of the messages of one namespace."""
+    """Counts of the archived messages of one namespace."""
 
     namespace: str
     registered: int
     kept: int
-    """Those whose payload is there."""
+    """Messages with a payload."""
     bytes: int
-    """Of the payloads."""
+    """Total size of the payloads."""
 
 
 def archived(registered: "DataFrame") -> list[Archived]:
-    """By namespace, what there is in ``registered``, which are events of that kind."""
+    """Count the messages in ``registered``, which are events of that kind, by namespace."""
     from pyspark.sql import functions as F
 
     counted = registered.groupBy("namespace").agg(
@@ -56,18 +56,18 @@ def archived(registered: "DataFrame") -> list[Archived]:
     return [Archived(**row.asDict()) for row in counted.sort("namespace").collect()]
 
 
-def messages(registered: "DataFrame", there: Archived) -> Iterator[list[Message]]:
-    """The payloads of ``registered``, the oldest first, in lists of at most ``BATCH``."""
+def messages(registered: "DataFrame", available: Archived) -> Iterator[list[Message]]:
+    """Yield the payloads of ``registered``, the oldest first, in lists of at most ``BATCH``."""
     from pyspark.sql import functions as F
 
-    parts = there.bytes // PART + there.kept // ROWS + 1
+    parts = available.bytes // PARTITION_BYTES + available.kept // PARTITION_ROWS + 1
     kept = registered.where("message is not null").select(F.unix_micros("at").alias("at"), "number", "message")
     rows = kept.repartitionByRange(parts, "at", "number").sortWithinPartitions("at", "number").drop("number")
     batch, size = list[Message](), 0
     for row in rows.toLocalIterator(prefetchPartitions=True):
         batch.append(Message(row.at / 1e6, bytes(row.message)))
         size += len(row.message)
-        if len(batch) == BATCH or size >= BYTES:
+        if len(batch) == BATCH or size >= BATCH_BYTES:
             yield batch
             batch, size = [], 0
     if batch:
@@ -75,7 +75,7 @@ def messages(registered: "DataFrame", there: Archived) -> Iterator[list[Message]
 
 
 class Pace:
-    """When what is due: ``speed`` times as fast as it was, reckoned from the first; without a speed, at once."""
+    """Schedule of a replay, ``speed`` times as fast as the original, from the first message on; None is at once."""
 
     def __init__(
         self,
@@ -87,10 +87,10 @@ class Pace:
         self._begun = self._first = 0.0
         self._started = False
         self.behind = 0.0
-        """How late something was at worst (s)."""
+        """Longest delay of a message (s)."""
 
     async def due(self, messages: Sequence[Message]) -> int:
-        """Wait until the first of ``messages`` is due; how many of them are then."""
+        """Wait until the first of ``messages`` is due. Return how many of them are due then."""
         if self._speed is None:
             return len(messages)
         if not self._started:
@@ -105,7 +105,7 @@ class Pace:
 
 @dataclass
 class Pushed:
-    """What the server has confirmed so far."""
+    """Messages that the server has confirmed so far."""
 
     messages: int = 0
     bytes: int = 0
@@ -114,7 +114,7 @@ class Pushed:
 async def push(
     redis: "Redis", key: str, lists: Iterator[list[Message]], pace: Pace, pushed: Pushed, advance: Callable[[int], None]
 ) -> None:
-    """Push them to ``key`` when they are due. Where it ends early, ``pushed`` has what has arrived until then."""
+    """Push each message to ``key`` when it is due. ``pushed`` is up to date also after an error or cancellation."""
     async for batch in _ahead(lists):
         rest = batch
         while rest:
@@ -123,14 +123,14 @@ async def push(
             try:
                 await asyncio.shield(sent)
             except asyncio.CancelledError:
-                await asyncio.wait({sent}, timeout=PATIENCE)
+                await asyncio.wait({sent}, timeout=REPLY_SECONDS)
                 raise
             advance(count)
             rest = rest[count:]
 
 
 async def _send(redis: "Redis", key: str, batch: Sequence[Message], pushed: Pushed) -> None:
-    """All of them or none."""
+    """Push all of ``batch`` or none."""
     words: Any = [each.message for each in batch]
     await redis.lpush(encoded(key), *words)
     pushed.messages += len(batch)
@@ -138,7 +138,7 @@ async def _send(redis: "Redis", key: str, batch: Sequence[Message], pushed: Push
 
 
 async def _ahead(lists: Iterator[list[Message]]) -> AsyncIterator[list[Message]]:
-    """Each of them, while the next one is read by another thread."""
+    """Yield each of ``lists`` while another thread reads the next one."""
     coming = asyncio.create_task(asyncio.to_thread(next, lists, None))
     while (batch := await coming) is not None:
         coming = asyncio.create_task(asyncio.to_thread(next, lists, None))

@@ -1,4 +1,4 @@
-"""The numbers of a report: what an archive says of namespaces in an interval of time, made by Spark."""
+"""Numbers of a report: events of namespaces in an interval of time, computed by Spark."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -18,26 +18,26 @@ if TYPE_CHECKING:
 SLOWEST: Final = 20
 TIMED: Final = ("done", "late")
 MEASURED: Final = ("done", "timeout")
-"""Attempts that are compared with the time that was allowed."""
+"""Events whose seconds are compared with the time allowed."""
 
 
 @dataclass(frozen=True)
 class Coverage:
-    """What there is of a namespace in an interval, ``first`` and ``last`` of it (s since the epoch)."""
+    """Events of a namespace in an interval, from ``first`` to ``last`` (s since the epoch)."""
 
     namespace: str
     events: int
     first: float
     last: float
     opening: int
-    """Messages that were open at its beginning, as far as the archive reaches back."""
+    """Messages that were open at its beginning, by the archived events."""
     whole: bool
-    """Whether the archive has every event from the namespace's first on up to that beginning."""
+    """Whether the archive has every event of the namespace before the interval."""
 
 
 @dataclass(frozen=True)
 class Times:
-    """From the last delivery to the end (s), of all and of those of each bucket, None where there are none."""
+    """Seconds from the last delivery to the end, of all messages and by bucket (None if it has none)."""
 
     count: int
     mean: float
@@ -48,28 +48,28 @@ class Times:
 
 @dataclass(frozen=True)
 class Backlog:
-    """Messages that are neither done nor dead nor expired, at the beginning and at the end of each bucket."""
+    """Messages that have not ended, at the beginning of the interval and at the end of each bucket."""
 
     opening: int
     known: bool
-    """Else the archive begins later than the namespace: there were as many at least."""
+    """False if the archive begins later than the namespace: then the numbers are lower bounds."""
     over_time: list[int]
 
 
 @dataclass(frozen=True)
 class Section:
-    """A namespace; what is in a list is so for each bucket of the report's axis."""
+    """Numbers of a namespace; lists have one item for each bucket of the report's axis."""
 
     namespace: str
     totals: dict[str, int]
     """By kind of event."""
     counts: dict[str, list[int]]
     times: dict[str, Times]
-    """Of ``done`` and ``late``."""
+    """By event, ``done`` and ``late``."""
     histogram: dict[str, list[int]]
-    """Of ``done`` and ``timeout``: ten tenths of the time allowed, and what reached it."""
+    """By event, ``done`` and ``timeout``: attempts by tenth of the time allowed, and those that reached it."""
     unmeasured: int
-    """Of those, ones of which the archive does not say what was allowed."""
+    """Such attempts whose allowed time is not archived."""
     dead: dict[str, list[int]]
     """Dead letters by reason."""
     backlog: Backlog
@@ -78,7 +78,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Report:
-    """All that the page, the tables and the JSON tell. Moments are in seconds since the epoch."""
+    """Content of the page, the tables and the JSON. Moments are in seconds since the epoch."""
 
     archive: str
     since: float | None
@@ -96,9 +96,9 @@ def report(
     since: datetime | None = None,
     until: datetime | None = None,
 ) -> Report | None:
-    """What the archive in ``directory`` says of ``namespaces``, or of all; None where there was nothing.
+    """Report on ``namespaces``, or all, of the archive in ``directory``. Return None if no event matches.
 
-    Raises ``NoArchive``.
+    Raise ``NoArchive`` if there is no archive.
     """
     from pyspark.sql import functions as F
 
@@ -139,7 +139,7 @@ def coverage(
     since: datetime | None = None,
     until: datetime | None = None,
 ) -> list[Coverage]:
-    """Those of ``namespaces``, or of all, of which there are events in the interval. Raises ``NoArchive``."""
+    """Return the coverage of ``namespaces``, or all, that have events in the interval. Raise ``NoArchive``."""
     from pyspark.sql import functions as F
 
     at, event, number = F.col("at"), F.col("event"), F.col("number")
@@ -216,7 +216,7 @@ def _section(
 
 
 def _line(rows: Iterable[Any], kind: str, axis: TimeAxis, column: str, nothing: Any) -> list[Any]:
-    """A value for each bucket."""
+    """Return ``column`` of the events ``kind`` by bucket, ``nothing`` for empty buckets."""
     line = [nothing] * axis.count
     for row in rows:
         if row.event == kind:

@@ -1,8 +1,8 @@
-"""Roll-ups of events: numbers of a window of time that can be added up to those of a larger one.
+"""Roll-ups of events: numbers of a window of time that add up to those of a larger window.
 
-The same functions make them of a micro-batch and of a whole archive. Times are counted in exponential buckets: bucket
-``k`` holds what took more than ``BASE ** (k - 1)`` and up to ``BASE ** k`` seconds, so a percentile, which is taken for
-the geometric middle of its bucket, is at most 5 % off; buckets add up exactly, and sums are of whole microseconds.
+The same functions compute them from a micro-batch and from a whole archive. Times are counted in exponential buckets:
+bucket ``k`` counts times above ``BASE ** (k - 1)`` up to ``BASE ** k`` seconds. A percentile is the geometric middle of
+its bucket, so it is at most 5 % off. Buckets add up exactly, and sums are of whole microseconds.
 """
 
 import math
@@ -15,19 +15,19 @@ SIZES: Final = {"minute": 60, "hour": 3_600, "day": 86_400}
 """Windows, by name, in seconds."""
 BASE: Final = 1.1
 LEAST: Final = -145
-"""The bucket of what took a microsecond or less, and is taken for 0."""
+"""The bucket of times up to a microsecond, which count as 0."""
 SHARES: Final = 11
-"""Of the time allowed: ten tenths, and what reached it."""
+"""Bins of a histogram: ten tenths of the time allowed, and times that reached it."""
 KEYS: Final = ("start", "namespace", "queue", "event")
 PERCENTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
 
 def minutes(events: "DataFrame", unit: str = "minute") -> "DataFrame":
-    """A row for each minute, or other ``unit`` that Spark can truncate to, namespace, queue and kind of event.
+    """Return a row for each minute (or other ``unit`` of ``date_trunc``), namespace, queue and kind of event.
 
-    Columns: ``start`` (timestamp), ``namespace queue event``, ``count``, ``timed`` (how many of them took a time),
-    ``micros`` (the sum of those), ``max`` (s), ``histogram`` (11 counts: ten tenths of the time allowed, and what
-    reached it), ``buckets`` (map of bucket to count), ``attempts`` (the sum), ``timeouts``, ``dead``.
+    Columns: ``start`` (timestamp), ``namespace queue event``, ``count``, ``timed`` (events with a time), ``micros``
+    (their sum), ``max`` (s), ``histogram`` (11 counts: ten tenths of the time allowed, and times that reached it),
+    ``buckets`` (map of bucket to count), ``attempts`` (the sum), ``timeouts``, ``dead``.
     """
     from pyspark.sql import functions as F
 
@@ -70,10 +70,10 @@ def minutes(events: "DataFrame", unit: str = "minute") -> "DataFrame":
 
 
 def windows(parts: "DataFrame", size: str) -> "DataFrame":
-    """Rows of ``minutes``, of any number of micro-batches, added up to windows of ``size``: minute, hour or day.
+    """Add up rows of ``minutes``, of any number of micro-batches, to windows of ``size``: minute, hour or day.
 
-    Columns: those of ``minutes``, and ``sum`` and ``p50 p95 p99`` (s, null where nothing took a time). Rows of smaller
-    windows can be added up to larger ones in the same way.
+    Columns: those of ``minutes``, ``sum`` and ``p50 p95 p99`` (s, null if no event had a time). ``parts`` may also be
+    rows of smaller windows.
     """
     from pyspark.sql import functions as F
 

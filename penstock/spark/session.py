@@ -1,4 +1,4 @@
-"""A session of Spark that knows our formats, where there is what it needs."""
+"""Spark sessions with our formats, and checks of what they need."""
 
 import os
 import re
@@ -33,17 +33,17 @@ ALONE: Final = {
     "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties')}",
     "spark.sql.shuffle.partitions": "2",
 }
-"""Where there is no ``spark-submit`` to say otherwise."""
+"""Settings of a session that spark-submit has not started."""
 LOOPBACK: Final = frozenset({"localhost", "127.0.0.1"})
-PATIENCE: Final = 30.0
-"""Seconds that a cluster may take to start."""
+MASTER_START_SECONDS: Final = 30.0
+"""Longest time that the master of a cluster may take to start."""
 
 
 def session(master: str = "local[2]", memory: str = "1g", name: str = "penstock", **more: str) -> "SparkSession":
-    """The session of this process; ``more`` are settings of Spark's, ``_`` for a dot.
+    """Return the session of this process. ``more`` are settings of Spark, with ``_`` for a dot.
 
-    Under ``spark-submit`` what is said there holds in place of ``master`` and ``memory``. Raises ``Unsuitable`` where
-    there is no PySpark, no Java that it runs on, or no master of a cluster at that address.
+    Under spark-submit its options replace ``master`` and ``memory``. Raise ``Unsuitable`` if PySpark or a Java that it
+    runs on is missing, or no master of a cluster answers at ``master``.
     """
     if problem := what_is_missing():
         raise Unsuitable(problem)
@@ -62,7 +62,7 @@ def session(master: str = "local[2]", memory: str = "1g", name: str = "penstock"
         settings = {"spark.master": master, "spark.driver.memory": memory, **ALONE, **settings}
     conf = SparkConf().setAppName(name).setAll(list(settings.items()))
     if not is_submitted() and SparkContext._gateway is None:
-        # In a session of its own: a SIGTERM to our process group is for us to obey, and Java ends when we have ended.
+        # In a process group of its own: a SIGTERM to ours must not end Java before us. Java ends when we have ended.
         java = launch_gateway(conf, {"start_new_session": True})  # type: ignore[no-untyped-call]
         SparkContext(conf=conf, gateway=java)
     builder: Any = SparkSession.builder
@@ -74,29 +74,29 @@ def session(master: str = "local[2]", memory: str = "1g", name: str = "penstock"
 
 
 def is_submitted() -> bool:
-    """Whether ``spark-submit`` has started this process, with a Java of its own and settings that an operator gave."""
+    """Return True if spark-submit has started this process, with a Java and settings of its own."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 def _choose_python(master: str) -> None:
-    """Have workers of this machine run the Python that runs this; on others Spark takes the ``python3`` of PATH."""
+    """Run local workers with this Python; on other machines Spark takes the ``python3`` of PATH."""
     if master.startswith("local"):
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
 
 
 def _choose_address(master: str) -> None:
-    """Have Spark listen to this machine alone where its workers are here, whatever name the machine has."""
+    """Listen on the loopback address alone if all workers are local, whatever name the machine has."""
     if master.startswith("local") or LOOPBACK.intersection(host for host, _ in masters(master)):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 
 
 def wait_for_master(master: str) -> None:
-    """Wait until the master of a standalone cluster can be reached, which may be starting; no other is waited for.
+    """Wait until a master of a standalone cluster accepts connections; return at once for any other ``master``.
 
-    Spark itself would look every 20 s. Raises ``Unsuitable`` after ``PATIENCE``.
+    Spark itself would retry every 20 s only. Raise ``Unsuitable`` after ``MASTER_START_SECONDS``.
     """
-    until, problem, addresses = time.monotonic() + PATIENCE, "", masters(master)
+    until, problem, addresses = time.monotonic() + MASTER_START_SECONDS, "", masters(master)
     while addresses and time.monotonic() < until:
         for address in addresses:
             try:
@@ -111,14 +111,14 @@ def wait_for_master(master: str) -> None:
 
 
 def masters(master: str) -> list[tuple[str, int]]:
-    """Host and port of each of a standalone cluster; none where ``master`` is of another kind."""
+    """Return host and port of each master of a standalone cluster, [] for any other ``master``."""
     scheme, _, hosts = master.partition("://")
     parts = (each.rpartition(":") for each in hosts.split(","))
     return [(host, int(port)) for host, _, port in parts if port.isdigit()] if scheme == "spark" else []
 
 
 def what_is_missing() -> str | None:
-    """Why there can be no Spark here, and what to do."""
+    """Return why Spark cannot run here, and what to do; None if it can."""
     try:
         import pyspark  # noqa: F401
     except ImportError:
@@ -127,10 +127,10 @@ def what_is_missing() -> str | None:
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     where = f"JAVA_HOME={home}" if home else "PATH"
     try:
-        told = subprocess.run([java or "java", "-version"], capture_output=True, text=True, check=True).stderr
+        printed = subprocess.run([java or "java", "-version"], capture_output=True, text=True, check=True).stderr
     except (OSError, subprocess.CalledProcessError):
         return f"there is no Java ({where}): install Java {JAVA} or newer, or set JAVA_HOME"
-    version = re.search(r'version "(?:1\.)?(\d+)', told)
+    version = re.search(r'version "(?:1\.)?(\d+)', printed)
     if version and int(version[1]) < JAVA:
         return f"Java {version[1]} is too old ({where}): Spark needs {JAVA} or newer"
     return None

@@ -1,4 +1,4 @@
-"""Our own code, for the workers of a cluster: what it depends on must be installed there, we need not be."""
+"""Shipping of our code to the workers of a cluster; only its dependencies must be installed there."""
 
 import shutil
 import subprocess
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 
 SHIPPED: Final = "penstock-of-the-driver.zip"
 STREAMING: Final = "streaming_job"
-"""Where Spark has the reader of a stream look for what it was sent, and puts nothing (4.3)."""
+"""Directory in which a stream reader searches shipped files, though Spark puts none there (4.3)."""
 
 
 def ship(spark: "SparkSession") -> None:
-    """Have workers import the ``penstock`` of this process, whether one is installed there or not.
+    """Let workers import the ``penstock`` of this process, whether one is installed there or not.
 
-    To be called before a format is registered; a second call changes nothing. Spark's ``--py-files`` alone takes no
-    wheel: it would be with the driver, and with no worker.
+    Call it before a format is registered; a second call changes nothing. A wheel in ``--py-files`` reaches the driver
+    only.
     """
     context = spark.sparkContext
     if str(context.master).startswith("local") and Path(__file__).is_file():
-        return  # they are processes of this machine, and see what we see
+        return  # local workers see our files
     from pyspark import SparkFiles
 
     root = Path(SparkFiles.getRootDirectory())
@@ -43,10 +43,10 @@ def ship(spark: "SparkSession") -> None:
 
 
 def what_workers_lack(spark: "SparkSession") -> str | None:
-    """Return why workers of this machine could not use our formats, and what to do; None if they can.
+    """Return why local workers cannot use our formats, and what to do; None if they can.
 
-    Spark runs them with ``python3`` of PATH unless told otherwise, which is another one than this in a venv that is
-    not activated. Workers of a cluster are not asked.
+    By default Spark runs them with ``python3`` of PATH, which is another Python if our venv is not activated. Workers
+    of a cluster are not checked.
     """
     context = spark.sparkContext
     python = shutil.which(context.pythonExec) or context.pythonExec
@@ -66,7 +66,7 @@ def what_workers_lack(spark: "SparkSession") -> str | None:
 
 
 def _sources(place: Traversable, name: str) -> Iterator[tuple[str, bytes]]:
-    """Python and Lua below ``place``, by names that begin with ``name``."""
+    """Yield name and content of each Python and Lua file below ``place``; names begin with ``name``."""
     for each in place.iterdir():
         below = f"{name}/{each.name}"
         if each.is_dir():

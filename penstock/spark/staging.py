@@ -1,4 +1,4 @@
-"""Where tasks put rows until Spark commits the batch: in staged lists, each of which expires in a day."""
+"""Staged lists, in which tasks keep rows until Spark commits the batch; each expires in a day."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,22 +17,22 @@ from penstock.errors import PenstockError, WrongType
 from penstock.raw_connection import Command, Packed
 from penstock.spark.options import exchange
 
-PAGE: Final = 10_000
-"""Most messages that are asked for, or pushed, at a time."""
-BYTES: Final = 4 * 2**20
-"""About as many bytes are."""
-KEYS: Final = 1_000
-"""Keys, or scripts, that one round trip may name."""
+PAGE_ROWS: Final = 10_000
+"""Most messages that are read or pushed at a time."""
+PAGE_BYTES: Final = 4 * 2**20
+"""Their size together, about."""
+MAX_KEYS: Final = 1_000
+"""Most keys or script calls in one round trip."""
 DAY: Final = 86_400
-"""Seconds that staged rows live which nobody publishes: those of a task that was killed."""
+"""Seconds that staged rows live if no one publishes them, as after the death of a task."""
 
 Part = tuple[bytes, int]
-"""A staged list, and how many rows are in it."""
+"""A staged list and its number of rows."""
 
 
 @dataclass(frozen=True)
 class Staged(WriterCommitMessage):
-    """What one task has staged, by the key that it is for."""
+    """Staged lists of one task, by target key."""
 
     query: str
     """The id of the query; empty for a job."""
@@ -40,7 +40,7 @@ class Staged(WriterCommitMessage):
 
 
 class Stage:
-    """Where a task puts its rows until those of all tasks are published; whatever it leaves expires in a day."""
+    """Staged lists that a task writes until the rows of all tasks are published."""
 
     def __init__(self, redis: "Redis") -> None:
         self.lists: dict[bytes, Part] = {}
@@ -49,16 +49,16 @@ class Stage:
         self._size = 0
 
     def put(self, out: bytes, rows: list[bytes]) -> None:
-        """Add ``rows`` to those for ``out``, later or now."""
+        """Stage ``rows`` for ``out``; they are buffered until ``flush`` or until enough have come."""
         for piece in pieces(rows):
             staged, before = self.lists.get(out) or (b"%b:spark-staged:%b" % (out, uuid4().hex.encode()), 0)
             packed = Packed.of(piece)
-            # Where this is sent twice, what the first one did is taken away.
+            # If this is sent twice, the second run removes what the first one has pushed.
             undo: Command = ("LTRIM", staged, -before, -1) if before else ("UNLINK", staged)
             self._commands += [undo, ("LPUSH", staged, packed), ("EXPIRE", staged, DAY)]
             self.lists[out] = staged, before + len(piece)
             self._size += len(packed.data)
-            if self._size >= BYTES or len(self._commands) >= KEYS:
+            if self._size >= PAGE_BYTES or len(self._commands) >= MAX_KEYS:
                 self.flush()
 
     def flush(self) -> None:
@@ -69,7 +69,7 @@ class Stage:
 
 @contextmanager
 def staging(redis: "Redis") -> Iterator[Stage]:
-    """A stage on which all is there at the end, or nothing where something went wrong."""
+    """Yield a stage, flushed at the end; on an error all that it has staged is deleted."""
     stage = Stage(redis)
     try:
         yield stage
@@ -80,7 +80,7 @@ def staging(redis: "Redis") -> Iterator[Stage]:
 
 
 def by_out(messages: Sequence[WriterCommitMessage | None]) -> dict[bytes, list[Part]]:
-    """What the tasks have staged, in their order, by the key that it is for."""
+    """Return the staged lists of all tasks, in the order of the tasks, by target key."""
     found: dict[bytes, list[Part]] = {}
     for message in messages:
         for out, part in message.lists.items() if isinstance(message, Staged) else ():
@@ -89,20 +89,20 @@ def by_out(messages: Sequence[WriterCommitMessage | None]) -> dict[bytes, list[P
 
 
 def discard(redis: "Redis", keys: Sequence[bytes]) -> None:
-    for some in chunks(keys, KEYS):
+    for some in chunks(keys, MAX_KEYS):
         redis.unlink(*some)
 
 
 def pieces(rows: list[bytes]) -> Iterator[list[bytes]]:
-    """In order; each has at most ``PAGE`` rows and, but for a single one, some ``BYTES``."""
-    for some in chunks(rows, PAGE):
+    """Divide ``rows`` into pieces of at most ``PAGE_ROWS`` rows and about ``PAGE_BYTES``, unless one row is larger."""
+    for some in chunks(rows, PAGE_ROWS):
         sizes = accumulate(map(len, some))
-        for _, piece in groupby(zip(some, sizes, strict=True), key=lambda each: each[1] // BYTES):
+        for _, piece in groupby(zip(some, sizes, strict=True), key=lambda each: each[1] // PAGE_BYTES):
             yield [row for row, _ in piece]
 
 
 def query_of_task() -> str:
-    """The id of the query that this task belongs to; Spark keeps it in the checkpoint."""
+    """Return the id of the query of this task, which Spark keeps in the checkpoint."""
     context = TaskContext.get()
     query = context and context.getLocalProperty("sql.streaming.queryId")
     if not query:
@@ -115,7 +115,7 @@ def chunks(several: Any, most: int) -> Iterator[Any]:
 
 
 def checked(redis: "Redis", reply: Any, key: bytes, kind: str = "list") -> Any:
-    """Raises it where it is an error, with the key's name where that holds another type."""
+    """Return ``reply``, or raise it if it is an error; ``WrongType`` names ``key`` and the type that it holds."""
     if isinstance(reply, ResponseError) and str(reply).startswith("WRONGTYPE"):
         found = decoded(redis.type(key))
         raise WrongType(f"{decoded(key)} holds a {found}, expected a {kind}")

@@ -1,4 +1,4 @@
-"""The format ``redis-stream``: events, a row each; or the entries of any stream as they are."""
+"""Format ``redis-stream``: a row is an event, or a raw entry of any stream."""
 
 from typing import Final
 
@@ -8,7 +8,7 @@ from pyspark.sql.types import StructType
 from penstock.spark.options import Options
 from penstock.spark.sinks.streams import StreamSink
 from penstock.spark.sinks.writers import BatchWriter, StreamWriter
-from penstock.spark.sources.raw import COLUMNS
+from penstock.spark.sources.raw import RAW_COLUMNS
 from penstock.spark.sources.streams import OPTIONS, BatchReader, StreamReader, is_raw
 
 DDL: Final = (
@@ -16,7 +16,7 @@ DDL: Final = (
     "queue string, service string, attempt int, seconds double, malformed string, message binary, "
     "extra string, timeout double"
 )
-"""Of events; ``COLUMNS`` are those of entries."""
+"""Columns of events; those of raw entries are ``RAW_COLUMNS``."""
 
 
 class RedisStream(DataSource):
@@ -27,7 +27,7 @@ class RedisStream(DataSource):
         return "redis-stream"
 
     def schema(self) -> str:
-        return COLUMNS if is_raw(Options("redis-stream", self.options, OPTIONS)) else DDL
+        return RAW_COLUMNS if is_raw(Options("redis-stream", self.options, OPTIONS)) else DDL
 
     def reader(self, schema: StructType) -> "BatchReader":
         return BatchReader(self.options, schema)

@@ -1,4 +1,4 @@
-"""A report as tables: the terminal prints them, the page has them under its plots."""
+"""Tables of a report, for the terminal and for the page."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,17 +9,17 @@ from penstock.spark.report import MEASURED, Report, Section
 from penstock.spark.rollups import PERCENTILES
 
 KINDS: Final = ("registered", "done", "late", "timeout", "failed", "retry", "dead", "expired")
-"""Kinds of events, in the order in which they are told."""
+"""Kinds of events, in the order of the columns."""
 NONE: Final = "-"
 TEXTS: Final = frozenset({"namespace", "event", "share", "reason", "id", "xid", "queue", "service", "how"})
 MOMENTS: Final = frozenset({"from (UTC)", "ended (UTC)"})
-"""Columns by their names; all others are numbers."""
+"""Columns of moments; columns in neither set are numbers."""
 UNITS: Final = ((86_400, "day"), (3_600, "hour"), (60, "minute"), (1, "second"))
 
 
 @dataclass(frozen=True)
 class Table:
-    """Whole numbers are left to whoever shows them, all else is text."""
+    """A table whose cells are text, or whole numbers that the caller formats."""
 
     title: str
     columns: Sequence[str]
@@ -27,12 +27,12 @@ class Table:
 
     @property
     def kinds(self) -> list[str]:
-        """``text``, ``moment`` or ``number`` for each column."""
+        """Return ``text``, ``moment`` or ``number`` for each column."""
         return ["text" if name in TEXTS else "moment" if name in MOMENTS else "number" for name in self.columns]
 
 
 def compared(report: Report) -> Table:
-    """A row for each namespace."""
+    """Return a row for each namespace."""
     columns = ("namespace", *KINDS, "done a second", "p50 s", "p95 s", "p99 s", "open at the end")
     rows: list[list[int | str]] = []
     for section in report.sections:
@@ -66,7 +66,7 @@ def times(section: Section) -> Table:
 
 
 def over_time(section: Section, report: Report, *columns: str) -> Table:
-    """A row for each bucket; ``columns`` are kinds of events, those of ``spent``, ``dead of R`` and ``open``."""
+    """Return a row for each bucket. ``columns``: kinds of events, those of ``spent``, ``dead of REASON``, ``open``."""
     lines: dict[str, Sequence[int | str]] = {f"dead of {reason}": line for reason, line in section.dead.items()}
     lines |= {"open": section.backlog.over_time, **section.counts}
     for kind, found in section.times.items():
@@ -78,7 +78,7 @@ def over_time(section: Section, report: Report, *columns: str) -> Table:
 
 
 def spent(kind: str) -> list[str]:
-    """The columns of ``over_time`` that tell how long it took messages to be ``kind``."""
+    """Return the columns of ``over_time`` with the percentiles of ``kind``."""
     return [f"{kind} {name} s" for name in PERCENTILES]
 
 
@@ -109,7 +109,7 @@ def slowest(section: Section) -> Table:
 
 
 def backlog(section: Section) -> str:
-    """In words."""
+    """Describe the backlog at the beginning and the end."""
     found = section.backlog
     at_least = "" if found.known else "at least "
     why = "" if found.known else " (the archive does not reach back to the first message)"
@@ -117,14 +117,14 @@ def backlog(section: Section) -> str:
 
 
 def interval(report: Report) -> str:
-    """What was asked for."""
+    """Describe the interval that was asked for."""
     since, until = (None if moment is None else clock(moment) for moment in (report.since, report.until))
     words = [f"from {since}" if since else "", f"to {until}" if until else ""]
     return " ".join(filter(None, words)) + " UTC" if since or until else "all of the archive"
 
 
 def rate(count: int, report: Report) -> str:
-    """Mean over the buckets."""
+    """Return the mean rate (1/s) over all buckets."""
     return f"{count / (report.axis.step * report.axis.count):,.3f}"
 
 
@@ -137,6 +137,6 @@ def clock(moment: float) -> str:
 
 
 def span(step: int) -> str:
-    """The size of a bucket, in words."""
+    """Describe the size of a bucket."""
     size, name = next(each for each in UNITS if step % each[0] == 0)
     return name if step == size else f"{step // size} {name}s"

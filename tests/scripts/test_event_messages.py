@@ -11,7 +11,7 @@ from redis.asyncio import Redis
 from penstock.errors import SettingsError
 from penstock.keys import Keys
 from penstock.script import Script
-from penstock.spark.decode import decoded
+from penstock.spark.decode import decode_entries
 from penstock.spark.options import connect
 from services.mdispatch.settings import Settings
 from tests.commandline import penstock
@@ -39,7 +39,7 @@ def rows(redis_url: str) -> list[dict[str, Any]]:
     """What the source of Spark makes of the stream."""
     with connect(redis_url) as redis:
         entries: Any = redis.execute_command("XRANGE", KEYS.events, "-", "+")
-    return [row for batch in decoded("demo", entries) for row in batch.to_pylist()]
+    return [row for batch in decode_entries("demo", entries) for row in batch.to_pylist()]
 
 
 def told(redis_url: str) -> list[tuple[str, bytes | None]]:
@@ -97,7 +97,7 @@ def test_entries_with_and_without_messages_are_read_together(redis_url: str) -> 
 
 def test_of_an_entry_that_cannot_be_read_the_message_is_not_shown() -> None:
     fields = [b"event", b"registered", b"count", b"x", b"message", b"secret"]
-    [batch] = decoded("demo", [(b"1-0", fields)])
+    [batch] = decode_entries("demo", [(b"1-0", fields)])
     [row] = batch.to_pylist()
     assert row["message"] is None
     assert row["malformed"] == '{"event": "registered", "count": "x", "message": "(6 bytes)"}'

@@ -239,7 +239,7 @@ async def test_an_interrupted_push_waits_for_the_word_on_what_is_under_way(
 
 
 def test_messages_are_read_part_by_part_in_order(spark: "SparkSession", monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.spark.replay.ROWS", 700)
+    monkeypatch.setattr("penstock.spark.replay.PARTITION_ROWS", 700)
     monkeypatch.setattr("penstock.spark.replay.BATCH", 300)
     rows = spark.range(0, 2_000, 1, 3).selectExpr(
         "timestamp_millis(1700000000000 + (id * 7919 % 2000) div 3) as at",

@@ -88,7 +88,7 @@ def test_a_node_listens_to_this_machine_alone_where_its_master_is_here(monkeypat
 def test_a_node_that_cannot_find_its_master_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(Unsuitable, match="SPARK_MASTER=7077: expected spark://host:port"):
         node("worker", "7077")
-    monkeypatch.setattr("penstock.spark.session.PATIENCE", 0.2)
+    monkeypatch.setattr("penstock.spark.session.MASTER_START_SECONDS", 0.2)
     port = free_port()
     with pytest.raises(Unsuitable, match=f"there is no Spark master at spark://localhost:{port} .*refused"):
         node("worker", f"spark://localhost:{port}")

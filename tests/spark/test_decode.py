@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from penstock.spark.decode import FIELDS, RawEntry, decoded
+from penstock.spark.decode import FIELDS, RawEntry, decode_entries
 from penstock.tracking.events import Entry
 
 WORD = st.sampled_from([b"", b"a", b"out", b"\\n", b"\\\\", b"a\\\\n", b"\xc3\xa4"])
@@ -60,7 +60,7 @@ def test_a_page_has_the_events_of_its_entries_in_order(page: list[RawEntry]) -> 
             *(row["entry"], row["place"], row["number"], round(row["at"].timestamp() * 1000)),  # type: ignore[attr-defined]
             *(row[name] for name in ("event", "id", "xid", "queue", "service", "attempt", "seconds")),
         )
-        for row in rows(decoded("demo", page))
+        for row in rows(decode_entries("demo", page))
     ]
     assert found == expected
 
@@ -73,7 +73,7 @@ def test_an_entry_that_tells_of_no_event_is_kept_aside_and_the_others_are_read(n
     good = [entry(f"{number}-0", number, 1, event=[b"done"], id=[b"%d" % number]) for number in range(1, 8)]
     bad = good[3][1].copy()
     bad[2 * FIELDS.index(name.encode()) + 1] = word
-    found = rows(decoded("demo", [*good[:3], (b"4-0", bad), *good[4:]]))
+    found = rows(decode_entries("demo", [*good[:3], (b"4-0", bad), *good[4:]]))
     assert [row["id"] for row in found] == ["1", "2", "3", None, "5", "6", "7"]
     assert (found[3]["entry"], found[3]["event"], found[3]["number"]) == ("4-0", None, None)
     assert json.loads(str(found[3]["malformed"]))[name] == word.decode()
@@ -83,10 +83,10 @@ def test_an_entry_that_tells_of_no_event_is_kept_aside_and_the_others_are_read(n
 @pytest.mark.parametrize("words", [[b""], [b"done", b""]])
 def test_an_event_without_a_kind_is_malformed_and_the_others_are_read(words: list[bytes]) -> None:
     good = [entry(f"{number}-0", number, 1, event=[b"done"], id=[b"%d" % number]) for number in (1, 4)]
-    told = rows(decoded("demo", [good[0], entry("2-0", 2, 2, event=words, id=[b"2", b"3"]), good[1]]))
+    told = rows(decode_entries("demo", [good[0], entry("2-0", 2, 2, event=words, id=[b"2", b"3"]), good[1]]))
     assert [(row["id"], row["event"]) for row in told] == [("1", "done"), (None, None), ("4", "done")]
     assert json.loads(str(told[1]["malformed"]))["event"] == b"\n".join(words).decode()
-    (alone,) = rows(decoded("demo", [(b"5-0", [b"event", b"", b"id", b"7"])]))
+    (alone,) = rows(decode_entries("demo", [(b"5-0", [b"event", b"", b"id", b"7"])]))
     assert (alone["event"], alone["malformed"]) == (None, '{"event": "", "id": "7"}')
 
 
@@ -94,7 +94,7 @@ def test_fields_that_are_none_of_ours_are_kept_beside_the_event() -> None:
     first = entry("1-0", 1, 2, event=[b"done"], id=[b"1", b"2"])
     wider = (first[0], [b"colour", b"red\\n\nblue", *first[1], b"node", b"a"])
     plain, foreign = entry("2-0", 3, 1, event=[b"done"], id=[b"3"]), (b"3-0", [b"event", b"done", b"node", b"\xff"])
-    found = rows(decoded("demo", [wider, plain, foreign]))
+    found = rows(decode_entries("demo", [wider, plain, foreign]))
     assert [(row["id"], row["number"], row["malformed"]) for row in found] == [
         *(("1", 1, None), ("2", 2, None)),
         *(("3", 3, None), ("", None, None)),
@@ -106,13 +106,13 @@ def test_fields_that_are_none_of_ours_are_kept_beside_the_event() -> None:
 
 
 def test_a_field_with_too_few_lines_is_no_event() -> None:
-    (row,) = rows(decoded("demo", [entry("1-0", 1, 3, event=[b"done"], id=[b"1", b"2"])]))
+    (row,) = rows(decode_entries("demo", [entry("1-0", 1, 3, event=[b"done"], id=[b"1", b"2"])]))
     assert json.loads(str(row["malformed"]))["id"] == "1\n2"
 
 
 def test_an_entry_of_somebody_else_is_one_event_where_it_tells_of_one() -> None:
     told, odd = rows(
-        decoded("demo", [(b"5-0", [b"event", b"done", b"id", b"\xff"]), (b"6-0", [b"temperature", b"20"])])
+        decode_entries("demo", [(b"5-0", [b"event", b"done", b"id", b"\xff"]), (b"6-0", [b"temperature", b"20"])])
     )
     assert (told["event"], told["id"], told["attempt"], told["malformed"]) == ("done", "\\xff", None, None)
     assert told["at"].timestamp() == 0.005  # type: ignore[attr-defined]
@@ -120,9 +120,9 @@ def test_an_entry_of_somebody_else_is_one_event_where_it_tells_of_one() -> None:
 
 
 def test_bytes_that_are_no_text_are_shown_beside_those_that_stand_for_others() -> None:
-    (first, second) = rows(decoded("demo", [entry("1-0", 1, 2, event=[b"done"], id=[b"\xff\\n", b"b"])]))
+    (first, second) = rows(decode_entries("demo", [entry("1-0", 1, 2, event=[b"done"], id=[b"\xff\\n", b"b"])]))
     assert (first["id"], second["id"]) == ("\\xff\n", "b")
 
 
 def test_nothing_is_nothing() -> None:
-    assert decoded("demo", []) == []
+    assert decode_entries("demo", []) == []

@@ -51,7 +51,7 @@ def test_a_master_that_is_starting_is_waited_for_and_no_other_kind() -> None:
 
 
 def test_a_master_that_does_not_come_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "PATIENCE", 0.2)
+    monkeypatch.setattr(sessions, "MASTER_START_SECONDS", 0.2)
     master = f"spark://127.0.0.1:{free_port()}"
     with pytest.raises(Unsuitable, match=f"there is no Spark master at {master} .*refused"):
         wait_for_master(master)

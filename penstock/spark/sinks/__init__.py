@@ -1,1 +1,1 @@
-"""What Spark writes to Redis: one module a type, and what makes a repeated batch change nothing."""
+"""Sinks of Spark in Redis, one module for each type, and idempotent commits of batches."""

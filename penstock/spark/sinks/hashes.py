@@ -1,8 +1,7 @@
-"""Hashes as a sink: fields are set, or added to.
+"""Sink for hashes: fields are set or added to.
 
-With ``mode=set`` tasks write their rows at once: to write a hash again changes nothing. With ``mode=add`` they stage
-them as JSON, ``penstock:spark-staged:<uuid>``, and each is added once: ``once.py``. The ledger is
-``penstock:spark:<query>``.
+With ``mode=set`` tasks write their rows at once, which is idempotent. With ``mode=add`` they stage rows as JSON in
+``penstock:spark-staged:<uuid>``, and each row is added once: ``once.py``. The ledger is ``penstock:spark:<query>``.
 """
 
 import json
@@ -20,18 +19,18 @@ from penstock.raw_connection import Command
 from penstock.spark.fields import FLOAT, WHOLE, check, fields_of
 from penstock.spark.options import Options, connect, exchange, run, script
 from penstock.spark.sinks.once import apply_once
-from penstock.spark.staging import KEYS, Staged, by_out, checked, staging
+from penstock.spark.staging import MAX_KEYS, Staged, by_out, checked, staging
 
 ADD: Final = script("add")
 OPTIONS: Final = frozenset({"url", "key_column", "mode", "ttl"})
 WORDS: Final = 6_000
-"""Most words of the rows that one script adds: Lua's stack takes some thousand."""
+"""Most words of the rows that one script adds: Lua's stack is limited to some thousand."""
 OUT: Final = b"penstock"
-"""What staged rows are for: many hashes."""
+"""Target of staged rows, in place of the names of many hashes."""
 
 
 class HashSink:
-    """Hashes by name, which the column ``key_column`` holds."""
+    """Writes a hash for each row; the column ``key_column`` holds its key."""
 
     def __init__(self, given: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
         options = Options("redis-hash", given, OPTIONS)
@@ -58,19 +57,19 @@ class HashSink:
             if self._adds:
                 return self._stage(redis, batches, writer)
             for batch in batches:
-                for first in range(0, batch.num_rows, KEYS):
-                    self._set(redis, self._rows(batch.slice(first, KEYS)))
+                for first in range(0, batch.num_rows, MAX_KEYS):
+                    self._set(redis, self._rows(batch.slice(first, MAX_KEYS)))
         return Staged("", {})
 
     def _rows(self, batch: pa.RecordBatch) -> list[tuple[str, list[Any]]]:
-        """Of each row its key, and fields and values in turns."""
+        """Return the key of each row, with fields and values in turns."""
         keys: list[Any] = batch.column(self._column).to_pylist()
         if None in keys:
             raise PenstockError(f"redis-hash: column {self._column}: a row has null, which is no key")
         return list(zip(keys, fields_of(batch, but=self._column), strict=True))
 
     def _set(self, redis: "Redis", rows: list[tuple[str, list[Any]]]) -> None:
-        """Some hashes in one round trip; where they are replaced, or expire, at once."""
+        """Write hashes in one round trip, in a transaction if they are replaced or expire."""
         commands: list[Command] = []
         for key, words in rows:
             commands += [("UNLINK", key)] if self._overwrite else []
@@ -95,7 +94,7 @@ class HashSink:
         return Staged(query, stage.lists)
 
     def publish(self, messages: Sequence[WriterCommitMessage | None], writer: str, batch: int, life: int) -> None:
-        """Add what is staged."""
+        """Add the staged rows."""
         parts = by_out(messages).get(OUT)
         if not parts:
             return
@@ -103,7 +102,7 @@ class HashSink:
         with connect(self.url) as redis:
 
             def add(staged: bytes, left: int) -> int:
-                rows: Any = redis.lrange(staged, -KEYS, -1)
+                rows: Any = redis.lrange(staged, -MAX_KEYS, -1)
                 hashes, words = _some([json.loads(row) for row in reversed(rows)])
                 named = {"staged": staged, "hashes": hashes, "left": left, "life": self._life, "words": words}
                 return int(run(redis, ADD, **named))
@@ -112,7 +111,7 @@ class HashSink:
 
 
 def _some(rows: list[list[Any]]) -> tuple[list[str], list[Any]]:
-    """The hashes of the first rows, and the words for their fields, as many as one script takes."""
+    """Return the keys and the words of the first rows, as many as one script takes."""
     hashes: list[str] = []
     words: list[Any] = []
     for key, *amounts in rows:

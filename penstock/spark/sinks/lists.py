@@ -1,8 +1,8 @@
-"""Lists as a sink: all rows of a batch at once, after those that are there, or in their place.
+"""Sink for lists: all rows of a batch are appended at once, or replace the list.
 
-Tasks put their rows in staged lists, ``<key>:spark-staged:<uuid>``. When Spark commits the batch one script appends
-them to ``<key>``, and notes its number in ``<key>:spark-written`` under the query's id, which is that of its
-checkpoint: a batch that Spark repeats changes nothing.
+Tasks write to staged lists, ``<key>:spark-staged:<uuid>``. When Spark commits the batch, one script appends them to
+``<key>`` and notes the batch number in ``<key>:spark-written`` under the id of the query, which its checkpoint keeps.
+So a repeated batch changes nothing.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,9 +16,9 @@ from redis.exceptions import NoScriptError
 from penstock.encoding import decoded
 from penstock.errors import PenstockError, WrongOption
 from penstock.spark.options import Options, connect, exchange, script
-from penstock.spark.sinks.once import told
+from penstock.spark.sinks.once import operator_error
 from penstock.spark.sinks.out import Out
-from penstock.spark.staging import KEYS, Staged, by_out, chunks, staging
+from penstock.spark.staging import MAX_KEYS, Staged, by_out, chunks, staging
 
 PUBLISH: Final = script("publish")
 OPTIONS: Final = frozenset({"url", "key"})
@@ -26,7 +26,7 @@ COLUMNS: Final = {"value": (BinaryType, StringType), "key": (StringType,)}
 
 
 class ListSink:
-    """Each list gets all rows of a batch that are for it, or none."""
+    """Appends to each list all of its rows of a batch, or none."""
 
     def __init__(self, given: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
         options = Options("redis-list", given, OPTIONS)
@@ -55,7 +55,7 @@ class ListSink:
         return Staged(writer, stage.lists)
 
     def publish(self, messages: Sequence[WriterCommitMessage | None], writer: str, batch: int, life: int) -> None:
-        """Append what is staged to its lists, or put it in the place of what they hold."""
+        """Append the staged rows to their lists, or replace the lists."""
         staged = by_out(messages)
         if self._out.only and self._overwrite:
             staged.setdefault(self._out.only, [])
@@ -73,10 +73,10 @@ class ListSink:
             for out, parts in staged.items()
         ]
         with connect(self.url) as redis:
-            for some in chunks(calls, KEYS):
+            for some in chunks(calls, MAX_KEYS):
                 replies = exchange(redis, [PUBLISH.by_digest(**call) for call in some])
                 for call, reply in zip(some, replies, strict=True):
                     if isinstance(reply, NoScriptError):
                         reply = exchange(redis, [PUBLISH.by_source(**call)])[0]
                     if isinstance(reply, Exception):
-                        raise told(reply, f"batch {batch} for {decoded(call['out'])}")
+                        raise operator_error(reply, f"batch {batch} for {decoded(call['out'])}")

@@ -1,7 +1,8 @@
-"""Staged rows take effect once, a few at a time: what a batch's rows are is decided first, in a ledger.
+"""Exactly-once commits of staged rows, a few at a time.
 
-A script applies some of the rows that were decided on, and takes them away with it. Whoever comes after a crash goes on
-with what is left; the rows of a repeated batch, which may be divided differently, are deleted.
+First a ledger records which staged lists belong to the batch. Then a script applies rows and removes them in one step.
+After a crash the next commit goes on with the rows that are left. The rows of a repeated batch, which may be divided
+differently, are deleted.
 """
 
 import re
@@ -19,15 +20,15 @@ from penstock.spark.staging import Part
 DECIDE: Final = script("decide")
 
 Apply = Callable[[bytes, int], int]
-"""Applies the first rows of a staged list of so many, takes them away, and says how many are left."""
+"""Apply and remove the first rows of a staged list of a given length; return how many are left."""
 
 
 def apply_once(
     redis: "Redis", out: bytes, ledger: bytes, parts: Sequence[Part], batch: int, life: int, apply: Apply
 ) -> None:
-    """Apply ``parts``, staged for ``out``, once for each ``batch`` of ``ledger``, which lives for ``life`` seconds.
+    """Apply ``parts``, staged for ``out``, once for each ``batch`` of ``ledger``, which expires after ``life`` seconds.
 
-    What an earlier commit decided on, and did not finish, comes first. Raises ``DataLost`` where staged rows are gone.
+    Finish an interrupted earlier commit first. Raise ``DataLost`` if staged rows are gone.
     """
     try:
         _finish(redis, out, ledger, apply)
@@ -35,7 +36,7 @@ def apply_once(
         if run(redis, DECIDE, ledger=ledger, parts=staged, batch=batch, life=life, counts=counts):
             _finish(redis, out, ledger, apply)
     except ResponseError as error:
-        raise told(error, f"batch {batch}") from None
+        raise operator_error(error, f"batch {batch}") from None
 
 
 def _finish(redis: "Redis", out: bytes, ledger: bytes, apply: Apply) -> None:
@@ -46,8 +47,8 @@ def _finish(redis: "Redis", out: bytes, ledger: bytes, apply: Apply) -> None:
             left = apply(staged, left)
 
 
-def told(error: Exception, what: str) -> Exception:
-    """The error of a script that publishes or applies ``what``, in the words of an operator."""
+def operator_error(error: Exception, what: str) -> Exception:
+    """Return the error of a script that publishes or applies ``what``, worded for an operator."""
     word, _, text = str(error).partition(" ")
     if word == "VALUE":
         return PenstockError(f"{what}: {text}")

@@ -1,4 +1,4 @@
-"""Where rows go: to the key that an option names, or to that of each row's own column ``key``."""
+"""Target keys of rows: the option ``key``, or the column ``key`` of each row."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -13,12 +13,12 @@ COLUMN: Final = "key"
 
 
 class Out:
-    """Raises ``WrongOption`` where neither is given, or both are."""
+    """The target keys. Raise ``WrongOption`` unless either the option or the column is given."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         key = options.text("key", "")
         self.only = encoded(key) if key else None
-        """The one key of all rows; None where each has its own."""
+        """The key of all rows; None if each row has its own."""
         if not key and COLUMN not in schema.names:
             raise options.wrong("key", "missing: give it, or a column key")
         if key and COLUMN in schema.names:
@@ -27,7 +27,7 @@ class Out:
             raise options.wrong("key", f"the column key is {schema[COLUMN].dataType.simpleString()}: expected string")
 
     def share(self, batch: pa.RecordBatch, rows: Sequence[bytes]) -> dict[bytes, list[bytes]]:
-        """``rows``, made of those of ``batch``, by the key that they go to. No key may be null."""
+        """Group ``rows``, which were made from the rows of ``batch``, by target key. No key may be null."""
         if self.only is not None:
             return {self.only: list(rows)}
         shares: dict[bytes, list[bytes]] = {}

@@ -1,7 +1,7 @@
-"""Streams as a sink: an entry a row, in order, each once.
+"""Sink for streams: one entry for each row, in order, exactly once.
 
-Tasks put their rows in staged lists, ``<key>:spark-staged:<uuid>``; ``once.py`` says how they get to ``<key>``. The
-ledger is ``<key>:spark-written:<query>``.
+Tasks write to staged lists, ``<key>:spark-staged:<uuid>``; ``once.py`` moves their rows to ``<key>``. The ledger is
+``<key>:spark-written:<query>``.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,16 +17,16 @@ from penstock.spark.fields import check, fields_of
 from penstock.spark.options import Options, connect, run, script
 from penstock.spark.sinks.once import apply_once
 from penstock.spark.sinks.out import COLUMN, Out
-from penstock.spark.staging import BYTES, KEYS, Staged, by_out, staging
+from penstock.spark.staging import MAX_KEYS, PAGE_BYTES, Staged, by_out, staging
 
 APPEND: Final = script("append")
 OPTIONS: Final = frozenset({"url", "key", "maxlen"})
 WORDS: Final = 6_000
-"""Most fields and values of an entry: Lua's stack takes some thousand."""
+"""Most fields and values of an entry: Lua's stack is limited to some thousand."""
 
 
 class StreamSink:
-    """What is in a stream stays; new entries come after it."""
+    """Appends entries to streams."""
 
     def __init__(self, given: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
         options = Options("redis-stream", given, OPTIONS)
@@ -53,12 +53,12 @@ class StreamSink:
         return Staged(writer, stage.lists)
 
     def publish(self, messages: Sequence[WriterCommitMessage | None], writer: str, batch: int, life: int) -> None:
-        """Append what is staged to its streams, one after the other."""
+        """Append the staged rows to their streams, one stream after the other."""
         with connect(self.url) as redis:
             for out, parts in by_out(messages).items():
 
                 def append(staged: bytes, _: int, out: bytes = out) -> int:
-                    named = {"batch": KEYS, "bytes": BYTES, "keep": self._keep}
+                    named = {"batch": MAX_KEYS, "bytes": PAGE_BYTES, "keep": self._keep}
                     return int(run(redis, APPEND, out=out, staged=staged, **named))
 
                 ledger = b"%b:spark-written:%b" % (out, writer.encode())
@@ -66,7 +66,7 @@ class StreamSink:
 
 
 def _packed(words: list[Any]) -> bytes:
-    """A row as ``append.lua`` reads it."""
+    """Encode a row as ``append.lua`` reads it."""
     if not words:
         raise PenstockError("redis-stream: all fields of a row are null: an entry has one at least")
     if len(words) > WORDS:

@@ -1,4 +1,4 @@
-"""The two writers that Spark asks for, of a job and of a query, around what a sink does with rows."""
+"""Writers of a batch job and of a streaming query, as Spark expects them, around any sink."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
@@ -12,24 +12,24 @@ from penstock.spark.staging import DAY, Staged, by_out, discard, query_of_task
 
 
 class Sink(Protocol):
-    """What differs. It is pickled, so it connects when it must."""
+    """The part of a writer that differs by type. It is pickled, so it connects when it writes."""
 
     url: str
 
     def write(self, batches: Iterator[pa.RecordBatch], query: Callable[[], str]) -> Staged:
-        """Write the rows of a task, or stage them; ``query`` asks Spark for the id of the query, if that is needed."""
+        """Write or stage the rows of a task. ``query`` asks Spark for the id of the query."""
         ...
 
     def publish(self, messages: Sequence[WriterCommitMessage | None], writer: str, batch: int, life: int) -> None:
-        """Have what all tasks have staged take effect, once for each ``batch`` of ``writer``.
+        """Apply the staged rows of all tasks, once for each ``batch`` of ``writer``.
 
-        ``writer`` is the id of a query, or that of a job, which is forgotten after ``life`` seconds (0: never).
+        ``writer`` is the id of a query or a job. Its ledger expires after ``life`` seconds (0: never).
         """
         ...
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """Of a job: what it stages counts at its commit, or never."""
+    """Writer of a batch job: staged rows take effect at its commit, or never."""
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
@@ -46,7 +46,7 @@ class BatchWriter(DataSourceArrowWriter):
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """Of a query: each batch counts once, however often Spark repeats it."""
+    """Writer of a streaming query: a batch takes effect once, however often Spark repeats it."""
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink

@@ -1,1 +1,1 @@
-"""What Spark reads from Redis: one module a type."""
+"""Sources of Spark in Redis, one module for each type."""

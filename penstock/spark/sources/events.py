@@ -1,4 +1,4 @@
-"""Streams of events: one row an event, and what was trimmed before it was read is known by the numbers of events."""
+"""Source for event streams: one row for each event; gaps in the numbers show what was trimmed before it was read."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -10,18 +10,18 @@ from redis.exceptions import ResponseError
 
 from penstock.errors import DataLost
 from penstock.keys import Keys
-from penstock.spark.decode import SCHEMA, RawEntry, decoded
-from penstock.spark.sources.pages import ENTRIES, Entries, named
+from penstock.spark.decode import SCHEMA, RawEntry, decode_entries
+from penstock.spark.sources.pages import FIRST_ENTRIES, Entries, with_key
 from penstock.spark.sources.places import Place, Range
 from penstock.tracking.events import MAX_EVENTS
 
 SUFFIX: Final = ":events"
 MARKS: Final = ":marks"
 SPLIT: Final = 50_000
-"""Events of a stream that are worth a task of their own."""
+"""Fewest events that are split among several tasks."""
 BEGINNING: Final = Place().id
-BACK: Final = 10_000
-"""Entries of somebody else that are read backwards, at most, in search of the last one of ours."""
+MAX_SEARCHED: Final = 10_000
+"""Most entries of other programs that are read backwards in search of an event."""
 
 
 def place_of(entry: RawEntry) -> Place:
@@ -30,7 +30,7 @@ def place_of(entry: RawEntry) -> Place:
 
 
 def numbers_of(entry: RawEntry) -> tuple[int, int] | None:
-    """Of its first and last event."""
+    """Return the numbers of the first and last event of ``entry``, None if it is no entry of events."""
     words = dict(zip(entry[1][::2], entry[1][1::2], strict=False))
     try:
         first, count = int(words[b"first"]), int(words[b"count"])
@@ -40,7 +40,7 @@ def numbers_of(entry: RawEntry) -> tuple[int, int] | None:
 
 
 class Events(Entries):
-    """Events of namespaces, as docs/keys.md says."""
+    """Reads entries of events: docs/keys.md."""
 
     def ends(self, keys: Sequence[str]) -> dict[str, Place]:
         with self.redis.pipeline(transaction=False) as wire:
@@ -50,7 +50,7 @@ class Events(Entries):
         found = {}
         for key, reply in zip(keys, replies, strict=True):
             if isinstance(reply, ResponseError):
-                raise named(reply, key)
+                raise with_key(reply, key)
             if isinstance(reply, Exception):
                 raise reply
             if reply:
@@ -58,19 +58,19 @@ class Events(Entries):
         return found
 
     def numbered(self, key: str, start: Place, place: Place) -> Place:
-        """Return ``place`` with the number of the last event up to it; its entry may be no event.
+        """Return ``place`` with the number of the last event up to it, even if its own entry is no event.
 
-        Search backwards to ``start``; return its number if there is no event between.
+        Search backwards to ``start``, whose number is taken if no event is between.
         """
-        after, looked = place.id, 0
-        while place.number is None and looked < BACK:
-            page = self.redis.execute_command("XREVRANGE", key, f"({after}", f"({start.id}", "COUNT", ENTRIES)
+        after, searched = place.id, 0
+        while place.number is None and searched < MAX_SEARCHED:
+            page = self.redis.execute_command("XREVRANGE", key, f"({after}", f"({start.id}", "COUNT", FIRST_ENTRIES)
             for numbers in filter(None, map(numbers_of, page)):
                 return Place(place.id, numbers[1])
-            if len(page) < ENTRIES:
+            if len(page) < FIRST_ENTRIES:
                 known = [number for number in (start.number, self._counted(key, place)) if number is not None]
                 return Place(place.id, max(known, default=None))
-            after, looked = page[-1][0].decode(), looked + len(page)
+            after, searched = page[-1][0].decode(), searched + len(page)
         return place
 
     def as_far_as(self, key: str, start: Place, end: Place, most: int) -> tuple[Place, int]:
@@ -86,7 +86,7 @@ class Events(Entries):
         return self.numbered(key, start, place_of(last)) if last and events >= most else end, events
 
     def ranges(self, key: str, start: Place, end: Place, parts: int) -> list[Range]:
-        """Parts of about the same number of events, cut at marks."""
+        """Divide the range at marks into parts with about the same number of events."""
         cuts = [start]
         if end.number is not None:
             number = start.number if start.number is not None else self._number_before(key)
@@ -102,21 +102,21 @@ class Events(Entries):
         return numbers[1] - numbers[0] + 1 if numbers else 1
 
     def rows(self, part: Range) -> Iterator[pa.RecordBatch]:
-        """Its events, with the time that their namespace allows a message (s) beside each."""
+        """Yield the events of ``part``, with the ``messageTimeout`` of their namespace (s)."""
         timeout = pa.scalar(self._timeout(part.key.removesuffix(SUFFIX)), pa.float64())
         for batch in self._events(part):
             yield batch.append_column("timeout", pa.repeat(timeout, batch.num_rows))
 
     def _number_before(self, key: str) -> int | None:
-        """The event before the oldest that is there."""
+        """Return the number before that of the oldest event in the stream."""
         oldest = self.redis.execute_command("XRANGE", key, "-", "+", "COUNT", 1)
         numbers = numbers_of(oldest[0]) if oldest else None
         return numbers[0] - 1 if numbers else None
 
     def _counted(self, key: str, end: Place) -> int | None:
-        """Return how many events there ever were, if ``end`` is still the newest entry; else None.
+        """Return how many events were ever written, if ``end`` is still the newest entry; else None.
 
-        The counter is read before and after the entry, since a server that is full refuses reads in MULTI.
+        The counter is read before and after the entry, since a server out of memory refuses MULTI.
         """
         counter = Keys(key.removesuffix(SUFFIX)).metric("events")
         try:
@@ -124,11 +124,11 @@ class Events(Entries):
             newest = self.redis.execute_command("XREVRANGE", key, "+", "-", "COUNT", 1)
             same = newest and newest[0][0].decode() == end.id and before == self.redis.hget(counter, "count")
             return int(before) if same and before else None
-        except (ValueError, ResponseError):  # what somebody else has put there
+        except (ValueError, ResponseError):  # written by another program
             return None
 
     def _mark(self, key: str, number: int, after: Place) -> Place | None:
-        """The last entry that a mark leads to, beginning with event ``number`` at most, if it comes ``after``."""
+        """Return the last marked entry that begins with event ``number`` or less, None if it is not after ``after``."""
         found = self.redis.zrevrangebyscore(key + MARKS, number, "-inf", start=0, num=1)
         if not found or Place(found[0].decode()).order <= after.order:
             return None
@@ -138,18 +138,18 @@ class Events(Entries):
     def _timeout(self, namespace: str) -> float | None:
         try:
             return float(self.redis.hget(Keys(namespace).policy, "messageTimeout") or "none")
-        except (ValueError, ResponseError):  # what somebody else has put there
+        except (ValueError, ResponseError):  # written by another program
             return None
 
     def _events(self, part: Range) -> Iterator[pa.RecordBatch]:
-        """Raises ``DataLost`` where some are gone, or tells of it in a row."""
+        """Yield the events of ``part``. For trimmed events raise ``DataLost``, or yield a row that describes them."""
         namespace = part.key.removesuffix(SUFFIX)
-        # A checkpoint of an older version may hold a place without a number.
+        # A checkpoint of an older version may have a place without a number.
         place = part.start if part.start.id == BEGINNING else self.numbered(part.key, Place(), part.start)
         for entries in self.pages(part):
             if place.number is None and self._is_trimmed_past(part.key, place):
                 yield from self._lost(part.key, place, None)
-            for batch in decoded(namespace, entries):
+            for batch in decode_entries(namespace, entries):
                 yield from self._unbroken(part.key, place, batch)
                 place = _last_of(batch, place)
         if place.order < part.end.order:
@@ -158,17 +158,17 @@ class Events(Entries):
             yield from self._lost(part.key, place, part.end.number + 1)  # type: ignore[operator]
 
     def _is_trimmed_past(self, key: str, place: Place) -> bool:
-        """Whether all that is left came after ``place``; asked after what comes next was read, so nothing slips by."""
+        """Return True if all entries left are after ``place``. Call it after reading the next page, to miss nothing."""
         oldest = self.redis.execute_command("XRANGE", key, "-", "+", "COUNT", 1)
         return place.id != BEGINNING and bool(oldest) and Place(oldest[0][0].decode()).order > place.order
 
     def _unbroken(self, key: str, before: Place, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """``batch``, and what is missing before and in it."""
+        """Yield ``batch`` with a row for each gap before and in it."""
         numbers = batch.column("number")
         if numbers.null_count:
-            told = _told(batch)
-            if told and before.number is not None and told[0] > before.number + 1:
-                yield from self._lost(key, before, told[0])
+            claimed = _malformed_numbers(batch)
+            if claimed and before.number is not None and claimed[0] > before.number + 1:
+                yield from self._lost(key, before, claimed[0])
             yield batch
             return
         known = numbers.to_numpy()
@@ -185,23 +185,27 @@ class Events(Entries):
     def _lost(self, key: str, before: Place, next_number: int | None) -> Iterator[pa.RecordBatch]:
         known = before.number is not None and next_number is not None
         which = f"events {before.number + 1} to {next_number - 1}" if known else "entries"  # type: ignore[operator]
-        told = f"{key}: {which} after {before.id} are gone: they were trimmed before they were read"
+        problem = f"{key}: {which} after {before.id} are gone: they were trimmed before they were read"
         if self._fails:
-            raise DataLost(f"{told}. Keep more of them (eventCapacity), and go on without these: failOnDataLoss=false")
+            raise DataLost(
+                f"{problem}. Keep more of them (eventCapacity), and go on without these: failOnDataLoss=false"
+            )
         row = {"namespace": key.removesuffix(SUFFIX), "entry": before.id, "place": -1}
-        yield pa.RecordBatch.from_pylist([{**row, "malformed": json.dumps({"lost": told})}], schema=SCHEMA)
+        yield pa.RecordBatch.from_pylist([{**row, "malformed": json.dumps({"lost": problem})}], schema=SCHEMA)
 
 
 def _last_of(batch: pa.RecordBatch, before: Place) -> Place:
-    """Where ``batch`` ends. Numbers go back only with events: an entry that is none may say anything."""
+    """Return the end of ``batch``. A malformed entry may claim any number, but never sets the number back."""
     entry, number = (batch.column(name)[batch.num_rows - 1].as_py() for name in ("entry", "number"))
     if number is None:
-        known = [known for known in (before.number, (_told(batch) or (None, None))[1]) if known is not None]
+        known = [
+            known for known in (before.number, (_malformed_numbers(batch) or (None, None))[1]) if known is not None
+        ]
         number = max(known, default=None)
     return Place(entry, number)
 
 
-def _told(batch: pa.RecordBatch) -> tuple[int, int] | None:
-    """The numbers of the first and last event that an entry tells of which is malformed, if it tells them."""
+def _malformed_numbers(batch: pa.RecordBatch) -> tuple[int, int] | None:
+    """Return the numbers of the first and last event that the malformed last entry claims, None if it has none."""
     words = json.loads(batch.column("malformed")[batch.num_rows - 1].as_py() or "{}")
     return numbers_of((b"", [word.encode() for pair in words.items() for word in pair]))

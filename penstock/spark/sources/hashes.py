@@ -1,4 +1,4 @@
-"""Hashes as a source of jobs: those that are there, by name, a row each."""
+"""Source for hashes, for batch jobs: one row for each hash, sorted by key."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from penstock.errors import PenstockError, WrongOption
 from penstock.raw_connection import Command
 from penstock.spark.fields import FIELDS, FLOAT, WHOLE
 from penstock.spark.options import Options, connect, exchange
-from penstock.spark.staging import KEYS, checked
+from penstock.spark.staging import MAX_KEYS, checked
 
 OPTIONS: Final = frozenset({"url", "keys", "key_column", "partitions"})
 READABLE: Final = (StringType, BinaryType, BooleanType, *WHOLE, *FLOAT)
@@ -24,13 +24,13 @@ READABLE: Final = (StringType, BinaryType, BooleanType, *WHOLE, *FLOAT)
 
 @dataclass(frozen=True)
 class Hashes(InputPartition):
-    """What one task reads."""
+    """The keys that one task reads."""
 
     keys: list[bytes]
 
 
 class HashReader(DataSourceReader):
-    """The hashes that are there when the job is planned, by name; one that is gone when its turn comes is no row."""
+    """Reads the hashes that exist when the job is planned; one that is gone when it is read gives no row."""
 
     def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
         options = Options("redis-hash", given, OPTIONS)
@@ -43,7 +43,7 @@ class HashReader(DataSourceReader):
         if not isinstance(types.pop(self._column, None), StringType):
             raise WrongOption(f"redis-hash: schema: no column {self._column} string: the option key_column names it")
         self._types = None if types == {"fields": FIELDS} else types
-        """By field; None where all fields of a hash are one column."""
+        """Types by field; None if all fields of a hash are in one column."""
         for name, type_ in types.items() if self._types is not None else ():
             if not isinstance(type_, READABLE):
                 expected = "string, binary, boolean or a number that is no decimal; or no schema"
@@ -54,7 +54,7 @@ class HashReader(DataSourceReader):
         found = {name.encode() for name in self._names if name not in patterns}
         with connect(self._url) as redis:
             for pattern in patterns:
-                found.update(redis.scan_iter(match=pattern, count=KEYS, _type="hash"))
+                found.update(redis.scan_iter(match=pattern, count=MAX_KEYS, _type="hash"))
         keys = sorted(found)
         cuts = [len(keys) * part // self._parts for part in range(self._parts + 1)]
         return [Hashes(keys[first:end]) for first, end in pairwise(cuts)]
@@ -62,8 +62,8 @@ class HashReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Hashes)
         with connect(self._url) as redis:
-            for first in range(0, len(partition.keys), KEYS):
-                keys = partition.keys[first : first + KEYS]
+            for first in range(0, len(partition.keys), MAX_KEYS):
+                keys = partition.keys[first : first + MAX_KEYS]
                 if self._types is None:
                     found, columns = _whole(redis, keys)
                 else:
@@ -84,7 +84,7 @@ class HashReader(DataSourceReader):
 
 
 def _whole(redis: "Redis", keys: list[bytes]) -> tuple[list[bytes], dict[str, list[Any]]]:
-    """The keys that are there, and all fields of each."""
+    """Return the keys that exist, and all fields of each."""
     hashes = _replies(redis, keys, [("HGETALL", key) for key in keys])
     found = [(key, words) for key, words in zip(keys, hashes, strict=True) if words]
     fields = [_pairs(key, words) for key, words in found]
@@ -94,7 +94,7 @@ def _whole(redis: "Redis", keys: list[bytes]) -> tuple[list[bytes], dict[str, li
 def _chosen(
     redis: "Redis", keys: list[bytes], types: Mapping[str, DataType]
 ) -> tuple[list[bytes], dict[str, list[Any]]]:
-    """The keys that are there, and their values by field."""
+    """Return the keys that exist, and their values by field."""
     fields = [name.encode() for name in types]
     if not fields:
         there = _replies(redis, keys, [("HLEN", key) for key in keys])
@@ -109,7 +109,7 @@ def _chosen(
 
 
 def _replies(redis: "Redis", keys: Sequence[bytes], commands: list[Command]) -> list[Any]:
-    """One a key. Raises ``WrongType`` with the name of that which is no hash."""
+    """Return a reply for each key. Raise ``WrongType`` with the name of a key that is no hash."""
     replies = exchange(redis, commands) if commands else []
     return [checked(redis, reply, key, "hash") for key, reply in zip(keys, replies, strict=True)]
 
@@ -125,7 +125,7 @@ def _pairs(key: bytes, words: list[bytes]) -> list[tuple[str, str]]:
 
 
 def _cast(values: list[Any], keys: list[bytes], what: str, type_: Any) -> Any:
-    """The column. Raises ``PenstockError`` that says where a value is that cannot be read as ``type_``."""
+    """Return the column. Raise ``PenstockError`` with the key and the value that cannot be read as ``type_``."""
     try:
         column = pa.array(values, pa.binary())
         return column if pa.types.is_binary(type_) else column.cast(pa.string()).cast(type_)

@@ -1,7 +1,7 @@
-"""Lists as a source: in batch they stay as they are, a query takes its messages away.
+"""Source for lists: a batch job leaves the list as it is, a streaming query takes its messages.
 
-A query takes the messages of a micro-batch to a segment, a list of their own, which stays as it is until Spark has
-committed the batch; so the batch is the same whenever it is read again. Keys: ``<key>:spark:<name>:<number>`` is a
+A query moves the messages of a micro-batch to a segment, a list of their own, which does not change until Spark has
+committed the batch. So a batch that is read again is the same. Keys: ``<key>:spark:<name>:<number>`` is a
 segment, ``<key>:spark:<name>`` the state hash of ``fix.lua``.
 """
 
@@ -18,30 +18,30 @@ from redis.exceptions import ResponseError
 
 from penstock.encoding import decoded, encoded
 from penstock.errors import DataLost, PenstockError
-from penstock.spark.options import Connecting, Options, exchange, run, script
-from penstock.spark.staging import BYTES, KEYS, PAGE, checked, chunks
+from penstock.spark.options import LazyConnection, Options, exchange, run, script
+from penstock.spark.staging import MAX_KEYS, PAGE_BYTES, PAGE_ROWS, checked, chunks
 
 FIX, FINISH = script("fix"), script("finish")
 OPTIONS: Final = frozenset(
     {"url", "key", "name", "text", "partitions", "maxMessagesPerTrigger", "maxBytesPerTrigger", "failOnDataLoss"}
 )
 FIRST: Final = 64
-"""Messages of the first page, when nobody knows how large they are."""
+"""Messages of the first page, before their size is known."""
 
 
 @dataclass(frozen=True)
 class Span(InputPartition):
-    """What one task reads: ``count`` messages of ``key``, the oldest of which has ``first`` older ones behind it."""
+    """The messages that one task reads: ``count`` of ``key``, after the ``first`` oldest ones."""
 
     key: bytes
     first: int
     count: int
     position: int
-    """That of the first one in the column."""
+    """Value of the column ``position`` for the first of them."""
 
 
-class _Reader(Connecting):
-    """What both kinds of reading have in common."""
+class _Reader(LazyConnection):
+    """Base of both readers."""
 
     def __init__(self, given: Mapping[str, str]) -> None:
         options = Options("redis-list", given, OPTIONS)
@@ -61,13 +61,13 @@ class _Reader(Connecting):
         return [int(checked(self.redis, reply, key)) for reply, key in zip(replies, keys, strict=True)]
 
     def spans(self, key: bytes, length: int, position: int = 0) -> list[Span]:
-        """About equal parts, the oldest messages first."""
+        """Divide ``key`` into about equal parts, the oldest messages first."""
         cuts = [length * part // self._parts for part in range(self._parts + 1)]
         parts = pairwise(cuts)
         return [Span(key, first, end - first, position + first) for first, end in parts if end > first]
 
     def read(self, span: Span) -> Iterator[pa.RecordBatch]:
-        """Its messages, oldest first; fewer where they are not there any more."""
+        """Yield the messages of ``span``, the oldest first; fewer if some are gone."""
         done, page = 0, FIRST
         while done < span.count:
             count = min(page, span.count - done)
@@ -82,7 +82,7 @@ class _Reader(Connecting):
             if len(messages) < count:
                 self._end_early(span, done)
                 return
-            page = max(1, min(PAGE, BYTES * count // (sum(map(len, messages)) + 1)))
+            page = max(1, min(PAGE_ROWS, PAGE_BYTES * count // (sum(map(len, messages)) + 1)))
 
     def _columns(self, messages: list[bytes], span: Span, done: int) -> pa.RecordBatch:
         values = pa.array(messages, pa.binary())
@@ -93,11 +93,11 @@ class _Reader(Connecting):
         return pa.RecordBatch.from_arrays([values, positions], ["value", "position"])
 
     def _end_early(self, span: Span, done: int) -> None:
-        """Nothing to do: whoever else takes messages of the list may have them."""
+        """Do nothing: a batch job leaves the list to other consumers."""
 
 
 class BatchReader(_Reader, DataSourceReader):
-    """What is there when the job is planned; it stays there."""
+    """Reads what the list holds when the job is planned, and leaves it there."""
 
     def partitions(self) -> Sequence[InputPartition]:
         (length,) = self.lengths([self._key])
@@ -109,13 +109,13 @@ class BatchReader(_Reader, DataSourceReader):
 
 
 class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Offsets are ``{"sequence": n}``, the number of a segment, from 1 on."""
+    """Reads segments. Offsets are ``{"sequence": n}``, the number of a segment, from 1 on."""
 
     def __init__(self, given: Mapping[str, str]) -> None:
         super().__init__(given)
         self._state = b"%b:spark:%b" % (self._key, encoded(self._name))
         self._left: int | None = None
-        """How many messages may still be taken, where only those that waited at the start are."""
+        """With ``availableNow``: how many of the messages that waited at the start are still to be taken."""
 
     def getDefaultReadLimit(self) -> ReadLimit:
         return ReadMaxRows(self._most)
@@ -124,7 +124,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         (self._left,) = self.lengths([self._key])
 
     def initialOffset(self) -> dict[str, int]:
-        """The end of what is finished: a query that lost its checkpoint goes on with the segments that are left."""
+        """Return the last finished segment: a query without its checkpoint goes on with the segments that are left."""
         return {"sequence": self._done() or 0}
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
@@ -155,7 +155,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         numbers = range(start["sequence"] + 1, end["sequence"] + 1)
         spans: list[Span] = []
         position = 0
-        for some in chunks(numbers, KEYS):
+        for some in chunks(numbers, MAX_KEYS):
             for number, length in zip(some, self.lengths([self._segment(each) for each in some]), strict=True):
                 if not length:
                     self._lost(number)
@@ -170,7 +170,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
     def commit(self, end: dict[str, int]) -> None:
         last = end["sequence"]
         done = self._done()
-        for numbers in chunks(range(last if done is None else done + 1, last + 1), KEYS):
+        for numbers in chunks(range(last if done is None else done + 1, last + 1), MAX_KEYS):
             segments = [self._segment(number) for number in numbers]
             run(self.redis, FINISH, state=self._state, segments=segments, number=numbers[-1])
 
@@ -186,17 +186,17 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._lost(int(span.key.rpartition(b":")[2]))
 
     def _lost(self, number: int) -> None:
-        """Raises ``DataLost``, or tells the log where the user wants to go on."""
+        """Raise ``DataLost``, or log a warning with ``failOnDataLoss=false``."""
         state = decoded(self._state)
-        told = (
+        problem = (
             f"redis-list: {decoded(self._segment(number))} is gone or incomplete: it held messages of "
             f"{decoded(self._key)} that the query with the option name={self._name} had taken. Either the server lost "
             f"data, or another query has that name, or the checkpoint is older than what was finished ({state} says "
             f"{self._done()})"
         )
         if self._fails:
-            raise DataLost(f"{told}. Restore the server's data; or go on without them: failOnDataLoss=false")
-        logging.getLogger(__name__).warning("%s; going on without them", told)
+            raise DataLost(f"{problem}. Restore the server's data; or go on without them: failOnDataLoss=false")
+        logging.getLogger(__name__).warning("%s; going on without them", problem)
 
 
 def _texts(values: Any, messages: list[bytes], span: Span, done: int) -> Any:

@@ -1,4 +1,4 @@
-"""Entries of a stream, a page at a time."""
+"""Reading of stream entries, page by page."""
 
 import time
 from abc import abstractmethod
@@ -11,21 +11,21 @@ from redis.exceptions import RedisError, ResponseError
 
 from penstock.errors import WrongType
 from penstock.spark.decode import RawEntry
-from penstock.spark.options import Connecting, Options
+from penstock.spark.options import LazyConnection, Options
 from penstock.spark.sources.places import Place, Range
 
-PAGE: Final = 20_000
-"""Events that are read at a time, about."""
-ENTRIES: Final = 50
-"""Entries of the first page, when nobody knows how much is in one."""
-BYTES: Final = 16 * 2**20
-"""Of the messages that a page may have in it, about."""
-PATIENCE: Final = 6
-"""How often a page is asked for again where the server is away: some 6 seconds."""
+PAGE_EVENTS: Final = 20_000
+"""Events of a page, about."""
+FIRST_ENTRIES: Final = 50
+"""Entries of the first page, before their size is known."""
+PAGE_BYTES: Final = 16 * 2**20
+"""Size of the messages in a page, about."""
+RETRIES: Final = 6
+"""Retries of a page while the server is away: about 6 s."""
 
 
-class Entries(Connecting):
-    """What a reader wants to know of streams; ``Events`` and ``Raw`` say what they make of an entry."""
+class Entries(LazyConnection):
+    """Base of ``Events`` and ``Raw``: plans and reads ranges of entries."""
 
     def __init__(self, options: Options) -> None:
         super().__init__(options.url())
@@ -33,37 +33,36 @@ class Entries(Connecting):
 
     @abstractmethod
     def ends(self, keys: Sequence[str]) -> dict[str, Place]:
-        """The newest entry of each stream that has one. Raises ``WrongType``."""
+        """Return the place of the newest entry of each stream that has one. Raise ``WrongType``."""
 
     def numbered(self, key: str, start: Place, place: Place) -> Place:
-        """Return ``place`` with its number, if one can be found between ``start`` and it."""
+        """Return ``place`` with its number, if that can be found between ``start`` and it."""
         return place
 
     @abstractmethod
     def as_far_as(self, key: str, start: Place, end: Place, most: int) -> tuple[Place, int]:
-        """The last place up to which there is about ``most`` to read, and how much that is."""
+        """Return the place up to which the range has a weight of about ``most``, and that weight."""
 
     @abstractmethod
     def ranges(self, key: str, start: Place, end: Place, parts: int) -> list[Range]:
-        """At most so many parts, one after the other; fewer where it is not worth it."""
+        """Divide the range into at most ``parts`` consecutive ranges, fewer if it is short."""
 
     @abstractmethod
     def rows(self, part: Range) -> Iterator[pa.RecordBatch]:
-        """Raises ``DataLost`` where some are gone and the user wants to know."""
+        """Yield the rows of ``part``. Raise ``DataLost`` if some are gone and ``failOnDataLoss`` is true."""
 
     @abstractmethod
     def weight(self, entry: RawEntry) -> int:
-        """How much there is to read in it."""
+        """Return how many rows ``entry`` has."""
 
     def walk(self, key: str, start: Place, end: Place, most: int) -> tuple[RawEntry | None, int]:
-        """The last entry up to which there is about ``most``, found by reading, and how much that is.
-
-        None where nothing is there.
-        """
+        """Read up to a weight of about ``most``. Return the last entry, None if the range is empty, and the weight."""
         found, after = 0, start.id
         last: RawEntry | None = None
         while found < most and after != end.id:
-            page = self.redis.execute_command("XRANGE", key, f"({after}", end.id, "COUNT", min(most - found, PAGE))
+            page = self.redis.execute_command(
+                "XRANGE", key, f"({after}", end.id, "COUNT", min(most - found, PAGE_EVENTS)
+            )
             if not page:
                 break
             for entry in page:
@@ -74,8 +73,8 @@ class Entries(Connecting):
         return last, found
 
     def pages(self, part: Range) -> Iterator[list[RawEntry]]:
-        """All entries of ``part``; the next ones are under way while those before them are used."""
-        count, after, upto = ENTRIES, part.start.id, part.end.id
+        """Yield all entries of ``part`` by pages; the next page is requested before the current one is used."""
+        count, after, upto = FIRST_ENTRIES, part.start.id, part.end.id
         connection, asked = None, False
         try:
             failures = 0
@@ -88,10 +87,10 @@ class Entries(Connecting):
                     entries = connection.read_response()
                     failures, asked = 0, False
                 except ResponseError as error:
-                    raise named(error, part.key) from None
+                    raise with_key(error, part.key) from None
                 except RedisError:
                     failures += 1
-                    if failures > PATIENCE:
+                    if failures > RETRIES:
                         raise
                     time.sleep(0.05 * 2**failures)
                     if connection:
@@ -103,8 +102,8 @@ class Entries(Connecting):
                 after = entries[-1][0].decode()
                 if more := len(entries) == count and after != upto:
                     size = sum(len(words[-1]) for _, words in entries) // len(entries)
-                    count = max(min(PAGE // self.weight(entries[-1]), BYTES // (size + 1)), 1)
-                    with suppress(RedisError):  # asked for again, when its turn comes
+                    count = max(min(PAGE_EVENTS // self.weight(entries[-1]), PAGE_BYTES // (size + 1)), 1)
+                    with suppress(RedisError):  # requested again when its turn comes
                         connection.send_command("XRANGE", part.key, f"({after}", upto, "COUNT", count)
                         asked = True
                 yield entries
@@ -116,7 +115,7 @@ class Entries(Connecting):
                 self.redis.connection_pool.release(connection)
 
 
-def named(error: ResponseError, key: str) -> Exception:
-    """With the name of the key that holds another type."""
+def with_key(error: ResponseError, key: str) -> Exception:
+    """Return ``error``, or ``WrongType`` with the name of ``key`` if it holds another type."""
     wrong = str(error).startswith("WRONGTYPE")
     return WrongType(f"{key} holds something else, expected a stream") if wrong else error

@@ -1,4 +1,4 @@
-"""Where a reader of streams stands, and the parts of a stream that its tasks read."""
+"""Positions in streams, and the ranges that tasks read."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -9,9 +9,9 @@ from pyspark.sql.datasource import InputPartition
 
 @dataclass(frozen=True)
 class Place:
-    """An entry up to which a stream is read, and how many came up to it; None where nothing tells.
+    """The id of an entry, and the number of events or entries up to it; None if unknown.
 
-    What is counted are events, by their own numbers, or entries, as the server counts those that were added.
+    Events have numbers of their own; entries are counted by the server (``entries-added``).
     """
 
     id: str = "0-0"
@@ -25,7 +25,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Range:
-    """The entries of ``key`` after ``start`` up to and with ``end``."""
+    """The entries of ``key`` after ``start`` up to and including ``end``."""
 
     key: str
     start: Place
@@ -34,13 +34,13 @@ class Range:
 
 @dataclass(frozen=True)
 class Task(InputPartition):
-    """What one task reads, one after the other."""
+    """The ranges that one task reads, one after the other."""
 
     ranges: Sequence[Range]
 
 
 def offset_of(places: Mapping[str, Place]) -> dict[str, Any]:
-    """As Spark keeps it in the checkpoint."""
+    """Return ``places`` as Spark keeps them in the checkpoint."""
     return {key: asdict(place) for key, place in sorted(places.items())}
 
 

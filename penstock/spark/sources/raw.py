@@ -1,8 +1,8 @@
-"""Streams of anybody: one row an entry.
+"""Source for raw entries of any stream: one row for each entry.
 
-The server counts the entries that were ever added to a stream (``entries-added``, Redis 7). The number of a place is
-that count less what comes after it: so between two places there are as many entries as their numbers differ, and fewer
-only if some were trimmed or deleted meanwhile.
+The server counts all entries that were added to a stream (``entries-added``, Redis 7). The number of a place is that
+count without the entries after it. So the numbers of two places differ by the number of entries between them, unless
+entries were trimmed or deleted.
 """
 
 import logging
@@ -16,24 +16,24 @@ from redis.exceptions import ResponseError
 from penstock.errors import DataLost, WrongOption
 from penstock.spark.decode import RawEntry
 from penstock.spark.options import Options, exchange
-from penstock.spark.sources.pages import Entries, named
+from penstock.spark.sources.pages import Entries, with_key
 from penstock.spark.sources.places import Place, Range
 
 ABSENT: Final = "no such key"
-COLUMNS: Final = "key string, entry string, fields map<string,string>"
+RAW_COLUMNS: Final = "key string, entry string, fields map<string,string>"
 
 
 class Raw(Entries):
-    """Entries as they are; values as text, or as bytes where the user's schema says so."""
+    """Reads entries without decoding events. Values are text, or bytes if the user's schema has binary."""
 
     def __init__(self, options: Options, schema: StructType | None) -> None:
         super().__init__(options)
         given = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in schema or ())
-        self._bytes = given == COLUMNS.replace("string>", "binary>")
-        if schema is not None and given != COLUMNS and not self._bytes:
-            raise WrongOption(f"redis-stream: schema: {given}: expected {COLUMNS} (or map<string,binary>)")
+        self._bytes = given == RAW_COLUMNS.replace("string>", "binary>")
+        if schema is not None and given != RAW_COLUMNS and not self._bytes:
+            raise WrongOption(f"redis-stream: schema: {given}: expected {RAW_COLUMNS} (or map<string,binary>)")
         self._trimmed: dict[str, int] = {}
-        """By stream, when its end was last looked for: how many entries had been there and were not any more."""
+        """By stream, when ``ends`` was called last: how many entries had been trimmed or deleted."""
 
     def ends(self, keys: Sequence[str]) -> dict[str, Place]:
         found = {}
@@ -42,12 +42,12 @@ class Raw(Entries):
             if isinstance(reply, ResponseError) and ABSENT in str(reply):
                 continue
             if isinstance(reply, ResponseError):
-                raise named(reply, key)
-            told: dict[bytes, Any] = dict(zip(reply[::2], reply[1::2], strict=True))
-            added = told.get(b"entries-added")
+                raise with_key(reply, key)
+            info: dict[bytes, Any] = dict(zip(reply[::2], reply[1::2], strict=True))
+            added = info.get(b"entries-added")
             if added is not None:
-                self._trimmed[key] = added - told[b"length"]
-            if last := told[b"last-entry"]:
+                self._trimmed[key] = added - info[b"length"]
+            if last := info[b"last-entry"]:
                 found[key] = Place(last[0].decode(), added)
         return found
 
@@ -62,14 +62,14 @@ class Raw(Entries):
         return Place(last[0].decode(), None if before is None else before + entries), entries
 
     def ranges(self, key: str, start: Place, end: Place, parts: int) -> list[Range]:
-        """One: nothing tells where to cut."""
+        """Return one range: raw streams have no marks to divide at."""
         return [Range(key, start, end)]
 
     def weight(self, entry: RawEntry) -> int:
         return 1
 
     def rows(self, part: Range) -> Iterator[pa.RecordBatch]:
-        """Its entries. Raises ``DataLost`` where some are gone, or tells the log."""
+        """Yield the entries of ``part``. For lost entries raise ``DataLost`` or log a warning."""
         found, last = 0, part.start
         for entries in self.pages(part):
             found, last = found + len(entries), Place(entries[-1][0].decode())
@@ -100,17 +100,17 @@ class Raw(Entries):
         )
 
     def _lost(self, part: Range, which: str) -> None:
-        told = (
+        problem = (
             f"{part.key}: {which} between {part.start.id} and {part.end.id} are gone: they were trimmed or deleted "
             "before they were read"
         )
         if self._fails:
-            raise DataLost(f"{told}. Keep more of them, and go on without these: failOnDataLoss=false")
-        logging.getLogger(__name__).warning("redis-stream: %s; going on without them", told)
+            raise DataLost(f"{problem}. Keep more of them, and go on without these: failOnDataLoss=false")
+        logging.getLogger(__name__).warning("redis-stream: %s; going on without them", problem)
 
 
 def _text(words: list[bytes]) -> pa.Array:
-    """What is not UTF-8 in them as ``\\xff``."""
+    """Return ``words`` as text; bytes that are not UTF-8 become ``\\xff``."""
     try:
         return pa.array(words, pa.binary()).cast(pa.string())
     except pa.ArrowInvalid:

@@ -1,8 +1,8 @@
-"""Streams as a source: their readers plan micro-batches between entries, and tasks read the parts.
+"""Source for streams: readers plan micro-batches between entries, and tasks read the parts.
 
-Where a query stands is in its own checkpoint, by stream and id; the server keeps no state of readers. The ends of a
-micro-batch are entries that are there when it is planned, and nothing is ever added before them: it is the same
-whenever it is read again.
+The position of a query is in its own checkpoint, by stream and id; the server keeps no state of readers. A micro-batch
+ends with entries that exist when it is planned, and nothing is ever added before them. So a batch that is read again is
+the same.
 """
 
 import time
@@ -31,7 +31,7 @@ def is_raw(options: Options) -> bool:
 
 
 class _Reader:
-    """What both kinds of reading have in common."""
+    """Base of both readers."""
 
     def __init__(self, given: Mapping[str, str], schema: StructType | None = None) -> None:
         options = Options("redis-stream", given, OPTIONS)
@@ -45,7 +45,7 @@ class _Reader:
         self._looked = -float("inf")
 
     def keys(self) -> list[str]:
-        """The streams that there are; patterns are looked for in all keys, every ``discover`` seconds."""
+        """Return the streams that exist; patterns are matched with all keys every ``discover`` seconds."""
         patterns = [name for name in self._names if any(letter in name for letter in "*?[")]
         if patterns and time.monotonic() - self._looked >= self._discover:
             for key in self._entries.redis.scan_iter(count=10_000, _type="stream"):
@@ -58,25 +58,25 @@ class _Reader:
         return self._entries.ends(self.keys())
 
     def tasks(self, bounds: Mapping[str, tuple[Place, Place]]) -> Sequence[InputPartition]:
-        """For each stream from where to where: at most as many as asked for, since each costs some 0.1 s."""
+        """Divide the ranges of all streams among tasks, at most ``partitions``: each task costs about 0.1 s."""
         parts = -(-self._tasks // max(len(bounds), 1))
         ranges = [each for key, ends in bounds.items() for each in self._entries.ranges(key, *ends, parts)]
         return [Task(ranges[place :: self._tasks]) for place in range(min(self._tasks, len(ranges)))]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        for each in partition.ranges if isinstance(partition, Task) else ():  # Spark's word for no partition is None
+        for each in partition.ranges if isinstance(partition, Task) else ():  # Spark passes None for no partition
             yield from self._entries.rows(each)
 
 
 class BatchReader(_Reader, DataSourceReader):
-    """What is there when the job is planned."""
+    """Reads what the streams hold when the job is planned."""
 
     def partitions(self) -> Sequence[InputPartition]:
         return self.tasks({key: (Place(), end) for key, end in self.ends().items()})
 
 
 class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Offsets are a ``Place`` a stream."""
+    """Reads micro-batches. Offsets are a ``Place`` for each stream."""
 
     def __init__(self, given: Mapping[str, str], schema: StructType | None = None) -> None:
         super().__init__(given, schema)
@@ -113,7 +113,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         return self.tasks({key: ends for key, ends in bounds.items() if ends[1].order > ends[0].order})
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing to do: what was read stays in the stream until it is trimmed."""
+        """Do nothing: entries stay in the stream until it is trimmed."""
 
     def stop(self) -> None:
         self._entries.stop()
