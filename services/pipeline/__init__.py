@@ -1,1 +1,1 @@
-"""What happened to messages, kept for good: the event streams of many namespaces, archived by Spark."""
+"""Service that archives the event streams of many namespaces with Spark."""

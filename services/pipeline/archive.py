@@ -1,8 +1,7 @@
-"""The archive: Parquet files by date, namespace and micro-batch.
+"""Writer of the archive: Parquet files by date, namespace and micro-batch.
 
-A micro-batch that is written again, after a crash in its midst, replaces what it had written: its rows are the same,
-and so are the directories they belong to. The directory of a batch bears the id of the query, so that another one,
-with a checkpoint of its own, cannot take it for its own.
+A micro-batch that is repeated after a crash has the same rows and directories, so it replaces what it had written. The
+name of a directory has the id of the query, so that another query, with a checkpoint of its own, cannot replace it.
 """
 
 import time
@@ -27,22 +26,22 @@ _archived: Final = Script.read(Path(__file__).parent / "lua" / "archived.lua")
 
 
 def short(query: str) -> str:
-    """What directories bear of the id of a query."""
+    """Return the part of a query's id that is in the names of its directories."""
     return query[:8]
 
 
 class Archive:
-    """Writes what ``foreachBatch`` gives."""
+    """Writes the micro-batches of ``foreachBatch``."""
 
     def __init__(self, settings: Settings, redis: Redis, keys: Keys, rollups: Rollups | None) -> None:
         self._directory, self._redis, self._metric = settings.archive, redis, keys.metric("pipeline")
         self._rollups, self._payloads, self._mask = rollups, settings.payloads, settings.mask
 
     def write(self, batch: "DataFrame", number: int) -> None:
-        """Have the rows of micro-batch ``number`` in the archive and the roll-ups, once, and counted, once.
+        """Write micro-batch ``number`` to the archive and the roll-ups, and count it, exactly once.
 
-        One that is counted is there: then Spark was not told, and nothing is read again. Raises ``Unsuitable`` where
-        later ones are counted: what the checkpoint takes for this one may be something else.
+        If it is counted already, though Spark does not know, return at once. Raise ``Unsuitable`` if a later one is
+        counted: then the checkpoint is older than the archive, and its batches may have other events.
         """
         from pyspark.sql import Observation
         from pyspark.sql import functions as F
@@ -68,32 +67,32 @@ class Archive:
             masked(events, self._mask) if self._payloads else events.withColumn("message", F.lit(None).cast("binary"))
         )
         overwrite(events, f"{self._directory}/{EVENTS}", "date", "namespace", "batch")
-        told = seen.get
-        if told["malformed"]:
+        counts = seen.get
+        if counts["malformed"]:
             aside = batch.where("malformed is not null").select("namespace", "entry", "malformed")
             overwrite(aside.withColumn("batch", F.lit(name)), f"{self._directory}/{MALFORMED}", "batch")
         late = 0
-        if self._rollups and told["events"]:
-            late = self._rollups.add(self._written(batch, name, told["places"]), query, number, name)
+        if self._rollups and counts["events"]:
+            late = self._rollups.add(self._written(batch, name, counts["places"]), query, number, name)
         run(
             self._redis,
             _archived,
             metric=self._metric,
             query=query,
             batch=number,
-            events=told["events"],
-            malformed=told["malformed"],
+            events=counts["events"],
+            malformed=counts["malformed"],
             late=late,
             seconds=time.monotonic() - begun,
         )
 
     def counted(self, query: str) -> int:
-        """The micro-batch of ``query`` that was counted last, -1 for none; those before it never come again."""
+        """Return the last counted micro-batch of ``query``, -1 if none; earlier ones are never repeated."""
         known: list[bytes | None] = self._redis.hmget(self._metric, "query", "batch")  # type: ignore[assignment]
         return int(known[1] or -1) if known[0] == query.encode() else -1
 
     def _written(self, batch: "DataFrame", name: str, places: list[Any]) -> "DataFrame":
-        """What was just written: that costs less than to read it from the server again, or to keep it meanwhile."""
+        """Read the batch from the archive: cheaper than to read it from Redis again, or to cache it."""
         spark = batch.sparkSession
         escape: Any = spark._jvm.org.apache.spark.sql.catalyst.catalog.ExternalCatalogUtils.escapePathName  # type: ignore[union-attr]
         base = f"{self._directory}/{EVENTS}"

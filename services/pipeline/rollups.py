@@ -1,8 +1,8 @@
-"""Roll-ups: what every micro-batch says of minutes, hours and days, in hashes and in Parquet.
+"""Roll-ups of every micro-batch by minute, hour and day, in hashes and in Parquet.
 
-A micro-batch leaves a part, which says minute by minute what happened in it; parts add up. When a window is over, and
-nothing has come to it for a while, all its parts become its rows. Events that come later still are counted as late, and
-the rows are made anew: an empty file says so before such events are there, and is gone when the rows are.
+A micro-batch leaves a part with its numbers by minute; parts add up. A window is closed when it is over and no event
+has come to it for a while: its parts become its rows. Later events count as late and reopen the window: an empty file
+marks it before such events are written, and is deleted when the rows are written again.
 """
 
 import json
@@ -30,25 +30,25 @@ if TYPE_CHECKING:
 
 _rollup: Final = Script.read(Path(__file__).parent / "lua" / "rollup.lua")
 NAMES: Final = {"minute": "%Y-%m-%dT%H:%M", "hour": "%Y-%m-%dT%H", "day": "%Y-%m-%d"}
-"""How a window is named: as much of its start as tells how long it is."""
+"""Names of windows by size: the start, as precise as the size needs."""
 COUNTS: Final = ("count", "timed", "micros", "attempts", "timeouts", "dead")
-AGAIN: Final = "_again"
-"""Where among the roll-ups it is said which rows are to be made anew."""
-AT_A_TIME: Final = 500
-"""Hashes that one round trip adds to."""
+REOPENED: Final = "_again"
+"""Directory of the marks of reopened windows."""
+MAX_HASHES: Final = 500
+"""Most hashes that are updated in one round trip."""
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Window:
-    """A minute, an hour or a day from ``start`` on."""
+    """The minute, hour or day that begins at ``start``."""
 
     size: str
     start: datetime
 
     @classmethod
     def of(cls, size: str, at: datetime) -> "Window":
-        """The one that ``at`` lies in."""
+        """Return the window that contains ``at``."""
         seconds = int(at.timestamp())
         return cls(size, datetime.fromtimestamp(seconds - seconds % SIZES[size], UTC))
 
@@ -61,15 +61,15 @@ class Window:
         return self.start.strftime(NAMES[self.size])
 
     @property
-    def place(self) -> tuple[str, str]:
-        """Its date and hour in the archive, where a day is at hour 0."""
+    def partition(self) -> tuple[str, str]:
+        """Date and hour of its partition in the archive; a day has hour 0."""
         return self.start.date().isoformat(), str(self.start.hour)
 
 
 class Rollups:
-    """Those of one archive. ``kept``: seconds that a hash lives after the end of its window, by size; 0 for none.
+    """Maintains the roll-ups of one archive. ``kept``: seconds that a hash lives after its window, by size; 0: no hash.
 
-    ``lateness``: seconds that nothing must have come to a window before it counts as over.
+    ``lateness``: seconds without an event after which a window that is over is closed.
     """
 
     def __init__(
@@ -78,21 +78,25 @@ class Rollups:
         self._spark, self._redis, self._kept, self._lateness = spark, redis, kept, lateness
         self._minutes, self._rollups = f"{directory}/{MINUTES}", f"{directory}/{ROLLUPS}"
         self._guard = Lock()
-        """Parts are added, or rows made: never both at once."""
+        """Held while parts are added and while windows are closed."""
         starts = [
             datetime.strptime(hour, NAMES["hour"]).replace(tzinfo=UTC)
             for (hour,) in listed(spark, self._minutes, "hour")
         ]
         touched = {Window.of(size, start) for start in starts for size in ("hour", "day")}
-        places = {size: set(listed(spark, f"{self._rollups}/size={size}", "date", "hour")) for size in ("hour", "day")}
-        reopened = {size: {name for (name,) in listed(spark, f"{self._rollups}/{AGAIN}", size)} for size in places}
-        self._closed = {window for window in touched if window.place in places[window.size]}
-        again = {window for window in self._closed if window.name in reopened[window.size]}
-        self._open = dict.fromkeys(touched - self._closed | again, -float(lateness))
-        """Windows whose rows are to be made, by when something came to them last (``time.monotonic``)."""
+        partitions = {
+            size: set(listed(spark, f"{self._rollups}/size={size}", "date", "hour")) for size in ("hour", "day")
+        }
+        reopened = {
+            size: {name for (name,) in listed(spark, f"{self._rollups}/{REOPENED}", size)} for size in partitions
+        }
+        self._closed = {window for window in touched if window.partition in partitions[window.size]}
+        reopened_windows = {window for window in self._closed if window.name in reopened[window.size]}
+        self._open = dict.fromkeys(touched - self._closed | reopened_windows, -float(lateness))
+        """Windows to be closed, with the time of their last event (``time.monotonic``)."""
 
     def add(self, events: "DataFrame", query: str, batch: int, name: str) -> int:
-        """Put what ``events``, those of a micro-batch, say into parts and hashes, once. Returns how many are late."""
+        """Add the ``events`` of a micro-batch to parts and hashes, once. Return how many events are late."""
         from pyspark.sql import functions as F
 
         table = minutes(events).toArrow()
@@ -105,7 +109,7 @@ class Rollups:
         with self._guard:
             reached = {*touched, *(Window.of("day", window.start) for window in touched)}
             for window in reached & self._closed - self._open.keys():
-                self._mark(window, again=True)
+                self._mark(window, reopened=True)
             overwrite(parts.withColumns({"hour": hour, "batch": F.lit(name)}), self._minutes, "hour", "batch")
             self._open |= dict.fromkeys(reached, time.monotonic())
             late = sum(count for window, count in touched.items() if window in self._closed)
@@ -133,19 +137,19 @@ class Rollups:
                 "rows": json.dumps([{"name": name, **_added_up(several)} for name, several in by_name.items()]),
             }
             commands.append((key, words))
-        for first in range(0, len(commands), AT_A_TIME):
-            some = commands[first : first + AT_A_TIME]
-            # The server learns the script from the first one.
+        for first in range(0, len(commands), MAX_HASHES):
+            some = commands[first : first + MAX_HASHES]
+            # The first call loads the script.
             calls = [_rollup.by_source(**some[0][1]), *(_rollup.by_digest(**words) for _, words in some[1:])]
             for (key, _), reply in zip(some, exchange(self._redis, calls), strict=True):
                 checked(self._redis, reply, encoded(key), "hash")
 
     def close(self) -> None:
-        """Make the rows of windows that are over."""
+        """Write the rows of windows that are over."""
         with self._guard:
             now, quiet = datetime.now(UTC) - timedelta(seconds=self._lateness), time.monotonic() - self._lateness
             over = [window for window, last in self._open.items() if window.end <= now and last <= quiet]
-            # By their paths: to look for them would be to list all that there ever were.
+            # By path: a filter would list all partitions of the archive.
             hours = [f"{self._minutes}/hour={window.name}" for window in over if window.size == "hour"]
             days = [f"{self._rollups}/size=hour/date={window.name}" for window in over if window.size == "day"]
             if hours:
@@ -158,13 +162,13 @@ class Rollups:
             for window in over:
                 del self._open[window]
                 if window in self._closed:
-                    self._mark(window, again=False)
+                    self._mark(window, reopened=False)
             self._closed.update(over)
 
-    def _mark(self, window: Window, *, again: bool) -> None:
-        """Have a file say that the rows of ``window`` are to be made anew, or not any more."""
-        files, file = file_of(self._spark, f"{self._rollups}/{AGAIN}/{window.size}={window.name}")
-        if again:
+    def _mark(self, window: Window, *, reopened: bool) -> None:
+        """Mark ``window`` as reopened, or delete the mark."""
+        files, file = file_of(self._spark, f"{self._rollups}/{REOPENED}/{window.size}={window.name}")
+        if reopened:
             files.create(file).close()
         else:
             files.delete(file, False)
@@ -177,7 +181,7 @@ class Rollups:
 
 
 def _added_up(rows: list[Row]) -> Row:
-    """Rows of one kind of event in one queue, as one."""
+    """Add up rows of one kind of event in one queue."""
     buckets = Counter[int]()
     for row in rows:
         buckets.update(dict(row["buckets"]))

@@ -1,4 +1,4 @@
-"""What an operator may set of pipeline."""
+"""Settings of pipeline."""
 
 from pathlib import Path
 from typing import Annotated, ClassVar
@@ -28,7 +28,7 @@ def masks_need_payloads(mask: list[str], payloads: bool) -> str | None:
 
 
 class Settings(ServiceSettings):
-    """From the event streams of ``watch`` to the Parquet files of ``archive``."""
+    """Archive the event streams of ``watch`` as Parquet files in ``archive``."""
 
     service: ClassVar[str] = "pipeline"
     changes_login: ClassVar[bool] = False
@@ -43,59 +43,64 @@ class Settings(ServiceSettings):
     scripts: ClassVar[tuple[Path, ...]] = ()
 
     watch: Annotated[list[Name], Strict(), MinLen(1)] = setting(
-        "list of names", "The namespaces whose events are archived; a name may be a pattern, e.g. shop:*."
+        "list of names", "Namespaces whose events are archived; a name may be a pattern, e.g. shop:*."
     )
-    archive: Name = setting("directory", "Where the events are kept; a URL that Spark can write to, on a cluster.")
+    archive: Name = setting("directory", "Directory of the archive; on a cluster a URL that Spark can write to.")
     checkpoint: Name | None = setting(
-        "directory", "Where Spark notes how far it is; <archive>/_checkpoint by default.", None
+        "directory", "Directory of Spark's checkpoint; <archive>/_checkpoint by default.", None
     )
-    trigger: Whole = setting("seconds", "Seconds between two looks for events; 0 for at once.", 1, least=0, most=86_400)
-    max_events: Whole = setting(
-        "events", "Most events that are archived at a time.", 500_000, least=1_000, most=100_000_000
+    trigger: Whole = setting(
+        "seconds", "Seconds between two reads of new events; 0: no pause.", 1, least=0, most=86_400
     )
+    max_events: Whole = setting("events", "Most events of a micro-batch.", 500_000, least=1_000, most=100_000_000)
     discover: Whole = setting(
         "seconds",
-        "Seconds between two looks, through all keys, for namespaces that a pattern names.",
+        "Seconds between two scans of all keys for namespaces that match a pattern.",
         30,
         most=86_400,
         least=1,
     )
     payloads: bool = setting(
-        "true | false", "Archive the messages that come with events: those of an mdispatch with eventMessages.", False
+        "true | false", "Archive the messages in events; mdispatch adds them with eventMessages.", False
     )
     mask: Annotated[list[Annotated[str, AfterValidator(checked)]], Strict()] = setting(
-        "list of JSON paths", 'What is to be "***" in archived messages, e.g. $.card.number.', []
+        "list of JSON paths",
+        'JSON paths whose values are replaced by "***" in archived messages, e.g. $.card.number.',
+        [],
     )
-    rollups: bool = setting("true | false", "Keep roll-ups of minutes, hours and days; else the archive alone.", True)
+    rollups: bool = setting("true | false", "Write roll-ups of minutes, hours and days, too.", True)
     keep_minutes: Whole = setting(
-        "seconds", "Seconds that the roll-up hash of a minute lives after it; 0 for none.", 86_400, most=10 * YEAR
+        "seconds",
+        "Seconds that the roll-up hash of a minute lives after that minute; 0: no hash.",
+        86_400,
+        most=10 * YEAR,
     )
-    keep_hours: Whole = setting("seconds", "The same of an hour.", 7 * 86_400, most=10 * YEAR)
-    keep_days: Whole = setting("seconds", "The same of a day.", 90 * 86_400, most=10 * YEAR)
+    keep_hours: Whole = setting("seconds", "As keepMinutes, for the hash of an hour.", 7 * 86_400, most=10 * YEAR)
+    keep_days: Whole = setting("seconds", "As keepMinutes, for the hash of a day.", 90 * 86_400, most=10 * YEAR)
     lateness: Whole = setting(
         "seconds",
-        "Seconds without events for a window after which its roll-ups are final; what comes later counts as late.",
+        "Seconds without an event after which a window that is over is closed; later events count as late.",
         600,
         most=7 * 86_400,
     )
     merge_every: Whole = setting(
-        "seconds", "Seconds between two merges of small files into large ones; 0 for never.", 900, most=YEAR
+        "seconds", "Seconds between two merges of small files into large ones; 0: never merge.", 900, most=YEAR
     )
     fail_on_data_loss: bool = setting(
-        "true | false", "End where events were trimmed before they were read; else go on and keep word of it.", True
+        "true | false",
+        "Stop if events were trimmed before they were read; false: record the loss and go on.",
+        True,
     )
     master: Name = setting(
         "URL",
-        "Spark's master: local[N,F] for this process, where a task may fail F times; spark://host:7077 for a cluster.",
+        "Spark's master: local[N,F] runs N tasks here, each at most F times; spark://host:7077 is a cluster.",
         "local[2,4]",
     )
     memory: Name = setting("size", "Memory of Spark's driver, e.g. 1g.", "1g")
-    ordered: bool = setting(
-        "true", "One active instance, since an archive has one writer: there is no other way.", True
-    )
+    ordered: bool = setting("true", "One active instance: an archive has one writer, so only true is allowed.", True)
 
     def fixed(self) -> frozenset[str]:
-        """A query of Spark has its options from its start to its end."""
+        """Return all settings: a running query cannot change its options."""
         return frozenset(type(self).model_fields)
 
     def lists(self) -> dict[str, str]:
@@ -103,7 +108,7 @@ class Settings(ServiceSettings):
 
     @property
     def kept(self) -> dict[str, int]:
-        """Seconds that roll-up hashes live, by the size of their windows."""
+        """Return the seconds that roll-up hashes live, by the size of the window."""
         return {"minute": self.keep_minutes, "hour": self.keep_hours, "day": self.keep_days}
 
     @property

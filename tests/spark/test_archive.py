@@ -18,7 +18,7 @@ from penstock.spark.archive import DDL, EVENTS, MINUTES, Batches, events, overwr
 from penstock.spark.merged import sifted
 from penstock.spark.reasons import said
 from services.pipeline.archive import Archive
-from services.pipeline.merging import FEW, Merger, worth_it
+from services.pipeline.merging import MIN_DIRECTORIES, Merger, to_merge
 from services.pipeline.settings import Settings
 from tests.spark import pytestmark  # noqa: F401
 
@@ -64,15 +64,19 @@ def small(number: int, query: str = "abcdef12") -> Batches:
 def test_what_many_micro_batches_left_becomes_one_directory_and_no_row_is_lost(
     spark: "SparkSession", tmp_path: Path
 ) -> None:
-    write(spark, tmp_path, *map(small, range(FEW + 2)))
+    write(spark, tmp_path, *map(small, range(MIN_DIRECTORIES + 2)))
     merger = Merger(spark, str(tmp_path), 0)
-    assert merger.merge("abcdef12", FEW - 1) == 0, "seven of them have settled"
-    assert merger.merge("abcdef12", FEW) == len(NAMES) * (FEW - 1)
-    assert merger.merge("abcdef12", FEW) == 0
+    assert merger.merge("abcdef12", MIN_DIRECTORIES - 1) == 0, "seven of them have settled"
+    assert merger.merge("abcdef12", MIN_DIRECTORIES) == len(NAMES) * (MIN_DIRECTORIES - 1)
+    assert merger.merge("abcdef12", MIN_DIRECTORIES) == 0
     for namespace in tmp_path.glob(f"{EVENTS}/*/*"):
-        names = [f"abcdef12-000000000..{FEW - 1:09d}", f"abcdef12-{FEW:09d}", f"abcdef12-{FEW + 1:09d}"]
+        names = [
+            f"abcdef12-000000000..{MIN_DIRECTORIES - 1:09d}",
+            f"abcdef12-{MIN_DIRECTORIES:09d}",
+            f"abcdef12-{MIN_DIRECTORIES + 1:09d}",
+        ]
         assert sorted(each.name.removeprefix("batch=") for each in namespace.iterdir()) == names
-    assert ids(spark, tmp_path) == expected(*range(FEW + 2))
+    assert ids(spark, tmp_path) == expected(*range(MIN_DIRECTORIES + 2))
 
 
 def test_what_was_written_with_the_timestamps_of_before_is_read_and_merged_with_the_rest(
@@ -81,13 +85,13 @@ def test_what_was_written_with_the_timestamps_of_before_is_read_and_merged_with_
     form = "spark.sql.parquet.outputTimestampType"
     told = spark.conf.get(form)
     spark.conf.set(form, "INT96")
-    write(spark, tmp_path, *map(small, range(FEW - 1)))
+    write(spark, tmp_path, *map(small, range(MIN_DIRECTORIES - 1)))
     spark.conf.set(form, str(told))
-    write(spark, tmp_path, small(FEW - 1))
+    write(spark, tmp_path, small(MIN_DIRECTORIES - 1))
     files = [pq.ParquetFile(file) for file in tmp_path.glob(f"{EVENTS}/**/*.parquet")]
     assert {file.schema.column(6).physical_type for file in files} == {"INT96", "INT64"}
-    assert Merger(spark, str(tmp_path), 0).merge("abcdef12", FEW)
-    assert ids(spark, tmp_path) == expected(*range(FEW))
+    assert Merger(spark, str(tmp_path), 0).merge("abcdef12", MIN_DIRECTORIES)
+    assert ids(spark, tmp_path) == expected(*range(MIN_DIRECTORIES))
     columns = [pq.ParquetFile(file).metadata.row_group(0).column(6) for file in tmp_path.glob(f"{EVENTS}/**/*.parquet")]
     assert {(column.path_in_schema, column.statistics.min, column.statistics.max) for column in columns} == {
         ("at", NOW, NOW)
@@ -97,37 +101,37 @@ def test_what_was_written_with_the_timestamps_of_before_is_read_and_merged_with_
 def test_an_archive_without_the_column_extra_is_read_and_merged_with_the_rest(
     spark: "SparkSession", tmp_path: Path
 ) -> None:
-    write(spark, tmp_path, *map(small, range(FEW - 1)), without="extra")
+    write(spark, tmp_path, *map(small, range(MIN_DIRECTORIES - 1)), without="extra")
     assert {row.extra for row in events(spark, str(tmp_path)).collect()} == {None}
-    write(spark, tmp_path, small(FEW - 1))
-    before = Counter({None: len(NAMES) * 3 * (FEW - 1), '{"node": "a"}': len(NAMES) * 3})
+    write(spark, tmp_path, small(MIN_DIRECTORIES - 1))
+    before = Counter({None: len(NAMES) * 3 * (MIN_DIRECTORIES - 1), '{"node": "a"}': len(NAMES) * 3})
     assert Counter(row.extra for row in events(spark, str(tmp_path)).collect()) == before
-    assert Merger(spark, str(tmp_path), 0).merge("abcdef12", FEW)
+    assert Merger(spark, str(tmp_path), 0).merge("abcdef12", MIN_DIRECTORIES)
     assert Counter(row.extra for row in events(spark, str(tmp_path)).collect()) == before
 
 
 def test_a_merge_that_broke_off_is_finished_by_the_next_and_each_row_is_read_once(
     spark: "SparkSession", tmp_path: Path
 ) -> None:
-    write(spark, tmp_path, *map(small, range(FEW)))
+    write(spark, tmp_path, *map(small, range(MIN_DIRECTORIES)))
     kept = shutil.copytree(tmp_path / EVENTS, tmp_path / "kept")
     merger = Merger(spark, str(tmp_path), 0)
-    merger.merge("abcdef12", FEW)
+    merger.merge("abcdef12", MIN_DIRECTORIES)
     merged = directories(tmp_path)
     shutil.copytree(kept, tmp_path / EVENTS, dirs_exist_ok=True)
     shutil.rmtree(kept)
-    assert spark.read.parquet(str(tmp_path / EVENTS)).count() == 2 * expected(*range(FEW)).total()
-    assert ids(spark, tmp_path) == expected(*range(FEW))
-    assert merger.merge("abcdef12", FEW) == len(NAMES) * FEW
+    assert spark.read.parquet(str(tmp_path / EVENTS)).count() == 2 * expected(*range(MIN_DIRECTORIES)).total()
+    assert ids(spark, tmp_path) == expected(*range(MIN_DIRECTORIES))
+    assert merger.merge("abcdef12", MIN_DIRECTORIES) == len(NAMES) * MIN_DIRECTORIES
     assert directories(tmp_path) == merged
-    assert ids(spark, tmp_path) == expected(*range(FEW))
+    assert ids(spark, tmp_path) == expected(*range(MIN_DIRECTORIES))
 
 
 def test_a_day_that_is_over_becomes_one_directory_once_nothing_comes_any_more(
     spark: "SparkSession", tmp_path: Path
 ) -> None:
-    write(spark, tmp_path, *map(small, range(2 * FEW)), at=LONG_AGO)
-    for first in range(0, 2 * FEW, 2):
+    write(spark, tmp_path, *map(small, range(2 * MIN_DIRECTORIES)), at=LONG_AGO)
+    for first in range(0, 2 * MIN_DIRECTORIES, 2):
         for namespace in tmp_path.glob(f"{EVENTS}/*/*"):  # as if they had been merged by twos
             target = namespace / f"batch={Batches('abcdef12', first, first + 1).name}"
             (namespace / f"batch={small(first).name}").rename(target)
@@ -138,22 +142,22 @@ def test_a_day_that_is_over_becomes_one_directory_once_nothing_comes_any_more(
     assert [lasting.merge("abcdef12", 100), lasting.merge("abcdef12", 100)] == [0, 0], "more may come"
     merger = Merger(spark, str(tmp_path), 0)
     assert merger.merge("abcdef12", 100) == 0, "some came since the last one"
-    assert merger.merge("abcdef12", 100) == len(NAMES) * (FEW - 1)
-    assert {each.name for each in directories(tmp_path)} == {f"batch=abcdef12-000000000..{2 * FEW - 1:09d}"}
-    assert ids(spark, tmp_path) == expected(*range(2 * FEW))
+    assert merger.merge("abcdef12", 100) == len(NAMES) * (MIN_DIRECTORIES - 1)
+    assert {each.name for each in directories(tmp_path)} == {f"batch=abcdef12-000000000..{2 * MIN_DIRECTORIES - 1:09d}"}
+    assert ids(spark, tmp_path) == expected(*range(2 * MIN_DIRECTORIES))
 
 
 def test_batches_of_another_query_and_what_a_pipeline_did_not_write_stay_apart(
     spark: "SparkSession", tmp_path: Path
 ) -> None:
-    others = [small(100 + number, "12345678") for number in range(FEW)]
-    write(spark, tmp_path, *map(small, [*range(FEW), 200]), *others)
+    others = [small(100 + number, "12345678") for number in range(MIN_DIRECTORIES)]
+    write(spark, tmp_path, *map(small, [*range(MIN_DIRECTORIES), 200]), *others)
     for namespace in tmp_path.glob(f"{EVENTS}/*/*"):
         (namespace / f"batch={small(200).name}").rename(namespace / "batch=mine")
-    Merger(spark, str(tmp_path), 0).merge("abcdef12", FEW)
+    Merger(spark, str(tmp_path), 0).merge("abcdef12", MIN_DIRECTORIES)
     names = {"abcdef12-000000000..000000007", "12345678-000000100..000000107", "mine"}
     assert {each.name.removeprefix("batch=") for each in directories(tmp_path)} == names
-    assert ids(spark, tmp_path) == expected(*range(FEW), *range(100, 100 + FEW), 200)
+    assert ids(spark, tmp_path) == expected(*range(MIN_DIRECTORIES), *range(100, 100 + MIN_DIRECTORIES), 200)
 
 
 def test_parts_of_roll_ups_are_merged_and_give_the_same_hours(spark: "SparkSession", tmp_path: Path, here: Any) -> None:
@@ -162,15 +166,15 @@ def test_parts_of_roll_ups_are_merged_and_give_the_same_hours(spark: "SparkSessi
 
     rows = now_and_before()[2][1:]
     rollups = Rollups(spark, str(tmp_path), here, KEPT, 0)
-    for number in range(FEW):
+    for number in range(MIN_DIRECTORIES):
         rollups.add(frame(spark, rows), "abcdef12", number, small(number).name)
-    assert Merger(spark, str(tmp_path), 0).merge("abcdef12", FEW) == FEW - 1
+    assert Merger(spark, str(tmp_path), 0).merge("abcdef12", MIN_DIRECTORIES) == MIN_DIRECTORIES - 1
     shutil.copytree(
         directories(tmp_path, MINUTES)[0], directories(tmp_path, MINUTES)[0].parent / "batch=abcdef12-000000003"
     )
     Rollups(spark, str(tmp_path), here, KEPT, 0).close()
     hours = spark.read.parquet(str(tmp_path / "rollups")).where("size = 'hour'").collect()
-    assert [row["count"] for row in hours] == [FEW]
+    assert [row["count"] for row in hours] == [MIN_DIRECTORIES]
 
 
 def test_a_merge_that_has_not_written_all_rows_deletes_nothing(
@@ -178,25 +182,25 @@ def test_a_merge_that_has_not_written_all_rows_deletes_nothing(
 ) -> None:
     from pyspark.sql.classic.dataframe import DataFrame
 
-    write(spark, tmp_path, *map(small, range(FEW)))
+    write(spark, tmp_path, *map(small, range(MIN_DIRECTORIES)))
     before = directories(tmp_path)
     monkeypatch.setattr(DataFrame, "count", lambda _: 23)
     with pytest.raises(PenstockError, match=r"of 24 rows 23 were written; nothing is deleted"):
-        Merger(spark, str(tmp_path), 0).merge("abcdef12", FEW)
+        Merger(spark, str(tmp_path), 0).merge("abcdef12", MIN_DIRECTORIES)
     assert directories(tmp_path) == before
 
 
 def test_whoever_reads_while_files_are_merged_reads_anew(
     spark: "SparkSession", tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    write(spark, tmp_path, *map(small, range(FEW)))
+    write(spark, tmp_path, *map(small, range(MIN_DIRECTORIES)))
     merger, counts = Merger(spark, str(tmp_path), 0), list[int]()
     for reading in retry_reads():
         with reading:
             rows = events(spark, str(tmp_path))
-            merger.merge("abcdef12", FEW)
+            merger.merge("abcdef12", MIN_DIRECTORIES)
             counts.append(len(rows.collect()))
-    assert counts == [expected(*range(FEW)).total()]
+    assert counts == [expected(*range(MIN_DIRECTORIES)).total()]
     assert capfd.readouterr().err.count("files of the archive were merged meanwhile: reading it again") == 1
 
 
@@ -264,7 +268,7 @@ def test_whatever_comes_and_is_merged_in_whatever_order_each_batch_is_there_once
             del place[batches]
         # The last ones may not have settled.
         settled = sorted(each for each in place if each.last < come - number % 3)
-        if chosen := worth_it(settled, everything=step.endswith("all")):
+        if chosen := to_merge(settled, everything=step.endswith("all")):
             rows = [place[each] for each in chosen]
             assert sum(map(len, rows)) == len(set.union(*rows))
             target = Batches("abcdef12", chosen[0].first, chosen[-1].last)
@@ -279,5 +283,5 @@ def test_whatever_comes_and_is_merged_in_whatever_order_each_batch_is_there_once
 
 def test_what_lies_between_small_ones_is_merged_with_them_since_it_will_be_covered() -> None:
     between = Batches("abcdef12", 4, 6)
-    several = [*map(small, range(4)), between, *map(small, range(7, 7 + FEW)), Batches("abcdef12", 90, 99)]
-    assert worth_it(several, everything=False) == several[:-1]
+    several = [*map(small, range(4)), between, *map(small, range(7, 7 + MIN_DIRECTORIES)), Batches("abcdef12", 90, 99)]
+    assert to_merge(several, everything=False) == several[:-1]

@@ -298,7 +298,7 @@ def test_scripts_whose_replies_are_lost_are_run_again_and_append_once(
 def test_a_long_stream_is_trimmed_and_large_rows_go_a_few_at_a_time(
     monkeypatch: pytest.MonkeyPatch, here: Any, redis_url: str, as_query: None
 ) -> None:
-    monkeypatch.setattr("penstock.spark.sinks.streams.BYTES", 1_000)
+    monkeypatch.setattr("penstock.spark.sinks.streams.PAGE_BYTES", 1_000)
     writer = writer_of(redis_url, "n long, text string", maxlen="100")
     writer.commit([writer.write(iter([batch_of(*range(1000), text=["x" * 500] * 1000)]))], 0)
     found = numbers_in(here)

@@ -10,7 +10,7 @@ from penstock.errors import PenstockError
 from penstock.spark.archive import EVENTS
 from penstock.spark.merged import MANIFEST
 from services.pipeline import merging
-from services.pipeline.merging import FEW, Merger
+from services.pipeline.merging import MIN_DIRECTORIES, Merger
 from tests.spark import pytestmark  # noqa: F401
 from tests.spark.test_archive import NAMES, directories, expected, ids, small, write
 
@@ -28,65 +28,65 @@ def interrupted(spark: "SparkSession", place: Path, monkeypatch: pytest.MonkeyPa
         raise PenstockError("the store is gone")
 
     with monkeypatch.context() as patched:
-        patched.setattr(merging, "ROWS", 3 * FEW // 2)
+        patched.setattr(merging, "ROWS", 3 * MIN_DIRECTORIES // 2)
         patched.setattr(Merger, "_rename", rename)
         merger = Merger(spark, str(place), 0)
         with pytest.raises(PenstockError, match="the store is gone"):
-            merger.merge("abcdef12", FEW)
+            merger.merge("abcdef12", MIN_DIRECTORIES)
 
 
 @pytest.mark.parametrize("files", [0, 1, 2])
 def test_a_rename_that_was_interrupted_hides_no_row_and_the_next_merge_cleans_up(
     spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: int
 ) -> None:
-    write(spark, tmp_path, *map(small, range(FEW)))
+    write(spark, tmp_path, *map(small, range(MIN_DIRECTORIES)))
     originals = directories(tmp_path)
     interrupted(spark, tmp_path, monkeypatch, files=files)
     (partial,) = set(directories(tmp_path)) - set(originals)
     assert len([*partial.glob("*.parquet")]) == files
-    assert ids(spark, tmp_path) == expected(*range(FEW))
-    Merger(spark, str(tmp_path), 0).merge("abcdef12", FEW)
-    assert ids(spark, tmp_path) == expected(*range(FEW))
-    assert {each.name for each in directories(tmp_path)} == {f"batch=abcdef12-000000000..{FEW - 1:09d}"}
-    assert spark.read.parquet(str(tmp_path / EVENTS)).count() == expected(*range(FEW)).total()
+    assert ids(spark, tmp_path) == expected(*range(MIN_DIRECTORIES))
+    Merger(spark, str(tmp_path), 0).merge("abcdef12", MIN_DIRECTORIES)
+    assert ids(spark, tmp_path) == expected(*range(MIN_DIRECTORIES))
+    assert {each.name for each in directories(tmp_path)} == {f"batch=abcdef12-000000000..{MIN_DIRECTORIES - 1:09d}"}
+    assert spark.read.parquet(str(tmp_path / EVENTS)).count() == expected(*range(MIN_DIRECTORIES)).total()
 
 
 def test_a_merged_directory_whose_files_are_not_those_of_its_manifest_stands_for_nothing(
     spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write(spark, tmp_path, *map(small, range(FEW)))
+    write(spark, tmp_path, *map(small, range(MIN_DIRECTORIES)))
     kept = shutil.copytree(tmp_path / EVENTS, tmp_path / "kept")
-    monkeypatch.setattr(merging, "ROWS", 3 * FEW // 2)
-    Merger(spark, str(tmp_path), 0).merge("abcdef12", FEW)
+    monkeypatch.setattr(merging, "ROWS", 3 * MIN_DIRECTORIES // 2)
+    Merger(spark, str(tmp_path), 0).merge("abcdef12", MIN_DIRECTORIES)
     for merged in directories(tmp_path):
         assert len([*merged.glob("*.parquet")]) == 2
         next(merged.glob("*.parquet")).unlink()
     shutil.copytree(kept, tmp_path / EVENTS, dirs_exist_ok=True)
-    assert ids(spark, tmp_path) == expected(*range(FEW))
+    assert ids(spark, tmp_path) == expected(*range(MIN_DIRECTORIES))
     for file in tmp_path.glob(f"{EVENTS}/**/{MANIFEST}"):
         file.write_text('{"fi')
-    assert ids(spark, tmp_path) == expected(*range(FEW))
+    assert ids(spark, tmp_path) == expected(*range(MIN_DIRECTORIES))
     for file in tmp_path.glob(f"{EVENTS}/**/batch=*..*/*.parquet"):
         file.write_bytes(file.read_bytes()[:-20])
-    assert ids(spark, tmp_path) == expected(*range(FEW)), "nor one that was cut off"
+    assert ids(spark, tmp_path) == expected(*range(MIN_DIRECTORIES)), "nor one that was cut off"
     for file in tmp_path.glob(f"{EVENTS}/**/batch=*..*/.*.crc"):
         file.unlink()
-    assert ids(spark, tmp_path) == expected(*range(FEW)), "nor where nothing but its footer tells"
+    assert ids(spark, tmp_path) == expected(*range(MIN_DIRECTORIES)), "nor where nothing but its footer tells"
 
 
 def test_an_archive_of_before_without_manifests_is_read_and_merged_as_it_is(
     spark: "SparkSession", tmp_path: Path
 ) -> None:
-    write(spark, tmp_path, *map(small, range(FEW)))
+    write(spark, tmp_path, *map(small, range(MIN_DIRECTORIES)))
     kept = shutil.copytree(tmp_path / EVENTS, tmp_path / "kept")
-    Merger(spark, str(tmp_path), 0).merge("abcdef12", FEW)
+    Merger(spark, str(tmp_path), 0).merge("abcdef12", MIN_DIRECTORIES)
     for file in tmp_path.glob(f"{EVENTS}/**/*{MANIFEST}*"):
         file.unlink()
-    assert ids(spark, tmp_path) == expected(*range(FEW))
+    assert ids(spark, tmp_path) == expected(*range(MIN_DIRECTORIES))
     for namespace in kept.glob("*/*"):  # the deletion had been interrupted
         for each in sorted(namespace.iterdir())[:5]:
             shutil.rmtree(each)
     shutil.copytree(kept, tmp_path / EVENTS, dirs_exist_ok=True)
-    assert ids(spark, tmp_path) == expected(*range(FEW))
-    assert Merger(spark, str(tmp_path), 0).merge("abcdef12", FEW) == len(NAMES) * (FEW - 5)
-    assert ids(spark, tmp_path) == expected(*range(FEW))
+    assert ids(spark, tmp_path) == expected(*range(MIN_DIRECTORIES))
+    assert Merger(spark, str(tmp_path), 0).merge("abcdef12", MIN_DIRECTORIES) == len(NAMES) * (MIN_DIRECTORIES - 5)
+    assert ids(spark, tmp_path) == expected(*range(MIN_DIRECTORIES))
