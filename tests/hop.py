@@ -1,4 +1,4 @@
-"""A tracked hop in the hands of a test: its services move only when told to, and time passes only when told to."""
+"""A tracked hop that a test drives step by step: services act, and time passes, only by calls."""
 
 import asyncio
 import json
@@ -35,15 +35,15 @@ from services.monitor.sweep import Sweep
 
 NAMES: dict[str, Any] = {"in_": "in", "pending": "pending", "out": "out", "res": "res", "reply_lists": ["*"]}
 TIMES = ("timestamp", "deadline", "delivered", "died", "taken")
-"""Fields of a record that are moments."""
+"""Fields of a record that are times."""
 
 
 @dataclass
-class Halting(Context[Any]):
-    """A run that can be held before a script, so that something else happens at the worst moment."""
+class PausableContext(Context[Any]):
+    """A context that can be paused before a script, to let something else happen at the worst moment."""
 
     hold: str = ""
-    """The name of the script."""
+    """The script to pause before."""
     held: asyncio.Event = field(default_factory=asyncio.Event)
     go_on: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -55,7 +55,7 @@ class Halting(Context[Any]):
 
 
 class Monitor:
-    """One of several, without its loops."""
+    """One of several monitors, without its loops."""
 
     def __init__(self, hop: "Hop", id: int) -> None:
         settings = monitor.Settings(
@@ -72,7 +72,7 @@ class Monitor:
         self.task: asyncio.Task[Any] | None = None
 
     async def halt(self, script: str, work: Any) -> bool:
-        """Do ``work`` until it is to run ``script``; whether it came to that."""
+        """Run ``work`` until it is about to run ``script``; return False if it ends without that."""
         self.context.hold = script
         self.context.held.clear()
         self.context.go_on.clear()
@@ -86,7 +86,7 @@ class Monitor:
         return not self.task.done()
 
     async def resume(self) -> None:
-        """Do the rest of it."""
+        """Run the rest of the work."""
         assert self.task
         self.context.hold = ""
         self.context.go_on.set()
@@ -94,7 +94,7 @@ class Monitor:
 
 
 class Hop:
-    """mdispatch and ``monitors`` of a namespace, on a server whose data nobody else has."""
+    """An mdispatch and ``monitors`` of a namespace, on a server of their own."""
 
     def __init__(self, redis: "Redis", monitors: int = 1, namespace: str = "demo", **settings: Any) -> None:
         self.redis: Any = redis
@@ -107,22 +107,22 @@ class Hop:
         self._beside = context.beside("answers")
         self.forget()
         self.monitors = [Monitor(self, id + 1) for id in range(monitors)]
-        self._looker = Monitor(self, monitors + 1)
-        self.hands: list[bytes] = []
-        """What workers have taken, the oldest first."""
+        self._checker = Monitor(self, monitors + 1)
+        self.taken: list[bytes] = []
+        """Messages that workers have taken, oldest first."""
         self.eager = True
-        """Whether workers take everything before time passes, and a monitor sees it."""
+        """Whether workers take all messages before time passes, and a monitor notices it."""
         self.policy: Policy
 
-    def context(self, settings: Any, id: str) -> Halting:
+    def context(self, settings: Any, id: str) -> PausableContext:
         log = structlog.get_logger()
         wires, durability = partial(RawConnection, self.redis), Durability("memory", 1)
-        context = Halting(settings, self.redis, wires, log, Trouble(log), durability, keys=self.keys, id=id)
+        context = PausableContext(settings, self.redis, wires, log, Trouble(log), durability, keys=self.keys, id=id)
         context.token = 1 if settings.ordered else None
         return context
 
     def forget(self) -> None:
-        """From now on answers are taken by what has dispatched nothing yet: another instance, or the next run."""
+        """Let an instance that has dispatched nothing handle the answers from now on, as after a restart."""
         self.answers = Answers(self._beside)
 
     async def start(self) -> "Hop":
@@ -135,19 +135,19 @@ class Hop:
         return self
 
     async def push(self, *messages: bytes | str) -> None:
-        """Have ``messages``, the oldest first, registered and delivered."""
+        """Push ``messages``, oldest first, and let mdispatch register and deliver them."""
         if messages:
             await self.redis.lpush(self.settings.in_, *messages)
             await self.dispatch.take()
             await self.dispatch.deliver()
 
-    async def say(self, *entries: bytes | str | dict[str, Any], monitor: int = 0) -> None:
-        """What workers push to the done list, the oldest first, and have it carried out."""
+    async def push_done(self, *entries: bytes | str | dict[str, Any], monitor: int = 0) -> None:
+        """Push ``entries`` to the done list, oldest first, and let a monitor process them."""
         await self.redis.lpush(self.settings.done or self.keys.done, *map(_written, entries))
         await self.finish(monitor)
 
-    async def say_at_once(self, *entries: bytes | str | dict[str, Any], monitor: int = 0) -> None:
-        """The same in one batch, as when a monitor adopts them; else the first one goes alone."""
+    async def push_done_batch(self, *entries: bytes | str | dict[str, Any], monitor: int = 0) -> None:
+        """As ``push_done``, but in one batch, as if adopted; otherwise the first entry is a batch of its own."""
         context = self.monitors[monitor].context
         pending = context.pending(context.settings.pending_of(self.keys.namespace))
         await self.redis.lpush(pending, *map(_written, entries))
@@ -155,40 +155,40 @@ class Hop:
         await self.finish(monitor)
 
     async def finish(self, monitor: int = 0) -> None:
-        """Have carried out what lies in the done list."""
+        """Let a monitor process the done list."""
         await self.monitors[monitor].finisher.take(1)
         await self.monitors[monitor].finisher.deliver()
 
     async def answer(self, *answers: bytes | str | dict[str, Any]) -> None:
-        """What workers push to ``res``, the oldest first, and have it passed on."""
+        """Push ``answers`` to ``res``, oldest first, and let mdispatch forward them."""
         await self.redis.lpush(self.settings.res or "", *map(_written, answers))
         await self.answers.take(1)
         await self.answers.deliver()
 
     async def take(self, most: int = 1_000_000) -> list[bytes]:
-        """Have workers take messages, and a monitor look; return them, the oldest first."""
+        """Let workers take messages, and a monitor notice it; return the messages, oldest first."""
         taken: list[bytes] = await self.redis.rpop(self.settings.out, most) or []
-        self.hands += taken
-        await self.look()
+        self.taken += taken
+        await self.check_taken()
         return taken
 
-    async def look(self) -> None:
-        """Have a monitor see what has been taken."""
-        await self._looker.sweeper.look(self.policy)
+    async def check_taken(self) -> None:
+        """Let a monitor check which messages have been taken."""
+        await self._checker.sweeper.look(self.policy)
 
     async def sweep(self, monitor: int = 0) -> float:
-        """Have done all that is due; seconds until more is."""
+        """Let a monitor do all that is due; return the seconds until more is."""
         for _ in range(1000):
             if wait := await self.monitors[monitor].sweeper.act(self.policy):
                 return wait
         raise AssertionError("the sweep does not come to an end")
 
     async def end_answers(self, monitor: int = 0) -> float:
-        """Have lists for answers ended whose time is over; seconds until more are due."""
+        """Let a monitor end the lists for answers that have expired; return the seconds until more do."""
         return await Answering(self.monitors[monitor].context, self.keys).end()
 
     async def advance(self, seconds: int) -> None:
-        """Let time pass: everything that is on record becomes so much older, and ends so much sooner."""
+        """Let ``seconds`` pass: make all that is recorded that much older, and end it that much sooner."""
         if self.eager:
             await self.take()
         names = [key async for key in self.redis.scan_iter(f"{self.keys.message('')}*")]
@@ -231,7 +231,7 @@ class Hop:
         return _texts(await self.redis.hgetall(self.keys.message(str(id))))
 
     async def chain(self, xid: str) -> dict[str, str]:
-        """The record of an xid."""
+        """Return the chain of messages with ``xid``."""
         return _texts(await self.redis.hgetall(encoded(self.keys.xid(xid))))
 
     async def in_flight(self) -> list[str]:
@@ -244,17 +244,17 @@ class Hop:
         return [decoded(id) for id in await self.redis.lrange(self.keys.message_ids, 0, -1)]
 
     async def held(self, name: str = "out") -> list[bytes]:
-        """What a list holds, the oldest first; of ``out`` what workers have taken, too."""
+        """Return the messages in a list, oldest first; for ``out`` also those that workers have taken."""
         found: list[bytes] = await self.redis.lrange(name, 0, -1)
-        return (self.hands if name == self.settings.out else []) + found[::-1]
+        return (self.taken if name == self.settings.out else []) + found[::-1]
 
     async def letters(self) -> list[dict[str, Any]]:
-        """Dead letters, the oldest first; their messages are bytes."""
+        """Return the dead letters, oldest first, with their messages as bytes."""
         letters = [json.loads(decoded(letter)) for letter in await self.held(self.keys.dead)]
         return [letter | {"message": encoded(letter["message"])} for letter in letters]
 
     async def events(self) -> list[tuple[str, str, str]]:
-        """Event, id and attempt of each."""
+        """Return event, id and attempt of each event."""
         found = [
             event async for chunk in read_entries(self.redis, self.keys) for entry in chunk for event in entry.events()
         ]
@@ -264,7 +264,7 @@ class Hop:
         return {field: float(value) for field, value in (await self.texts(self.keys.metric(name))).items()}
 
     async def counts(self) -> dict[str, int]:
-        """The count of every metric that has one, those that are 0 left out, and that of the events themselves."""
+        """Return the counts of all metrics, without those of 0, and that of the events in the stream."""
         names = [decoded(key) async for key in self.redis.scan_iter(f"{self.keys.metric('')}*")]
         counts = {name: int(await self.redis.hget(name, "count") or 0) for name in sorted(names)}
         counts.pop(self.keys.metric("events"), None)
@@ -274,14 +274,14 @@ class Hop:
         return _texts(await self.redis.hgetall(key))
 
     async def problems(self) -> list[str]:
-        """What ``penstock audit`` objects to."""
+        """Return the problems that ``penstock audit`` finds."""
         found = await audit_tracked(self.redis, self.keys)
         assert found
         return found.problems + (await audit_answers(self.redis, self.keys))[1]
 
 
 Start = Callable[..., Awaitable[Hop]]
-"""``await start(monitors=3, attempts=2)``: the fixture of that name."""
+"""Type of the fixture ``start``: ``await start(monitors=3, attempts=2)``."""
 
 
 async def _touch(hop: Hop, id: bytes, seconds: float, attempt: str) -> bool:

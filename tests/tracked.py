@@ -1,4 +1,4 @@
-"""Tracked messages as mdispatch and monitor write them (docs/keys.md), by hand: records, letters, events, a policy."""
+"""Write tracked messages by hand, as mdispatch and monitor do (docs/keys.md): records, letters, events, a policy."""
 
 import itertools
 import json
@@ -20,13 +20,13 @@ async def now(redis: Redis) -> float:
 
 
 async def write(redis: Redis, key: str, **fields: object) -> None:
-    """A hash; fields that are None are left out, and a last ``_`` is taken off their names."""
+    """Write a hash, without fields that are None; strip a trailing ``_`` off field names."""
     mapping: dict[Any, Any] = {name.rstrip("_"): value for name, value in fields.items() if value is not None}
     await redis.hset(key, mapping=mapping)
 
 
 async def policy(redis: Redis, keys: Keys = KEYS, **more: object) -> None:
-    """What mdispatch says when it starts."""
+    """Write the policy that mdispatch publishes at its start."""
     fields: dict[str, object] = {
         "messageTimeout": 10,
         "messageExpire": 60,
@@ -55,7 +55,7 @@ async def in_flight(
     keys: Keys = KEYS,
     **more: object,
 ) -> None:
-    """A message delivered ``age`` seconds ago, whose deadline is in ``left`` seconds; a worker has it."""
+    """Write a message delivered ``age`` seconds ago and taken, with its deadline in ``left`` seconds."""
     moment = await now(redis)
     fields = {
         "timestamp": f"{moment - age:.3f}",
@@ -74,7 +74,7 @@ async def in_flight(
 
 
 async def chain(redis: Redis, id: str, xid: str, *, ttl: int = 60, keys: Keys = KEYS) -> None:
-    """``id`` as the newest message with that xid."""
+    """Append ``id`` as the newest message with ``xid``."""
     key = keys.xid(xid)
     newest, only = (decoded(each or b"") for each in await redis.hmget(key, "last", "id"))
     if last := newest or only:
@@ -94,7 +94,7 @@ async def delayed(
     keys: Keys = KEYS,
     **more: object,
 ) -> None:
-    """A message registered ``age`` seconds ago that will be delivered in ``left`` seconds."""
+    """Write a message registered ``age`` seconds ago, with its delivery in ``left`` seconds."""
     moment = await now(redis)
     fields = {
         "timestamp": f"{moment - age:.3f}",
@@ -118,7 +118,7 @@ async def tombstone(redis: Redis, id: str = "3", xid: str = "a", *, age: float =
 
 
 def letter(id: str | None = "3", message: bytes = b"hello", *, at: float = 1_767_225_600, **more: object) -> bytes:
-    """As the server writes it: bytes that are not UTF-8 stand there as they are; ``at`` in seconds."""
+    """Return a letter as scripts write it, with bytes that are not UTF-8 unescaped; ``at`` in seconds."""
     fields: dict[str, object] = {
         "message": message.decode(errors="surrogateescape"),
         "reason": "timeout",
@@ -135,12 +135,12 @@ def letter(id: str | None = "3", message: bytes = b"hello", *, at: float = 1_767
 
 
 async def bury(redis: Redis, *letters: bytes) -> None:
-    """Dead letters, the oldest first."""
+    """Write dead letters, oldest first."""
     await redis.lpush(KEYS.dead, *letters)
 
 
 async def events(redis: Redis) -> list[dict[bytes, bytes]]:
-    """What the stream holds, of which each entry is one event, without what it says of itself."""
+    """Return the stream, one event an entry, without the fields about the entry itself."""
     entries: Any = await redis.xrange(KEYS.events)
     return [{name: word for name, word in fields.items() if name not in (b"first", b"count")} for _, fields in entries]
 
@@ -154,7 +154,7 @@ async def event(
 
 
 async def crowd(redis: Redis, events: int, *, ago: float = 100) -> None:
-    """Events of many other messages."""
+    """Write events of many other messages."""
     at = round((await now(redis) - ago) * 1000)
     async with redis.pipeline(transaction=False) as wire:
         for number in range(events):
@@ -164,14 +164,14 @@ async def crowd(redis: Redis, events: int, *, ago: float = 100) -> None:
 
 
 async def count(redis: Redis, **counts: object) -> None:
-    """Counters: ``taken=5`` or ``dead={"count": 1, "timeout": 1}``; ``done_late`` stands for ``done:late``."""
+    """Write counters: ``taken=5`` or ``dead={"count": 1, "timeout": 1}``; ``done_late`` for ``done:late``."""
     for name, value in counts.items():
         fields = value if isinstance(value, dict) else {"count": value}
         await write(redis, KEYS.metric(name.replace("_", ":")), **fields)
 
 
 async def left(redis: Redis) -> list[str]:
-    """The ids of the dead letters, newest first."""
+    """Return the ids of the dead letters, newest first."""
     return [Letter(raw).id for raw in await read_letters(redis, KEYS, 0, -1)]
 
 

@@ -1,4 +1,4 @@
-"""penstock audit: a hop's sum, and every way in which it may be wrong."""
+"""penstock audit: the invariant of a hop, and every way to violate it."""
 
 import asyncio
 import json
@@ -16,7 +16,7 @@ from tests.harness import Service
 
 
 async def settle(redis: Redis, namespace: str = "demo", messages: int = 10, *, dead: int = 0, dropped: int = 0) -> None:
-    """What a hop to ``out0`` and ``out1`` writes when it settles; the second list loses some."""
+    """Write what a hop to ``out0`` and ``out1`` writes when it settles; the second list loses some."""
     keys = Keys(namespace)
     roles: dict[Any, Any] = {"in": "in", "pending": "pending", "out0": "out", "out1": "out"}
     kept = messages - dead - dropped
@@ -177,7 +177,7 @@ async def test_a_namespace_may_have_any_name(redis: Redis, redis_url: str, names
 
 
 async def test_everything_is_read_at_one_instant(redis: Redis) -> None:
-    """Instances come and go, messages go into pending and out to the lists; the sum holds whenever it is looked at."""
+    """Instances come and go, messages move to pending and to the lists; the invariant holds in every snapshot."""
     enough = asyncio.Event()  # Python 3.11 may lose a cancellation while the client sends
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(keep_moving(redis, enough))

@@ -1,4 +1,4 @@
-"""penstock audit, where messages are tracked: two laws, and every way in which they may be broken."""
+"""penstock audit of tracked messages: two invariants, and every way to violate them."""
 
 import asyncio
 import json
@@ -14,7 +14,7 @@ from tests.tracked import KEYS, count, delayed, in_flight, policy
 
 @pytest.fixture
 async def busy(redis: Redis) -> None:
-    """Twenty messages taken, of which everything became that can."""
+    """Write twenty messages with every possible end."""
     await policy(redis)
     await count(
         redis,

@@ -1,4 +1,4 @@
-"""penstock explain: for every state that a message may be in, what people and programs are told."""
+"""penstock explain: text and JSON for every state of a message."""
 
 import re
 from typing import Any
@@ -20,7 +20,7 @@ async def tracks(redis: Redis) -> None:
 
 
 async def told(redis_url: str, word: str = "3", namespace: str = "demo") -> list[str]:
-    """The lines, with times of day as ``T``."""
+    """Return the lines, with times of day as ``T``."""
     result = await penstock("explain", namespace, word, redis=redis_url)
     assert (result.status, result.error) == (0, "")
     return without_times(result)

@@ -1,4 +1,4 @@
-"""penstock explain of messages that are under way no more: dead, revived, buried, done, expired, unknown."""
+"""penstock explain of messages that have ended: dead, revived, buried, done, expired, unknown."""
 
 import re
 

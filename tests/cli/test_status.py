@@ -15,7 +15,7 @@ from tests.tracked import in_flight, policy
 
 
 async def register(redis: Redis, namespace: str, id: str, *, data: Redis | None = None, expire: int = 60) -> None:
-    """What a service writes when it registers; ``data`` is the server of its lists where that is another one."""
+    """Write the registration of a service; ``data`` is the server of its lists if it is another one."""
     keys, now = Keys(namespace), (await redis.time())[0]
     fields: dict[Any, Any] = {
         "host": "oak",
@@ -40,7 +40,7 @@ async def register(redis: Redis, namespace: str, id: str, *, data: Redis | None 
 
 
 def cells(result: Result, word: str) -> list[str]:
-    """The cells of the one table row that holds ``word``."""
+    """Return the cells of the only table row with ``word``."""
     (row,) = [line for line in result.text.splitlines() if word in line and "│" in line]
     return [cell.strip() for cell in row.strip("│").split("│")]
 
@@ -133,7 +133,7 @@ async def test_json_says_it_all(redis: Redis, redis_url: str) -> None:
 
 
 async def _linked(redis: Redis, **noted: Any) -> int:
-    """A vpush has ``noted`` that of its link, and is alive; the server's time (s)."""
+    """Write the state ``noted`` of the link of a live vpush; return the server's time (s)."""
     await register(redis, "demo", "3")
     now = (await redis.time())[0]
     fields: dict[Any, Any] = {"state": "up", "since": now - 90, "reason": "", "waiting": 0, "oldest": 0, "at": now}

@@ -1,4 +1,4 @@
-"""What pending lists hold, by count: older instances beside newer ones, and lists that nobody will take over."""
+"""Counts of pending lists: older instances beside newer ones, and lists that no instance adopts."""
 
 import asyncio
 from pathlib import Path
@@ -34,7 +34,7 @@ async def until(condition: Any) -> None:
 
 
 async def older(redis: Redis, id: str) -> None:
-    """An instance of the version before: it counts what it settles, and says nothing of what it holds."""
+    """An instance of the previous version: it counts messages when it settles them, not when it takes them."""
     await redis.hset(KEYS.instance(id), mapping={"host": "oak", "pid": 1, "service": "mpush", "version": "0.0"})
     await redis.zadd(KEYS.owners, {id: (await redis.time())[0]})
     await redis.lpush(KEYS.ids, id)

@@ -1,4 +1,4 @@
-"""Events that carry messages: every byte of them where the operator wants it, and nothing where not."""
+"""Events with messages: every byte if the setting is on, and none if it is off."""
 
 from typing import Any
 
@@ -36,7 +36,7 @@ write_events('1700000000123', tonumber(history))
 
 
 def rows(redis_url: str) -> list[dict[str, Any]]:
-    """What the source of Spark makes of the stream."""
+    """Return the stream as the Spark source decodes it."""
     with connect(redis_url) as redis:
         entries: Any = redis.execute_command("XRANGE", KEYS.events, "-", "+")
     return [row for batch in decode_entries("demo", entries) for row in batch.to_pylist()]
@@ -107,7 +107,7 @@ async def test_mdispatch_tells_the_messages_that_it_registers(redis: Redis, redi
     hop = await start(event_messages=True)
     later = b'{"meta": {"id": "late", "delay": 100}}'
     await hop.push(*AWKWARD, later, b"7")
-    await hop.say({"id": 1}, {"id": 13})
+    await hop.push_done({"id": 1}, {"id": 13})
     found = told(redis_url)
     assert [message for event, message in found if event == "registered"] == [*AWKWARD, later, b"7"]
     assert [message for event, message in found if event != "registered"] == [None] * 3
@@ -130,7 +130,7 @@ async def test_trace_and_explain_read_such_events_and_do_not_show_the_messages(
 ) -> None:
     hop = await start(event_messages=True)
     await hop.push(b"a\nsecret\\", b"\xffsecret", *(b"secret" * 10_000 for _ in range(20)))
-    await hop.say({"id": 2})
+    await hop.push_done({"id": 2})
     traced = await penstock("trace", "demo", "2", "--json", redis=redis_url)
     assert [(each["event"], each["queue"]) for each in traced.json["events"]] == [
         ("registered", "out"),

@@ -1,4 +1,4 @@
-"""What scripts tell of messages is what readers find, however many events lie in an entry."""
+"""Readers find the events that scripts write, no matter how many an entry packs."""
 
 from typing import Any
 

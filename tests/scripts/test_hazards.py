@@ -1,4 +1,4 @@
-"""A list that has a TTL, or that the server may evict, is always named: by penstock audit and by lint --live."""
+"""penstock audit and lint --live report lists with a TTL, and servers that may evict lists."""
 
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ TRACKED = {"in": "in", "pending": "pending", "out": "out", "demo:done": "done", 
 
 @pytest.fixture
 async def hop(redis: Redis) -> None:
-    """An mdispatch with one message in each of its lists."""
+    """Write an mdispatch with one message in each of its lists."""
     keys = Keys("demo")
     roles: dict[Any, Any] = TRACKED
     await policy(redis)

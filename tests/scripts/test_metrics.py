@@ -1,4 +1,4 @@
-"""Metrics: counts, sums, maxima and histograms that hold however many write at once."""
+"""Metrics: counts, sums, maxima and histograms, also with concurrent writers."""
 
 import asyncio
 from fractions import Fraction
@@ -65,7 +65,7 @@ async def test_a_first_value_of_nothing_is_the_maximum(redis: Redis) -> None:
 
 
 async def test_the_maximum_holds_while_two_write_at_once(redis: Redis, redis_url: str) -> None:
-    """MP-D19: the original reads it, compares, and writes it, so that a smaller one can win."""
+    """MP-D19: the original reads, compares and writes the maximum, so a smaller value can win."""
 
     async def write(values: range) -> None:
         async with Redis.from_url(redis_url) as client:

@@ -1,4 +1,4 @@
-"""Lists for answers: which a request may name, what becomes of them, and how their answers are accounted for."""
+"""Lists for answers: which ones a request may name, what becomes of them, and the audit of their answers."""
 
 import json
 import re
@@ -32,7 +32,7 @@ BAD: dict[str, str] = {
     "pending:answers": "answers that were taken",
     "pending:answers:1": "those of an instance",
 }
-"""Lists that a request once could have deleted, or that would have stopped a service."""
+"""Lists that a request could once delete, or use to stop a service."""
 bad = pytest.mark.parametrize("name", BAD)
 
 
@@ -56,7 +56,7 @@ async def test_a_request_names_a_list_that_reply_lists_allow_or_is_a_dead_letter
 
 
 async def registered(redis: Any) -> None:
-    """Another service, and a monitor of this one."""
+    """Register another service, and a monitor of this one."""
     least: dict[str, Any] = {"redis": "redis://h", "in_": "other:in", "pending": "other:pend", "out": ["other:out"]}
     other = mpush.Settings(**least, redis_namespace="other", overflow="dead", max_length=1)
     watcher = watching.Settings(redis="redis://h", redis_namespace="watcher", watch=["demo"])
@@ -81,7 +81,7 @@ async def test_what_another_service_has_registered_is_refused_whatever_reply_lis
 async def test_what_another_service_registers_later_is_refused_within_seconds(
     start: Start, redis: Any, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the answers and errors of requests that were accepted before, too."""
+    """Also for answers and errors of requests that were accepted before."""
     hop = await start(message_timeout=10, attempts=1, reply_lists=["*"])
     await hop.push(*[request(id, replyTo=name) for id in "abc"])
     await hop.answer(answer("a"))
@@ -160,7 +160,7 @@ async def test_a_namespace_with_letters_of_patterns_allows_its_own_lists_only(st
 
 
 async def test_a_list_that_reply_lists_name_in_full_is_given_no_ttl_even_if_an_answer_makes_it(start: Start) -> None:
-    """Such as the ``in`` of the next service: others push to it, too, and would not know."""
+    """Such as the ``in`` of the next service, to which others push without knowing of a TTL."""
     hop = await start(3, message_timeout=10, attempts=1, reply_lists=["next:in", "to:*"])
     await hop.push(request("a", replyTo="next:in"), request("b", replyTo="next:in"), request("c", replyTo="to:c"))
     await hop.answer(answer("a"), answer("c"))
@@ -174,7 +174,7 @@ async def test_a_list_that_reply_lists_name_in_full_is_given_no_ttl_even_if_an_a
 
 @bad
 async def test_a_record_that_names_another_list_gets_its_error_nowhere(start: Start, name: str) -> None:
-    """Written by an mdispatch of before, or by somebody else."""
+    """Written by an older mdispatch, or by somebody else."""
     hop = await start(message_timeout=10, attempts=1, reply_lists=[])
     await hop.push(request("a", replyTo="demo:reply:a"))
     await hop.redis.hset(hop.keys.message("1"), "replyTo", name)
@@ -212,7 +212,7 @@ async def test_a_policy_of_before_allows_what_is_the_default(start: Start) -> No
 
 
 async def parts(hop: Hop) -> dict[str, int]:
-    """What became of the answers, those that are 0 left out; the law holds, and nothing is wrong."""
+    """Return the parts of the invariant, without those of 0; assert that it holds without problems."""
     law, problems = await audit_answers(hop.redis, hop.keys)
     assert law
     assert (law.difference, problems) == (0, [])
@@ -220,7 +220,7 @@ async def parts(hop: Hop) -> dict[str, int]:
 
 
 async def answered(start: Start, number: int = 3, name: str = "to:a", **settings: Any) -> Hop:
-    """So many answers in one list."""
+    """Send ``number`` answers to the list ``name``."""
     hop = await start(2, reply_expire=60, **settings)
     await hop.push(*[request(str(each), replyTo=name) for each in range(number)])
     await hop.answer(*[answer(str(each)) for each in range(number)])
@@ -283,7 +283,7 @@ async def test_answers_in_lists_that_live_for_good_are_their_readers(start: Star
 
 
 async def test_a_list_to_which_others_push_is_named_and_never_deleted(start: Start) -> None:
-    """The answer made it; then it became somebody's list."""
+    """The answer created it; then a service registered it."""
     hop = await answered(start, 1, "to:in")
     await hop.redis.lpush("to:in", *["accepted"] * 1000)
     law, problems = await audit_answers(hop.redis, hop.keys)

@@ -1,4 +1,4 @@
-"""Many dead letters, and several operators at them: each message back once, at a cost that does not grow."""
+"""Redrive of many dead letters by several operators: each message once, in linear time."""
 
 import asyncio
 import json
@@ -39,7 +39,7 @@ async def test_two_who_revive_at_the_same_time_bring_each_message_back_once(redi
 
 
 async def test_letters_that_another_took_away_in_front_hide_none_behind(redis: Redis, redis_url: str) -> None:
-    """The first chunk stays; when most of it is removed, what was not read yet lies where that was."""
+    """The first chunk stays; most of it is removed, so unread letters move into its place."""
     await bury(redis, *(letter(str(number)) for number in range(50)))
     await bury(redis, *(letter(str(number), reason="failed") for number in range(50, 300)))
     outcome, chunks = RedriveResult(), list[int]()
@@ -66,7 +66,7 @@ async def test_two_commands_at_the_same_time_share_the_letters(redis: Redis, red
 
 
 async def test_letters_written_meanwhile_are_left_alone(redis: Redis) -> None:
-    """A worker that fails at once would keep the command busy for ever."""
+    """Otherwise a worker that fails at once would keep the command busy for ever."""
     moment = await now(redis)
     await bury(redis, letter("1", at=moment - 1), letter("2", at=moment + 5))
     outcome = RedriveResult()
@@ -76,7 +76,7 @@ async def test_letters_written_meanwhile_are_left_alone(redis: Redis) -> None:
 
 @pytest.mark.parametrize("pick", ["all", "every second", "the newest few"])
 async def test_the_cost_of_a_letter_does_not_grow_with_how_many_there_are(redis: Redis, pick: str) -> None:
-    """20,000 letters: were it quadratic, it would take minutes."""
+    """20,000 letters: quadratic time would be minutes."""
     for start in range(0, 20_000, 1000):
         names = range(start, start + 1000)
         chosen = {"all": lambda _: True, "every second": lambda n: n % 2, "the newest few": lambda n: n >= 19_900}[pick]

@@ -72,7 +72,7 @@ async def test_a_request_is_known_by_what_its_worker_can_see(start: Start, messa
     await hop.push(message)
     assert await hop.chain(xid) == {"id": "1", "type": kind}
     assert (await hop.record(1))["xid"] == xid
-    await hop.say(xid)
+    await hop.push_done(xid)
     assert await hop.counts() == {"taken": 1, "delivered": 1, "registered": 1, "done": 1}
 
 
@@ -117,17 +117,17 @@ async def test_equal_requests_are_all_tracked_and_each_done_ends_the_oldest(star
         "before:4": "2",
     }
     for left in (["2", "3", "4"], ["3", "4"], ["3"]):
-        await hop.say(SHA1)
+        await hop.push_done(SHA1)
         assert await hop.in_flight() == left
     assert await hop.chain(SHA1) == {}
-    await hop.say(SHA1)
+    await hop.push_done(SHA1)
     assert await hop.counts() == {"taken": 4, "delivered": 4, "registered": 4, "done": 3, "done:unknown": 1}
 
 
 async def test_equal_requests_may_be_done_in_any_order_and_all_at_once(start: Start) -> None:
     hop = await start()
     await hop.push(*[b"hello"] * 6)
-    await hop.say_at_once("4", "6", SHA1, "2", SHA1, SHA1, SHA1)
+    await hop.push_done_batch("4", "6", SHA1, "2", SHA1, SHA1, SHA1)
     assert await hop.in_flight() == []
     assert await hop.chain(SHA1) == {}
     assert (await hop.counts()).items() >= {"done": 6, "done:unknown": 1}.items()
@@ -140,7 +140,7 @@ async def test_what_is_beyond_message_capacity_is_delivered_untracked(start: Sta
     assert await hop.in_flight() == ["1", "2"]
     assert await hop.counts() == {"taken": 5, "delivered": 5, "registered": 2, "untracked": 3}
     assert await hop.problems() == []
-    await hop.say({"id": 1})
+    await hop.push_done({"id": 1})
     await hop.push(b"5", b"6")
     assert await hop.in_flight() == ["2", "6"]
     assert await hop.counts() == {"taken": 7, "delivered": 7, "registered": 3, "untracked": 4, "done": 1}
@@ -150,22 +150,22 @@ async def test_what_is_beyond_message_capacity_is_delivered_untracked(start: Sta
 async def test_the_list_of_ids_is_trimmed_at_its_tail_and_to_message_capacity(start: Start) -> None:
     hop = await start(message_capacity=3)
     await hop.push(b"a", b"b", b"c")
-    await hop.say("2", "3")
+    await hop.push_done("2", "3")
     assert await hop.ids() == ["3", "2", "1"]
     await hop.push(b"d", b"e", b"untracked")
     assert await hop.ids() == ["5", "4", "3"]
-    await hop.say("1")
+    await hop.push_done("1")
     assert await hop.ids() == ["5", "4"]
 
 
 async def test_the_list_of_ids_is_empty_once_nothing_is_in_flight(start: Start) -> None:
     hop = await start(message_timeout=10, attempts=1)
     await hop.push(*[b"%d" % number for number in range(100)])
-    await hop.say(*({"id": id} for id in range(2, 101)))
-    await hop.say({"id": 1})
+    await hop.push_done(*({"id": id} for id in range(2, 101)))
+    await hop.push_done({"id": 1})
     assert await hop.ids() == []
     await hop.push(*[b"%d" % number for number in range(100)])
-    await hop.say({"id": 101, "touch": 20}, *({"id": id} for id in range(102, 201)))
+    await hop.push_done({"id": 101, "touch": 20}, *({"id": id} for id in range(102, 201)))
     await hop.advance(20)
     await hop.sweep()
     assert await hop.ids() == []
@@ -197,16 +197,16 @@ async def test_any_bytes_come_through_a_retry_and_into_a_dead_letter_unchanged(s
 async def test_every_step_of_a_life_is_an_event(start: Start) -> None:
     hop = await start(message_timeout=10, attempts=3, backoff=[5])
     await hop.push(b"hello")
-    await hop.say({"id": 1, "touch": 20})
+    await hop.push_done({"id": 1, "touch": 20})
     await hop.advance(20)
     await hop.sweep()
     await hop.advance(5)
     await hop.sweep()
-    await hop.say({"id": 1, "error": "no luck"})
+    await hop.push_done({"id": 1, "error": "no luck"})
     await hop.sweep()
     await hop.advance(5)
     await hop.sweep()
-    await hop.say("1")
+    await hop.push_done("1")
     assert await hop.events() == [
         ("registered", "1", "1"),
         ("touched", "1", "1"),
@@ -229,7 +229,7 @@ async def test_every_step_of_a_life_is_an_event(start: Start) -> None:
 async def test_no_events_are_kept_where_none_are_wanted_and_else_not_many_more_than_wanted(start: Start) -> None:
     hop = await start(event_capacity=0)
     await hop.push(b"a")
-    await hop.say("1")
+    await hop.push_done("1")
     assert not await hop.redis.exists(hop.keys.events)
     hop = await start(event_capacity=100)
     for _ in range(20):
@@ -271,9 +271,9 @@ async def test_a_key_of_somebody_else_costs_a_message_its_record_and_nothing_mor
     await hop.redis.set(hop.keys.xid(SHA1), "not a record")
     await hop.push(b"before", b"by id", b"hello")
     assert await hop.held() == [b"before", b"by id", b"hello"]
-    await hop.say(SHA1)
+    await hop.push_done(SHA1)
     assert (await hop.counts())["done:unknown"] == 1
-    await hop.say("3", hashlib.sha1(b"by id").hexdigest())
+    await hop.push_done("3", hashlib.sha1(b"by id").hexdigest())
     assert await hop.in_flight() == ["1", "2"]
     await hop.advance(10)
     await hop.sweep()

@@ -313,7 +313,7 @@ async def test_a_request_that_a_worker_gave_up_for_good_leaves_its_words_where_t
 ) -> None:
     hop = await start(reply_to="replies")
     await hop.push(request("a"))
-    await hop.say({"id": 1, "error": "no such customer", "retry": False})
+    await hop.push_done({"id": 1, "error": "no such customer", "retry": False})
     await hop.sweep()
     (said,) = map(json.loads, await hop.held("replies"))
     assert said == {"meta": {"id": "a"}, "error": {"reason": "failed", "attempts": 1, "words": "no such customer"}}

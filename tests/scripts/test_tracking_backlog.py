@@ -61,8 +61,8 @@ async def test_the_clock_starts_when_a_message_is_taken(start: Start) -> None:
     await pass_time(hop, 100)
     assert await hop.held() == [b"m1", b"m2", b"m3", b"m1"], "the retry is not taken, either"
     assert (await hop.counts()).items() >= {"timeout": 1, "retry": 1, "overdue": 4}.items()
-    await hop.say("m1", "m2", {"id": 3})
-    await hop.say({"id": 1}, {"id": 2})
+    await hop.push_done("m1", "m2", {"id": 3})
+    await hop.push_done({"id": 1}, {"id": 2})
     assert await hop.in_flight() == []
     assert await hop.problems() == []
 
@@ -106,10 +106,10 @@ async def test_workers_end_fail_and_touch_what_was_overdue_as_any_other(start: S
     hop = await backlog(start, 3, attempts=1)
     await pass_time(hop, 50)
     await hop.take(2)
-    await hop.say({"id": 1}, {"id": 2, "error": "no luck"})
+    await hop.push_done({"id": 1}, {"id": 2, "error": "no luck"})
     await hop.sweep()
     assert (await hop.counts()).items() >= {"done": 1, "failed": 1, "dead": 1}.items()
-    await hop.say({"id": 3, "touch": 20})
+    await hop.push_done({"id": 3, "touch": 20})
     assert await hop.redis.zscore(hop.keys.deadlines, "3") - await hop.now() == pytest.approx(20, abs=0.9)
     assert 60 < await hop.redis.ttl(hop.keys.message("3")) <= 80
     await pass_time(hop, 30)
@@ -123,7 +123,7 @@ async def test_workers_end_fail_and_touch_what_was_overdue_as_any_other(start: S
 
 async def test_untracked_messages_have_numbers_too(start: Start) -> None:
     hop = await backlog(start, 5, message_capacity=2)
-    await hop.say({"id": 1}, {"id": 2})
+    await hop.push_done({"id": 1}, {"id": 2})
     await hop.push(b"behind")
     await pass_time(hop, 50)
     await hop.take(5)

@@ -52,16 +52,16 @@ async def test_mp_d08_a_message_with_a_meta_id_is_known_by_it(start: Start) -> N
     hop = await start()
     await hop.push(b'{"meta": {"id": "tea"}}')
     assert await hop.redis.hget(hop.keys.xid("tea"), "type") == b"meta"
-    await hop.say("tea")
+    await hop.push_done("tea")
     assert (await hop.counts())["done"] == 1
 
 
 async def test_mp_d09_of_equal_messages_each_is_done_by_a_done_of_its_own(start: Start) -> None:
     hop = await start(message_timeout=10)
     await hop.push(b"12345", b"12345")
-    await hop.say("12345")
+    await hop.push_done("12345")
     assert await hop.in_flight() == ["2"], "the older one first"
-    await hop.say("12345")
+    await hop.push_done("12345")
     assert await hop.in_flight() == []
     await hop.advance(10)
     await hop.sweep()
@@ -102,17 +102,17 @@ def test_mp_d11_a_done_that_a_killed_monitor_has_taken_is_done_by_the_next(
 
 async def test_mp_d12_a_burst_of_expired_ids_is_done_with_as_any_other(start: Start) -> None:
     hop = await start()
-    await hop.say_at_once(*(str(id) for id in range(10_000)))
+    await hop.push_done_batch(*(str(id) for id in range(10_000)))
     assert await hop.counts() == {"done:unknown": 10_000}
     await hop.push(*[b"hello"] * 5_000)
     await hop.redis.delete(*(hop.keys.message(str(id)) for id in range(1, 5_001)))
-    await hop.say_at_once(*(str(id) for id in range(1, 5_001)))
+    await hop.push_done_batch(*(str(id) for id in range(1, 5_001)))
     assert (await hop.counts())["done:unknown"] == 15_000
 
 
 async def test_mp_d13_an_unknown_done_is_not_measured(start: Start) -> None:
     hop = await start()
-    await hop.say("99999")
+    await hop.push_done("99999")
     assert await hop.counts() == {"done:unknown": 1}
     assert await hop.redis.exists(hop.keys.metric("done")) == 0, "nor is it in the histogram"
 
@@ -169,7 +169,7 @@ async def test_mp_d17_each_leg_of_a_fan_out_is_tracked_by_itself(redis: Any) -> 
     names: dict[str, Any] = {"in_": "in1", "pending": "pending1", "out": "out1", "res": "res1"}
     second = await Hop(redis, namespace="other", **names, message_timeout=10, attempts=1).start()
     await asyncio.gather(first.push(b"hello"), second.push(b"hello"))
-    await first.say("1")
+    await first.push_done("1")
     assert await second.in_flight() == ["1"]
     await second.advance(10)
     await second.sweep()

@@ -21,7 +21,7 @@ async def test_a_delayed_message_is_held_and_then_delivered_once(start: Start) -
     record = await hop.record(1)
     assert (record["attempt"], record.get("deadline")) == ("0", None)
     assert 155 < await hop.redis.ttl(hop.keys.message("1")) <= 160
-    await hop.say("2")
+    await hop.push_done("2")
     assert await hop.counts() == {"taken": 2, "delivered": 1, "registered": 2, "done": 1}
     assert await hop.problems() == []
     await hop.advance(99)
@@ -38,7 +38,7 @@ async def test_a_delayed_message_is_held_and_then_delivered_once(start: Start) -
     assert float(record["delivered"]) == pytest.approx(await hop.now(), abs=0.9)
     assert 55 < await hop.redis.ttl(hop.keys.message("1")) <= 60
     await hop.advance(5)
-    await hop.say({"xid": "a", "attempt": 1})
+    await hop.push_done({"xid": "a", "attempt": 1})
     assert await hop.metric("done") == {
         "count": 2,
         "sum": pytest.approx(5, abs=0.9),
@@ -78,7 +78,7 @@ async def test_a_delayed_message_has_all_its_attempts(start: Start) -> None:
 async def test_nobody_can_end_what_was_not_delivered_yet(start: Start) -> None:
     hop = await start()
     await hop.push(request(delay=100))
-    await hop.say("1", "a", {"id": 1, "error": "no luck"}, {"id": 1, "touch": 10})
+    await hop.push_done("1", "a", {"id": 1, "error": "no luck"}, {"id": 1, "touch": 10})
     assert await hop.counts() == {"taken": 1, "registered": 1, "done:unknown": 3}
     assert await hop.delayed() == ["1"]
     await hop.advance(100)
@@ -178,7 +178,7 @@ async def test_what_falls_due_first_is_announced(start: Start) -> None:
         await hop.push(b"second")
         await hop.push(request(delay=1000))
         await hop.push(request(delay=50))
-        await hop.say({"id": 2, "error": "no luck"})
+        await hop.push_done({"id": 2, "error": "no luck"})
         heard = []
         while (message := await news.get_message(timeout=0.5)) is not None:
             heard += [float(message["data"])] if message["type"] == "message" else []

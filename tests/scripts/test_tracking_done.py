@@ -55,7 +55,7 @@ def late(hop: dict[str, int]) -> dict[str, int]:
 async def test_a_message_is_done_by_any_of_its_names(start: Start, entry: Any) -> None:
     hop = await start()
     await hop.push(b"hello")
-    await hop.say(entry)
+    await hop.push_done(entry)
     assert await hop.counts() == {"taken": 1, "delivered": 1, "registered": 1, "done": 1}
     assert not await hop.redis.exists(
         hop.keys.message("1"), hop.keys.xid(SHA1), hop.keys.deadlines, hop.keys.message_ids
@@ -66,7 +66,7 @@ async def test_a_message_is_done_by_any_of_its_names(start: Start, entry: Any) -
 async def test_a_name_that_looks_like_an_id_is_none_in_quotes_of_xid(start: Start) -> None:
     hop = await start()
     await hop.push(b"hello", b'{"meta":{"id":1}}')
-    await hop.say({"xid": "1"})
+    await hop.push_done({"xid": "1"})
     assert await hop.in_flight() == ["1"]
 
 
@@ -79,7 +79,7 @@ async def test_a_response_time_is_counted_in_its_tenth_of_what_the_worker_had(st
     begun = now - budget * percent / 100
     stamps = {"timestamp": f"{begun:.6f}", "deadline": f"{begun + budget:.6f}"}
     await hop.redis.hset(hop.keys.message("1"), mapping=stamps)
-    await hop.say("1")
+    await hop.push_done("1")
     tenth = f"histo{min(int(percent // 10 * 10), 100)}"
     metric = await hop.metric("done")
     assert metric == {
@@ -94,10 +94,10 @@ async def test_sum_and_max_are_of_all_that_were_done(start: Start) -> None:
     hop = await start(message_timeout=100, message_expire=10_000)
     await hop.push(b"a", b"b", b"c")
     await hop.advance(55)
-    await hop.say("1", "3")
+    await hop.push_done("1", "3")
     await hop.push(b"d")
     await hop.advance(10)
-    await hop.say("4")
+    await hop.push_done("4")
     metric = await hop.metric("done")
     assert metric.pop("sum") == pytest.approx(55 + 55 + 10, abs=5)
     assert metric.pop("max") == pytest.approx(55, abs=5)
@@ -107,7 +107,7 @@ async def test_sum_and_max_are_of_all_that_were_done(start: Start) -> None:
 async def test_a_second_done_is_unknown_and_does_not_pollute_done(start: Start) -> None:
     hop = await start()
     await hop.push(b"hello")
-    await hop.say("1", "1", SHA1, {"id": 1}, {"id": 77}, "of nobody")
+    await hop.push_done("1", "1", SHA1, {"id": 1}, {"id": 77}, "of nobody")
     assert await hop.counts() == {"taken": 1, "delivered": 1, "registered": 1, "done": 1, "done:unknown": 5}
     assert sum(count for name, count in (await hop.metric("done")).items() if name.startswith("histo")) == 1
 
@@ -115,7 +115,7 @@ async def test_a_second_done_is_unknown_and_does_not_pollute_done(start: Start) 
 @pytest.mark.parametrize("entry", ["1", SHA1, {"id": 1, "attempt": 1}], ids=str)
 async def test_a_done_that_comes_while_a_retry_is_waited_for_completes_it_late(start: Start, entry: Any) -> None:
     hop = await in_backoff(start)
-    await hop.say(entry)
+    await hop.push_done(entry)
     assert late(await hop.counts()) == {"done:late": 1}
     assert await hop.metric("done:late") == {"count": 1, "completed": 1}
     await hop.advance(5)
@@ -141,11 +141,11 @@ async def second_attempt(start: Start, **settings: Any) -> Hop:
 async def test_what_a_stale_worker_says_is_late_and_the_younger_attempt_stays(start: Start, more: Any) -> None:
     hop = await second_attempt(start)
     before = await hop.record(1), await hop.redis.zscore(hop.keys.deadlines, "1")
-    await hop.say({"id": 1, "attempt": 1, **more})
+    await hop.push_done({"id": 1, "attempt": 1, **more})
     assert (await hop.record(1), await hop.redis.zscore(hop.keys.deadlines, "1")) == before
     assert await hop.metric("done:late") == {"count": 1}
     assert not (await hop.counts()).keys() & {"failed", "touched", "done:unknown"}
-    await hop.say({"id": 1, "attempt": 2})
+    await hop.push_done({"id": 1, "attempt": 2})
     assert late(await hop.counts()) == {"done": 1, "done:late": 1}
     assert (await hop.events())[-1] == ("done", "1", "2")
     assert await hop.problems() == []
@@ -156,16 +156,18 @@ async def test_what_comes_behind_the_word_of_a_stale_worker_means_the_message_th
     start: Start, at_once: bool
 ) -> None:
     hop = await second_attempt(start)
-    await (hop.say_at_once if at_once else hop.say)({"xid": SHA1, "attempt": 1}, {"xid": SHA1, "attempt": 2}, SHA1)
+    await (hop.push_done_batch if at_once else hop.push_done)(
+        {"xid": SHA1, "attempt": 1}, {"xid": SHA1, "attempt": 2}, SHA1
+    )
     assert late(await hop.counts()) == {"done": 1, "done:late": 1, "done:unknown": 1}
     assert await hop.in_flight() == []
 
 
 async def test_with_accept_late_the_done_of_a_stale_worker_ends_the_message(start: Start) -> None:
     hop = await second_attempt(start, accept_late=True)
-    await hop.say({"id": 1, "attempt": 1, "error": "no luck"}, {"id": 1, "attempt": 1, "touch": 50})
+    await hop.push_done({"id": 1, "attempt": 1, "error": "no luck"}, {"id": 1, "attempt": 1, "touch": 50})
     assert await hop.metric("done:late") == {"count": 2}
-    await hop.say({"id": 1, "attempt": 1})
+    await hop.push_done({"id": 1, "attempt": 1})
     assert await hop.metric("done:late") == {"count": 3, "completed": 1}
     assert await hop.in_flight() == []
     assert (await hop.events())[-1] == ("late", "1", "1"), "the attempt that did it"
@@ -178,7 +180,7 @@ async def test_a_done_of_the_current_attempt_is_in_time(start: Start) -> None:
     await hop.advance(5)
     await hop.sweep()
     await hop.advance(4)
-    await hop.say({"id": 1, "attempt": 2})
+    await hop.push_done({"id": 1, "attempt": 2})
     assert late(await hop.counts()) == {"done": 1}
     assert (await hop.metric("done")).keys() == {"count", "sum", "max", "histo40"}
 
@@ -189,8 +191,8 @@ async def test_a_done_of_a_dead_message_is_late_as_often_as_it_comes_and_brings_
 ) -> None:
     hop = await dead(start)
     letters = await hop.letters()
-    await hop.say(entry)
-    await hop.say_at_once(entry, entry)
+    await hop.push_done(entry)
+    await hop.push_done_batch(entry, entry)
     assert await hop.metric("done:late") == {"count": 3}
     assert late(await hop.counts()) == {"done:late": 3}
     assert await hop.letters() == letters
@@ -204,7 +206,7 @@ async def test_what_was_dead_is_unknown_once_it_is_forgotten(start: Start) -> No
     for key in (hop.keys.message("1"), hop.keys.xid(SHA1)):
         assert 55 < await hop.redis.ttl(key) <= 60
     await hop.advance(60)
-    await hop.say("1", SHA1)
+    await hop.push_done("1", SHA1)
     assert late(await hop.counts()) == {"done:unknown": 2}
 
 
@@ -212,7 +214,7 @@ async def test_a_request_equal_to_a_dead_one_is_not_taken_for_it(start: Start) -
     hop = await dead(start)
     await hop.push(b"hello")
     assert await hop.chain(SHA1) == {"id": "2", "type": "sha1"}
-    await hop.say(SHA1, SHA1)
+    await hop.push_done(SHA1, SHA1)
     assert late(await hop.counts()) == {"done": 1, "done:unknown": 1}
 
 
@@ -220,7 +222,7 @@ async def test_a_message_whose_record_expired_is_swept_and_its_done_is_unknown(s
     hop = await start(message_timeout=10)
     await hop.push(b"hello", b"hello", b"hello")
     await hop.redis.delete(hop.keys.message("1"))
-    await hop.say("1", SHA1)
+    await hop.push_done("1", SHA1)
     assert late(await hop.counts()) == {"done": 1, "done:unknown": 1}
     assert await hop.in_flight() == ["1", "3"]
     await hop.advance(10)
@@ -235,7 +237,7 @@ async def test_a_touch_gives_a_message_more_time(start: Start, seconds: float) -
     hop = await start(message_timeout=10, message_expire=60)
     await hop.push(b"hello")
     await hop.advance(9)
-    await hop.say({"id": 1, "touch": seconds})
+    await hop.push_done({"id": 1, "touch": seconds})
     expected = max(1.0, seconds)
     deadline = await hop.redis.zscore(hop.keys.deadlines, "1")
     assert deadline - await hop.now() == pytest.approx(expected, abs=0.9)
@@ -243,14 +245,14 @@ async def test_a_touch_gives_a_message_more_time(start: Start, seconds: float) -
     assert await hop.redis.ttl(hop.keys.message("1")) > expected + 40
     assert await hop.redis.ttl(hop.keys.xid(SHA1)) > expected + 40
     assert (await hop.counts())["touched"] == 1
-    await hop.say(SHA1)
+    await hop.push_done(SHA1)
     assert late(await hop.counts()) == {"done": 1}
 
 
 async def test_what_was_touched_is_a_timeout_at_its_new_deadline(start: Start) -> None:
     hop = await start(message_timeout=10, message_expire=60)
     await hop.push(b"hello")
-    await hop.say({"xid": SHA1, "touch": 50})
+    await hop.push_done({"xid": SHA1, "touch": 50})
     await hop.advance(49)
     await hop.sweep()
     assert "timeout" not in await hop.counts()
@@ -264,7 +266,7 @@ async def test_what_was_touched_is_a_timeout_at_its_new_deadline(start: Start) -
 async def test_a_touch_and_a_done_by_the_same_xid_at_once_are_of_the_same_message(start: Start) -> None:
     hop = await start()
     await hop.push(b"hello")
-    await hop.say_at_once({"xid": SHA1, "touch": 50}, SHA1)
+    await hop.push_done_batch({"xid": SHA1, "touch": 50}, SHA1)
     assert (await hop.counts()).items() >= {"touched": 1, "done": 1}.items()
     assert await hop.in_flight() == []
 
@@ -272,14 +274,14 @@ async def test_a_touch_and_a_done_by_the_same_xid_at_once_are_of_the_same_messag
 async def test_a_failure_and_a_done_by_the_same_xid_at_once_are_of_the_oldest(start: Start) -> None:
     hop = await start()
     await hop.push(b"hello", b"hello")
-    await hop.say_at_once({"xid": SHA1, "error": "no luck"}, SHA1)
+    await hop.push_done_batch({"xid": SHA1, "error": "no luck"}, SHA1)
     assert (await hop.counts()).items() >= {"failed": 1, "done": 1}.items()
     assert await hop.in_flight() == ["2"]
 
 
 async def test_nobody_can_be_touched_who_is_not_in_flight(start: Start) -> None:
     hop = await in_backoff(start)
-    await hop.say({"id": 1, "touch": 50}, {"id": 2, "touch": 50})
+    await hop.push_done({"id": 1, "touch": 50}, {"id": 2, "touch": 50})
     assert "touched" not in await hop.counts()
     assert late(await hop.counts()) == {"done:unknown": 1}
     assert await hop.delayed() == ["1"]
@@ -288,14 +290,14 @@ async def test_nobody_can_be_touched_who_is_not_in_flight(start: Start) -> None:
 async def test_a_worker_that_gives_up_ends_the_attempt_at_once(start: Start) -> None:
     hop = await start(message_timeout=10, backoff=[5], attempts=2)
     await hop.push(b"hello")
-    await hop.say({"id": 1, "error": "no luck"})
+    await hop.push_done({"id": 1, "error": "no luck"})
     await hop.sweep()
     assert await hop.delayed() == ["1"]
     await hop.advance(5)
     await hop.sweep()
     assert await hop.held() == [b"hello", b"hello"]
     assert not (await hop.record(1)).keys() & {"error", "final"}
-    await hop.say({"id": 1, "error": "no luck again"})
+    await hop.push_done({"id": 1, "error": "no luck again"})
     await hop.sweep()
     (letter,) = await hop.letters()
     assert (letter["reason"], letter["error"], letter["attempts"]) == ("failed", "no luck again", 2)
@@ -309,7 +311,7 @@ async def test_a_worker_that_gives_up_ends_the_attempt_at_once(start: Start) -> 
 async def test_a_worker_that_gives_up_for_good_has_its_words_in_the_dead_letter(start: Start, error: Any) -> None:
     hop = await start(attempts=3)
     await hop.push(b"hello", b"neighbour")
-    await hop.say({"id": 1, "error": error, "retry": False}, "2")
+    await hop.push_done({"id": 1, "error": error, "retry": False}, "2")
     await hop.sweep()
     (letter,) = await hop.letters()
     words = str(error).encode(errors="surrogatepass").decode(errors="surrogateescape")
@@ -379,14 +381,14 @@ async def test_a_dead_letter_says_all_that_is_known(start: Start) -> None:
 async def test_an_entry_that_nobody_understands_is_a_dead_letter(start: Start, entry: bytes) -> None:
     hop = await start()
     await hop.push(b"hello")
-    await hop.say(entry)
+    await hop.push_done(entry)
     (letter,) = await hop.letters()
     assert (letter["message"], letter["reason"], letter["source"]) == (entry, "badDone", "demo:done")
     assert letter["error"].startswith(("expected ", "touch: expected "))
     assert "queue" not in letter
     assert await hop.metric("dead") == {"count": 1, "badDone": 1}
     assert await hop.in_flight() == ["1"]
-    await hop.say(SHA1)
+    await hop.push_done(SHA1)
     assert late(await hop.counts()) == {"done": 1}
     assert await hop.problems() == []
 
@@ -395,7 +397,7 @@ async def test_an_entry_that_nobody_understands_is_a_dead_letter(start: Start, e
 async def test_an_attempt_that_is_no_number_is_a_dead_letter_and_ends_nothing(start: Start, attempt: Any) -> None:
     hop = await start()
     await hop.push(b"hello")
-    await hop.say({"id": 1, "attempt": attempt})
+    await hop.push_done({"id": 1, "attempt": attempt})
     assert await hop.in_flight() == ["1"]
     (letter,) = await hop.letters()
     assert (letter["reason"], letter["error"]) == ("badDone", "attempt: expected a whole number, as the record has it")
@@ -403,17 +405,17 @@ async def test_an_attempt_that_is_no_number_is_a_dead_letter_and_ends_nothing(st
 
 async def test_an_attempt_in_quotes_is_the_same_number(start: Start) -> None:
     hop = await second_attempt(start)
-    await hop.say({"id": 1, "attempt": "1"}, {"id": 1, "attempt": "1", "error": "no luck"})
+    await hop.push_done({"id": 1, "attempt": "1"}, {"id": 1, "attempt": "1", "error": "no luck"})
     assert await hop.in_flight() == ["1"]
     assert (await hop.metric("done:late"))["count"] == 2
-    await hop.say({"id": 1, "attempt": "2"})
+    await hop.push_done({"id": 1, "attempt": "2"})
     assert await hop.in_flight() == []
 
 
 async def test_a_done_list_of_another_name_is_the_one_that_counts(start: Start) -> None:
     hop = await start(done="finished")
     await hop.push(b"hello")
-    await hop.say("1", "{")
+    await hop.push_done("1", "{")
     assert late(await hop.counts()) == {"done": 1}
     assert (await hop.letters())[0]["source"] == "finished"
 
@@ -422,8 +424,8 @@ async def test_of_two_monitors_that_are_told_of_the_same_message_one_ends_it(sta
     hop = await start(2)
     await hop.push(b"hello", b"hello")
     one = hop.monitors[0]
-    assert await one.halt("finish.lua", hop.say(SHA1))
-    await hop.say(SHA1, "1", "1", monitor=1)
+    assert await one.halt("finish.lua", hop.push_done(SHA1))
+    await hop.push_done(SHA1, "1", "1", monitor=1)
     assert await hop.in_flight() == ["2"]
     await one.resume()
     assert await hop.in_flight() == []
@@ -442,7 +444,7 @@ async def test_what_a_dead_monitor_has_taken_is_carried_out_once_by_the_next(sta
     assert await hop.in_flight() == ["1", "2", "3"]
     heir = Hop(hop.redis)
     heir.policy = hop.policy
-    await heir.say("3")
+    await heir.push_done("3")
     assert await hop.in_flight() == []
     assert late(await hop.counts()) == {"done": 3}
     await heir.monitors[0].finisher.deliver()
@@ -454,7 +456,7 @@ async def test_one_who_is_not_the_active_one_any_more_ends_nothing(start: Start)
     await hop.push(b"1000")
     await hop.redis.hset(hop.keys.lease, "token", 2)
     with pytest.raises(Fenced):
-        await hop.say("1000")
+        await hop.push_done("1000")
     with pytest.raises(Fenced):
         await hop.answer('{"meta":{"id":1000}}')
     with pytest.raises(Fenced):
@@ -469,5 +471,5 @@ async def test_one_who_is_not_the_active_one_any_more_ends_nothing(start: Start)
 async def test_an_id_is_not_counted_among_those_of_that_xid(start: Start) -> None:
     hop = await start()
     await hop.push(b"hello", b"1")
-    await hop.say_at_once({"id": 1}, {"xid": "1"})
+    await hop.push_done_batch({"id": 1}, {"xid": "1"})
     assert (await hop.counts())["done"] == 2

@@ -186,11 +186,11 @@ class Tracking(RuleBasedStateMachine):
         return Word(json.dumps(named | more).encode(), verdict, id, xid, attempt, seconds)
 
     @rule(forms=st.lists(word_forms, min_size=1, max_size=4), monitor=any_monitor, at_once=st.booleans())
-    def say(self, forms: list[tuple[str, int, str, int]], monitor: int, at_once: bool) -> None:
+    def push_done(self, forms: list[tuple[str, int, str, int]], monitor: int, at_once: bool) -> None:
         monitor = self.free(monitor)
         words = [self.word(*form) for form in forms]
         entries = [word.entry for word in words]
-        self.do((self.hop.say_at_once if at_once else self.hop.say)(*entries, monitor=monitor))
+        self.do((self.hop.push_done_batch if at_once else self.hop.push_done)(*entries, monitor=monitor))
         first = len(words) if at_once else 1
         self.model.hear(self.model.mean(words[:first]), words[first:])
 
@@ -200,7 +200,7 @@ class Tracking(RuleBasedStateMachine):
         """It knows which messages are meant, and is held."""
         monitor = self.free(monitor)
         words = [self.word(*form) for form in forms]
-        work = self.hop.say_at_once(*(word.entry for word in words), monitor=monitor)
+        work = self.hop.push_done_batch(*(word.entry for word in words), monitor=monitor)
         assert self.do(self.hop.monitors[monitor].halt("finish.lua", work))
         self.held[monitor] = "hear", self.model.mean(words)
 

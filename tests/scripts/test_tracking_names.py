@@ -18,13 +18,13 @@ async def crossed(start: Start, **settings: Any) -> Hop:
 async def test_a_bare_number_is_an_xid_where_a_message_of_that_xid_is_in_flight(start: Start) -> None:
     """A worker that took ``1`` ends ``1``, though message 1 is another one."""
     hop = await crossed(start)
-    await hop.say("1")
+    await hop.push_done("1")
     assert await hop.in_flight() == ["1", "3"]
     assert (await hop.metric("done"))["ambiguous"] == 1
-    await hop.say("2")
+    await hop.push_done("2")
     assert await hop.in_flight() == ["3"]
     assert (await hop.metric("done"))["ambiguous"] == 1, "no message 2 is on record any more"
-    await hop.say("3")
+    await hop.push_done("3")
     assert await hop.in_flight() == []
     metric = await hop.metric("done")
     assert (metric["count"], metric["ambiguous"]) == (3, 1)
@@ -34,7 +34,7 @@ async def test_a_bare_number_is_an_xid_where_a_message_of_that_xid_is_in_flight(
 async def test_a_bare_number_that_no_message_has_as_xid_is_an_id(start: Start) -> None:
     hop = await start()
     await hop.push(b"hello", b"12345")
-    await hop.say("0002", "1", "1")
+    await hop.push_done("0002", "1", "1")
     assert await hop.in_flight() == []
     metric = await hop.metric("done")
     assert (metric["count"], "ambiguous" in metric) == (2, False)
@@ -46,14 +46,14 @@ async def test_a_bare_number_that_no_message_has_as_xid_is_an_id(start: Start) -
 )
 async def test_json_says_whether_it_is_an_id_or_an_xid(start: Start, entry: dict[str, Any], left: list[str]) -> None:
     hop = await crossed(start)
-    await hop.say(entry)
+    await hop.push_done(entry)
     assert await hop.in_flight() == left
     assert "ambiguous" not in await hop.metric("done")
 
 
 async def test_numbers_at_once_mean_what_they_mean_one_after_another(start: Start) -> None:
     hop = await crossed(start)
-    await hop.say_at_once("2", "2", "2")
+    await hop.push_done_batch("2", "2", "2")
     assert await hop.in_flight() == []
     metric = await hop.metric("done")
     assert (metric["count"], metric["ambiguous"]) == (3, 2)
@@ -63,23 +63,23 @@ async def test_numbers_at_once_mean_what_they_mean_one_after_another(start: Star
 async def test_a_bare_number_waits_for_its_retry_or_is_dead_and_is_an_xid_all_the_same(start: Start) -> None:
     """Else a worker that is late ends what it has never seen."""
     hop = await crossed(start, attempts=2)
-    await hop.say({"id": 3})
-    await hop.say({"id": 1, "touch": 100})
+    await hop.push_done({"id": 3})
+    await hop.push_done({"id": 1, "touch": 100})
     await hop.advance(10)
     await hop.sweep()
     assert (await hop.in_flight(), await hop.delayed()) == (["1"], ["2"])
-    await hop.say("1")
+    await hop.push_done("1")
     assert (await hop.in_flight(), await hop.delayed()) == (["1"], [])
     assert await hop.metric("done:late") == {"count": 1, "completed": 1}
 
 
 async def test_a_bare_number_of_a_dead_message_does_not_end_the_one_with_that_id(start: Start) -> None:
     hop = await crossed(start, attempts=1)
-    await hop.say({"id": 1, "touch": 100}, {"id": 3, "touch": 100})
+    await hop.push_done({"id": 1, "touch": 100}, {"id": 3, "touch": 100})
     await hop.advance(10)
     await hop.sweep()
     assert [letter["message"] for letter in await hop.letters()] == [b"1"]
-    await hop.say("1")
+    await hop.push_done("1")
     assert await hop.in_flight() == ["1", "3"]
     assert await hop.metric("done:late") == {"count": 1}
 
@@ -87,9 +87,9 @@ async def test_a_bare_number_of_a_dead_message_does_not_end_the_one_with_that_id
 @pytest.mark.parametrize(("done_by", "left"), [("either", ["1", "3"]), ("xid", ["1", "3"]), ("id", ["2", "3"])])
 async def test_who_knows_says_what_plain_text_is(start: Start, done_by: str, left: Sequence[str]) -> None:
     hop = await crossed(start, done_by=done_by)
-    await hop.say("1")
+    await hop.push_done("1")
     assert await hop.in_flight() == left
     assert ("ambiguous" in await hop.metric("done")) == (done_by == "either")
-    await hop.say("9", "no number")
+    await hop.push_done("9", "no number")
     assert (await hop.counts()).get("done:unknown") == (1 if done_by == "id" else 2)
     assert len(await hop.letters()) == (1 if done_by == "id" else 0)

@@ -63,15 +63,15 @@ async def test_those_of_one_batch_are_tried_again_and_buried_in_the_order_in_whi
 
 
 async def done(hop: Hop) -> None:
-    await hop.say("1", monitor=1)
+    await hop.push_done("1", monitor=1)
 
 
 async def failed(hop: Hop) -> None:
-    await hop.say({"id": 1, "error": "no luck"}, monitor=1)
+    await hop.push_done({"id": 1, "error": "no luck"}, monitor=1)
 
 
 async def touched(hop: Hop) -> None:
-    await hop.say({"id": 1, "touch": 100}, monitor=1)
+    await hop.push_done({"id": 1, "touch": 100}, monitor=1)
 
 
 async def swept(hop: Hop) -> None:
@@ -123,7 +123,7 @@ async def test_a_monitor_that_looked_too_early_leaves_what_has_changed_since(
 
 
 async def given_up_for_good(hop: Hop) -> None:
-    await hop.say({"id": 1, "error": "no luck", "retry": False}, monitor=1)
+    await hop.push_done({"id": 1, "error": "no luck", "retry": False}, monitor=1)
 
 
 @pytest.mark.parametrize("meanwhile", [given_up_for_good, swept_retried_and_overdue])
@@ -193,7 +193,7 @@ async def test_the_wait_is_until_the_first_that_falls_due(start: Start) -> None:
     assert await hop.sweep() == 1, "then it looks which messages have been taken"
     await hop.advance(5)
     assert await hop.sweep() == pytest.approx(5, abs=0.9), "all have been taken"
-    await hop.say("2")
+    await hop.push_done("2")
     assert await hop.sweep() == pytest.approx(95, abs=0.9)
 
 
@@ -221,10 +221,10 @@ async def test_what_is_due_costs_the_same_commands_with_10_and_with_10000_in_fli
 
 async def test_a_done_costs_the_same_commands_with_10_and_with_10000_in_flight(start: Start) -> None:
     few = await in_flight(start, 10)
-    with_few = await commands(few, few.say("1", "7", {"xid": "3"}))
+    with_few = await commands(few, few.push_done("1", "7", {"xid": "3"}))
     await few.redis.flushall()
     many = await in_flight(start, 10_000)
-    with_many = await commands(many, many.say("1", "7", {"xid": "3"}))
+    with_many = await commands(many, many.push_done("1", "7", {"xid": "3"}))
     assert with_few == with_many
     assert not {"keys", "scan", "hgetall", "lrem"} & with_many.keys()
 
@@ -237,7 +237,7 @@ async def test_a_record_that_somebody_has_spoilt_is_as_good_as_gone(start: Start
     await hop.sweep()
     assert (await hop.counts()).items() >= {"expired": 1, "timeout": 1}.items()
     assert not await hop.redis.exists(hop.keys.message("1"))
-    await hop.say("aaf4c61ddcc5e8a2dabede0f3b482cd9aea9434d")
+    await hop.push_done("aaf4c61ddcc5e8a2dabede0f3b482cd9aea9434d")
     assert (await hop.counts())["done:late"] == 1
     assert await hop.problems() == []
 
@@ -258,7 +258,7 @@ async def test_a_batch_of_the_largest_size_of_each_kind_may_be_due_at_once(start
     await hop.advance(10)
     await hop.sweep()
     assert await hop.counts() == {"taken": 2000, "delivered": 2000, "registered": 2000, "timeout": 1000}
-    await hop.say_at_once(*["a"] * 1000)
+    await hop.push_done_batch(*["a"] * 1000)
     assert (await hop.counts())["done"] == 1000
     assert await hop.problems() == []
 

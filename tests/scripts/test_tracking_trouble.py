@@ -122,12 +122,12 @@ async def test_what_workers_say_waits_until_it_is_mended(start: Start, redis: An
             await refuse(hop.finish(), key, kind)
         else:
             before = await everything(redis)
-            await refuse(hop.say(*said), key, kind)
+            await refuse(hop.push_done(*said), key, kind)
             after = await everything(redis)
             waiting = {"demo:done", "watcher:pending:demo:1", "demo:held"}
             assert {name for name in after if after[name] != before.get(name)} <= waiting
     hop = Hop(redis)
-    await hop.say(*(said if key == "demo:done" else ["3"]))
+    await hop.push_done(*(said if key == "demo:done" else ["3"]))
     counts = {"done": 1 if key == "demo:done" else 2, "failed": 1, "done:unknown": 1, "dead": 1}
     assert (await hop.counts()).items() >= counts.items()
     assert await hop.problems() == []
@@ -161,7 +161,7 @@ async def test_answers_wait_until_it_is_mended(start: Start, redis: Any, key: st
 async def test_what_is_due_waits_until_it_is_mended(start: Start, redis: Any, key: str, kind: str) -> None:
     hop = await start(message_timeout=10, backoff_base=0)
     await hop.push(b"to be retried", b"to be buried", b"to be forgotten", b'{"meta":{"delay":5}}')
-    await hop.say({"id": 2, "error": "no luck", "retry": False})
+    await hop.push_done({"id": 2, "error": "no luck", "retry": False})
     await redis.delete("demo:message:3")
     await hop.advance(10)
     async with wrong(redis, key):
@@ -186,8 +186,8 @@ async def test_scripts_that_the_server_forgot_are_sent_again(start: Start, redis
         await forgetting(
             lambda: hop.push(REQUEST, b"hello", b"hello"),
             lambda: hop.answer(ANSWER),
-            lambda: hop.say({"xid": "aaf4c61ddcc5e8a2dabede0f3b482cd9aea9434d", "touch": 5}),
-            lambda: hop.say("aaf4c61ddcc5e8a2dabede0f3b482cd9aea9434d"),
+            lambda: hop.push_done({"xid": "aaf4c61ddcc5e8a2dabede0f3b482cd9aea9434d", "touch": 5}),
+            lambda: hop.push_done("aaf4c61ddcc5e8a2dabede0f3b482cd9aea9434d"),
             lambda: hop.advance(10),
             hop.sweep,
         )

@@ -126,18 +126,20 @@ async def test_all_that_may_become_of_messages_is_accounted_for(
     await shop.give("1", "again", "again", "2", "fails", '{"meta": {"id": "held", "delay": 60}}', "3")
     await shop.give('{"meta": {"id": "bad", "delay": -1}}')  # refused at the door
     await shop.take()
-    await left.say("again", "1", {"xid": "fails", "error": "no", "retry": False}, {"xid": "2", "touch": 30}, "nobody")
+    await left.push_done(
+        "again", "1", {"xid": "fails", "error": "no", "retry": False}, {"xid": "2", "touch": 30}, "nobody"
+    )
     await left.sweep()
-    await right.say("1")
+    await right.push_done("1")
     await right.advance(10)
     await right.sweep()  # the others die
-    await right.say("2", "3")  # too late: these are dead
+    await right.push_done("2", "3")  # too late: these are dead
     await redis.delete(left.keys.message("7"))
     await left.advance(10)
     await left.sweep()  # 7 expires, others die
     await revive(redis, right.keys, LetterFilter(reason="timeout"), RedriveResult(), lambda _: None)
     await shop.take(right)
-    await right.say("again")
+    await right.push_done("again")
     await revive(redis, left.keys, LetterFilter(ids=frozenset({"2"})), RedriveResult(), lambda _: None)  # and waits
     keep(redis_url, tmp_path)
     found = await reconciled()

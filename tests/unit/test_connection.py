@@ -1,4 +1,4 @@
-"""Connections from URLs: every scheme, and no password ever shown."""
+"""Connections by URL: every scheme, and no password shown."""
 
 import asyncio
 import shutil
@@ -81,7 +81,7 @@ async def test_a_user_and_a_password_with_awkward_characters_are_accepted(tmp_pa
 
 @asynccontextmanager
 async def encrypted(port: int, directory: Path) -> AsyncIterator[tuple[int, Path]]:
-    """A port where TLS leads to the plain ``port``, as in front of many a managed server; and its certificate."""
+    """Yield a TLS port in front of the plain ``port``, as managed servers have, and its certificate."""
     key, certificate = directory / "key.pem", directory / "certificate.pem"
     made = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
     made += ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-days", "1"]
