@@ -78,7 +78,7 @@ class Run:
             if count and (not self.sights or count > self.sights[-1][1]):
                 self.sights.append((time.monotonic(), count))
             alive = self.service.process and self.service.process.poll() is None
-            assert alive, self.service.said()
+            assert alive, self.service.log_text()
             assert time.monotonic() < end, "not archived in half an hour"
             time.sleep(0.02)
 

@@ -1,4 +1,4 @@
-"""The command line as a user has it: a process with pipes or a terminal."""
+"""The command line as users run it, with pipes or a terminal."""
 
 import asyncio
 import json
@@ -20,17 +20,17 @@ from penstock.testing.watchdog import Watchdog
 ROOT = Path(__file__).parent.parent
 
 AWKWARD = ["in", "with space", 'it\'s "quoted"', "ünï¢ødé ✓", "glob*?[a-z]\\x", "{tag}:list", "a:b:c", "$HOME;`x`"]
-"""Names that a list or a namespace may have."""
+"""Possible names of a list or a namespace."""
 
 
-WITHIN = {
+IN_PROCESS = {
     *("--help", "status", "stop", "audit", "lint", "redis"),
     *("dead", "revive", "bury", "clear", "touch", "done", "explain", "trace"),
 }
-"""Commands that neither read their input nor mind being run within the tests' own process."""
+"""Commands that read no input and may run in the tests' own process."""
 
-PATIENCE = 60
-"""Seconds until something that was expected counts as not coming."""
+TIMEOUT_SECONDS = 60
+"""Default time limit for an expected event."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Result:
 async def running(
     *words: str | bytes | Path, redis: str | None, stdin: Any = PIPE, stdout: Any = PIPE
 ) -> AsyncIterator[Process]:
-    """``penstock WORDS``, with REDIS in its environment unless that is None; ended with the block if it still runs."""
+    """Run ``penstock WORDS`` with REDIS in its environment unless that is None; end it with the block."""
     environment = {name: value for name, value in os.environ.items() if name != "REDIS"}
     environment |= {"PYTHONPATH": str(ROOT), "COLUMNS": "200"} | ({} if redis is None else {"REDIS": redis})
     process = await asyncio.create_subprocess_exec(
@@ -78,15 +78,15 @@ async def running(
         watchdog.release()
 
 
-async def ended(process: Process, seconds: float = PATIENCE) -> tuple[int, str]:
-    """The exit status, and what it said on stderr."""
+async def ended(process: Process, seconds: float = TIMEOUT_SECONDS) -> tuple[int, str]:
+    """Return the exit status and the text on stderr."""
     _, err = await asyncio.wait_for(process.communicate(), seconds)
     assert process.returncode is not None
     return process.returncode, err.decode()
 
 
 async def _end(process: Process) -> None:
-    """As gently as it lets us: what it has started goes with it."""
+    """Send SIGTERM, so that it ends what it has started, and SIGKILL after 10 s."""
     try:
         if process.returncode is None:
             process.terminate()
@@ -97,26 +97,26 @@ async def _end(process: Process) -> None:
 
 
 async def penstock(
-    *words: str | bytes | Path, redis: str | None = None, stdin: bytes = b"", patience: float = 120
+    *words: str | bytes | Path, redis: str | None = None, stdin: bytes = b"", seconds: float = 120
 ) -> Result:
-    """``penstock WORDS < stdin``, to its end; what reads and writes pipes itself as a process, all else within this."""
-    if words[0] in WITHIN or "--help" in words:
-        return await asyncio.to_thread(_within, [os.fsdecode(word) for word in words], redis)
+    """Run ``penstock WORDS < stdin`` to its end, in this process if the command is one of ``IN_PROCESS``."""
+    if words[0] in IN_PROCESS or "--help" in words:
+        return await asyncio.to_thread(_run_in_process, [os.fsdecode(word) for word in words], redis)
     async with running(*words, redis=redis) as process:
-        out, err = await asyncio.wait_for(process.communicate(stdin), patience)
+        out, err = await asyncio.wait_for(process.communicate(stdin), seconds)
     assert process.returncode is not None
     return Result(process.returncode, out, err)
 
 
-def _within(words: list[str], redis: str | None) -> Result:
+def _run_in_process(words: list[str], redis: str | None) -> Result:
     result = CliRunner().invoke(app, words, env={"REDIS": redis, "COLUMNS": "200"}, prog_name="penstock")
     if result.exception and not isinstance(result.exception, SystemExit):
         raise result.exception
     return Result(result.exit_code, result.stdout_bytes, result.stderr_bytes)
 
 
-async def until(condition: Callable[[], Awaitable[bool]], seconds: float = PATIENCE) -> None:
-    """Wait for something to be true; fails after so long."""
+async def until(condition: Callable[[], Awaitable[bool]], seconds: float = TIMEOUT_SECONDS) -> None:
+    """Wait until ``condition`` returns True; raise ``TimeoutError`` after ``seconds``."""
     async with asyncio.timeout(seconds):
         while True:
             if await condition():

@@ -1,4 +1,4 @@
-"""What every test may ask for: a server of the tests' own, a clean client, and a tracked hop on it."""
+"""Fixtures for all tests: an embedded server, an empty client of it, and a tracked hop."""
 
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -17,14 +17,14 @@ from tests.hop import Hop, Start
 from tests.scheduling import SparkInTwoWorkers
 
 SLOW: Final = {"process", "reliability", "spark"}
-"""Folders of tests that start processes of services, kill them many times, or need Java."""
+"""Folders of tests that start service processes, kill them many times, or need Java."""
 for _number, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
-    if signal.getsignal(_number) is signal.SIG_IGN:  # under nohup: what the tests start would ignore it, too
+    if signal.getsignal(_number) is signal.SIG_IGN:  # under nohup: processes that tests start would ignore it, too
         signal.signal(_number, _usual)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark all tests of the slow folders as slow, but for those that are marked as fast."""
+    """Mark all tests of the slow folders as slow, except those marked as fast."""
     here = Path(__file__).parent
     for item in items:
         if item.path.relative_to(here).parts[0] in SLOW and not item.get_closest_marker("fast"):
@@ -38,7 +38,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> SparkIn
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[EmbeddedServer]:
-    """One server for all tests that do not break it; each test starts with nothing in it."""
+    """Yield one server for all tests that do not break it; ``redis`` and ``here`` empty it first."""
     with EmbeddedServer() as started:
         yield started
 
@@ -57,14 +57,14 @@ async def redis(redis_url: str) -> AsyncIterator["Redis"]:
 
 @pytest.fixture
 async def fill(redis: "Redis") -> AsyncIterator[Callable[[], Awaitable[object]]]:
-    """Make the server's memory full, until the test ends."""
+    """Yield a function that fills the server's memory until the test ends."""
     yield partial(redis.config_set, "maxmemory", 1)
     await redis.config_set("maxmemory", 0)
 
 
 @pytest.fixture
 def here(redis_url: str) -> Iterator[Any]:
-    """The server, with nothing in it, for whoever waits."""
+    """Yield a synchronous client of the server, emptied first."""
     with sync.Redis.from_url(redis_url) as client:
         client.flushall()
         yield client
@@ -72,7 +72,7 @@ def here(redis_url: str) -> Iterator[Any]:
 
 @pytest.fixture
 def start(redis: "Redis") -> Start:
-    """mdispatch and monitors, without their loops."""
+    """Return a function that starts mdispatch and monitors without their loops."""
 
     async def started(monitors: int = 1, **settings: Any) -> Hop:
         return await Hop(redis, monitors, **settings).start()

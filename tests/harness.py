@@ -1,4 +1,4 @@
-"""Services as their users run them: processes, started and stopped, with their logs at hand."""
+"""Services as users run them: processes with logs, to be started, stopped and killed."""
 
 import os
 import signal
@@ -15,11 +15,11 @@ from penstock.testing.watchdog import Watchdog
 
 ROOT = Path(__file__).parent.parent
 ROUNDS: Final = int(os.environ.get("PENSTOCK_ROUNDS", "20"))
-"""How often a test that leaves a moment to chance tries it."""
+"""How often a test repeats what it does at a random moment."""
 
 
 def rounds(enough: Callable[[], object] = lambda: True) -> Iterator[int]:
-    """Count ``ROUNDS``, and on until chance has met what the test is about, at most ten times as many."""
+    """Count to ``ROUNDS``, and on until ``enough`` returns True, but at most to ten times ``ROUNDS``."""
     for number in count():
         if number >= ROUNDS and (enough() or number >= 10 * ROUNDS):
             return
@@ -58,14 +58,14 @@ class Service:
         self.process.send_signal(number)
 
     def wait(self, timeout: float = 60) -> int:
-        """Its exit status."""
+        """Wait for the end and return the exit status."""
         assert self.process is not None
         status = self.process.wait(timeout)
         self._watchdog.release()
         return status
 
     def stop(self, timeout: float = 60) -> int:
-        """SIGTERM, and the exit status."""
+        """Send SIGTERM and return the exit status."""
         self.signal(signal.SIGTERM)
         return self.wait(timeout)
 
@@ -73,7 +73,7 @@ class Service:
         self.signal(signal.SIGKILL)
         self.wait()
 
-    def said(self) -> str:
+    def log_text(self) -> str:
         return self.log.read_text(errors="replace")
 
     def __enter__(self) -> Self:
@@ -85,11 +85,11 @@ class Service:
                 self.signal(signal.SIGKILL)
             self.wait()
         if error is not None:
-            print(self.said()[-4000:])
+            print(self.log_text()[-4000:])
 
 
 def until(condition: Callable[[], object], timeout: float = 60, every: float = 0.01) -> None:
-    """Wait for ``condition``; fail with it named where it does not come true in ``timeout`` seconds."""
+    """Wait until ``condition`` returns True; fail with its name after ``timeout`` seconds."""
     end = time.monotonic() + timeout
     while not condition():
         assert time.monotonic() < end, f"did not come true in {timeout} s: {condition}"

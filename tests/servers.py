@@ -1,4 +1,4 @@
-"""The servers that a test may run on besides the embedded one: they differ in what a full one refuses."""
+"""Kinds of server for tests: they differ in the commands that a full one refuses."""
 
 import shutil
 from collections.abc import Iterator
@@ -9,12 +9,12 @@ import pytest
 from penstock.testing.server import EmbeddedServer
 
 KINDS = ("embedded", "redis-server")
-"""The embedded one and the system's. In MULTI a full Redis refuses every command, Valkey 9 only writes."""
+"""The embedded server and the system's. In MULTI, a full Redis refuses every command, Valkey 9 only writes."""
 
 
 @contextmanager
 def started(kind: str) -> Iterator[EmbeddedServer]:
-    """A server of that kind. Skips the test if the machine has none."""
+    """Yield a server of that kind; skip the test if none is installed."""
     with pytest.MonkeyPatch.context() as patch:
         if kind != "embedded":
             if not (path := shutil.which(kind)):

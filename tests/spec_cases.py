@@ -1,4 +1,4 @@
-"""Small compositions with tests of their own: one is mpush, the others are programs that watch, or do it wrongly."""
+"""Small compositions with tests of their own: mpush, and programs that watch or that are wrong."""
 
 from pathlib import Path
 from textwrap import dedent
@@ -104,7 +104,7 @@ out: [out, copy]
 
 
 def written(directory: Path, tests: str, *program: str) -> Path:
-    """A composition with these ``tests``, of a program with its arguments, or else of mpush."""
+    """Write a composition with ``tests``, of a program with its arguments or else of mpush; return its folder."""
     (directory / "tests").mkdir()
     (directory / "tests/t.yaml").write_text(dedent(tests))
     if program:
@@ -119,6 +119,6 @@ def written(directory: Path, tests: str, *program: str) -> Path:
 
 
 async def run_case(directory: Path, tests: str, *program: str) -> CaseResult:
-    """Of the only test."""
+    """Return the result of the only test."""
     (case,) = read_all(find(written(directory, tests, *program)))
     return await perform(case)

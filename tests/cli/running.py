@@ -11,7 +11,7 @@ import yaml
 from redis.asyncio import Redis
 
 from penstock.keys import Keys
-from tests.commandline import Result, _within, until
+from tests.commandline import Result, _run_in_process, until
 from tests.harness import Service
 
 FAN: dict[str, Any] = {"redisNamespace": "fan", "in": "in", "pending": "fan:pending", "out": ["a", "b"]}
@@ -66,7 +66,7 @@ class Composition:
         return int(await self.redis.hget(f"{self.settings[file]['redisNamespace']}:metrics:start", "count") or 0)
 
     async def penstock(self, command: str, *words: str) -> Result:
-        return await asyncio.to_thread(_within, [command, f"{self.directory}{os.sep}", *words], None)
+        return await asyncio.to_thread(_run_in_process, [command, f"{self.directory}{os.sep}", *words], None)
 
     async def apply(self, *words: str) -> Result:
         return await self.penstock("apply", "--yes", *words)

@@ -11,7 +11,7 @@ from redis.asyncio import Redis
 
 from penstock.accounting.audit import Audit, audit
 from penstock.keys import Keys
-from tests.commandline import AWKWARD, PATIENCE, Result, penstock, running
+from tests.commandline import AWKWARD, TIMEOUT_SECONDS, Result, penstock, running
 from tests.harness import Service
 
 
@@ -236,7 +236,7 @@ async def test_the_sum_of_a_running_service_holds_under_load(redis: Redis, redis
         for _ in range(30):
             await redis.lpush("in", *map(str, range(1000)))
             audits.append(await audit(redis, Keys("demo")))
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             while await redis.llen("out1") < 30_000:
                 audits.append(await audit(redis, Keys("demo")))
         assert service.stop() == 0

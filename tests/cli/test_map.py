@@ -35,7 +35,7 @@ DIR
 @pytest.fixture(autouse=True)
 def within(monkeypatch: pytest.MonkeyPatch) -> None:
     """No process for each drawing: it reads no input."""
-    monkeypatch.setattr("tests.commandline.WITHIN", {"map"})
+    monkeypatch.setattr("tests.commandline.IN_PROCESS", {"map"})
 
 
 async def test_the_way_of_messages_is_drawn_from_where_they_come_in_to_where_they_go_out(tmp_path: Path) -> None:

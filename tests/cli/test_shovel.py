@@ -22,7 +22,7 @@ from penstock.testing.server import EmbeddedServer
 from penstock.transfer.copy import Copy, Overtaken
 from penstock.transfer.move import BACK_BYTES, Move, place
 from tests.cli.test_pull import left, push
-from tests.commandline import AWKWARD, PATIENCE, Result, ended, penstock, running, until
+from tests.commandline import AWKWARD, TIMEOUT_SECONDS, Result, ended, penstock, running, until
 from tests.reliability.proxy import Proxy, ProxyConnection, received, send
 from tests.reliability.two_servers import assert_same
 
@@ -79,7 +79,7 @@ class Gate(Proxy):
         return HeldLink(self, client, server)
 
     def wait(self) -> None:
-        self._open.wait(PATIENCE)
+        self._open.wait(TIMEOUT_SECONDS)
 
 
 class HeldLink(ProxyConnection):
@@ -120,12 +120,12 @@ def shoveling(*words: str) -> AbstractAsyncContextManager[Process]:
 
 
 async def finished(process: Process) -> tuple[int | None, bytes, str]:
-    out, err = await asyncio.wait_for(process.communicate(), PATIENCE)
+    out, err = await asyncio.wait_for(process.communicate(), TIMEOUT_SECONDS)
     return process.returncode, out, err.decode()
 
 
 async def set_off(event: threading.Event) -> None:
-    assert await asyncio.to_thread(event.wait, PATIENCE)
+    assert await asyncio.to_thread(event.wait, TIMEOUT_SECONDS)
 
 
 async def kill_once(event: threading.Event, *words: str) -> str:
@@ -599,7 +599,7 @@ async def test_a_server_that_is_away_for_a_moment_is_waited_for(redis: Redis, re
             await until(lambda: _has_begun(redis))
             await asyncio.to_thread(server.kill)
             assert process.stderr is not None
-            told = await asyncio.wait_for(process.stderr.readline(), PATIENCE)
+            told = await asyncio.wait_for(process.stderr.readline(), TIMEOUT_SECONDS)
             await asyncio.to_thread(server.start)
             assert (await ended(process, 60))[0] == 0
         assert told.startswith(b"penstock: the link is broken, retrying: ")
@@ -881,7 +881,7 @@ async def test_words_have_a_line_of_their_own_beside_the_bar(
         pass
     fault.cut()
     shown = await asyncio.to_thread(_all_of, terminal)
-    await asyncio.wait_for(process.communicate(), PATIENCE)
+    await asyncio.wait_for(process.communicate(), TIMEOUT_SECONDS)
     os.close(terminal)
     assert (process.returncode, shown.count(b"penstock: ")) == (0, 1)
     words = rb"penstock: the link is broken, retrying: the other server: [^\r\n]*\r\n"
@@ -892,7 +892,7 @@ async def test_a_progress_bar_is_on_a_terminal_only(redis: Redis, there: Redis, 
     await push(redis, messages_with_trouble())
     process, terminal = await on_terminal(redis_url, "in", there_url, "out")
     shown = await asyncio.to_thread(_all_of, terminal)
-    out, _ = await asyncio.wait_for(process.communicate(), PATIENCE)
+    out, _ = await asyncio.wait_for(process.communicate(), TIMEOUT_SECONDS)
     os.close(terminal)
     assert out.startswith(b"moved 20,000 messages")
     assert process.returncode == 0

@@ -104,7 +104,7 @@ async def test_every_service_works_as_the_user_that_acl_prints_and_is_refused_no
     await grant(composition, servers)
     with ExitStack() as stack, Redis(port=here.port) as redis, Redis(port=there.port) as other:
         running = started(composition, stack)
-        until(lambda: all('registered"' in service.said() for service in running.values()))
+        until(lambda: all('registered"' in service.log_text() for service in running.values()))
         for number in range(20):
             reply = {"replyTo": "t:track:reply:1"} if number % 2 else {}
             redis.lpush("t:in", json.dumps({"meta": {"id": f"m{number}", **reply}, "number": number}))
@@ -138,10 +138,10 @@ async def test_rights_that_a_user_lacks_are_named_all_at_once_and_those_elsewher
         with ExitStack() as stack:
             running = started(composition, stack)
             assert running["mpush"].wait() == 1
-            until(lambda: "waiting" in running["vpush"].said())
+            until(lambda: "waiting" in running["vpush"].log_text())
             other.execute_command("ACL", "SETUSER", "send", "+lpushx", "+renamenx")
-            until(lambda: "resumed" in running["vpush"].said())
-            told, elsewhere = running["mpush"].said(), running["vpush"].said()
+            until(lambda: "resumed" in running["vpush"].log_text())
+            told, elsewhere = running["mpush"].log_text(), running["vpush"].log_text()
         assert redis.llen("t:in") == 0
     assert "lacks rights: +blmove +client|setname +lmove ~t:one ~t:two ~t:[x]; penstock acl FILE prints" in told
     assert "the other server: the user of this service lacks rights: +lpushx +renamenx; penstock acl" in elsewhere

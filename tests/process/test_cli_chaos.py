@@ -30,7 +30,7 @@ async def test_a_finding_is_a_row_a_line_a_page_and_a_command_that_makes_it_agai
         "--stages",
         "4",
     ]
-    result = await penstock(*words, "--junit", xml, "--html", html, patience=120)
+    result = await penstock(*words, "--junit", xml, "--html", html, seconds=120)
     assert result.status == 1
     (row,) = [line for line in result.text.splitlines() if "cut before the command" in line]
     cells = [cell.strip() for cell in row.strip("│").split("│")]
@@ -50,7 +50,7 @@ async def test_a_finding_is_a_row_a_line_a_page_and_a_command_that_makes_it_agai
 async def test_just_one_finding_can_be_made_again_and_read_by_a_program(bad: Path) -> None:
     point = f"mover flow: BRPOP {IN}"
     words: list[str | bytes | Path] = ["chaos", bad, "--fault", "cut before the reply", "--point", point, "--json"]
-    result = await penstock(*words, patience=120)
+    result = await penstock(*words, seconds=120)
     assert result.status == 1
     found = result.json
     assert not found["holds"]
@@ -76,7 +76,7 @@ async def test_what_cannot_be_broken_is_told_with_what_to_do(bad: Path, tmp_path
 
 async def test_what_no_process_runs_is_left_out_and_the_length_is_told_beforehand() -> None:
     """mpush alone is started; the props files beside it name a server that no process uses."""
-    result = await penstock("chaos", ROOT / "compose/demo", "--fault", "no fault", "--seed", "1", patience=120)
+    result = await penstock("chaos", ROOT / "compose/demo", "--fault", "no fault", "--seed", "1", seconds=120)
     assert (result.status, result.error.splitlines()[:2]) == (
         0,
         ["penstock: seed 1", "penstock: left out, as no process runs it: mdispatch, monitor, vpush"],
@@ -94,14 +94,14 @@ async def test_a_composition_says_which_processes_chaos_does_not_start(bad: Path
     assert unknown.status == 1
     assert f"{bad}/composition.yaml: chaos.without: no process is called 'asid': expected mover, aside" in unknown.error
     (bad / "composition.yaml").write_text((bad / "composition.yaml").read_text().replace("asid}", "aside}"))
-    result = await penstock("chaos", bad, "--fault", "no fault", patience=120)
+    result = await penstock("chaos", bad, "--fault", "no fault", seconds=120)
     assert (result.status, "penstock: left out, as composition.yaml says: aside" in result.error) == (0, True)
 
 
 async def test_messages_that_do_not_come_out_with_nothing_broken_are_told(bad: Path) -> None:
     declared = bad / "composition.yaml"
     declared.write_text(declared.read_text().replace(f"[{OUT}]", f"[{OUT}, shop:never]"))
-    result = await penstock("chaos", bad, patience=120)
+    result = await penstock("chaos", bad, seconds=120)
     assert result.status == 1
     assert f"{IN} to shop:never: with nothing broken" in result.error
     assert "chaos: message must be one that" in result.error

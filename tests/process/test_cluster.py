@@ -95,7 +95,7 @@ def test_messages_are_delivered_whichever_node_is_named(nodes: tuple[Node, Node]
         delivered(here, b"one", b"two")
         assert here.client.lrange("{demo}:ids", 0, -1) == [b"1"]
         assert service.stop() == 0
-        assert ("slot" in service.said()) == ("other" in asked)
+        assert ("slot" in service.log_text()) == ("other" in asked)
     assert not here.client.exists("{demo}:1", "{demo}:ids")
 
 
@@ -111,8 +111,8 @@ def test_names_in_different_slots_are_refused_with_what_to_do(
 ) -> None:
     with mpush(nodes[0], tmp_path, **names) as service:
         assert service.wait() == 1
-        assert "all names must lie in one slot: give them a common hash tag, as in {" in service.said()
-        assert "Traceback" not in service.said()
+        assert "all names must lie in one slot: give them a common hash tag, as in {" in service.log_text()
+        assert "Traceback" not in service.log_text()
     for node in nodes:
         assert set(node.client.keys()) <= {f"{names.get('redis_namespace', '{demo}')}:metrics:error".encode()}
 
@@ -154,7 +154,7 @@ def tracked(asked: Node, tmp_path: Path) -> Iterator[Service]:
     """mdispatch and a monitor, which find the node that has the slot from ``asked``."""
     monitor = Service("monitor", tmp_path / "monitor", redis=asked.server.url, **WATCHING)
     with monitor, Service("mdispatch", tmp_path / "log", redis=asked.server.url, **TRACKED) as service:
-        until(lambda: '"registered"' in monitor.said())
+        until(lambda: '"registered"' in monitor.log_text())
         yield service
         assert monitor.stop() == 0
 
@@ -201,8 +201,8 @@ def test_a_monitor_in_another_slot_than_what_it_watches_is_refused(nodes: tuple[
     names = WATCHING | {"redis_namespace": "watcher"}
     with Service("monitor", tmp_path / "monitor", redis=nodes[0].server.url, **names) as monitor:
         assert monitor.wait() == 1
-        assert "all names must lie in one slot" in monitor.said()
-        assert "Traceback" not in monitor.said()
+        assert "all names must lie in one slot" in monitor.log_text()
+        assert "Traceback" not in monitor.log_text()
 
 
 @pytest.mark.parametrize("down", ["the first seed", "the second seed"])
@@ -242,7 +242,7 @@ def test_a_service_finds_another_seed_when_the_one_that_it_began_with_is_gone(tm
             delivered(second, b"one")
             first.server.kill()
             second.client.client_kill_filter(_type="normal", skipme=True)
-            until(lambda: "waiting" in service.said())
+            until(lambda: "waiting" in service.log_text())
             second.client.lpush("{demo}:in", "two")
             delivered(second, b"one", b"two")
             assert service.stop() == 0

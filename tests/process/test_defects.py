@@ -94,7 +94,7 @@ def test_mp_d04_a_stopped_instance_is_on_no_list_and_its_log_says_so(mpush: Star
     service = mpush()
     assert service.stop() == 0
     assert not client.exists(KEYS.ids)
-    (ended,) = [line for line in map(json.loads, service.said().splitlines()) if line["event"] == "ended"]
+    (ended,) = [line for line in map(json.loads, service.log_text().splitlines()) if line["event"] == "ended"]
     assert (ended["del"], ended["lrem"]) == (1, 1)
 
 
@@ -205,7 +205,7 @@ def test_mp_d21_a_wrong_type_at_one_subscriber_delivers_to_nobody(mpush: Start, 
     service = mpush()
     client.set(wrong, "no list")
     client.lpush("in", "one", "two")
-    until(lambda: f"{wrong} holds a string, expected a list" in service.said())
+    until(lambda: f"{wrong} holds a string, expected a list" in service.log_text())
     right = "b" if wrong == "a" else "a"
     assert not client.exists(right)
     assert client.llen("in") + client.llen("pending:1") == 2

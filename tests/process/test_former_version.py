@@ -55,7 +55,7 @@ def test_two_versions_share_the_work_and_adopt_what_the_other_had_in_hand(
                 services = [start("this too", ROOT), start("former too", former)]
         until(lambda: here.llen("one") >= MESSAGES and here.llen("two") >= MESSAGES, 60)
         for service in services:
-            assert service.stop() == 0, service.said()
+            assert service.stop() == 0, service.log_text()
         for name in ("one", "two"):
             counts = Counter(map(int, here.lrange(name, 0, -1)))
             assert counts == Counter(range(MESSAGES)), f"{name}: lost or doubled"

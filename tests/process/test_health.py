@@ -156,7 +156,7 @@ def test_a_file_that_cannot_be_written_is_said_once_and_disturbs_nothing(
         redis.lpush("in", "message")
         until(lambda: redis.llen("a") == 1)
         assert service.stop() == 0
-        assert service.said().count("the health file cannot be written") == 1
+        assert service.log_text().count("the health file cannot be written") == 1
 
 
 def test_the_probe_refuses_other_words(file: Path) -> None:

@@ -9,7 +9,7 @@ from redis.asyncio import Redis
 
 from penstock.accounting.audit import Audit, audit
 from penstock.keys import Keys
-from tests.commandline import PATIENCE, penstock
+from tests.commandline import TIMEOUT_SECONDS, penstock
 from tests.harness import Service
 
 KEYS = Keys("demo")
@@ -28,7 +28,7 @@ async def audited(redis: Redis) -> Audit:
 
 
 async def until(condition: Any) -> None:
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         while not await condition():
             await asyncio.sleep(0.02)
 

@@ -51,7 +51,7 @@ def client(server: EmbeddedServer, **options: Any) -> Iterator["Redis"]:
 
 
 def log_of(service: Service, event: str | None = None) -> list[dict[str, Any]]:
-    lines = [json.loads(line) for line in service.said().splitlines()]
+    lines = [json.loads(line) for line in service.log_text().splitlines()]
     return [line for line in lines if event in (None, line["event"])]
 
 
@@ -156,7 +156,7 @@ def test_a_wrong_password_ends_the_service_with_1_and_is_shown_nowhere(mpush: St
         (failed,) = log_of(service, "failed")
         assert "invalid username-password pair" in failed["reason"]
         assert "exception" not in failed
-        assert "wrongsecret" not in service.said()
+        assert "wrongsecret" not in service.log_text()
 
 
 def test_a_right_password_is_shown_nowhere_either(mpush: Start) -> None:
@@ -167,7 +167,7 @@ def test_a_right_password_is_shown_nowhere_either(mpush: Start) -> None:
         server.restart()
         until(lambda: log_of(service, "resumed"))
         assert service.stop() == 0
-        assert "rightsecret" not in service.said()
+        assert "rightsecret" not in service.log_text()
         (settings,) = log_of(service, "settings")
         assert settings["redis"] == f"redis://:***@127.0.0.1:{server.port}/0"
 
@@ -214,7 +214,7 @@ def test_settings_that_cannot_be_used_end_it_with_2_before_anything_is_touched(
 ) -> None:
     service = mpush(redis_url, pop_timeout=4, out=["in", "b"])
     assert service.wait() == 2
-    assert len(service.said().splitlines()) == 2
+    assert len(service.log_text().splitlines()) == 2
     with client(server) as connected:
         assert connected.keys() == []
 

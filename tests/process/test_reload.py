@@ -62,7 +62,7 @@ class Running:
         self.props.write_text(yaml.safe_dump(self.settings))
 
     def log(self, event: str | None = None) -> list[dict[str, Any]]:
-        lines = [json.loads(line) for line in self.service.said().splitlines() if line.startswith("{")]
+        lines = [json.loads(line) for line in self.service.log_text().splitlines() if line.startswith("{")]
         return [line for line in lines if event in (None, line["event"])]
 
     @property
@@ -285,7 +285,7 @@ def test_what_was_taken_for_one_thing_is_given_to_nothing_else() -> None:
 def test_passwords_are_masked_in_what_is_told_of_a_change(start: Start) -> None:
     mpush = start("mpush")
     assert "secret" not in mpush.order(serviceRedis="redis://u:secret@h", outs="redis://u:secret@h")["refused"]
-    assert "secret" not in mpush.service.said()
+    assert "secret" not in mpush.service.log_text()
 
 
 def test_a_server_that_cannot_do_what_is_asked_leaves_the_old_settings_in_force(start: Start) -> None:
@@ -535,7 +535,7 @@ def test_a_secret_that_was_rotated_is_read_again_and_used(tmp_path: Path, name: 
             assert running.log("registered") == before, "it is the same instance"
             assert not running.log("failed")
         assert not redis.exists(KEYS.ids)
-        assert not any(word in running.service.said() for word in (":old@", ":new@", ":wrong@"))
+        assert not any(word in running.service.log_text() for word in (":old@", ":new@", ":wrong@"))
 
 
 def test_the_pipelines_login_needs_a_restart() -> None:

@@ -68,7 +68,7 @@ async def test_every_point_of_a_service_is_struck_and_the_faults_are_counted(tmp
         expect: {out: pushed, copy: pushed}
         within: 30
     """
-    result = await penstock("test", written(tmp_path, tests), "--jobs", "3", "--json", patience=400)
+    result = await penstock("test", written(tmp_path, tests), "--jobs", "3", "--json", seconds=400)
     assert result.status == 0, result.text
     (found,) = result.json["tests"]
     points, faults, unmet = (found["every"][name] for name in ("points", "faults", "unmet"))
@@ -78,7 +78,7 @@ async def test_every_point_of_a_service_is_struck_and_the_faults_are_counted(tmp
 
 async def test_how_much_was_tried_is_told(tmp_path: Path) -> None:
     tests = f"tests: [{{name: a, push: {{{IN!r}: [a]}}, faults: [{{every: mover}}], expect: {{{OUT!r}: pushed}}}}]"
-    result = await penstock("test", composed_with(tmp_path, RIGHT[1], tests), patience=200)
+    result = await penstock("test", composed_with(tmp_path, RIGHT[1], tests), seconds=200)
     assert (result.status, result.text.splitlines()[-1]) == (0, "1 passed")
     assert re.search(r"a \(\d+ faults at \d+ points(, \d+ not met)?\)$", result.text.splitlines()[0])
 

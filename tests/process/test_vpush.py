@@ -94,7 +94,7 @@ def waits(service: Service, words: str = "") -> bool:
 
 
 def told(service: Service, event: str) -> list[dict[str, Any]]:
-    spoken = (json.loads(line) for line in service.said().splitlines() if line.startswith('{"'))
+    spoken = (json.loads(line) for line in service.log_text().splitlines() if line.startswith('{"'))
     return [line for line in spoken if line["event"] == event]
 
 
@@ -288,7 +288,7 @@ def test_a_server_that_refuses_is_named_once_and_waited_for(breakable: Line, ref
     there.execute_command(*end)
     breakable.until_arrived(numbered(200))
     assert len(told(service, "waiting")) == 1, told(service, "waiting")
-    assert PASSWORD not in service.said()
+    assert PASSWORD not in service.log_text()
 
 
 def test_a_wrong_password_is_told_and_waited_for(breakable: Line) -> None:
@@ -302,7 +302,7 @@ def test_a_wrong_password_is_told_and_waited_for(breakable: Line) -> None:
     assert breakable.here.llen("in") == 100
     there.config_set("requirepass", PASSWORD)
     breakable.until_arrived(numbered(100))
-    assert PASSWORD not in service.said()
+    assert PASSWORD not in service.log_text()
 
 
 def test_a_message_that_is_too_large_for_the_other_server_is_a_dead_letter(breakable: Line) -> None:

@@ -1,4 +1,4 @@
-"""What every queue service promises whatever happens to it: one suite, run against each of them."""
+"""The reliability suite: one set of promises, tested with every queue service."""
 
 import pytest
 

@@ -1,6 +1,6 @@
-"""What must have come of a line's requests once nothing is on its way: every one has ended, once, and all books agree.
+"""Assertions about a line once nothing is in flight: every request has ended once, and all records agree.
 
-The truth is the test's own: what was pushed, what workers said, what lies in the lists of answers and dead letters.
+They compare with what the test itself knows: what was pushed, what workers reported, the answers and dead letters.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from penstock.tracking.events import Entry, Event
 from tests.reliability.fleet import assert_registry_clean, audited
-from tests.reliability.jobs import REPLIES, UNWILLING, Job, read
+from tests.reliability.jobs import REPLIES, UNWILLING, Job, parse_job
 from tests.reliability.tracked_line import TRACKING, Line
 from tests.reliability.tracked_worker import KEYS, SAID
 
@@ -21,24 +21,24 @@ LIFE: Final = re.compile(
     "((touched )*(timeout |(failed )+)retry ){0,2}"
     "((touched )*(failed )*(done|late)|(touched )*(timeout |(failed )+)(late|dead)) "
 )
-"""What may happen to a message, by the names of its events."""
+"""All possible lives of a message, as the names of its events."""
 LEEWAY: Final = 60
-"""Seconds that the server keeps a list for answers which no monitor has ended."""
+"""Seconds that the server keeps a list of answers that no monitor has ended."""
 GRACE: Final = 2_000
-"""Milliseconds that the word of a worker may lie unread while everybody is killed, one after the other."""
+"""Milliseconds that a report of a worker may wait while all processes are killed, one after the other."""
 PERMANENT: Final = re.compile(
     r"(demo|watcher):(id|lists|owners|holdings|shape|metrics:[a-z:]+)|penstock:registered|demo:(message:(id|pushed|looks|answers|answers:more)|policy|events(:marks)?|dead)|"
     + SAID
 )
-"""Keys that live for good, by docs/keys.md."""
+"""Keys without a TTL, by docs/keys.md."""
 
 
 class Books:
-    """Everything that was written of a line's requests."""
+    """All records of the requests of a line."""
 
     def __init__(self, line: Line, accepted: Iterable[bytes], unsure: Iterable[bytes] = ()) -> None:
         self.line, fleet = line, line.dispatching
-        self.accepted, self.unsure = list(map(read, accepted)), list(map(read, unsure))
+        self.accepted, self.unsure = list(map(parse_job, accepted)), list(map(parse_job, unsure))
         self.jobs = {job.xid: job for job in [*self.accepted, *self.unsure]}
         entries = [Entry(*entry) for entry in fleet.redis.xrange(KEYS.events)]
         self.events = [event for entry in entries for event in entry.events()]
@@ -46,7 +46,7 @@ class Books:
         for event in self.events:
             self.lives[event.id].append(event)
         self.letters: list[dict[str, Any]] = [json.loads(letter) for letter in fleet.held(KEYS.dead)]
-        self.said = _read(fleet.redis.xrange(SAID))
+        self.words = _read(fleet.redis.xrange(SAID))
 
     def named(self, *names: str) -> list[Event]:
         return [event for event in self.events if event.event in names]
@@ -56,7 +56,7 @@ class Books:
 
 
 def assert_all_ended(line: Line, accepted: Sequence[bytes], unsure: Sequence[bytes] = ()) -> Books:
-    """Those of ``unsure`` may have been pushed, too."""
+    """Assert all of the following; requests in ``unsure`` may have been pushed, too."""
     books = Books(line, accepted, unsure)
     assert_each_ended_once(books)
     assert_each_ended_as_it_says(books)
@@ -77,19 +77,19 @@ def assert_each_ended_once(books: Books) -> None:
         first = 1 if deliveries and life[1].event == "delayed" else 2
         assert deliveries == [str(first + place) for place in range(len(deliveries))], (id, life)
     ended = Counter(event.xid for event in books.named("done", "late", "dead"))
-    ended += Counter(read(letter["message"].encode()).xid for letter in books.letters_of("poison"))
+    ended += Counter(parse_job(letter["message"].encode()).xid for letter in books.letters_of("poison"))
     owed, maybe = (Counter(job.xid for job in jobs) for jobs in (books.accepted, books.unsure))
     assert (owed - ended, ended - owed - maybe) == (Counter(), Counter()), "lost; ended more than once"
 
 
 def assert_each_ended_as_it_says(books: Books) -> None:
-    """The dead by their letters; who was to be done is dead only where no worker said so in time."""
+    """Assert each end by its kind: a request that workers finish may be dead only if no report came in time."""
     assert {letter["reason"] for letter in books.letters} <= {"timeout", "failed", "poison"}
     buried = {letter["id"]: letter for letter in books.letters if "id" in letter}
     assert len(buried) == len(books.letters_of("timeout", "failed"))
     assert set(buried) == {event.id for event in books.named("dead")}
     done: dict[str, list[int]] = defaultdict(list)
-    for at, said in books.said:
+    for at, said in books.words:
         if said["verdict"] == "done":
             done[said["xid"]].append(at)
     for letter in buried.values():
@@ -112,7 +112,7 @@ def assert_each_ended_as_it_says(books: Books) -> None:
     for event in books.named("done", "late"):
         assert books.jobs[event.xid].kind not in UNWILLING, event
         assert done[event.xid], f"nobody said that {event} is done"
-    first = {(said["verdict"], said["xid"], said["attempt"]): at for at, said in reversed(books.said)}
+    first = {(said["verdict"], said["xid"], said["attempt"]): at for at, said in reversed(books.words)}
     for event in books.named("done", "failed"):
         verdicts = ("done",) if event.event == "done" else ("failed", "final")
         words = [(verdict, event.xid, attempt) for verdict in verdicts for attempt in ("", str(event.attempt))]
@@ -121,7 +121,7 @@ def assert_each_ended_as_it_says(books: Books) -> None:
 
 
 def assert_answers(books: Books) -> None:
-    """One for everybody who asked for it, in the list that he named: the worker's, or an error for a dead one."""
+    """Assert one answer in each ``replyTo`` list: the worker's, or an error for a dead request."""
     dead = {letter["xid"]: letter for letter in books.letters if "xid" in letter}
     poison = {letter["message"].encode() for letter in books.letters_of("poison")}
     ended = {event.xid for event in books.named("done", "late", "dead")}
@@ -146,7 +146,7 @@ def _answer(job: Job, letter: dict[str, Any] | None) -> dict[str, Any]:
 
 
 def assert_metrics(books: Books) -> None:
-    """They are what happened, and what is in the events."""
+    """Assert that metrics agree with the events and the reports."""
     fleet, events = books.line.dispatching, Counter(event.event for event in books.events)
     taken = len(books.lives) + len(books.letters_of("poison"))
     if not books.unsure:
@@ -172,13 +172,13 @@ def assert_metrics(books: Books) -> None:
     for name in ("done", "timeout"):
         histogram = sum(count for field, count in _metric(books, name).items() if field.startswith("histo"))
         assert histogram == events[name]
-    said = Counter(said["verdict"] == "touch" for _, said in books.said)
+    said = Counter(said["verdict"] == "touch" for _, said in books.words)
     counted = done["count"] + sum(_metric(books, name)["count"] for name in ("done:late", "done:unknown", "failed"))
     assert said[False] <= counted <= said.total(), "words of workers: each counts once, but for those that touched"
 
 
 def assert_nothing_remains(books: Books) -> None:
-    """Every key has a life or is there for good; what is known of messages is of dead ones."""
+    """Assert that every key is permanent or has a TTL, and that only records of dead messages remain."""
     redis = books.line.redis
     permanent, mortal = list[str](), list[str]()
     for key in redis.scan_iter(count=10_000):
@@ -205,7 +205,7 @@ def _metric(books: Books, name: str) -> Counter[str]:
 
 
 def _read(entries: Iterable[tuple[bytes, dict[bytes, bytes]]]) -> list[tuple[int, dict[str, str]]]:
-    """The entries of a stream, with the time of each (ms)."""
+    """Return the entries of a stream, each with its time (ms)."""
     return [(int(id.split(b"-")[0]), _texts(fields)) for id, fields in entries]
 
 

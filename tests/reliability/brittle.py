@@ -1,4 +1,4 @@
-"""mdispatch that dies of the request ``poison``, as of a fault in a library."""
+"""An mdispatch that dies at the request ``poison``, as by a bug in a library."""
 
 import os
 from collections.abc import Callable

@@ -11,9 +11,9 @@ from tests.reliability.proxy import Proxy, ProxyConnection, received, send
 
 
 class Kind(Enum):
-    """What happens at the command: it, or its reply, does not get through, or not all of it.
+    """The kind of fault at a command: it, or its reply, is not passed on, or not all of it.
 
-    Cut and torn connections are closed then, at both ends; a swallowed one stays open, and says nothing any more.
+    A cut or torn connection is then closed at both ends; a swallowed one stays open and passes nothing any more.
     """
 
     CUT_BEFORE = "cut before the command"
@@ -36,7 +36,7 @@ AT_COMMAND = (Kind.CUT_BEFORE, Kind.TORN_COMMAND, Kind.SWALLOWED_COMMAND)
 class CommandFault:
     """A fault at the ``nth`` command that begins with ``word``, counted from 0 as they come over all connections.
 
-    Which of two connections speaks first is by chance; what each says is not.
+    The order between connections is random; the commands of each are not.
     """
 
     kind: Kind
@@ -45,7 +45,7 @@ class CommandFault:
 
 
 class CommandProxy(Proxy):
-    """Counts the commands of all its connections, and injects a fault at one of them."""
+    """Count the commands of all connections and inject a fault at one of them."""
 
     def __init__(self, port: int, fault: CommandFault | None = None) -> None:
         super().__init__(port)
@@ -74,12 +74,12 @@ class CommandProxy(Proxy):
 
 
 class FramedConnection(ProxyConnection):
-    """One connection, whose commands and replies go through whole and one by one."""
+    """One connection, whose commands and replies are passed on whole, one by one."""
 
     def __init__(self, proxy: CommandProxy, client: socket.socket, server: socket.socket) -> None:
         self._commands = proxy
         self._owed: deque[Kind | None] = deque()
-        """What happens to the replies to come."""
+        """The kind of fault for each reply to come, None for most."""
         self._silent = False
         super().__init__(proxy, client, server)
 

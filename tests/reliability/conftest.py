@@ -1,4 +1,4 @@
-"""Servers, replicas and chance for the reliability suite."""
+"""Fixtures for the reliability suite: fork server, random numbers, services and fleets."""
 
 import os
 import random
@@ -17,7 +17,7 @@ from tests.reliability.fleet import Dispatching, Fleet, QueueService
 from tests.reliability.replica import Replica
 
 SERVICES = [QueueService("mpush"), Dispatching()]
-"""All that the suite is run against."""
+"""The services with which the suite is run."""
 
 Launch = Callable[..., Fleet]
 
@@ -31,7 +31,7 @@ def fork_server() -> Iterator[ForkServer]:
 
 @pytest.fixture
 def rng() -> random.Random:
-    """Chance, the same again with RELIABILITY_SEED; the seed is among what a failed test printed."""
+    """Return a generator with the seed RELIABILITY_SEED, or a random one, which a failed test shows."""
     seed = int(os.environ.get("RELIABILITY_SEED") or random.SystemRandom().getrandbits(32))
     print(f"RELIABILITY_SEED={seed}")
     return random.Random(seed)
@@ -45,7 +45,7 @@ def service(request: pytest.FixtureRequest) -> QueueService:
 
 @pytest.fixture
 def launch(service: QueueService, fork_server: ForkServer, tmp_path: Path) -> Iterator[Launch]:
-    """``launch(server, **settings)``: the service on a server of the test's own."""
+    """Yield ``launch(server, **settings)``, which returns a fleet of the service on that server."""
     with ExitStack() as ends:
 
         def launch(server: EmbeddedServer, service: QueueService = service, **settings: Any) -> Fleet:
@@ -56,7 +56,7 @@ def launch(service: QueueService, fork_server: ForkServer, tmp_path: Path) -> It
 
 @pytest.fixture
 def fleet(launch: Launch, server: EmbeddedServer) -> Fleet:
-    """The service on the server that no test breaks, with nothing in it."""
+    """Return a fleet on the server that no test breaks, emptied first."""
     fleet = launch(server)
     fleet.redis.flushall()
     return fleet
@@ -64,21 +64,21 @@ def fleet(launch: Launch, server: EmbeddedServer) -> Fleet:
 
 @dataclass(frozen=True)
 class Suspended:
-    """A replica that SIGSTOP holds since the suite began, beside another one that works."""
+    """A replica suspended by SIGSTOP since the suite began, beside another one that works."""
 
     fleet: Fleet
     replica: Replica
     other: Replica
     id: str
     messages: list[bytes]
-    """All that was pushed; the suspended one has taken the first of them."""
+    """All messages pushed; the suspended replica has taken the first one."""
 
 
 @pytest.fixture(scope="session", autouse=True)
 def suspensions(
     request: pytest.FixtureRequest, fork_server: ForkServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, Suspended]]:
-    """One of each service, made early, since a registration lives 30 s: the other tests pass the time."""
+    """Yield one for each service, made early: its registration takes 30 s to expire, while other tests run."""
     wanted = any("suspended" in getattr(item, "fixturenames", ()) for item in request.session.items)
     with ExitStack() as ends:
         yield {service.name: suspend(ends, service, fork_server, tmp_path_factory) for service in SERVICES if wanted}

@@ -1,4 +1,4 @@
-"""A service on a server as a test sets it up: its replicas, what was pushed, and what must have come of it."""
+"""A fleet: replicas of one service on a server, with pushed messages and assertions about their fate."""
 
 import asyncio
 import json
@@ -32,9 +32,9 @@ NAMESPACE = "demo"
 
 @dataclass(frozen=True)
 class QueueService:
-    """What the suite has to know of a service: how a replica is set up, what to push to, and which lists get it all.
+    """What the suite needs to know of a service: its settings, its input list and its output lists.
 
-    Subclass it where the names of the settings differ, or where an out list holds something else than the message.
+    Subclass it if the settings have other names, or if an output list holds something else than the message.
     """
 
     name: str
@@ -42,18 +42,18 @@ class QueueService:
     pending: str = "work:pending"
     outs: tuple[str, ...] = ("work:out0", "work:out1")
     ends_in: tuple[str, str] = ("taken", "delivered")
-    """The metrics of messages and of copies; the field of an out list counts what came through to it."""
+    """The metrics of messages and of copies; in each, the field of an out list counts its copies."""
     may_be_bare: bool = True
-    """Whether it runs without a namespace."""
+    """True if it runs without a namespace."""
     namespace: str = NAMESPACE
     module: str = ""
-    """What to run instead of the service."""
+    """The module to run instead of the service, if any."""
 
     def settings(self) -> dict[str, object]:
         return {"in_": self.source, "pending": self.pending, "out": json.dumps(self.outs), "pop_timeout": 5}
 
     def copy(self, message: bytes) -> bytes:
-        """What every out list holds of ``message``."""
+        """Return what every out list holds of ``message``."""
         return message
 
 
@@ -72,7 +72,7 @@ class Dispatching(QueueService):
 
 @dataclass(frozen=True)
 class Watching(QueueService):
-    """monitor, of the same namespace as the others; what it takes are the words of workers."""
+    """monitor, for the namespace of the others; it takes the reports of workers."""
 
     name: str = "monitor"
     source: str = f"{NAMESPACE}:done"
@@ -86,7 +86,7 @@ class Watching(QueueService):
 
 
 class Fleet:
-    """One namespace of ``service`` on the server at ``url``; all replicas are gone when the block ends."""
+    """Replicas of ``service`` in one namespace on the server at ``url``; the end of the block kills them."""
 
     def __init__(
         self, service: QueueService, url: str, fork_server: ForkServer, directory: Path, settings: Mapping[str, object]
@@ -94,12 +94,12 @@ class Fleet:
         self.service, self.url, self.keys = service, url, Keys(service.namespace)
         self.redis: Any = Redis.from_url(url)
         self.replicas: list[Replica] = []
-        """All that were ever started, in that order."""
+        """All that were ever started, in order."""
         self._fork_server, self._directory, self._settings = fork_server, directory, settings
         self._ends = ExitStack()
 
     def start(self, **settings: object) -> Replica:
-        """One more replica; it may not have registered yet."""
+        """Start one more replica, without waiting for its registration."""
         general = {"redis": self.url, "redis_namespace": self.keys.namespace, "service_expire": 30, "service_renew": 5}
         log = self._directory / f"{self.service.name}-{len(self.replicas)}.log"
         named = {**general, **self.service.settings(), **self._settings, **settings}
@@ -109,23 +109,23 @@ class Fleet:
         return self._ends.enter_context(replica)
 
     def listening(self, count: int = 1) -> list[Replica]:
-        """So many more replicas that obey signals; they may not have registered yet."""
+        """Start ``count`` more replicas and wait until they handle signals, not for their registrations."""
         started = [self.start() for _ in range(count)]
         until(lambda: all(replica.listens for replica in started), every=0.001)
         return started
 
     def up(self, **settings: object) -> Replica:
-        """One more replica, registered."""
+        """Start one more replica and wait for its registration."""
         replica = self.start(**settings)
         until(lambda: self.id_of(replica))
         return replica
 
     def waiting(self, replicas: int = 1) -> None:
-        """Return once so many replicas wait for a message in the server."""
+        """Wait until ``replicas`` replicas are blocked in a pop on the server."""
         until(lambda: self.redis.info("clients")["blocked_clients"] == replicas)
 
     def id_of(self, replica: Replica) -> str | None:
-        """Under which id it is registered."""
+        """Return the id under which it is registered, or None."""
         for id in self.ids():
             if self.redis.hget(self.keys.instance(id), "pid") == str(replica.pid).encode():
                 return id
@@ -135,7 +135,7 @@ class Fleet:
         return [id.decode() for id in self.redis.lrange(self.keys.ids, 0, -1)]
 
     def forget(self, *replicas: Replica) -> None:
-        """Let the registrations of dead replicas run out now."""
+        """Remove the registrations of dead replicas, as if they had expired."""
         for replica in replicas:
             if id := self.id_of(replica):
                 self.redis.delete(self.keys.instance(id))
@@ -144,7 +144,7 @@ class Fleet:
         self.redis.lpush(self.service.source, *messages)
 
     def push_to_suspended(self, messages: Iterable[bytes]) -> None:
-        """Have the only replica, which SIGSTOP holds, take them; the server does not deliver them without it."""
+        """Push messages that the only replica, suspended by SIGSTOP, takes but cannot deliver."""
         out, aside = self.service.outs[0], "aside"
         there = self.redis.exists(out) and self.redis.rename(out, aside)
         self.redis.set(out, "in the way")
@@ -155,31 +155,31 @@ class Fleet:
             self.redis.rename(aside, out)
 
     def held(self, out: str) -> list[bytes]:
-        """What ``out`` holds, the oldest first."""
+        """Return the content of ``out``, oldest first."""
         found: list[bytes] = []
         while chunk := self.redis.lrange(out, len(found), len(found) + 49_999):
             found += chunk
         return found[::-1]
 
     def pending(self) -> dict[str, int]:
-        """The length of every pending list that somebody may hold."""
+        """Return the length of every pending list that is not empty, by name."""
         ids = [None, *(id.decode() for id in self.redis.zrange(self.keys.owners, 0, -1))]
         names = [pending_of(self.service.pending, id) for id in ids]
         return {name: length for name in names if (length := self.redis.llen(name))}
 
     def is_settled(self) -> bool:
-        """Whether nothing waits and nothing is in hand."""
+        """Return True if no message waits or is pending."""
         return self.redis.llen(self.service.source) == 0 and not self.pending()
 
     def wait_until_settled(self, timeout: float = 120) -> None:
         until(self.is_settled, timeout)
 
     def taken(self) -> int:
-        """Messages settled since counting began."""
+        """Return the number of messages settled since counting began."""
         return self.metric(self.service.ends_in[0]).get("count", 0) - sum(map(int, self.redis.hvals(self.keys.held)))
 
     def until_more_is_taken(self, timeout: float = 60) -> float:
-        """Wait until another message is settled; how long it took (s)."""
+        """Wait until another message is settled; return the seconds that it took."""
         begun, before = time.monotonic(), self.taken()
         until(lambda: self.taken() > before, timeout)
         return time.monotonic() - begun
@@ -188,7 +188,7 @@ class Fleet:
         return {field.decode(): int(value) for field, value in self.redis.hgetall(self.keys.metric(name)).items()}
 
     def stop(self) -> None:
-        """Stop all that run, once they listen to signals; every one obeys."""
+        """Stop all running replicas, once they handle signals; each must end with status 0."""
         running = [replica for replica in self.replicas if replica.running]
         until(lambda: all(replica.listens for replica in running))
         assert [replica.stop() for replica in running] == [0] * len(running)
@@ -202,9 +202,9 @@ class Fleet:
 
 
 class Publisher:
-    """Pushes numbered messages in batches of all sizes, on and on until its block ends.
+    """Push numbered messages in batches of random sizes until the block ends.
 
-    It holds back while more than ``most_waiting`` wait.
+    Push more slowly while more than ``most_waiting`` messages wait.
     """
 
     def __init__(self, fleet: Fleet, rng: random.Random, *, largest_batch: int = 50, most_waiting: int = 5_000) -> None:
@@ -213,9 +213,9 @@ class Publisher:
         self._rng = random.Random(rng.random())
         self._largest_batch, self._most_waiting = largest_batch, most_waiting
         self.accepted: list[bytes] = []
-        """Acknowledged by the server: each must come out once, in this order from an ordered service."""
+        """Confirmed by the server: each must come out once; in this order if the service is ordered."""
         self.unsure: list[bytes] = []
-        """Pushed, and the reply was lost: each may come out once."""
+        """Pushed, but the reply was lost: each may come out once."""
         self.refused = 0
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._publish)
@@ -229,7 +229,7 @@ class Publisher:
             self._ended.wait(0.05 if self._push(batch) > self._most_waiting else self._rng.random() * 0.004)
 
     def _push(self, batch: list[bytes]) -> int:
-        """How many messages wait now; a guess where the server does not say."""
+        """Push ``batch`` and return the number of messages waiting; 0 if the server does not tell."""
         try:
             waiting: int = self._redis.lpush(self._source, *batch)
         except ResponseError:
@@ -253,8 +253,9 @@ class Publisher:
 
 
 def assert_accounted(fleet: Fleet, accepted: Iterable[bytes], unsure: Iterable[bytes] = ()) -> None:
-    """Every message by content, in every out list: none lost, none doubled, none from nowhere; counters agree, and
-    the audit. One that was in hand when an instance died, three times, may lie among the dead letters instead.
+    """Assert that every out list has every message once, by content, and no other; that counters and the audit agree.
+
+    A message that was in hand at three deaths of an instance may be among the dead letters instead.
     """
     copy = fleet.service.copy
     owed, maybe = Counter(map(copy, accepted)), Counter(map(copy, unsure))
@@ -278,7 +279,7 @@ def _poison(fleet: Fleet) -> Counter[bytes]:
 
 
 async def audited(fleet: Fleet) -> list[str]:
-    """What ``penstock audit`` objects to."""
+    """Return the problems that ``penstock audit`` finds."""
     async with AsyncRedis.from_url(fleet.url) as redis:
         tracked = await audit_tracked(redis, fleet.keys)
         found = tracked or await audit(redis, fleet.keys)
@@ -288,7 +289,7 @@ async def audited(fleet: Fleet) -> list[str]:
 
 
 def assert_registry_clean(fleet: Fleet, killed: Iterable[str] = ()) -> None:
-    """Nobody is registered, and nobody holds anything; of ``killed`` ids the owners may still tell."""
+    """Assert that nothing is registered or pending; ``killed`` ids may still be among the owners."""
     last = int(fleet.redis.get(fleet.keys.counter) or 0)
     registered = [id for id in range(1, last + 1) if fleet.redis.exists(fleet.keys.instance(str(id)))]
     owners = {id.decode() for id in fleet.redis.zrange(fleet.keys.owners, 0, -1)} - set(killed)

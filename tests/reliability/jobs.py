@@ -1,4 +1,4 @@
-"""Requests that tell a worker what to do with them, and how each may end."""
+"""Requests that tell a worker what to do with them, and their possible ends."""
 
 import json
 import random
@@ -22,13 +22,13 @@ WEIGHTS: Final = {
 given up in the first; given up for good; done after the time-out; done after it, too, but touched at first; done when
 they are dead."""
 UNWILLING: Final = frozenset({"silent", "failing", "final"})
-"""Kinds of which no worker ever says that it is done."""
+"""Kinds that no worker ever reports as done."""
 LATER: Final = {"late": 1.35, "touching": 1.35, "posthumous": 4.5}
 """Seconds from delivery to done, of three kinds; a worker has 1 s, and the last attempt ends after 3.2 s."""
 
 
 class Job(NamedTuple):
-    """A request as a worker reads it."""
+    """A parsed request."""
 
     message: bytes
     kind: str
@@ -37,7 +37,7 @@ class Job(NamedTuple):
     delay: float = 0
 
 
-def read(message: bytes) -> Job:
+def parse_job(message: bytes) -> Job:
     if message.isdigit():
         return Job(message, "done", message.decode())
     if not message.startswith(b"{"):
@@ -47,7 +47,7 @@ def read(message: bytes) -> Job:
 
 
 def requests(rng: random.Random) -> Callable[[int], bytes]:
-    """The request of every number: texts, numbers beyond all ids, and JSON with a list for the answer or a delay."""
+    """Return a function from a number to a request: text, a number above all ids, or JSON with replyTo or delay."""
     twins: list[bytes] = []
 
     def request(number: int) -> bytes:

@@ -1,4 +1,4 @@
-"""A link between a replica and its server that a test can break at the worst moment."""
+"""A proxy between a replica and its server, which a test can break at the worst moment."""
 
 import socket
 import threading
@@ -11,36 +11,36 @@ CHUNK: Final = 65_536
 
 
 class Fault:
-    """What happens to the first connection that asks for something with all ``words`` in it.
+    """A fault for the first connection that sends a request with all ``words`` in it.
 
-    With ``forward`` the server gets the request, and its reply is not passed on; without, nothing is, unless it is
-    sent ``late``. Either way the connection then says nothing more to the replica, until ``cut``.
+    With ``forward``, the server gets the request but the replica does not get the reply; without, the server gets
+    nothing until ``late``. Either way, the replica gets nothing more over this connection, until ``cut`` or ``over``.
     """
 
     def __init__(self, words: tuple[bytes, ...], *, forward: bool) -> None:
         self.words, self.forward = words, forward
         self.met, self.answered = threading.Event(), threading.Event()
-        """The request has come, and is at the server if it is to be; the server has answered."""
+        """Set when the request has come, and been forwarded if it is to be; set when the server has answered."""
         self.connection: ProxyConnection | None = None
 
     def late(self) -> None:
-        """Send on what was kept back."""
+        """Forward what was kept back."""
         assert self.connection is not None
         self.connection.send_kept()
 
     def over(self) -> None:
-        """Send on what was kept back, and from now on all that either side says."""
+        """Forward what was kept back, and from now on everything, both ways."""
         assert self.connection is not None
         self.connection.mend()
 
     def cut(self, *, server_too: bool = True) -> None:
-        """Close the connection; without ``server_too`` the server goes on as if nothing had happened."""
+        """Close the connection; without ``server_too``, only to the replica, so that the server does not notice."""
         assert self.connection is not None
         self.connection.cut(server_too=server_too)
 
 
 class ProxyConnection:
-    """One connection of the replica and its other half, to the server."""
+    """One connection of the replica, and the one to the server that belongs to it."""
 
     def __init__(self, proxy: "Proxy", client: socket.socket, server: socket.socket) -> None:
         self._proxy, self._client, self._server = proxy, client, server
@@ -96,25 +96,25 @@ class ProxyConnection:
 
 
 class Proxy:
-    """Forwards to the server at ``port``; ``url`` is what to give to a replica."""
+    """Forward connections to the server at ``port``; ``url`` is for the replica."""
 
     def __init__(self, port: int) -> None:
         self._port = port
         self._connections: list[ProxyConnection] = []
         self._fault: Fault | None = None
         self.says = b""
-        """What it answers to every request by itself, if anything."""
+        """Answer to every request, instead of the server's; empty for none."""
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"redis://127.0.0.1:{self._listener.getsockname()[1]}/0"
 
     def fault(self, *words: str, forward: bool) -> Fault:
-        """The next request with all ``words`` in it meets this."""
+        """Arm and return a fault for the next request with all ``words`` in it."""
         self._fault = Fault(tuple(word.encode() for word in words), forward=forward)
         return self._fault
 
     def met_by(self, request: bytes) -> Fault | None:
         fault = self._fault
-        if b"DISCARD" in request:  # the check of rights names every command, and does none
+        if b"DISCARD" in request:  # the check of rights queues every command and executes none
             return None
         if fault is None or not all(word in request for word in fault.words):
             return None
@@ -129,7 +129,7 @@ class Proxy:
                 return
             try:
                 server = socket.create_connection(("127.0.0.1", self._port))
-            except OSError:  # it is down: the client sees what it would see without us
+            except OSError:  # it is down: fail as a direct connection would
                 client.close()
             else:
                 self._connections.append(self.connection(client, server))
@@ -151,7 +151,7 @@ class Proxy:
 
 
 def received(connection: socket.socket) -> bytes:
-    """The next bytes; none at its end, however it ended."""
+    """Return the next bytes, or b"" once the connection has ended or broken."""
     try:
         return connection.recv(CHUNK)
     except OSError:
@@ -161,5 +161,5 @@ def received(connection: socket.socket) -> bytes:
 def send(connection: socket.socket, data: bytes) -> None:
     try:
         connection.sendall(data)
-    except OSError:  # the other pump sees the end, too
+    except OSError:  # the other thread notices it, too
         return

@@ -1,4 +1,4 @@
-"""Replicas in milliseconds: processes forked from one that has imported their service already."""
+"""Replicas of a service that start in milliseconds, from a fork server."""
 
 import os
 import socket
@@ -12,7 +12,7 @@ from tests.harness import Service
 
 
 class Replica(Service):
-    """A service as ``Service`` has it, started in milliseconds."""
+    """A ``Service`` that a fork server starts."""
 
     def __init__(self, fork_server: ForkServer, name: str, log: Path, **settings: object) -> None:
         super().__init__(name, log, **settings)
@@ -20,7 +20,7 @@ class Replica(Service):
         self._pid = 0
         self._ended = threading.Event()
         self.status: int | None = None
-        """Its exit status; below 0 by a signal."""
+        """Its exit status once it has ended; negative: the signal that ended it."""
 
     def start(self) -> Self:
         self.log.touch()
@@ -45,8 +45,8 @@ class Replica(Service):
 
     @property
     def listens(self) -> bool:
-        """Whether it obeys signals yet: one sooner ends Python itself."""
-        return '"settings"' in self.said()
+        """Return True once it handles signals; an earlier one would end Python itself."""
+        return '"settings"' in self.log_text()
 
     def signal(self, number: int) -> None:
         os.kill(self._pid, number)
@@ -60,4 +60,4 @@ class Replica(Service):
         if self.running:
             self.kill()
         if error is not None:
-            print(self.said()[-4000:])
+            print(self.log_text()[-4000:])

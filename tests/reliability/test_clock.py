@@ -20,7 +20,7 @@ class Skewed(Service):
 
     def clock(self) -> float:
         """What its clock showed when it spoke first (s since the epoch)."""
-        return datetime.fromisoformat(json.loads(self.said().splitlines()[0])["timestamp"]).timestamp()
+        return datetime.fromisoformat(json.loads(self.log_text().splitlines()[0])["timestamp"]).timestamp()
 
 
 def test_replicas_whose_clocks_are_an_hour_fast_and_an_hour_slow_work_as_any(fleet: Fleet, tmp_path: Path) -> None:
@@ -39,10 +39,10 @@ def test_replicas_whose_clocks_are_an_hour_fast_and_an_hour_slow_work_as_any(fle
             assert 20 <= fleet.redis.ttl(fleet.keys.instance(id)) <= 30
             assert began <= times(fleet, id)["started"] <= times(fleet, id)["renewed"] <= fleet.redis.time()[0]
         assert fleet.redis.zcount(fleet.keys.owners, began, fleet.redis.time()[0]) == 2
-        first, second = (fast, slow) if "active" in fast.said() else (slow, fast)
+        first, second = (fast, slow) if "active" in fast.log_text() else (slow, fast)
         fleet.push(MESSAGES[:50])
         fleet.wait_until_settled()
-        assert "active" not in second.said()
+        assert "active" not in second.log_text()
         assert first.stop() == 0
         fleet.push(MESSAGES[50:])
         fleet.wait_until_settled()

@@ -24,7 +24,7 @@ def test_aof_is_refused_by_a_server_that_writes_no_log(fleet: Fleet) -> None:
     needs_waitaof(fleet)
     replica = fleet.start(durability="aof")
     assert replica.wait() == 1
-    assert "appendonly yes" in replica.said()
+    assert "appendonly yes" in replica.log_text()
     assert_registry_clean(fleet)
 
 
@@ -33,8 +33,8 @@ def test_aof_is_refused_by_a_server_without_waitaof(launch: Launch) -> None:
         fleet = launch(server)
         replica = fleet.start(durability="aof")
         assert replica.wait() == 1
-        assert "WAITAOF" in replica.said()
-        assert "Traceback" not in replica.said()
+        assert "WAITAOF" in replica.log_text()
+        assert "Traceback" not in replica.log_text()
         assert_registry_clean(fleet)
 
 
@@ -88,7 +88,7 @@ def test_a_replica_of_the_server_that_is_away_is_waited_for_with_the_batch_in_ha
             until(lambda: copied.llen(fleet.service.outs[0]) == 100)
             copy.kill()
             fleet.push(MESSAGES[100:])
-            until(lambda: "of 1 replicas" in replica.said())
+            until(lambda: "of 1 replicas" in replica.log_text())
             waits = calls_of_wait(fleet)
             until(lambda: calls_of_wait(fleet) >= waits + 3)
             assert fleet.taken() <= 100 + 2 * BATCH, "more was taken than the two batches on the wire"
@@ -104,7 +104,7 @@ def test_a_service_that_waits_for_a_replica_of_the_server_stops_when_told(launch
         fleet = launch(server)
         replica = fleet.up(durability="replicas:1", durability_timeout=1)
         fleet.push(MESSAGES)
-        until(lambda: "of 1 replicas" in replica.said())
+        until(lambda: "of 1 replicas" in replica.log_text())
         assert replica.stop() == 0
         assert_registry_clean(fleet)
 
@@ -151,7 +151,7 @@ def test_a_failover_to_any_of_two_replicas_finds_all_that_was_confirmed_by_a_maj
                 fleet.wait_until_settled()
                 confirmed = len(MESSAGES)
             else:
-                until(lambda: "on 1 of 2 replicas" in replica.said())
+                until(lambda: "on 1 of 2 replicas" in replica.log_text())
                 assert fleet.taken() <= 100 + 2 * BATCH, "more was taken than the two batches on the wire"
                 confirmed = 100
             server.kill()
@@ -174,7 +174,7 @@ def test_a_majority_of_three_goes_on_without_one_of_them_and_waits_without_two(l
             fleet.wait_until_settled()
             second.kill()
             fleet.push(MESSAGES[200:])
-            until(lambda: "on 1 of 2 replicas" in replica.said())
+            until(lambda: "on 1 of 2 replicas" in replica.log_text())
             assert fleet.taken() <= 200 + 2 * BATCH
             second.start()
             fleet.wait_until_settled()
@@ -189,7 +189,7 @@ def test_a_majority_counts_a_replica_from_when_it_connects(launch: Launch) -> No
         fleet = launch(server)
         replica = fleet.up(durability="replicas:majority", durability_timeout=1, batch=BATCH)
         fleet.push(MESSAGES[:100])
-        until(lambda: "on 0 of 1 replicas" in replica.said())
+        until(lambda: "on 0 of 1 replicas" in replica.log_text())
         assert fleet.taken() == 0
         with replica_of(server) as first:
             fleet.wait_until_settled()
@@ -199,7 +199,7 @@ def test_a_majority_counts_a_replica_from_when_it_connects(launch: Launch) -> No
                 fleet.wait_until_settled()
                 os.kill(second.pid, signal.SIGSTOP)
                 fleet.push(MESSAGES[200:])
-                until(lambda: "of 2 replicas" in replica.said())
+                until(lambda: "of 2 replicas" in replica.log_text())
                 os.kill(second.pid, signal.SIGCONT)
                 fleet.wait_until_settled()
             fleet.stop()

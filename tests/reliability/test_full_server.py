@@ -120,7 +120,7 @@ def test_a_full_server_is_drained_by_services_and_workers_until_it_works_again_b
         assert far.arrived() == all_of_it["far:in"]
         assert int(hop.redis.hget(Keys("demo").metric("done"), "count")) == MESSAGES
         for replica in replicas:
-            waits, resumes = (replica.said().count(f'"event": "{word}"') for word in ("waiting", "resumed"))
+            waits, resumes = (replica.log_text().count(f'"event": "{word}"') for word in ("waiting", "resumed"))
             assert waits == resumes > 0
 
 
@@ -137,7 +137,7 @@ def test_a_server_that_becomes_full_in_the_midst_of_a_drain_leaves_whole_batches
         most = fleet.redis.info("memory")["used_memory"] + ROOM
         fleet.redis.config_set("maxmemory", most)
         replica = fleet.start()
-        until(lambda: '"waiting"' in replica.said() and fleet.redis.exists(service.outs[0]))
+        until(lambda: '"waiting"' in replica.log_text() and fleet.redis.exists(service.outs[0]))
         replica.signal(signal.SIGSTOP)
         outs = [fleet.held(out) for out in service.outs]
         assert fleet.redis.info("memory")["used_memory"] < most + ROOM

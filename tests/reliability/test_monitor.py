@@ -135,7 +135,7 @@ def test_a_key_of_the_wrong_type_is_named_and_what_is_due_waits_until_it_is_mend
         fleet.redis.rename(key, "kept")
     fleet.redis.set(key, "not what it should be")
     monitor = fleet.up()
-    until(lambda: f"{key} holds a string" in monitor.said())
+    until(lambda: f"{key} holds a string" in monitor.log_text())
     until(lambda: f"{key} holds a string" in (fleet.redis.hget(fleet.keys.metric("error"), "last") or b"").decode())
     fleet.redis.delete(key)
     if fleet.redis.exists("kept"):

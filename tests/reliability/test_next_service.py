@@ -45,7 +45,7 @@ class Chain:
     def start(self, name: str, **settings: Any) -> Service:
         service = Service(name, self._directory / name, redis=self._url, **settings)
         self._stack.enter_context(service)
-        until(lambda: '"registered"' in service.said())
+        until(lambda: '"registered"' in service.log_text())
         return service
 
     def ask(self, id: str) -> None:

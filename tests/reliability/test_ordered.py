@@ -34,7 +34,7 @@ def assert_in_order(fleet: Fleet, messages: list[bytes]) -> None:
 
 def turns(fleet: Fleet) -> int:
     """How many times one became active, each time with a token of its own, larger than all before."""
-    spoken = [json.loads(line) for replica in fleet.replicas for line in replica.said().splitlines()]
+    spoken = [json.loads(line) for replica in fleet.replicas for line in replica.log_text().splitlines()]
     tokens = [(line["timestamp"], line["token"]) for line in spoken if line["event"] == "active"]
     assert [token for _, token in sorted(tokens)] == sorted({token for _, token in tokens})
     return len(tokens)

@@ -108,7 +108,7 @@ def test_trouble_with_the_server_is_no_death(fleet: Fleet) -> None:
     fleet.redis.lpush("work:pending:77", "suspect")
     fleet.redis.set("work:out", "not a list")
     replica = fleet.start()
-    until(lambda: "work:out holds a string" in replica.said())
+    until(lambda: "work:out holds a string" in replica.log_text())
     tries = calls(fleet)
     until(lambda: calls(fleet) >= tries + 5)
     fleet.redis.delete("work:out")

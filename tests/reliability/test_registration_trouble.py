@@ -96,17 +96,17 @@ def test_a_registration_that_runs_out_in_trouble_is_made_anew_and_a_deletion_is_
         for each in all_of_them:
             for fleet, replica in zip(each.fleets, each.replicas, strict=True):
                 assert replica.running
-                assert bool(fleet.id_of(replica)) == each.renews, replica.said()
+                assert bool(fleet.id_of(replica)) == each.renews, replica.log_text()
             each.end()
         for each in all_of_them:
             for fleet, replica in zip(each.fleets, each.replicas, strict=True):
                 until(lambda fleet=fleet, replica=replica: fleet.id_of(replica))  # type: ignore[misc]
                 assert replica.running
-                assert "registration deleted" not in replica.said()
+                assert "registration deleted" not in replica.log_text()
         for each in all_of_them:
             if each.renews:
                 each.begin()  # an order is obeyed while the server is full, too
             for fleet, replica in zip(each.fleets, each.replicas, strict=True):
                 fleet.forget(replica)
                 assert replica.wait() == 0
-                assert "registration deleted: stopping" in replica.said()
+                assert "registration deleted: stopping" in replica.log_text()

@@ -57,9 +57,9 @@ def test_memory_that_runs_out_under_load_and_is_there_again_loses_and_doubles_no
         replica = fleet.up()
         with Publisher(fleet, rng, largest_batch=500) as publisher:
             for _ in range(4):
-                refused, waits = publisher.refused, replica.said().count('"waiting"')
+                refused, waits = publisher.refused, replica.log_text().count('"waiting"')
                 fleet.redis.config_set("maxmemory", fleet.redis.info("memory")["used_memory"] + 400_000)
-                while publisher.refused == refused or replica.said().count('"waiting"') == waits:
+                while publisher.refused == refused or replica.log_text().count('"waiting"') == waits:
                     time.sleep(0.01)
                 fleet.redis.config_set("maxmemory", 0)
                 fleet.until_more_is_taken()
@@ -89,9 +89,9 @@ def test_a_server_that_is_read_only_for_a_while_under_load_loses_and_doubles_not
         replica = fleet.up()
         with Publisher(fleet, rng) as publisher:
             for _ in range(5):
-                waits = replica.said().count('"waiting"')
+                waits = replica.log_text().count('"waiting"')
                 fleet.redis.replicaof("127.0.0.1", "1")
-                while replica.said().count('"waiting"') == waits:
+                while replica.log_text().count('"waiting"') == waits:
                     time.sleep(0.01)
                 fleet.redis.replicaof("NO", "ONE")
                 fleet.until_more_is_taken()
@@ -110,7 +110,7 @@ def test_a_server_whose_disk_is_full_is_waited_for(launch: Launch) -> None:
         (server.directory / "dump.rdb").mkdir()
         until(lambda: save(fleet) == "err")
         (replica,) = fleet.listening()
-        until(lambda: "MISCONF" in replica.said())
+        until(lambda: "MISCONF" in replica.log_text())
         (server.directory / "dump.rdb").rmdir()
         until(lambda: save(fleet) == "ok")
         fleet.wait_until_settled()
@@ -128,7 +128,7 @@ def save(fleet: Fleet) -> str:
 
 def reasons(replica: Replica) -> list[str]:
     """What the replica has said that it waits for."""
-    lines = map(json.loads, replica.said().splitlines())
+    lines = map(json.loads, replica.log_text().splitlines())
     return [line["reason"] for line in lines if line["event"] == "waiting"]
 
 
@@ -169,7 +169,7 @@ def test_a_proxy_that_is_not_ready_at_the_start_is_waited_for(launch: Launch, se
         fleet.redis.flushall()
         proxy.says = b"-ERR upstream not ready\r\n"
         replica = fleet.start(redis=proxy.url)
-        until(lambda: '"waiting"' in replica.said())
+        until(lambda: '"waiting"' in replica.log_text())
         proxy.says = b""
         until(lambda: fleet.id_of(replica))
         assert replica.stop() == 0

@@ -43,7 +43,7 @@ def test_a_server_with_aof_that_restarts_under_load_loses_no_request_and_ends_no
         print(f"{len(load.accepted)} requests; resumed after {', '.join(f'{seconds:.2f}' for seconds in took)} s")
         for member in line.members:
             assert member.replica.running, member.name
-            assert member.fleet is line.working or "resumed" in member.replica.said(), member.name
+            assert member.fleet is line.working or "resumed" in member.replica.log_text(), member.name
         line.end()
         assert_all_ended(line, load.accepted, load.unsure)
 

@@ -61,7 +61,7 @@ def test_vpush_moves_them_all_without_losing_its_lease(
         until(lambda: fleet.is_settled() and fleet.there.llen(fleet.service.out) >= len(sizes), 60)
         fleet.stop()
         assert_there(fleet.there, fleet.service.out, sizes)
-        assert fleet.told("lease lost") == 0
+        assert fleet.count_logged("lease lost") == 0
         assert fleet.redis.hget(fleet.keys.lease, "token") == b"1"
 
 

@@ -118,15 +118,15 @@ def test_a_target_that_refuses_from_the_start_is_waited_for(fleet: TwoServers, r
 
 def refuse_for_a_while(fleet: TwoServers, refusal: Refusal, meanwhile: Callable[[], object] = lambda: None) -> None:
     """The replica tries in vain some times; its log has each reason once, and the end."""
-    begun, resumed = len(reasons(fleet)), fleet.told("resumed")
+    begun, resumed = len(reasons(fleet)), fleet.count_logged("resumed")
     refusal.begin(fleet.there)
     meanwhile()
     until(lambda: len(reasons(fleet)) > begun)
     before = tries(fleet)
     until(lambda: tries(fleet) >= before + 6)
     refusal.end(fleet.there)
-    until(lambda: fleet.told("resumed") > resumed)
-    assert fleet.told("resumed") == resumed + 1
+    until(lambda: fleet.count_logged("resumed") > resumed)
+    assert fleet.count_logged("resumed") == resumed + 1
     told = [reason.rstrip(".0123456789") for reason in reasons(fleet)[begun:]]
     assert len(told) == len(set(told))
     assert all(reason.startswith("the other server: ") and re.search(refusal.said, reason) for reason in told), told
@@ -134,7 +134,7 @@ def refuse_for_a_while(fleet: TwoServers, refusal: Refusal, meanwhile: Callable[
 
 def reasons(fleet: TwoServers) -> list[str]:
     """What all replicas together said when they began to wait."""
-    said = [json.loads(line) for replica in fleet.replicas for line in replica.said().splitlines()]
+    said = [json.loads(line) for replica in fleet.replicas for line in replica.log_text().splitlines()]
     return [line["reason"] for line in said if line["event"] == "waiting"]
 
 
@@ -149,6 +149,6 @@ def test_script_flush_on_either_server_under_load_loses_and_doubles_nothing(
         fleet.until_more_arrives()
     fleet.wait_until_settled()
     fleet.stop()
-    assert fleet.told("resumed") == fleet.told("waiting") > 0
+    assert fleet.count_logged("resumed") == fleet.count_logged("waiting") > 0
     assert_once_in_order(fleet, publisher.accepted)
     assert_registry_clean(fleet)

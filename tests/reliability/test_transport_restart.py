@@ -64,7 +64,7 @@ def test_a_target_that_lost_its_data_ends_the_service_until_an_operator_decides(
             assert replica.wait() == 1
         lost = fleet.sequence()
         assert fleet.arrived() == []
-        assert f"HDEL {fleet.keys.sequence} source sequence" in replica.said()
+        assert f"HDEL {fleet.keys.sequence} source sequence" in replica.log_text()
         assert fleet.start().wait() == 1
         fleet.redis.hdel(fleet.keys.sequence, "source", "sequence")
         fleet.up()
@@ -130,5 +130,5 @@ def test_a_source_that_was_set_back_is_served_again_though_some_arrive_twice(bet
         fleet.push(new)
         fleet.wait_until_settled()
         assert_same(fleet.arrived(), [*early, *late, *new])
-        assert "data was lost here" in replica.said()
+        assert "data was lost here" in replica.log_text()
         fleet.stop()

@@ -24,7 +24,7 @@ def has_troubles(fleet: Fleet, count: int) -> bool:
 def until_told(fleet: Fleet, key: str) -> None:
     """Wait for the error that names ``key``."""
     until(lambda: f"{key} holds a string" in (fleet.redis.hget(fleet.keys.metric("error"), "last") or b"").decode())
-    until(lambda: f"{key} holds a string" in fleet.replicas[-1].said())
+    until(lambda: f"{key} holds a string" in fleet.replicas[-1].log_text())
 
 
 def assert_mended(fleet: Fleet) -> None:
@@ -126,7 +126,7 @@ def test_a_key_of_the_kernel_of_the_wrong_type_is_told_and_mended(fleet: Fleet, 
     (replica,) = fleet.listening()
     fleet.push(MESSAGES)
     kind = "string" if key == "owners" else "zset"
-    until(lambda: f"{wrong} holds a {kind}, expected a {KERNEL[key]}" in replica.said())
+    until(lambda: f"{wrong} holds a {kind}, expected a {KERNEL[key]}" in replica.log_text())
     fleet.redis.delete(wrong)
     fleet.wait_until_settled()
     assert replica.running
@@ -139,7 +139,7 @@ def test_a_policy_of_the_wrong_type_is_told_by_the_monitor(launch: Launch, serve
     monitor = launch(server, Watching())
     monitor.redis.set("demo:policy", "not a hash")
     replica = monitor.up()
-    until(lambda: "demo:policy holds a string, expected a hash" in replica.said())
+    until(lambda: "demo:policy holds a string, expected a hash" in replica.log_text())
     monitor.redis.delete("demo:policy")
     assert replica.running
     monitor.stop()

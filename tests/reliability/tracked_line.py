@@ -1,4 +1,4 @@
-"""A tracked line on a server: mdispatch, monitors, and workers of the test's own, under load."""
+"""A tracked line on a server, under load: mdispatch, monitors and test workers."""
 
 import random
 import time
@@ -30,7 +30,7 @@ WORKING = QueueService(
 
 
 class Member:
-    """One place in the line: whoever is in it is replaced when he dies."""
+    """One process of the line, which is replaced when it dies."""
 
     def __init__(self, fleet: Fleet, number: int) -> None:
         self.fleet, self._number = fleet, number
@@ -46,7 +46,7 @@ class Member:
         self.replica = self.fleet.start(**({"number": self._number} if self.fleet.service is WORKING else {}))
 
     def kill(self) -> bool:
-        """Whether it met something in hand."""
+        """Kill it and return True if it had a message in hand."""
         held = self._held()
         self.replica.kill()
         self.killed |= {self.fleet.id_of(self.replica) or ""}
@@ -55,7 +55,7 @@ class Member:
         return in_hand
 
     def wait_until_busy(self, longest: float = 0.2) -> None:
-        """Return once it has something in hand, or after ``longest`` seconds."""
+        """Wait until it has a message in hand, at most for ``longest`` seconds."""
         end = time.monotonic() + longest
         while time.monotonic() < end and not any(map(self.fleet.redis.llen, self._held())):
             time.sleep(0.0005)
@@ -69,7 +69,7 @@ class Member:
 
 
 class Line:
-    """So many of each."""
+    """A line with that number of each process."""
 
     def __init__(self, launch: Callable[..., Fleet], server: Any, mdispatch: int, monitors: int, workers: int) -> None:
         self.dispatching: Fleet = launch(server, Dispatching(), **TRACKING)
@@ -83,7 +83,7 @@ class Line:
         return {id for member in self.members if member.fleet is fleet for id in member.killed if id}
 
     def has_ended(self) -> bool:
-        """Whether nothing is on its way."""
+        """Return True if no message is in flight."""
         workers = len(self.members)
         lists = ["work:in", OUT, RES, KEYS.done, KEYS.deadlines, KEYS.delayed]
         lists += [each(number) for each in (working_of, later_of) for number in range(workers)]
@@ -93,8 +93,8 @@ class Line:
         return not any(next(self.redis.scan_iter(name, count=10_000), None) for name in names)
 
     def end(self) -> None:
-        """Wait until nothing is on its way, and stop them all."""
-        until(lambda: self.has_ended() and self.has_ended(), 40, every=0.05)  # it may move between two looks
+        """Wait until no message is in flight, then stop all processes."""
+        until(lambda: self.has_ended() and self.has_ended(), 40, every=0.05)  # a message may move between two checks
         self.dispatching.stop()
         self.watching.stop()
         for member in self.members:
@@ -103,13 +103,13 @@ class Line:
 
 
 class Load(Publisher):
-    """Requests of all kinds, in bursts, as long as the workers keep up."""
+    """Push requests of all kinds in bursts, as fast as the workers keep up."""
 
     def __init__(self, line: Line, rng: random.Random, *, rate: float) -> None:
         super().__init__(line.dispatching, rng, largest_batch=40)
         self._request = requests(random.Random(rng.random()))
         self._rate = rate
-        """Requests a second, at most."""
+        """Maximum requests a second."""
 
     def _publish(self) -> None:
         number = 0
@@ -122,7 +122,7 @@ class Load(Publisher):
                 self._ended.wait(0.02)
 
     def _waiting(self) -> int:
-        """How many no worker has taken yet."""
+        """Return the number of requests that no worker has taken."""
         try:
             return int(self._redis.llen(OUT))
         except RedisError:

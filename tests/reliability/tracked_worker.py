@@ -13,7 +13,7 @@ from redis.exceptions import ConnectionError as Disconnected
 from redis.retry import Retry
 
 from penstock.keys import Keys
-from tests.reliability.jobs import LATER, Job, read
+from tests.reliability.jobs import LATER, Job, parse_job
 
 OUT: Final = "work:out"
 RES: Final = "work:res"
@@ -45,7 +45,7 @@ class Worker:
                 self._redis.blmove(OUT, self._working, 0.05, "RIGHT", "LEFT")
                 self._finish_what_is_ready()
                 while message := self._redis.lindex(self._working, -1):
-                    self._begin(read(message))
+                    self._begin(parse_job(message))
             except Disconnected:
                 time.sleep(0.01)
 
@@ -71,7 +71,7 @@ class Worker:
             message, attempt = json.loads(entry)
             with self._redis.pipeline(transaction=True) as transaction:
                 transaction.zrem(self._later, entry)
-                self._say(transaction, read(message.encode()), "done", attempt)
+                self._say(transaction, parse_job(message.encode()), "done", attempt)
                 transaction.execute()
 
     def _attempt(self, job: Job) -> int | None:

@@ -1,4 +1,4 @@
-"""vpush from a server to another as a test sets it up, and what must have come of it."""
+"""A fleet of vpush from one server to another, with assertions about the result."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from tests.reliability.fleet import Fleet, QueueService, assert_accounted
 from tests.reliability.replica import Replica
 
 SMALL_BATCHES: dict[str, object] = {"batch": 20, "window": 5}
-"""Settings by which several batches are on their way nearly always."""
+"""Settings with which several batches are in flight nearly always."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Pushing(QueueService):
 
 
 class TwoServers(Fleet):
-    """vpush with its source at ``url`` and its target at ``there_url``; ``held`` looks there."""
+    """vpush with its source at ``url`` and its target at ``there_url``, where ``held`` reads the out list."""
 
     service: Pushing
 
@@ -60,25 +60,25 @@ class TwoServers(Fleet):
         return found[::-1]
 
     def arrived(self) -> list[bytes]:
-        """What is there, the oldest first."""
+        """Return the messages at the target, oldest first."""
         return self.held(self.service.out)
 
     def sequence(self) -> int:
-        """The number of the last message that is settled."""
+        """Return the sequence number of the last settled message."""
         return int(self.redis.hget(self.keys.sequence, "sequence") or 0)
 
     def ledger(self) -> dict[str, str]:
-        """What the other server remembers of us."""
+        """Return what the target recorded of this source."""
         source = decoded(self.redis.hget(self.keys.sequence, "source"))
         known = self.there.hgetall(f"{self.service.out}:from:{source}")
         return {decoded(field): decoded(value) for field, value in known.items()}
 
     def let_the_lease_run_out(self) -> None:
-        """Now; whoever holds it is dead."""
+        """Expire the lease now; its holder is dead."""
         self.redis.hset(self.keys.lease, "expires", 0)
 
     def until_active(self, other_than: Replica | None = None) -> Replica:
-        """Wait until a replica that runs holds the lease, not ``other_than``."""
+        """Wait until a running replica holds the lease, one that is not ``other_than``, and return it."""
         until(lambda: self.active() not in (None, other_than))
         found = self.active()
         assert found
@@ -88,9 +88,9 @@ class TwoServers(Fleet):
         owner = decoded(self.redis.hget(self.keys.lease, "owner") or b"")
         return next((each for each in self.replicas if each.running and self.id_of(each) == owner), None)
 
-    def told(self, event: str) -> int:
-        """How many times all replicas together logged ``event``."""
-        return sum(replica.said().count(f'"event": "{event}"') for replica in self.replicas)
+    def count_logged(self, event: str) -> int:
+        """Return how many times all replicas together logged ``event``."""
+        return sum(replica.log_text().count(f'"event": "{event}"') for replica in self.replicas)
 
     def until_more_arrives(self, timeout: float = 60) -> None:
         before = self.there.llen(self.service.out)
@@ -102,9 +102,9 @@ def numbered(count: int, first: int = 0) -> list[bytes]:
 
 
 def assert_once_in_order(fleet: TwoServers, accepted: Iterable[bytes], unsure: Iterable[bytes] = ()) -> None:
-    """There is what was ``accepted`` here, in that order and once; of ``unsure`` messages, each once or not at all.
+    """Assert that ``accepted`` messages arrived once, in order, and each of ``unsure`` at most once.
 
-    Nothing waits, both servers agree on how many there were, and the counters and the audit agree as well.
+    Nothing may wait; both servers must agree on the number, and so must the counters and the audit.
     """
     found = fleet.arrived()
     came, maybe = set(found), set(unsure)
@@ -116,7 +116,7 @@ def assert_once_in_order(fleet: TwoServers, accepted: Iterable[bytes], unsure: I
 
 
 def assert_same(found: list[bytes], expected: list[bytes]) -> None:
-    """As ``==``, with short words for what is wrong."""
+    """Assert ``found == expected`` with a short message about the difference."""
     if found != expected:
         pairs = zip(found, expected, strict=False)
         place = next(

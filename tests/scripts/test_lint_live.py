@@ -38,7 +38,7 @@ async def test_live_finds_nothing_where_all_is_well(small: Path) -> None:
         Service("mpush", small / "log", redis=server.url, redis_namespace="fan", **{"in": "in"}, pending="pending",
                 out=["a", "b"]) as service,
     ):  # fmt: skip
-        await asyncio.to_thread(until, lambda: "registered" in service.said())
+        await asyncio.to_thread(until, lambda: "registered" in service.log_text())
         result = await penstock("lint", small, "--live", redis=server.url)
         assert (result.status, result.text.partition(" (")[0]) == (0, f"{small}: OK")
 

@@ -40,7 +40,7 @@ def refused(place: str) -> str:
 
 def line(service: Service, event: str) -> dict[str, Any]:
     """The last line of its log that says so."""
-    found = [json.loads(line) for line in service.said().splitlines() if f'"{event}"' in line]
+    found = [json.loads(line) for line in service.log_text().splitlines() if f'"{event}"' in line]
     return found[-1] if found else {}
 
 
@@ -122,8 +122,8 @@ def test_mp_21_a_server_that_is_away_is_waited_for_and_sigterm_is_obeyed_meanwhi
         pass
     service._environment["PROPS_FILE"] = place
     with service:
-        until(lambda: f"{place}: cannot be read: " in service.said())
-        assert service.said().count("; waiting") == 1
+        until(lambda: f"{place}: cannot be read: " in service.log_text())
+        assert service.log_text().count("; waiting") == 1
         if comes:
             # The hash must be there with the server: one that has none is a mistake.
             with EmbeddedServer(directory=tmp_path, aof=True) as before, Redis.from_url(before.url) as client:

@@ -218,14 +218,14 @@ def test_what_one_loop_cannot_settle_is_tried_about_once_a_second_though_another
             until(lambda: redis.llen("work"), 20)
             redis.set("demo:metrics:done", "no hash")
             redis.lpush("answers", ANSWER)
-            until(lambda: '"waiting"' in service.said(), 20)
+            until(lambda: '"waiting"' in service.log_text(), 20)
             redis.config_resetstat()
             for _ in range(30):
                 redis.lpush("in", "another")  # which is dispatched, and is no sign that answers are settled
                 time.sleep(0.1)
-            assert (service.said().count('"waiting"'), service.said().count('"resumed"')) == (1, 0)
+            assert (service.log_text().count('"waiting"'), service.log_text().count('"resumed"')) == (1, 0)
             assert redis.info("commandstats")["cmdstat_client|setname"]["calls"] < 20
             redis.delete("demo:metrics:done")
             until(lambda: redis.hget("demo:metrics:done", "count") == b"1", 20)
-            until(lambda: '"resumed"' in service.said(), 20)
+            until(lambda: '"resumed"' in service.log_text(), 20)
             assert service.stop() == 0

@@ -66,12 +66,12 @@ def test_killed_at_any_moment_nothing_is_lost_or_doubled_and_its_java_ends_with_
         add_more()
         until(lambda: archived(shop) == told, PATIENCE)
         until(lambda: final(tmp_path) == told, PATIENCE)
-        until(lambda: '"merged"' in service.said(), PATIENCE)
+        until(lambda: '"merged"' in service.log_text(), PATIENCE)
         java_of(service).kill()
         assert service.wait(PATIENCE) == 1
-        assert '"reason": "Spark\'s Java process was killed (SIGKILL): see the system\'s log' in service.said()
-        assert "refused" not in service.said()
-        assert "Exception occurred during processing" not in service.said()
+        assert '"reason": "Spark\'s Java process was killed (SIGKILL): see the system\'s log' in service.log_text()
+        assert "refused" not in service.log_text()
+        assert "Exception occurred during processing" not in service.log_text()
     assert Counter(int(row["id"]) for row in events_in(tmp_path)) == Counter(range(1, told + 1))
     micros = sum(id * 100_000 for id in range(1, told + 1))
     for window, size in (("2023-11-14T22:13", "minute"), ("2023-11-14T22", "hour"), ("2023-11-14", "day")):
@@ -111,7 +111,7 @@ def test_without_java_it_ends_and_says_what_to_install(pipeline: Start, monkeypa
     with pipeline() as service:
         assert service.wait(PATIENCE) == 1
         said = "there is no Java (JAVA_HOME=/nowhere): install Java 17 or newer, or set JAVA_HOME"
-        assert said in service.said()
+        assert said in service.log_text()
 
 
 def test_the_demo_archives_reports_and_accounts_for_every_message() -> None:

@@ -47,9 +47,9 @@ async def test_every_line_names_its_service_its_namespace_and_its_id_once_known(
     """Also those of the settings, a warning and the end; the id from the registration on."""
     settings = {"redis": redis_url, "redis_namespace": "demo", "in_": "in", "pending": "pending", "out": "a"}
     with Service("mpush", tmp_path / "log", **settings, done="unused") as service:
-        until(lambda: "registered" in service.said())
+        until(lambda: "registered" in service.log_text())
         assert service.stop() == 0
-    lines = [json.loads(line) for line in service.said().splitlines()]
+    lines = [json.loads(line) for line in service.log_text().splitlines()]
     assert {line["event"] for line in lines} >= {"settings", "registered", "ended"}
     assert {(line["service"], line["namespace"]) for line in lines} == {("mpush", "demo")}
     assert any("has no effect in mpush" in line.get("problem", "") for line in lines)
@@ -63,7 +63,7 @@ async def test_a_service_without_a_namespace_has_neither_namespace_nor_id_in_its
     redis_url: str, tmp_path: Path
 ) -> None:
     with Service("mpush", tmp_path / "log", redis=redis_url, in_="in", pending="pending", out="a") as service:
-        until(lambda: "settings" in service.said())
+        until(lambda: "settings" in service.log_text())
         assert service.stop() == 0
-    lines = [json.loads(line) for line in service.said().splitlines()]
+    lines = [json.loads(line) for line in service.log_text().splitlines()]
     assert all(line["service"] == "mpush" and not {"namespace", "id"} & line.keys() for line in lines)

@@ -102,7 +102,7 @@ class Place:
                 status = self.replica.wait(1)
                 self.statuses[status] += 1
                 if status > 0:
-                    self.reasons.append(self.said()[-2_000:].strip().rpartition("\n")[2])
+                    self.reasons.append(self.log_text()[-2_000:].strip().rpartition("\n")[2])
                 if not self._ending.wait(0.2):
                     self.replica = self._start()
 
@@ -121,7 +121,7 @@ class Place:
         if self.name == "worker":
             self.signal(signal.SIGKILL)
             return 0
-        until(lambda: not replica.running or '"settings"' in replica.said())
+        until(lambda: not replica.running or '"settings"' in replica.log_text())
         self.signal(signal.SIGTERM)
         try:
             return replica.wait(40)
@@ -136,7 +136,7 @@ class Place:
             for number in (signal.SIGCONT, signal.SIGKILL):
                 self.signal(number)
 
-    def said(self) -> str:
+    def log_text(self) -> str:
         return self._log.read_text(errors="replace")
 
 

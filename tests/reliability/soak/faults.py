@@ -20,7 +20,7 @@ LONG: Final = 90.0
 
 
 @dataclass
-class Scene:
+class FaultContext:
     """``left`` is how many seconds of the seed remain when the fault begins; ``stop`` ends every fault at once."""
 
     chain: Chain
@@ -46,82 +46,82 @@ class Scene:
             redis.execute_command(*words)
 
 
-def killed(scene: Scene) -> None:
-    scene.place().signal(signal.SIGKILL)
+def killed(context: FaultContext) -> None:
+    context.place().signal(signal.SIGKILL)
 
 
-def stopped(scene: Scene) -> None:
+def stopped(context: FaultContext) -> None:
     """The worker has no other way to end than this."""
-    place = scene.place(*SERVICES)
-    if '"settings"' in place.replica.said():
+    place = context.place(*SERVICES)
+    if '"settings"' in place.replica.log_text():
         place.signal(signal.SIGTERM)
 
 
-def suspended(scene: Scene) -> None:
+def suspended(context: FaultContext) -> None:
     """Longer than a lease, and sometimes longer than a registration."""
-    place, seconds = scene.place(), scene.seconds(1.5, 5)
+    place, seconds = context.place(), context.seconds(1.5, 5)
     pid = place.signal(signal.SIGSTOP)
-    scene.stop.wait(seconds)
+    context.stop.wait(seconds)
     with suppress(ProcessLookupError):
         pid.signal(signal.SIGCONT)
 
 
-def server_killed(scene: Scene) -> None:
-    side, seconds = scene.side(), scene.rng.uniform(0, 1.5)
-    with scene.chain.locks[side]:
-        scene.chain.servers[side].kill()
-        scene.stop.wait(seconds)
-        scene.chain.servers[side].start()
+def server_killed(context: FaultContext) -> None:
+    side, seconds = context.side(), context.rng.uniform(0, 1.5)
+    with context.chain.locks[side]:
+        context.chain.servers[side].kill()
+        context.stop.wait(seconds)
+        context.chain.servers[side].start()
 
 
-def clients_killed(scene: Scene) -> None:
-    scene.order(scene.side(), "CLIENT", "KILL", "TYPE", "normal")
+def clients_killed(context: FaultContext) -> None:
+    context.order(context.side(), "CLIENT", "KILL", "TYPE", "normal")
 
 
-def paused(scene: Scene) -> None:
-    mode = scene.rng.choice(("ALL", "WRITE"))
-    scene.order(scene.side(), "CLIENT", "PAUSE", scene.rng.randrange(100, 3_000), mode)
+def paused(context: FaultContext) -> None:
+    mode = context.rng.choice(("ALL", "WRITE"))
+    context.order(context.side(), "CLIENT", "PAUSE", context.rng.randrange(100, 3_000), mode)
 
 
-def scripts_flushed(scene: Scene) -> None:
-    scene.order(scene.side(), "SCRIPT", "FLUSH")
+def scripts_flushed(context: FaultContext) -> None:
+    context.order(context.side(), "SCRIPT", "FLUSH")
 
 
-def asleep(scene: Scene) -> None:
-    scene.order(scene.side(), "DEBUG", "SLEEP", str(scene.rng.uniform(0.1, 2)))
+def asleep(context: FaultContext) -> None:
+    context.order(context.side(), "DEBUG", "SLEEP", str(context.rng.uniform(0.1, 2)))
 
 
-def full(scene: Scene) -> None:
+def full(context: FaultContext) -> None:
     """For a moment, and sometimes longer than a registration lives."""
-    side, seconds = scene.side(), scene.seconds(0.5, 4)
-    with scene.chain.locks[side]:
-        scene.order(side, "CONFIG", "SET", "maxmemory", "1")
-        scene.stop.wait(seconds)
-        scene.chain.insist(side, "CONFIG", "SET", "maxmemory", "0")
+    side, seconds = context.side(), context.seconds(0.5, 4)
+    with context.chain.locks[side]:
+        context.order(side, "CONFIG", "SET", "maxmemory", "1")
+        context.stop.wait(seconds)
+        context.chain.insist(side, "CONFIG", "SET", "maxmemory", "0")
 
 
-def read_only(scene: Scene) -> None:
+def read_only(context: FaultContext) -> None:
     """A replica of nobody: what a failover leaves for a while."""
-    side, seconds = scene.side(), scene.rng.uniform(0.3, 3)
-    with scene.chain.locks[side]:
-        scene.order(side, "REPLICAOF", "127.0.0.1", "1")
-        scene.stop.wait(seconds)
-        scene.chain.insist(side, "REPLICAOF", "NO", "ONE")
+    side, seconds = context.side(), context.rng.uniform(0.3, 3)
+    with context.chain.locks[side]:
+        context.order(side, "REPLICAOF", "127.0.0.1", "1")
+        context.stop.wait(seconds)
+        context.chain.insist(side, "REPLICAOF", "NO", "ONE")
 
 
-def wrong_type(scene: Scene) -> None:
+def wrong_type(context: FaultContext) -> None:
     """Any key that the services use is a text for a while, or a list if it is a text; then it is what it was."""
-    side = scene.rng.choice((HERE, HERE, HERE, THERE))
-    key, seconds = _key(scene, side), scene.rng.uniform(0.2, 3)
+    side = context.rng.choice((HERE, HERE, HERE, THERE))
+    key, seconds = _key(context, side), context.rng.uniform(0.2, 3)
     aside = f"aside:{key}"
-    with scene.chain.locks[side]:
+    with context.chain.locks[side]:
         try:
-            with scene.chain.asking(side) as redis:
+            with context.chain.asking(side) as redis:
                 found = redis.eval(SPOIL, 2, key, aside)
         except RedisError:
             found = None
-        scene.stop.wait(seconds if found != b"spoiled" else 0)
-        scene.chain.insist(side, "EVAL", MEND, 2, key, aside)
+        context.stop.wait(seconds if found != b"spoiled" else 0)
+        context.chain.insist(side, "EVAL", MEND, 2, key, aside)
 
 
 SPOIL: Final = """
@@ -148,10 +148,10 @@ return 'mended'
 """
 
 
-def _key(scene: Scene, side: str) -> str:
+def _key(context: FaultContext, side: str) -> str:
     if side == THERE:
         return ARRIVED
-    rng, namespace = scene.rng, NAMESPACES[scene.rng.choice(SERVICES)]
+    rng, namespace = context.rng, NAMESPACES[context.rng.choice(SERVICES)]
     track = NAMESPACES["mdispatch"]
     kinds = (
         IN,
@@ -168,36 +168,36 @@ def _key(scene: Scene, side: str) -> str:
     return rng.choice(kinds)
 
 
-def deregistered(scene: Scene) -> None:
+def deregistered(context: FaultContext) -> None:
     """An order to stop; whoever runs the process starts it again."""
-    place = scene.place(*SERVICES)
+    place = context.place(*SERVICES)
     pid = str(place.replica.pid).encode()
     namespace = NAMESPACES[place.name]
-    with scene.chain.asking(HERE) as redis, suppress(RedisError):
+    with context.chain.asking(HERE) as redis, suppress(RedisError):
         for id in redis.lrange(f"{namespace}:ids", 0, -1):
             key = f"{namespace}:{id.decode()}"
             if redis.hget(key, "pid") == pid:
                 redis.delete(key)
 
 
-def cut(scene: Scene) -> None:
-    place = scene.place()
-    scene.rng.choice(list(place.proxies.values())).cut()
+def cut(context: FaultContext) -> None:
+    place = context.place()
+    context.rng.choice(list(place.proxies.values())).cut()
 
 
-def torn(scene: Scene) -> None:
-    place = scene.place()
-    scene.rng.choice(list(place.proxies.values())).tear(scene.rng)
+def torn(context: FaultContext) -> None:
+    place = context.place()
+    context.rng.choice(list(place.proxies.values())).tear(context.rng)
 
 
-def held(scene: Scene) -> None:
+def held(context: FaultContext) -> None:
     """One direction is silent, and sometimes for longer than the process waits for an answer."""
-    proxy = scene.rng.choice(list(scene.place().proxies.values()))
-    direction, cuts = scene.rng.choice(DIRECTIONS), scene.rng.random() < 0.5
-    proxy.hold(direction, scene.rng.choice((scene.rng.uniform(0.2, 3), scene.rng.uniform(8, 14))), cut=cuts)
+    proxy = context.rng.choice(list(context.place().proxies.values()))
+    direction, cuts = context.rng.choice(DIRECTIONS), context.rng.random() < 0.5
+    proxy.hold(direction, context.rng.choice((context.rng.uniform(0.2, 3), context.rng.uniform(8, 14))), cut=cuts)
 
 
-FAULTS: Final[dict[str, Callable[[Scene], None]]] = {
+FAULTS: Final[dict[str, Callable[[FaultContext], None]]] = {
     "kill -9": killed,
     "SIGTERM": stopped,
     "SIGSTOP": suspended,
@@ -223,7 +223,7 @@ def drawn(rng: random.Random) -> str:
     return rng.choices(names, [WEIGHTS.get(name, 2) for name in names])[0]
 
 
-def inject(name: str, scene: Scene) -> None:
+def inject(name: str, context: FaultContext) -> None:
     """Let the fault happen, to its end; a server that refuses a command of ours is no failure."""
     with suppress(ResponseError):
-        FAULTS[name](scene)
+        FAULTS[name](context)

@@ -17,7 +17,7 @@ from redis.exceptions import RedisError, ResponseError
 from penstock.testing.forkserver import ForkServer
 from tests.reliability.soak.account import Account, Pushed, read
 from tests.reliability.soak.chain import HERE, IN, LEGS, SERVICES, WORK, Chain, Place
-from tests.reliability.soak.faults import Scene, drawn, inject
+from tests.reliability.soak.faults import FaultContext, drawn, inject
 from tests.reliability.soak.payloads import payloads
 
 MODULES: Final = ("common.app", "redis", *(f"services.{name}.service" for name in SERVICES))
@@ -148,9 +148,9 @@ def _break(
     going: list[threading.Thread] = []
     while (left := until - time.monotonic()) > 0 and not stop.is_set():
         name = drawn(rng)
-        scene = Scene(chain, random.Random(rng.random()), left, stop)
+        context = FaultContext(chain, random.Random(rng.random()), left, stop)
         happened[name] += 1
-        going.append(threading.Thread(target=inject, args=(name, scene), daemon=True))
+        going.append(threading.Thread(target=inject, args=(name, context), daemon=True))
         going[-1].start()
         tell()
         stop.wait(min(rng.expovariate(1 / PAUSE), max(left, 0)))
@@ -183,7 +183,7 @@ def _say(tell: Tell, began: float, seconds: float, pushed: Pushed, happened: Cou
 def _keep(chain: Chain, directory: Path) -> None:
     directory.mkdir(exist_ok=True)
     for number, place in enumerate(chain.places):
-        (directory / f"{place.name}-{number}.log").write_text(place.said())
+        (directory / f"{place.name}-{number}.log").write_text(place.log_text())
 
 
 def worst(results: Sequence[Result]) -> int:
