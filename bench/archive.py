@@ -1,4 +1,4 @@
-"""The figures of the pipeline, as a service that is started and watched."""
+"""Benchmarks of the pipeline as a running service."""
 
 import shutil
 import statistics
@@ -17,8 +17,8 @@ from tests.harness import Service, until
 SHOP: Final = Keys("bench:shop")
 PIPELINE: Final = Keys("bench:pipeline")
 MILLION: Final = 1_000_000
-SMALL: Final = 40
-"""Micro-batches whose files are merged."""
+MERGED_BATCHES: Final = 40
+"""Micro-batches of the benchmark of merging."""
 ADD_EVENTS: Final = Script(
     "add_events.lua",
     """-- Write an event `done` for each of some messages, as a monitor does.
@@ -51,7 +51,7 @@ def write_events(redis: Any, many: int, *, keys: Keys = SHOP, entry: int = 1_000
 
 
 class Run:
-    """A pipeline over the streams of ``namespaces``, and what it had archived when."""
+    """A pipeline over the streams of ``namespaces``, and its progress."""
 
     def __init__(self, stage: Stage, namespaces: Sequence[Keys], **settings: object) -> None:
         self._stage = stage
@@ -59,8 +59,8 @@ class Run:
         own = {"redis": stage.url, "redis_namespace": PIPELINE.namespace, "archive": self.place / "archive"}
         watch = "[" + ",".join(f'"{keys.namespace}"' for keys in namespaces) + "]"
         self.service = Service("pipeline", self.place / "log", **{**own, "watch": watch, "memory": "2g", **settings})
-        self.sights: list[tuple[float, int]] = []
-        """Moments (s) at which a micro-batch was done, and how many events were archived then."""
+        self.progress: list[tuple[float, int]] = []
+        """Time (s) and total of archived events after each micro-batch."""
 
     def __enter__(self) -> "Run":
         self.service.start()
@@ -71,26 +71,26 @@ class Run:
         shutil.rmtree(self.place, ignore_errors=True)  # Java may take a moment to end
 
     def until(self, events: int) -> None:
-        """Watch until so many are archived."""
+        """Record the progress until ``events`` are archived."""
         end = time.monotonic() + 1_800
-        while not self.sights or self.sights[-1][1] < events:
+        while not self.progress or self.progress[-1][1] < events:
             count = int(self._stage.redis.hget(PIPELINE.metric("pipeline"), "count") or 0)
-            if count and (not self.sights or count > self.sights[-1][1]):
-                self.sights.append((time.monotonic(), count))
+            if count and (not self.progress or count > self.progress[-1][1]):
+                self.progress.append((time.monotonic(), count))
             alive = self.service.process and self.service.process.poll() is None
             assert alive, self.service.log_text()
             assert time.monotonic() < end, "not archived in half an hour"
             time.sleep(0.02)
 
     def rate(self, first: float, last: float) -> float:
-        """Events a second between the micro-batches that reached so many events."""
-        begin = next(sight for sight in self.sights if sight[1] >= first)
-        end = next(sight for sight in self.sights if sight[1] >= last)
+        """Return the events per second between the micro-batches that reached ``first`` and ``last`` events."""
+        begin = next(point for point in self.progress if point[1] >= first)
+        end = next(point for point in self.progress if point[1] >= last)
         return (end[1] - begin[1]) / (end[0] - begin[0])
 
 
 def archive(stage: Stage, events: int) -> list[Figure]:
-    """A backlog archived without roll-ups: its rate from the second micro-batch on, and whether that stays."""
+    """Archive a backlog without roll-ups: measure the rate from the second micro-batch on, and whether it stays."""
     write_events(stage.redis, events)
     with Run(stage, [SHOP], rollups="false", max_events=events // 10) as run:
         run.until(events)
@@ -105,9 +105,9 @@ def archive(stage: Stage, events: int) -> list[Figure]:
 
 
 def rolling_up(stage: Stage, events: int) -> list[Figure]:
-    """The same with roll-ups, and what an event costs when so many are in the archive.
+    """Archive a backlog with roll-ups: measure the rate, and the cost of an event in a large archive.
 
-    The first ones cost more, for Java is new: what comes after a restart at the end is measured against them.
+    The first events cost more, since Java has just started: events after a restart at the end are compared with them.
     """
     write_events(stage.redis, events)
     some = events // 10
@@ -136,7 +136,7 @@ def rolling_up(stage: Stage, events: int) -> list[Figure]:
 
 
 def shards(stage: Stage, rounds: int, events: int) -> Figure:
-    """What an event costs in one stream and in eight, in turns."""
+    """Compare the cost of an event in one stream and in eight, in turns."""
     pairs = []
     for _ in range(rounds):
         rates = []
@@ -156,13 +156,13 @@ def shards(stage: Stage, rounds: int, events: int) -> Figure:
 
 
 def merging(stage: Stage, rounds: int, events: int) -> Figure:
-    """What it costs to merge small files every few seconds, in turns with none merged."""
+    """Measure the cost of merging small files every few seconds, in turns with no merging."""
     pairs, left = [], []
     for _ in range(rounds):
         rates = []
         for every in (0, 5):
             write_events(stage.redis, events)
-            with Run(stage, [SHOP], max_events=events // SMALL, trigger=0, merge_every=every) as run:
+            with Run(stage, [SHOP], max_events=events // MERGED_BATCHES, trigger=0, merge_every=every) as run:
                 run.until(events)
                 rates.append(run.rate(0, events))
                 left.append(sum(1 for _ in run.place.glob("archive/*/**/batch=*")))
@@ -171,7 +171,7 @@ def merging(stage: Stage, rounds: int, events: int) -> Figure:
     without, merged = (f"{statistics.median(column) / 1000:,.0f} k/s" for column in zip(*pairs, strict=True))
     note = f"{merged} and {left[1]} directories against {without} and {left[0]}"
     return Figure(
-        f"cost of an event, {events:,} in {SMALL} micro-batches, small files merged / not",
+        f"cost of an event, {events:,} in {MERGED_BATCHES} micro-batches, small files merged / not",
         "x",
         [without / merged for without, merged in pairs],
         1.2,
@@ -180,7 +180,7 @@ def merging(stage: Stage, rounds: int, events: int) -> Figure:
 
 
 def visible(stage: Stage, rounds: int) -> Figure:
-    """From an event's XADD, with nothing else to do, until a roll-up hash of its day tells of it."""
+    """Measure the time from an event's XADD until the roll-up hash of its day counts it, on an idle pipeline."""
     taken = []
     write_events(stage.redis, 1_000)
     with Run(stage, [SHOP]) as run:

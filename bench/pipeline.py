@@ -1,7 +1,7 @@
-"""What vpush is measured against: a list moved to another server by a bare client, as fast as one can that may lose it.
+"""Baseline for vpush: move a list to another server as fast as a bare client can that may lose messages.
 
-``python -m bench.pipeline PORT LIST TARGET_PORT OUT`` waits for messages, then keeps reads and pushes of batches on the
-way, for ever: no scripts, no bookkeeping, and what it has in hand when it dies is gone.
+``python -m bench.pipeline PORT LIST TARGET_PORT OUT`` waits for messages, then pipelines reads and pushes of batches,
+for ever. It has no scripts and no bookkeeping, and loses the messages in flight when it dies.
 """
 
 import sys
@@ -11,18 +11,18 @@ from typing import Final
 from bench.line import Line, packed
 
 BATCH: Final = 5_000
-"""As many as a batch of vpush has."""
+"""Messages of a batch, as in vpush."""
 WINDOW: Final = 200
-"""Batches pushed and not answered."""
-AHEAD: Final = 16
-"""Batches asked for and not read: the server of the list always has the next ones to work on."""
+"""Most batches that are pushed without a reply."""
+READ_AHEAD: Final = 16
+"""Batches that are requested before they are read, so that the server of the list is never idle."""
 
 
 def batches(source: Line, name: str) -> Iterator[list[bytes]]:
-    """What ``name`` has, oldest first, until it is empty: asked for ahead."""
+    """Yield the messages of ``name``, the oldest first, until it is empty; read ahead."""
     take = packed("RPOP", name, BATCH)
-    source.exchange(take * AHEAD, 0)
-    asked = AHEAD
+    source.exchange(take * READ_AHEAD, 0)
+    asked = READ_AHEAD
     while asked:
         (messages,) = source.exchange(b"", 1)
         asked -= 1
@@ -33,7 +33,7 @@ def batches(source: Line, name: str) -> Iterator[list[bytes]]:
 
 
 def forward(source: Line, name: str, target: Line, out: str) -> None:
-    """Move all that is there, one push a batch, until the last one is answered."""
+    """Move all messages, one push for each batch, and wait for the last reply."""
     pushed = 0
     for messages in batches(source, name):
         if pushed == WINDOW:

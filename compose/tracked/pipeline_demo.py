@@ -1,8 +1,7 @@
-"""The tracked composition archived and proved: ``python -m compose.tracked.pipeline_demo``, or ``make demo-pipeline``.
+"""Archive and check the tracked composition: ``python -m compose.tracked.pipeline_demo``, or ``make demo-pipeline``.
 
-As the demo of the composition, with the pipeline beside it; then the report and the reconciliation of what it archived.
-It needs Java. Exits 0 only if the demo does, every event is in the archive once and the reconciliation finds all
-messages.
+Run the demo of the composition with a pipeline, then report and reconcile the archived events. It needs Java. Exits 0
+only if the demo does, every event is archived once, and every message is reconciled.
 """
 
 import asyncio
@@ -28,29 +27,29 @@ from penstock.errors import Unsuitable
 from penstock.keys import Keys
 
 PIPELINE: Final = Keys("tracked:pipeline")
-PATIENCE: Final = 120.0
-"""Longest time until all events have to be in the archive (s)."""
+ARCHIVE_SECONDS: Final = 120.0
+"""Longest time until all events are archived."""
 
 
 @dataclass(frozen=True)
 class Command:
-    """What a command said, and its exit status."""
+    """A command, its exit status and its output."""
 
     words: tuple[str, ...]
     status: int
-    said: str
+    output: str
 
 
 @dataclass(frozen=True)
 class Observed:
-    """The demo's outcome and what the archive says of it."""
+    """The outcome of the demo, the pipeline and the commands."""
 
     tracked: Outcome
-    told: int
-    """Events."""
+    written: int
+    """Events that mdispatch and monitor have written."""
     archived: int
     status: int
-    """How the pipeline ended."""
+    """Exit status of the pipeline."""
     commands: tuple[Command, ...]
     report: Path
     seconds: float
@@ -58,19 +57,19 @@ class Observed:
     @property
     def differences(self) -> list[str]:
         found = list(self.tracked.differences)
-        if self.told != self.archived:
-            found.append(f"{self.told:,} events were told, {self.archived:,} are archived")
+        if self.written != self.archived:
+            found.append(f"{self.written:,} events were written, {self.archived:,} are archived")
         if self.status:
             found.append(f"pipeline: exit status {self.status}")
         return found + [f"{' '.join(each.words)}: exit status {each.status}" for each in self.commands if each.status]
 
     def figures(self) -> dict[str, object]:
-        """For JSON."""
+        """Return what ``--json`` prints."""
         return {
             **self.tracked.figures(),
             "holds": not self.differences,
             "differences": self.differences,
-            "events": {"told": self.told, "archived": self.archived},
+            "events": {"told": self.written, "archived": self.archived},
             "commands": {" ".join(each.words): each.status for each in self.commands},
             "report": str(self.report),
             "seconds": self.seconds,
@@ -84,7 +83,7 @@ def main(directory: Path = HERE, rows: Sequence[bytes] = ROWS) -> None:
 async def run(url: str, rows: Sequence[bytes], directory: Path = HERE) -> Observed:
     """Send ``rows`` through the composition with a pipeline beside it, on the server at ``url``.
 
-    Raises ``PenstockError`` where that server holds data of a composition that is not a demo's, or there is no Spark.
+    Raise ``PenstockError`` if that server holds data of a composition that is no demo, or Spark is missing.
     """
     from penstock.spark.session import what_is_missing
 
@@ -116,7 +115,7 @@ async def run(url: str, rows: Sequence[bytes], directory: Path = HERE) -> Observ
         reconciled = await _command("reconcile", *archive, "--live", "--redis", url)
         return Observed(
             await read_outcome(redis, rows, ended),
-            await _told(redis),
+            await _written(redis),
             await _archived(redis),
             statuses["pipeline"],
             (report, reconciled),
@@ -128,17 +127,17 @@ async def run(url: str, rows: Sequence[bytes], directory: Path = HERE) -> Observ
 
 
 async def _until_archived(redis: "Redis", pipeline: asyncio.subprocess.Process) -> None:
-    end = time.monotonic() + PATIENCE
-    told = await _told(redis)
+    end = time.monotonic() + ARCHIVE_SECONDS
+    written = await _written(redis)
     with stage.progress() as progress:
-        bar = progress.add_task("archived", total=told)
-        while (archived := await _archived(redis)) < told and time.monotonic() < end and pipeline.returncode is None:
+        bar = progress.add_task("archived", total=written)
+        while (archived := await _archived(redis)) < written and time.monotonic() < end and pipeline.returncode is None:
             progress.update(bar, completed=archived)
             await asyncio.sleep(0.1)
         progress.update(bar, completed=archived)
 
 
-async def _told(redis: "Redis") -> int:
+async def _written(redis: "Redis") -> int:
     return sum([int(await redis.hget(keys.metric("events"), "count") or 0) for keys in (ARCHIVE, ALERT)])
 
 
@@ -147,7 +146,7 @@ async def _archived(redis: "Redis") -> int:
 
 
 async def _command(*words: str) -> Command:
-    """``penstock`` with ``words``."""
+    """Run ``penstock`` with ``words``."""
     environ = os.environ | {"COLUMNS": "160"}
     process = await asyncio.create_subprocess_exec(
         sys.executable,
@@ -158,17 +157,17 @@ async def _command(*words: str) -> Command:
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
-    said, complaints = await process.communicate()
+    output, errors = await process.communicate()
     status = await process.wait()
-    return Command(("penstock", *words), status, (said + (complaints if status else b"")).decode(errors="replace"))
+    return Command(("penstock", *words), status, (output + (errors if status else b"")).decode(errors="replace"))
 
 
 def _show(observed: Observed, console: Console) -> None:
     show.show(observed.tracked, console)
     for command in observed.commands:
         console.print(f"\n[bold]{' '.join(command.words)}", highlight=False)
-        console.print(command.said, markup=False, highlight=False, soft_wrap=True)
-    found = f"{observed.archived:,} of {observed.told:,} events archived in {observed.seconds:.0f} s"
+        console.print(command.output, markup=False, highlight=False, soft_wrap=True)
+    found = f"{observed.archived:,} of {observed.written:,} events archived in {observed.seconds:.0f} s"
     console.print(f"{found}; the report: {observed.report}", highlight=False, soft_wrap=True)
     for difference in observed.differences:
         console.print(f"[red]{difference}", highlight=False)

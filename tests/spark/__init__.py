@@ -35,7 +35,7 @@ ADD_EVENTS = Script(
     "add_events.lua",
     """-- Write an event `done` for each of some messages.
 --
--- WITH events
+-- WITH events: report write_events
 -- ARGV history  most events to keep
 -- ARGV from     the first id
 -- ARGV many     how many
