@@ -17,7 +17,7 @@ from common.outage import Trouble
 from common.tracking.completion import Finisher, Place
 from penstock.accounting.answers import audit_answers
 from penstock.accounting.tracked import audit_tracked
-from penstock.encoding import decoded, encoded
+from penstock.encoding import decoded, decoded_fields, encoded
 from penstock.errors import Stale
 from penstock.keys import Keys
 from penstock.raw_connection import RawConnection
@@ -228,11 +228,11 @@ class Hop:
         return float(seconds) + float(micros) / 1e6
 
     async def record(self, id: int | str) -> dict[str, str]:
-        return _texts(await self.redis.hgetall(self.keys.message(str(id))))
+        return decoded_fields(await self.redis.hgetall(self.keys.message(str(id))))
 
     async def chain(self, xid: str) -> dict[str, str]:
         """Return the chain of messages with ``xid``."""
-        return _texts(await self.redis.hgetall(encoded(self.keys.xid(xid))))
+        return decoded_fields(await self.redis.hgetall(encoded(self.keys.xid(xid))))
 
     async def in_flight(self) -> list[str]:
         return [decoded(id) for id in await self.redis.zrange(self.keys.deadlines, 0, -1)]
@@ -271,7 +271,7 @@ class Hop:
         return {name.removeprefix(self.keys.metric("")): count for name, count in counts.items() if count}
 
     async def texts(self, key: str) -> dict[str, str]:
-        return _texts(await self.redis.hgetall(key))
+        return decoded_fields(await self.redis.hgetall(key))
 
     async def problems(self) -> list[str]:
         """Return the problems that ``penstock audit`` finds."""
@@ -290,10 +290,6 @@ async def _touch(hop: Hop, id: bytes, seconds: float, attempt: str) -> bool:
     except Stale:
         return False
     return True
-
-
-def _texts(fields: dict[bytes, bytes]) -> dict[str, str]:
-    return {decoded(name): decoded(value) for name, value in fields.items()}
 
 
 def _written(entry: bytes | str | dict[str, Any]) -> bytes | str:

@@ -11,7 +11,7 @@ from compose.sites.keyspace import FANOUT, KEYSPACE, LINKS, arrived
 from compose.sites.sent import Sent
 from compose.sites.site import Site
 from penstock.accounting.audit import Audit, audit
-from penstock.encoding import decoded
+from penstock.encoding import decoded_fields
 from penstock.keys import Keys
 from penstock.metrics import read_metrics
 
@@ -27,7 +27,7 @@ class Told:
     @classmethod
     async def read(cls, redis: "Redis", keys: Keys) -> Self:
         link: Any = await redis.hgetall(keys.link)
-        texts = {decoded(name): decoded(value) for name, value in link.items()}
+        texts = decoded_fields(link)
         return cls(await read_metrics(redis, keys), texts)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from redis import Redis
 
-from penstock.encoding import decoded
+from penstock.encoding import decoded, decoded_fields
 from penstock.testing.forkserver import ForkServer
 from tests.harness import until
 from tests.reliability.fleet import Fleet, QueueService, assert_accounted
@@ -71,7 +71,7 @@ class TwoServers(Fleet):
         """Return what the target recorded of this source."""
         source = decoded(self.redis.hget(self.keys.sequence, "source"))
         known = self.there.hgetall(f"{self.service.out}:from:{source}")
-        return {decoded(field): decoded(value) for field, value in known.items()}
+        return decoded_fields(known)
 
     def let_the_lease_run_out(self) -> None:
         """Expire the lease now; its holder is dead."""

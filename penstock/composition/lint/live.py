@@ -12,7 +12,7 @@ from redis.exceptions import ResponseError
 from penstock.composition.findings import Finding, at, called, said
 from penstock.composition.lint.replies import unfit
 from penstock.composition.model import End, Part, Topology, server_of
-from penstock.encoding import decoded, encoded
+from penstock.encoding import decoded, decoded_fields, encoded
 from penstock.errors import WrongType
 from penstock.inspect.hazards import describe_expiry, expiring_keys
 from penstock.inspect.namespace import instances, namespaces, service_keys
@@ -176,7 +176,7 @@ async def _unfit_replies(redis: "Redis", topology: Topology, server: str) -> lis
             wire.hgetall(encoded(Keys(name).lists))
         replies = await wire.execute(raise_on_error=False) if others else []
     roles = {
-        name: {decoded(key): decoded(role) for key, role in reply.items()}
+        name: decoded_fields(reply)
         for name, reply in zip(others, replies, strict=True)
         if not isinstance(reply, ResponseError)
     }

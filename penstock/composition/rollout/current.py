@@ -12,7 +12,7 @@ from redis.exceptions import ResponseError
 from penstock.composition.live.registered import shape_json
 from penstock.composition.model import Part, Place, Use
 from penstock.composition.rollout.notes import key_of
-from penstock.encoding import decoded, encoded
+from penstock.encoding import decoded, decoded_fields, encoded
 from penstock.errors import WrongType
 from penstock.inspect import namespace as namespaces
 from penstock.inspect.namespace import instances
@@ -120,7 +120,7 @@ async def read_current(part: Part, redis: "Redis", registry: "Redis") -> Current
         _parse_shape(shape),
         json.loads(shape_json(part.settings)),
         tuple([await _read_reload(registry, keys, one) for one in await instances(redis, registry, keys)]),
-        {decoded(name): decoded(note) for name, note in notes.items()},
+        decoded_fields(notes),
         {decoded(name): int(parse_metric(count) or 0) for name, count in taken.items()},
     )
 
