@@ -124,8 +124,8 @@ def _quoted(word: str) -> str:
     return '"' + re.sub(r'(["\\])', r"\\\1", word) + '"'
 
 
-async def check_rights(wire: RawConnection, rights: Rights, probe: str, keys: Collection[str], hint: str) -> None:
-    """Raise ``Unsuitable`` with all ``rights`` and ``keys`` that the user of ``wire`` lacks.
+async def check_rights(connection: RawConnection, rights: Rights, probe: str, keys: Collection[str], hint: str) -> None:
+    """Raise ``Unsuitable`` with all ``rights`` and ``keys`` that the user of ``connection`` lacks.
 
     Queue every command, with the key ``probe``, in a MULTI, in which the server refuses what the user may not do, and
     discard it: nothing is executed. Ignore other refusals (full, read-only, loading); the next command meets them.
@@ -133,14 +133,14 @@ async def check_rights(wire: RawConnection, rights: Rights, probe: str, keys: Co
     commands = sorted(rights.commands - TRANSACTION_COMMANDS - OPTIONAL_COMMANDS)
     calls = [_call(command, probe, rights.channels) for command in commands]
     calls += [("EXISTS", encoded(key)) for key in keys]
-    await wire.send(pack([("MULTI",)]))
-    (begun,) = await wire.receive(1)
+    await connection.send(pack([("MULTI",)]))
+    (begun,) = await connection.receive(1)
     if isinstance(begun, NoPermissionError):
         raise Unsuitable(f"the user of this service may not do MULTI; {hint}")
     if isinstance(begun, ResponseError):
         return
-    await wire.send(pack([*calls, ("DISCARD",)]))
-    *replies, _ = await wire.receive(len(calls) + 1)
+    await connection.send(pack([*calls, ("DISCARD",)]))
+    *replies, _ = await connection.receive(len(calls) + 1)
     refused = [str(reply) if isinstance(reply, NoPermissionError) else "" for reply in replies]
     lacking = [f"+{command.lower()}" for command, words in zip(commands, refused, strict=False) if words]
     lacking += [f"~{key}" for key, words in zip(keys, refused[len(commands) :], strict=True) if " key" in words]

@@ -102,22 +102,22 @@ class RawConnection:
     @classmethod
     def to(cls, url: str, name: str) -> "RawConnection":
         """Return a connection to ``url`` that waits for replies without limit, named ``name`` in CLIENT LIST."""
-        wire: RawConnection
+        raw: RawConnection
 
         async def note_id(connection: Any) -> None:
             try:
                 async with asyncio.timeout(MAX_SILENCE):
                     await connection.on_connect()
                     await connection.send_command("CLIENT", "ID")
-                    wire.id = await connection.read_response()
+                    raw.id = await connection.read_response()
             except BaseException as error:
                 await connection.disconnect(nowait=True)
                 if isinstance(error, TimeoutError):
                     raise Unanswered("no answer while connecting") from None
                 raise
 
-        wire = cls(connect(url, silence=None, name=name, on_connect=note_id))
-        return wire
+        raw = cls(connect(url, silence=None, name=name, on_connect=note_id))
+        return raw
 
     async def send(self, packed: bytes) -> None:
         """Send without waiting for replies. Never send again: the caller decides what a lost connection means.

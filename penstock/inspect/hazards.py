@@ -25,10 +25,10 @@ async def hazards(redis: "Redis", keys: Keys) -> list[str]:
 async def expiring_keys(redis: "Redis", names: Iterable[str]) -> dict[str, float]:
     """Return the keys of ``names`` that have a TTL, with the seconds left."""
     asked = list(dict.fromkeys(names))
-    async with redis.pipeline(transaction=False) as wire:
+    async with redis.pipeline(transaction=False) as pipeline:
         for name in asked:
-            wire.pttl(encoded(name))
-        replies = await wire.execute(raise_on_error=False) if asked else []
+            pipeline.pttl(encoded(name))
+        replies = await pipeline.execute(raise_on_error=False) if asked else []
     pairs = zip(asked, replies, strict=True)
     return {name: left / 1000 for name, left in pairs if isinstance(left, int) and left >= 0}
 

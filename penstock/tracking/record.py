@@ -111,10 +111,10 @@ async def _delayed(redis: "Redis", keys: Keys, xids: Sequence[str]) -> FoundMess
     found: list[str] = []
     for start in range(0, MAX_DELAYED_SCAN, SCAN_CHUNK):
         ids = await redis.zrange(encoded(keys.delayed), start, start + SCAN_CHUNK - 1)
-        async with redis.pipeline(transaction=False) as wire:
+        async with redis.pipeline(transaction=False) as pipeline:
             for id in ids:
-                wire.hget(encoded(keys.message(decoded(id))), "xid")
-            replies = await wire.execute()
+                pipeline.hget(encoded(keys.message(decoded(id))), "xid")
+            replies = await pipeline.execute()
         found += [decoded(id) for id, xid in zip(ids, replies, strict=True) if xid and decoded(xid) in xids]
         if len(ids) < SCAN_CHUNK:
             break
