@@ -7,9 +7,10 @@ from contextlib import nullcontext
 from typing import TypeVar
 
 from common import logs
-from common.process import Lifespan, Process, Run
+from common.process import Lifespan, Process
 from common.settings.base import ServiceSettings
 from common.settings.cli import parse
+from common.supervision import Run
 
 S = TypeVar("S", bound=ServiceSettings)
 

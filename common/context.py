@@ -14,7 +14,7 @@ from structlog.typing import FilteringBoundLogger
 
 from common.durability import Durability
 from common.in_flight import Counting
-from common.outage import Trouble, is_full
+from common.outage import Outage, is_full
 from common.settings.base import ServiceSettings
 from common.settle import Batch, Event, Settling
 from common.transaction import REFUSED, Taken, Transaction
@@ -45,17 +45,17 @@ class Context(Generic[S]):
     redis: "Redis"
     new_wire: Callable[[], RawConnection]
     log: FilteringBoundLogger
-    trouble: Trouble
+    outage: Outage
     durability: Durability
     keys: Keys | None = None
     id: str | None = None
     token: int | None = None
     registration: str | None = None
     """The key that a transaction can look at, i.e. the own registration if it lies on the same server."""
-    suspect: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when the own registration was not there: the registry shall look at once."""
-    mends: bool = True
-    """Whether trouble is over as soon as the server of the lists answers."""
+    unregistered: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set if a transaction did not find the own registration: have the registry checked at once."""
+    recovers_alone: bool = True
+    """Whether an outage is over as soon as the server of the lists answers."""
     adopted: Counter[str] = field(default_factory=Counter)
     """How many of the oldest messages of a pending list, by its name without the id, came from dead instances."""
     name: str = ""
@@ -159,9 +159,9 @@ class Context(Generic[S]):
                 if count:
                     count.answered(*counted)
                 if is_full(reply):
-                    self.trouble.full_server(reply)
+                    self.outage.full_server(reply)
                     return Taken(then is not None or await self._look_out(source, pending, longest))
-                self.trouble.has_room()
+                self.outage.has_room()
                 if isinstance(reply, ResponseError):
                     raise await self.named(reply, source, pending)
                 if reply is not None:
@@ -187,7 +187,7 @@ class Context(Generic[S]):
                 if not is_full(error):
                     raise
             else:
-                self.trouble.has_room()
+                self.outage.has_room()
                 return self.running
         return self.running
 
@@ -257,8 +257,8 @@ class Context(Generic[S]):
         for name, failed in [*self._failing.items()]:
             if time.monotonic() - failed > CALM:
                 del self._failing[name]
-        if self.mends and not self._failing:
-            self.trouble.over()
+        if self.recovers_alone and not self._failing:
+            self.outage.over()
 
     async def _settled(self, transaction: Transaction) -> list[Any]:
         replies = await self.wire.receive(transaction.replies)
@@ -273,7 +273,7 @@ class Context(Generic[S]):
             executed = executed[count - 1 :]
         self.durability.check(confirmations)
         if self.registration and executed.pop() == 0:
-            self.suspect.set()
+            self.unregistered.set()
         return list(executed)
 
     async def run(self, script: Script, meanwhile: Callable[[], object] = lambda: None, /, **named: Any) -> Any:
@@ -301,10 +301,10 @@ class Context(Generic[S]):
         except ResponseError as error:
             if not is_full(error):
                 raise
-            self.trouble.full_server(error)
+            self.outage.full_server(error)
             await self.pause(FULL)
             return REFUSED
-        self.trouble.has_room()
+        self.outage.has_room()
         return result
 
     async def ask(self, script: Script, /, **named: Any) -> Any:

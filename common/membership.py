@@ -1,4 +1,4 @@
-"""Membership of a namespace: registered, renewed, heir to the dead, and active by lease where order is asked for."""
+"""Membership of a namespace: register, renew, adopt from dead instances, and hold the lease if it is ordered."""
 
 import asyncio
 import random
@@ -21,17 +21,17 @@ from penstock.keys import Keys
 from penstock.metrics import count
 
 S = TypeVar("S", bound=ServiceSettings)
-LOOKING: Final = 2
-"""Instances of a namespace that look after the others while all renew once, on average: more would find the same."""
-SELDOM: Final = 4
-"""At every fourth renewal the only instance looks for others, even if none has come. Every fourth look announces the
-lists again, in case somebody has deleted them."""
-WORDS: Final = 2_000
-"""Words of one command: a script can pass on some 8,000 at most."""
+CARETAKERS: Final = 2
+"""How many instances of a namespace, on average, look for dead ones while each renews once."""
+EVERY: Final = 4
+"""A lone instance looks for others at every fourth renewal. Every fourth look announces the lists again, in case
+somebody has deleted them."""
+MAX_WORDS: Final = 2_000
+"""Words of one command: a script can pass on some 8,000."""
 
 
 class Membership(Generic[S]):
-    """What one instance has to say in its namespace, and when; the times are those of its settings."""
+    """Keeps one instance in its namespace; the intervals are those of its settings."""
 
     def __init__(
         self,
@@ -45,70 +45,70 @@ class Membership(Generic[S]):
         self._redis, self._keys, self._settings, self._log = redis, keys, settings, log
         self._registry = Registry(registry_redis, keys, service, settings, log)
         self._orphans = Orphans(redis, keys, self._registry, settings)
-        self._in_reach = registry_redis is redis
+        self._one_server = registry_redis is redis
         self._lease: Lease | None = None
         self._presence = Presence.LOST
-        self._introduced = self._counted = False
+        self._announced = self._counted = False
         self._renewals = self._looks = 0
         """Since the registration."""
         self._former: set[str] = set()
-        self._told: int | None = None
+        self._last_token: int | None = None
         self._renew_at = self._hold_at = 0.0
         self._one_at_a_time = asyncio.Lock()
 
     async def enter(self, context: Context[S]) -> None:
-        """Register, unless that is done; adopt what the dead left; wait for the lease where there is one."""
+        """Register if necessary, adopt what dead instances left, and wait for the lease if the service is ordered."""
         async with self._one_at_a_time:
             if self._presence is Presence.HERE:
-                self._presence = await self._registry.renew(trouble=context.trouble.reason or "")
+                self._presence = await self._registry.renew(trouble=context.outage.reason or "")
             if self._presence is Presence.LOST:
                 await self._register()
             if self._presence is Presence.DELETED:
                 return
-            if not self._introduced:
-                await self._introduce()
-            context.id, context.registration = self._registry.id, self._registry.key if self._in_reach else None
-            await self._agree()
+            if not self._announced:
+                await self._announce()
+            context.id, context.registration = self._registry.id, self._registry.key if self._one_server else None
+            await self._reconcile_counters()
             context.adopted += await self._orphans.adopt(self._registry.alive)
-        await self._lead(context)
+        await self._wait_for_lease(context)
         if context.token is not None:
             async with self._one_at_a_time:
-                await self._agree()
+                await self._reconcile_counters()
                 context.adopted += await self._orphans.adopt(self._registry.alive, leads=True)
 
-    async def attend(self, context: Context[S]) -> bool:
-        """Every second or so: whether the run may go on. Renews registration and lease when they are due."""
+    async def check(self, context: Context[S]) -> bool:
+        """Return whether the run may go on; renew registration and lease if due. Call it every second or so."""
         async with self._one_at_a_time:
-            if time.monotonic() >= self._renew_at or context.suspect.is_set():
-                context.suspect.clear()
+            if time.monotonic() >= self._renew_at or context.unregistered.is_set():
+                context.unregistered.clear()
                 await self._renew(context)
             elif self._presence is Presence.HERE:
-                self._presence = await self._registry.look()
-        return self._presence is Presence.HERE and await self._keeps_lease(context)
+                self._presence = await self._registry.check()
+        return self._presence is Presence.HERE and await self._has_lease(context)
 
     async def _renew(self, context: Context[S]) -> None:
         self._renew_at = 0.0  # until all of it is done
-        looks = self._looks_after_others()
+        looks = self._is_caretaker()
         self._renewals += 1
-        self._presence = await self._registry.renew(compact=looks, trouble=context.trouble.reason or "")
+        self._presence = await self._registry.renew(compact=looks, trouble=context.outage.reason or "")
         if self._presence is Presence.HERE:
-            await self._orphans.own(now=self._registry.renewed if self._in_reach else None)
+            await self._orphans.record_ownership(now=self._registry.renewed if self._one_server else None)
             await self._expire_metrics()
             if looks or self._orphans.changed:
-                await self._look_after_others(context)
+                await self._take_care(context)
             self._renew_at = time.monotonic() + self._settings.service_renew
 
-    def _looks_after_others(self) -> bool:
-        """Whether this renewal is one that does: by chance among many, now and then if nobody else is there."""
+    def _is_caretaker(self) -> bool:
+        """Return whether this renewal looks for dead instances: by chance among several, by count for a lone one."""
         others = max(self._orphans.owners - 1, len(self._registry.alive))
-        return random.random() * (1 + others) < LOOKING if others else self._renewals % SELDOM == 0
+        return random.random() * (1 + others) < CARETAKERS if others else self._renewals % EVERY == 0
 
-    async def _look_after_others(self, context: Context[S]) -> None:
-        """Take over what dead instances left, and see that others find what they must know of this namespace."""
-        if self._looks % SELDOM == 0:
+    async def _take_care(self, context: Context[S]) -> None:
+        """Adopt what dead instances left, and see that others find what they must know of this namespace."""
+        if self._looks % EVERY == 0:
             await announce(self._redis, self._keys, self._settings, self._log)
         self._looks += 1
-        await self._agree()
+        await self._reconcile_counters()
         leads = context.token is not None
         adopted = await self._orphans.adopt(self._registry.alive, shared=False, leads=leads)
         if adopted.total():
@@ -117,93 +117,93 @@ class Membership(Generic[S]):
 
     @property
     def id(self) -> str:
-        """The id that this instance registered under last; empty before that."""
+        """Return the id of the last registration; empty before the first."""
         return self._registry.id
 
     @property
     def is_registered(self) -> bool:
-        """Whether the registration was there when it was looked at last."""
+        """Return whether the last check found the registration."""
         return self._presence is Presence.HERE
 
     @property
-    def dismissed(self) -> bool:
-        """Whether somebody deleted the registration."""
+    def deleted(self) -> bool:
+        """Return whether somebody deleted the registration."""
         return self._presence is Presence.DELETED
 
     @property
-    def order(self) -> str | None:
-        """What ``reload`` in the registration says."""
-        return self._registry.order
+    def reload_order(self) -> str | None:
+        """Return the field ``reload`` of the registration."""
+        return self._registry.reload_order
 
     async def answer(self, order: str, refused: str) -> None:
-        """Count an order to read the settings anew, and answer it: why it is ``refused``, empty where it is not."""
+        """Count a reload order and answer it: ``refused`` says why it was refused, and is empty if it was not."""
         async with AtomicWrites(self._redis) as writes:
             writes.hincrby(self._keys.metric("reload"), "failed" if refused else "count", 1)
             await writes.execute()
         await self._registry.answer(order, refused)
 
     def change(self, settings: S) -> None:
-        """Go by ``settings`` from the next ``enter`` on, as the same instance, with the same lease."""
+        """Use ``settings`` from the next ``enter`` on, as the same instance with the same lease."""
         self._settings = self._registry.settings = settings
         self._orphans.change(settings)
-        self._lend()
-        self._introduced, self._renew_at = False, 0.0
+        self._set_lease()
+        self._announced, self._renew_at = False, 0.0
 
     async def leave(self) -> None:
         if self._lease:
             await self._lease.release()
         if self._registry.id:
-            await self._orphans.disown(*self._former)
-            await self._registry.leave()
+            await self._orphans.forget_ownership(*self._former)
+            await self._registry.deregister()
 
     async def _register(self) -> None:
         self._former |= {self._registry.id} - {""}
-        await self._registry.enter()
+        await self._registry.register()
         self._renew_at = time.monotonic() + self._settings.service_renew
-        self._lend()
-        self._told = None
-        self._introduced = self._counted = False
+        self._set_lease()
+        self._last_token = None
+        self._announced = self._counted = False
         self._renewals = self._looks = 0
         self._presence = Presence.HERE
 
-    def _lend(self) -> None:
+    def _set_lease(self) -> None:
         if self._settings.ordered and self._registry.id:
             self._lease = Lease(self._redis, self._keys.lease, self._registry.id, self._settings.lease_expire)
 
-    async def _introduce(self) -> None:
-        """Say once, on the server of the lists, who may hold a pending list now and which lists it works on."""
-        await self._orphans.own(*self._former)
+    async def _announce(self) -> None:
+        """Record on the server of the lists, once, who may hold a pending list and which lists the service works on."""
+        await self._orphans.record_ownership(*self._former)
         async with AtomicWrites(self._redis) as writes:
             writes.delete(self._keys.lists)
             words = [word for pair in self._settings.lists().items() for word in pair]
-            for first in range(0, len(words), WORDS):
-                writes.hset(self._keys.lists, items=words[first : first + WORDS])
+            for first in range(0, len(words), MAX_WORDS):
+                writes.hset(self._keys.lists, items=words[first : first + MAX_WORDS])
             writes.set(self._keys.shape, shape_json(self._settings))
             if not self._counted:
                 count(writes, self._keys.metric("start"))
                 writes.hincrby(self._keys.metric("start"), "counting", 1)
             await writes.execute()
         await announce(self._redis, self._keys, self._settings, self._log)
-        self._introduced = self._counted = True
+        self._announced = self._counted = True
 
-    async def _agree(self) -> None:
-        """Before anything is adopted: an older instance may have adopted it and not said so."""
+    async def _reconcile_counters(self) -> None:
+        """Do this before you adopt: an older instance may have adopted a list without counting it."""
         await agree(self._redis, self._keys, self._registry, self._settings, self._log)
 
-    async def _lead(self, context: Context[S]) -> None:
-        """Stand by until the lease is ours."""
-        self._told, context.token = context.token or self._told, None
+    async def _wait_for_lease(self, context: Context[S]) -> None:
+        """Stand by until this instance has the lease."""
+        self._last_token, context.token = context.token or self._last_token, None
         while self._lease and context.running:
             context.token = await self._lease.hold()
             if context.token is not None:
-                if context.token != self._told:
+                if context.token != self._last_token:
                     self._log.info("active", token=context.token)
-                self._told = context.token
+                self._last_token = context.token
                 return
-            context.trouble.over()  # nothing of ours waits for the server, which has answered
+            context.outage.over()  # the server has answered, and nothing waits for it
             await context.pause(min(1.0, self._settings.lease_expire / 3))
 
-    async def _keeps_lease(self, context: Context[S]) -> bool:
+    async def _has_lease(self, context: Context[S]) -> bool:
         if self._lease is None or context.token is None or time.monotonic() < self._hold_at:
             return True
         held = await self._lease.hold()

@@ -1,4 +1,4 @@
-"""Pending lists that nobody works on, of dead instances or from before a reload: nothing in them is lost."""
+"""Orphaned pending lists, of dead instances or from before a reload: this instance adopts them."""
 
 import json
 import time
@@ -20,36 +20,36 @@ from penstock.script import Script
 
 _adopt: Final = Script.read(Path(__file__).parent / "lua" / "adopt.lua")
 GRACE: Final = 60
-"""How long (s) a blocked command may still add to a list, beyond its instance's registration or a change of names."""
+"""Seconds that a blocked command may still add to a list after its registration ended or its name changed."""
 Names = Sequence[str]
-"""Of the pending lists of one instance at one time, without its id."""
+"""The names of the pending lists of one instance at one time, without its id."""
 
 
 class Orphans:
-    """What lies in pending lists that no live instance works on, taken over by this one."""
+    """Moves what lies in pending lists of no live instance into those of this one."""
 
     def __init__(self, redis: "Redis", keys: Keys, registry: Registry, settings: ServiceSettings) -> None:
         self._redis, self._keys, self._registry, self._settings = redis, keys, registry, settings
         self._names: dict[Names, float] = {settings.pending_lists: inf}
-        """What this instance's lists are called, and were called, and until when (monotonic) they may be filled."""
+        """The present and former names of this instance's lists, and until when (monotonic) each may be filled."""
         self.owners = 0
-        """How many live instances there were at the last `adopt`; the dead are kept on record for some time after."""
-        self._listed, self._looked_at = 0, 0
-        """How many owners are on record, and how many were at the last `adopt`."""
+        """Live instances at the last ``adopt``; dead ones stay on record for some time."""
+        self._listed, self._seen = 0, 0
+        """Owners on record, now and at the last ``adopt``."""
 
     def change(self, settings: ServiceSettings) -> None:
-        """From now on work by ``settings``; call ``own`` before anything is taken."""
+        """Use ``settings`` from now on; call ``record_ownership`` before you take a message."""
         until = time.monotonic() + GRACE
         self._names = {settings.pending_lists: inf} | {
             names: min(end, until) for names, end in self._names.items() if names != settings.pending_lists
         }
         self._settings = settings
 
-    async def own(self, *former: str, now: int | None = None) -> None:
-        """Say which pending lists this instance may hold: before it takes its first message, and on every renewal.
+    async def record_ownership(self, *former: str, now: int | None = None) -> None:
+        """Record which pending lists this instance may hold; call it before the first message and at every renewal.
 
-        Under its ``former`` ids, too: one that slept so long that it was forgotten may have taken a message on waking.
-        ``now`` is the time of the server (s since the epoch); without it the server is asked.
+        Record its ``former`` ids, too: an instance that slept until it was forgotten may take a message on waking.
+        ``now`` is the server's time (s since the epoch); if it is None, ask the server.
         """
         then, mine = time.monotonic(), self._registry.id
         self._names = {
@@ -65,35 +65,34 @@ class Orphans:
 
     @property
     def changed(self) -> bool:
-        """Return True if `own` has counted more or fewer owners than the last `adopt`."""
-        return self._listed != self._looked_at
+        """Return whether the number of owners differs from that at the last ``adopt``."""
+        return self._listed != self._seen
 
     async def adopt(self, alive: Set[str] = frozenset(), *, shared: bool = True, leads: bool = False) -> Counter[str]:
-        """Take over every dead instance's pending lists, the oldest instance last, so that its messages go first.
+        """Adopt every dead instance's pending lists, the oldest instance last, so that its messages go first.
 
-        Those that were just seen ``alive`` are not looked at. ``shared`` looks into the list of services without a
-        namespace, too: they leave what they leave before we start. Who ``leads`` by lease takes over shared lists that
-        other settings have named. Returns how many messages were adopted, by the name of the pending list without an
-        id.
+        Skip instances that were just seen ``alive``. With ``shared`` adopt the list of services without a namespace,
+        too. An instance that ``leads`` by lease adopts shared lists that other settings have named. Return how many
+        messages were adopted, by the name of the pending list without an id.
         """
         adopted: Counter[str] = Counter()
         if not self._settings.pending_lists:
-            self._looked_at = self._listed
+            self._seen = self._listed
             return adopted
         held, mine = await self._held(), self._registry.id
         if leads:
             for names in dict.fromkeys(names for each in held.values() for names in each):
-                adopted += await self._take_over(None, [names])
+                adopted += await self._adopt_from(None, [names])
         elif not self._settings.ordered:
-            adopted += await self._take_over(mine, [*self._names])
+            adopted += await self._adopt_from(mine, [*self._names])
         doubtful = [id for id in held if id not in (mine, *alive)]
         dead = await self._registry.dead(doubtful) if doubtful else []
         self.owners = len(held) - len(dead)
-        self._looked_at = 0 if dead else len(held)  # what becomes of the dead is seen at the next one
+        self._seen = 0 if dead else len(held)  # what becomes of the dead is seen at the next one
         for id in sorted(dead, key=lambda id: (len(id), id), reverse=True):
-            adopted += await self._take_over(id, held[id])
+            adopted += await self._adopt_from(id, held[id])
         if shared and not self._settings.ordered:
-            adopted += await self._take_over(None, [])
+            adopted += await self._adopt_from(None, [])
         return adopted
 
     async def _held(self) -> dict[str, list[Names]]:
@@ -104,19 +103,19 @@ class Orphans:
             owners, said = await snapshot.execute()
         return {decoded(id): [*parse_holdings(said.get(id, "[]"))] for id in owners}
 
-    async def _take_over(self, id: str | None, held: Sequence[Names]) -> Counter[str]:
-        """What ``id`` left in lists of the names ``held``, and of ours."""
+    async def _adopt_from(self, id: str | None, held: Sequence[Names]) -> Counter[str]:
+        """Adopt what ``id`` left in lists of the names ``held``, and of the present names."""
         adopted: Counter[str] = Counter()
-        heirs: dict[str, str] = {}
+        targets: dict[str, str] = {}
         for names in (*held, self._settings.pending_lists):
-            heirs |= self._settings.heirs(names)
+            targets |= self._settings.adopts(names)
         own_id = None if self._settings.ordered else self._registry.id
-        forgotten = id not in (None, self._registry.id) and not await self._left(id, held, besides=heirs)
-        for name, heir in heirs.items():
-            orphan, own = pending_of(name, id), pending_of(heir, own_id)
+        forgotten = id not in (None, self._registry.id) and not await self._left(id, held, besides=targets)
+        for name, target in targets.items():
+            orphan, own = pending_of(name, id), pending_of(target, own_id)
             if orphan != own:
-                last = forgotten and name == [*heirs][-1]
-                adopted[heir] += await _adopt(
+                last = forgotten and name == [*targets][-1]
+                adopted[target] += await _adopt(
                     self._redis,
                     orphan=orphan,
                     own=own,
@@ -130,9 +129,9 @@ class Orphans:
         return adopted
 
     async def _left(self, id: str | None, held: Iterable[Names], besides: Container[str] = ()) -> bool:
-        """Whether ``id`` left anything under the names ``held``, but for its lists of the names ``besides``.
+        """Return whether ``id`` left messages under the names ``held``, except those of the names ``besides``.
 
-        With a lease also in what is shared under other names than ours.
+        With a lease, also look in shared lists of other names than the present ones.
         """
         names = {name for each in held for name in each}
         lists = [pending_of(name, id) for name in names if name not in besides]
@@ -140,8 +139,8 @@ class Orphans:
             lists += names.difference(self._settings.pending_lists)
         return bool(lists and await self._redis.exists(*lists))
 
-    async def disown(self, *former: str) -> None:
-        """Leave no trace where nothing is pending."""
+    async def forget_ownership(self, *former: str) -> None:
+        """Remove the record of each id that has nothing pending."""
         for id in (self._registry.id, *former):
             if not await self._left(id, self._names):
                 async with AtomicWrites(self._redis) as writes:

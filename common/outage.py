@@ -1,4 +1,4 @@
-"""Trouble that passes by itself: told once when it begins and once, with its length, when it is over."""
+"""Outages that pass by themselves: logged once when they begin, and once, with their length, when they are over."""
 
 import re
 import time
@@ -48,33 +48,33 @@ LASTING_WORDS: Final = re.compile(
 
 
 def first_of(error: Exception) -> Exception:
-    """The error that ended a group of tasks; of tasks that share a server they all say the same."""
+    """Return the error that ended a group of tasks: those that share a server all raise the same."""
     while isinstance(error, ExceptionGroup):
         error = error.exceptions[0]
     return error
 
 
-def passes(error: Exception, *, was_in: bool = False) -> bool:
-    """Whether waiting mends it: the server is away, full, failing over, or an operator has to mend a key.
+def passes(error: Exception, *, was_connected: bool = False) -> bool:
+    """Return True if waiting mends ``error``: the server is away, full or failing over, or an operator mends a key.
 
-    So does what a proxy says while the server behind it is away. A login that is refused ends a service that never
-    ``was_in``; one that was has had the right password, or has it again soon.
+    What a proxy answers while its server is away passes, too. A refused login ends a service, unless it
+    ``was_connected`` with a login before: then its password is being changed.
     """
     error = first_of(error)
     if isinstance(error, AuthenticationError):
-        return was_in
+        return was_connected
     if isinstance(error, PASSING) or not isinstance(error, ResponseError) or isinstance(error, NoPermissionError):
         return isinstance(error, PASSING)
     return bool(PASSING_WORDS.search(str(error))) or not LASTING_WORDS.search(str(error))
 
 
 def is_full(reply: object) -> bool:
-    """Whether the server has refused something since its memory is full; Redis 6.2 says so of a script in words."""
+    """Return True if the server refused something as its memory is full; of a script Redis 6.2 says so in words."""
     return isinstance(reply, OutOfMemoryError) or (isinstance(reply, ResponseError) and "OOM" in str(reply))
 
 
-def told(error: Exception) -> str:
-    """One line of what is wrong."""
+def describe(error: Exception) -> str:
+    """Return one line that says what is wrong."""
     if isinstance(error, AskError):
         return f"slot {error.slot_id} of the cluster is at {error.host}:{error.port}"
     if isinstance(error, InvalidResponse):
@@ -82,38 +82,38 @@ def told(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
-class Trouble:
-    """At most one at a time; each reason is told once. Of lost connections those to one server are one reason."""
+class Outage:
+    """One outage at a time; each reason is logged once. All lost connections to a server are one reason."""
 
     def __init__(self, log: FilteringBoundLogger) -> None:
         self._log = log
         self._since: float | None = None
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
         self.reason: str | None = None
-        """What is waited for; None while nothing is wrong."""
+        """What the service waits for; None while nothing is wrong."""
         self.failures = 0
         self.server_is_full = False
 
     def begins(self, error: Exception) -> bool:
-        """Note it; True where it had not been told yet."""
+        """Note ``error``; return True if its reason was not logged yet."""
         self.failures += 1
-        self.reason = told(error)
+        self.reason = describe(error)
         if self._since is None:
             self._since = time.monotonic()
         reason = _kind(error)
-        if reason in self._told:
+        if reason in self._logged:
             return False
-        self._told.add(reason)
-        self._log.warning("waiting", reason=told(error))
+        self._logged.add(reason)
+        self._log.warning("waiting", reason=describe(error))
         return True
 
     def full_server(self, error: Exception) -> None:
-        """Note it. It is not over until ``has_room``, though scripts that take no memory run."""
+        """Note ``error``. The outage lasts until ``has_room``, though scripts that take no memory run."""
         self.server_is_full = True
         self.begins(error)
 
     def has_room(self) -> None:
-        """Note that the server takes again what it has refused since its memory was full."""
+        """Note that the server accepts again what it refused while its memory was full."""
         if self.server_is_full:
             self.server_is_full = False
             self.over()
@@ -122,11 +122,11 @@ class Trouble:
         if self._since is not None and not self.server_is_full:
             self._log.info("resumed", after=round(time.monotonic() - self._since, 3))
             self._since, self.reason, self.failures = None, None, 0
-            self._told.clear()
+            self._logged.clear()
 
 
 def _kind(error: Exception) -> str:
-    """The same for what is one reason: the words of a lost connection differ from one attempt to the next."""
+    """Return one word for all errors with one reason: lost connections differ from one attempt to the next."""
     if isinstance(error, Refused | WrongType):
-        return told(error)
+        return describe(error)
     return f"{OTHER_SERVER if str(error).startswith(OTHER_SERVER) else ''}{type(error).__name__}"

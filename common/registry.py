@@ -1,4 +1,4 @@
-"""The registry of live instances: enter, renew, list, leave; and what the dead left behind."""
+"""The registry of live instances: register, renew, list, deregister."""
 
 import os
 import random
@@ -21,7 +21,7 @@ from penstock.script import Script
 
 LUA: Final = Path(__file__).parent / "lua"
 FEW: Final = 3
-"""Instances of which each is looked at."""
+"""Instances that are always checked one by one."""
 _next_id, _register, _renew, _compact, _deregister, _answer = (
     Script.read(LUA / f"{verb}.lua") for verb in ("next_id", "register", "renew", "compact", "deregister", "answer")
 )
@@ -36,7 +36,7 @@ class Presence(Enum):
 
 
 class Registry:
-    """One instance's place in the registry of its namespace, on the server of ``serviceRedis``."""
+    """The registration of one instance in its namespace, on the server of ``serviceRedis``."""
 
     def __init__(
         self, redis: "Redis", keys: Keys, service: str, settings: ServiceSettings, log: FilteringBoundLogger
@@ -46,21 +46,21 @@ class Registry:
         self._host, self._pid = socket.gethostname(), str(os.getpid())
         self.id = ""
         self.alive: set[str] = set()
-        """The other listed instances that were alive when this one last entered or renewed."""
-        self.order: str | None = None
-        """What ``reload`` was when it was last looked at: each new value is an order to read the settings anew."""
+        """The other listed instances that were alive at this one's last renewal that compacted."""
+        self.reload_order: str | None = None
+        """The last value seen of the field ``reload``: each new value is an order to reload the settings."""
         self._renewed = 0
-        """When the registration was renewed last, by the server's clock (s since the epoch)."""
+        """Time of the last renewal by the server's clock (s since the epoch)."""
         self._refused = False
-        """Whether the server has refused a renewal since: a replica's data may have been replaced meanwhile."""
+        """Whether the server has refused a renewal since then: a replica's data may have been replaced meanwhile."""
         self._server = ""
 
     @property
     def key(self) -> str:
         return self._keys.instance(self.id)
 
-    async def enter(self) -> str:
-        """Register under the next free id; returns it. What an attempt before left, its reply lost, is taken back."""
+    async def register(self) -> str:
+        """Register under the next free id; return it. Remove first what an attempt left whose reply was lost."""
         if self.id:
             await self._deregister()
         self._renewed = 0
@@ -86,14 +86,15 @@ class Registry:
         return self.id
 
     def _lists(self) -> str:
-        """The server of the lists, without a password, where it is another one than that of the registrations."""
+        """Return the server of the lists, without a password; empty if the registrations are on the same one."""
         lists, registry = server_of(self.settings.redis), server_of(self.settings.service_redis or self.settings.redis)
         return "" if lists == registry else lists
 
     async def renew(self, *, compact: bool = True, trouble: str = "") -> Presence:
-        """Keep the registration for another ``serviceExpire``. ``compact``: list it, and take the dead off the list.
+        """Keep the registration for another ``serviceExpire``; return whether it is there.
 
-        ``trouble`` is what the instance waits for: ``penstock status`` shows it.
+        With ``compact`` also list it, and take dead instances off the list. ``trouble`` is what the instance waits for;
+        ``penstock status`` shows it.
         """
         try:
             renewed = await _renew(
@@ -115,7 +116,7 @@ class Registry:
             return await self._why_gone()
         self._renewed, order = renewed
         self._server, self._refused = await self._server_id(), False
-        self.order = None if order is None else decoded(order)
+        self.reload_order = None if order is None else decoded(order)
         if compact:
             await self.compact()
         return Presence.HERE
@@ -125,24 +126,24 @@ class Registry:
         """When the registration was renewed last, by its server's clock (s since the epoch)."""
         return self._renewed
 
-    async def look(self) -> Presence:
-        """Whether the registration is still there, and what it orders: one HMGET."""
+    async def check(self) -> Presence:
+        """Return whether the registration is there, and note its reload order: one HMGET."""
         read: Any = self._redis.hmget(self.key, "host", "pid", "reload")
         host, pid, order = (None if field is None else decoded(field) for field in await read)
         if (host, pid) != (self._host, self._pid):
             return await self._why_gone()
-        self.order = order
+        self.reload_order = order
         return Presence.HERE
 
     async def answer(self, order: str, refused: str = "") -> None:
-        """Write in the registration, if it is there, that the new settings are in force, or why they are refused."""
+        """Write into the registration, if it exists, that the new settings apply, or why they are refused."""
         await _answer(self._redis, instance=self.key, host=self._host, pid=self._pid, order=order, refused=refused)
 
     async def dead(self, ids: list[str]) -> list[str]:
         """Return those of ``ids`` that no live instance has.
 
-        Of many at once it is asked how many of them exist. If all do, one call in as many looks closer: an order that
-        came too late makes a key, and makes nobody alive.
+        Of many ids, count first how many exist. Even if all do, one call in as many checks them one by one, since an
+        order that comes too late creates a key without an instance.
         """
         counts = len(ids) > FEW and random.random() * len(ids) > 1
         if counts and await self._redis.exists(*map(self._keys.instance, ids)) == len(ids):
@@ -153,8 +154,8 @@ class Registry:
             alive = await wire.execute(raise_on_error=False)
         return [id for id, lives in zip(ids, alive, strict=True) if lives == 0]
 
-    async def kinds(self, ids: Iterable[str]) -> tuple[set[str], set[str]]:
-        """Return those of ``ids`` that are alive: which count what they take, and which are of an older version."""
+    async def by_version(self, ids: Iterable[str]) -> tuple[set[str], set[str]]:
+        """Return those of ``ids`` that are alive: those that count what they take, and those of an older version."""
         names = sorted(ids)
         async with self._redis.pipeline(transaction=False) as wire:
             for id in names:
@@ -164,7 +165,7 @@ class Registry:
         counting = {id for id, counts in alive.items() if counts}
         return counting, alive.keys() - counting
 
-    async def leave(self) -> None:
+    async def deregister(self) -> None:
         removed, unlisted = await self._deregister()
         await self.compact()
         self._log.info("ended", key=self.key, **{"del": removed, "lrem": unlisted})
@@ -175,7 +176,7 @@ class Registry:
         )
 
     async def compact(self) -> None:
-        """Take the dead off the list of live instances, and note which of the others are ``alive``."""
+        """Take dead instances off the list of live ones, and note which of the others are ``alive``."""
         listed = [decoded(id) for id in await self._redis.lrange(self._keys.ids, 0, -1)]
         others = {id for id in listed if id != self.id}
         dead = await self.dead(sorted(others)) if others else []
@@ -184,13 +185,13 @@ class Registry:
         self.alive = others - set(dead)
 
     async def _why_gone(self) -> Presence:
-        """A registration that has not run out, on a server that takes renewals and has lost nothing, was deleted."""
+        """Return DELETED if the registration has not expired, on a server that has lost nothing and takes renewals."""
         now, _ = await self._redis.time()
         expired = now - self._renewed >= self.settings.service_expire
         lost = expired or self._refused or await self._server_id() != self._server
         return Presence.LOST if lost else Presence.DELETED
 
     async def _server_id(self) -> str:
-        """Another one after every restart of the server, after a failover, and after an eviction for want of memory."""
+        """Return a text that changes with every restart of the server, failover, and eviction for lack of memory."""
         found = await self._redis.info()
         return f"{found['run_id']} {found['evicted_keys']}"

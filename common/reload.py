@@ -1,4 +1,4 @@
-"""Orders to read the settings anew while the service runs: each is judged, obeyed or refused, and answered."""
+"""Orders to reload the settings while the service runs: each is checked, applied or refused, and answered."""
 
 import asyncio
 from collections import deque
@@ -14,54 +14,54 @@ S = TypeVar("S", bound=ServiceSettings)
 
 
 class Reload(Generic[S]):
-    """One order after the other. One that changes something is answered when the new settings are in force.
+    """Handles one order after the other. One that changes something is answered once the new settings apply.
 
-    ``check`` raises ``Unsuitable`` where the server cannot do what settings ask; ``tell`` takes an order and why it is
-    refused, empty where it is not. What else they raise is trouble: the order stands, for the next ``attend``.
+    ``check`` raises ``Unsuitable`` if the server cannot do what the settings ask. ``answer`` takes an order, and why it
+    is refused or an empty text. If they raise anything else, the order stays for the next ``handle``.
     """
 
     def __init__(
         self,
         check: Callable[[S], Awaitable[None]],
-        tell: Callable[[str, str], Awaitable[None]],
+        answer: Callable[[str, str], Awaitable[None]],
         log: FilteringBoundLogger,
     ) -> None:
-        self._check, self._tell, self._log = check, tell, log
+        self._check, self._send_answer, self._log = check, answer, log
         self.news = asyncio.Event()
-        """Set when there is an order to attend to."""
+        """Set when an order waits."""
         self.settings: S | None = None
-        """Those to be put in force, once the run has ended."""
+        """The settings to apply once the run has ended."""
         self._orders: deque[str] = deque()
-        self._asked: str | None = None
+        self._requested: str | None = None
         self._signals = 0
         self._changes: dict[str, str] = {}
         self._refused = ""
 
     def signalled(self) -> None:
-        """SIGHUP came."""
+        """Note that SIGHUP came."""
         self._signals += 1
         self._add(f"SIGHUP {self._signals}")
 
-    def asked(self, order: str | None) -> None:
-        """The registration says ``order``, maybe as before."""
-        if order is not None and order != self._asked:
-            self._asked = order
+    def request(self, order: str | None) -> None:
+        """Note the order in the registration, which may be the last one still."""
+        if order is not None and order != self._requested:
+            self._requested = order
             self._add(order)
 
     def _add(self, order: str) -> None:
         self._orders.append(order)
         self.news.set()
 
-    async def attend(self, present: S) -> bool:
-        """Answer what can be answered under the ``present`` settings; whether their run shall end for others."""
+    async def handle(self, present: S) -> bool:
+        """Answer what can be answered under the ``present`` settings; return whether their run must end."""
         while self._orders and self.settings is None:
             if not self._refused:
-                await self._judge(present)
+                await self._check_order(present)
             if self.settings is None:
                 await self._answer(self._orders[0])
         return self.settings is not None
 
-    async def _judge(self, present: S) -> None:
+    async def _check_order(self, present: S) -> None:
         try:
             found = await asyncio.to_thread(present.again)
             if changes := found.changes_from(present):
@@ -71,25 +71,25 @@ class Reload(Generic[S]):
             self.refuse(str(error))
 
     async def _answer(self, order: str) -> None:
-        await self._tell(order, self._refused)
+        await self._send_answer(order, self._refused)
         if not self._refused:
             self._log.info("reloaded", order=order, changes=self._changes)
         self._orders.popleft()
         self._changes, self._refused = {}, ""
 
     def take(self) -> S:
-        """The settings to put in force."""
+        """Return the settings to apply."""
         assert self.settings
         settings, self.settings = self.settings, None
         return settings
 
-    def repeat(self) -> None:
-        """What could not be attended to can be now."""
+    def retry(self) -> None:
+        """Handle again what could not be handled during an outage."""
         if self._orders:
             self.news.set()
 
     def refuse(self, reason: str) -> None:
-        """The settings that the order is about are not to be used, or no more."""
+        """Refuse the settings that the order is about."""
         self._changes, self._refused = {}, reason
         for problem in reason.splitlines():
             self._log.error("reload refused", order=self._orders[0], problem=problem)

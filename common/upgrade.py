@@ -1,4 +1,4 @@
-"""The counters of a namespace, made to agree once no instance of an older version moves its messages any more."""
+"""Upgrade of a namespace: correct its counters once no instance of an older version moves messages any more."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -16,8 +16,8 @@ from penstock.inspect.pending import NamespacePending, read_pending
 from penstock.keys import Keys
 from penstock.script import Script
 
-MOST: Final = 4_000
-"""Lists that one script looks at."""
+MAX_LISTS: Final = 4_000
+"""Lists that one script corrects."""
 _agree: Final = Script.read(Path(__file__).parent / "lua" / "agree.lua")
 
 
@@ -48,8 +48,8 @@ async def _agree_on(
     found: NamespacePending,
 ) -> None:
     pending, starts = found.all, found.starts
-    counting, older = await registry.kinds({each.owner for each in pending if each.owner} | registry.alive)
-    lists = [each for each in pending if each.counted > each.messages and each.owner not in counting][:MOST]
+    counting, older = await registry.by_version({each.owner for each in pending if each.owner} | registry.alive)
+    lists = [each for each in pending if each.counted > each.messages and each.owner not in counting][:MAX_LISTS]
     ours = [each.name for each in lists if each.base in settings.taken_lists]
     others = [each.name for each in lists if each.base not in settings.taken_lists]
     gone = await _agree(

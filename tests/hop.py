@@ -13,7 +13,7 @@ from redis.asyncio import Redis
 
 from common.context import Context
 from common.durability import Durability
-from common.outage import Trouble
+from common.outage import Outage
 from common.tracking.completion import Finisher, Place
 from penstock.accounting.answers import audit_answers
 from penstock.accounting.tracked import audit_tracked
@@ -117,7 +117,7 @@ class Hop:
     def context(self, settings: Any, id: str) -> PausableContext:
         log = structlog.get_logger()
         wires, durability = partial(RawConnection, self.redis), Durability("memory", 1)
-        context = PausableContext(settings, self.redis, wires, log, Trouble(log), durability, keys=self.keys, id=id)
+        context = PausableContext(settings, self.redis, wires, log, Outage(log), durability, keys=self.keys, id=id)
         context.token = 1 if settings.ordered else None
         return context
 

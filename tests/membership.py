@@ -31,7 +31,7 @@ def registry(redis: "Redis", pid: object = "self", **more: Any) -> Registry:
 
 async def registered(redis: "Redis", pid: object = "self", **more: Any) -> Registry:
     instance = registry(redis, pid, **more)
-    await instance.enter()
+    await instance.register()
     return instance
 
 
@@ -48,7 +48,7 @@ class Instance:
     async def enter(cls, redis: "Redis", **more: Any) -> "Instance":
         there = await registered(redis, **more)
         instance = cls(redis, there, Orphans(redis, KEYS, there, settings(**more)))
-        await instance.orphans.own()
+        await instance.orphans.record_ownership()
         return instance
 
     @property

@@ -203,8 +203,8 @@ class ServiceSettings(BaseSettings):
         """Those of ``pending_lists`` whose messages the metric ``taken`` counts."""
         return self.pending_lists
 
-    def heirs(self, former: Sequence[str]) -> dict[str, str]:
-        """Which of ``pending_lists`` takes what lies in each of ``former``, those of other settings of the service."""
+    def adopts(self, former: Sequence[str]) -> dict[str, str]:
+        """Return which of ``pending_lists`` adopts each of ``former``, the pending lists of other settings."""
         return dict(zip(former, self.pending_lists, strict=False))
 
     def pending_for(self, field: str) -> str:

@@ -14,7 +14,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 from prometheus_client import PLATFORM_COLLECTOR, PROCESS_COLLECTOR, CollectorRegistry, make_wsgi_app
 from redis.exceptions import RedisError
 
-from common.outage import told
+from common.outage import describe
 from penstock.errors import PenstockError, TooMany, WrongType
 from services.monitor.readings import Readings
 from services.monitor.series import Series
@@ -109,7 +109,7 @@ class Exporter:
         except TimeoutError:
             return f"no answer within {seconds:g} s"
         except UNREAD as error:
-            return f"cannot read from Redis: {told(error)}"
+            return f"cannot read from Redis: {describe(error)}"
 
     def _in_loop(self, coroutine: Coroutine[Any, Any, T], seconds: float) -> T:
         future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)

@@ -72,7 +72,7 @@ class Settings(ServiceSettings):
     def pending_lists(self) -> tuple[str, ...]:
         return tuple(map(self.pending_of, self.watch))
 
-    def heirs(self, former: Sequence[str]) -> dict[str, str]:
+    def adopts(self, former: Sequence[str]) -> dict[str, str]:
         """What was taken for one namespace is nothing for another."""
         return {name: name for name in former if name in self.pending_lists}
 

@@ -67,7 +67,7 @@ class Fanout:
         context = self._context
         await context.take(self._source, self._pending, context.settings.pop_timeout, then=self._move())
         moved = await self._moved()
-        if context.trouble.server_is_full and not moved.messages:  # a full server does not wait
+        if context.outage.server_is_full and not moved.messages:  # a full server does not wait
             await context.pause(FULL)
         return moved.waiting > 0
 

@@ -69,7 +69,7 @@ def one_line_errors(archive: str) -> Iterator[None]:
 async def _run(context: Context[Settings], spark: "SparkSession") -> None:
     assert context.keys
     settings = context.settings
-    context.mends = False
+    context.recovers_alone = False
     with connect(settings.redis, name="penstock-pipeline") as redis:
         rollups = await asyncio.to_thread(_rollups, spark, settings, redis) if settings.rollups else None
         archive = Archive(settings, redis, context.keys, rollups)
@@ -79,7 +79,7 @@ async def _run(context: Context[Settings], spark: "SparkSession") -> None:
         try:
             while context.running and not tidying.done():
                 if query.lastProgress:
-                    context.trouble.over()
+                    context.outage.over()
                 await context.pause(POLL_SECONDS)
         finally:
             await asyncio.to_thread(_end, query, settings.stop_timeout / 2)

@@ -36,7 +36,7 @@ class Here:
     def __init__(self, context: Context[Settings]) -> None:
         settings, keys = context.settings, context.keys
         assert keys
-        context.mends = False  # what is there must answer, too
+        context.recovers_alone = False  # what is there must answer, too
         self._context, self._settling = context, context.beside("settling")
         self._state, self._letters = keys.sequence, keys.dead
         self._fenced: dict[str, Any] = {"lease": keys.lease, "token": context.token or 0}
@@ -81,7 +81,7 @@ class Here:
     def note(self, batch: Batch) -> None:
         """It has arrived there."""
         self._arrived = batch.last
-        self._context.trouble.over()
+        self._context.outage.over()
 
     async def take(self, first: int) -> list[bytes]:
         messages = self._rest.pop(first, None) or await self._more(first)
@@ -98,7 +98,7 @@ class Here:
                 asked = await self._context.run(next_messages, **self._looking(first, 0))
             _, self._ahead = asked or (0, 0)
         past_script = self._ahead > MANY or (self._ahead and self.sizes.unseen == 1)
-        if past_script and not self._context.trouble.server_is_full:
+        if past_script and not self._context.outage.server_is_full:
             async with self._places:
                 if messages := await self._read(first, self._ahead):
                     return messages
@@ -115,7 +115,7 @@ class Here:
         except ResponseError as error:
             if not is_full(error):
                 raise
-            self._context.trouble.full_server(error)  # which refuses transactions
+            self._context.outage.full_server(error)  # which refuses transactions
             return []
         right, self._ahead = found or (0, 0)
         if not right:
@@ -138,7 +138,7 @@ class Here:
         await context.take(settings.in_, settings.in_, settings.pop_timeout, then)
         (found,) = await context.settled()
         messages = self._taken(first, found)
-        if not messages and context.trouble.server_is_full:
+        if not messages and context.outage.server_is_full:
             await context.pause(FULL)
         return messages if self._context.running else None
 
@@ -167,7 +167,7 @@ class Here:
         messages, self._ahead = found
         self.sizes.note_all(messages)
         if not messages and first == self._arrived + 1:
-            self._context.trouble.over()
+            self._context.outage.over()
         return messages
 
     async def settle(self, last: int, dead: list[Dead]) -> None:

@@ -8,7 +8,7 @@ from redis.exceptions import TimeoutError as Unanswered
 
 from common.acl import require_at
 from common.context import Context
-from common.outage import first_of, told
+from common.outage import describe, first_of
 from common.server import check_server
 from penstock.connection import OTHER_SERVER, connect
 from penstock.errors import Refused, TargetLost, Unsuitable
@@ -31,7 +31,7 @@ async def run(context: Context[Settings]) -> None:
         if isinstance(first_of(error), Unanswered):
             pace.timed_out()
         with suppress(RedisError):
-            await link.write("down", told(first_of(error)))
+            await link.write("down", describe(first_of(error)))
         raise
 
 
@@ -70,7 +70,7 @@ async def _send(context: Context[Settings], link: Link) -> None:
 async def _largest(context: Context[Settings], there: RawConnection) -> int:
     """Bytes of the largest message that the other server takes, once it is fit for ours; as usual if we may not ask."""
     try:
-        if not context.trouble.failures:
+        if not context.outage.failures:
             await _require_rights(context.settings)
             with suppress(NoPermissionError):
                 await check_server(there.redis, [context.settings.out], context.log.bind(server="outRedis"))

@@ -136,7 +136,7 @@ async def test_mp_d07_more_live_instances_than_the_list_holds_are_all_alive(redi
     instances = [await registered(redis) for _ in range(12)]
     assert [await instance.renew() for instance in instances] == [Presence.HERE] * 12
     for instance in instances[2:]:
-        await instance.leave()
+        await instance.deregister()
     assert [await instance.renew() for instance in instances[:2]] == [Presence.HERE] * 2
     assert sorted(await redis.lrange(KEYS.ids, 0, -1)) == [b"1", b"2"]
 

@@ -21,7 +21,7 @@ from redis.exceptions import ConnectionError as Disconnected
 from redis.exceptions import TimeoutError as Unanswered
 from structlog.testing import capture_logs
 
-from common.outage import Trouble
+from common.outage import Outage
 from penstock.testing.server import EmbeddedServer, free_port
 from tests.harness import ROOT, Service, until
 
@@ -302,7 +302,7 @@ def test_trouble_is_told_once_and_once_with_its_length_when_it_is_over(mpush: St
 
 def test_of_two_servers_each_kind_of_trouble_is_told_once_for_each() -> None:
     with capture_logs() as told:
-        trouble = Trouble(structlog.get_logger())
+        trouble = Outage(structlog.get_logger())
         for _ in range(2):
             for words in ("closed", "the other server: closed", "the other server: refused", "refused"):
                 trouble.begins(Disconnected(words))

@@ -274,12 +274,12 @@ def test_settings_of_a_service_that_need_a_restart(settings: ServiceSettings, ch
 
 def test_what_was_taken_for_one_thing_is_given_to_nothing_else() -> None:
     watching = monitor.Settings(redis="redis://h", redis_namespace="m", watch=["yard", "new"])
-    assert watching.heirs(["m:pending:shop", "m:pending:yard"]) == {"m:pending:yard": "m:pending:yard"}
+    assert watching.adopts(["m:pending:shop", "m:pending:yard"]) == {"m:pending:yard": "m:pending:yard"}
     tracked = mdispatch.Settings(redis="redis://h", redis_namespace="d", in_="in", pending="new", out="out", res="res")
-    assert tracked.heirs(["old:answers"]) == {"old:answers": "new"}
-    assert tracked.heirs(["old", "old:answers"]) == {"old": "new", "old:answers": "new:answers"}
+    assert tracked.adopts(["old:answers"]) == {"old:answers": "new"}
+    assert tracked.adopts(["old", "old:answers"]) == {"old": "new", "old:answers": "new:answers"}
     untracked = mdispatch.Settings(redis="redis://h", redis_namespace="d", in_="in", pending="new", out="out")
-    assert untracked.heirs(["old", "old:answers"]) == {"old": "new"}
+    assert untracked.adopts(["old", "old:answers"]) == {"old": "new"}
 
 
 def test_passwords_are_masked_in_what_is_told_of_a_change(start: Start) -> None:

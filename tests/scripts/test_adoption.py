@@ -13,7 +13,7 @@ from common.context import Context
 from common.durability import Durability
 from common.membership import Membership
 from common.orphans import GRACE, Orphans
-from common.outage import Trouble
+from common.outage import Outage
 from penstock.encoding import decoded
 from penstock.errors import WrongType
 from penstock.raw_connection import RawConnection
@@ -138,8 +138,8 @@ async def test_an_instance_that_leaves_nothing_leaves_no_trace(redis: Redis) -> 
     clean, left = [await Instance.enter(redis) for _ in range(2)]
     await left.take("a")
     for each in (clean, left):
-        await each.orphans.disown()
-        await each.registry.leave()
+        await each.orphans.forget_ownership()
+        await each.registry.deregister()
     assert await owners(redis) == ["2"]
     heir = await Instance.enter(redis)
     assert (await heir.orphans.adopt()).total() == 1
@@ -151,7 +151,7 @@ async def test_registrations_on_another_server_decide_who_is_dead(redis: Redis, 
         dead, living, heir = [await registered(registry_redis) for _ in range(3)]
         all_orphans = [Orphans(redis, KEYS, each, settings()) for each in (dead, living, heir)]
         for orphans in all_orphans:
-            await orphans.own()
+            await orphans.record_ownership()
         await redis.lpush("pending:1", "a")
         await redis.lpush("pending:2", "b")
         await registry_redis.delete(dead.key)
@@ -174,7 +174,7 @@ async def test_one_that_slept_until_it_was_forgotten_is_heir_to_what_it_took_on_
     log = structlog.get_logger()
     membership = Membership(redis, redis, KEYS, "mpush", settings(), log)
     context = Context(
-        settings(), redis, lambda: RawConnection(redis), log, Trouble(log), Durability("memory", 1), keys=KEYS
+        settings(), redis, lambda: RawConnection(redis), log, Outage(log), Durability("memory", 1), keys=KEYS
     )
     await membership.enter(context)
     await redis.delete(KEYS.instance("1"), KEYS.owners)
@@ -196,7 +196,7 @@ async def crowd(redis: "Redis", count: int) -> AsyncIterator[list[tuple[Membersh
     for _ in range(count):
         membership = Membership(redis, redis, KEYS, "mpush", mine, log)
         context = Context(
-            mine, redis, partial(RawConnection, redis), log, Trouble(log), Durability("memory", 1), keys=KEYS
+            mine, redis, partial(RawConnection, redis), log, Outage(log), Durability("memory", 1), keys=KEYS
         )
         await membership.enter(context)
         found.append((membership, context))
@@ -204,8 +204,8 @@ async def crowd(redis: "Redis", count: int) -> AsyncIterator[list[tuple[Membersh
 
 
 async def renew(membership: Membership[Settings], context: Context[Settings]) -> None:
-    context.suspect.set()
-    assert await membership.attend(context)
+    context.unregistered.set()
+    assert await membership.check(context)
 
 
 async def test_24_idle_replicas_cost_the_server_few_commands_a_renewal_each(redis: Redis) -> None:

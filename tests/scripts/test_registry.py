@@ -75,7 +75,7 @@ async def test_a_living_instance_that_was_pushed_off_the_list_comes_back_when_th
     first, second, third = [await registered(redis, service_capacity=2) for _ in range(3)]
     assert await first.renew() is Presence.HERE
     assert await listed(redis) == [3, 2]
-    await third.leave()
+    await third.deregister()
     assert await first.renew() is Presence.HERE
     assert await listed(redis) == [2, 1]
     assert await second.renew() is Presence.HERE
@@ -110,14 +110,14 @@ async def test_no_registration_is_ever_without_a_life_however_renewal_and_deleti
         for _ in range(50):
             await asyncio.gather(instance.renew(), operator.delete(instance.key), instance.renew())
             assert not await redis.exists(instance.key)
-            await instance.enter()
+            await instance.register()
 
 
 async def test_looking_finds_a_deleted_registration_at_once(redis: Redis) -> None:
     instance = await registered(redis)
-    assert await instance.look() is Presence.HERE
+    assert await instance.check() is Presence.HERE
     await redis.delete(instance.key)
-    assert await instance.look() is Presence.DELETED
+    assert await instance.check() is Presence.DELETED
 
 
 async def test_a_name_that_is_taken_is_not_taken_again(redis: Redis) -> None:
@@ -160,7 +160,7 @@ async def test_a_list_of_ids_of_another_type_is_named_and_nothing_is_registered(
 
 async def test_a_registration_that_another_process_has_counts_as_gone(redis: Redis) -> None:
     mine = await registered(redis, pid=1)
-    await mine.leave()
+    await mine.deregister()
     await redis.set(KEYS.counter, 0)
     theirs = await registered(redis, pid=2)
     await redis.hset(theirs.key, "renewed", 1)
@@ -168,8 +168,8 @@ async def test_a_registration_that_another_process_has_counts_as_gone(redis: Red
     assert await mine.renew() is Presence.DELETED
     assert await redis.hmget(theirs.key, "pid", "renewed") == [b"2", b"1"]
     assert await theirs.renew() is Presence.HERE
-    await mine.leave()
-    assert await theirs.look() is Presence.HERE
+    await mine.deregister()
+    assert await theirs.check() is Presence.HERE
     assert await listed(redis) == [1]
 
 
@@ -187,7 +187,7 @@ async def test_the_dead_leave_the_list_and_the_living_stay(redis: Redis) -> None
 async def test_the_list_is_compacted_on_renewal_and_on_the_way_out(redis: Redis, when: str) -> None:
     instance, other, third = [await registered(redis) for _ in range(3)]
     await redis.delete(other.key)
-    await (instance.renew() if when == "renew" else instance.leave())
+    await (instance.renew() if when == "renew" else instance.deregister())
     assert await listed(redis) == ([3, 1] if when == "renew" else [3])
     assert third.id == "3"
 
@@ -212,7 +212,7 @@ async def test_on_the_way_out_one_registration_and_one_id_are_removed(redis: Red
     """MP-D04: the original's log always said ``lrem: 0``."""
     with capture_logs() as logs:
         instance = await registered(redis)
-        await instance.leave()
+        await instance.deregister()
     (ended,) = [line for line in logs if line["event"] == "ended"]
     assert (ended["key"], ended["del"], ended["lrem"]) == (KEYS.instance("1"), 1, 1)
     assert not await redis.exists(KEYS.ids, KEYS.instance("1"))
@@ -222,9 +222,9 @@ async def test_on_the_way_out_one_registration_and_one_id_are_removed(redis: Red
 
 async def test_leaving_leaves_the_others_alone(redis: Redis) -> None:
     first, second, third = [await registered(redis) for _ in range(3)]
-    await second.leave()
+    await second.deregister()
     assert await listed(redis) == [3, 1]
-    assert [await each.look() for each in (first, third)] == [Presence.HERE, Presence.HERE]
+    assert [await each.check() for each in (first, third)] == [Presence.HERE, Presence.HERE]
 
 
 async def test_the_script_renews_nothing_that_is_not_its_own(redis: Redis) -> None:
@@ -256,13 +256,13 @@ def short_lived(redis: Redis) -> Registry:
 async def test_a_registration_that_ran_out_is_no_order_to_stop(redis: Redis) -> None:
     """By the server's clock, so the process may have slept, with its machine or not."""
     instance = short_lived(redis)
-    await instance.enter()
+    await instance.register()
     await until_gone(redis, instance)
-    assert await instance.look() is Presence.LOST
+    assert await instance.check() is Presence.LOST
     assert await instance.renew() is Presence.LOST
-    assert await instance.enter() == "2"
+    assert await instance.register() == "2"
     await redis.delete(instance.key)
-    assert await instance.look() is Presence.DELETED
+    assert await instance.check() is Presence.DELETED
 
 
 async def until_gone(redis: Redis, instance: Registry) -> None:
@@ -274,15 +274,15 @@ async def test_an_attempt_to_register_anew_that_is_refused_is_no_order_to_stop()
     with EmbeddedServer() as server:
         async with connect(server.url) as redis:
             instance = short_lived(redis)
-            await instance.enter()
+            await instance.register()
             await until_gone(redis, instance)
             await redis.replicaof("127.0.0.1", "1")
             for _ in range(2):
                 with pytest.raises(ReadOnlyError):
-                    await instance.enter()
-                assert await instance.look() is Presence.LOST
+                    await instance.register()
+                assert await instance.check() is Presence.LOST
             await redis.replicaof("NO", "ONE")
-            assert int(await instance.enter()) > 1
+            assert int(await instance.register()) > 1
 
 
 async def test_a_registration_that_is_gone_after_a_refused_renewal_is_no_order_to_stop() -> None:
@@ -295,7 +295,7 @@ async def test_a_registration_that_is_gone_after_a_refused_renewal_is_no_order_t
                 await instance.renew()
             await redis.replicaof("NO", "ONE")
             await redis.delete(instance.key)
-            assert await instance.look() is Presence.LOST
+            assert await instance.check() is Presence.LOST
 
 
 async def test_on_a_full_server_an_instance_registers_and_renews_and_a_deletion_is_an_order_to_stop(
@@ -307,7 +307,7 @@ async def test_on_a_full_server_an_instance_registers_and_renews_and_a_deletion_
     assert await instance.renew() is Presence.HERE
     assert await redis.ttl(instance.key) > 7
     await redis.delete(instance.key)
-    assert await instance.look() is Presence.DELETED
+    assert await instance.check() is Presence.DELETED
 
 
 async def test_a_registration_that_the_server_has_evicted_is_no_order_to_stop() -> None:
@@ -318,7 +318,7 @@ async def test_a_registration_that_the_server_has_evicted_is_no_order_to_stop() 
             with suppress(OutOfMemoryError):
                 await redis.set("text", "t")
             assert not await redis.exists(instance.key)
-            assert await instance.look() is Presence.LOST
+            assert await instance.check() is Presence.LOST
 
 
 async def test_a_server_that_lost_everything_is_no_order_to_stop() -> None:
@@ -327,11 +327,11 @@ async def test_a_server_that_lost_everything_is_no_order_to_stop() -> None:
             instance = await registered(redis)
             server.restart()
             await redis.connection_pool.disconnect()
-            assert await instance.look() is Presence.LOST
+            assert await instance.check() is Presence.LOST
             assert await instance.renew() is Presence.LOST
-            assert await instance.enter() == "1"
+            assert await instance.register() == "1"
             await redis.delete(instance.key)
-            assert await instance.look() is Presence.DELETED
+            assert await instance.check() is Presence.DELETED
 
 
 async def test_a_registration_outlives_a_server_that_keeps_it() -> None:
@@ -347,7 +347,7 @@ async def test_a_registration_outlives_a_server_that_keeps_it() -> None:
 
 async def test_many_that_start_at_once_have_ids_of_their_own(redis: Redis, redis_url: str) -> None:
     clients = [connect(redis_url) for _ in range(20)]
-    ids = await asyncio.gather(*(registry(client, pid).enter() for pid, client in enumerate(clients)))
+    ids = await asyncio.gather(*(registry(client, pid).register() for pid, client in enumerate(clients)))
     assert sorted(map(int, ids)) == list(range(1, 21))
     assert len(set(await listed(redis))) == 10
     for client in clients:
@@ -369,4 +369,4 @@ async def test_a_deletion_after_a_restart_that_nobody_noticed_is_an_order_to_sto
     instance._server = "another server 0"
     assert await instance.renew(compact=compact) is Presence.HERE
     await redis.delete(instance.key)
-    assert await instance.look() is Presence.DELETED
+    assert await instance.check() is Presence.DELETED

@@ -11,7 +11,7 @@ from redis.asyncio import Redis
 
 from common.context import Context
 from common.durability import Durability
-from common.outage import Trouble
+from common.outage import Outage
 from penstock.raw_connection import RawConnection
 from services.monitor.alarm import Alarm
 from services.monitor.settings import Settings
@@ -268,7 +268,7 @@ async def test_an_alarm_that_hears_nothing_for_long_goes_on_listening(redis: Red
     settings = Settings(redis=redis_url, redis_namespace="watcher", watch=["demo"], metrics_port=0)
     log = structlog.get_logger()
     wire = RawConnection.to(redis_url, "alarm")
-    context = Context(settings, redis, lambda: wire, log, Trouble(log), Durability("memory", 1))
+    context = Context(settings, redis, lambda: wire, log, Outage(log), Durability("memory", 1))
     alarm = Alarm(context)
     listening = asyncio.create_task(alarm.listen())
     try:

@@ -18,7 +18,7 @@ from redis.asyncio import Redis
 from common.context import Context
 from common.durability import Durability
 from common.lease import Lease
-from common.outage import Trouble
+from common.outage import Outage
 from penstock.connection import cancellable
 from penstock.errors import Fenced, Refused, TargetLost
 from penstock.keys import Keys
@@ -258,9 +258,7 @@ class Transport(RuleBasedStateMachine):
     def context_of(self, number: int) -> Context[Settings]:
         log = structlog.get_logger()
         wires = partial(RawConnection, self.here)
-        return Context(
-            SETTINGS, self.here, wires, log, Trouble(log), Durability("memory", 1), keys=KEYS, id=str(number)
-        )
+        return Context(SETTINGS, self.here, wires, log, Outage(log), Durability("memory", 1), keys=KEYS, id=str(number))
 
     def sent(self, number: int, incarnation: int, data: bytes) -> None:
         self.packets.append(Packet(number, incarnation, data))

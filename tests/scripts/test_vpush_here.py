@@ -12,7 +12,7 @@ from redis.asyncio import Redis
 
 from common.context import Context
 from common.durability import Durability
-from common.outage import Trouble
+from common.outage import Outage
 from penstock.keys import Keys
 from penstock.raw_connection import RawConnection
 from penstock.testing.server import EmbeddedServer
@@ -71,7 +71,7 @@ async def here(redis: Redis) -> AsyncIterator[Reading]:
     )
     log = structlog.get_logger()
     context = Context(
-        settings, redis, partial(RawConnection, redis), log, Trouble(log), Durability("memory", 1), keys=KEYS
+        settings, redis, partial(RawConnection, redis), log, Outage(log), Durability("memory", 1), keys=KEYS
     )
     context.token = 7
     await redis.hset(KEYS.lease, "token", 7)

@@ -31,4 +31,4 @@ from penstock.errors import Unsuitable
 )
 def test_what_waiting_mends(error: Exception, before: bool, after: bool) -> None:
     """Before the server has let the service in, and after."""
-    assert (passes(error), passes(error, was_in=True)) == (before, after)
+    assert (passes(error), passes(error, was_connected=True)) == (before, after)

@@ -1,0 +1,173 @@
+"""One run of a service beside the watch over it: it ends when the run must, and begins again after an outage."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from math import inf
+from typing import Final, Generic, TypeVar
+
+from redis.backoff import EqualJitterBackoff
+from redis.exceptions import RedisError
+from structlog.typing import FilteringBoundLogger
+
+from common.connections import Connections
+from common.context import Context
+from common.membership import Membership
+from common.outage import Outage, describe, first_of, passes
+from common.reload import Reload
+from common.settings.base import ServiceSettings
+from common.wrong_types import name_wrong_key
+from penstock.atomic import AtomicWrites
+from penstock.connection import OTHER_SERVER
+from penstock.errors import Fenced, PenstockError, WrongType
+from penstock.keys import Keys
+from penstock.metrics import count
+
+S = TypeVar("S", bound=ServiceSettings)
+Run = Callable[[Context[S]], Awaitable[None]]
+FAILURES: Final = (PenstockError, RedisError, OSError, ExceptionGroup)
+BACKOFF: Final = EqualJitterBackoff(cap=1, base=0.02)
+CHECK_SECONDS: Final = 1.5
+"""Seconds between two checks for an order to stop while nothing moves."""
+MAX_UNCHECKED: Final = 6.0
+"""Seconds without a check after which a service is not ready: its server is silent."""
+
+
+class Supervisor(Generic[S]):
+    """Runs ``run`` until the order ``stop``, a deleted registration, or new settings.
+
+    ``membership`` is None for a service without a namespace.
+    """
+
+    def __init__(
+        self,
+        run: Run[S],
+        connections: Connections,
+        membership: Membership[S] | None,
+        reload: Reload[S],
+        keys: Keys | None,
+        log: FilteringBoundLogger,
+    ) -> None:
+        self._run, self._connections, self._membership, self._reload = run, connections, membership, reload
+        self._keys, self._log = keys, log
+        self.outage = Outage(log)
+        self.stop = asyncio.Event()
+        """Set by an order to stop."""
+        self.was_connected = False
+        """Whether the server has accepted the login once."""
+        self._checked_at = inf
+        """Monotonic time of the last check, or of the start of the run; infinite while there is no run."""
+
+    @property
+    def unchecked(self) -> float:
+        """Seconds since the registration was checked."""
+        return time.monotonic() - self._checked_at
+
+    async def run_once(self, context: Context[S]) -> None:
+        """Run the service until it must stop, or go on with other settings."""
+        if self._membership:
+            self._checked_at = time.monotonic()
+        async with asyncio.TaskGroup() as tasks:
+            work = tasks.create_task(self._work(context))
+            tasks.create_task(self._watch(context, work))
+
+    async def _work(self, context: Context[S]) -> None:
+        """Run the service; after an outage run it again, so that it recovers again."""
+        while context.running:
+            try:
+                if self._membership:
+                    await self._membership.enter(context)
+                    if self._membership.deleted:
+                        return
+                    self._reload.retry()
+                in_hand = context.adopted.total() > 0 and not context.settings.ordered
+                if context.running or in_hand:  # what was adopted before the order to stop is finished, too
+                    await context.confirm()
+                    await self._run(context)
+            except FAILURES as error:
+                _forget_cancellation()
+                await context.reset()
+                context.unregistered.set()
+                await self.back_off(first_of(error), context.settings)
+
+    async def _watch(self, context: Context[S], work: "asyncio.Task[None]") -> None:
+        """End the run when it must: let it settle what is in hand, but end its wait at once."""
+        while not work.done() and await self._may_go_on(context):
+            await self._wait_for_news(context, work)
+        self._checked_at = inf
+        context.stop()
+        while not work.done():
+            await self._connections.cut_silent()
+            with suppress(RedisError):
+                await context.wake()
+            await asyncio.wait({work}, timeout=0.02)
+
+    async def _may_go_on(self, context: Context[S]) -> bool:
+        await self._connections.cut_silent()
+        if self.stop.is_set() or (self._membership and context.id is None):
+            return not self.stop.is_set()
+        try:
+            return await self._is_member(context) and not await self._reload.handle(context.settings)
+        except FAILURES as error:
+            if not passes(error, was_connected=self.was_connected):
+                raise
+            return True
+
+    async def _is_member(self, context: Context[S]) -> bool:
+        if self._membership is None:
+            return True
+        goes_on = await self._membership.check(context)
+        self._checked_at = time.monotonic()
+        self._reload.request(self._membership.reload_order)
+        if self._membership.deleted:
+            self._log.info("registration deleted: stopping")
+            self.stop.set()
+        return goes_on
+
+    async def _wait_for_news(self, context: Context[S], work: "asyncio.Task[None]") -> None:
+        """Wait for an order, a missing registration, or the end of the run; at most until the next check."""
+        events = (self.stop, context.unregistered, self._reload.news)
+        news = [asyncio.create_task(event.wait()) for event in events]
+        settings = context.settings
+        longest = min(CHECK_SECONDS, settings.lease_expire / 3) if settings.ordered else CHECK_SECONDS
+        await asyncio.wait({work, *news}, timeout=longest, return_when=asyncio.FIRST_COMPLETED)
+        self._reload.news.clear()
+        for each in news:
+            each.cancel()
+
+    async def back_off(self, error: Exception, settings: S) -> None:
+        """Wait, ever longer up to a second, if ``error`` passes by itself. Raise it if it does not."""
+        if isinstance(error, Fenced):
+            event = "fenced by the other server" if str(error).startswith(OTHER_SERVER) else "lease lost"
+            self._log.warning(event, key=str(error).removeprefix(OTHER_SERVER))
+            return
+        if not passes(error, was_connected=self.was_connected):
+            raise error
+        error = await self.name_key(error, settings)
+        if self.outage.begins(error) and isinstance(error, WrongType):
+            await self.count_error(error)
+        await self._connections.after(error)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(BACKOFF.compute(self.outage.failures)):
+                await self.stop.wait()
+
+    async def name_key(self, error: Exception, settings: S) -> Exception:
+        """Return ``error`` with the name of the key if a server says that one is of the wrong type."""
+        id = self._membership.id if self._membership else ""
+        return await name_wrong_key(error, (self._connections.redis, self._connections.registry), settings, id)
+
+    async def count_error(self, error: Exception) -> None:
+        if self._keys:
+            with suppress(RedisError):
+                async with AtomicWrites(self._connections.redis) as writes:
+                    count(writes, self._keys.metric("error"))
+                    writes.hset(self._keys.metric("error"), "last", describe(error))
+                    await writes.execute()
+
+
+def _forget_cancellation() -> None:
+    """Undo the cancellation by which a failed group of tasks ended this one: Python 3.11 leaves it on record."""
+    task = asyncio.current_task()
+    while task and task.cancelling():
+        task.uncancel()
