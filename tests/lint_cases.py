@@ -117,7 +117,7 @@ BREAKS: dict[str, tuple[Breaks, list[str]]] = {
     ),
     "a loop over another server that comes back": (
         {"vpush.yaml": ("redis://elsewhere:6379/0\nout: archive:in", "redis://localhost:6379/0\nout: shop:in")},
-        ["vpush.yaml:5: out: messages go round for ever: 'shop:in' -> 'shop:copies' -> 'shop:in' [loop]"],
+        ["vpush.yaml:5: out: messages loop for ever: 'shop:in' -> 'shop:copies' -> 'shop:in' [loop]"],
     ),
     "a loop of services that copy": (
         {
@@ -125,15 +125,16 @@ BREAKS: dict[str, tuple[Breaks, list[str]]] = {
             "mpush-2.yaml": ("", FAN2.replace("shop:copies", "shop:again").replace("archive:in", "shop:in")),
             "mpush.yaml": ("  - shop:copies\n", "  - shop:copies\n  - shop:again\n"),
         },
-        ["mpush-2.yaml:4: out: messages go round for ever: 'shop:in' -> 'shop:again' -> 'shop:in' [loop]"],
+        ["mpush-2.yaml:4: out: messages loop for ever: 'shop:in' -> 'shop:again' -> 'shop:in' [loop]"],
     ),
     "two that both want all messages of a leg": (
         {"Procfile": ("worker:", SECOND + "worker:"), "mpush-2.yaml": ("", FAN2)},
-        ["mpush-2.yaml:2: in: send (vpush) reads this leg of a fan-out, too: each gets some of its messages [rivals]"],
+        ["mpush-2.yaml:2: in: send (vpush) reads this leg of a fan-out, too: each gets only some of its "
+         "messages [rivals]"],
     ),
     "a program that takes from a service's leg": (
         {"composition.yaml": ("    reads: shop:work", "    reads: [shop:work, shop:copies]")},
-        ["composition.yaml:6: reads: send (vpush) reads this leg of a fan-out, too: each gets some of its "
+        ["composition.yaml:6: reads: send (vpush) reads this leg of a fan-out, too: each gets only some of its "
          "messages [rivals]"],
     ),
     "two services under one namespace": (
@@ -155,7 +156,7 @@ BREAKS: dict[str, tuple[Breaks, list[str]]] = {
             "[shop:in, shop:fan:owners]\n  reads: archive:in\nprograms:\n  worker:\n    reads: [shop:work, "
             "shop:fan:owners]",
         )},
-        ["composition.yaml:6: reads: 'shop:fan:owners' is a key of fan (mpush) itself, below its namespace 'shop:fan' "
+        ["composition.yaml:6: reads: 'shop:fan:owners' is a key of fan (mpush) itself, in its namespace 'shop:fan' "
          "[collision]"],
     ),
     "a list that is a stream": (
@@ -164,7 +165,7 @@ BREAKS: dict[str, tuple[Breaks, list[str]]] = {
     ),
     "one pending list for two services": (
         {"vpush.yaml": ("shop:send:pending", "shop:fan:pending")},
-        ["vpush.yaml:3: pending: 'shop:fan:pending' is what fan (mpush) has taken and not settled [pending]"],
+        ["vpush.yaml:3: pending: 'shop:fan:pending' is a pending list of fan (mpush) [pending]"],
     ),
     "a list that is what an instance has in hand": (
         {"composition.yaml": (
@@ -172,11 +173,11 @@ BREAKS: dict[str, tuple[Breaks, list[str]]] = {
             "[shop:in, shop:fan:pending:7]\n  reads: archive:in\nprograms:\n  worker:\n"
             "    reads: [shop:work, shop:fan:pending:7]",
         )},
-        ["composition.yaml:6: reads: 'shop:fan:pending:7' is what fan (mpush) has taken and not settled [pending]"],
+        ["composition.yaml:6: reads: 'shop:fan:pending:7' is a pending list of fan (mpush) [pending]"],
     ),
     "metrics that do not last from renewal to renewal": (
         {"mpush.yaml": ("out:", "metricsExpire: 15\nout:")},
-        ["mpush.yaml:4: metricsExpire: 15 s: the metrics of a living instance would be gone before it "
+        ["mpush.yaml:4: metricsExpire: 15 s: the metrics of a live instance would expire before it "
          "renews them [times]"],
     ),
     "answers that are gone too early": (
@@ -184,7 +185,7 @@ BREAKS: dict[str, tuple[Breaks, list[str]]] = {
             "mdispatch.yaml": ("out: ", "res: shop:answers\nreplyExpire: 9\nout: "),
             "composition.yaml": ("[shop:track:done]", "[shop:track:done, shop:answers]"),
         },
-        ["mdispatch.yaml:5: replyExpire: 9 s: an answer could be gone while its client still waits for it [times]"],
+        ["mdispatch.yaml:5: replyExpire: 9 s: an answer could expire while its client still waits for it [times]"],
     ),
     "a pattern of lists for answers that matches a list of another part": (
         {"mdispatch.yaml": ("out: ", "replyLists: ['shop:*', 'shop:track:reply:*']\nout: ")},
@@ -200,8 +201,8 @@ BREAKS: dict[str, tuple[Breaks, list[str]]] = {
         {"mdispatch.yaml": ("out: ", "replyLists: ['shop:watch:pending:shop:track:1']\nout: ")},
         ["mdispatch.yaml:4: replyLists: 'shop:watch:pending:shop:track:1' is written and never read; expected a part "
          "that reads it, or external.reads in composition.yaml [orphan]",
-         "mdispatch.yaml:4: replyLists: 'shop:watch:pending:shop:track:1' is what watch (monitor) has taken and not "
-         "settled; expected another list [pending]",
+         "mdispatch.yaml:4: replyLists: 'shop:watch:pending:shop:track:1' is a pending list of watch "
+         "(monitor); expected another list [pending]",
          "mdispatch.yaml:4: replyLists: 'shop:watch:pending:shop:track:1' is what the service that registered as "
          "'shop:watch' has in hand; expected another list [replies]"],
     ),
@@ -216,7 +217,7 @@ BREAKS: dict[str, tuple[Breaks, list[str]]] = {
             "[shop:inner:done, "),
         },
         ["mdispatch.yaml: messageTimeout: 10 s, while inner (mdispatch) behind it tries for up to 18 s: "
-         "messages would come "
+         "messages would be delivered "
          "twice; expected at least 18 s [times]"],
     ),
     "a file that is wrong by itself, of which the rest would follow": (

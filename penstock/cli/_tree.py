@@ -6,7 +6,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from penstock.cli._text import shown
-from penstock.composition.draw.sketch import Sketch, gives_back
+from penstock.composition.draw.sketch import Sketch, redelivers
 from penstock.composition.model import Part, Place
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class Drawing:
         sketch = self._sketch
         root = Tree(Text(shown(self._title), "bold"))
         sources = [place for place in sketch.places if not sketch.writers(place)]
-        for place in sorted(sources, key=lambda place: all(map(gives_back, sketch.readers(place)))):
+        for place in sorted(sources, key=lambda place: all(map(redelivers, sketch.readers(place)))):
             self._list(root, place, ())
         for part in sketch.parts:  # those that only write
             if part.name not in self._drawn and not any(part in sketch.readers(place) for place in sketch.places):
@@ -34,8 +34,8 @@ class Drawing:
         for place in sketch.places:  # loops that nothing leads to
             if place not in self._drawn:
                 self._list(root, place, ())
-        if sketch.mute:
-            names = ", ".join(map(shown, sketch.mute))
+        if sketch.undeclared:
+            names = ", ".join(map(shown, sketch.undeclared))
             root.add(Text(f"{names}: lists unknown: declare them under programs in composition.yaml", "dim"))
         for remark in self._remarks:
             root.add(Text(shown(remark), "red"))
@@ -60,7 +60,7 @@ class Drawing:
         self._drawn.add(part.name)
         branch = above.add(text)
         written = self._sketch.written(part)
-        if gives_back(part):
+        if redelivers(part):
             if written:
                 branch.add(Text(f"gives back to {', '.join(shown(place.key) for place in written)}", "dim"))
             return

@@ -1,4 +1,4 @@
-"""``composition.yaml``: what the settings of services cannot say, such as what programs of one's own read and write."""
+"""``composition.yaml``: the lists of the user's own programs and of external clients, and options of chaos."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,7 +37,7 @@ class _Program(_Strict):
 
 def _with_id(message: str) -> str:
     if ID_HERE not in message:
-        raise ValueError(f"expected {ID_HERE} in it, where each message has its id")
+        raise ValueError(f"expected {ID_HERE} in it, as the place of each message's id")
     return message
 
 
@@ -57,31 +57,31 @@ class _File(_Strict):
 
 @dataclass(frozen=True)
 class Program:
-    """A process that is no service of ours."""
+    """A process that is not a service of Penstock."""
 
     reads: list[str] = field(default_factory=list)
     writes: list[str] = field(default_factory=list)
     keeps: list[str] = field(default_factory=list)
-    """Lists in which it has what it has taken and not settled."""
+    """Its pending lists: messages that it has taken and not settled."""
     ordered: bool = False
-    """Whether it promises to keep the order of its messages."""
+    """True if it guarantees to keep the order of its messages."""
     redis: str | None = None
     line: int | None = None
 
 
 @dataclass(frozen=True)
 class Declared:
-    """What is in the file; nothing where there is none."""
+    """The content of the file; empty if there is none."""
 
     file: str | None = None
-    outside_reads: list[str] = field(default_factory=list)
-    outside_writes: list[str] = field(default_factory=list)
+    external_reads: list[str] = field(default_factory=list)
+    external_writes: list[str] = field(default_factory=list)
     programs: dict[str, Program] = field(default_factory=dict)
     chaos: Chaos = field(default_factory=Chaos)
 
 
 def read_declared(file: Path, problems: list[Problem]) -> Declared:
-    """What ``file`` says; what is wrong with it goes to ``problems``, and counts as not said."""
+    """Read ``file`` and append its problems to ``problems``; invalid content is left out."""
     if not file.is_file():
         return Declared()
     try:
@@ -108,7 +108,7 @@ def read_declared(file: Path, problems: list[Problem]) -> Declared:
 
 
 def line_of(node: Any, path: tuple[int | str, ...]) -> int | None:
-    """The line, from 1, of what is at ``path``, or of the last of it that there is."""
+    """Return the line, from 1, of the node at ``path``, or of its last ancestor that exists."""
     line = node.start_mark.line + 1 if node else None
     for step in path:
         if isinstance(node, yaml.MappingNode):

@@ -1,4 +1,4 @@
-"""A composition as its files have it: Procfile or compose.yaml, props files, composition.yaml."""
+"""Reading of a composition from its files: Procfile or compose.yaml, props files, composition.yaml."""
 
 import os
 import re
@@ -15,7 +15,7 @@ import yaml
 from penstock import yaml_documents
 from penstock.composition.declared import DECLARED, Declared, Program, read_declared
 from penstock.composition.lines import precise
-from penstock.composition.model import End, Outside, Part, Shape, Topology, Use, connected
+from penstock.composition.model import End, External, Part, Shape, Topology, Use, connected
 from penstock.composition.procfile import read_procfile
 from penstock.composition.service import ServiceSettings, ServiceSettingsType
 from penstock.errors import PenstockError, Problem, SettingsError
@@ -25,15 +25,15 @@ PROPS: Final = (".js", ".cjs", ".mjs", ".json", ".json5", ".toml", ".yaml", ".ym
 BEFORE: Final = re.compile(
     r"""\s*(?:(?P<exec>exec)\s+|env\s+(?=\w+=)|(?P<given>[A-Za-z_]\w*=(?:'[^']*'|"[^"]*"|[^\s'"])*)\s+)"""
 )
-"""What stands before the program in a command of a Procfile: a shell's ``exec``, and variables."""
+"""What may precede the program in a command of a Procfile: ``exec``, ``env`` and variables."""
 QUOTED: Final = re.compile(r"""'[^']*'|"[^"]*"|[^'"]+""")
 HERE: Final = "redis://localhost:6379/0"
-"""Where a program's lists are that has no REDIS of its own."""
+"""The server of a program that has no REDIS of its own."""
 
 
 @dataclass(frozen=True)
 class Process:
-    """A process as a Procfile or a compose.yaml starts it; ``mounts`` are folders or files by where it sees them."""
+    """A process of a Procfile or compose.yaml; ``mounts`` are host paths by path in the container."""
 
     name: str
     file: str
@@ -44,14 +44,14 @@ class Process:
 
     @property
     def module(self) -> str | None:
-        """What ``python -m`` runs; an image whose entry point is that takes it as the first word."""
+        """Return the module after ``python -m``, or the first word for an image with that entry point."""
         if "-m" in self.words:
             return next(iter(self.words[self.words.index("-m") + 1 :]), None)
         return next((word for word in self.words[:1] if re.fullmatch(r"\w+(\.\w+)+", word)), None)
 
     @property
     def call(self) -> tuple[str, ...]:
-        """The module and its arguments, where nothing but Python is needed to run it; files as they are seen here."""
+        """Return the module and its arguments, with host paths; empty if it takes more than Python to run it."""
         words = self.words
         if words[1:2] == ("-m",) and re.fullmatch(r"(.*/)?python[\d.]*", words[0]):
             words = words[2:]
@@ -64,7 +64,7 @@ class Process:
 
     @property
     def named(self) -> str | None:
-        """Where it reads its settings from, as it was called."""
+        """Return the props file or reference that the command names; None without one."""
         named = self.environ.get("PROPS_FILE") or self.environ.get("propsFile")
         for place, word in enumerate(self.words):
             if word == "--props" and place + 1 < len(self.words):
@@ -74,7 +74,7 @@ class Process:
         return named
 
     def props(self) -> Path | None:
-        """The file it reads its settings from, as it is seen here; None where it reads none."""
+        """Return the host path of its props file; None if it reads no file."""
         named = self.named
         if named is None or is_reference(named):
             return None
@@ -85,11 +85,11 @@ class Process:
 
 
 def read(directory: Path, environ: Mapping[str, str] | None = None) -> Topology:
-    """The composition of ``directory``; ``environ`` is what all its processes are given beside what its files say.
+    """Return the composition of ``directory``; all its processes get ``environ`` in addition to their own variables.
 
-    REDIS in it is stronger than what containers are given: their names of servers mean nothing outside.
+    REDIS in ``environ`` overrides that of containers, whose host names mean nothing outside.
 
-    What is wrong with single files is among ``problems``. Raises ``PenstockError`` where there is no composition.
+    Problems of single files are in ``problems``. Raise ``PenstockError`` if there is no composition.
     """
     problems: list[Problem] = []
     declared = read_declared(directory / DECLARED, problems)
@@ -112,12 +112,12 @@ def read(directory: Path, environ: Mapping[str, str] | None = None) -> Topology:
         if name not in named:
             message = f"no process is called {name!r}: expected one of {', '.join(sorted(named))}"
             problems.append(Problem(message, declared.file, program.line))
-    outside = Outside(tuple(declared.outside_reads), tuple(declared.outside_writes))
-    return Topology(whole, outside, tuple(problems), str(directory), declared.chaos, declared.file)
+    external = External(tuple(declared.external_reads), tuple(declared.external_writes))
+    return Topology(whole, external, tuple(problems), str(directory), declared.chaos, declared.file)
 
 
 def read_sound(directory: Path, environ: Mapping[str, str] | None = None) -> Topology:
-    """As ``read``. Raises ``SettingsError`` with all that is wrong with single files."""
+    """Like ``read``, but raise ``SettingsError`` with all problems of single files."""
     topology = read(directory, environ)
     if topology.problems:
         raise SettingsError(list(topology.problems))
@@ -125,7 +125,7 @@ def read_sound(directory: Path, environ: Mapping[str, str] | None = None) -> Top
 
 
 def services() -> dict[str, EntryPoint]:
-    """The settings classes of all services that are installed, by name."""
+    """Return the entry points of all installed services, by name."""
     return {entry.name: entry for entry in entry_points(group="penstock.services")}
 
 
@@ -139,12 +139,12 @@ def settings_of(service: str) -> ServiceSettingsType:
 
 
 def module_of(service: str) -> str:
-    """Return what ``python -m`` runs for a service that is installed: the package that its settings lie in."""
+    """Return the module for ``python -m`` of an installed service: the package of its settings."""
     return services()[service].value.partition(":")[0].rpartition(".")[0]
 
 
 def service_of(file: PurePath) -> str | None:
-    """Whose props file this is, by the longest name that its own begins with: ``mpush.yaml``, ``mpush.prod.json``."""
+    """Return the service with the longest name that ``file`` begins with: ``mpush.yaml``; None if there is none."""
     begins = [name for name in services() if file.name.startswith(name) and not file.name[len(name) :][:1].isalnum()]
     return max(begins, key=len, default=None)
 
@@ -196,7 +196,7 @@ def _of_procfile(file: Path, problems: list[Problem]) -> Iterator[Process]:
 
 
 def _expanded(part: re.Match[str]) -> str:
-    """As a shell does it: not within single quotes, and what a variable has is not split."""
+    """Expand variables as a shell does, not within single quotes; the value is not split."""
     return part[0].strip("'") if part[0].startswith("'") else os.path.expandvars(part[0].strip('"'))
 
 
@@ -229,7 +229,7 @@ def _of_containers(file: Path, problems: list[Problem]) -> Iterator[Process]:
 def _settings_of(
     process: Process, directory: Path, environ: Mapping[str, str], problems: list[Problem]
 ) -> tuple[ServiceSettings | None, Path | None]:
-    """The settings of a service of ours and their file; None for a program."""
+    """Return the settings of a service and their file; None for a program."""
     by_module = {module_of(name): name for name in services()}
     service = by_module.get(process.module or "")
     if service is None:
@@ -290,7 +290,7 @@ def _declared_ends(program: Program, declared: Declared, here: str) -> Iterator[
 
 
 def _unused(directory: Path, used: set[Path]) -> Iterator[tuple[Path, str]]:
-    """Props files that no process reads."""
+    """Yield props files that no process reads, with their service."""
     for file in _files(directory):
         service = service_of(file)
         if service and file.suffix in PROPS and file.resolve() not in used:
@@ -304,5 +304,5 @@ def _files(directory: Path) -> list[Path]:
 def _split(command: str) -> list[str]:
     try:
         return shlex.split(command)
-    except ValueError:  # a quote that does not end: the shell will say so
+    except ValueError:  # an unclosed quote: the shell will report it
         return command.split()

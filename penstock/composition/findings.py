@@ -1,4 +1,4 @@
-"""What is wrong with a composition as a whole, and where its files say so."""
+"""Findings of lint: what is wrong with a composition, with file and line."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -10,10 +10,7 @@ from penstock.errors import Problem
 
 @dataclass(frozen=True)
 class Finding:
-    """One ``problem``, and the ``rule`` that found it, a word.
-
-    A ``note`` matters to some only: where the servers are clusters.
-    """
+    """One ``problem`` and the name of the ``rule`` that found it; a ``note`` matters to Redis Clusters only."""
 
     rule: str
     problem: Problem
@@ -21,13 +18,13 @@ class Finding:
 
 
 def at(rule: str, part: Part, end: End, message: str) -> Finding:
-    """Where ``end`` is said, or at least in which file ``part`` is."""
+    """Return a finding at the line that names ``end``, or else in the file of ``part``."""
     problem = end.problem(message)
     return Finding(rule, problem if problem.file else Problem(message, part.file, None, end.setting))
 
 
-def said(rule: str, part: Part, property: str, message: str) -> Finding:
-    """Where the settings of ``part`` set ``property``."""
+def at_property(rule: str, part: Part, property: str, message: str) -> Finding:
+    """Return a finding at the line that sets ``property`` of ``part``, or else in its file."""
     origins = part.settings.origins() if part.settings is not None else {}
     file, _, line = origins.get(property, "").rpartition(":")
     found, number = (file, int(line)) if line.isdigit() else (part.file, None)
@@ -35,11 +32,11 @@ def said(rule: str, part: Part, property: str, message: str) -> Finding:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """``: did you mean X?``, or nothing."""
+    """Return ``: did you mean X?``; empty if no known name is similar."""
     found = get_close_matches(name, sorted(set(known) - {name}), n=1, cutoff=0.75)
     return f": did you mean {found[0]!r}?" if found else ""
 
 
-def called(part: Part) -> str:
-    """``archive (mdispatch)``."""
+def display_name(part: Part) -> str:
+    """Return the name of a part and its service: ``archive (mdispatch)``."""
     return f"{part.name} ({part.service})" if part.service and part.service != part.name else part.name

@@ -1,4 +1,4 @@
-"""The line of a name within the list that a file sets: what read it knows where the list begins."""
+"""Line numbers of single names within a list in a props file; the reader only knows where the list begins."""
 
 import re
 from collections.abc import Iterable
@@ -9,11 +9,11 @@ from typing import Final
 from penstock.composition.model import End, Part
 
 DERIVED: Final = ("events", "done", "dead")
-"""Roles of keys whose names are made from a namespace: that stands in the file."""
+"""Roles of keys that are derived from a namespace, which is in the file instead of the key."""
 
 
 def precise(parts: Iterable[Part]) -> tuple[Part, ...]:
-    """The parts, each end of which is from the line on which its key stands."""
+    """Return the parts with the line of each key as the origin of its end."""
     return tuple(replace(part, ends=tuple(map(_precise, part.ends))) for part in parts)
 
 
@@ -28,7 +28,7 @@ def _precise(end: End) -> End:
 
 
 def _has(text: str, name: str) -> bool:
-    """Whether the name stands there, not as part of a longer one."""
+    """Return True if ``name`` is in ``text``, but not as part of a longer name."""
     return re.search(rf"(?<![\w:.-]){re.escape(name)}(?![\w:.-])", text) is not None
 
 

@@ -1,4 +1,4 @@
-"""What a composition is made of: its parts, the keys that each reads and writes, and on which server."""
+"""The model of a composition: its parts, the keys that each reads and writes, and their servers."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
     from penstock.composition.service import ServiceSettings
 
 Use = Literal["reads", "writes", "keeps"]
-"""What a part does with a key: takes from it, puts into it, or both by itself, as with what it has in hand."""
+"""A part takes messages from a key, puts messages into it, or keeps its own there, as in a pending list."""
 Kind = Literal["list", "stream"]
 Promise = Literal["once", "at-least-once"]
 ID_HERE: Final = "{id}"
-"""Where a message of ``Chaos`` has its id."""
+"""The placeholder of the id in a message of ``Chaos``."""
 
 
 @dataclass(frozen=True, order=True)
 class Place:
-    """A key on a server; ``server`` is host, port and database, so that two URLs of one server are the same."""
+    """A key on a server; ``server`` is host, port and database, equal for all URLs of one server."""
 
     key: str
     server: str = ""
@@ -31,9 +31,9 @@ class Place:
 
 @dataclass(frozen=True)
 class End:
-    """A key that a part works on, the ``role`` it has there, and the ``setting`` that names it.
+    """A key that a part uses, its ``role``, and the ``setting`` that names it.
 
-    ``copies``: it gets every message that the part takes, beside the others that do.
+    ``copies``: it is one of several outputs that each get every message.
     """
 
     key: str
@@ -44,7 +44,7 @@ class End:
     kind: Kind = "list"
     copies: bool = False
     origin: str | None = None
-    """``mpush.yaml:4``, where it is known."""
+    """Such as ``mpush.yaml:4``; None if not known."""
 
     @property
     def place(self) -> Place:
@@ -52,7 +52,7 @@ class End:
 
     @property
     def where(self) -> tuple[str | None, int | None]:
-        """File and line."""
+        """Return file and line; None if not known."""
         file, _, line = (self.origin or "").rpartition(":")
         return (file, int(line)) if line.isdigit() else (self.origin, None)
 
@@ -62,7 +62,7 @@ class End:
 
 @dataclass(frozen=True)
 class Part:
-    """One process: of a ``service`` of ours, or a program of the user's own, for which ``service`` is None."""
+    """One process: a ``service`` of Penstock, or a program of the user, for which ``service`` is None."""
 
     name: str
     service: str | None = None
@@ -72,17 +72,17 @@ class Part:
     settings: "ServiceSettings | None" = None
     """None for a program."""
     promise: Promise = "once"
-    """How often a message comes out, whatever happens."""
+    """How often a message is delivered, even after failures."""
     ordered: bool = False
-    """Whether messages come out in the order in which they came in, whatever happens."""
+    """True if messages keep their order, even after failures."""
     again: float = 0
-    """Seconds after which a message is delivered again that nobody finished; 0 where that is never done."""
+    """Seconds after which an unfinished message is redelivered; 0 for never."""
     command: str | None = None
-    """As the Procfile or compose.yaml has it; None where no process is started."""
+    """The command in the Procfile or compose.yaml; None if no process is started."""
     module: tuple[str, ...] = ()
-    """What the command runs, and its arguments, where that is no more than ``python -m``."""
+    """The module and its arguments, if the command is only ``python -m``."""
     environ: Mapping[str, str] = field(default_factory=dict)
-    """What the command sets for itself."""
+    """The environment variables that the command sets."""
 
     @property
     def server(self) -> str:
@@ -117,8 +117,8 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Outside:
-    """What others read and write, by declaration: names or patterns such as ``shop:*``."""
+class External:
+    """The lists that clients outside of the composition read and write: names or patterns such as ``shop:*``."""
 
     reads: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
@@ -129,46 +129,46 @@ class Outside:
 
 @dataclass(frozen=True)
 class Chaos:
-    """How ``penstock chaos`` is to break the composition, where its own choice does not suit."""
+    """Options of ``penstock chaos`` in composition.yaml."""
 
     message: str = f'{{"id": "{ID_HERE}"}}'
-    """What is pushed; ``ID_HERE`` in it becomes the message's own, by which it is found again."""
+    """The message to push; ``ID_HERE`` in it is replaced by the id of each message."""
     into: tuple[str, ...] = ()
     """Lists to push to; by default those that are read and never written."""
     out: tuple[str, ...] = ()
     """Lists that every message must reach; by default those that are written and never read."""
     promise: Promise = "once"
-    """What the programs promise."""
+    """The delivery guarantee of the programs."""
     without: tuple[str, ...] = ()
     """Processes that are not started."""
 
 
 @dataclass(frozen=True)
 class Topology:
-    """A composition as a whole; ``problems`` are those of its single files."""
+    """A composition; ``problems`` are those of its single files."""
 
     parts: tuple[Part, ...]
-    outside: Outside = Outside()
+    external: External = External()
     problems: tuple[Problem, ...] = ()
     directory: str | None = None
     chaos: Chaos = field(default_factory=Chaos)
     declared: str | None = None
-    """The file that says what programs and others do, if there is one."""
+    """The path of composition.yaml; None if there is none."""
 
     def ends(self, *uses: Use) -> Iterator[tuple[Part, End]]:
         return ((part, end) for part in self.parts for end in part.using(*uses))
 
     def at(self, place: Place, *uses: Use) -> list[tuple[Part, End]]:
-        """Who uses this key so."""
+        """Return the parts that use ``place`` in one of these ways."""
         return [(part, end) for part, end in self.ends(*uses) if end.place == place]
 
     def sources(self) -> list[End]:
-        """Where messages come in: lists that are read, and written by no part but those that give back."""
+        """Return the lists through which messages enter: they are read, and no part writes them."""
         written = {end.place for _, end in self.ends("writes")}
         return _distinct(end for part, end in self.ends("reads") if end.role == "in" and end.place not in written)
 
     def sinks(self) -> list[End]:
-        """Where messages go out: lists that are written and read by no part, but for dead letters."""
+        """Return the lists through which messages leave: no part reads them; dead letters and replies excluded."""
         read = {end.place for _, end in self.ends("reads")}
         ends = (end for _, end in self.ends("writes") if end.kind == "list" and end.role not in ("dead", "replies"))
         return _distinct(end for end in ends if end.place not in read)
@@ -176,20 +176,20 @@ class Topology:
 
 @dataclass
 class Shape:
-    """What the settings of a service say of its place in a composition."""
+    """The part of a service's settings that matters to a composition."""
 
     ends: list[End] = field(default_factory=list)
     watched: list[End] = field(default_factory=list)
-    """What whoever watches the service's namespace does there."""
+    """Ends of whichever part watches the service's namespace."""
     watches: list[str] = field(default_factory=list)
-    """Namespaces, or patterns of them."""
+    """Namespaces that the service watches, or patterns of them."""
     promise: Promise = "once"
     ordered: bool = False
     again: float = 0
 
 
 def connected(parts: Iterable[tuple[Part, Shape]]) -> tuple[Part, ...]:
-    """The parts, each with the ends of its shape, and those that come to it from the namespaces it watches."""
+    """Return the parts with the ends of their shapes, and those of the namespaces that they watch."""
     pairs = list(parts)
     whole = []
     for part, shape in pairs:
@@ -203,7 +203,7 @@ def connected(parts: Iterable[tuple[Part, Shape]]) -> tuple[Part, ...]:
 
 
 def _with_streams(part: Part, all: Iterable[Part]) -> Part:
-    """The part with the streams that it reads by a pattern, as far as another part writes them."""
+    """Replace patterns of streams that the part reads by the streams that other parts write."""
     written = [end.key for other in all for end in other.using("writes") if end.kind == "stream"]
     ends = list[End]()
     for end in part.ends:
@@ -214,11 +214,11 @@ def _with_streams(part: Part, all: Iterable[Part]) -> Part:
 
 
 def server_of(url: str) -> str:
-    """Host, port and database of a server's URL, or its socket, without a password: what makes it the same one."""
+    """Return host, port and database of a URL, or its socket: without a password, and equal for one server."""
     parts = urlsplit(url)
     if parts.scheme == "unix":
         return parts.path
-    if "+" in parts.scheme:  # many hosts, one service, or one cluster
+    if "+" in parts.scheme:  # several Sentinels or cluster nodes
         hosts = hosts_of(url, 26379 if "sentinel" in parts.scheme else 6379)
         database = dict(parse_qsl(parts.query)).get("db", "0")
         return f"{','.join(f'{host}:{port}' for host, port in sorted(hosts))}{parts.path.rstrip('/')}/{database}"

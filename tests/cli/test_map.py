@@ -122,7 +122,7 @@ async def test_without_graphviz_a_picture_says_what_to_install(tmp_path: Path, m
     monkeypatch.setitem(sys.modules, "pygraphviz", None)
     result = await penstock("map", compose(tmp_path), "--svg", tmp_path / "map.svg")
     assert (result.status, (tmp_path / "map.svg").exists()) == (1, False)
-    assert result.error == "penstock: a picture needs Graphviz: pip install 'penstock[map]'; --mermaid needs nothing\n"
+    assert result.error == "penstock: --svg needs Graphviz: pip install 'penstock[map]'; --mermaid needs nothing\n"
 
 
 def escaped(name: str) -> str:
@@ -148,7 +148,7 @@ async def test_a_list_may_have_any_name(tmp_path: Path, name: str) -> None:
         ([], "expected a directory with a composition, or --live"),
         (["DIR", "--once"], "--once requires --live"),
         (["DIR", "--json", "--mermaid"], "expected one of --svg, --mermaid and --json"),
-        (["--live", "--mermaid"], "expected --once beside --live"),
+        (["--live", "--mermaid"], "pass --once with --live"),
     ],
 )
 async def test_a_wrong_call_is_told(tmp_path: Path, words: list[str], reason: str) -> None:

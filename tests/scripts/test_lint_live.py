@@ -56,7 +56,7 @@ async def test_live_finds_what_is_wrong_on_the_server(small: Path) -> None:
             f"{redis} keeps nothing on disk: a restart loses all messages; expected appendonly yes [server]",
             f"mpush.yaml:4: out: 'b' is a string on {here}; expected a list [type]",
             f"{namespace} 'fan:lists' is a string on {here}; expected a hash [type]",
-            f"{namespace} fan (mpush) does not run: no instance is alive on {here} [running]",
+            f"{namespace} fan (mpush) has no live instances on {here} [running]",
         ]
 
 
@@ -85,7 +85,7 @@ async def test_live_finds_lists_for_answers_that_a_service_outside_has_registere
 async def test_live_takes_names_in_different_slots_for_a_mistake_on_a_cluster(small: Path) -> None:
     with EmbeddedServer(cluster_enabled="yes") as server:
         lines = await live(small, server.url)
-    assert any(line.startswith("mpush.yaml:1: redisNamespace: a, b, fan:ids, in, pending lie in") for line in lines)
+    assert any(line.startswith("mpush.yaml:1: redisNamespace: a, b, fan:ids, in, pending are in") for line in lines)
 
 
 async def test_live_names_a_server_that_is_not_there(small: Path) -> None:

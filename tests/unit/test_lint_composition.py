@@ -58,7 +58,7 @@ def test_names_of_one_slot_are_no_note_and_others_are(tmp_path: Path) -> None:
     assert found(tmp_path) == []
     (note,) = found(tmp_path, notes=True)
     assert note.startswith(
-        "mpush.yaml:1: redisNamespace: {a}:fan:ids, {a}:in, {a}:pending, {b}:out lie in different slots"
+        "mpush.yaml:1: redisNamespace: {a}:fan:ids, {a}:in, {a}:pending, {b}:out are in different slots"
     )
 
 

@@ -1,8 +1,8 @@
-"""A composition as a flowchart in Mermaid's words, for whatever shows these: GitHub, GitLab, wikis."""
+"""A Mermaid flowchart of a composition, for GitHub, GitLab and wikis."""
 
 from collections.abc import Iterator
 
-from penstock.composition.draw.sketch import OTHERS, Sketch, gives_back
+from penstock.composition.draw.sketch import OTHERS, Sketch, redelivers
 
 STYLES = (
     "classDef service fill:#dbe9f6,stroke:#2b5c8a,color:#111",
@@ -11,7 +11,7 @@ STYLES = (
 
 
 def mermaid(sketch: Sketch) -> str:
-    """The text of the flowchart, in lines."""
+    """Return the flowchart as text."""
     return "\n".join(_lines(sketch)) + "\n"
 
 
@@ -33,7 +33,7 @@ def _lines(sketch: Sketch) -> Iterator[str]:
         yield "  end"
     for place, name in lists.items():
         for part in sketch.writers(place):
-            yield f"  {boxes[part.name]} {'-.->' if gives_back(part) else '-->'} {name}"
+            yield f"  {boxes[part.name]} {'-.->' if redelivers(part) else '-->'} {name}"
         yield from (f"  {name} --> {boxes[part.name]}" for part in sketch.readers(place))
         if sketch.from_others(place):
             yield f"  from{{{{{OTHERS}}}}} --> {name}"
@@ -47,5 +47,5 @@ def _joined(lines: list[str]) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Letters that mean something to Mermaid or to a page, by their numbers."""
+    """Replace characters that are special in Mermaid or HTML by their code points."""
     return "".join(letter if letter.isalnum() or letter in " :./_-(),+*@~" else f"#{ord(letter)};" for letter in text)

@@ -1,4 +1,4 @@
-"""What a drawing of a composition shows: boxes for its parts, lists between them, servers around them."""
+"""The content of a drawing of a composition: its parts, the lists between them, and their servers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from penstock.composition.model import Part, Place, Topology
 
 OTHERS = "others"
-"""Whoever is no part of the composition."""
+"""Label of clients outside of the composition."""
 
 
 @dataclass(frozen=True)
 class Figures:
-    """What is going on in a list, in words for people; nothing where nobody has looked."""
+    """The length, rates and age of a list as text; empty without a sample."""
 
     words: str = ""
     piles_up: bool = False
@@ -19,16 +19,16 @@ class Figures:
 
 @dataclass(frozen=True)
 class Sketch:
-    """The parts and lists of ``topology`` with whatever was seen of them."""
+    """The parts and lists of ``topology``, with the figures of the last sample if there is one."""
 
     topology: Topology
     lists: Mapping[Place, Figures] = field(default_factory=dict)
     activity: Mapping[str, str] = field(default_factory=dict)
-    """By namespace, what its service is doing."""
+    """By namespace: live instances, rate and pending messages of its service, as text."""
 
     @property
     def places(self) -> list[Place]:
-        """Lists and streams, in the order of the parts; no stream that nobody reads."""
+        """Return the lists and streams in the order of the parts, without streams that no part reads."""
         read = {end.place for _, end in self.topology.ends("reads")}
         ends = [end for _, end in self.topology.ends("reads", "writes")]
         return list(dict.fromkeys(end.place for end in ends if end.kind == "list" or end.place in read))
@@ -42,14 +42,14 @@ class Sketch:
         return [part for part in self.topology.parts if part.ends]
 
     @property
-    def mute(self) -> list[str]:
-        """Names of parts of which nobody says what they read and write."""
+    def undeclared(self) -> list[str]:
+        """Return the names of parts whose lists are not declared."""
         return [part.name for part in self.topology.parts if not part.ends]
 
     def writers(self, place: Place) -> list[Part]:
-        """Those that put messages there, but for the events of what is given back."""
+        """Return the parts that write to ``place``, except that redelivering writes no events."""
         found = _parts(self.topology, place, writes=True)
-        return [part for part in found if not (self.is_stream(place) and gives_back(part))]
+        return [part for part in found if not (self.is_stream(place) and redelivers(part))]
 
     def readers(self, place: Place) -> list[Part]:
         return _parts(self.topology, place, writes=False)
@@ -64,13 +64,13 @@ class Sketch:
         return any(end.role == "dead" for _, end in self.topology.at(place, "writes"))
 
     def from_others(self, place: Place) -> bool:
-        return self.topology.outside.does("writes", place.key)
+        return self.topology.external.does("writes", place.key)
 
     def to_others(self, place: Place) -> bool:
-        return self.topology.outside.does("reads", place.key)
+        return self.topology.external.does("reads", place.key)
 
     def label(self, part: Part) -> list[str]:
-        """Name, what it is, and what it is doing."""
+        """Return the name of the part with its service, and its activity if known."""
         kind = part.service or "program"
         named = part.name if kind == part.name else f"{part.name} ({kind})"
         activity = self.activity.get(part.namespace or "", "")
@@ -80,8 +80,8 @@ class Sketch:
         return self.lists.get(place, Figures())
 
 
-def gives_back(part: Part) -> bool:
-    """Whether what it writes are messages of others, as a monitor's retries are."""
+def redelivers(part: Part) -> bool:
+    """Return True if the part writes only messages of other parts, as a monitor does with retries."""
     roles = {end.role for end in part.using("reads")}
     return bool(roles) and not roles & {"in", "answers", "events"}
 

@@ -1,20 +1,20 @@
-"""A composition as a picture, laid out and drawn by Graphviz."""
+"""An SVG image of a composition, drawn by Graphviz."""
 
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from penstock.composition.draw.sketch import OTHERS, Sketch, gives_back
+from penstock.composition.draw.sketch import OTHERS, Sketch, redelivers
 from penstock.errors import PenstockError
 
 
 def svg(sketch: Sketch) -> bytes:
-    """The picture. Raises ``PenstockError`` where Graphviz is not installed."""
+    """Return the image. Raise ``PenstockError`` if Graphviz is not installed."""
     try:
         from pygraphviz import AGraph
     except ImportError as error:
-        raise PenstockError("a picture needs Graphviz: pip install 'penstock[map]'; --mermaid needs nothing") from error
+        raise PenstockError("--svg needs Graphviz: pip install 'penstock[map]'; --mermaid needs nothing") from error
     font = {"fontname": "Helvetica, Arial, sans-serif", "fontsize": "11"}
     graph = AGraph(directed=True, rankdir="LR", nodesep="0.3", ranksep="0.5", encoding="UTF-8")
     graph.graph_attr.update(**font, color="#9aa5b1", style="rounded", fontcolor="#52606d")
@@ -52,7 +52,7 @@ def _add_arrows(graph: Any, sketch: Sketch) -> None:
     boxes = {part.name: f"part{index}" for index, part in enumerate(sketch.parts)}
     for index, place in enumerate(sketch.places):
         for part in sketch.writers(place):
-            back = gives_back(part)
+            back = redelivers(part)
             graph.add_edge(boxes[part.name], f"list{index}", style="dashed" if back else "solid", constraint=not back)
         for part in sketch.readers(place):
             graph.add_edge(f"list{index}", boxes[part.name])
@@ -69,14 +69,14 @@ def colour_of(piles_up: bool) -> str:
 
 
 def _label(lines: list[str]) -> str:
-    """Text as it is: backslashes and entities mean something to Graphviz, and so does a text in angle brackets."""
+    """Join and escape ``lines``: backslashes, entities and text in angle brackets are special in Graphviz."""
     whole = "\\n".join(line.replace("\\", "\\\\").replace("&", "&amp;") for line in lines)
     return f" {whole}" if whole.startswith("<") else whole
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Graphviz says on stderr, past Python, what it thinks of the machine's fonts."""
+    """Redirect the file descriptor of stderr to /dev/null: Graphviz writes warnings about fonts to it."""
     kept = os.dup(2)
     nowhere = os.open(os.devnull, os.O_WRONLY)
     try:

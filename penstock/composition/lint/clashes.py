@@ -1,4 +1,4 @@
-"""Names that two parts of a composition have, and that only one can have."""
+"""Lint rules on names that only one part of a composition may use."""
 
 import re
 from collections.abc import Iterator
@@ -7,8 +7,8 @@ from typing import Final
 
 from redis.crc import key_slot
 
-from penstock.composition.draw.sketch import gives_back
-from penstock.composition.findings import Finding, at, called, said
+from penstock.composition.draw.sketch import redelivers
+from penstock.composition.findings import Finding, at, at_property, display_name
 from penstock.composition.model import End, Part, Topology
 from penstock.encoding import encoded
 from penstock.keys import Keys, pending_of
@@ -26,27 +26,27 @@ COMMON: Final = (
         "ordered",
     ),
 )
-"""Settings that are written where replicas share them, so that each start would change them for the others."""
+"""Settings that replicas share in Redis, so that the start of one would change them for the others."""
 
 
 def namespaces(topology: Topology) -> Iterator[Finding]:
-    """Two services under one namespace; replicas whose lists or lifetimes are not the same."""
+    """Find different services under one namespace, and replicas with different lists or lifetimes."""
     for part, other in combinations(_settled(topology), 2):
         if part.namespace is None or (part.namespace, part.server) != (other.namespace, other.server):
             continue
         if part.service != other.service or _lists(part) != _lists(other):
-            both = f"{part.namespace!r} is the namespace of {called(part)}, too, which has other lists"
-            yield said("namespace", other, "redisNamespace", f"{both}; expected a namespace of its own")
+            both = f"{part.namespace!r} is the namespace of {display_name(part)}, too, which has other lists"
+            yield at_property("namespace", other, "redisNamespace", f"{both}; expected a namespace of its own")
             continue
         for name in COMMON:
             mine, theirs = other.setting(name), part.setting(name)
             if mine != theirs:
                 differs = f"{mine} here and {theirs} in {part.file}, another replica of {part.namespace!r}"
-                yield said("replicas", other, _property(name), f"{differs}; expected the same in both")
+                yield at_property("replicas", other, _property(name), f"{differs}; expected the same in both")
 
 
 def own_keys(topology: Topology) -> Iterator[Finding]:
-    """Lists whose names are those of a service's own keys."""
+    """Find lists whose names are those of a service's own keys."""
     for owner in _settled(topology):
         if owner.namespace is None:
             continue
@@ -54,42 +54,44 @@ def own_keys(topology: Topology) -> Iterator[Finding]:
         for part, end in topology.ends("reads", "writes", "keeps"):
             allowed = end.key in (keys.done, keys.dead, keys.events) or part.namespace == owner.namespace
             if not allowed and end.place.server == owner.server and keys.owns(end.key):
-                of = f"{end.key!r} is a key of {called(owner)} itself, below its namespace {owner.namespace!r}"
+                of = f"{end.key!r} is a key of {display_name(owner)} itself, in its namespace {owner.namespace!r}"
                 yield at("collision", part, end, f"{of}; expected another name")
 
 
 def pendings(topology: Topology) -> Iterator[Finding]:
-    """What one service has in hand, and another works on."""
+    """Find pending lists of one service that another one uses."""
     for part, end in topology.ends("keeps"):
         for other, theirs in topology.ends("reads", "writes", "keeps"):
             if other is part or _replicas(part, other) or not _is_in_hand(theirs, end):
                 continue
             if theirs.use == "keeps" and topology.parts.index(other) < topology.parts.index(part):
-                continue  # told once, of the later one
-            holds = f"{theirs.key!r} is what {called(part)} has taken and not settled"
+                continue  # reported once, for the later one
+            holds = f"{theirs.key!r} is a pending list of {display_name(part)}"
             yield at("pending", other, theirs, f"{holds}; expected another list")
 
 
 def kinds(topology: Topology) -> Iterator[Finding]:
-    """Lists that are streams elsewhere. Of a program nobody says which of them it reads."""
-    writers = [(part, end) for part, end in topology.ends("writes") if not gives_back(part)]
+    """Find lists that are streams of another part. A program may read either: its kind is not declared."""
+    writers = [(part, end) for part, end in topology.ends("writes") if not redelivers(part)]
     streams = {end.place: part for part, end in writers if end.kind == "stream"}
     for part, end in topology.ends("reads", "writes", "keeps"):
         owner = streams.get(end.place)
         if owner and end.kind == "list" and (part.service or end.use != "reads"):
-            stream = f"{end.key!r} is a stream, the events of {called(owner)}"
+            stream = f"{end.key!r} is a stream, the events of {display_name(owner)}"
             yield at("collision", part, end, f"{stream}; expected another name for a list")
 
 
 def slots(topology: Topology) -> Iterator[Finding]:
-    """Names of one service that a Redis Cluster would keep on different nodes: notes."""
+    """Find keys of one service that a Redis Cluster may keep on different nodes; the findings are notes."""
     for part in _settled(topology):
         names = [end.key for end in part.ends if end.place.server == part.server]
         names += [Keys(part.namespace).ids] if part.namespace else []
         if len({key_slot(encoded(name)) for name in names}) > 1:
             tag = f"expected a common hash tag in all of them, as in {{{part.name}}}:..."
             property = "redisNamespace" if part.namespace else "in"
-            found = said("slots", part, property, f"{', '.join(sorted(set(names)))} lie in different slots; {tag}")
+            found = at_property(
+                "slots", part, property, f"{', '.join(sorted(set(names)))} are in different slots; {tag}"
+            )
             yield Finding(found.rule, found.problem, note=True)
 
 
@@ -102,7 +104,7 @@ def _lists(part: Part) -> frozenset[object]:
 
 
 def _replicas(part: Part, other: Part) -> bool:
-    """Where they are under one namespace with other lists that is told of the namespace."""
+    """Return True for replicas of one service. Different lists in one namespace are reported by ``namespaces``."""
     if part.service != other.service or part.settings is None:
         return False
     return part.namespace == other.namespace and (part.namespace is not None or _lists(part) == _lists(other))

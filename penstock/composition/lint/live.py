@@ -1,4 +1,4 @@
-"""A composition as it is on its servers: what they are like, what types its keys have, which services run."""
+"""Lint rules on the servers of a composition: their settings, the types of its keys, and its live instances."""
 
 import re
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from typing import Final
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
-from penstock.composition.findings import Finding, at, called, said
+from penstock.composition.findings import Finding, at, at_property, display_name
 from penstock.composition.lint.replies import unfit
 from penstock.composition.model import End, Part, Topology, server_of
 from penstock.encoding import decoded, decoded_fields, encoded
@@ -40,7 +40,7 @@ OWN: Final = {
 
 @dataclass(frozen=True)
 class Address:
-    """Where a server is, and who says so."""
+    """The URL of a server, and the part that names it."""
 
     url: str
     part: Part
@@ -50,11 +50,11 @@ class Address:
     def finding(self, message: str) -> Finding:
         if self.end:
             return at("server", self.part, self.end, message)
-        return said("server", self.part, self.property, message)
+        return at_property("server", self.part, self.property, message)
 
 
 def servers(topology: Topology) -> dict[str, Address]:
-    """Every server of the composition once, by what ``Place.server`` calls it."""
+    """Return each server of the composition once, by ``Place.server``."""
     found: dict[str, Address] = {}
     for part in topology.parts:
         for address in _addresses(part):
@@ -63,7 +63,7 @@ def servers(topology: Topology) -> dict[str, Address]:
 
 
 async def check(redis: "Redis", topology: Topology, server: str, address: Address) -> list[Finding]:
-    """What is wrong on one server, which ``redis`` has; nothing is changed there."""
+    """Return the findings on one server, whose client is ``redis``; nothing is changed there."""
     return [
         *[address.finding(words) for words in await _unsafe(redis)],
         *await _wrong_types(redis, topology, server),
@@ -74,12 +74,12 @@ async def check(redis: "Redis", topology: Topology, server: str, address: Addres
 
 
 async def is_cluster(redis: "Redis") -> bool:
-    """Whether the server is a node of a Redis Cluster."""
+    """Return True if the server is a node of a Redis Cluster."""
     return bool((await redis.info("cluster")).get("cluster_enabled"))
 
 
 async def keeps(redis: "Redis") -> bool:
-    """Whether the server writes to disk what it is told; taken as yes where it does not let us ask."""
+    """Return True if the server persists its data, or if this user may not ask."""
     with suppress(ResponseError):
         if (await redis.info("persistence")).get("aof_enabled"):
             return True
@@ -88,7 +88,7 @@ async def keeps(redis: "Redis") -> bool:
 
 
 async def _unsafe(redis: "Redis") -> list[str]:
-    """Why messages are not safe on the server."""
+    """Return why the server may lose messages."""
     found = []
     policy = (await redis.info("memory")).get("maxmemory_policy", "noeviction")
     if policy != "noeviction":
@@ -121,12 +121,12 @@ async def _wrong_types(redis: "Redis", topology: Topology, server: str) -> list[
     for (part, _, expected), name, kind in zip(own, names[len(ends) :], types[len(ends) :], strict=True):
         if kind not in ("none", expected) and name not in {end.key for _, end in ends}:
             message = f"{name!r} is a {kind} on {server}; expected a {expected}"
-            found.append(said("type", part, "redisNamespace", message))
+            found.append(at_property("type", part, "redisNamespace", message))
     return list(dict.fromkeys(found))
 
 
 async def _expiring(redis: "Redis", topology: Topology, server: str) -> list[Finding]:
-    """Lists with a TTL: those of the files, and what instances have in hand."""
+    """Find lists with a TTL: those of the files, and pending lists of instances."""
     ends = [(part, end) for part, end in topology.ends("reads", "writes", "keeps") if end.place.server == server]
     left = await expiring_keys(redis, (end.key for _, end in ends))
     found = [at("expires", part, end, describe_expiry(end.key, left[end.key])) for part, end in ends if end.key in left]
@@ -141,7 +141,7 @@ async def _expiring(redis: "Redis", topology: Topology, server: str) -> list[Fin
             ]
             left = await expiring_keys(redis, (one.name for one in lists))
             found += [
-                said("expires", part, "redisNamespace", describe_expiry(one.name, left[one.name], one))
+                at_property("expires", part, "redisNamespace", describe_expiry(one.name, left[one.name], one))
                 for one in lists
                 if one.name in left
             ]
@@ -149,7 +149,7 @@ async def _expiring(redis: "Redis", topology: Topology, server: str) -> list[Fin
 
 
 async def _absent(redis: "Redis", topology: Topology, server: str) -> list[Finding]:
-    """Services that the composition starts and that are not there."""
+    """Find services that the composition starts and that have no live instances."""
     found = []
     for part in topology.parts:
         if not (part.namespace and part.command) or server_of(part.urls[1]) != server:
@@ -159,13 +159,13 @@ async def _absent(redis: "Redis", topology: Topology, server: str) -> list[Findi
         except (ResponseError, WrongType):  # of a wrong type, which is told, or on another node of a cluster
             continue
         if not any(one.service == part.service for one in alive):
-            message = f"{called(part)} does not run: no instance is alive on {server}"
-            found.append(said("running", part, "redisNamespace", message))
+            message = f"{display_name(part)} has no live instances on {server}"
+            found.append(at_property("running", part, "redisNamespace", message))
     return found
 
 
 async def _unfit_replies(redis: "Redis", topology: Topology, server: str) -> list[Finding]:
-    """Lists for answers that a service has registered which is no part of the composition."""
+    """Find reply lists that belong to registered services outside of the composition."""
     parts = [part for part in topology.parts if part.setting("reply_lists") is not None and part.server == server]
     if not parts:
         return []

@@ -1,15 +1,15 @@
-"""Lists for answers: patterns that match what a service keeps for itself."""
+"""Lint rules on reply lists: patterns that match lists or keys of services."""
 
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 
-from penstock.composition.findings import Finding, said
+from penstock.composition.findings import Finding, at_property
 from penstock.composition.model import Part, Topology
 from penstock.inspect.ownership import Ownership
 
 
 def replies(topology: Topology) -> Iterator[Finding]:
-    """Patterns of ``replyLists`` that match lists or keys of other parts, to which no answer goes."""
+    """Find patterns of ``replyLists`` that match lists or keys of other parts, to which no answer is sent."""
     for part in topology.parts:
         if part.setting("reply_lists") is not None:
             ownership = Ownership(
@@ -27,10 +27,12 @@ def unfit(part: Part, ownership: Ownership) -> Iterator[Finding]:
     named = {end.key: end.setting for end in part.shape.ends if end.role == "replies"}
     for name, property in named.items():
         if whose := ownership.owner_of(name, part.namespace, kept=True):
-            yield said("replies", part, property, f"{name!r} is {whose}; expected another list")
+            yield at_property("replies", part, property, f"{name!r} is {whose}; expected another list")
     for pattern in part.setting("replies"):
         for name, _ in ownership.names(part.namespace) if pattern not in named else ():
             if name not in named and fnmatchcase(name, pattern) and (whose := ownership.owner_of(name, part.namespace)):
                 wide = f"{pattern!r} matches {name!r}, {whose}: requests that name it are refused"
-                yield said("replies", part, "replyLists", f"{wide}; expected a pattern of lists of clients alone")
+                yield at_property(
+                    "replies", part, "replyLists", f"{wide}; expected a pattern of lists of clients alone"
+                )
                 break

@@ -1,45 +1,46 @@
-"""The rules of a composition as a whole: where its messages come from, and where they go."""
+"""Lint rules on the flow of messages through a composition, and the table of all rules."""
 
 from collections.abc import Callable, Iterable, Iterator
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 from typing import Final
 
-from penstock.composition.findings import Finding, at, called, nearest
+from penstock.composition.findings import Finding, at, display_name, nearest
 from penstock.composition.lint.clashes import kinds, namespaces, own_keys, pendings, slots
 from penstock.composition.lint.replies import replies
 from penstock.composition.lint.timing import answers, metrics, nested, unwatched, watched
 from penstock.composition.model import End, Part, Place, Topology, Use
 
 FLOWS: Final = {"in": "out", "answers": "replies"}
-"""Where what a part takes in a role goes: not what is done with a message, which ends there."""
+"""Role of the output by role of the input; messages in other inputs end at the part."""
 DECLARED: Final = "composition.yaml"
 
 
 def lint(topology: Topology) -> list[Finding]:
-    """All that is wrong, each once; where single files are, those alone: the rest would follow from them."""
+    """Return each finding once. If files are invalid on their own, return only those: the rest would follow."""
     if topology.problems:
         return [Finding("file", problem) for problem in topology.problems]
     return list(dict.fromkeys(finding for rule in RULES for finding in rule(topology)))
 
 
 def orphans(topology: Topology) -> Iterator[Finding]:
-    """Lists that are written and never read. Dead letters wait for an operator, events are trimmed."""
+    """Find lists that are written and never read, except for dead letters and events, which need no reader."""
     read = {end.place for _, end in topology.ends("reads")}
     late = {end.place for part in unwatched(topology) for end in part.shape.watched}
     for part, end in topology.ends("writes"):
-        external = topology.outside.does("reads", end.key)
-        if end.kind == "stream" or end.role == "dead" or end.place in read | late or external:
+        if end.kind == "stream" or end.role == "dead" or end.place in read | late:
+            continue
+        if topology.external.does("reads", end.key):
             continue
         why = _elsewhere(end, read) or nearest(end.key, _lone(topology, part, "reads", "writes"))
         yield at("orphan", part, end, f"{end.key!r} is written and never read{why}; {_todo(topology, part, 'reads')}")
 
 
 def unfed(topology: Topology) -> Iterator[Finding]:
-    """Lists and streams that are read and never written."""
+    """Find lists and streams that are read and never written."""
     written = {end.place for _, end in topology.ends("writes")}
     for part, end in topology.ends("reads"):
-        if end.place in written or topology.outside.does("writes", end.key):
+        if end.place in written or topology.external.does("writes", end.key):
             continue
         streams = [other.key for _, other in topology.ends("writes") if other.kind == "stream"]
         lone = streams if end.kind == "stream" else _lone(topology, part, "writes", "reads")
@@ -48,31 +49,31 @@ def unfed(topology: Topology) -> Iterator[Finding]:
 
 
 def loops(topology: Topology) -> Iterator[Finding]:
-    """Ways on which services alone, none of which counts hops, lead a message round for ever."""
+    """Find cycles of services, none of which counts hops, in which a message would loop for ever."""
     services = [part for part in topology.parts if part.service and not part.setting("max_hops")]
     steps = {(taken.place, given.place): (part, given) for part in services for taken, given in flows(part)}
     while cycle := _cycle(steps):
         pairs = [*pairwise(cycle)]
         part, end = next((steps[pair] for pair in pairs if steps[pair][0].service == "vpush"), steps[pairs[-1]])
         way = " -> ".join(repr(place.key) for place in cycle)
-        yield at("loop", part, end, f"messages go round for ever: {way}; expected a vpush with maxHops on the way")
+        yield at("loop", part, end, f"messages loop for ever: {way}; expected a vpush with maxHops on the way")
         for pair in pairs:
             steps.pop(pair)
 
 
 def rivals(topology: Topology) -> Iterator[Finding]:
-    """Readers of one leg of a fan-out that are no replicas of each other: each of them gets some of its messages."""
+    """Find readers of one branch of a fan-out that are not replicas, so that each gets only some of its messages."""
     for leg in sorted({end.place for _, end in topology.ends("writes") if end.copies}):
         readers = [(part, end) for part, end in topology.at(leg, "reads") if end.role == "in"]
         for part, end in readers[1:]:
             first, _ = readers[0]
             if _who(part) != _who(first):
-                some = f"{called(first)} reads this leg of a fan-out, too: each gets some of its messages"
+                some = f"{display_name(first)} reads this leg of a fan-out, too: each gets only some of its messages"
                 yield at("rivals", part, end, f"{some}; expected a list of its own, in `out` of the mpush")
 
 
 def flows(part: Part) -> Iterator[tuple[End, End]]:
-    """What the part takes, with where that goes."""
+    """Yield each input of the part with each output that its messages go to."""
     for taken in part.using("reads"):
         for given in part.using("writes"):
             if given.role == FLOWS.get(taken.role):
@@ -80,14 +81,14 @@ def flows(part: Part) -> Iterator[tuple[End, End]]:
 
 
 def _who(part: Part) -> object:
-    """The same for replicas; programs that read and write the same are replicas."""
+    """Return a value that is equal for replicas; programs that read and write the same lists are replicas."""
     if part.service and part.namespace:
         return part.service, part.namespace
     return part.service, frozenset((end.use, end.place) for end in part.ends)
 
 
 def _cycle(steps: Iterable[tuple[Place, Place]]) -> list[Place]:
-    """One way that ends where it begins, if there is one."""
+    """Return a cycle; empty if there is none."""
     graph = TopologicalSorter[Place]()
     for taken, given in steps:
         graph.add(given, taken)
@@ -99,16 +100,16 @@ def _cycle(steps: Iterable[tuple[Place, Place]]) -> list[Place]:
 
 
 def _lone(topology: Topology, part: Part, use: Use, opposite: Use) -> list[str]:
-    """Return keys that parts or others use so and nobody uses in the opposite way: ``part`` may mean one of them.
+    """Return keys with ``use`` but without ``opposite`` use, one of which ``part`` may have misspelled.
 
-    What ``part`` uses itself is left out: it does not mean that by another name.
+    Keys that ``part`` uses itself are left out.
     """
     opposed = {end.place for _, end in topology.ends(opposite)}
     ends = [end for _, end in topology.ends(use) if end.place not in opposed and end.role != "dead"]
-    keys = [end.key for end in ends if not topology.outside.does(opposite, end.key)]
+    keys = [end.key for end in ends if not topology.external.does(opposite, end.key)]
     used = {end.key for _, end in topology.ends(opposite)}
-    outside = topology.outside.reads if use == "reads" else topology.outside.writes
-    keys += [name for name in outside if name not in used]
+    external = topology.external.reads if use == "reads" else topology.external.writes
+    keys += [name for name in external if name not in used]
     own = {end.key for end in part.ends}
     return [key for key in keys if key not in own]
 
@@ -122,10 +123,10 @@ def _elsewhere(end: End, places: Iterable[Place]) -> str:
 
 
 def _todo(topology: Topology, part: Part, use: Use) -> str:
-    mute = [repr(part.name) for part in topology.parts if part.service is None and not part.ends]
+    undeclared = [repr(part.name) for part in topology.parts if part.service is None and not part.ends]
     verb = "reads" if use == "reads" else "writes to"
-    programs = f", or what {', '.join(mute)} {use} under programs" if mute else ""
-    hand = f", or keeps of {part.name!r} if it holds there what it works on," if part.service is None else ""
+    programs = f", or what {', '.join(undeclared)} {use} under programs" if undeclared else ""
+    hand = f", or keeps of {part.name!r} if it is its pending list," if part.service is None else ""
     return f"expected a part that {verb} it, or external.{use}{programs}{hand} in {DECLARED}"
 
 

@@ -1,33 +1,32 @@
-"""Who sees to what is late, and times that contradict each other."""
+"""Lint rules on monitors and time-outs."""
 
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 
-from penstock.composition.findings import Finding, called, nearest, said
+from penstock.composition.findings import Finding, at_property, display_name, nearest
 from penstock.composition.model import Part, Place, Topology
 from penstock.keys import Keys
 from penstock.tracking.backoff import Backoff
 
 
 def watched(topology: Topology) -> Iterator[Finding]:
-    """Monitors that watch nothing, and trackers that nobody watches."""
+    """Find monitors that watch no part, and trackers without a monitor."""
     known = {part.namespace: part for part in topology.parts if part.namespace}
     for part in topology.parts:
         for name in _watches(part):
-            if any(fnmatchcase(other, name) for other in known) or topology.outside.does("writes", Keys(name).policy):
+            if any(fnmatchcase(other, name) for other in known) or topology.external.does("writes", Keys(name).policy):
                 continue
             near = nearest(name, known)
             outside = f"expected the redisNamespace of a part, or external.writes: {name}:* in composition.yaml"
-            yield said("watch", part, "watch", f"no part has the namespace {name!r}{near}; {outside}")
+            yield at_property("watch", part, "watch", f"no part has the namespace {name!r}{near}; {outside}")
     for part in unwatched(topology):
-        why = (
-            f"no monitor on its server watches {part.namespace!r}: time-outs never come, and nobody takes what is done"
-        )
-        yield said("watch", part, "redisNamespace", f"{why}; expected one")
+        effect = "messages never time out, and its done list is never read"
+        why = f"no monitor on its server watches {part.namespace!r}: {effect}; expected one"
+        yield at_property("watch", part, "redisNamespace", why)
 
 
 def unwatched(topology: Topology) -> list[Part]:
-    """Those that track messages without a monitor on their server."""
+    """Return the parts that track messages and have no monitor on their server."""
     watching = [(name, part.server) for part in topology.parts for name in _watches(part)]
     return [
         part
@@ -38,25 +37,25 @@ def unwatched(topology: Topology) -> list[Part]:
 
 
 def metrics(topology: Topology) -> Iterator[Finding]:
-    """Counters that would be gone before their instance renews them."""
+    """Find metrics that would expire before their instance renews them."""
     for part in topology.parts:
         expire, renew = part.setting("metrics_expire"), part.setting("service_renew")
         if expire and expire <= renew:
-            gone = f"{expire} s: the metrics of a living instance would be gone before it renews them"
-            yield said("times", part, "metricsExpire", f"{gone}; expected more than serviceRenew ({renew} s)")
+            gone = f"{expire} s: the metrics of a live instance would expire before it renews them"
+            yield at_property("times", part, "metricsExpire", f"{gone}; expected more than serviceRenew ({renew} s)")
 
 
 def answers(topology: Topology) -> Iterator[Finding]:
-    """Answers that are gone before the time is over in which they are waited for."""
+    """Find answers that expire before their client stops waiting."""
     for part in topology.parts:
         expire, timeout = part.setting("reply_expire"), part.setting("message_timeout")
         if part.setting("res") and expire < timeout:
-            gone = f"{expire} s: an answer could be gone while its client still waits for it"
-            yield said("times", part, "replyExpire", f"{gone}; expected at least messageTimeout ({timeout} s)")
+            gone = f"{expire} s: an answer could expire while its client still waits for it"
+            yield at_property("times", part, "replyExpire", f"{gone}; expected at least messageTimeout ({timeout} s)")
 
 
 def nested(topology: Topology) -> Iterator[Finding]:
-    """Trackers whose messages another one tracks on: a time-out in the first doubles what the second still tries."""
+    """Find trackers that time out while a tracker behind them still retries, which doubles messages."""
     for part in topology.parts:
         if not part.setting("attempts"):
             continue
@@ -64,14 +63,14 @@ def nested(topology: Topology) -> Iterator[Finding]:
         for inner in _behind(topology, part):
             needed = _longest(inner)
             if timeout < needed:
-                early = (
-                    f"{timeout} s, while {called(inner)} behind it tries for up to {needed:g} s: messages would come"
+                early = f"{timeout} s, while {display_name(inner)} behind it tries for up to {needed:g} s: messages"
+                yield at_property(
+                    "times", part, "messageTimeout", f"{early} would be delivered twice; expected at least {needed:g} s"
                 )
-                yield said("times", part, "messageTimeout", f"{early} twice; expected at least {needed:g} s")
 
 
 def _behind(topology: Topology, part: Part) -> list[Part]:
-    """The trackers that messages of ``part`` reach through services that do not track."""
+    """Return the trackers that messages of ``part`` reach next, through services that do not track."""
     seen, open = set[Place](), [end.place for end in part.using("writes") if end.role == "out"]
     found: list[Part] = []
     while open:
@@ -90,7 +89,7 @@ def _behind(topology: Topology, part: Part) -> list[Part]:
 
 
 def _longest(part: Part) -> float:
-    """Seconds from a message's first delivery to the end of its last attempt."""
+    """Return the seconds from a message's first delivery to the end of its last attempt."""
     attempts, timeout = part.setting("attempts"), part.setting("message_timeout")
     backoff = Backoff(*map(part.setting, ("backoff", "backoff_base", "backoff_cap"))).longest_delay(attempts)
     return float(attempts * (timeout + backoff))

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from itertools import pairwise, takewhile
 from typing import Any, Final
 
-from penstock.composition.draw.sketch import gives_back
+from penstock.composition.draw.sketch import redelivers
 from penstock.composition.model import Part, Place, Topology
 
 MAX_SAMPLES: Final = 600
@@ -117,7 +117,7 @@ class Samples:
 
 def _count_arrived(topology: Topology, sample: Sample, place: Place) -> int | None:
     """Count by the writers of the list, or by its readers; None if neither are all services that count."""
-    writers = [part for part, _ in topology.at(place, "writes") if not gives_back(part)]
+    writers = [part for part, _ in topology.at(place, "writes") if not redelivers(part)]
     if writers and all(part.namespace in sample.services for part in writers):
         return sum(sample.services[name].delivered.get(place.key, 0) for name in _names(writers))
     readers = [part for part, end in topology.at(place, "reads") if end.role == "in"]

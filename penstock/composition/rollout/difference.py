@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from penstock.composition.draw.sketch import gives_back
+from penstock.composition.draw.sketch import redelivers
 from penstock.composition.model import Place, Topology, Use
 from penstock.composition.rollout.current import CurrentState, ListUse
 from penstock.composition.rollout.notes import REMOVED, target
@@ -125,4 +125,4 @@ class _Comparison:
 
     def _is_used(self, place: Place, use: Use) -> bool:
         """Return True if a part of the files uses ``place`` so; a monitor, which redelivers, is no writer."""
-        return any(use == "reads" or not gives_back(part) for part, _ in self._topology.at(place, use))
+        return any(use == "reads" or not redelivers(part) for part, _ in self._topology.at(place, use))

@@ -7,7 +7,7 @@ new one, and are moved in front of them before the first reader takes from there
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from penstock.composition.draw.sketch import gives_back
+from penstock.composition.draw.sketch import redelivers
 from penstock.composition.model import Part, Place, Topology, Use
 from penstock.composition.rollout.current import CurrentState
 from penstock.composition.rollout.difference import Difference, Removal, Rename
@@ -131,7 +131,7 @@ class _Planning:
 
     def _writers(self, place: Place) -> tuple[CurrentState, ...]:
         """Return the services that fill a list, by their files."""
-        names = {id(part) for part, _ in self._topology.at(place, "writes") if part.namespace and not gives_back(part)}
+        names = {id(part) for part, _ in self._topology.at(place, "writes") if part.namespace and not redelivers(part)}
         return tuple(state for state in self._states if id(state.part) in names)
 
     def _writers_before(self, place: Place) -> tuple[CurrentState, ...]:
@@ -161,7 +161,7 @@ def _upstream_first(topology: Topology, states: Sequence[CurrentState]) -> list[
             return
         for end in part.using("reads"):
             for other, _ in topology.at(end.place, "writes"):
-                if not gives_back(other):
+                if not redelivers(other):
                     add(other, (*above, id(part)))
         if id(part) in by_part:
             ordered[id(part)] = by_part[id(part)]

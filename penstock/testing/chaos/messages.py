@@ -119,8 +119,8 @@ def recognised(entry: bytes) -> tuple[int, int] | None:
 
 def _begins(topology: Topology, place: Place) -> bool:
     """Return True if outsiders push to this list, or if the topology names no list that they push to."""
-    declared = topology.outside.writes
-    return not declared or topology.outside.does("writes", place.key)
+    declared = topology.external.writes
+    return not declared or topology.external.does("writes", place.key)
 
 
 def _reached(topology: Topology, source: Place, wanted: set[Place]) -> Iterable[Sink]:
