@@ -1,4 +1,4 @@
-"""The command line, one command a file; what a command needs is imported when it runs, so that help comes at once."""
+"""The command line, one command a file; commands import what they need when they run, so that help is fast."""
 
 from typing import Annotated
 

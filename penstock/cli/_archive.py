@@ -1,4 +1,4 @@
-"""What the commands that read an archive share: its options, moments in time, a Spark."""
+"""Shared parts of the commands that read an archive: options, points in time, a Spark session."""
 
 import os
 import re
@@ -39,7 +39,7 @@ Memory = Annotated[str, typer.Option("--memory", metavar="SIZE", help="Memory of
 
 
 def parse_time(text: str | None, option: str) -> datetime | None:
-    """What ``--since`` and ``--until`` mean, in UTC. Raises ``Misused``."""
+    """Return the time that ``--since`` or ``--until`` means, in UTC. Raise ``Misused``, naming ``option``."""
     if text is None:
         return None
     if ago := DURATION.fullmatch(text):
@@ -52,7 +52,7 @@ def parse_time(text: str | None, option: str) -> datetime | None:
 
 
 def require_archive(directory: str) -> None:
-    """Raise ``NoArchive`` before a Spark starts, if ``directory`` is of this machine and has no events."""
+    """Raise ``NoArchive`` before Spark starts, if ``directory`` is on this machine and has no events."""
     from penstock.errors import NoArchive
     from penstock.spark.archive import EVENTS
 
@@ -65,7 +65,7 @@ def require_archive(directory: str) -> None:
 
 @contextmanager
 def spark_session(master: str, memory: str) -> "Iterator[SparkSession]":
-    """A session for one command. Raises ``Unsuitable`` without Spark or Java, ``Failed`` with what Spark says."""
+    """Yield a session for one command. Raise ``Unsuitable`` without Spark or Java, ``Failed`` for errors of Spark."""
     from penstock.spark.reasons import said, stop
     from penstock.spark.session import session
 
@@ -82,7 +82,7 @@ def spark_session(master: str, memory: str) -> "Iterator[SparkSession]":
 
 
 def retry_reads() -> "Iterator[AbstractContextManager[None]]":
-    """Yields what an archive is to be read in; once more where a pipeline has merged files that were to be read."""
+    """Yield a context to read the archive in, and another one if a pipeline merged files during the read."""
     from py4j.protocol import Py4JError
 
     whole = False

@@ -8,7 +8,7 @@ from penstock.tracking.location import MAX_QUEUE_SCAN, Location
 
 
 def explanation(here: Location) -> Iterator[str]:
-    """What to print, line by line."""
+    """Yield the lines to print."""
     write_lines = {
         "delayed": _delayed,
         "in flight": _in_flight,
@@ -141,7 +141,7 @@ def _ago(here: Location) -> str:
 
 
 def _next(here: Location, what: str, when: str = "", was: str = "It was due") -> str:
-    """``what`` comes, and when; where that is past, why it may not have come."""
+    """Return the next step and its time; if that is past, why it may be late."""
     if here.until is None:
         return f"Next: {what}."
     if not here.overdue:

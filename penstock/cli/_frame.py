@@ -1,4 +1,4 @@
-"""What all commands share: options, connections, errors in one line, exit status."""
+"""Shared parts of all commands: options, connections, one-line errors, exit status."""
 
 import asyncio
 import io
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
 BROKEN_PIPE_STATUS: Final = 141
-"""The exit status of a command whose output is not read to its end (``| head``): that of a process SIGPIPE ends."""
+"""The exit status if the reader closes our output early (``| head``), as for a process that SIGPIPE ends."""
 DATABASE: Final = re.compile("|/|/[0-9]{1,9}")
 DEFAULT_URL: Final = "redis://localhost:6379/0"
 NAME_ANOTHER: Final = "or name another with --redis URL or REDIS"
@@ -47,15 +47,15 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 
 class Failed(PenstockError):
-    """A command cannot go on; the words say what, where, what was expected and what to do."""
+    """A command cannot go on; the message says what is wrong, where, and what to do."""
 
 
 class Misused(PenstockError):
-    """The command was called wrongly."""
+    """The command has wrong arguments."""
 
 
 def environment(redis: str | None) -> dict[str, str]:
-    """The environment in which a composition is read, with the server that ``--redis`` names."""
+    """Return the environment variables to read a composition with, with REDIS from ``--redis``."""
     return without_files({**os.environ, "REDIS": redis}) if redis else dict(os.environ)
 
 
@@ -68,7 +68,7 @@ def require_path(path: Path) -> None:
 
 
 def service_named(file: Path) -> str | None:
-    """Return the service that the name of ``file`` or its property ``service`` says."""
+    """Return the service that the name of ``file`` or its property ``service`` names; None if there is none."""
     from penstock.composition.files import service_of, services, settings_of
 
     if name := service_of(file):
@@ -81,15 +81,15 @@ def service_named(file: Path) -> str | None:
 
 
 def run(action: Coroutine[Any, Any, int]) -> NoReturn:
-    """Run a command to its exit status; what goes wrong is one line on stderr."""
+    """Run a command and exit with its status; report an error as one line on stderr."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # a name that this terminal cannot show is no error
+        sys.stdout.reconfigure(errors="backslashreplace")  # escape names that this terminal cannot show
     try:
         status = asyncio.run(action)
         sys.stdout.flush()
     except (KeyboardInterrupt, asyncio.CancelledError):
         status = 130
-    except BrokenPipeError:  # whoever reads our output has seen enough; Python must not flush into it at exit
+    except BrokenPipeError:  # the reader has closed our output: Python must not flush into it at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = BROKEN_PIPE_STATUS
     except Misused as error:
@@ -104,7 +104,7 @@ def run(action: Coroutine[Any, Any, int]) -> NoReturn:
 
 
 def complain(error: Exception | str, status: int) -> int:
-    """Say on stderr what is wrong; returns ``status``."""
+    """Print ``error`` on stderr and return ``status``."""
     for line in str(error).splitlines():
         typer.echo(f"penstock: {shown(line)}", err=True)
     return status
@@ -114,9 +114,10 @@ def complain(error: Exception | str, status: int) -> int:
 async def connected(
     url: str, *, silence: float = 10, name: str = "penstock-cli", advice: str = NAME_ANOTHER
 ) -> AsyncIterator["Redis"]:
-    """A client that has answered once; raises ``Failed``, naming the server, where it does not, or not any more.
+    """Yield a client whose server has answered a PING. Raise ``Failed``, naming the server, if it cannot be reached.
 
-    After ``silence`` seconds without a reply it counts as lost; ``advice`` is what to do then but to start it.
+    The connection counts as lost after ``silence`` seconds without a reply. The error suggests to start the server or
+    to follow ``advice``.
     """
     from redis.exceptions import RedisError
 
@@ -143,7 +144,7 @@ async def connected(
 
 @asynccontextmanager
 async def both(url: str, service_url: str | None) -> AsyncIterator[tuple["Redis", "Redis"]]:
-    """The server of the lists and the one of the registrations, which may be the same."""
+    """Connect to the server of the lists and to that of the registrations, which may be the same."""
     async with connected(url) as redis:
         if service_url in (None, url):
             yield redis, redis
@@ -153,10 +154,7 @@ async def both(url: str, service_url: str | None) -> AsyncIterator[tuple["Redis"
 
 
 async def require_list(redis: "Redis", key: bytes, url: str | None = None) -> None:
-    """Raise ``Failed`` where ``key`` is something else than a list; one that does not exist is an empty list.
-
-    ``url`` is told where there is more than one server.
-    """
+    """Raise ``Failed`` if ``key`` exists and is not a list; the error names ``url`` if given."""
     kind = decoded(await redis.type(key))
     if kind not in ("list", "none"):
         name = f"{shown(key)} on {masked(url)}" if url else shown(key)
@@ -187,7 +185,7 @@ def _explained(error: Exception, url: str, advice: str) -> str:
 
 
 def _cause(error: BaseException) -> str | None:
-    """What the operating system says, e.g. ``connection refused``, without redis-py's words around it."""
+    """Return the error of the operating system, e.g. ``connection refused``, without the text of redis-py."""
     cause = error.__cause__ or error.__context__
     while cause and not (isinstance(cause, OSError) and (cause.errno or 0) > 0):
         cause = cause.__cause__ or cause.__context__

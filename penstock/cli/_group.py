@@ -1,4 +1,4 @@
-"""The command line as a whole: what is wrong with an option is said in our words."""
+"""The group of all commands, which rewords errors of options."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from penstock.validation import describe_error
 
 
 class Group(TyperGroup):
-    """Commands whose wrong options are named with what was expected and what was found."""
+    """Commands whose errors of options say what was expected and what was found."""
 
     def invoke(self, ctx: Any) -> Any:
         try:

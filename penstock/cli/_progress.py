@@ -1,4 +1,4 @@
-"""A bar on standard error for work that may be long."""
+"""A progress bar on standard error."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -6,12 +6,12 @@ from contextlib import contextmanager
 from typing import Final
 
 MIN_STEPS: Final = 5_000
-"""Steps from which on work counts as long."""
+"""Fewer steps show no bar."""
 
 
 @contextmanager
 def progress(title: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Yields what is called with the number of steps done since; shows nothing where there is no terminal."""
+    """Yield a function that takes the number of steps done since its last call; show a bar only on a terminal."""
     if total < MIN_STEPS or not sys.stderr.isatty():
         yield lambda _: None
         return

@@ -1,4 +1,4 @@
-"""Which dead letters a command is about: the options that ``dead``, ``revive`` and ``bury`` share."""
+"""Selection of dead letters and messages: the options that several commands share, and their errors."""
 
 import re
 from datetime import UTC, datetime
@@ -53,9 +53,9 @@ def require_ids_or_all(ids: list[str] | None, all: bool) -> None:
 async def choice_of(
     redis: "Redis", ids: list[str] | None, reason: str | None, since: str | None
 ) -> tuple["LetterFilter", float]:
-    """What the options mean, and the server's time (s since the epoch).
+    """Return the filter that the options mean, and the server's time (s since the epoch).
 
-    Letters that are written from then on are not among all: a worker that fails at once would never let it end.
+    Letters that are written after that time never match: with a worker that fails at once there would be no end.
     """
     from penstock.tracking.dead_letters import LetterFilter
 
@@ -66,10 +66,7 @@ async def choice_of(
 
 
 def parse_time(text: str, now: float) -> float:
-    """A time in seconds since the epoch, from one like ``1h`` ago or an ISO one, which is UTC unless it says otherwise.
-
-    Raises ``Misused``.
-    """
+    """Return the seconds since the epoch of ``1h`` ago, or of an ISO time, in UTC by default. Raise ``Misused``."""
     if found := re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw])", text, re.ASCII):
         return now - float(found[1]) * UNITS[found[2]]
     try:
@@ -80,7 +77,7 @@ def parse_time(text: str, now: float) -> float:
 
 
 async def require_letters(redis: "Redis", keys: "Keys") -> int:
-    """How many dead letters there are. Raises ``Failed`` where their key is no list, or nobody knows the namespace."""
+    """Return the number of dead letters. Raise ``Failed`` if their key is not a list or the namespace is unknown."""
     await require_list(redis, encoded(keys.dead))
     if length := await redis.llen(encoded(keys.dead)):
         return length
@@ -95,7 +92,7 @@ async def require_known(redis: "Redis", keys: "Keys") -> None:
 
 
 async def require_tracked(redis: "Redis", keys: "Keys") -> "Policy":
-    """Raise ``Failed`` where the messages of the namespace are not tracked."""
+    """Return the tracking policy of the namespace. Raise ``Failed`` if its messages are not tracked."""
     from penstock.tracking.policy import Policy
 
     if policy := await Policy.read(redis, keys):
@@ -106,7 +103,7 @@ async def require_tracked(redis: "Redis", keys: "Keys") -> "Policy":
 
 
 def not_in_flight(keys: "Keys", word: str, so: str) -> Failed:
-    """Return the error for a message that is not in flight, which means ``so``."""
+    """Return the error for a message that is not in flight; ``so`` is the consequence."""
     which = f"message {shown(word)} of {shown(keys.namespace)}"
     see = f"penstock explain {quote(shown(keys.namespace))} {quote(shown(word))}"
     return Failed(f"{which} is not in flight, so {so}: `{see}` says where it is")

@@ -1,4 +1,4 @@
-"""The other server of a namespace whose registry and lists lie on two: registrations and shapes name it."""
+"""The servers of a namespace: of its lists and of its registrations, found from either of them."""
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -60,10 +60,10 @@ async def _other(exits: AsyncExitStack, namespace: str, what: str, url: str, ser
 
 
 def beside(url: str, server: str) -> str:
-    """Return a URL of ``server``, a host, port and database, or a socket.
+    """Return a URL of ``server``, which is a host, port and database, or a socket.
 
-    It has the login and the options of ``url`` only for another database there: what a server says of others must not
-    lead a password to them.
+    It has the login and options of ``url`` only if the host is the same: a password must not go to a server that only
+    another server names.
     """
     from penstock.composition.model import server_of
 

@@ -1,4 +1,4 @@
-"""Reading and writing pipes, terminals and files without holding up a signal."""
+"""Reading and writing of pipes, terminals and files that a signal can interrupt."""
 
 import asyncio
 import os
@@ -9,28 +9,28 @@ from typing import Any, Final
 READER_GONE: Final = select.POLLERR | select.POLLNVAL
 
 GRACE_SECONDS: Final = 1.0
-"""Seconds that a reader has to read on, so that a line begun can be ended, once somebody wants to stop."""
+"""Seconds that the reader has, after a stop, to take the rest of a line that is partly written."""
 
 
 async def read_some(fd: int, most: int) -> bytes:
-    """What there is to read, at most so many bytes; nothing at the end of the input."""
+    """Wait for input and return at most ``most`` bytes; empty at its end."""
     loop = asyncio.get_running_loop()
     await _ready(fd, loop.add_reader, loop.remove_reader)
     return os.read(fd, most)
 
 
 class Output:
-    """A file descriptor that lines are written to until its reader goes away or ``stop`` is set."""
+    """A file descriptor for lines; writing ends if its reader goes away or ``stop`` is set."""
 
     def __init__(self, fd: int, stop: asyncio.Event) -> None:
         self._fd, self._stop = fd, stop
         self._poll = select.poll()
         self._poll.register(fd, select.POLLOUT)
         self.error: OSError | None = None
-        """Why nothing more can be written, e.g. a full disk; a reader that went away is a ``BrokenPipeError``."""
+        """Why writing failed, e.g. a full disk; ``BrokenPipeError`` if the reader has gone away."""
 
     async def write(self, lines: list[bytes]) -> int:
-        """How many lines went out whole."""
+        """Write ``lines`` and return how many were written in full."""
         count = 0
         for piece in _pieces(lines):
             if not await self._write(b"".join(piece)):
@@ -39,11 +39,11 @@ class Output:
         return count
 
     def reader_is_gone(self) -> bool:
-        """Whether a write would fail, seen without one."""
+        """Return True if the reader has closed its end; nothing is written to find out."""
         return any(event & READER_GONE for _, event in self._poll.poll(0))
 
     async def _write(self, data: bytes) -> bool:
-        """In parts so small that a pipe which says it is ready takes them without blocking."""
+        """Write in parts that a ready pipe takes without blocking; return False if stopped or failed."""
         view, written = memoryview(data), 0
         while written < len(data):
             if not self._poll.poll(0) and not await self._room(begun=written > 0):
@@ -70,7 +70,7 @@ class Output:
 
 
 def _pieces(lines: list[bytes]) -> Iterator[list[bytes]]:
-    """As many whole lines as go out in one atomic write; a longer line goes alone."""
+    """Yield groups of lines that fit one atomic write; a longer line is a group of its own."""
     piece: list[bytes] = []
     size = 0
     for line in lines:

@@ -1,4 +1,4 @@
-"""Names and numbers as people and programs read them."""
+"""Formatting of names, times, tables and JSON."""
 
 import json
 import sys
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 
 def shown(name: str | bytes) -> str:
-    """A name as a terminal may have it: what is not printable is escaped, so that no name can play tricks."""
+    """Return a name for a terminal; non-printable characters are escaped, so that no name can control it."""
     text = encoded(name).decode(errors="backslashreplace") if isinstance(name, str) else shown(decoded(name))
     return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
 
 
 def age(seconds: float | None) -> str:
-    """Roughly how long: the two largest units are enough."""
+    """Return a duration in its two largest units; ``-`` for None."""
     if seconds is None:
         return "-"
     whole = max(0, int(seconds))
@@ -31,7 +31,7 @@ def age(seconds: float | None) -> str:
 
 
 def clock(at: float | None, timespec: str = "seconds") -> str:
-    """A time in seconds since the epoch; ``timespec`` as in ``datetime.isoformat``."""
+    """Return the time ``at`` (s since the epoch) in UTC; ``timespec`` as in ``datetime.isoformat``."""
     try:
         return "-" if at is None else datetime.fromtimestamp(at, UTC).replace(tzinfo=None).isoformat(" ", timespec)
     except (ValueError, OverflowError, OSError):
@@ -39,7 +39,7 @@ def clock(at: float | None, timespec: str = "seconds") -> str:
 
 
 def print_json(value: Any) -> None:
-    """One line of ASCII, so that a stream of them can be read line by line."""
+    """Print ``value`` as one line of ASCII, so that a stream of them can be read line by line."""
     print(json.dumps(value), flush=True)
 
 

@@ -1,4 +1,4 @@
-"""A composition as text: from every list where messages come in, along their way, to where they go out."""
+"""A tree of a composition as text, from each list that messages enter to those they leave by."""
 
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Drawing:
-    """One tree a source; what is drawn already is named again with an arrow to it, and not followed."""
+    """One branch for each source; nodes that are already drawn are repeated with an arrow, and not followed."""
 
     def __init__(self, sketch: Sketch, title: str, remarks: "Sequence[str]" = ()) -> None:
         self._sketch, self._title, self._remarks = sketch, title, remarks
@@ -22,7 +22,7 @@ class Drawing:
         self._many = len(sketch.servers) > 1
 
     def tree(self) -> Tree:
-        """Of the whole composition."""
+        """Return the tree of the whole composition."""
         sketch = self._sketch
         root = Tree(Text(shown(self._title), "bold"))
         sources = [place for place in sketch.places if not sketch.writers(place)]

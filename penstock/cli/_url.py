@@ -1,4 +1,4 @@
-"""Options that take the URL of a server: itself, or where it stands, so that no password is on the command line."""
+"""Options for the URL of a server: the URL, or a reference to it that keeps a password off the command line."""
 
 import os
 from typing import Final

@@ -1,4 +1,4 @@
-"""``penstock acl``: the least rights of every service, as the lines that give them."""
+"""``penstock acl``: print the minimal ACL of every service."""
 
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase

@@ -1,4 +1,4 @@
-"""``penstock audit``: the proof that services have neither lost nor doubled a message."""
+"""``penstock audit``: prove that services have neither lost nor doubled a message."""
 
 import asyncio
 import signal
@@ -28,18 +28,18 @@ COLUMNS = ("list", "taken", "delivered", "dead", "dropped", "pending", "missing"
 
 @dataclass(frozen=True)
 class Server:
-    """What is to be audited there: all that is found where ``namespaces`` is None."""
+    """A server and the namespaces to audit there; all that are found if ``namespaces`` is None."""
 
     url: str
     name: str
     namespaces: tuple[str, ...] | None = None
     required: frozenset[str] = frozenset()
-    """Those of ``namespaces`` that must be there."""
+    """Those of ``namespaces`` that must have registered."""
 
 
 @dataclass(frozen=True)
 class Hop:
-    """A namespace, and its sums; None where no service has registered."""
+    """A namespace and the result of its audit; None if no service has registered."""
 
     server: str
     namespace: str
@@ -159,7 +159,7 @@ async def _hops(server: Server) -> list[Hop]:
 
 
 def _moves(result: "Audit | TrackedAudit") -> bool:
-    """A monitor is no hop: it delivers for those that it watches, and they count it."""
+    """Return False for a monitor: it delivers messages of other services, which count them."""
     from penstock.accounting.audit import Audit
 
     return not isinstance(result, Audit) or bool(result.legs or result.messages or result.problems)
@@ -174,7 +174,7 @@ async def _one(namespace: str, url: str) -> "Audit | TrackedAudit":
 
 
 async def _strays(redis: "Redis", names: Iterable[str]) -> dict[str, list[str]]:
-    """Return by namespace what is wrong with lists that look like pending lists of instances that nobody knows."""
+    """Return by namespace the problems of lists that look like pending lists of unknown instances."""
     from penstock.accounting.audit import describe_stray
     from penstock.inspect.pending import stray_lists
     from penstock.keys import Keys

@@ -1,4 +1,4 @@
-"""``penstock bury``: removes dead letters for good."""
+"""``penstock bury``: delete dead letters permanently."""
 
 from typing import TYPE_CHECKING, Annotated
 

@@ -1,4 +1,4 @@
-"""``penstock chaos``: breaks a composition on purpose, and says what was lost, doubled or put out of order."""
+"""``penstock chaos``: inject faults into a composition and report what was lost, doubled or reordered."""
 
 import random
 import sys
@@ -106,7 +106,7 @@ def _print(report: "Report", name: str) -> None:
 
 @contextmanager
 def _progress() -> Iterator[Callable[[int, int, str], None]]:
-    """Yields what hears how many of how many faults are over, and of the last; a bar where there is a terminal."""
+    """Yield a function that takes the faults done, their total and the last one; show a bar only on a terminal."""
     if not sys.stderr.isatty():
         yield lambda *_: None
         return

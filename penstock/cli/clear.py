@@ -1,4 +1,4 @@
-"""``penstock clear``: delete all that a stopped namespace keeps."""
+"""``penstock clear``: delete all keys of a stopped namespace."""
 
 from collections import Counter
 from typing import TYPE_CHECKING, Annotated, Final
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 KEYS_PER_CALL: Final = 500
 """Keys that one command deletes."""
 DELETED_ROLES: Final = ("pending", "in flight", "delayed", "done", "dead")
-"""Roles of lists whose messages go with the namespace; ``in``, ``out`` and lists of answers stay."""
+"""Roles of lists whose messages are deleted; ``in``, ``out`` and reply lists stay."""
 
 
 def clear(
@@ -68,7 +68,7 @@ async def _clear(namespace: str, yes: bool, url: str, service_url: str | None, a
 
 
 async def _keys(redis: "Redis", keys: "Keys", pending: list[str]) -> list[bytes]:
-    """Return the keys of the namespace and the lists ``pending``, but no key of a namespace that is named within it."""
+    """Return the keys of the namespace and the lists ``pending``, without those of namespaces nested in it."""
     from penstock.inspect.namespace import namespaces
     from penstock.keys import Keys, glob_escaped
 

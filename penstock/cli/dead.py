@@ -1,4 +1,4 @@
-"""``penstock dead``: the dead letters of a namespace."""
+"""``penstock dead``: show the dead letters of a namespace."""
 
 from collections import Counter
 from dataclasses import replace
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from penstock.tracking.dead_letters import Letter, LetterFilter
 
 DEFAULT_ROWS: Final = 100
-"""Rows of a table, unless --limit says otherwise."""
+"""Rows of a table without --limit."""
 
 CELL_WIDTH: Final = 60
-"""Of a message or an error in the table."""
+"""Characters of a message or an error in the table."""
 
 COLUMNS: Final = ("id", "reason", "attempts", "died (UTC)", "ago", "queue", "error", "message")
 
@@ -120,6 +120,6 @@ def _row(letter: "Letter", now: float) -> list[object]:
 
 
 def _begin(text: str | bytes) -> str:
-    """As much of it as a table has room for."""
+    """Return the first ``CELL_WIDTH`` characters of ``text``, with an ellipsis if there are more."""
     begin = shown(text[:CELL_WIDTH])
     return begin if len(begin) <= CELL_WIDTH and len(text) <= CELL_WIDTH else f"{begin[: CELL_WIDTH - 1]}…"

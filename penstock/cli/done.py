@@ -1,4 +1,4 @@
-"""``penstock done``: say that a message is done, as its worker would."""
+"""``penstock done``: mark a message as done, as its worker would."""
 
 import asyncio
 import json as json_

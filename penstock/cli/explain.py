@@ -1,4 +1,4 @@
-"""``penstock explain``: where a message is, since when, who has it, and what comes next and when."""
+"""``penstock explain``: explain where a message is, since when, who has it, and what happens to it next."""
 
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated

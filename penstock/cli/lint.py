@@ -1,4 +1,4 @@
-"""``penstock lint``: props files as the service itself would see them, compositions as a whole; nothing is started."""
+"""``penstock lint``: validate props files as their services would, and compositions; no service is started."""
 
 import os
 from collections.abc import Iterable, Mapping
@@ -116,7 +116,7 @@ def _warnings(settings: "ServiceSettings | None", environ: Mapping[str, str]) ->
 
 
 async def _on_servers(topology: "Topology") -> "tuple[list[Finding], bool]":
-    """What is wrong there, and whether one of them is a Redis Cluster."""
+    """Return the findings on the servers, and True if one of them is a Redis Cluster."""
     from penstock.composition.lint.live import check, is_cluster, servers
 
     found: list[Finding] = []
@@ -147,7 +147,7 @@ def _judged(file: Path, service: str | None) -> tuple[list[Problem], list[str]]:
 
 
 def _left_to_environment(problem: Problem) -> bool:
-    """A composition may leave the server's URL to the variable REDIS, which is none of the file's business."""
+    """Return True if only the server's URL is missing, which the variable REDIS may give at run time."""
     return problem.property == "redis" and problem.line is None
 
 

@@ -1,4 +1,4 @@
-"""``penstock map``: a composition drawn, from its files or as it runs."""
+"""``penstock map``: draw a composition, from its files or as it runs."""
 
 import asyncio
 import signal

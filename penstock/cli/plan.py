@@ -1,4 +1,4 @@
-"""``penstock plan`` and ``penstock apply``: from the running composition to what its files say, without a restart."""
+"""``penstock plan`` and ``penstock apply``: change a running composition to match its files, without a restart."""
 
 import sys
 import time
@@ -140,7 +140,7 @@ async def _apply(call: _Call, yes: bool, wait: float) -> int:
 
 
 async def _run_steps(found: "Plan", wait: float, quiet: bool) -> tuple[list[str], str]:
-    """What came of each step that was done, and why the next one was not."""
+    """Do the steps. Return the result of each that was done, and why the next one failed."""
     from redis.exceptions import RedisError
 
     from penstock.composition.rollout.apply import run_step, write_notes
@@ -166,7 +166,7 @@ async def _run_steps(found: "Plan", wait: float, quiet: bool) -> tuple[list[str]
 
 
 async def _report_late_messages(call: _Call) -> int:
-    """What has come to old lists meanwhile is told: nobody takes it from there any more."""
+    """Report messages that arrived in old lists meanwhile, which have no reader any more, and steps left to do."""
     from dataclasses import replace
 
     from penstock.composition.rollout.steps import Options
@@ -183,7 +183,7 @@ async def _report_late_messages(call: _Call) -> int:
 
 @asynccontextmanager
 async def _planned(call: _Call) -> "AsyncIterator[Plan]":
-    """The plan, while its servers are connected."""
+    """Yield the plan while its servers are connected."""
     from penstock.composition.files import read_sound
     from penstock.composition.model import Place
     from penstock.composition.rollout.current import lengths
@@ -203,7 +203,7 @@ async def _planned(call: _Call) -> "AsyncIterator[Plan]":
 
 
 async def _states(topology: "Topology", servers: AsyncExitStack) -> "list[CurrentState]":
-    """One of each namespace, with its servers connected."""
+    """Connect to all servers and return the current state of each namespace."""
     from penstock.composition.model import server_of
     from penstock.composition.rollout.current import read_current
 
@@ -245,7 +245,7 @@ def _row(step: "Step") -> Sequence[object]:
 
 
 def _as_json(found: "Plan", done: Sequence[str] = (), failure: str | None = None) -> dict[str, Any]:
-    """``failure`` is None where nothing was done."""
+    """Return the plan as JSON, with results if it was applied; ``failure`` is None if it was not."""
     outcomes = iter(done)
     steps = []
     for step in found.steps:

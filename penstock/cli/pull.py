@@ -1,4 +1,4 @@
-"""``penstock pull``: messages of a list become lines of standard output."""
+"""``penstock pull``: take messages from a list and write them to standard output."""
 
 import asyncio
 import json
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 MAX_MESSAGES: Final = 1000
 MAX_BYTES: Final = 1 << 20
-"""Messages and bytes that are out of their list at a time, waiting to be written."""
+"""Upper bounds of the messages and bytes that are taken and not yet written."""
 
 WAIT_SECONDS: Final = 5
-"""Seconds that ``--follow`` waits for a message in one go."""
+"""Seconds that one command of ``--follow`` waits for a message."""
 
 
 def pull(
@@ -85,7 +85,7 @@ async def _adopt(source: "Pull", key: bytes) -> None:
 
 
 class Flow:
-    """From the list to the output: take, write, settle, until there is no more or somebody wants to stop."""
+    """The loop from the list to the output: take, write and settle, until the list is empty or ``stop`` is set."""
 
     def __init__(self, source: "Pull", output: Output, stop: asyncio.Event, end: bytes, as_json: bool) -> None:
         self.output, self.back = output, 0
@@ -112,13 +112,13 @@ class Flow:
                 if written < len(messages):
                     break
                 limit = None if limit is None else limit - written
-        except RedisError:  # nobody knows what the server did last: the next pull sees
+        except RedisError:  # it is unknown what the server did last: the next pull finds out
             complain(f"messages not written are in {shown(self._source.pending)}; the next pull puts them back", 0)
             raise
         self.back = await self._source.end(written)
 
     async def watch(self, redis: "Redis", client: int) -> None:
-        """See that the reader is gone though nothing is written, and end the wait for a message on any stop."""
+        """Stop if the reader goes away while nothing is written, and end a wait for a message on any stop."""
         from redis.exceptions import RedisError
 
         while not self._stop.is_set():

@@ -1,4 +1,4 @@
-"""``penstock push``: lines of a file or of standard input become messages of a list."""
+"""``penstock push``: push lines of a file or of standard input to a list."""
 
 import asyncio
 import os
@@ -21,23 +21,23 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
 READ_BYTES: Final = 256 * 1024
-"""Most bytes read, and so moved in one transaction; a larger message goes alone."""
+"""Upper bound of the bytes read, and so pushed, in one transaction; a larger message goes alone."""
 
 MESSAGES_PER_PUSH: Final = 1000
-"""Most messages of one LPUSH."""
+"""Upper bound of the messages of one LPUSH."""
 
 GRACE_SECONDS: Final = 1
-"""Seconds that an interrupted push waits for the server's word on what is under way."""
+"""Seconds that an interrupted push waits for the server's reply."""
 
 
 @dataclass
 class Pushed:
-    """What the server has confirmed so far."""
+    """The counts that the server has confirmed so far."""
 
     messages: int = 0
     bytes: int = 0
     length: int = 0
-    """Of the list, after the last transaction."""
+    """Length of the list after the last transaction."""
 
 
 def push(
@@ -104,7 +104,7 @@ async def _push_all(
 
 
 async def messages_of(fd: int, end: bytes | None) -> AsyncIterator[list[bytes]]:
-    """The messages that end with ``end`` (the last one need not), as they come in; all in one where it is None."""
+    """Yield batches of messages that end with ``end`` (the last need not); one message if ``end`` is None."""
     unfinished: list[bytes] = []
     empty = True
     while piece := await read_some(fd, READ_BYTES):
@@ -120,7 +120,7 @@ async def messages_of(fd: int, end: bytes | None) -> AsyncIterator[list[bytes]]:
 
 
 async def _send(client: "Redis", key: bytes, messages: list[bytes], pushed: Pushed) -> None:
-    """All of them or none, in one round trip."""
+    """Push all messages or none, in one round trip."""
     async with client.pipeline(transaction=True) as transaction:
         for start in range(0, len(messages), MESSAGES_PER_PUSH):
             transaction.lpush(key, *messages[start : start + MESSAGES_PER_PUSH])
@@ -140,7 +140,7 @@ def _report(key: bytes, pushed: Pushed, seconds: float, as_json: bool) -> None:
 
 @contextmanager
 def _progress(fd: int, name: str) -> Iterator[Callable[[Pushed], None]]:
-    """A bar on a terminal, unless that is where the messages come from."""
+    """Yield a function that shows progress; there is a bar only on a terminal that is not the input."""
     if os.isatty(fd) or not sys.stderr.isatty():
         yield lambda _: None
         return

@@ -1,4 +1,4 @@
-"""``penstock reconcile``: every message that was accepted, and what became of it on each leg."""
+"""``penstock reconcile``: account for every accepted message on each branch of a fan-out."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from penstock.spark.reconciliation import Open, Reconciliation
 
 MAX_FINDINGS: Final = 100
-"""Findings that are shown; ``--json`` has all."""
+"""Findings that are printed; ``--json`` has all."""
 MAX_OPEN: Final = 10
-"""Messages in flight that are shown."""
+"""Messages in flight that are printed."""
 ALWAYS_SHOWN: Final = ("accepted", "done", "late", "dead", "expired", "in flight", "waiting", "missing", "doubled")
-"""Columns that are shown even where all is 0."""
+"""Columns that are shown even if all their cells are 0."""
 
 
 def reconcile(
@@ -62,7 +62,7 @@ async def run_reconcile(
     as_json: bool,
     **more: Any,
 ) -> int:
-    """The exit status."""
+    """Reconcile, print the result and return the exit status."""
     from penstock.keys import Keys
     from penstock.spark.reconciliation import reconcile
 
@@ -87,7 +87,7 @@ async def run_reconcile(
 
 @contextmanager
 def _step_display() -> Iterator[Callable[[str], object]]:
-    """Yields what is told of each step, which a terminal shows while it lasts."""
+    """Yield a function that takes the name of each step; a terminal shows it while it lasts."""
     if not sys.stderr.isatty():
         yield lambda _: None
         return

@@ -1,4 +1,4 @@
-"""``penstock redis``: redis-cli for machines that have none."""
+"""``penstock redis``: a redis-cli for machines without one."""
 
 import os
 import sys
@@ -40,7 +40,7 @@ async def _redis(url: str, words: list[bytes], raw: bool | None, as_json: bool) 
     from penstock import redis_replies as rediscli
 
     async with connected(url):
-        pass  # a server that is away is told in our words
+        pass  # report an unreachable server as the other commands do
     reply = await rediscli.send_command(url, words)
     if reply is None and words[0].lower() == b"shutdown":
         return 0
@@ -62,7 +62,7 @@ def _as_json(reply: "Reply") -> Any:
 
 
 def _url(url: str, host: str | None, port: int | None, database: int | None) -> str:
-    """``url`` with what redis-cli's options say instead."""
+    """Return ``url`` with the host, port and database of redis-cli's options."""
     from urllib.parse import urlsplit
 
     parts = urlsplit(url)

@@ -1,4 +1,4 @@
-"""``penstock replay``: archived messages once more, into another namespace."""
+"""``penstock replay``: push archived messages into another namespace."""
 
 import asyncio
 import time
@@ -44,7 +44,7 @@ ARCHIVE_PAYLOADS: Final = (
 
 @dataclass(frozen=True)
 class ReplayRequest:
-    """What is to be replayed, and how."""
+    """The messages to replay, and how."""
 
     archive: str
     into: str
@@ -52,7 +52,7 @@ class ReplayRequest:
     since: datetime | None
     until: datetime | None
     speed: float | None
-    """None for as fast as possible."""
+    """Multiple of the original speed; None for as fast as possible."""
     compare: bool
 
 
@@ -109,7 +109,7 @@ async def _replay(
 async def run_replay(
     request: ReplayRequest, spark_session: "Callable[[], AbstractContextManager[SparkSession]]", url: str, as_json: bool
 ) -> int:
-    """The exit status."""
+    """Replay, print the result and return the exit status."""
     from penstock.keys import Keys
     from penstock.spark.outcomes import EventRecorder
 
@@ -141,7 +141,7 @@ async def run_replay(
 
 @asynccontextmanager
 async def _in_thread(spark_session: "AbstractContextManager[SparkSession]") -> "AsyncIterator[SparkSession]":
-    """In a thread of its own, so that an interruption reaches us and not Spark."""
+    """Enter the session in a thread, so that ctrl-C reaches us and not Spark."""
     spark = await asyncio.to_thread(spark_session.__enter__)
     try:
         yield spark
@@ -152,7 +152,7 @@ async def _in_thread(spark_session: "AbstractContextManager[SparkSession]") -> "
 
 
 async def _require_apart(redis: "Redis", origin: str | None, into: "Keys", policy: "Policy") -> None:
-    """Raise where a replay would reach the workers of ``origin``."""
+    """Raise ``Misused`` or ``Failed`` if a replay would reach the workers of ``origin``."""
     from penstock.keys import Keys
     from penstock.tracking.policy import Policy
 
@@ -178,7 +178,7 @@ def _registered_events(spark: "SparkSession", request: ReplayRequest) -> "DataFr
 
 
 def _choose_namespace(rows: "DataFrame", request: ReplayRequest) -> "Archived":
-    """The one namespace that is to be replayed. Raises ``Failed`` or ``Misused`` where there is none, or no payload."""
+    """Return the namespace to replay. Raise ``Misused`` if there are several, ``Failed`` without any payload."""
     from penstock.spark.replay import archived
 
     found = archived(rows)
@@ -207,7 +207,7 @@ async def _push(
     policy: "Policy",
     recorder: "EventRecorder",
 ) -> dict[str, Any]:
-    """What was done, in numbers."""
+    """Push the messages and return the counts."""
     from penstock.spark.replay import Pace, Pushed, messages, push
 
     pace, pushed, begun = Pace(request.speed), Pushed(), time.monotonic()
@@ -224,7 +224,7 @@ async def _push(
 
 @asynccontextmanager
 async def _following(recorder: "EventRecorder") -> AsyncIterator[None]:
-    """Have its events read meanwhile; what comes in the way of that is raised at the end."""
+    """Read the events of ``shadow`` during the block; raise an error of that at its end."""
     over = asyncio.Event()
     following = asyncio.create_task(recorder.follow(over))
     try:

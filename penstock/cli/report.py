@@ -1,4 +1,4 @@
-"""``penstock report``: what an archive says of messages, as tables, as JSON and as a page with plots."""
+"""``penstock report``: report on the messages of an archive, as tables, JSON and a page with plots."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ReportRequest:
-    """What the report is to be of; no namespace means all."""
+    """The scope of the report; None for ``namespace`` means all."""
 
     archive: str
     namespace: str | None
@@ -91,7 +91,7 @@ def make_report(
     html: str | None,
     as_json: bool,
 ) -> int:
-    """Tell it; ``session`` is called for when the page can be written. Raises ``Failed`` where there is nothing."""
+    """Print the report; enter ``session`` once the page is known to be writable. Raise ``Failed`` without events."""
     require_archive(request.archive)
     with nullcontext() if html is None else replacing(html) as write:
         with session() as spark:
@@ -111,9 +111,9 @@ def make_report(
 
 @contextmanager
 def replacing(file: str) -> Iterator[Callable[[str], object]]:
-    """Yields what writes the new text of ``file``, which gets it as a whole, at the end, or not at all.
+    """Yield a function that writes the new text of ``file``, which is replaced at the end of the block, or not at all.
 
-    Raises ``Failed`` where that would not work, at once.
+    Raise ``Failed`` at once if it cannot be written.
     """
     path = Path(file).resolve()
     if path.exists() and not path.is_file():
@@ -149,7 +149,7 @@ def _made(spark: "SparkSession", request: ReportRequest) -> "Report":
 
 
 def _print(found: "Report") -> None:
-    """The longest table first, so that what matters most is what a terminal shows in the end."""
+    """Print the longest table first, so that the most important ones are visible at the end."""
     from penstock.spark import tables
 
     between = f"{clock(found.first)} to {clock(found.last)} UTC"

@@ -1,4 +1,4 @@
-"""``penstock revive``: dead letters back to the lists that they came from."""
+"""``penstock revive``: redrive dead letters to the lists that they came from."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -60,7 +60,7 @@ async def _revive(
 
 
 def missing(choice: "LetterFilter", outcome: "RedriveResult") -> list[str]:
-    """A line about IDs that are in no letter, if there are any."""
+    """Return a line with the IDs that no letter has; empty if there are none."""
     absent = sorted((choice.ids or set()) - outcome.ids)
     return [f"no such dead letter: {', '.join(map(shown, absent))}"] if absent else []
 

@@ -1,4 +1,4 @@
-"""``penstock run``: a service by its props file, in this process."""
+"""``penstock run``: run a service by its props file, in this process."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""``penstock shovel``: a list moved or copied to another server, once."""
+"""``penstock shovel``: move or copy a list to another server, once."""
 
 import asyncio
 import signal
@@ -26,10 +26,10 @@ REPLY_TIMEOUT: Final = 30
 """Seconds without a reply after which a link counts as broken."""
 
 GRACE_SECONDS: Final = 3
-"""Seconds that an interrupted shovel waits for what is on its way."""
+"""Seconds that an interrupted shovel waits for messages in flight."""
 
 END_SECONDS: Final = 10
-"""Seconds that are spent on putting back what has not arrived."""
+"""Seconds to put back messages that have not arrived."""
 
 NAME_ANOTHER: Final = "or name another"
 """Where a server does not answer, which is one of two that the call names."""
@@ -75,7 +75,7 @@ def shovel(
 
 @dataclass(frozen=True)
 class Request:
-    """What shall be done."""
+    """The arguments of one call."""
 
     source_url: str
     source: str
@@ -113,7 +113,7 @@ async def _shovel(request: Request, as_json: bool) -> int:
 
 
 async def _server(redis: "Redis", url: str) -> str:
-    """The same for the same database of a server, by whatever name, if this user may ask."""
+    """Return a name of the server's database that does not depend on the URL, if this user may run INFO."""
     from redis.exceptions import NoPermissionError
 
     from penstock.transfer.move import place
@@ -165,7 +165,7 @@ async def _carry(request: Request, job: "Shovel", as_json: bool) -> int:
 
 
 async def _until_signal(job: "Shovel", run: Coroutine[Any, Any, None], report_trouble: Callable[[str], object]) -> bool:
-    """Run it to its end, or a little further than ctrl-C or SIGTERM, and put back the rest; whether it was a signal."""
+    """Run the job, put back the rest after ctrl-C or SIGTERM, and return True if there was such a signal."""
     signalled = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, signalled.set)
@@ -218,7 +218,7 @@ def _report(request: Request, moved: "Moved", seconds: float, interrupted: bool,
 
 @contextmanager
 def _progress(title: str, total: int) -> Iterator[tuple[Callable[[int], object], Callable[[str], object]]]:
-    """A bar on a terminal; yields what is called with the number of messages that have arrived, and with words."""
+    """Yield a function for the number of arrived messages and one for notes; show a bar only on a terminal."""
     if not sys.stderr.isatty():
         yield lambda _: None, lambda words: complain(words, 0)
         return

@@ -1,4 +1,4 @@
-"""``penstock status``: who is alive, what waits where, what was counted."""
+"""``penstock status``: show instances, lists and metrics."""
 
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -70,7 +70,7 @@ def _alive(row: dict[str, Any]) -> str:
 
 
 async def _registered(redis: "Redis", keys: "Keys") -> list[str]:
-    """Return the services that registered under ``keys`` last; empty if none that runs now or ran before says so."""
+    """Return the services that registered under ``keys`` last; empty if none did."""
     from penstock.composition.live.registered import read
 
     return [part.service for part in (await read(redis, "", [keys.namespace])).parts if part.service]
@@ -159,7 +159,7 @@ def _linked(link: "LinkState") -> str:
 
 
 async def unknown_namespace(redis: "Redis", service_redis: "Redis", namespace: str) -> Failed:
-    """The error for a namespace that nobody has written to, with those that there are."""
+    """Return the error for a namespace without any service, which lists those that have one."""
     from penstock.inspect.namespace import namespaces
 
     known = await namespaces(redis, service_redis)

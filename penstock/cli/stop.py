@@ -1,4 +1,4 @@
-"""``penstock stop``: deletes registrations, which tells the instances to settle what they have in hand and end."""
+"""``penstock stop``: delete registrations, on which the instances settle their pending messages and end."""
 
 import asyncio
 import time
@@ -72,7 +72,7 @@ def _not_alive(namespace: str, id: str | None, alive: "list[Instance]") -> Faile
 
 
 async def _wait(redis: "Redis", service_redis: "Redis", keys: "Keys", ids: set[str], until: float) -> set[str]:
-    """Those of ``ids`` that have not taken themselves off the registry by then."""
+    """Wait for the ``ids`` to deregister, until ``until`` (s, monotonic clock). Return those that have not."""
     while True:
         listed = {decoded(id) for id in await service_redis.lrange(encoded(keys.ids), 0, -1)}
         left = ids & (listed | await _idle_owners(redis, keys))
@@ -82,9 +82,9 @@ async def _wait(redis: "Redis", service_redis: "Redis", keys: "Keys", ids: set[s
 
 
 async def _idle_owners(redis: "Redis", keys: "Keys") -> set[str]:
-    """Owners with nothing pending. One that has something stays an owner when it ends, so its place there says nothing.
+    """Return owners without pending messages. Others stay owners when they end, so that does not say if they run.
 
-    The list of ids alone is not enough: it is bounded, and another instance takes those off whose registration is gone.
+    The list of ids is not enough: it is bounded, and other instances remove ids whose registration is gone.
     """
     from penstock.inspect.pending import read_pending
 

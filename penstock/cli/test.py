@@ -1,4 +1,4 @@
-"""``penstock test``: runs a composition's own tests."""
+"""``penstock test``: run the tests of compositions."""
 
 import os
 import sys

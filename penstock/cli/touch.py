@@ -1,4 +1,4 @@
-"""``penstock touch``: more time for a message that a worker still has in hand."""
+"""``penstock touch``: extend the deadline of a message in flight."""
 
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated
@@ -66,7 +66,7 @@ async def _touch(namespace: str, word: str, by: "By", seconds: float | None, url
 
 
 def source(namespace: str, id: str, seconds: float) -> str:
-    """The script as EVAL takes it, with the line that calls it."""
+    """Return the Lua script for EVAL, headed by a command line that calls it."""
     from penstock.keys import Keys
     from penstock.tracking.record import touch_script
 

@@ -1,4 +1,4 @@
-"""``penstock trace``: the life of a message, from the event stream."""
+"""``penstock trace``: show the events of a message from the event stream."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 COLUMNS = ("time (UTC)", "+s", "event", "attempt", "queue", "service", "seconds")
 EARLIER_SECONDS = 1.0
-"""Seconds before its record's timestamp from which on events are read: the two are not the same instant."""
+"""Events are read from this long before the timestamp of the record, which is not taken at the same instant."""
 
 
 def trace(
@@ -59,7 +59,7 @@ async def _trace(namespace: str, word: str, by: "By", url: str, as_json: bool) -
 
 
 async def _events(redis: "Redis", keys: "Keys", word: str, by: "By") -> list["Event"]:
-    """Those of the message with that id, else those of all that have that xid."""
+    """Return the events of the message with that id, or else of all messages with that xid."""
     from penstock.tracking.events import read_entries
     from penstock.tracking.record import canonical_number, find_message, xids_of
 

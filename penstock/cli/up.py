@@ -1,4 +1,4 @@
-"""``penstock up``: runs a composition on this machine until it ends or is told to."""
+"""``penstock up``: run a composition on this machine until it ends or is stopped."""
 
 import os
 import signal
