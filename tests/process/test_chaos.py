@@ -1,4 +1,4 @@
-"""Chaos finds what is wrong with a composition, with the right count, and nothing where nothing is."""
+"""Chaos finds each defect of a composition, with the right count, and none in a right one."""
 
 from collections import Counter
 from pathlib import Path

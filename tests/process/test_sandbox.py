@@ -1,4 +1,4 @@
-"""A sandbox runs a composition as it is, and nothing of it reaches a server but those of its own."""
+"""A sandbox runs a composition unchanged, and its processes reach no server but embedded ones."""
 
 import asyncio
 import shutil

@@ -1,4 +1,4 @@
-"""A test with ``every``: a wrong program fails it at the points where it is wrong, a right one passes it at all."""
+"""A test with ``every`` fails a wrong program at the points where it is wrong, and passes a right one."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The link breaks at one command after the other, in every way: what was sent arrives once, in order."""
+"""A connection fails at each command in every way: all messages arrive once, in order."""
 
 import math
 from collections import Counter
@@ -15,7 +15,7 @@ from tests.reliability.command_proxy import CommandFault, CommandProxy, Kind
 from tests.reliability.two_servers import Pushing, TwoServers, assert_once_in_order, numbered
 
 MESSAGES: Final = 10_000
-"""At least so many are pushed in all runs of a sweep together."""
+"""Minimum number of messages in all runs of a sweep together."""
 BATCHES: Final = 3
 BATCHES_IN_A_WINDOW: Final = 2
 BREAKS: Final = [kind for kind in Kind if not kind.swallows]
@@ -28,20 +28,20 @@ class Servers(NamedTuple):
 
 
 class Run(NamedTuple):
-    """The first words of the commands on the link until all had arrived, and whether one of them met the fault."""
+    """The first words of the commands until all messages had arrived; ``met`` is True if one met the fault."""
 
     commands: list[str]
     met: bool
 
 
 class Sweep:
-    """Runs of vpush, each between lists of its own, with one fault on the link to the server at ``end``."""
+    """Runs of vpush, each between lists of its own, with one fault on a connection to the server at ``end``."""
 
     def __init__(self, end: str, servers: Servers, fork_server: ForkServer, directory: Path) -> None:
         self._end, self._servers, self._fork_server, self._directory = end, servers, fork_server, directory
 
     def inject_each(self, kinds: list[Kind], at_once: int) -> None:
-        """Every command of an undisturbed run in every way of ``kinds``; so many runs side by side."""
+        """Inject a fault of each kind at each command of an undisturbed run; ``at_once`` runs go on side by side."""
         commands = Counter(self.run(BATCHES).commands)
         each = [(word, nth) for word, times in commands.items() for nth in range(times)]
         faults = [CommandFault(kind, word, nth) for kind in kinds for word, nth in each]
@@ -55,7 +55,7 @@ class Sweep:
             assert words >= {"CLIENT", "INFO", "EVALSHA"}, kind
 
     def run(self, messages: int, fault: CommandFault | None = None) -> Run:
-        """Push so many messages; they arrive."""
+        """Push messages and assert that they arrive."""
         name = f"{fault.kind.name}-{fault.word}-{fault.nth}".lower() if fault else "undisturbed"
         service = Pushing(
             source=f"{name}:in", pending=f"{name}:pending", outs=(f"{name}:out",), namespace=f"demo:{name}"
@@ -73,7 +73,7 @@ class Sweep:
                 fleet.wait_until_settled(timeout=60)
                 commands = link.commands.copy()
                 if fault and fault.kind.swallows:
-                    replica.kill()  # what it waits for may never come
+                    replica.kill()  # it may wait for a reply that never comes
                 else:
                     fleet.stop()
                 assert_once_in_order(fleet, pushed)

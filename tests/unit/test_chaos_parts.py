@@ -1,4 +1,4 @@
-"""The parts of chaos: where frames end, what a command is called, what an account owes."""
+"""The parts of chaos: frames, shapes of commands, points, accounts and routes."""
 
 from itertools import permutations
 from pathlib import Path

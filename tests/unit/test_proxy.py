@@ -1,4 +1,4 @@
-"""The link that tests break: it must outlive what they do to the server behind it."""
+"""The proxy that tests break: it must survive the death of the server behind it."""
 
 from pathlib import Path
 

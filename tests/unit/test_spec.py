@@ -1,4 +1,4 @@
-"""Tests of compositions, run: what is broken on purpose is found, and each fault is what it says."""
+"""Tests of compositions find wrong programs, and each fault does what it says."""
 
 import asyncio
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What counts as expected, and how a difference is told."""
+"""Expectations of a list, and the wording of differences."""
 
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from penstock.testing.spec.judge import differences
 PUSHED = {"in": [b"a", b"b"], "other": [b"c"]}
 
 
-def told(expected: Any, *got: bytes) -> list[str]:
+def differences_of(expected: Any, *got: bytes) -> list[str]:
     return differences(Expectation.model_validate(expected), list(got), lambda given: given.load(Path(), PUSHED))
 
 
@@ -38,7 +38,7 @@ def told(expected: Any, *got: bytes) -> list[str]:
     ],
 )
 def test_what_is_expected_is_no_difference(expected: Any, got: list[bytes]) -> None:
-    assert told(expected, *got) == []
+    assert differences_of(expected, *got) == []
 
 
 @pytest.mark.parametrize(
@@ -64,13 +64,13 @@ def test_what_is_expected_is_no_difference(expected: Any, got: list[bytes]) -> N
     ],
 )
 def test_what_is_not_expected_is_one(expected: Any, got: list[bytes], difference: str) -> None:
-    assert told(expected, *got)[0] == difference
+    assert differences_of(expected, *got)[0] == difference
 
 
 def test_all_that_makes_a_difference_is_listed_the_first_of_each_kind() -> None:
     wanted = [f"{number:02}" for number in range(10)]
     got = [b"00", *[b"01"] * 3, b"09", b"02", b"foreign \x1b[31m\xff"]
-    assert told(wanted, *got) == [
+    assert differences_of(wanted, *got) == [
         "expected 10 messages, in this order; got 7",
         "  missing: 6",
         *(f'    "{number:02}"' for number in range(3, 8)),
@@ -87,7 +87,7 @@ def test_all_that_makes_a_difference_is_listed_the_first_of_each_kind() -> None:
 
 
 def test_what_is_wrong_with_a_message_is_told_with_the_message() -> None:
-    assert told({"json": {"$.a[*].b": 2}}, b'{"a": [{"b": 1}, {"b": "2"}]}', b"[", b'{"a": 0}') == [
+    assert differences_of({"json": {"$.a[*].b": 2}}, b'{"a": [{"b": 1}, {"b": "2"}]}', b"[", b'{"a": 0}') == [
         "3 of 3 messages not as expected",
         '  message 1: expected $.a[*].b to be 2, got 1, "2"',
         '    got "{\\"a\\": [{\\"b\\": 1}, {\\"b\\": \\"2\\"}]}"',
@@ -99,7 +99,7 @@ def test_what_is_wrong_with_a_message_is_told_with_the_message() -> None:
 
 
 def test_a_long_message_is_cut_in_the_middle() -> None:
-    (_, _, line) = told({"count": 0}, b"<" + b"x" * 5000 + b">")
+    (_, _, line) = differences_of({"count": 0}, b"<" + b"x" * 5000 + b">")
     assert line.startswith('    "<xxx')
     assert line.endswith('xxx>" (5,002 bytes)')
     assert len(line) < 200

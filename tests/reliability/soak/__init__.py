@@ -1,5 +1,5 @@
-"""A chain of all services under every fault at once, by seed; what came of each message is counted by its content.
+"""The soak test: a chain of all services under all faults at once, by seed, with every message counted by content.
 
-Nothing of Penstock takes part in the accounting: it reads lists with a plain client. Run it with `make soak`.
+The accounting uses no code of Penstock: it reads lists with a plain client. Run it with `make soak` or
 ``python -m tests.reliability.soak``.
 """

@@ -1,4 +1,4 @@
-"""``python -m tests.reliability.soak``: many seeds, a line of progress, a table of what came of them."""
+"""``python -m tests.reliability.soak``: run many seeds, show progress, and print a table of results."""
 
 import argparse
 import json
@@ -30,7 +30,7 @@ COLUMNS = (
 
 
 class Progress:
-    """One line on a terminal, which is written anew; elsewhere a line a seed."""
+    """Show progress in one line of a terminal, or else in a line for each seed."""
 
     def __init__(self, total: int) -> None:
         self._total, self._done = total, 0
@@ -110,7 +110,7 @@ def table(results: list[Result]) -> None:
 
 
 def line(result: Result) -> str:
-    """Return one seed in a line: what is wrong, or that nothing is."""
+    """Return the result of a seed in one line."""
     found = result.account
     wrong = {"lost": found.lost, "doubled": found.doubled, "out of order": found.disordered, "gone": found.gone}
     wrong |= {"never pushed": found.foreign}

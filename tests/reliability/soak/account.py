@@ -1,4 +1,4 @@
-"""What came of every message, by its content: lost, doubled, out of order, gone; from lists alone, and no counter."""
+"""The account of all messages by content: lost, doubled, out of order, gone; from lists alone, without counters."""
 
 import json
 from collections import Counter
@@ -11,7 +11,7 @@ from tests.reliability.soak.chain import ARRIVED, DEAD, HERE, KEPT, THERE, Chain
 
 @dataclass
 class Pushed:
-    """``accepted``: the server said so, in this order; ``unsure``: its answer was lost."""
+    """Messages pushed: ``accepted`` by the server in this order; ``unsure``: its reply was lost."""
 
     accepted: list[bytes] = field(default_factory=list)
     unsure: list[bytes] = field(default_factory=list)
@@ -28,10 +28,10 @@ class Account:
     disordered: int
     gone: int
     foreign: int
-    """Messages that came out and were never pushed; they count as a failure, too."""
+    """Messages that came out but were never pushed: a failure, too."""
     dead: int
     again: int
-    """Copies of tracked messages beyond the first that workers had: at least once is what is promised."""
+    """Copies of tracked messages that workers got after the first: the promise is at least once."""
     examples: dict[str, list[str]] = field(default_factory=dict)
 
     @property
@@ -67,7 +67,7 @@ def account(pushed: Pushed, arrived: Sequence[bytes], kept: Iterable[bytes], dea
 
 
 def behind(accepted: Sequence[bytes], arrived: Sequence[bytes]) -> list[bytes]:
-    """Return what came out behind a message that was pushed later; what is there several times has no place."""
+    """Return messages that came out behind one pushed later; those pushed several times are ignored."""
     counts = Counter(accepted)
     places = {message: place for place, message in enumerate(accepted) if counts[message] == 1}
     found, highest, seen = [], -1, set[bytes]()

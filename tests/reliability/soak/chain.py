@@ -1,4 +1,4 @@
-"""mpush (2) to two legs: vpush (2) to another server; and mdispatch (2), monitors (2) and a worker."""
+"""The chain: mpush (2) feeds vpush (2) to another server, and mdispatch (2) with monitors (2) and a worker."""
 
 import json
 import signal
@@ -27,7 +27,7 @@ IN, ARRIVED, KEPT, DEAD = "soak:in", "soak:arrived", "soak:kept", "soak:track:de
 WORK, DONE, HAND = "soak:work", "soak:track:done", "soak:hand"
 LEGS: Final = ("soak:far", "soak:near")
 SINKS: Final = (KEPT, DEAD)
-"""Lists of this server in which messages may lie in the end."""
+"""Lists of this server in which messages may remain in the end."""
 SERVICES: Final = ("mpush", "vpush", "mdispatch", "monitor")
 GENERAL: Final[dict[str, object]] = {"service_expire": 30, "service_renew": 5, "pop_timeout": 5, "stop_timeout": 20}
 SETTINGS: Final[dict[str, dict[str, object]]] = {
@@ -66,9 +66,9 @@ NAMESPACES: Final = {name: str(values.get("redis_namespace", "")) for name, valu
 
 
 class Place:
-    """One process of the chain; whenever it ends, another one takes its place, as under whatever runs containers.
+    """One process of the chain; whenever it ends, it is replaced, as by a container runtime.
 
-    ``proxies`` are its ways to the servers.
+    ``proxies`` lead to the servers.
     """
 
     def __init__(
@@ -76,9 +76,9 @@ class Place:
     ) -> None:
         self.name, self.proxies = name, proxies
         self.statuses = Counter[int]()
-        """How its processes have ended by themselves or were told to, and how often."""
+        """Exit statuses, with counts, of its processes that ended by themselves or were asked to."""
         self.reasons: list[str] = []
-        """What those said last that ended with another status than 0, and were not killed."""
+        """The last log lines of those that failed and were not killed."""
         self._fork_server, self._log, self._more = fork_server, log, more
         self._ending = threading.Event()
         self.replica = self._start()
@@ -114,7 +114,7 @@ class Place:
         return replica
 
     def stop(self) -> int | None:
-        """SIGTERM, and the exit status of the last process; None if it does not end."""
+        """Send SIGTERM and return the exit status of the last process; None if it does not end."""
         self._ending.set()
         self._keeper.join(10)
         replica = self.replica
@@ -129,7 +129,7 @@ class Place:
             return None
 
     def end(self) -> None:
-        """Leave nothing running."""
+        """Kill the process and start no other."""
         self._ending.set()
         self._keeper.join(10)
         if self.replica.running:
@@ -141,10 +141,10 @@ class Place:
 
 
 class Chain:
-    """Two servers with every write on disk, and all processes, each behind proxies of its own.
+    """Two servers that write everything to disk, and all processes, each behind proxies of its own.
 
-    With ``plain`` the worker says bare numbers, which are the ids of other messages, too: `doneBy: xid` says which is
-    meant. A number that is said twice would end another message without it. ``loses`` makes the worker a broken one.
+    With ``plain``, the worker reports bare numbers, which are ids of other messages, too: `doneBy: xid` tells which is
+    meant. Without it, a number reported twice would end another message. ``loses`` makes the worker drop messages.
     """
 
     def __init__(self, fork_server: ForkServer, directory: Path, *, plain: bool = False, loses: int = 0) -> None:
@@ -156,7 +156,7 @@ class Chain:
         self.servers: dict[str, EmbeddedServer] = {}
         self.places: list[Place] = []
         self.locks = {HERE: threading.Lock(), THERE: threading.Lock()}
-        """Held by whoever changes a server as a whole."""
+        """One for each server, held by a fault that changes it as a whole."""
 
     def __enter__(self) -> Self:
         try:
@@ -187,7 +187,7 @@ class Chain:
         self._ends.__exit__(*error)
 
     def client(self, side: str, timeout: float = 30) -> Any:
-        """Return a client that goes by no proxy and repeats nothing."""
+        """Return a client without proxy and without retries."""
         return Redis.from_url(self.servers[side].url, retry=Retry(NoBackoff(), 0), socket_timeout=timeout)
 
     @contextmanager
@@ -199,7 +199,7 @@ class Chain:
             client.close()
 
     def insist(self, side: str, *words: Any) -> Any:
-        """Ask a server until it answers, or refuses."""
+        """Send a command until the server answers or refuses it."""
         with self.asking(side) as client:
             end = time.monotonic() + 60
             while True:
@@ -211,7 +211,7 @@ class Chain:
                 time.sleep(0.05)
 
     def forget_the_dead(self) -> None:
-        """Let the registrations of processes that have ended run out now."""
+        """Remove the registrations of dead processes, as if they had expired."""
         alive = {place.replica.pid for place in self.places if place.replica.running}
         with self.asking(HERE) as redis:
             for service in SERVICES:
@@ -221,7 +221,7 @@ class Chain:
                         redis.delete(key)
 
     def waiting(self) -> dict[str, int]:
-        """Return the lists of this server in which messages still are, and what is in flight, with how many."""
+        """Return the number of messages in each list of this server, and of those in flight."""
         found = {}
         with self.asking(HERE) as redis:
             for key in redis.scan_iter(_type="list", count=10_000):
@@ -235,7 +235,7 @@ class Chain:
 
 
 def server() -> EmbeddedServer:
-    """Return a server that obeys DEBUG, if it has an option for that; it runs already."""
+    """Start and return a server that allows DEBUG, if it has an option for that."""
     found = EmbeddedServer(aof=True, enable_debug_command="yes")
     try:
         return found.start()

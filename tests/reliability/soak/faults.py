@@ -1,4 +1,4 @@
-"""What is done to the chain: each fault breaks something, waits, and mends it; any number of them go on at once."""
+"""The faults of the chain: each breaks something, waits, and repairs it; any number may go on at once."""
 
 import random
 import signal
@@ -14,14 +14,14 @@ from tests.reliability.soak.chain import ARRIVED, DONE, HERE, IN, LEGS, NAMESPAC
 from tests.reliability.soak.links import DIRECTIONS
 
 EXPIRED: Final = 33.0
-"""Seconds that are longer than `serviceExpire`, which cannot be less than 30."""
+"""Seconds, longer than `serviceExpire`, whose minimum is 30."""
 LONG: Final = 90.0
-"""Seconds that are left when a fault may last as long as that."""
+"""Seconds that must remain for a fault to last that long."""
 
 
 @dataclass
 class FaultContext:
-    """``left`` is how many seconds of the seed remain when the fault begins; ``stop`` ends every fault at once."""
+    """The context of a fault; ``left`` seconds of the seed remain, and ``stop`` ends all faults at once."""
 
     chain: Chain
     rng: random.Random
@@ -35,13 +35,13 @@ class FaultContext:
         return self.rng.choice((HERE, HERE, THERE))
 
     def seconds(self, least: float, most: float) -> float:
-        """Return a length; one in six is longer than a registration lives, where the seed has the time."""
+        """Return a duration; one in six exceeds the life of a registration, if enough seconds are left."""
         if self.left > LONG and self.rng.random() < 1 / 6:
             return EXPIRED
         return self.rng.uniform(least, most)
 
     def order(self, side: str, *words: Any) -> None:
-        """Ask the server as it is: it may be away, or say no."""
+        """Send a command, which may fail: the server may be down or refuse it."""
         with self.chain.asking(side) as redis, suppress(RedisError):
             redis.execute_command(*words)
 
@@ -51,14 +51,14 @@ def killed(context: FaultContext) -> None:
 
 
 def stopped(context: FaultContext) -> None:
-    """The worker has no other way to end than this."""
+    """Stop a service with SIGTERM, once it handles signals; the worker can only be killed."""
     place = context.place(*SERVICES)
     if '"settings"' in place.replica.log_text():
         place.signal(signal.SIGTERM)
 
 
 def suspended(context: FaultContext) -> None:
-    """Longer than a lease, and sometimes longer than a registration."""
+    """Suspend a process for longer than a lease lasts, and sometimes longer than a registration."""
     place, seconds = context.place(), context.seconds(1.5, 5)
     pid = place.signal(signal.SIGSTOP)
     context.stop.wait(seconds)
@@ -92,7 +92,7 @@ def asleep(context: FaultContext) -> None:
 
 
 def full(context: FaultContext) -> None:
-    """For a moment, and sometimes longer than a registration lives."""
+    """Fill the memory of a server for a moment, and sometimes longer than a registration lasts."""
     side, seconds = context.side(), context.seconds(0.5, 4)
     with context.chain.locks[side]:
         context.order(side, "CONFIG", "SET", "maxmemory", "1")
@@ -101,7 +101,7 @@ def full(context: FaultContext) -> None:
 
 
 def read_only(context: FaultContext) -> None:
-    """A replica of nobody: what a failover leaves for a while."""
+    """Make a server a replica without a master, as a failover does for a while."""
     side, seconds = context.side(), context.rng.uniform(0.3, 3)
     with context.chain.locks[side]:
         context.order(side, "REPLICAOF", "127.0.0.1", "1")
@@ -110,7 +110,7 @@ def read_only(context: FaultContext) -> None:
 
 
 def wrong_type(context: FaultContext) -> None:
-    """Any key that the services use is a text for a while, or a list if it is a text; then it is what it was."""
+    """Replace any key of the services by a string, or a string by a list, for a while."""
     side = context.rng.choice((HERE, HERE, HERE, THERE))
     key, seconds = _key(context, side), context.rng.uniform(0.2, 3)
     aside = f"aside:{key}"
@@ -169,7 +169,7 @@ def _key(context: FaultContext, side: str) -> str:
 
 
 def deregistered(context: FaultContext) -> None:
-    """An order to stop; whoever runs the process starts it again."""
+    """Order an instance to stop; the chain starts another one."""
     place = context.place(*SERVICES)
     pid = str(place.replica.pid).encode()
     namespace = NAMESPACES[place.name]
@@ -191,7 +191,7 @@ def torn(context: FaultContext) -> None:
 
 
 def held(context: FaultContext) -> None:
-    """One direction is silent, and sometimes for longer than the process waits for an answer."""
+    """Hold one direction, sometimes for longer than the process waits for a reply."""
     proxy = context.rng.choice(list(context.place().proxies.values()))
     direction, cuts = context.rng.choice(DIRECTIONS), context.rng.random() < 0.5
     proxy.hold(direction, context.rng.choice((context.rng.uniform(0.2, 3), context.rng.uniform(8, 14))), cut=cuts)
@@ -215,7 +215,7 @@ FAULTS: Final[dict[str, Callable[[FaultContext], None]]] = {
     "one direction held": held,
 }
 WEIGHTS: Final = {"kill -9": 3, "SIGTERM": 2, "server kill": 1, "cut": 3, "torn at a byte": 3, "wrong type": 3}
-"""How often one is drawn; the others 2."""
+"""The weight with which a fault is drawn; 2 for the others."""
 
 
 def drawn(rng: random.Random) -> str:
@@ -224,6 +224,6 @@ def drawn(rng: random.Random) -> str:
 
 
 def inject(name: str, context: FaultContext) -> None:
-    """Let the fault happen, to its end; a server that refuses a command of ours is no failure."""
+    """Carry out a fault to its end; a command that the server refuses is no failure."""
     with suppress(ResponseError):
         FAULTS[name](context)
