@@ -33,6 +33,8 @@ class ProxyFault:
     shape: str | None
     timing: Timing
     swallows: bool = False
+    passes: float = 0.0
+    """The share of the command, or of its reply, that is still passed on: 0.5 tears it in the middle."""
     act: Callable[[], Awaitable[None]] | None = None
     happened: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -127,7 +129,7 @@ class ProxyConnection:
                 if self._silent:
                     continue
                 if fault and fault.timing is Timing.BEFORE:
-                    if await self._inject(fault):
+                    if await self._inject(fault, frame, writer):
                         return
                     continue
                 if writer.is_closing():
@@ -147,7 +149,7 @@ class ProxyConnection:
                 if self._owed and not frame.startswith(b">"):
                     fault = self._owed.popleft()
                 if fault:
-                    if await self._inject(fault):
+                    if await self._inject(fault, frame, writer):
                         return
                     continue
                 if writer.is_closing():
@@ -165,9 +167,10 @@ class ProxyConnection:
             await asyncio.sleep(self._proxy.delay)
         return data
 
-    async def _inject(self, fault: ProxyFault) -> bool:
+    async def _inject(self, fault: ProxyFault, frame: bytes, writer: asyncio.StreamWriter) -> bool:
         """Return True if the connection is to be cut."""
         self._silent = True
+        writer.write(frame[: int(len(frame) * fault.passes)])
         if fault.act:
             await fault.act()
         fault.happened.set()
