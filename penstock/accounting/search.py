@@ -55,7 +55,7 @@ class SearchResult:
         return SearchResult(self.gone | other.gone, self.stray | other.stray, self.copies | other.copies)
 
     def add_to(self, siblings: Sequence[Branch], uneven: Mapping[str, Pattern]) -> dict[str, Pattern]:
-        """Return ``uneven`` with the found copies added, without the messages of which all now have as many."""
+        """Return ``uneven`` plus the found copies, without messages of which all branches then have the same number."""
         completed = {}
         for xid, pattern in uneven.items():
             more = (self.copies.get(branch.list, Counter())[xid] for branch in siblings)
@@ -83,8 +83,8 @@ async def search(
         if consumer.namespace in open:
             known = open[consumer.namespace]
             others = await ids_under_way(redis, consumer) - known
-            both = [await still_under_way(redis, consumer, ids) for ids in (known, others)]
-            seen[consumer.namespace] = both[0], both[1]
+            known = await still_under_way(redis, consumer, known)
+            seen[consumer.namespace] = known, await still_under_way(redis, consumer, others)
     for consumer in branch.consumers:
         name = consumer.namespace
         newer = await read_newer_events(redis, consumer, *last[name])

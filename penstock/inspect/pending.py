@@ -108,7 +108,7 @@ class _ListNames:
         return (base, id) if base in self.bases and id.isdigit() else (name, None)
 
 
-def _naming(keys: Keys) -> list[ReadCommand]:
+def _naming_commands(keys: Keys) -> list[ReadCommand]:
     hashes = (keys.lists, keys.holdings, keys.held, keys.metric("missing"), keys.accepted, keys.metric("start"))
     more: list[ReadCommand] = [("ZRANGE", keys.owners, 0, -1), ("EXISTS", keys.lease), ("HGET", keys.policy, "pending")]
     return [*(("HGETALL", name) for name in hashes), *more]
@@ -124,12 +124,12 @@ async def read_pending(
     empty, with its error among the replies, and a read of more than ``COMMANDS_PER_READ`` commands is split.
     """
     all_keys = list(namespaces)
-    own = [_naming(keys) for keys in all_keys]
+    own = [_naming_commands(keys) for keys in all_keys]
     fixed = [*(call for each in own for call in each), *calls]
     named: list[_ListNames] = []
     while True:
         before = [(each.lists, each.owners) for each in named]
-        asked = [call for keys, each in zip(all_keys, named, strict=False) for call in _of_lists(keys, each)]
+        asked = [call for keys, each in zip(all_keys, named, strict=False) for call in _list_commands(keys, each)]
         replies = await _read_all(redis, [*fixed, *asked], len(fixed), lenient=lenient)
         step = len(own[0]) if own else 0
         named = [_list_names(replies[place * step : (place + 1) * step]) for place in range(len(all_keys))]
@@ -140,13 +140,13 @@ async def read_pending(
     return found, replies[len(fixed) - len(calls) : len(fixed)]
 
 
-def _of_lists(keys: Keys, named: _ListNames) -> list[ReadCommand]:
+def _list_commands(keys: Keys, named: _ListNames) -> list[ReadCommand]:
     alive: list[ReadCommand] = [("EXISTS", keys.instance(id)) for id in named.owners]
     return [*alive, *(("LLEN", name) for name in named.lists)]
 
 
 async def _read_all(redis: "Redis", calls: Sequence[ReadCommand], checked: int, *, lenient: bool) -> list[Any]:
-    """Return the replies; those after the first ``checked`` may be errors, or all if ``lenient``."""
+    """Return the replies, errors among them. Raise an error in the first ``checked`` replies, unless ``lenient``."""
     replies: list[Any] = []
     piece = COMMANDS_PER_READ if lenient else len(calls) or 1
     for start in range(0, len(calls), piece):
