@@ -1,4 +1,4 @@
-"""The least rights of a service: from its shape, the text of its scripts, and what its Python code sends."""
+"""Derive the least rights of a service from its shape, its scripts, and the commands of its Python code."""
 
 import inspect
 from collections.abc import Iterable, Sequence
@@ -21,7 +21,7 @@ REGISTERING: Final = CONNECT_COMMANDS | frozenset(
         *("HMGET", "HEXISTS", "LRANGE", "EXISTS"),
     }
 )
-"""What the kernel's Python code sends to the server of the registrations."""
+"""Commands of the kernel's Python code to the server of the registrations."""
 KERNEL: Final = REGISTERING | frozenset(
     {
         *(
@@ -40,16 +40,16 @@ KERNEL: Final = REGISTERING | frozenset(
         *("ZADD", "ZCARD", "ZREM", "ZRANGE"),
     }
 )
-"""What it sends to the server of the lists."""
+"""Commands of the kernel's Python code to the server of the lists."""
 REGISTRY: Final = tuple(f"{verb}.lua" for verb in ("next_id", "register", "renew", "compact", "deregister", "answer"))
 BATCHES: Final = (LUA / "hold_batch.lua", LUA / "settle_batch.lua")
 """The scripts of ``Context.batches`` and ``Context.settle``."""
 DURABLE: Final = {"memory": (), "aof": ("WAITAOF", "LPUSH", "LPOP")}
-"""What confirms a batch; any other level waits for replicas."""
+"""Commands that confirm a batch; every other level waits for replicas."""
 
 
 def least(settings: "ServiceSettings") -> dict[str, Rights]:
-    """Return what the service needs, by the URL of the server."""
+    """Return the rights that the service needs, by the URL of the server."""
     keys: dict[str, set[str]] = {settings.redis: set()}
     for end in settings.shape().ends:
         patterns = keys.setdefault(end.url, set())
@@ -71,7 +71,7 @@ def least(settings: "ServiceSettings") -> dict[str, Rights]:
 
 
 def _commands(settings: "ServiceSettings") -> frozenset[str]:
-    """Return what the service sends to the server of its lists."""
+    """Return the commands that the service sends to the server of its lists."""
     own = Path(inspect.getfile(type(settings))).parent.glob("lua/*.lua")
     scripts = [LUA / "adopt.lua", LUA / "lease.lua", *own, *settings.scripts]
     return KERNEL | settings.sends | of(scripts) | {*DURABLE.get(settings.durability, ("WAIT", "LPUSH", "LPOP"))}
@@ -93,7 +93,7 @@ async def require_rights(settings: "ServiceSettings", names: Sequence[str]) -> N
 
 
 async def require_at(url: str, rights: Rights, probe: str, names: Sequence[str]) -> None:
-    """As ``penstock.acl.require``, on a connection without a name: giving it one takes a right of its own."""
+    """Call ``penstock.acl.require`` on a connection without a name, since naming one needs a right itself."""
     redis = connect(url, name=None)
     wire = RawConnection(redis)
     try:

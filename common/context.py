@@ -1,4 +1,4 @@
-"""What a running service works with: its settings, its two connections, its name, and whether it shall go on."""
+"""The context of a run: settings, connections, identity, and the moves that every service shares."""
 
 import asyncio
 import time
@@ -13,7 +13,7 @@ from redis.exceptions import NoScriptError, ResponseError
 from structlog.typing import FilteringBoundLogger
 
 from common.durability import Durability
-from common.in_flight import Counting
+from common.in_flight import ArrivalCounter
 from common.outage import Outage, is_full
 from common.settings.base import ServiceSettings
 from common.settle import Batch, Event, Settling
@@ -27,18 +27,18 @@ from penstock.script import Script, translate_error
 
 S = TypeVar("S", bound=ServiceSettings)
 FULL: Final = 0.2
-"""Seconds between two looks at a list while the server is full."""
+"""Seconds between two checks of a list while the server is full."""
 NOWHERE: Final[Mapping[str, Sequence[bytes]]] = {}
 CALM: Final = 3.0
-"""Seconds without another failure after which what failed is taken to have recovered: a few back-offs."""
+"""Seconds without a failure after which a connection counts as recovered: a few back-offs."""
 
 
 @dataclass
 class Context(Generic[S]):
     """One run of a service, from (re)connection or lease to the next.
 
-    ``wire`` is the service's own connection, for what waits and what settles; ``redis`` the other, for all the rest.
-    ``id`` and ``keys`` are None for a service without a namespace; ``token`` is the lease's where ``ordered`` is set.
+    ``wire`` is the raw connection on which the service waits and settles; ``redis`` is the client for everything else.
+    ``id`` and ``keys`` are None without a namespace; ``token`` is the fencing token of the lease if ``ordered`` is set.
     """
 
     settings: S
@@ -51,17 +51,17 @@ class Context(Generic[S]):
     id: str | None = None
     token: int | None = None
     registration: str | None = None
-    """The key that a transaction can look at, i.e. the own registration if it lies on the same server."""
+    """The key of the own registration, for transactions to check; None if it is on another server."""
     unregistered: asyncio.Event = field(default_factory=asyncio.Event)
     """Set if a transaction did not find the own registration: have the registry checked at once."""
     recovers_alone: bool = True
     """Whether an outage is over as soon as the server of the lists answers."""
     adopted: Counter[str] = field(default_factory=Counter)
-    """How many of the oldest messages of a pending list, by its name without the id, came from dead instances."""
+    """How many messages were adopted from dead instances, by the name of the pending list without the id."""
     name: str = ""
-    """What ``beside`` calls it."""
+    """The name by which ``beside`` made it; empty for the run itself."""
     _failing: dict[str, float] = field(default_factory=dict)
-    """When (monotonic) what has not recovered has failed last, by the names of those that are beside each other."""
+    """Monotonic time of the last failure of each wire that has not recovered, by its name."""
     _stopped: asyncio.Event = field(default_factory=asyncio.Event)
     _beside: "dict[str, Self]" = field(default_factory=dict)
     _under_way: deque[Transaction] = field(default_factory=deque)
@@ -74,7 +74,7 @@ class Context(Generic[S]):
         self.wire = self.new_wire()
 
     def beside(self, name: str) -> "Self":
-        """The same run on a wire of its own, for a second wait beside the first; the same again under that name."""
+        """Return this run on a wire of its own, for a second wait beside the first; the same for the same name."""
         if name not in self._beside:
             own: dict[str, Any] = {"name": name, "_beside": {}, "_under_way": deque(), "_known": set()}
             self._beside[name] = replace(self, _woken=False, _waits=False, **own)
@@ -84,13 +84,13 @@ class Context(Generic[S]):
 
     @property
     def running(self) -> bool:
-        """False once this run shall end: finish what is in hand and return."""
+        """Return False once this run must end: finish what is in hand and return."""
         return not self._stopped.is_set()
 
     def pending(self, name: str) -> str:
-        """This instance's pending list; ``name`` itself where a lease or the lack of a namespace makes it shared.
+        """Return the name of this instance's pending list; ``name`` itself if instances share it (lease, no namespace).
 
-        Raises ``WrongCall`` for a name that is not among ``pending_lists``: nobody would adopt what is left in it.
+        Raise ``WrongCall`` for a name that is not among ``pending_lists``: nobody would adopt what is left in it.
         """
         if name not in self.settings.pending_lists:
             raise WrongCall(f"{name} is not among the pending_lists of the settings: nobody would adopt what it holds")
@@ -128,22 +128,27 @@ class Context(Generic[S]):
         return await self._settling.settle(batch, to, dead, events, history)
 
     async def take(
-        self, source: str, pending: str, longest: float, then: Transaction | None = None, count: Counting | None = None
+        self,
+        source: str,
+        pending: str,
+        longest: float,
+        then: Transaction | None = None,
+        count: ArrivalCounter | None = None,
     ) -> Taken:
         """Wait for a message of ``source`` and move the oldest to ``pending``, at most ``longest`` seconds.
 
-        Where ``pending`` is ``source`` it stays where it is: a wait that moves nothing.
-        There is something to do when a message came, or ``wake`` asked to look, or a message lies in ``pending`` that
-        nobody was told of: a lost connection's wait goes on in a server that has not noticed. Cancelled, the wire is
-        cut, and what the server moved is in ``pending`` for the next run. ``then`` is done by the server as soon as the
-        wait is over, without a round trip between; ``settled`` has its outcome. In the same
-        way it counts what it has moved, if there is a ``count``: also if this process dies meanwhile.
+        If ``pending`` is ``source``, wait without moving anything. The result says whether there is something to do: a
+        message came, ``wake`` was called, or ``pending`` holds a message that no reply brought: the wait of a lost
+        connection goes on in the server until it notices. If cancelled, cut the wire; what the server has moved is in
+        ``pending`` for the next run. The server executes ``then`` as soon as the wait is over, without a round trip
+        between; ``settled`` returns its outcome. In the same way ``count`` counts what was moved, even if this process
+        dies meanwhile.
 
-        A full server refuses to wait: then there is something to do as soon as a message lies in ``source``, and the
-        script that comes next has to take it from there.
+        A full server refuses to wait. Then there is something to do as soon as ``source`` holds a message, and the next
+        script must take it from there.
         """
         self._waits = self.running and not self._woken
-        if self.name in self._failing:  # what was in hand has been settled since, or is gone
+        if self.name in self._failing:  # what was in hand is settled by now, or gone
             self._recovered(certain=True)
         try:
             if then:
@@ -173,7 +178,7 @@ class Context(Generic[S]):
             self._waits = self._woken = False
 
     async def _look_out(self, source: str, pending: str, longest: float) -> bool:
-        """Look for a message now and then, at most ``longest`` seconds; True also if ``wake`` asked to look."""
+        """Poll for a message for at most ``longest`` seconds; return whether there is one, or ``wake`` was called."""
         until = time.monotonic() + longest
         while self.running and not self._woken:
             if await self.redis.exists(source, pending):
@@ -192,10 +197,10 @@ class Context(Generic[S]):
         return self.running
 
     def transaction(self, *commands: Command) -> Transaction:
-        """``commands``, done at one instant, and a look for the order to stop; packed, to be sent any number of times.
+        """Return ``commands`` as one transaction that also checks the registration, packed to be sent many times.
 
-        Several go in a MULTI, which a full server refuses, and a script among them by its source. A script alone needs
-        none: it may go by its digest, since NOSCRIPT means that nothing was done.
+        Several commands go into a MULTI, which a full server refuses; give a script among them by its source. A script
+        alone needs no MULTI and may go by its digest: after NOSCRIPT nothing was done.
         """
         looks: list[Command] = [("EXISTS", self.registration)] if self.registration else []
         multi = len(commands) > 1
@@ -204,14 +209,14 @@ class Context(Generic[S]):
         return Transaction(pack(batch), len(batch), multi)
 
     async def send(self, transaction: Transaction) -> None:
-        """Send it; ``settled`` has the outcome. More than one may be under way."""
+        """Send ``transaction``; ``settled`` returns its outcome. Several may be under way."""
         await self.wire.send(transaction.packed)
         self._under_way.append(transaction)
 
     async def confirm(self) -> None:
-        """Wait until all that earlier runs settled is as durable as the settings ask.
+        """Wait until everything that earlier runs settled is as durable as the settings ask.
 
-        Raises ``NotDurable``: nothing more may be taken then.
+        Raise ``NotDurable`` if it is not: then nothing more may be taken.
         """
         if self.durability.commands and self.settings.pending_lists:
             key = self.pending(self.settings.pending_lists[0])
@@ -233,16 +238,16 @@ class Context(Generic[S]):
             self.durability.count(reply)
 
     async def settled(self) -> list[Any]:
-        """The replies to the commands of the oldest ``send``, once they are as durable as the settings ask.
+        """Return the replies to the commands of the oldest ``send``, once they are as durable as the settings ask.
 
-        Raises the first error that one of them met.
+        Raise the first error among them.
         """
         with self._watched():
             return await self._settled(self._under_way.popleft())
 
     @contextmanager
     def _watched(self, *, only_looks: bool = False) -> Iterator[None]:
-        """Note whether it fails."""
+        """Note a failure of the body, or its recovery."""
         try:
             yield
         except Exception:
@@ -251,7 +256,7 @@ class Context(Generic[S]):
         self._recovered(certain=not only_looks)
 
     def _recovered(self, *, certain: bool) -> None:
-        """End trouble once all that failed have settled something, or not failed for ``CALM``."""
+        """End the outage once every wire that failed has settled something, or has not failed for ``CALM`` seconds."""
         if certain:
             self._failing.pop(self.name, None)
         for name, failed in [*self._failing.items()]:
@@ -277,9 +282,9 @@ class Context(Generic[S]):
         return list(executed)
 
     async def run(self, script: Script, meanwhile: Callable[[], object] = lambda: None, /, **named: Any) -> Any:
-        """The result of ``script``, alone in its transaction, and alone under way.
+        """Run ``script`` as the only transaction under way, and return its result.
 
-        By its digest once the server has it. ``meanwhile`` is done while the server works. Raises as ``settled`` does.
+        Send its digest once the server has it. Call ``meanwhile`` while the server works. Raise as ``settled`` does.
         """
         if script.name in self._known:
             await self.send(self.transaction(script.by_digest(**named)))
@@ -295,7 +300,7 @@ class Context(Generic[S]):
         return result
 
     async def run_unless_full(self, script: Script, *meanwhile: Callable[[], object], **named: Any) -> Any:
-        """As ``run``; after a while ``REFUSED`` where the memory of the server is full, and nothing was done."""
+        """Like ``run``, but if the server's memory is full, pause and return ``REFUSED``: nothing was done."""
         try:
             result = await self.run(script, *meanwhile, **named)
         except ResponseError as error:
@@ -308,13 +313,14 @@ class Context(Generic[S]):
         return result
 
     async def ask(self, script: Script, /, **named: Any) -> Any:
-        """The result of ``script``, which only looks: without a transaction. Raises as ``settled`` does."""
+        """Return the result of the read-only ``script``, without a transaction. Raise as ``settled`` does."""
         with self._watched(only_looks=True):
             return await self._asked(script, named)
 
     async def _asked(self, script: Script, named: dict[str, Any]) -> Any:
         reply: Any = None
-        for command in [script.by_digest] * (script.name in self._known) + [script.by_source]:
+        calls = [script.by_digest, script.by_source] if script.name in self._known else [script.by_source]
+        for command in calls:
             await self.wire.send(pack([command(**named)]))
             (reply,) = await self.wire.receive(1)
             if not isinstance(reply, NoScriptError):
@@ -325,7 +331,7 @@ class Context(Generic[S]):
         return reply
 
     async def named(self, error: ResponseError, *keys: str, expected: str = "list") -> Exception:
-        """A server's WRONGTYPE does not say which key; this one does."""
+        """Return ``error``, or for a WRONGTYPE an error that names the one of ``keys`` that is not ``expected``."""
         if str(error).startswith("WRONGTYPE"):
             for key in keys:
                 kind = decoded(await self.redis.type(key))
@@ -334,7 +340,7 @@ class Context(Generic[S]):
         return error
 
     async def pause(self, seconds: float, news: asyncio.Event | None = None) -> None:
-        """Sleep, but no longer than the run lasts, or until there is ``news``."""
+        """Sleep for ``seconds``, but end with the run, and when ``news`` is set."""
         events = [asyncio.ensure_future(event.wait()) for event in (self._stopped, news) if event]
         try:
             await asyncio.wait(events, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
@@ -353,7 +359,7 @@ class Context(Generic[S]):
             await other.wake()
 
     async def reset(self) -> None:
-        """After an error: forget what is under way, and cut the connections that it may still come from."""
+        """Forget, after an error, what is under way, and cut the connections that may still bring replies to it."""
         self._under_way.clear()
         await self.wire.close()
         for other in self._beside.values():

@@ -1,4 +1,4 @@
-"""How safe a settled batch must be before the service goes on: in memory, on disk, or on replicas."""
+"""Durability of a settled batch before the service goes on: in memory, on disk, or on replicas."""
 
 import re
 from pathlib import Path
@@ -17,14 +17,14 @@ MAJORITY: Final = "replicas:majority"
 
 
 class NotDurable(PenstockError):
-    """The batch was settled, but the server did not confirm in time that it is on disk, or on enough replicas."""
+    """The batch was settled, but the server did not confirm in time that disk or replicas have it."""
 
 
 class Durability:
     """``memory``, ``aof`` (the server's own disk), ``replicas:N`` or ``replicas:majority``; one wait for a batch.
 
-    The wait is on the connection of the batch. A majority is every replica that is connected, and more than half of the
-    most that this primary was seen to have: a failover to any of them finds what was confirmed.
+    WAIT goes over the connection of the batch. A majority is every connected replica, and more than half of the most
+    that this primary was seen to have: after a failover any of them has what was confirmed.
     """
 
     def __init__(self, level: str, longest: float) -> None:
@@ -36,7 +36,7 @@ class Durability:
 
     @property
     def commands(self) -> list[Command]:
-        """What to send behind a transaction, on its connection, for the server's confirmation; the same for a run."""
+        """The commands that follow a transaction on its connection to have it confirmed; the same throughout a run."""
         if self.level == "aof":
             return [("WAITAOF", 1, 0, self._longest_ms)]
         wait: list[Command] = [("WAIT", self._replicas, self._longest_ms)] if self._replicas else []
@@ -44,11 +44,11 @@ class Durability:
 
     @property
     def census(self) -> list[Command]:
-        """What asks which replicas there are; nothing where their number is given."""
+        """The commands that ask which replicas exist; none if the setting gives their number."""
         return [("INFO", "replication")] if self._majority else []
 
     def count(self, census: bytes) -> None:
-        """Take from a reply to ``census``, before a run, for how many replicas its batches are to wait."""
+        """Set, from a reply to ``census``, for how many replicas the batches of the next run wait."""
         replicas = _replicas(census)
         primary = next((line for line in census.splitlines() if line.startswith(b"master_replid:")), b"")
         if primary != self._primary:
@@ -57,7 +57,7 @@ class Durability:
         self._replicas = max(sum(replicas), self._most // 2 + 1)
 
     async def check_server(self, redis: "Redis") -> None:
-        """Raise ``Unsuitable`` where the server cannot give what is asked."""
+        """Raise ``Unsuitable`` if the server cannot confirm at this level."""
         if self.level != "aof":
             return
         try:
@@ -70,14 +70,14 @@ class Durability:
             raise Unsuitable("durability aof needs a server that writes a log: set `appendonly yes`")
 
     def confirmation(self, key: str) -> list[Command]:
-        """A write that changes nothing, to a list, and the wait behind it: it confirms all that was written before.
+        """Return a write to the list ``key`` that changes nothing, and a wait, to confirm all that was written before.
 
-        A connection that has written nothing is not waited for: a wait alone would confirm nothing after a reconnect.
+        WAIT covers only writes of its own connection, so after a reconnect a bare WAIT confirms nothing.
         """
         return [_confirm.by_source(pending=key), *self.commands]
 
     def check(self, confirmations: list[Any]) -> None:
-        """Raise ``NotDurable`` where the replies to ``commands`` do not confirm what is asked, or their error."""
+        """Raise ``NotDurable`` if the replies to ``commands`` do not confirm this level, or the error among them."""
         for reply in confirmations:
             if isinstance(reply, ResponseError):
                 raise reply
@@ -93,5 +93,5 @@ class Durability:
 
 
 def _replicas(census: bytes) -> list[bool]:
-    """Return for each replica of the server whether it is connected and up to date but for what is on its way."""
+    """Return for each replica whether it is connected and receives the stream of writes."""
     return [b"state=online" in line for line in census.splitlines() if re.match(rb"slave\d+:", line)]

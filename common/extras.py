@@ -1,4 +1,4 @@
-"""What a service needs that only an extra of the distribution installs."""
+"""Report in one line that an optional dependency is not installed."""
 
 import sys
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def needed(extra: str, service: str) -> Iterator[None]:
-    """Import within this: if something is not installed, say in one line what to install, and exit with status 1."""
+    """Import within this context: if something is missing, print what to install and exit with status 1."""
     try:
         yield
     except ModuleNotFoundError as error:

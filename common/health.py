@@ -1,4 +1,4 @@
-"""What a process says of its own health every second, in a file that a probe reads without starting a Python."""
+"""Write the health of a process to a file every second; a probe reads it without starting Python."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -9,7 +9,7 @@ from typing import Final
 from structlog.typing import FilteringBoundLogger
 
 FILE: Final = "PENSTOCK_HEALTH"
-"""The environment variable that names the file; without it none is written. ``penstock-health`` reads it."""
+"""The environment variable that names the file; without it no file is written. ``penstock-health`` reads it."""
 EVERY: Final = 1.0
 """Seconds between two writes."""
 
@@ -17,7 +17,7 @@ EVERY: Final = 1.0
 async def beat(environ: Mapping[str, str], problem: Callable[[], str | None], log: FilteringBoundLogger) -> None:
     """Write ``ready``, or ``live`` with the ``problem``, to the file that ``environ`` names, until cancelled.
 
-    Its age tells whether the event loop still turns. It is removed at the end.
+    The age of the file shows whether the event loop still runs. Remove the file at the end.
     """
     if not environ.get(FILE):
         return
@@ -34,7 +34,7 @@ async def beat(environ: Mapping[str, str], problem: Callable[[], str | None], lo
 
 
 def _write(file: Path, problem: str | None) -> None:
-    """At once: a probe never reads half of it."""
+    """Replace the file at once: a probe never reads half of it."""
     part = file.with_name(f"{file.name}.part")
     part.write_text(f"live: {problem}\n" if problem else "ready\n")
     part.replace(file)

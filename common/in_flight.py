@@ -1,4 +1,4 @@
-"""What a service holds in its pending lists, counted as it comes: see docs/keys.md."""
+"""Count what a service holds in its pending lists, from the moment it arrives: see docs/keys.md."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,9 +14,9 @@ _note: Final = Script.read(Path(__file__).parent / "lua" / "note.lua")
 
 
 def counters(keys: Keys | None, *, totals: bool = True) -> dict[str, str]:
-    """Return the keys of ``lua/parts/held.lua``; none for a service without a namespace.
+    """Return the keys of ``lua/parts/held.lua``; an empty dict for a service without a namespace.
 
-    Without ``totals`` messages are held, but not counted among those that the service has taken.
+    Without ``totals``, count messages as held, but not as taken by the service.
     """
     if keys is None:
         return {}
@@ -24,8 +24,8 @@ def counters(keys: Keys | None, *, totals: bool = True) -> dict[str, str]:
     return held | ({"taken": keys.metric("taken")} if totals else {})
 
 
-class Counting:
-    """The command that counts what has come to a pending list, sent behind the wait that may move it there."""
+class ArrivalCounter:
+    """The command that counts arrivals in a pending list; send it behind the wait that may move one there."""
 
     def __init__(self, pending: str, named: Mapping[str, str]) -> None:
         self._source, self._digest = (
@@ -35,14 +35,14 @@ class Counting:
 
     @property
     def packed(self) -> bytes:
-        """By the script's digest once the server has it. If it has lost it, the next script counts the message."""
+        """Return the call, by digest once the server has the script. If it lost it, the next script counts."""
         return self._digest if self._known else self._source
 
     def answered(self, reply: object) -> None:
-        """Note what the server said; an error is one that the next script meets, too."""
+        """Note the server's reply; ignore an error, which the next script meets, too."""
         self._known = not isinstance(reply, NoScriptError)
 
 
-def counting(pending: str, named: Mapping[str, str]) -> Counting | None:
-    """Return None without counters."""
-    return Counting(pending, named) if named else None
+def counting(pending: str, named: Mapping[str, str]) -> ArrivalCounter | None:
+    """Return the command for the counters ``named``, or None if there are none."""
+    return ArrivalCounter(pending, named) if named else None

@@ -1,6 +1,6 @@
 """Logging: key=value for people at a terminal, one JSON object a line for everything else; on standard error.
 
-A line is one write, also where Python does not buffer, so that services that share a file do not mix theirs.
+Each line is one write, even if Python does not buffer, so that services that share a file do not mix their lines.
 """
 
 import logging
@@ -11,11 +11,11 @@ import structlog
 from structlog.typing import EventDict, FilteringBoundLogger, WrappedLogger
 
 Identity = Callable[[], dict[str, str]]
-"""Return what every line says of its process now: the id of an instance is known later than its service."""
+"""Return the fields that every line begins with; they grow, since the id is known later than the service."""
 
 
 def configure(level: str) -> None:
-    """``level`` is one of debug info warning error."""
+    """Configure logging from ``level`` on, which is one of debug, info, warning, error."""
     terminal = sys.stderr.isatty()
     structlog.configure(
         processors=[

@@ -1,4 +1,4 @@
-"""The lists of all services of a server, so that none of them is taken for a list that anybody may push to."""
+"""The lists that all services of a server have registered: answers must not be pushed to them."""
 
 import json
 import time
@@ -16,13 +16,13 @@ from penstock.inspect.ownership import Ownership, registration_of
 from penstock.keys import Keys
 
 STALE: Final = 5.0
-"""Seconds after which what is known is read again, before the next message is looked at."""
+"""Seconds after which the registered lists are read again, before the next message."""
 
 
 async def announce(redis: "Redis", keys: Keys, settings: ServiceSettings, log: FilteringBoundLogger) -> None:
-    """Write the lists of ``settings`` into the directory, with pending lists of former settings that may hold messages.
+    """Register the lists of ``settings``, and pending lists of former settings that may hold messages.
 
-    Log a warning if the server refuses it: the service works, but others do not know its lists.
+    Log a warning if the server refuses: the service works, but others do not know its lists.
     """
     held: Any = await redis.hvals(encoded(keys.holdings))
     former = {name for words in held for names in json.loads(words) for name in names}
@@ -35,7 +35,7 @@ async def announce(redis: "Redis", keys: Keys, settings: ServiceSettings, log: F
 
 
 async def _refusal(redis: "Redis", directory: bytes, namespace: bytes, words: str) -> str:
-    """Why the server does not take what was announced; empty if it does."""
+    """Return why the server refused the registration; an empty text if it did not."""
     try:
         if await redis.hget(directory, namespace) == encoded(words):
             return ""
@@ -47,8 +47,8 @@ async def _refusal(redis: "Redis", directory: bytes, namespace: bytes, words: st
     return ""
 
 
-class Directory:
-    """What others have announced, read at most every ``STALE`` seconds, however many messages come."""
+class RegisteredLists:
+    """Reads what others have registered, at most every ``STALE`` seconds."""
 
     def __init__(self, redis: "Redis", keys: Keys, log: FilteringBoundLogger) -> None:
         self._redis, self._keys, self._log = redis, keys, log
@@ -56,7 +56,7 @@ class Directory:
         self._refused = ""
 
     async def look(self) -> Ownership | None:
-        """Return the registered names; None if those returned before are still fresh, or if the server refuses."""
+        """Return the registered names, or None if the last ones are still fresh or the server refuses."""
         if time.monotonic() - self._read_at < STALE:
             return None
         async with self._redis.pipeline(transaction=False) as wire:

@@ -1,4 +1,4 @@
-"""What a server must be and should be before a service trusts messages to it."""
+"""Check that a server can be trusted with messages: version, cluster slots, eviction, persistence, logins."""
 
 from contextlib import suppress
 from typing import Final
@@ -15,7 +15,7 @@ from penstock.errors import Unsuitable
 
 OLDEST: Final = (6, 2)
 LOGIN: Final = 3.0
-"""Seconds that a server has to accept a login."""
+"""Seconds within which a server must accept a login."""
 SCHEMES: Final = ("redis", "unix://")
 
 
@@ -38,14 +38,14 @@ async def check_server(redis: "Redis", names: list[str], log: FilteringBoundLogg
 
 
 async def _saves(redis: "Redis") -> bool:
-    """Whether snapshots are on; taken as yes where the server does not let us ask."""
+    """Return whether snapshots are on; True if the server does not permit the question."""
     with suppress(ResponseError):
         return bool((await redis.config_get("save")).get("save"))
     return True
 
 
 async def check_logins(settings: ServiceSettings, before: ServiceSettings) -> None:
-    """Raise ``Unsuitable`` if a server of ``settings`` refuses a login that is another one than ``before``."""
+    """Raise ``Unsuitable`` if a server of ``settings`` refuses a login that differs from that of ``before``."""
     for name in type(settings).model_fields:
         url = getattr(settings, name)
         if url == getattr(before, name) or not isinstance(url, str) or not url.startswith(SCHEMES):
@@ -56,4 +56,4 @@ async def check_logins(settings: ServiceSettings, before: ServiceSettings) -> No
             except AuthenticationError as error:
                 raise Unsuitable(f"{property_of(name)}: the server refuses the new login: {error}") from None
             except (RedisError, OSError):
-                continue  # away: its service waits for it, with the old login as with the new one
+                continue  # away: the service waits for it with either login

@@ -24,9 +24,9 @@ _agree: Final = Script.read(Path(__file__).parent / "lua" / "agree.lua")
 async def agree(
     redis: "Redis", keys: Keys, registry: Registry, settings: ServiceSettings, log: FilteringBoundLogger
 ) -> None:
-    """Do nothing unless an older instance was started since the counters last agreed.
+    """Correct the counters if an older instance was started since they last agreed; else do nothing.
 
-    While an older instance is alive, repeat this: it changes them without the other counters.
+    Repeat this while an older instance is alive: it moves messages without counting what it takes.
     """
     if not settings.pending_lists:
         return
@@ -34,7 +34,7 @@ async def agree(
     starts = Starts.parse(decoded_fields(fields))
     if starts.agree:
         return
-    with suppress(TooMany):  # the dead are adopted first
+    with suppress(TooMany):  # adopt from dead instances first
         found, _ = await read_pending(redis, [keys])
         await _agree_on(redis, keys, registry, settings, log, found[keys.namespace])
 

@@ -1,4 +1,4 @@
-"""Which key has the wrong type: a server that refuses a command for it does not say."""
+"""Find the key of the wrong type: the error of a server does not name it."""
 
 from collections.abc import Iterable
 from contextlib import suppress
@@ -12,13 +12,13 @@ from penstock.errors import WrongType
 from penstock.keys import Keys, pending_of
 
 UNNAMED = "Operation against a key holding the wrong kind of value"
-"""What a server says of it, in a script, too."""
+"""The words of a server's error, in a script, too."""
 METRICS = ("start", "reload", "error", "missing")
-"""Those that every service has."""
+"""The metrics of every service."""
 
 
 async def name_wrong_key(error: Exception, servers: "Iterable[Redis]", settings: ServiceSettings, id: str) -> Exception:
-    """Return an error that names the key of the wrong type; ``error`` itself if it says so, or none is found."""
+    """Return an error that names the key of the wrong type, or ``error`` if it names one or no such key is found."""
     if UNNAMED in str(error):
         for redis in servers:
             with suppress(RedisError):
@@ -28,7 +28,7 @@ async def name_wrong_key(error: Exception, servers: "Iterable[Redis]", settings:
 
 
 def _kinds(settings: ServiceSettings, id: str) -> dict[str, str]:
-    """The types of all keys of one instance."""
+    """Return the types of all keys of one instance."""
     pending = [pending_of(name, each) for name in settings.pending_lists for each in (id, None)]
     kinds = dict.fromkeys((*settings.lists(), *pending), "list")
     for place, namespace in enumerate(filter(None, (settings.redis_namespace, *settings.shape().watches))):

@@ -14,7 +14,7 @@ from redis.asyncio import Redis
 from common.context import Context
 from common.durability import Durability
 from common.outage import Outage
-from common.tracking.completion import Finisher, Place
+from common.tracking.completion import Completions, CompletionSource
 from penstock.accounting.answers import audit_answers
 from penstock.accounting.tracked import audit_tracked
 from penstock.encoding import decoded, decoded_fields, encoded
@@ -64,10 +64,12 @@ class Monitor:
         self.context = hop.context(settings, id=str(id))
         pending = self.context.pending(settings.pending_of(hop.keys.namespace))
         done = hop.settings.done or hop.keys.done
-        place = Place(hop.keys, done, pending, settings.batch, settings.batch_bytes, hop.settings.event_capacity)
+        place = CompletionSource(
+            hop.keys, done, pending, settings.batch, settings.batch_bytes, hop.settings.event_capacity
+        )
         place = replace(place, accept_late=hop.settings.accept_late)
         words = partial(understood, done_by=hop.settings.done_by)
-        self.finisher = Finisher(self.context, place, words, partial(_touch, hop))
+        self.finisher = Completions(self.context, place, words, partial(_touch, hop))
         self.sweeper = Sweep(self.context, hop.keys)
         self.task: asyncio.Task[Any] | None = None
 

@@ -1,4 +1,4 @@
-"""What an operator may set of any service, and how it is read: environment over props file over default."""
+"""The settings of every service, and how they are read: environment over props file over default."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 DURABILITY = r"^(memory|aof|replicas:([1-9][0-9]{0,2}|majority))\z"
 LEVELS = {"trace": "debug", "warn": "warning", "fatal": "critical"}
-"""What Node's loggers call them."""
+"""Levels as Node's loggers name them."""
 
 
 def _level(value: object) -> object:
@@ -45,27 +45,27 @@ def order_needs_a_namespace(ordered: bool, redis_namespace: str | None) -> str |
 
 
 class ServiceSettings(BaseSettings):
-    """The settings of the kernel. A service's own class names the ``service`` and adds its fields and rules.
+    """The settings of the kernel. A service's class names its ``service`` and adds fields and rules.
 
-    ``load`` reads them as an operator gives them; the constructor takes Python names and reads no environment.
-    Both raise ``SettingsError`` with all problems at once.
+    ``load`` reads props file and environment. The constructor takes Python names and reads no environment. Both raise
+    ``SettingsError`` with all problems at once.
     """
 
     service: ClassVar[str]
-    """The name of the service: that of its entry point, of its props files, and the prefix of its variables."""
+    """The name of the service, of its entry point and props files, and the prefix of its variables."""
     aliases: ClassVar[dict[str, str]] = {"service_namespace": "redis_namespace"}
     changes_login: ClassVar[bool] = True
-    """Whether user and password of a URL may change while the service runs, as when a secret is rotated."""
+    """Whether user and password of a URL may change while the service runs, e.g. to rotate a secret."""
     ignored: ClassVar[frozenset[str]] = frozenset()
-    """Fields that are accepted for the sake of old props files and have no effect."""
+    """Fields without effect, accepted for old props files."""
     buries: ClassVar[bool] = False
     """Whether the service writes dead letters, if it has a namespace."""
     rules: ClassVar[tuple[Rule, ...]] = (renewal_is_in_time, order_needs_a_namespace)
-    """Rules over several fields. That no list is used twice, or is the kernel's, follows from the fields' types."""
+    """Rules over several fields. The types of the fields imply that no list is used twice, or is the kernel's."""
     sends: ClassVar[frozenset[str]] = frozenset()
-    """Commands that the service's Python code sends to the server of its lists, beside the kernel's."""
+    """Commands of the service's Python code to the server of its lists, besides the kernel's."""
     scripts: ClassVar[tuple[Path, ...]] = BATCHES
-    """Scripts that the service calls there, beside the kernel's and those in the folder ``lua`` beside its settings."""
+    """Scripts that the service calls there, besides the kernel's and those in ``lua`` beside its settings."""
 
     redis: Url = setting("URL", "The server of the lists.")
     service_redis: Url | None = setting("URL", "The server of the registrations; the same as redis by default.", None)
@@ -117,9 +117,9 @@ class ServiceSettings(BaseSettings):
 
     @classmethod
     def load(cls, props_file: "Path | Hash | str | None", environ: Mapping[str, str]) -> Self:
-        """The settings that ``environ`` and ``props_file`` give. Raises ``SettingsError`` with every problem.
+        """Return the settings that ``environ`` and ``props_file`` give. Raise ``SettingsError`` with every problem.
 
-        A text is what ``--props`` takes: the name of a file, the place of a hash, or where one of them is written.
+        A text is read as ``--props`` reads it: the name of a file, the URL of a hash, or a reference to either.
         """
         if isinstance(props_file, str):
             props_file = place_of(props_file, environ)
@@ -148,18 +148,18 @@ class ServiceSettings(BaseSettings):
         return conflicts(cls.roles(), values)
 
     def again(self) -> Self:
-        """What the same file and environment give now. Raises as ``load`` does."""
+        """Return what the same file and environment give now. Raise as ``load`` does."""
         return type(self).load(*self._read_from)
 
     def fixed(self) -> frozenset[str]:
-        """The fields that cannot change while the process runs."""
+        """Return the fields that cannot change while the process runs."""
         kernel = frozenset({"redis", "service_redis", "redis_namespace", "ordered"})
         if self.redis_namespace:
             return kernel
         return kernel | {name for name, role in self.roles().items() if role.use == "keeps"}  # nobody would adopt them
 
     def changes_from(self, before: Self) -> dict[str, str]:
-        """What differs, by property, as ``old -> new``. Raises ``SettingsError`` where a restart is needed for it."""
+        """Return what differs, by property, as ``old -> new``. Raise ``SettingsError`` if it needs a restart."""
         fields = type(self).model_fields
         changed = [name for name in fields if getattr(self, name) != getattr(before, name)]
         frozen = [name for name in changed if name in before.fixed() and not self._is_login(name, before)]
@@ -170,7 +170,7 @@ class ServiceSettings(BaseSettings):
         return told | {property_of(name): "another login" for name in changed if self._is_login(name, before)}
 
     def _is_login(self, name: str, before: Self) -> bool:
-        """Whether no more than the user or the password of a server's URL has changed."""
+        """Return True if only the user or the password of a server's URL has changed."""
         old, new = getattr(before, name), getattr(self, name)
         return self.changes_login and old != new and bool(old and new) and without_login(old) == without_login(new)
 
@@ -184,23 +184,23 @@ class ServiceSettings(BaseSettings):
 
     @property
     def message_wait(self) -> float:
-        """Seconds that one command may wait for a message: the field of the type ``PopTimeout``; 0 without one."""
+        """Return how many seconds one command may wait for a message: the ``PopTimeout``, or 0 without one."""
         fields = type(self).model_fields.items()
         return max([0.0, *(float(getattr(self, name)) for name, field in fields if LONGEST in field.metadata)])
 
     @property
     def longest_wait(self) -> float:
-        """Seconds that one command may wait on the server: for a message, or for its disk."""
+        """Return how many seconds one command may wait on the server: for a message, or for its disk."""
         return max(0 if self.durability == "memory" else self.durability_timeout, self.message_wait)
 
     @property
     def pending_lists(self) -> tuple[str, ...]:
-        """The names from which an instance's pending lists are made; none for a service that keeps none."""
+        """Return the names from which instances make those of their pending lists."""
         return tuple(pending_lists(self.roles(), self.__dict__))
 
     @property
     def taken_lists(self) -> tuple[str, ...]:
-        """Those of ``pending_lists`` whose messages the metric ``taken`` counts."""
+        """Return those of ``pending_lists`` whose messages the metric ``taken`` counts."""
         return self.pending_lists
 
     def adopts(self, former: Sequence[str]) -> dict[str, str]:
@@ -212,12 +212,12 @@ class ServiceSettings(BaseSettings):
         return {field: name for name, field in pending_lists(self.roles(), self.__dict__).items()}[field]
 
     def named(self, field: str) -> list[str]:
-        """Return the lists that ``field`` names, or stands for where it is not set."""
+        """Return the lists that ``field`` names, or stands for if it is not set."""
         return self.roles()[field].names(getattr(self, field))
 
     @property
     def dead_letters(self) -> str | None:
-        """The field for whose sake the service writes dead letters; None if it writes none."""
+        """Return the field that makes the service write dead letters; None if it writes none."""
         return "redis_namespace" if self.buries and self.redis_namespace else None
 
     def lists(self) -> dict[str, str]:
@@ -243,16 +243,16 @@ class ServiceSettings(BaseSettings):
         return shape
 
     def end(self, key: str, role: str, use: Use, field: str, *, url: str | None = None, **more: Any) -> End:
-        """One end of ``shape``: ``field`` names it, the namespace where that is not set.
+        """Return one end of ``shape``; blame ``field`` for it, or the namespace if that field is not set.
 
-        It is on the server of the lists unless ``url`` says otherwise.
+        ``url`` is its server; None for the server of the lists.
         """
         given = self._given.get(field) or self._given.get("redis_namespace")
         origin = given.origin if given and given.file else None
         return End(key, role, use, property_of(field), url or self.redis, origin=origin, **more)
 
     def apart(self, directory: Path) -> dict[str, object]:
-        """What to set, by field, so that another instance of the service on this machine does not get in the way."""
+        """Return what to set, by field, so that two instances of the service on one machine do not conflict."""
         return {}
 
     def rights(self) -> dict[str, Rights]:
@@ -268,23 +268,23 @@ class ServiceSettings(BaseSettings):
         return frozenset()
 
     def metrics(self) -> tuple[str, ...]:
-        """Return the names of the metrics that the service keeps besides those that every one has, such as ``start``.
+        """Return the names of the metrics that the service keeps besides those of every service, such as ``start``.
 
         By default those of ``Context.settle``.
         """
         return ("taken", "settled", "delivered", "dead", "dropped")
 
     def shown(self) -> dict[str, Any]:
-        """The effective settings by property, in the order of the class, passwords masked: for a log or a table."""
+        """Return the effective settings by property, in the order of the class, with passwords masked."""
         return {property_of(name): _masked(getattr(self, name)) for name in type(self).model_fields}
 
     def origins(self) -> dict[str, str]:
-        """Where each of ``shown`` comes from: ``environment MPUSH_REDIS``, ``mpush.yaml:3``, ``default``."""
+        """Return where each of ``shown`` comes from: ``environment MPUSH_REDIS``, ``mpush.yaml:3``, ``default``."""
         given = {name: one.origin for name, one in self._given.items()}
         return {property_of(name): given.get(name, "default") for name in type(self).model_fields}
 
     def warnings(self, environ: Mapping[str, str] | None = None) -> list[str]:
-        """Return what an operator may not have meant; ``environ`` stands for the environment that was read."""
+        """Return what may be a mistake; ``environ`` is the environment, by default the one that was read."""
         names, given = self.names(), self._given
         found = [
             f"{given[name].origin}: {given[name].name} has no effect in {self.service}"
@@ -300,7 +300,7 @@ class ServiceSettings(BaseSettings):
         return found
 
     def __repr_args__(self) -> Iterable[tuple[str, Any]]:
-        """Passwords are masked in ``repr`` and ``str``, too."""
+        """Mask passwords in ``repr`` and ``str``, too."""
         return self.shown().items()
 
     @classmethod
@@ -311,7 +311,7 @@ class ServiceSettings(BaseSettings):
         *_: PydanticBaseSettingsSource,
         **__: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Pydantic's own sources know neither the line of a value nor a variable that nobody reads: see ``load``."""
+        """Switch off pydantic's own sources: they know neither the line of a value nor an unknown variable."""
         return (init_settings,)
 
 

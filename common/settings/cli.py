@@ -22,15 +22,17 @@ if TYPE_CHECKING:
     from common.settings.redis_hash import Hash
 
 WAIT: Final = 1.0
-"""Seconds between two looks for a server that is away."""
+"""Seconds between two attempts to reach a server that is away."""
 S = TypeVar("S", bound=ServiceSettings)
 
 
 def parse(
     service: str, settings_class: type[S], argv: Sequence[str], environ: Mapping[str, str], *, waits: bool = False
 ) -> S:
-    """The settings of ``service``. Ends the process where no more is to be done: status 0 after ``--check`` and
-    ``--help``, 2 with all problems on stderr. ``waits``: for the server of a hash of settings that is away."""
+    """Return the settings of ``service``, or exit: with 0 after ``--check`` and ``--help``, with 2 after problems.
+
+    All problems go to standard error. With ``waits``, wait for the server of a hash of settings while it is away.
+    """
     with _output():
         arguments = _parser(service, settings_class).parse_args(argv)
     chosen = arguments.props or arguments.file or environ.get("PROPS_FILE") or environ.get("propsFile")
@@ -49,7 +51,7 @@ def parse(
 
 
 def _wait_for(place: "Hash") -> None:
-    """Wait until its server answers, or end with status 0 on an order to stop, which ``common.signals`` has kept."""
+    """Wait until the server answers; exit with 0 on an order to stop, which ``common.signals`` has held back."""
     from common.settings.redis_hash import Away
 
     told = False
@@ -61,7 +63,7 @@ def _wait_for(place: "Hash") -> None:
                 print(f"{place}: {error}; waiting", file=sys.stderr)
             told = True
         except Unreadable:
-            return  # to be said with all other problems
+            return  # reported with all other problems
         else:
             return
         if signal.sigtimedwait((signal.SIGTERM, signal.SIGINT), WAIT):
@@ -70,7 +72,7 @@ def _wait_for(place: "Hash") -> None:
 
 @contextmanager
 def _output() -> Iterator[None]:
-    """End with status 141, as SIGPIPE does, if the reader of standard output (``head``, say) has left."""
+    """Exit with 141, as after SIGPIPE, if the reader of standard output, such as ``head``, has gone."""
     try:
         try:
             yield

@@ -1,4 +1,4 @@
-"""Names of lists that would get in each other's way, or in the kernel's."""
+"""Names of lists that conflict with keys of the kernel, or lie in different slots of a cluster."""
 
 import re
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from penstock.keys import Keys, pending_of
 
 
 def collision(name: str, pending: str | None, namespace: str | None) -> str | None:
-    """Return why ``name`` cannot be an operator's list, as the kernel keeps something there; None if it can."""
+    """Return why ``name`` cannot be an operator's list: it is a key of the kernel. Return None if it can."""
     if namespace is not None and Keys(namespace).owns(name):
         return f"{quoted(name)} is a key of the service itself, below redisNamespace: expected another name"
     if pending is not None and re.fullmatch(re.escape(pending_of(pending, "")) + "[0-9]+", name):
@@ -17,7 +17,7 @@ def collision(name: str, pending: str | None, namespace: str | None) -> str | No
 
 
 def pending_collision(pending: str, namespace: str | None) -> str | None:
-    """Return why neither ``pending`` nor what an instance makes of it can be a pending list; None if it can."""
+    """Return why ``pending``, or what an instance makes of it, cannot be a pending list; None if it can."""
     if reason := collision(pending, None, namespace):
         return reason
     if collision(pending_of(pending, "0"), None, namespace):
@@ -28,7 +28,7 @@ def pending_collision(pending: str, namespace: str | None) -> str | None:
 
 
 def different_slots(names: Sequence[str]) -> dict[str, int]:
-    """The slot of each name in a Redis Cluster, where they differ; nothing where they are all the same."""
+    """Return the slot of each name in a Redis Cluster if they differ; an empty dict if all are the same."""
     from redis.crc import key_slot
 
     slots = {name: key_slot(name.encode()) for name in names}

@@ -1,4 +1,4 @@
-"""What a setting is made of: its type, its unit, its bounds, and how to say what was expected."""
+"""The types of settings, with unit and bounds, and words for what was expected."""
 
 import re
 from typing import Annotated, Any, Final, get_args, get_origin
@@ -11,7 +11,7 @@ from pydantic_core import PydanticKnownError
 from common.settings.urls import server_url
 
 YEAR: Final = 31_536_000
-"""Seconds; the longest that any setting makes sense for."""
+"""Seconds; the upper bound of every long time."""
 
 
 def _no_bool(value: object) -> object:
@@ -33,7 +33,7 @@ def _no_url(name: str) -> str:
 Whole = Annotated[int, BeforeValidator(_no_bool)]
 Seconds = Annotated[float, BeforeValidator(_no_bool), AllowInfNan(False)]
 LONGEST: Final = "longest wait"
-"""Marks a field, in seconds, for which one command may wait on the server."""
+"""Marks a field with the seconds that one command may wait on the server."""
 PopTimeout = Annotated[
     Whole,
     LONGEST,
@@ -44,29 +44,29 @@ PopTimeout = Annotated[
         json_schema_extra={"kind": "seconds"},
     ),
 ]
-"""How long a service waits for a message; give it a default, e.g. 10."""
+"""Seconds that a service waits for a message; give it a default, e.g. 10."""
 Url = Annotated[str, StringConstraints(strict=True), AfterValidator(server_url)]
 Name = Annotated[str, StringConstraints(strict=True, min_length=1), AfterValidator(_no_url)]
-"""The name of a list or a namespace: any text but an empty one."""
+"""The name of a list or a namespace: any text that is not empty."""
 OneName = Annotated[Name, BeforeValidator(_one_of_one)]
-"""The same, also as a list of one, as some props files write ``out``."""
+"""A name, or a list of one name, as some props files write ``out``."""
 
 
 def setting(
     kind: str, description: str, default: Any = ..., *, least: int | None = None, most: int | None = None
 ) -> Any:
-    """A field. ``kind`` says of what it is, e.g. ``seconds``; ``description`` is one line and names the unit again."""
+    """Return a field. ``kind`` is its unit, e.g. ``seconds``; ``description`` is one line that names the unit again."""
     return Field(default, description=description, ge=least, le=most, json_schema_extra={"kind": kind})
 
 
 def kind_of(field: FieldInfo) -> str:
-    """What an operator may write there, for a table: ``seconds 5..30``."""
+    """Return what an operator may write there, for a table: ``seconds 5..30``."""
     least, most = bounds_of(field)
     return f"{_noun(field)} {least}..{most}" if least is not None else _noun(field)
 
 
 def expected_of(field: FieldInfo) -> str:
-    """What an operator may write there, for a sentence."""
+    """Return what an operator may write there, for a sentence."""
     least, most = bounds_of(field)
     if least is not None:
         number = "a number" if field.annotation is float else "a whole number"

@@ -1,6 +1,6 @@
-"""The formats of a props file: each reader turns a text into its value and the line of every property in it.
+"""The formats of a props file: each reader parses a text, and finds the line of every property.
 
-A reader imports its parser when it is called: a service pays, in time and memory, for the format at hand only.
+A reader imports its parser when it is called, so that a service loads only the parser that it needs.
 """
 
 import json
@@ -11,7 +11,7 @@ from io import StringIO
 from typing import Final, TypeVar
 
 Lines = list[tuple[str, int]]
-"""Property and line (from 1), in the order of the text; a property that stands there twice is there twice."""
+"""Properties with their lines (from 1), in the order of the text; one that is set twice occurs twice."""
 
 Reader = Callable[[str], tuple[object, Lines]]
 
@@ -30,12 +30,12 @@ TOML_TOKEN: Final = re.compile(
 
 
 MOST: Final = 1_000
-"""Properties of a props file."""
+"""Maximum number of properties in a props file."""
 Properties = TypeVar("Properties")
 
 
 class Unreadable(Exception):
-    """A text that is not what its name says. The message repeats nothing of it: a password may stand there."""
+    """The text does not have the format of its name. The message quotes none of it: it may contain a password."""
 
     def __init__(self, message: str, line: int | None = None) -> None:
         super().__init__(message)
@@ -66,7 +66,7 @@ def json5_text(text: str) -> tuple[object, Lines]:
 
 
 def javascript_text(text: str) -> tuple[object, Lines]:
-    """The one literal of a JavaScript file, read as JSON5. Nothing is executed."""
+    """Parse the one literal of a JavaScript file as JSON5; execute nothing."""
     head = HEAD.match(text)
     if head is None:
         space = re.match(SPACE, text)
@@ -140,7 +140,7 @@ def env_text(text: str) -> tuple[object, Lines]:
 
 
 def _few(value: Properties) -> Properties:
-    """Return ``value``, unless it has more properties than any service: whose they are is not worth looking up."""
+    """Return ``value``. Raise ``Unreadable`` if it has more properties than any service."""
     if isinstance(value, dict | list) and len(value) > MOST:
         raise Unreadable(f"more than {MOST:,} properties: not a props file")
     return value
@@ -161,7 +161,7 @@ def _json_name(token: str) -> str:
 
 
 def _names(token: re.Pattern[str], text: str, *, separator: str, level: int) -> Iterator[tuple[str, int]]:
-    """Whatever stands before ``separator`` inside ``level`` brackets, with its line. ``text`` was parsed before."""
+    """Yield what precedes ``separator`` inside ``level`` brackets, with its line. ``text`` must be valid."""
     depth, before = 0, None
     for found in token.finditer(text):
         mark = found[0]
@@ -185,7 +185,7 @@ def _end_of_literal(text: str, start: int) -> int:
 
 
 def _discreet(message: str) -> str:
-    """A parser's message without what it quotes of the text, except for single characters."""
+    """Return a parser's message without its quotes from the text, except single characters."""
     return re.sub(r"""(?s)\s*\(?(['"])(?!<).{2,}\1,?\)?""", "", message)
 
 

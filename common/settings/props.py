@@ -1,4 +1,4 @@
-"""Reads props: a flat set of properties in a file of any format that its name may end in, or in a hash of a server."""
+"""Read props: a flat set of properties in a file of one of several formats, or in a hash of a server."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -35,12 +35,12 @@ READERS: Final[dict[str, Reader]] = {
     ".env": env_text,
 }
 LARGEST: Final = 1024 * 1024
-"""Bytes; a longer file is none of ours."""
+"""Bytes; a longer file is no props file."""
 
 
 @dataclass(frozen=True)
 class Props:
-    """What a props file says. In a ``.env`` file and in a hash every value is a text, as in the environment."""
+    """The contents of a props file. In a ``.env`` file and in a hash every value is a text, as in the environment."""
 
     file: str | None = None
     values: dict[str, object] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class Props:
 
 
 def place_of(text: str, environ: Mapping[str, str]) -> "Path | Hash":
-    """Return what ``--props`` names: a file, a hash on a server, or either by ``@FILE`` or ``env:NAME``.
+    """Return what ``--props`` names: a file, or a hash on a server; either directly or by ``@FILE`` or ``env:NAME``.
 
     Raise ``SettingsError``.
     """
@@ -65,7 +65,7 @@ def place_of(text: str, environ: Mapping[str, str]) -> "Path | Hash":
 
 
 def read_props(place: "Path | Hash") -> Props:
-    """The properties at ``place``. Raises ``SettingsError``, with the line where there is one, and nothing else."""
+    """Return the properties at ``place``. Raise only ``SettingsError``, with the line if it is known."""
     if isinstance(place, Path):
         return _of_file(place)
     try:
@@ -97,7 +97,7 @@ def _of_file(file: Path) -> Props:
 
 
 def line_of(text: str, property: str) -> int | None:
-    """The line (from 1) on which ``text``, in any of the formats, sets ``property``; None where it does not."""
+    """Return the line (from 1) on which ``text``, in any format, sets ``property``; None if it does not."""
     for reader in dict.fromkeys(READERS.values()):
         try:
             _, lines = reader(text)

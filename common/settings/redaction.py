@@ -1,4 +1,4 @@
-"""What a message may repeat of an operator's words: enough to be recognised, and never a password."""
+"""Quote an operator's words in messages: enough to recognise them, and never a password."""
 
 import json
 import re
@@ -7,11 +7,11 @@ from difflib import get_close_matches
 from typing import Final
 
 LONGEST: Final = 60
-"""Characters of a value that a message repeats."""
+"""Most characters of a value that a message quotes."""
 
 
 def shown(value: object) -> str:
-    """``value`` as a message quotes it. A text that may hold a password, and whatever is long, is described only."""
+    """Return ``value`` as a message quotes it. Only describe a long text, or one that may hold a password."""
     if isinstance(value, str):
         secret = len(value) > LONGEST or re.search(r"@|://|passw", value, re.IGNORECASE)
         return f"a text of {len(value)} characters" if secret else quoted(value)
@@ -27,17 +27,17 @@ def shown(value: object) -> str:
 
 
 def quoted(text: str) -> str:
-    """``text`` in quotes; unlike ``repr`` in the same quotes always, and printable wherever UTF-8 is."""
+    """Return ``text`` in double quotes always, unlike ``repr``, and printable in UTF-8."""
     return json.dumps(text, ensure_ascii=False).encode("utf-8", "backslashreplace").decode()
 
 
 def plain(name: str) -> str:
-    """The name of a property or a variable: as it is, or as ``shown`` where it is no such name at all."""
+    """Return the name of a property or a variable as it is, or as ``shown`` if it cannot be such a name."""
     return name if re.fullmatch(rf"[\w.$-]{{1,{LONGEST}}}", name) else shown(name)
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The one of ``known`` that was probably meant; ``pop_timeout`` and ``POPTIMEOUT`` are near ``popTimeout``."""
+    """Return the one of ``known`` that was probably meant, or None; ``pop_timeout`` is near ``popTimeout``."""
     by_letters = {_letters(each): each for each in known}
     found = get_close_matches(_letters(name[:LONGEST]), by_letters, n=1)
     return by_letters[found[0]] if found else None

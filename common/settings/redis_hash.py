@@ -1,4 +1,4 @@
-"""Props in a hash of a Redis server: ``redis://host:port/db/key`` in place of a file."""
+"""Props in a hash of a Redis server, ``redis://host:port/db/key``, instead of a file."""
 
 import asyncio
 import re
@@ -18,13 +18,13 @@ from common.settings.urls import EXPECTED, server_url
 from penstock.connection import connect, follow, mask_password
 
 LARGEST: Final = 1024 * 1024
-"""Bytes of all names and values; more is none of ours."""
+"""Bytes of all names and values; a larger hash holds no props."""
 SILENCE: Final = 3.0
 """Seconds without an answer after which the server counts as away."""
 
 
 class Away(Unreadable):
-    """The server of the hash does not answer: it may later."""
+    """The server of the hash does not answer now."""
 
 
 @dataclass(frozen=True)
@@ -55,14 +55,14 @@ class Hash:
             raise Unreadable(f"not the place of a hash ({str(error).partition(': expected')[0]}): {expected}") from None
 
     def __str__(self) -> str:
-        """The same without a password, for messages."""
+        """Return its URL without a password."""
         parts = urlsplit(mask_password(self.url))
         if parts.scheme in ("redis", "rediss"):
             return parts._replace(path=f"{parts.path.rstrip('/') or '/0'}/{quote(self.key, safe=':')}").geturl()
         return parts._replace(query="&".join(filter(None, [parts.query, f"key={quote(self.key, safe=':')}"]))).geturl()
 
     def read(self) -> dict[str, str]:
-        """Return its fields that are not empty. Raise ``Unreadable``; ``Away`` if the server does not answer."""
+        """Return the fields that are not empty. Raise ``Unreadable``, or ``Away`` if the server does not answer."""
         return _apart(self._read())
 
     async def _read(self) -> dict[str, str]:
@@ -109,6 +109,6 @@ def _text(value: bytes, what: str) -> str:
 
 
 def _apart(action: "Coroutine[Any, Any, dict[str, str]]") -> dict[str, str]:
-    """Run ``action`` to its end, also where another loop runs in this thread."""
+    """Run ``action`` to its end, even if another loop runs in this thread."""
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(asyncio.run, action).result()

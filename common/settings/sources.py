@@ -1,4 +1,4 @@
-"""What the operator gave, and where: the environment over the props file, each by the names of one service."""
+"""Collect what the operator set, and where: the environment over the props file, by the names of one service."""
 
 import json
 import re
@@ -22,26 +22,26 @@ FALLBACKS: Final = {"REDIS": "redis", "loggerLevel": "logger_level"}
 """Variables without the prefix of a service."""
 
 FOREIGN: Final = r"(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
-"""What Kubernetes adds, behind the prefix, for a Service that has the name of ours."""
+"""The variables that Kubernetes adds, after the prefix, for a Service of the same name."""
 
 
 @dataclass(frozen=True)
 class Given:
-    """A value and the place it came from; ``name`` is how it was written there."""
+    """A value and where it was set; ``name`` is how the name was written there."""
 
     value: object
     name: str
     file: str | None = None
     line: int | None = None
     source: str = "environment"
-    """What gave it where there is no file."""
+    """What set it if no file did."""
 
     def problem(self, message: str) -> Problem:
         return Problem(message, self.file, self.line, plain(self.name))
 
     @property
     def origin(self) -> str:
-        """For a table: ``environment MPUSH_REDIS``, ``mpush.yaml:3``."""
+        """Return where it was set, for a table: ``environment MPUSH_REDIS``, ``mpush.yaml:3``."""
         return ":".join(
             str(part) for part in (self.file or f"{self.source} {self.name}", self.line) if part is not None
         )
@@ -49,27 +49,27 @@ class Given:
 
 @dataclass
 class Found:
-    """All that was given, by field, and what was wrong with the giving."""
+    """All values that were set, by field, and the problems met while reading them."""
 
     given: dict[str, Given] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     file: str | None = None
     in_file: dict[str, Given] = field(default_factory=dict)
-    """What the props file gives, by field, also where the environment is stronger."""
+    """The values of the props file, by field, including those that the environment overrides."""
     unread: set[str] = field(default_factory=set)
-    """Fields that a file was to give which could not be read."""
+    """Fields whose file could not be read."""
     readable: bool = True
-    """False where the props file could not be read: then nothing can be said about what is missing."""
+    """False if the props file could not be read: then nobody knows what is missing."""
 
     def add(self, name: str, one: Given) -> None:
-        """Two names of one field may be given together only if they agree."""
+        """Add a value; two names of one field may be set together only if they agree."""
         other = self.given.setdefault(name, one)
         if other is not one and other.value != one.value:
             self.problems.append(one.problem(f"contradicts {other.name}, another name of the same setting"))
 
 
 class Names:
-    """What the fields of a service are called: ``popTimeout`` in files, ``MPUSH_POP_TIMEOUT`` in the environment."""
+    """The names of a service's fields: ``popTimeout`` in files, ``MPUSH_POP_TIMEOUT`` in the environment."""
 
     def __init__(self, service: str, fields: Mapping[str, FieldInfo], aliases: Mapping[str, str]) -> None:
         self._service, self._fields = service, fields
@@ -82,14 +82,14 @@ class Names:
         return self.prefix + name.rstrip("_").upper()
 
     def variables_of(self, field: str) -> list[str]:
-        """All names that set ``field`` in the environment, the strongest first."""
+        """Return all names that set ``field`` in the environment, the strongest first."""
         return [name for name, owner in (*self._variables.items(), *FALLBACKS.items()) if owner == field]
 
     def properties_of(self, field: str) -> list[str]:
         return [name for name, owner in self._properties.items() if owner == field]
 
     def look(self, props_file: "Path | Hash | None", environ: Mapping[str, str]) -> Found:
-        """What the environment gives over what the props file gives."""
+        """Return the values of the environment over those of the props file."""
         try:
             found = self.in_file(read_props(props_file) if props_file else Props())
         except SettingsError as error:
@@ -116,7 +116,7 @@ class Names:
         return found
 
     def in_environment(self, environ: Mapping[str, str]) -> Found:
-        """An empty variable counts as absent: that is how a container's file passes on what is not set."""
+        """Return the values of the environment; an empty variable counts as absent, as compose files pass it."""
         found = Found()
         for variable in self._prefixed(environ):
             one = Given(environ[variable], variable)
@@ -136,7 +136,7 @@ class Names:
         return found
 
     def _from_file(self, field: str, variable: str, environ: Mapping[str, str], found: Found) -> None:
-        """Take what the file holds that ``variable`` names: ``MPUSH_REDIS_FILE`` is for ``MPUSH_REDIS``."""
+        """Add the contents of the file that ``variable`` names: ``MPUSH_REDIS_FILE`` is for ``MPUSH_REDIS``."""
         one, plain_one = Given(environ[variable], variable), variable.removesuffix(FILE_SUFFIX)
         if environ.get(plain_one):
             found.problems.append(one.problem(f"{plain_one} is set as well: expected one of them"))
@@ -148,14 +148,14 @@ class Names:
             found.unread.add(field)
 
     def _hint(self, name: str) -> str:
-        """``: did you mean popTimeout?`` for a property that has no such name; also for what a variable is called."""
+        """Return ``: did you mean popTimeout?`` for an unknown property or variable, or an empty text."""
         field = self._variables.get(name)
         if field:
             return f": {name} is its name in the environment; in a props file write {self.properties_of(field)[0]}"
         return _hint(nearest(name, self._properties))
 
     def overriding(self, in_file: Mapping[str, Given], environ: Mapping[str, str]) -> Iterator[tuple[Given, Given]]:
-        """Yield what a variable without the service's prefix gives, and what of ``in_file`` it replaces.
+        """Yield the value of a variable without the service's prefix, and the value of ``in_file`` that it replaces.
 
         Variables with the prefix are meant for the service; REDIS is often set for other programs.
         """
@@ -174,7 +174,7 @@ class Names:
         )
 
     def _parsed(self, field: str, one: Given) -> Given:
-        """Where there is nothing but text a list is written as JSON or with commas."""
+        """Parse a list from a text: JSON, or items with commas."""
         if not is_list(self._fields[field]) or not isinstance(one.value, str):
             return one
         text = one.value.strip()
@@ -188,7 +188,7 @@ class Names:
 
 
 def property_of(name: str) -> str:
-    """The name of a field as files have it: ``pop_timeout`` is ``popTimeout``, ``in_`` is ``in``."""
+    """Return the name of a field in files: ``pop_timeout`` is ``popTimeout``, ``in_`` is ``in``."""
     return re.sub(r"_(\w)", lambda letter: letter[1].upper(), name.rstrip("_"))
 
 

@@ -1,4 +1,4 @@
-"""The URL of a server, looked at before anything connects."""
+"""Check the URL of a server before anything connects."""
 
 import re
 from typing import Final
@@ -19,13 +19,13 @@ UNVERIFIED: Final = {
     "ssl_exclude_verify_flags": (".+", "skips checks of the certificate"),
     "ssl_min_version": ("-.*|76[89]|770", "accepts TLS older than 1.2"),
 }
-"""Options that weaken TLS: the values that do (a pattern), and what follows."""
+"""Options that weaken TLS: the pattern of values that do, and the consequence."""
 
 
 def server_url(text: str) -> str:
-    """``text`` if it is one of ``EXPECTED``; else ``ValueError`` with a reason that repeats nothing of ``text``.
+    """Return ``text`` if it is a URL as in ``EXPECTED``. Raise ``ValueError`` without quoting it if not.
 
-    Stricter than redis-py, which takes ``redis://host/one`` for database 0 and connects.
+    This is stricter than redis-py, which reads ``redis://host/one`` as database 0 and connects.
     """
     try:
         reason = _fault(text)
@@ -66,7 +66,7 @@ def _tcp_fault(parts: SplitResult, options: frozenset[str]) -> str | None:
 
 
 def _unknown(parts: SplitResult, options: frozenset[str]) -> str | None:
-    """Only what speaks TLS has options for it."""
+    """Return the options that the scheme does not have: only TLS has options for TLS."""
     encrypted = {name for name in options if name.startswith("ssl_")} if parts.scheme.startswith("rediss") else set()
     return None if options <= encrypted else "it has an option that we do not know"
 
@@ -99,7 +99,7 @@ def _are_hosts(parts: SplitResult) -> bool:
 
 
 def without_login(value: object) -> object:
-    """Return what of ``value``, if it is the URL of a server, is neither user nor password: equal for one server."""
+    """Return ``value``, the URL of a server, without user and password: equal for one server."""
     if not isinstance(value, str) or "://" not in value:
         return value
     parts = urlsplit(value)
@@ -108,7 +108,7 @@ def without_login(value: object) -> object:
 
 
 def unverified(value: object) -> list[str]:
-    """Return which options of ``value``, if it is a server's URL, weaken TLS, and what to do."""
+    """Return which options of the URL ``value`` weaken TLS, and what to do; an empty list for any other value."""
     if not isinstance(value, str) or not value.startswith("rediss"):
         return []
     options = parse_qsl(urlsplit(value).query)

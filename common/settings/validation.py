@@ -1,4 +1,4 @@
-"""Looks at everything that was given and tells every problem, not the first one only."""
+"""Check all values that were set, and report every problem instead of the first."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from inspect import signature
@@ -15,12 +15,12 @@ from common.settings.sources import Found, Given, Names, property_of
 from penstock.errors import Problem, SettingsError
 
 Rule = Callable[..., str | None]
-"""A rule over several settings. Its parameters are the fields it looks at, the one to blame first; ``given`` among them
-are the fields that were set. It is asked when all of them are valid, and returns what is wrong, if anything is."""
+"""A rule over several settings: return what is wrong, or None. Its parameters are the fields that it checks, the one to
+blame first; a parameter ``given`` has the names of the fields that were set. It is called if all of them are valid."""
 
 
 Conflicts = Callable[[Mapping[str, Any]], Iterable[tuple[Sequence[str], str]]]
-"""Yields for known values the fields to blame, the first one first, and what is wrong with them."""
+"""Yield for valid values the fields to blame, and what is wrong."""
 
 
 def checked(
@@ -45,7 +45,7 @@ def checked(
         else:
             values[name] = getattr(scratch, name)
     problems += _missing(settings.model_fields, names, found)
-    sound = _sound(settings.model_fields, values, found.given) if found.readable else values  # and no defaults
+    sound = _sound(settings.model_fields, values, found.given) if found.readable else values  # without defaults
     problems += [_blaming(blamed, reason, found) for blamed, reason in conflicts(sound)]
     problems += _contradictions(rules, sound, found)
     if problems:
@@ -59,7 +59,7 @@ def _invalid(one: Given, field: FieldInfo, error: ValidationError) -> Iterator[P
 
 
 def _reason(detail: ErrorDetails) -> str | None:
-    """What one of our own validators says."""
+    """Return the message of one of our own validators, or None."""
     return str(detail["ctx"]["error"]) if detail["type"] == "value_error" else None
 
 
@@ -76,7 +76,7 @@ def _missing(fields: Mapping[str, FieldInfo], names: Names, found: Found) -> Ite
 
 
 def _sound(fields: Mapping[str, FieldInfo], values: dict[str, Any], given: Mapping[str, Given]) -> dict[str, Any]:
-    """What is known for sure: valid values, and the defaults of what was not given."""
+    """Return valid values, and the defaults of what was not set."""
     absent = {name: field for name, field in fields.items() if name not in given and not field.is_required()}
     return {name: field.get_default(call_default_factory=False) for name, field in absent.items()} | values
 
@@ -90,7 +90,7 @@ def _contradictions(rules: Sequence[Rule], values: Mapping[str, Any], found: Fou
 
 
 def _blaming(names: Sequence[str], reason: str, found: Found) -> Problem:
-    """Return ``reason`` as a problem of the first of ``names`` that was given; of the first one if none was."""
+    """Return ``reason`` as a problem of the first of ``names`` that was set, or of the first one if none was."""
     to_blame = next((name for name in names if name in found.given), names[0])
     one = found.given.get(to_blame)
     return one.problem(reason) if one else Problem(reason, found.file, None, property_of(to_blame))

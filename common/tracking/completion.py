@@ -1,4 +1,4 @@
-"""What workers say of messages, carried out: done, answered, failed, for a little longer."""
+"""Carry out what workers report of messages: done, answered, failed, or more time needed."""
 
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from common.context import Context
 from common.in_flight import counters, counting
-from common.tracking.reply_lists import Replies
+from common.tracking.reply_lists import ReplyRules
 from penstock.encoding import decoded, encoded
 from penstock.keys import Keys
 from penstock.script import Script
@@ -20,22 +20,22 @@ _finish, _identify = (
 
 Word = bytes | str
 WAYS: Final = {"failed": "failed", "final": "failed", "touch": "touch"}
-"""What ``identify.lua`` is told of a verdict; ``done`` for all others."""
+"""The word for ``identify.lua`` for each verdict; ``done`` for all others."""
 
 
 AMBIGUOUS: Final = "ambiguous"
-"""The verdict ``done``, said by a number that is the xid of one message and the id of another."""
+"""The verdict ``done`` with a number that is the xid of one message and the id of another."""
 
 
-class Said(NamedTuple):
-    """One entry, understood.
+class Completion(NamedTuple):
+    """One entry, parsed.
 
-    ``id`` and ``xid`` are the names that it uses for the message, at least one unless it is bad. With both it is the
-    xid if a message with that xid is tracked, else the id.
+    ``id`` and ``xid`` are its names for the message: at least one, unless the entry is bad. If both are set, the xid
+    counts if a message with it is tracked, else the id.
     """
 
     verdict: str
-    """As in ``finish.lua``; ``touch`` for a message that takes ``seconds`` longer."""
+    """A verdict of ``finish.lua``, or ``touch`` for a message that needs ``seconds`` more."""
     id: bytes = b""
     xid: bytes = b""
     attempt: str = ""
@@ -44,9 +44,9 @@ class Said(NamedTuple):
 
 
 def attempt_of(value: object) -> str | None:
-    """Return the attempt that a worker names, also in quotes; empty if it names none, None if that is no number.
+    """Return the attempt that a worker names, even in quotes; empty if it names none, None if it is no number.
 
-    An attempt that is not understood must not count as the current one: a stale worker would end a younger attempt.
+    An attempt that is no number must not count as the current one: a stale worker would end a later attempt.
     """
     if value is None:
         return ""
@@ -56,8 +56,8 @@ def attempt_of(value: object) -> str | None:
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where the entries of one namespace come from, and what holds there."""
+class CompletionSource:
+    """The list with the entries of one namespace, and the policy for them."""
 
     keys: Keys
     source: str
@@ -69,25 +69,25 @@ class Place:
     """Most events to keep."""
     reply_expire: int = 0
     reply_to: str = ""
-    """Where answers go whose request does not say; none if empty."""
+    """The list for answers whose request names none; empty for no such list."""
     accept_late: bool = False
-    """Whether a message ends with an attempt before the one under way."""
+    """Whether the end of an earlier attempt ends the message."""
     totals: bool = False
-    """Whether the entries are what the service counts as taken and settled."""
+    """Whether the service counts the entries as taken and settled."""
 
 
-class Finisher:
-    """From a list of what workers said through this instance's pending list: each entry has its effect once."""
+class Completions:
+    """Take entries through this instance's pending list; each has its effect once."""
 
     def __init__(
         self,
         context: Context[Any],
-        place: Place,
-        understand: Callable[[bytes], Said],
+        place: CompletionSource,
+        understand: Callable[[bytes], Completion],
         touch: Callable[[bytes, float, str], Awaitable[bool]] | None = None,
-        replies: Replies | None = None,
+        replies: ReplyRules | None = None,
     ) -> None:
-        """``replies``: which lists may get answers; None where no entry is one."""
+        """``replies`` decides which lists may get answers; None if no entry is an answer."""
         self._context, self._place, self._understand, self._touch = context, place, understand, touch
         self._replies = replies
         self._entries: deque[bytes] = deque()
@@ -123,7 +123,7 @@ class Finisher:
             self._named["settled"] = context.keys.metric("settled")
 
     async def take(self, longest: float) -> bool:
-        """Wait for an entry, at most ``longest`` seconds; whether there may be something to do."""
+        """Wait for an entry, at most ``longest`` seconds; return whether there may be something to do."""
         taken = await self._context.take(self._place.source, self._place.pending, longest, count=self._count)
         if taken.message is not None and self._known:
             self._entries.append(taken.message)
@@ -132,7 +132,7 @@ class Finisher:
         return taken.anything
 
     async def deliver(self) -> None:
-        """Carry out what is pending and what waits behind it, until nothing does or the run shall end."""
+        """Carry out what is pending and what waits behind it, until nothing waits or the run must end."""
         while True:
             if not self._known:
                 pending: Any = await self._context.redis.lrange(self._place.pending, 0, -1)
@@ -161,8 +161,8 @@ class Finisher:
         self._entries.extend(taken)
         self._known, self._more = True, bool(taken) if wanted else self._more
 
-    async def _identified(self, said: list[Said]) -> tuple[list[Word], list[Word]]:
-        """What the script takes: the keys of each entry's message, and what is to be done with it."""
+    async def _identified(self, said: list[Completion]) -> tuple[list[Word], list[Word]]:
+        """Return the arguments of the script: the keys of each entry's message, and what to do with it."""
         record, xid_key = encoded(self._place.keys.message("")), encoded(self._place.keys.xid(""))
         recalled = self._recall(said)
         found = iter(recalled or await self._ask_for([one for one in said if one.id or one.xid]))
@@ -190,16 +190,16 @@ class Finisher:
         return subjects, entries
 
     def _refusal(self, answer: Word | None) -> str | None:
-        """Why the list gets no answer that a request names; None if it may, or none is named."""
+        """Return why the list that a request names gets no answer; None if it may, or none is named."""
         name = decoded(answer) if isinstance(answer, bytes) else answer
         return self._replies.refusal(name) if name and self._replies else None
 
-    def _recall(self, said: list[Said]) -> list[Any]:
-        """What ``identify.lua`` would say of them, all answers, where it is known without asking; else empty."""
+    def _recall(self, said: list[Completion]) -> list[Any]:
+        """Resolve answers from the local cache; return [] unless all of them are cached."""
         return []
 
-    async def _ask_for(self, said: list[Said]) -> list[Any]:
-        """What ``identify.lua`` says of them."""
+    async def _ask_for(self, said: list[Completion]) -> list[Any]:
+        """Return what ``identify.lua`` finds for the entries."""
         record, xid_key = encoded(self._place.keys.message("")), encoded(self._place.keys.xid(""))
         names: list[Word] = []
         for one in said:

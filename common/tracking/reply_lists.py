@@ -1,11 +1,11 @@
-"""Which lists an answer may be pushed to: those that the operator allows, and none that a service keeps for itself."""
+"""Decide which lists may get answers: those that the operator allows, and none that a service uses itself."""
 
 import json
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Final
 
-from common.registered_lists import Directory
+from common.registered_lists import RegisteredLists
 from common.settings.collisions import collision
 from common.settings.redaction import quoted
 from common.settings.roles import is_pattern
@@ -14,17 +14,17 @@ from penstock.keys import Keys
 from penstock.tracking.policy import Policy
 
 MOST_NAMES: Final = 1_000
-"""Lists whose names need not be looked at again."""
+"""Names whose decision is cached."""
 
 
-class Replies:
-    """What ``replyTo`` and ``replyLists`` of one namespace allow; mdispatch and monitors decide alike."""
+class ReplyRules:
+    """The rules of ``replyTo`` and ``replyLists`` of one namespace, for mdispatch and monitors alike."""
 
-    def __init__(self, keys: Keys, policy: Policy, directory: Directory) -> None:
+    def __init__(self, keys: Keys, policy: Policy, directory: RegisteredLists) -> None:
         self._keys, self._allowed, self._directory = keys, policy.reply_lists, directory
         self._ownership = Ownership({})
         self.lasting = tuple(filter(None, (policy.reply_to, *(name for name in self._allowed if not is_pattern(name)))))
-        """The lists that the operator has named: they are never given a TTL."""
+        """The lists that the operator has named; they never get a TTL."""
         self._patterns = tuple(filter(is_pattern, self._allowed))
         self._pendings = (policy.pending, f"{policy.pending}:answers")
         self._own = {policy.source, policy.out, policy.done, policy.res, *self._pendings, keys.dead}
@@ -33,11 +33,11 @@ class Replies:
 
     @property
     def lasting_words(self) -> str:
-        """``lasting`` as scripts take it: JSON."""
+        """Return ``lasting`` as JSON, for scripts."""
         return json.dumps(self.lasting, ensure_ascii=False)
 
     async def refresh(self) -> None:
-        """Learn what other services have registered, unless that was done a moment ago: see ``STALE``."""
+        """Read what other services have registered, unless that was done within ``STALE`` seconds."""
         ownership = await self._directory.look()
         if ownership:
             self._ownership = ownership

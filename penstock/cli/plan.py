@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from penstock.composition.rollout.current import CurrentState
     from penstock.composition.rollout.steps import Options, Plan, Step
 
-Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The composition.")]
+RegisteredLists = Annotated[Path, typer.Argument(metavar="DIR", help="The composition.")]
 Rename = Annotated[
     list[str] | None,
     typer.Option("--rename", metavar="OLD=NEW", help="Rename one of several subscriber lists."),
@@ -46,7 +46,7 @@ Server = Annotated[
 
 
 def plan(
-    directory: Directory,
+    directory: RegisteredLists,
     rename: Rename = None,
     backfill: Backfill = None,
     drain: Drain = False,
@@ -65,7 +65,7 @@ def plan(
 
 
 def apply(
-    directory: Directory,
+    directory: RegisteredLists,
     rename: Rename = None,
     backfill: Backfill = None,
     drain: Drain = False,

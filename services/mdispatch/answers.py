@@ -5,9 +5,9 @@ from collections import OrderedDict
 from typing import Any, Final
 
 from common.context import Context
-from common.registered_lists import Directory
-from common.tracking.completion import Finisher, Place, Said, attempt_of
-from common.tracking.reply_lists import Replies
+from common.registered_lists import RegisteredLists
+from common.tracking.completion import Completion, Completions, CompletionSource, attempt_of
+from common.tracking.reply_lists import ReplyRules
 from penstock.tracking.correlation import xid_of
 from penstock.tracking.policy import Policy
 from services.mdispatch.settings import Settings
@@ -16,7 +16,7 @@ MOST_REMEMBERED: Final = 10_000
 """Requests, of some 300 bytes each."""
 
 
-class Answers(Finisher):
+class Answers(Completions):
     """From ``res`` through this instance's pending list to the list that the request named, ending its record.
 
     The server need not be asked for a request that this instance has dispatched itself: that is a round trip less.
@@ -26,7 +26,7 @@ class Answers(Finisher):
         settings = context.settings
         assert context.keys
         assert settings.res
-        place = Place(
+        place = CompletionSource(
             context.keys,
             settings.res,
             context.pending(settings.pending_for("res")),
@@ -46,21 +46,21 @@ class Answers(Finisher):
         if len(self._remembered) > MOST_REMEMBERED:
             self._remembered.popitem(last=False)
 
-    def _recall(self, said: list[Said]) -> list[Any]:
+    def _recall(self, said: list[Completion]) -> list[Any]:
         recalled = [self._remembered.pop(one.xid, None) for one in said]
         sound = all(words and not self._refusal(words[2]) for words in recalled)
         return [word for words in recalled for word in words or ()] if sound else []
 
 
-def replies_of(context: Context[Settings]) -> Replies:
+def replies_of(context: Context[Settings]) -> ReplyRules:
     """Return what the settings allow, as monitors read it from the policy."""
     assert context.keys
     policy = Policy.parse(context.keys, {name: str(value) for name, value in context.settings.policy().items()})
     assert policy
-    return Replies(context.keys, policy, Directory(context.redis, context.keys, context.log))
+    return ReplyRules(context.keys, policy, RegisteredLists(context.redis, context.keys, context.log))
 
 
-def understood(answer: bytes) -> Said:
+def understood(answer: bytes) -> Completion:
     """An answer is a JSON object with the request's ``meta.id``."""
     try:
         meta = json.loads(answer)["meta"]
@@ -69,5 +69,5 @@ def understood(answer: bytes) -> Said:
     except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
         xid, attempt = b"", None
     if not xid:
-        return Said("badAnswer", words="expected a JSON object with the request's meta.id")
-    return Said("answer", xid=xid, attempt=attempt_of(attempt) or "")
+        return Completion("badAnswer", words="expected a JSON object with the request's meta.id")
+    return Completion("answer", xid=xid, attempt=attempt_of(attempt) or "")

@@ -8,8 +8,8 @@ from typing import Any, Final, NamedTuple
 from redis.exceptions import ResponseError
 
 from common.context import FULL, Context
-from common.registered_lists import Directory
-from common.tracking.reply_lists import Replies
+from common.registered_lists import RegisteredLists
+from common.tracking.reply_lists import ReplyRules
 from common.transaction import REFUSED
 from penstock.encoding import decoded, encoded
 from penstock.keys import Keys
@@ -80,8 +80,8 @@ class Sweep:
     async def act(self, policy: Policy) -> float:
         """Do what is due, a batch of it; seconds until more is, infinite where nothing is to come."""
         if policy != self._policy:
-            directory = Directory(self._context.redis, self._keys, self._context.log)
-            self._policy, self._replies = policy, Replies(self._keys, policy, directory)
+            directory = RegisteredLists(self._context.redis, self._keys, self._context.log)
+            self._policy, self._replies = policy, ReplyRules(self._keys, policy, directory)
         due = await self._ask(policy)
         self.looked_at = float(due.now)
         ids = due.taken[:CLOCKS], due.untaken, due.overdue[:CLOCKS], due.ready

@@ -5,7 +5,7 @@ from functools import partial
 from math import inf
 
 from common.context import Context
-from common.tracking.completion import Finisher, Place
+from common.tracking.completion import Completions, CompletionSource
 from penstock.encoding import decoded
 from penstock.errors import Stale
 from penstock.keys import Keys
@@ -48,15 +48,15 @@ class Watch:
                 continue
             if finisher is None or terms != self._terms(self._policy):
                 terms = place, done_by = self._terms(self._policy)
-                finisher = Finisher(self._done, place, partial(understood, done_by=done_by), self._touch)
+                finisher = Completions(self._done, place, partial(understood, done_by=done_by), self._touch)
                 await finisher.deliver()
             elif await finisher.take(self._context.settings.pop_timeout):
                 await finisher.deliver()
 
-    def _terms(self, policy: Policy) -> tuple[Place, str]:
+    def _terms(self, policy: Policy) -> tuple[CompletionSource, str]:
         """Where entries come from, and what plain text in them means."""
         settings, keys = self._context.settings, self._keys
-        place = Place(keys, policy.done, self._pending, settings.batch, settings.batch_bytes, policy.history)
+        place = CompletionSource(keys, policy.done, self._pending, settings.batch, settings.batch_bytes, policy.history)
         return replace(place, accept_late=policy.accept_late, totals=True), policy.done_by
 
     async def _touch(self, id: bytes, seconds: float, attempt: str) -> bool:

@@ -491,7 +491,7 @@ def test_whatever_happens_there_is_what_was_pushed_in_order_and_once(
     class OnServer(Transport):
         url = server.url
 
-    class Counting(MortalHere):
+    class ArrivalCounter(MortalHere):
         async def _read(self, first: int, many: int) -> list[bytes]:
             nonlocal read
             messages = await super()._read(first, many)
@@ -501,7 +501,7 @@ def test_whatever_happens_there_is_what_was_pushed_in_order_and_once(
     for module in (protocol, local_source):
         monkeypatch.setattr(module, "MANY", 1)
     monkeypatch.setattr("penstock.transfer.read_size.CALM", 0)
-    OnServer.sources = Counting
+    OnServer.sources = ArrivalCounter
 
     run_state_machine_as_test(
         OnServer,
