@@ -1,23 +1,23 @@
 -- Put back what was taken and not settled: to the old end of its list, in order, so that it is taken next.
 --
 -- FLAGS allow-oom
+-- WITH moving: move
 -- KEYS pending  list   what was taken (newest at the head)
 -- KEYS source   list   where it came from
--- KEYS state    hash   `source`, who the mover is to the other server; with the last message only `ended`: who it was
--- ARGV who      who the caller takes itself for; nothing is done where it is another
+-- KEYS state?   hash   `source`, the source id for the other server; with the last message only `ended` is left: that id
+-- KEYS takers?  zset   names that may hold a pending list of this source; `who` is removed
+-- ARGV who      the source id as the caller knows it, or the name whose list it is; if `state` has another, nothing is done
+-- ARGV settled  how many of the oldest are settled: they are removed
 -- ARGV most     most messages to move
--- ARGV bytes    no more are moved once they reach this size together
--- Returns how many are left. Run twice: the second run moves those behind them.
-if redis.call('HGET', state, 'source') ~= who then return 0 end
-local back, size = 0, 0
-while back < tonumber(most) and size < tonumber(bytes) do
-  local message = redis.call('LMOVE', pending, source, 'LEFT', 'RIGHT')
-  if not message then break end
-  back, size = back + 1, size + #message
+-- ARGV bytes    move no more once they have this many bytes together
+-- Returns how many were put back. Run twice with settled 0: the second run moves those behind them, or finds nothing.
+local call = redis.call
+if state and call('HGET', state, 'source') ~= who then return 0 end
+if tonumber(settled) > 0 then call('RPOP', pending, settled) end
+local back = move(pending, source, 'LEFT', 'RIGHT', tonumber(most), tonumber(bytes))
+if state and call('LLEN', pending) == 0 then
+  call('DEL', state)
+  call('HSET', state, 'ended', who)
 end
-local left = redis.call('LLEN', pending)
-if left == 0 then
-  redis.call('DEL', state)
-  redis.call('HSET', state, 'ended', who)
-end
-return left
+if takers then call('ZREM', takers, who) end
+return back

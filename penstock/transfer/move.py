@@ -148,6 +148,7 @@ class Move(Shovel):
             source=self._source,
             state=self.state,
             who=self._who,
+            settled=0,
             most=BACK,
             bytes=BACK_BYTES,
         )

@@ -2,6 +2,7 @@
 
 import asyncio
 import secrets
+from math import inf
 from typing import Final
 
 from redis.asyncio import Redis
@@ -10,7 +11,7 @@ from redis.exceptions import OutOfMemoryError
 from penstock.encoding import decoded, encoded
 from penstock.script import LUA, Script
 
-_take, _restore = (Script.read(LUA / f"{verb}.lua") for verb in ("take", "restore"))
+_take, _put_back = (Script.read(LUA / f"{verb}.lua") for verb in ("take", "put_back"))
 
 NAME: Final = "penstock-pull-"
 """Pulls are told alive from dead by the names of the server's connections."""
@@ -79,13 +80,15 @@ class Pull:
         return await self._put_back(self._taker, settled)
 
     async def _put_back(self, taker: str, settled: int) -> int:
-        back: int = await _restore(
+        back: int = await _put_back(
             self._redis,
             pending=self._pending_of(taker),
             source=self._source,
             takers=self._takers,
-            taker=taker,
+            who=taker,
             settled=settled,
+            most=inf,
+            bytes=inf,
         )
         return back
 

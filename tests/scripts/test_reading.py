@@ -118,8 +118,7 @@ class Reader:
         if not self.done:
             await self.redis.hset("state", "source", "me")
         keys = {"pending": "in", "source": "out", "state": "state"}
-        left = await put_back(self.redis, **keys, who="me", most=1_000, bytes=BYTES)
-        return self.total - left - self.done, 0
+        return await put_back(self.redis, **keys, who="me", settled=0, most=1_000, bytes=BYTES), 0
 
     async def rename(self) -> tuple[int, int]:
         keys = {"former": "in", "present": "out", "notes": "notes", "counters": []}
