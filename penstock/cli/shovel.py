@@ -95,7 +95,7 @@ class Request:
 
 
 async def _shovel(request: Request, as_json: bool) -> int:
-    from penstock.transfer.shovel import HereError
+    from penstock.transfer.shovel import LocalError
 
     request.target.encode()  # raises where it is not UTF-8, as the name of a ledger must be
     async with connected(request.source_url, silence=REPLY_TIMEOUT, advice=NAME_ANOTHER) as here:
@@ -107,7 +107,7 @@ async def _shovel(request: Request, as_json: bool) -> int:
                 if request.source == request.target and server == await _server(there, request.target_url):
                     raise Misused(f"{shown(request.target)} is the same list on the same server: name another")
                 return await _carry(request, _job(request, here, there), as_json)
-        except HereError as error:
+        except LocalError as error:
             trouble = error.error
         raise trouble  # outside of the other server's block, and of the handler: its chain of causes must not be a ring
 
@@ -116,12 +116,12 @@ async def _server(redis: "Redis", url: str) -> str:
     """Return a name of the server's database that does not depend on the URL, if this user may run INFO."""
     from redis.exceptions import NoPermissionError
 
-    from penstock.transfer.move import place
+    from penstock.transfer.move import address_of
 
     try:
         run_id = (await redis.info("server"))["run_id"]
     except NoPermissionError:
-        return place(url)
+        return address_of(url)
     return f"{run_id} {redis.connection_pool.connection_kwargs.get('db') or 0}"
 
 
@@ -189,7 +189,7 @@ async def _until_signal(job: "Shovel", run: Coroutine[Any, Any, None], report_tr
 async def _end(job: "Shovel", report_trouble: Callable[[str], object]) -> None:
     from redis.exceptions import RedisError
 
-    from penstock.transfer.shovel import HereError
+    from penstock.transfer.shovel import LocalError
 
     try:
         async with asyncio.timeout(END_SECONDS):
@@ -198,7 +198,7 @@ async def _end(job: "Shovel", report_trouble: Callable[[str], object]) -> None:
         raise
     except TimeoutError:
         raise Failed(f"{job.late} within {END_SECONDS} s: {job.remains}") from None
-    except (RedisError, HereError, PenstockError):
+    except (RedisError, LocalError, PenstockError):
         report_trouble(job.remains)
         raise
 

@@ -1,4 +1,4 @@
-"""A list copied to another server by one call of ``penstock shovel``, read in pieces from its old end."""
+"""Copying of a list to another server by one call of ``penstock shovel``, read in pieces from its old end."""
 
 import uuid
 from typing import Final
@@ -10,25 +10,25 @@ from penstock.errors import PenstockError
 from penstock.script import LUA, Script
 from penstock.transfer.protocol import Dead
 from penstock.transfer.read_size import Sizes
-from penstock.transfer.shovel import BATCH, BYTES, Shovel, told_here
+from penstock.transfer.shovel import BATCH, BATCH_BYTES, Shovel, local_errors
 
 _read: Final = Script.read(LUA / "read.lua")
-FEW: Final = 16
-"""Messages among which the place is looked for at first, when nobody knows how large they are."""
+SEARCH_MESSAGES: Final = 16
+"""Messages to search at first for the read position, while their sizes are unknown."""
 
-TOGETHER: Final = 128
-"""Small messages that are read at once unseen: to find a place in a long list costs more than reading them."""
+READ_AT_ONCE: Final = 128
+"""Small messages to read at once: to find a position in a long list costs more than reading them."""
 MARK: Final = 32
-MARK_BYTES: Final = BYTES // 4
-"""Most messages, and bytes unless one message has more, by which the place is known, or found again."""
+MARK_BYTES: Final = BATCH_BYTES // 4
+"""Fingerprint of the read position: up to ``MARK`` messages, or ``MARK_BYTES`` unless one message has more."""
 
 
 class Overtaken(PenstockError):
-    """What was read last is not in the list any more, so nobody knows what comes next."""
+    """The messages read last are not in the list any more, so the read position is lost."""
 
 
 class Copy(Shovel):
-    """The list stays as it is; what is on its way is kept in memory, and nothing of it stays on the other server."""
+    """A shovel that leaves the list as it is, keeps batches in transit in memory, and leaves no ledger behind."""
 
     late = "the other server was not tidied up"
 
@@ -36,17 +36,17 @@ class Copy(Shovel):
         super().__init__(here, source, there, out)
         self._id, self._token = uuid.uuid4().hex, 0
         self._kept: dict[int, list[bytes]] = {}
-        """Batches on their way, by the number of their first message."""
+        """Batches in transit, by the number of their first message."""
         self._place = 0
-        """How many of those read are still in the list, as far as we know: the next one follows them."""
+        """How many of the messages read are still in the list as far as known: the next one follows them."""
         self._mark: list[bytes] = []
-        """Those read last."""
-        self._seen, self._few = Sizes(TOGETHER), FEW
+        """The messages read last."""
+        self._sizes_seen, self._search = Sizes(READ_AT_ONCE), SEARCH_MESSAGES
         self._gone = 0
-        """How many were taken from the list after they had been read."""
+        """How many others took from the list after they had been read."""
 
     async def waiting(self) -> int:
-        with told_here():
+        with local_errors():
             return await self._here.llen(self._source)
 
     @property
@@ -66,13 +66,13 @@ class Copy(Shovel):
         if first not in self._kept:
             if not (messages := await self._read(most)):
                 return []
-            self._kept[first] = self._took(first, messages)
+            self._kept[first] = self._note_taken(first, messages)
         return self._kept[first]
 
     async def settle(self, last: int, dead: list[Dead]) -> None:
         for first in [first for first in self._kept if first <= last]:
             del self._kept[first]
-        self._reached(last)
+        self._note_settled(last)
 
     async def end(self) -> None:
         await self._wire.close()
@@ -87,7 +87,7 @@ class Copy(Shovel):
         return number - self._gone
 
     async def _read(self, most: int) -> list[bytes]:
-        """Return what follows; [] at the new end of the list."""
+        """Return the next messages; [] at the new end of the list."""
         while True:
             mark = self._mark[-self._place :] if self._place else []
             piece = await self._following(mark, most)
@@ -98,29 +98,29 @@ class Copy(Shovel):
         if messages:
             self._place += len(messages)
             self._mark = _newest([*self._mark, *messages][-MARK:])
-            largest = self._seen.note_all(messages)
-            self._few = max(min(2 * len(messages), BATCH, BYTES // max(largest, 1)), 1)
+            largest = self._sizes_seen.note_all(messages)
+            self._search = max(min(2 * len(messages), BATCH, BATCH_BYTES // max(largest, 1)), 1)
         return messages
 
     async def _following(self, mark: list[bytes], most: int) -> list[bytes]:
-        """Return what lies where ``mark`` was, and at most ``most`` messages behind it."""
-        with told_here():
+        """Return the messages now in the places of ``mark``, and at most ``most`` after them."""
+        with local_errors():
             messages: list[bytes] = await _read(
                 self._here,
                 source=self._source,
                 older=self._place - len(mark),
                 known=len(mark),
                 batch=len(mark) + most,
-                bytes=BYTES + sum(map(len, mark)),
-                **self._seen.named,
+                bytes=BATCH_BYTES + sum(map(len, mark)),
+                **self._sizes_seen.named,
             )
         return messages
 
     async def _find_place(self) -> None:
-        """Messages were taken from the old end: those read last are nearer to it now."""
+        """Find the read position again, nearer to the old end: messages were taken from there."""
         newer = self._place
         while newer:
-            older = max(newer - self._few, 0)
+            older = max(newer - self._search, 0)
             low = max(older - len(self._mark), 0)
             piece = await self._between(low, newer)
             for place in range(low + len(piece), older, -1):
@@ -133,14 +133,14 @@ class Copy(Shovel):
         raise Overtaken("the messages that were copied last have been taken from the list: what follows is not known")
 
     async def _between(self, older: int, newer: int) -> list[bytes]:
-        """All but the ``older`` oldest of the ``newer`` oldest messages, the oldest first."""
-        with told_here():
+        """Return the ``newer`` oldest messages without the ``older`` oldest, the oldest first."""
+        with local_errors():
             piece: list[bytes] = await self._here.lrange(self._source, -newer, -older - 1)  # type: ignore[assignment]
         return piece[::-1]
 
 
 def _newest(messages: list[bytes]) -> list[bytes]:
-    """The last one, and those before it that do not make it too much."""
+    """Return the last one and as many before it as have ``MARK_BYTES`` with it."""
     size = 0
     for count, message in enumerate(reversed(messages)):
         size += len(message)

@@ -1,4 +1,4 @@
-"""The engine of a transport: keeps several batches on the way from a source to a target, and settles what arrived."""
+"""The engine of a transfer: keeps several batches in transit from a source to a target, and settles those there."""
 
 import asyncio
 import time
@@ -9,19 +9,19 @@ from typing import Final
 
 from penstock.errors import Refused
 from penstock.raw_connection import Packed
-from penstock.transfer.protocol import HEAVY, Dead, Prepare, Source, Target, digest_of, unchanged
+from penstock.transfer.protocol import SCRIPT_BYTES, Dead, Encode, Source, Target, as_they_are, digest_of
 
 BACKLOG: Final = 100
-"""So many messages at once mean that more wait."""
-GATHER: Final = 0.005
-"""Seconds before what has arrived is settled while more is on its way."""
-PORTION: Final = 4_194_304
+"""Messages of one batch from which on more are expected to wait."""
+SETTLE_DELAY: Final = 0.005
+"""Seconds before arrived batches are settled while others are in transit."""
+SETTLE_BYTES: Final = 4_194_304
 """Bytes after which no more batches are settled at a time."""
 
 
 @dataclass
 class Batch:
-    """Some messages on their way."""
+    """Messages that are sent together."""
 
     first: int
     last: int
@@ -31,30 +31,31 @@ class Batch:
 
 
 class Transfer:
-    """Keeps up to ``window`` batches, of ``window_bytes`` together, on the way from ``source`` to ``target``."""
+    """Sends from ``source`` to ``target``, with up to ``max_batches`` in transit, of ``max_bytes()`` together."""
 
     def __init__(
         self,
         source: Source,
         target: Target,
-        window: int,
-        window_bytes: Callable[[], int],
-        prepare: Prepare = unchanged,
-        note: Callable[[Batch], object] = lambda batch: None,
-        goes_on: Callable[[], bool] = lambda: True,
+        *,
+        max_batches: int,
+        max_bytes: Callable[[], int],
+        encode: Encode = as_they_are,
+        on_arrival: Callable[[Batch], object] = lambda batch: None,
+        keep_going: Callable[[], bool] = lambda: True,
     ) -> None:
-        """``note`` is told of each batch that has arrived; no more is sent once ``goes_on`` says no."""
-        self._source, self._target, self._prepare, self._note = source, target, prepare, note
-        self._window, self._window_bytes, self._goes_on = window, window_bytes, goes_on
-        self._on_the_way: asyncio.Queue[Batch | None] = asyncio.Queue()
+        """Call ``on_arrival`` with each batch that has arrived; send no more once ``keep_going()`` is false."""
+        self._source, self._target, self._encode, self._on_arrival = source, target, encode, on_arrival
+        self._max_batches, self._max_bytes, self._keep_going = max_batches, max_bytes, keep_going
+        self._in_transit: asyncio.Queue[Batch | None] = asyncio.Queue()
         self._bytes = 0
-        self._room, self._news = asyncio.Event(), asyncio.Event()
+        self._room, self._arrival = asyncio.Event(), asyncio.Event()
         self._arrived: deque[Batch] = deque()
-        """Batches that have arrived and are not settled."""
+        """Batches that have arrived and are not settled yet."""
         self._all_arrived = False
 
     async def run(self, settled: int) -> None:
-        """Move what follows number ``settled`` until ``source`` has no more; then all that was sent has arrived."""
+        """Send what follows number ``settled`` until ``source`` has no more; return when all has arrived."""
         self._room.set()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._send(settled + 1, tasks))
@@ -62,9 +63,9 @@ class Transfer:
             tasks.create_task(self._settle())
 
     async def _send(self, first: int, tasks: asyncio.TaskGroup) -> None:
-        """With a backlog the next messages are asked for while those in hand are packed and sent."""
+        """Send messages; with a backlog, read the next ones while those in hand are packed and sent."""
         ahead = None
-        while self._goes_on():
+        while self._keep_going():
             await self._room.wait()
             messages = await (ahead or self._source.take(first)) or await self._source.wait(first)
             ahead = None
@@ -72,55 +73,55 @@ class Transfer:
                 break
             if not messages:
                 continue
-            if len(messages) >= BACKLOG or sum(map(len, messages)) > HEAVY:
+            if len(messages) >= BACKLOG or sum(map(len, messages)) > SCRIPT_BYTES:
                 ahead = tasks.create_task(self._source.take(first + len(messages)))
                 await asyncio.sleep(0)
             packed = Packed.of(messages)
-            digest, outgoing = digest_of(packed), self._prepare(first, messages, len(packed.data))
+            digest, outgoing = digest_of(packed), self._encode(first, messages, len(packed.data))
             if outgoing.messages is not messages:
                 packed = Packed.of(outgoing.messages)
             batch = Batch(first, first + len(messages) - 1, len(packed.data), outgoing.dead)
-            self._on_the_way.put_nowait(batch)
+            self._in_transit.put_nowait(batch)
             self._bytes += batch.bytes
-            self._look_for_room()
+            self._update_room()
             await self._target.send(first, batch.last, digest, packed)
             first = batch.last + 1
         if ahead:
             await ahead
-        self._on_the_way.put_nowait(None)
+        self._in_transit.put_nowait(None)
 
     async def _confirm(self) -> None:
-        while batch := await self._on_the_way.get():
+        while batch := await self._in_transit.get():
             last = await self._target.arrived()
             if last != batch.last:
                 raise Refused(f"the other server has {last} messages where {batch.last} were expected")
             self._bytes -= batch.bytes
-            self._look_for_room()
+            self._update_room()
             self._arrived.append(batch)
-            self._news.set()
-            self._note(batch)
+            self._arrival.set()
+            self._on_arrival(batch)
         self._all_arrived = True
-        self._news.set()
+        self._arrival.set()
 
     async def _settle(self) -> None:
-        """In portions, since a server needs a while to free large messages and to bury the dead ones."""
+        """Settle in portions, since a server needs a while to free large messages and to bury the dead ones."""
         while not (self._all_arrived and not self._arrived):
-            await self._news.wait()
-            if not self._on_the_way.empty():
-                await asyncio.sleep(GATHER)
-            self._news.clear()
+            await self._arrival.wait()
+            if not self._in_transit.empty():
+                await asyncio.sleep(SETTLE_DELAY)
+            self._arrival.clear()
             arrived, self._arrived = self._arrived, deque()
             while arrived:
                 batch = arrived.popleft()
                 size, dead = batch.bytes, batch.dead
-                while arrived and size < PORTION and not dead:
+                while arrived and size < SETTLE_BYTES and not dead:
                     batch = arrived.popleft()
                     size, dead = size + batch.bytes, batch.dead
                 await self._source.settle(batch.last, dead)
 
-    def _look_for_room(self) -> None:
-        """What is on the way is counted as it is put on the queue and taken off when it has arrived."""
-        if self._on_the_way.qsize() < self._window and self._bytes < self._window_bytes():
+    def _update_room(self) -> None:
+        """Let more be sent only while fewer batches and bytes than allowed are in transit."""
+        if self._in_transit.qsize() < self._max_batches and self._bytes < self._max_bytes():
             self._room.set()
         else:
             self._room.clear()

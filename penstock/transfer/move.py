@@ -1,9 +1,9 @@
-"""A list moved to another server by one call of ``penstock shovel``.
+"""Moving of a list to another server by one call of ``penstock shovel``.
 
-Keys: ``<list>:shovel:<hash>`` holds what was taken and has not arrived, ``<list>:shovel:<hash>:sequence`` who we are to
-the other server and how far we are, so that the same call goes on where a killed one was. ``<hash>`` is short for the
-other server and its list. On the other server ``<out>:from:<source>`` is the ledger of ``arrive.lua``. A move that ends
-leaves none of them.
+Keys: ``<list>:shovel:<hash>`` holds what was taken and has not arrived; ``<list>:shovel:<hash>:sequence`` holds the
+source id and the last settled sequence number, so that the same call resumes after a kill. ``<hash>`` is derived from
+the other server and its list. On the other server ``<out>:from:<source>`` is the ledger of ``arrive.lua``. A move that
+ends leaves none of them.
 """
 
 import random
@@ -19,19 +19,19 @@ from penstock.connection import mask_password
 from penstock.encoding import decoded, encoded
 from penstock.errors import Fenced
 from penstock.script import LUA, Script
-from penstock.transfer.protocol import Dead, next_messages, settle
+from penstock.transfer.protocol import Dead, agree, next_messages, settle
 from penstock.transfer.read_size import Sizes
-from penstock.transfer.shovel import BATCH, BYTES, Shovel, SourceLost, told_here
+from penstock.transfer.shovel import BATCH, BATCH_BYTES, Shovel, SourceLost, local_errors
 
 _put_back: Final = Script.read(LUA / "put_back.lua")
 
 BACK: Final = 5_000
 BACK_BYTES: Final = 4_194_304
-"""Messages, and bytes unless one message has more, that are put back at a time: some milliseconds of the server's."""
+"""Most messages, and bytes unless one message has more, to put back at a time: some milliseconds of server time."""
 
 
-def place(url: str) -> str:
-    """Where a URL leads to, without user, password and options: the same for all ways to write it but for the host."""
+def address_of(url: str) -> str:
+    """Return host, port and database of a URL: equal for all ways to write it, except other names of the host."""
     parts = urlsplit(url)
     db = parse_qs(parts.query).get("db", [""])[0]
     if parts.scheme in ("redis", "rediss"):
@@ -40,7 +40,7 @@ def place(url: str) -> str:
 
 
 class Move(Shovel):
-    """Messages leave their list; what has not arrived goes back to it at the end."""
+    """A shovel that takes messages from their list, and at the end puts back those that have not arrived."""
 
     late = "not everything was put back"
 
@@ -48,18 +48,18 @@ class Move(Shovel):
         """``url`` is that of ``there``."""
         super().__init__(here, source, there, out)
         self._to = f"{mask_password(url)} {out}"
-        self.pending = source + b":shovel:" + sha1(encoded(f"{place(url)} {out}")).hexdigest()[:12].encode()
+        self.pending = source + b":shovel:" + sha1(encoded(f"{address_of(url)} {out}")).hexdigest()[:12].encode()
         self.state = self.pending + b":sequence"
-        self._seen = Sizes()
+        self._sizes_seen = Sizes()
         self._tokens: set[int] = set()
-        """All of ours: where a reply was lost nobody knows which one the server has."""
+        """All fencing tokens of this shovel: if a reply is lost, it is unknown which one the server has."""
 
     async def waiting(self) -> int:
-        with told_here():
+        with local_errors():
             return sum([await self._here.llen(key) for key in (self.pending, self._source)])
 
     async def unfinished(self) -> bool:
-        with told_here():
+        with local_errors():
             return bool(await self._here.exists(self.state))
 
     @property
@@ -74,38 +74,38 @@ class Move(Shovel):
         )
 
     async def take(self, first: int, most: int = BATCH) -> list[bytes]:
-        with told_here():
+        with local_errors():
             found: tuple[list[bytes], int] | None = await next_messages(
                 self._here,
                 source=self._source,
                 next=first,
                 batch=most,
-                bytes=BYTES,
+                bytes=BATCH_BYTES,
                 whole=0,
                 settled="",
                 most=0,
-                **self._seen.named,
+                **self._sizes_seen.named,
                 **self._fenced,
             )
         if found is None:
             raise self._gone()
-        self._seen.note_all(found[0])
-        return self._took(first, found[0])
+        self._sizes_seen.note_all(found[0])
+        return self._note_taken(first, found[0])
 
     async def settle(self, last: int, dead: list[Dead]) -> None:
-        with told_here():
+        with local_errors():
             settled = await settle(
                 self._here, sequence=last, origin=self._source, out=encoded(self._out), buried=[], **self._fenced
             )
         if settled is None:
             raise self._gone()
-        self._reached(last)
+        self._note_settled(last)
 
     async def end(self) -> None:
         await self._wire.close()
-        await self._agree()
+        await agree(self, self._wire, self._out)
         await self._wire.close()
-        with told_here():
+        with local_errors():
             while await self._here.transaction(self._put_back, self.state, value_from_callable=True):
                 pass
         await self._leave_no_ledger(self._who)
@@ -119,7 +119,7 @@ class Move(Shovel):
             transaction.hset(self.state, mapping={"token": self._token, "to": encoded(self._to)})
             transaction.hmget(self.state, "source", "sequence", "ended")
 
-        with told_here():
+        with local_errors():
             *_, (source, sequence, ended) = await self._here.transaction(raise_token, self.state)
         if ended:
             await self._leave_no_ledger(ended)
@@ -127,16 +127,16 @@ class Move(Shovel):
         return decoded(source), self._token, int(sequence or 0)
 
     async def _held(self, transaction: Any) -> int:
-        """The token that the server has, which is ours unless we begin; one that nobody had where there is none."""
+        """Return the stored fencing token, or a random one if none is stored. Raise ``Fenced`` if it has changed."""
         token = await transaction.hget(self.state, "token")
         if self._begun is not None and (token is None or int(token) not in self._tokens):
             raise Fenced(decoded(self.state))
         return secrets.randbelow(1 << 50) if token is None else int(token)
 
     async def _put_back(self, transaction: Any) -> bool:
-        """Put back some of what has not arrived, the newest first; return False once it has ended.
+        """Put back some messages that have not arrived, the newest first; return False once none are left.
 
-        Tried again where the reply was lost: then it is not ours any more.
+        If a reply was lost and this is tried again, the state may be gone: then it has ended, too.
         """
         if await transaction.hget(self.state, "source") != self._who:
             return False
@@ -156,7 +156,7 @@ class Move(Shovel):
 
     async def _leave_no_ledger(self, ended: bytes) -> None:
         await self._there.delete(self._ledger_of(decoded(ended)))
-        with told_here():
+        with local_errors():
             await self._here.hdel(self.state, "ended")
 
     @property

@@ -1,8 +1,8 @@
-"""A list moved to another server, in order and once: what both servers are asked.
+"""The protocol that moves a list to another server, in order and once.
 
 The sender numbers the messages of a source from 1 and keeps them in a pending list until they have arrived; the other
-server keeps, in the same transaction as the messages, the number of the last one. So the outcome of a batch that was
-never answered does not matter: it is sent again, and has its effect once. docs/transport.md tells why this suffices.
+server stores, in the same transaction as the messages, the number of the last one. So the outcome of a batch that was
+never answered does not matter: it is sent again, and has its effect once. docs/transport.md explains why this suffices.
 """
 
 import re
@@ -29,16 +29,16 @@ IN_SCRIPT: Final = re.compile(
     r"^Error running script .*?@user_script:\d+: (?:@user_script: \d+: )?(?:-(?:OOM |READONLY )?)?"
     r"| script: (?:\w+, )?on @user_script.*$"
 )
-"""Where in which script a server met the error that it tells (Redis 6.2 says it twice), and what clients cut off."""
-MANY: Final = 100
-HEAVY: Final = 65_536
-"""More messages, or bytes, than that are pushed past the script; for fewer one command is less work than six."""
-LARGEST: Final = 536_870_912
-"""Bytes of the largest message that a server takes unless it is set otherwise: ``proto-max-bulk-len``."""
+"""The place in a script that a server adds to an error (Redis 6.2 twice), and the prefix that clients cut off."""
+SCRIPT_MESSAGES: Final = 100
+SCRIPT_BYTES: Final = 65_536
+"""Most messages, and bytes, that go through a script: for so few, one command is less work than six."""
+DEFAULT_MAX_MESSAGE: Final = 536_870_912
+"""Bytes of the largest message that a server accepts by default: ``proto-max-bulk-len``."""
 
 
 class Dead(NamedTuple):
-    """A message that the other server will never have."""
+    """A message that the other server will never get."""
 
     number: int
     reason: str
@@ -46,38 +46,55 @@ class Dead(NamedTuple):
 
 
 class Outgoing(NamedTuple):
-    """What is pushed there for some messages of here."""
+    """What to push to the other server for some messages."""
 
     messages: list[bytes]
     dead: list[Dead]
 
 
-Prepare = Callable[[int, list[bytes], int], Outgoing]
-"""Takes the number of the first message, messages, and how many bytes a server reads for them: none has more."""
+Encode = Callable[[int, list[bytes], int], Outgoing]
+"""Called with the number of the first message, messages, and the bytes that a server reads for them: none has more."""
 
 
-def unchanged(first: int, messages: list[bytes], size: int) -> Outgoing:
+def as_they_are(first: int, messages: list[bytes], size: int) -> Outgoing:
     return Outgoing(messages, [])
 
 
 class Source(Protocol):
-    """The messages here; numbers are those of ``sequence`` in ``settle.lua``."""
+    """The local messages; their numbers are those of ``sequence`` in ``settle.lua``."""
 
     async def take(self, first: int) -> list[bytes]:
-        """The messages from number ``first`` on, as many as one batch may have; none where nothing waits."""
+        """Return the messages from number ``first`` on, as many as one batch may have; [] if none wait."""
 
     async def settle(self, last: int, dead: "list[Dead]") -> None:
-        """Forget those up to ``last``: they have arrived, but for ``dead``, which never will."""
+        """Remove the messages up to ``last``: they have arrived, except ``dead``, which never will."""
 
     async def wait(self, first: int) -> list[bytes] | None:
-        """As ``take``, once something may be there; None for the end."""
+        """Like ``take``, but wait a while for a message; return None at the end."""
 
 
-class Arrived(NamedTuple):
-    """What the other server has of a source: ``last`` is 0 where it knows nothing of it."""
+class Sender(Source, Protocol):
+    """A source that can become the only one whose messages a target accepts."""
+
+    @property
+    def way_out(self) -> str:
+        """Return what an operator can do if the target has lost data, in words."""
+
+    async def begin(self, past: int) -> tuple[str, int, int]:
+        """Return the source id, a fencing token above ``past`` and all before, and the last settled sequence number.
+
+        Raise ``Fenced`` if another sender has begun.
+        """
+
+    async def lost(self, last: int, settled: int) -> None:
+        """Take a new source id, or raise: the messages after ``settled`` are not those that arrived up to ``last``."""
+
+
+class TargetState(NamedTuple):
+    """What the other server has recorded of a source: ``last`` is 0 if it does not know the source."""
 
     token: int
-    """The highest that it had seen before; the sender's own must be higher."""
+    """The highest fencing token before; the sender's own must be higher."""
     last: int
     first: int
     digest: bytes
@@ -85,11 +102,11 @@ class Arrived(NamedTuple):
 
 
 async def largest_message(redis: "Redis") -> int:
-    """Bytes of the largest message that a server takes; as usual if we may not ask."""
+    """Return the bytes of the largest message that a server accepts: the default if this user may not read it."""
     limits: Any = {}
     with suppress(ResponseError):
         limits = await redis.config_get("proto-max-bulk-len")
-    return int(limits.get("proto-max-bulk-len", LARGEST))
+    return int(limits.get("proto-max-bulk-len", DEFAULT_MAX_MESSAGE))
 
 
 def digest_of(messages: Packed) -> bytes:
@@ -97,19 +114,19 @@ def digest_of(messages: Packed) -> bytes:
 
 
 class Target:
-    """The list ``out`` of the other server, and the ledger of what arrived there from one source."""
+    """The list ``out`` of the other server, and its ledger of what has arrived from one source."""
 
     def __init__(self, wire: RawConnection, out: str, source: str, token: int) -> None:
         self._wire, self._out, self._ledger = wire, out, f"{out}:from:{source}"
         self._door = f"{self._ledger}:door"
         self._named: dict[str, Any] = {"out": out, "ledger": self._ledger, "token": token}
         self._owed: deque[int] = deque()
-        """How many replies each batch on the way will bring."""
+        """The number of replies to each batch in transit."""
 
-    async def meet(self) -> Arrived:
-        """What is there; whoever sent with a lower token is refused from now on.
+    async def meet(self) -> TargetState:
+        """Return what the server has recorded; from now on it refuses senders with a lower token.
 
-        Raises ``Refused`` where the server does not want it, ``ConnectionError`` or ``TimeoutError`` where it is away.
+        Raise ``Refused`` if the server refuses this, ``ConnectionError`` or ``TimeoutError`` if it is away.
         """
         try:
             calls = [
@@ -118,20 +135,20 @@ class Target:
             ]
             loads = [("SCRIPT", "LOAD", source) for _, source, *_ in calls]
             meeting = _meet.by_source(ledger=self._ledger, token=self._named["token"])
-            # In a MULTI, for no other reason than to know that there may be one.
+            # In a MULTI only to find out whether this user may send one.
             await self._wire.send(pack([*loads, ("MULTI",), meeting, ("EXEC",)]))
             *_, (met,) = map(_checked, await self._wire.receive(5))
             _checked(met)
         except RedisError as error:
             raise refused(error) from error
         token, last, first, digest = met
-        return Arrived(int(token), int(last or 0), int(first or 0), digest)
+        return TargetState(int(token), int(last or 0), int(first or 0), digest)
 
     async def send(self, first: int, last: int, digest: bytes, messages: Packed) -> None:
-        """Send ``messages`` for those from ``first`` to ``last``; ``arrived`` has the answer. Raises like ``meet``."""
+        """Send ``messages`` for those from ``first`` to ``last``; ``arrived`` reads the answer. Raise like ``meet``."""
         named = {**self._named, "first": first, "last": last, "digest": digest}
         commands: list[Command]
-        if messages.count <= MANY and len(messages.data) <= HEAVY:
+        if messages.count <= SCRIPT_MESSAGES and len(messages.data) <= SCRIPT_BYTES:
             commands = [_arrive.by_digest(**named, messages=messages)]
         else:
             call = _arrive.by_digest(**named, messages=Packed(), door=self._door)
@@ -144,7 +161,7 @@ class Target:
             raise refused(error) from error
 
     async def arrived(self) -> int:
-        """The number of the last message there, by the answer to the oldest ``send``. Raises as ``meet`` does."""
+        """Return the number of the last message there, by the answer to the oldest ``send``. Raise like ``meet``."""
         try:
             *_, answer = map(_checked, await self._wire.receive(self._owed.popleft()))
             last = _checked(answer[0]) if isinstance(answer, list) else answer
@@ -163,17 +180,39 @@ def _checked(reply: Any) -> Any:
 
 
 def refused(error: RedisError) -> Exception:
-    """What the other server says, and trouble with the connection to it, told as such; that stays of its type."""
+    """Return ``error`` with the prefix "the other server:", as ``Refused``; connection errors keep their class."""
     if isinstance(error, ResponseError | AuthenticationError):
         return Refused(f"{OTHER_SERVER}{IN_SCRIPT.sub('', str(error))}")
     return type(error)(f"{OTHER_SERVER}{error}") if isinstance(error, ConnectionError | TimeoutError) else error
 
 
-async def catch_up(source: Source, arrived: Arrived, settled: int, prepare: Prepare = unchanged) -> int | None:
-    """Settle what has arrived though nobody here was told; the number of the last settled message then.
+async def agree(source: Sender, wire: RawConnection, out: str, encode: Encode = as_they_are) -> tuple[Target, int]:
+    """Become the only sender from ``source`` to the list ``out``; return the target and the last settled number.
 
-    None where what arrived is not what is here: the server of ``source`` has lost data. Raises ``TargetLost`` where it
-    is the other one.
+    Raise ``TargetLost`` if the target has lost data.
+    """
+    past = -1
+    while True:
+        source_id, token, settled = await source.begin(past)
+        target = Target(wire, out, source_id, token)
+        arrived = await target.meet()
+        past = arrived.token
+        if past >= token:
+            continue
+        try:
+            caught_up = await catch_up(source, arrived, settled, encode)
+        except TargetLost as error:
+            raise TargetLost(f"{error}: {source.way_out}") from None
+        if caught_up is not None:
+            return target, caught_up
+        await source.lost(arrived.last, settled)
+
+
+async def catch_up(source: Source, arrived: TargetState, settled: int, encode: Encode = as_they_are) -> int | None:
+    """Settle messages that have arrived without a local record of it; return the last settled number then.
+
+    Return None if the local messages are not those that arrived: the server of ``source`` has lost data. Raise
+    ``TargetLost`` if the target has lost data.
     """
     if arrived.last < settled:
         raise TargetLost(f"the other server has {arrived.last} messages of ours, of {settled} that had arrived")
@@ -184,7 +223,7 @@ async def catch_up(source: Source, arrived: Arrived, settled: int, prepare: Prep
         if not messages:
             return None
         digest.update(Packed.of(messages[max(arrived.first - number, 0) :]).data)
-        dead += prepare(number, messages, len(Packed.of(messages).data)).dead
+        dead += encode(number, messages, len(Packed.of(messages).data)).dead
         number += len(messages)
     if arrived.last > settled:
         if digest.hexdigest().encode() != arrived.digest:

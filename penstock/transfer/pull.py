@@ -1,4 +1,4 @@
-"""Taking messages from a list so that none is lost on the way: taken into a list of one's own, settled, or put back."""
+"""Reliable reading of a list: messages are taken into a pending list of the taker, then settled or put back."""
 
 import asyncio
 import secrets
@@ -14,11 +14,11 @@ from penstock.script import LUA, Script
 _take, _put_back = (Script.read(LUA / f"{verb}.lua") for verb in ("take", "put_back"))
 
 NAME: Final = "penstock-pull-"
-"""Pulls are told alive from dead by the names of the server's connections."""
+"""Prefix of a taker's connection name, by which others see that it is alive."""
 
 
-FULL: Final = 0.2
-"""Seconds between two looks at a list while the server is full."""
+FULL_SERVER_SECONDS: Final = 0.2
+"""Seconds between two reads of a list while the server is full."""
 
 
 def new_taker() -> str:
@@ -28,7 +28,7 @@ def new_taker() -> str:
 class Pull:
     """One taker of ``source``; its client's connection must be named ``NAME`` + ``taker``.
 
-    Keys: ``<source>:pull:<taker>`` holds what it has taken and not settled, ``<source>:pulls`` the names of the takers.
+    Keys: ``<source>:pull:<taker>`` holds messages taken and not settled, ``<source>:pulls`` the names of the takers.
     """
 
     def __init__(self, redis: "Redis", source: bytes, taker: str) -> None:
@@ -37,9 +37,9 @@ class Pull:
         self._takers = source + b":pulls"
 
     async def adopt(self) -> int:
-        """Put back what dead pulls have left, so that the oldest goes first again; returns how many messages.
+        """Put back messages of dead takers, so that the oldest comes first again; return how many.
 
-        Raises ``NoPermissionError`` where something was left and this user may not list the connections.
+        Raise ``NoPermissionError`` if takers are recorded and this user may not list the connections.
         """
         takers = [decoded(taker) for taker in await self._redis.zrevrange(self._takers, 0, -1)]
         if not takers:
@@ -48,9 +48,9 @@ class Pull:
         return sum([await self._put_back(taker, 0) for taker in takers if NAME + taker not in alive])
 
     async def take(self, batch: int, size: int) -> list[bytes]:
-        """At most ``batch`` messages, oldest first; what was taken before is settled in the same step.
+        """Settle what was taken before; return at most ``batch`` messages, oldest first.
 
-        ``size``: no further message once they have so many bytes together.
+        Take no more once they have ``size`` bytes together.
         """
         taken: list[bytes] = await _take(
             self._redis,
@@ -64,19 +64,19 @@ class Pull:
         return taken
 
     async def wait(self, seconds: float) -> list[bytes]:
-        """The next message, if one comes in that time; nothing else may be unsettled.
+        """Return the next message, or [] if none arrives within ``seconds``; all before must be settled.
 
-        A full server refuses to wait: return [] after ``FULL`` seconds, to look again with ``take``.
+        A full server refuses this: return [] after ``FULL_SERVER_SECONDS``; the caller reads again with ``take``.
         """
         try:
             message = await self._redis.execute_command("BLMOVE", self._source, self.pending, "RIGHT", "LEFT", seconds)
         except OutOfMemoryError:
-            await asyncio.sleep(FULL)
+            await asyncio.sleep(FULL_SERVER_SECONDS)
             return []
         return [] if message is None else [message]
 
     async def end(self, settled: int) -> int:
-        """Settle the oldest ``settled`` of those taken last and put back the others; returns how many went back."""
+        """Settle the oldest ``settled`` of the messages taken last and put back the others; return how many."""
         return await self._put_back(self._taker, settled)
 
     async def _put_back(self, taker: str, settled: int) -> int:

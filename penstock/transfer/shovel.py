@@ -1,4 +1,4 @@
-"""A list moved or copied to another server by one call of ``penstock shovel``: what both have in common."""
+"""Moving or copying of a list to another server by one call of ``penstock shovel``: the common part."""
 
 import asyncio
 import time
@@ -12,28 +12,28 @@ from redis.asyncio import Redis
 from redis.exceptions import AuthenticationError, ConnectionError, RedisError, TimeoutError
 
 from penstock.encoding import decoded, encoded
-from penstock.errors import PenstockError, Refused, TargetLost
+from penstock.errors import PenstockError, Refused
 from penstock.raw_connection import RawConnection
 from penstock.tracking.backoff import Backoff
 from penstock.transfer.engine import Batch, Transfer
-from penstock.transfer.protocol import Dead, Target, catch_up, largest_message
+from penstock.transfer.protocol import Dead, agree, largest_message
 
 BATCH: Final = 1000
-BYTES: Final = 256 * 1024
-"""No more messages are sent at a time once there are so many, or they have so many bytes."""
+BATCH_BYTES: Final = 256 * 1024
+"""Most messages of a batch; no more are added once it has this many bytes."""
 
 WINDOW: Final = 200
 WINDOW_BYTES: Final = 16 << 20
-"""Batches, and bytes, that are on their way at a time."""
+"""Most batches, and bytes, in transit at a time."""
 
-PERSEVERANCE: Final = 30
-"""Seconds that a broken link is tried again until nothing is expected of it."""
+GIVE_UP_SECONDS: Final = 30
+"""Seconds without progress after which a broken link is not tried again."""
 
 BACKOFF: Final = Backoff((), 0.1, 1.0)
 
 
-class HereError(Exception):
-    """What went wrong with the server of the list, told from trouble with the other one."""
+class LocalError(Exception):
+    """An error of the list's own server, as opposed to one of the other server."""
 
     def __init__(self, error: RedisError) -> None:
         super().__init__(str(error))
@@ -41,40 +41,41 @@ class HereError(Exception):
 
 
 class SourceLost(PenstockError):
-    """The server of the list has less than what it had sent."""
+    """The server of the list has lost messages that it had sent."""
 
 
 @contextmanager
-def told_here() -> Iterator[None]:
+def local_errors() -> Iterator[None]:
+    """Raise a ``RedisError`` of the block as ``LocalError``."""
     try:
         yield
     except RedisError as error:
-        raise HereError(error) from error
+        raise LocalError(error) from error
 
 
 def first_of(error: BaseException) -> BaseException:
-    """Of tasks that ended together, what a server said comes before all else."""
+    """Return the cause in a group of errors: that of a server, if any is."""
     while isinstance(error, BaseExceptionGroup):
-        error = min(error.exceptions, key=lambda each: not isinstance(first_of(each), RedisError | HereError))
+        error = min(error.exceptions, key=lambda each: not isinstance(first_of(each), RedisError | LocalError))
     return error
 
 
-def _passes(error: BaseException) -> bool:
-    """Whether a new connection may mend it."""
-    said = error.error if isinstance(error, HereError) else error
+def _may_pass(error: BaseException) -> bool:
+    """Return True if a new connection may solve it."""
+    said = error.error if isinstance(error, LocalError) else error
     return isinstance(said, ConnectionError | TimeoutError) and not isinstance(said, AuthenticationError)
 
 
 @dataclass
 class Moved:
-    """What has arrived."""
+    """Messages that have arrived, and their bytes."""
 
     messages: int = 0
     bytes: int = 0
 
 
 class _TooLarge(NamedTuple):
-    """A message that the other server does not take, and how many bytes it would."""
+    """A message that the other server does not accept, and the largest size that it does (bytes)."""
 
     number: int
     bytes: int
@@ -82,10 +83,10 @@ class _TooLarge(NamedTuple):
 
 
 class Shovel(ABC):
-    """A ``Source`` of ``transport.py`` that carries itself to the list ``out`` of the server ``there``."""
+    """A ``Sender`` that also runs the transfer, to the list ``out`` of the server ``there``."""
 
     late: ClassVar[str]
-    """What there is to say where ``end`` takes too long."""
+    """The error if ``end`` takes too long, in words."""
 
     def __init__(self, here: "Redis", source: bytes, there: "Redis", out: str) -> None:
         self._here, self._source, self._there, self._out = here, source, there, out
@@ -95,34 +96,34 @@ class Shovel(ABC):
         self._begun: int | None = None
         self._settled = 0
         self._sizes: list[int] = []
-        """Of the messages that follow the settled ones, as far as they were taken."""
+        """Bytes of each message that was taken and is not settled yet."""
         self.too_large: _TooLarge | None = None
-        """Nothing is carried from there on, whatever the link does meanwhile."""
+        """The first message that cannot be sent: neither it nor later ones are."""
         self.moved = Moved()
         self.stopped = False
-        """Set to take nothing more."""
+        """Set to take no more messages."""
 
     @abstractmethod
     async def waiting(self) -> int:
-        """How many messages there are to carry."""
+        """Return how many messages there are to move or copy."""
 
     async def unfinished(self) -> bool:
-        """Whether an earlier one has left something behind."""
+        """Return True if an earlier shovel of the same lists has not ended properly."""
         return False
 
     @property
     @abstractmethod
     def remains(self) -> str:
-        """What there is to do where ``end`` failed."""
+        """Return what the user can do if ``end`` fails, in words."""
 
     @property
     @abstractmethod
     def way_out(self) -> str:
-        """What there is to do where one of the servers has lost data."""
+        """Return what the user can do if one of the servers has lost data, in words."""
 
     @property
     def remarks(self) -> list[str]:
-        """What the user should know of it."""
+        """Return what the user should know about the result."""
         return []
 
     @abstractmethod
@@ -133,30 +134,30 @@ class Shovel(ABC):
 
     @abstractmethod
     async def end(self) -> None:
-        """Leave nothing behind but messages. Raises where a server is away: ``remains`` tells what is left then."""
+        """Remove all keys but the lists. Raise if a server is away: ``remains`` says what is left then."""
 
     @abstractmethod
     async def _begin(self, past: int) -> tuple[str, int, int]:
-        """Who we are there, with a token larger than ``past`` and all before; and the number of the last settled.
+        """Return the source id, a fencing token above ``past`` and all before, and the last settled sequence number.
 
-        Raises ``Fenced`` where another one has begun.
+        Raise ``Fenced`` if another shovel of the same lists has begun.
         """
 
     async def wait(self, first: int) -> list[bytes] | None:
         return None
 
     async def run(self, limit: int | None, note: Callable[[int], object], broken: Callable[[str], object]) -> None:
-        """Carry at most ``limit`` messages, over a link that may break; ``note`` has how many have arrived."""
+        """Send at most ``limit`` messages over a link that may break; call ``note`` with how many have arrived."""
         failed, progress = 0, (self.moved.messages, time.monotonic())
         while True:
             try:
                 # A task of its own: one that has seen a group of tasks fail counts as cancelled, in Python 3.11.
-                await asyncio.create_task(self._carry(limit, note))
-            except (ExceptionGroup, RedisError, HereError) as errors:
+                await asyncio.create_task(self._transfer(limit, note))
+            except (ExceptionGroup, RedisError, LocalError) as errors:
                 error = first_of(errors)
                 if progress[0] != self.moved.messages:
                     failed, progress = 0, (self.moved.messages, time.monotonic())
-                if not _passes(error) or self.stopped or time.monotonic() - progress[1] > PERSEVERANCE:
+                if not _may_pass(error) or self.stopped or time.monotonic() - progress[1] > GIVE_UP_SECONDS:
                     raise error from None
                 failed += 1
                 if failed == 1:
@@ -167,44 +168,33 @@ class Shovel(ABC):
                 await self._wire.close()
             await asyncio.sleep(BACKOFF.delay_after(failed))
 
-    async def _carry(self, limit: int | None, note: Callable[[int], object]) -> None:
+    async def _transfer(self, limit: int | None, note: Callable[[int], object]) -> None:
         self._largest = await largest_message(self._there)  # while the wire, the only connection there, is closed
-        target, settled = await self._agree()
+        target, settled = await agree(self, self._wire, self._out)
         begun = self._begun or 0
 
         def arrived(batch: Batch) -> None:
             note(batch.last - begun)
 
-        rest = _Rest(self, None if limit is None else begun + limit)
-        await Transfer(rest, target, WINDOW, lambda: WINDOW_BYTES, note=arrived).run(settled)
+        limited = _Limited(self, None if limit is None else begun + limit)
+        transfer = Transfer(limited, target, max_batches=WINDOW, max_bytes=lambda: WINDOW_BYTES, on_arrival=arrived)
+        await transfer.run(settled)
         if self.too_large:
             raise self._refused(self.too_large)
 
-    async def _agree(self) -> tuple[Target, int]:
-        """Be the one whose messages count there, and settle those that have arrived; the number of the last one."""
-        past = 0
-        while True:
-            source, token, settled = await self._begin(past)
-            if self._begun is None:
-                self._begun = self._settled = settled
-            self._reached(settled)
-            self._ledger = self._ledger_of(source)
-            target = Target(self._wire, self._out, source, token)
-            arrived = await target.meet()
-            if (past := arrived.token) >= token:
-                continue
-            try:
-                caught_up = await catch_up(self, arrived, settled)
-            except TargetLost as error:
-                raise TargetLost(f"{error}: {self.way_out}") from None
-            if caught_up is None:
-                raise SourceLost(
-                    f"{arrived.last - settled:,} messages that arrived are not here any more: {self.way_out}"
-                )
-            return target, caught_up
+    async def begin(self, past: int) -> tuple[str, int, int]:
+        source, token, settled = await self._begin(past)
+        if self._begun is None:
+            self._begun = self._settled = settled
+        self._note_settled(settled)
+        self._ledger = self._ledger_of(source)
+        return source, token, settled
+
+    async def lost(self, last: int, settled: int) -> None:
+        raise SourceLost(f"{last - settled:,} messages that arrived are not here any more: {self.way_out}")
 
     def fitting(self, first: int, messages: list[bytes]) -> list[bytes]:
-        """Those of ``messages``, from number ``first`` on, that come before one that is too large."""
+        """Return ``messages``, of which the first has number ``first``, up to one that is too large."""
         if max(map(len, messages), default=0) > self._largest:
             sizes = enumerate(map(len, messages), start=first)
             self.too_large = next(_TooLarge(*each, self._largest) for each in sizes if each[1] > self._largest)
@@ -219,17 +209,17 @@ class Shovel(ABC):
         )
 
     def _place_of(self, number: int) -> int:
-        """Where in the list a message is once this has ended, counted from 1 at the old end."""
+        """Return the place of a message in the list after the shovel has ended, counted from 1 at the old end."""
         return number - self._settled
 
     def _ledger_of(self, source: str) -> bytes:
         return encoded(f"{self._out}:from:{source}")
 
-    def _took(self, first: int, messages: list[bytes]) -> list[bytes]:
+    def _note_taken(self, first: int, messages: list[bytes]) -> list[bytes]:
         self._sizes += map(len, messages[self._settled + len(self._sizes) - first + 1 :])
         return messages
 
-    def _reached(self, last: int) -> None:
+    def _note_settled(self, last: int) -> None:
         count = last - self._settled
         self.moved.messages += count
         self.moved.bytes += sum(self._sizes[:count])
@@ -237,8 +227,8 @@ class Shovel(ABC):
         self._settled = last
 
 
-class _Rest:
-    """What of a shovel's messages one run carries: those up to number ``last`` that fit, until it shall stop."""
+class _Limited:
+    """A ``Source`` with a shovel's messages up to number ``last`` or one that is too large; ends if it is stopped."""
 
     def __init__(self, shovel: Shovel, last: int | None) -> None:
         self._shovel, self._last = shovel, last

@@ -1,4 +1,4 @@
-"""How the link is: the hash ``<ns>:link`` and the metric of batches, written while something happens."""
+"""The state of the link: the hash ``<ns>:link`` and the metric of batches, written while something happens."""
 
 import asyncio
 import time
@@ -11,12 +11,12 @@ from penstock.transfer.engine import Batch
 from services.vpush.settings import Settings
 
 _link: Final = Script.read(Path(__file__).parent / "lua" / "link.lua")
-PAUSE: Final = 1.0
-"""Seconds between two entries."""
+WRITE_SECONDS: Final = 1.0
+"""Seconds between two writes."""
 
 
 class Link:
-    """Notes what arrives, and writes it down every second; nothing is written while nothing waits or moves."""
+    """Notes batches that arrive, and writes every second; writes nothing while nothing waits or arrives."""
 
     def __init__(self, context: Context[Settings]) -> None:
         settings, keys = context.settings, context.keys
@@ -37,22 +37,22 @@ class Link:
         self._sum = self._most = self._last = 0.0
 
     def note(self, batch: Batch) -> float:
-        """It has arrived; the seconds that took."""
+        """Note that ``batch`` has arrived; return how many seconds that took."""
         self._last = time.monotonic() - batch.sent
         self._count, self._bytes = self._count + 1, self._bytes + batch.bytes
         self._sum, self._most = self._sum + self._last, max(self._most, self._last)
         return self._last
 
     async def watch(self) -> None:
-        """For ever."""
+        """Write the state every second, until cancelled."""
         waiting = 1
         while True:
             if waiting or self._count:
                 waiting = await self.write("up")
-            await asyncio.sleep(PAUSE)
+            await asyncio.sleep(WRITE_SECONDS)
 
     async def write(self, state: str, reason: str = "") -> int:
-        """Say that it is ``up`` or ``down``; how many messages wait."""
+        """Write that the link is ``up`` or ``down``; return how many messages wait."""
         seen = {"count": self._count, "bytes": self._bytes, "sum": f"{self._sum:.6f}", "most": f"{self._most:.6f}"}
         last = f"{self._last:.6f}" if self._count else ""
         self._forget()

@@ -1,4 +1,4 @@
-"""The messages that vpush sends, on the server where they were pushed."""
+"""The local end of vpush: reads messages from ``in`` through ``pending``, and settles those that have arrived."""
 
 import asyncio
 import uuid
@@ -15,28 +15,29 @@ from penstock.encoding import decoded
 from penstock.errors import Refused
 from penstock.script import Script
 from penstock.transfer.engine import Batch
-from penstock.transfer.protocol import MANY, Dead, next_messages, settle
+from penstock.transfer.protocol import SCRIPT_MESSAGES, Dead, next_messages, settle
 from penstock.transfer.read_size import Sizes, fitting
 from services.vpush.settings import Settings
-from services.vpush.window import pace
+from services.vpush.window import SendWindow
 
 _raise_token, _disown = (
     Script.read(Path(__file__).parent / "lua" / f"{verb}.lua") for verb in ("raise_token", "disown")
 )
-SCRIPTED: Final = 1_000
-"""Messages that a script shall return at most: through it each one takes the server three times as long."""
+MAX_SCRIPTED: Final = 1_000
+"""Most messages that a script returns: through it each one takes the server three times as long."""
 ALONE: Final = 4
-"""A message that has more than this part of a batch's bytes is read alone, past the script; as in ``next.lua``."""
+"""A message of more than this part of a batch's bytes is read alone, without the script; as in ``next.lua``."""
 METRICS: Final = ("settled", "delivered", "dead", "dropped")
 
 
-class Here:
-    """From ``in`` through ``pending`` to wherever; ``<ns>:sequence`` says who we are there, and how far we are."""
+class LocalSource:
+    """A ``Sender``: ``<ns>:sequence`` holds its source id and the last settled sequence number."""
 
-    def __init__(self, context: Context[Settings]) -> None:
+    def __init__(self, context: Context[Settings], window: SendWindow) -> None:
         settings, keys = context.settings, context.keys
         assert keys
-        context.recovers_alone = False  # what is there must answer, too
+        context.recovers_alone = False  # the other server must answer, too
+        self._window = window
         self._context, self._settling = context, context.beside("settling")
         self._state, self._letters = keys.sequence, keys.dead
         self._fenced: dict[str, Any] = {"lease": keys.lease, "token": context.token or 0}
@@ -48,18 +49,25 @@ class Here:
         self._rest: dict[int, list[bytes]] = {}
         """Messages that were read and did not fit into a batch, by the number of the first."""
         self._places = asyncio.Lock()
-        """Held by whoever counts on them, or changes them by settling."""
+        """Held while the places of messages in ``pending`` must not change, and while they are settled."""
 
     @property
     def way_out(self) -> str:
-        """What an operator may do who cannot have back what the other server has lost."""
+        """Return what an operator can do if the other server has lost data, in words."""
         return (
             "it has lost data, or is another server. Restore it; or, to go on without what it lost, "
             f"HDEL {self._state} source sequence here, and start again"
         )
 
-    async def known(self) -> tuple[str, int]:
-        """Who we are to the other server, made up where nobody has been anybody, and the number of the last settled."""
+    async def begin(self, past: int) -> tuple[str, int, int]:
+        """Return the source id, a fencing token above ``past``, and the last settled number. Raise ``Fenced``."""
+        if past >= (self._context.token or 0):
+            await self.raise_token(past)
+        source, settled = await self.load_state()
+        return source, self._context.token or 0, settled
+
+    async def load_state(self) -> tuple[str, int]:
+        """Return this source's id (created on first use) and the last settled sequence number."""
         async with AtomicWrites(self._context.redis) as writes:
             writes.hsetnx(self._state, "source", uuid.uuid4().hex)
             writes.hmget(self._state, ["source", "sequence"])
@@ -68,18 +76,19 @@ class Here:
         self._settled, self._rest = self._arrived, {}
         return decoded(source), self._settled
 
-    async def be_another(self) -> None:
-        """What is here is not what had arrived from the one we were. Raises ``Fenced``."""
+    async def lost(self, last: int, settled: int) -> None:
+        """Delete the source id: the local messages do not match what the target recorded under it. Raise ``Fenced``."""
+        self._context.log.warning("data was lost here: some of what follows may arrive twice", arrived=last)
         await _disown(self._context.redis, state=self._state, who=self._named["who"], **self._fenced)
 
     async def raise_token(self, past: int) -> int:
-        """The token that we hold, larger than ``past``. Raises ``Fenced``."""
+        """Set the lease's fencing token above ``past``, and return it. Raise ``Fenced`` if it is not ours."""
         token: int = await _raise_token(self._context.redis, past=past, **self._fenced)
         self._context.token = self._settling.token = self._fenced["token"] = token
         return token
 
     def note(self, batch: Batch) -> None:
-        """It has arrived there."""
+        """Note that ``batch`` has arrived."""
         self._arrived = batch.last
         self._context.outage.over()
 
@@ -92,12 +101,12 @@ class Here:
         return messages
 
     async def _more(self, first: int) -> list[bytes]:
-        """Read what follows, which may have more bytes than a batch if messages are suddenly larger."""
+        """Return the next messages, which may have more bytes than a batch if messages are suddenly larger."""
         if self._ahead < 0:
             async with self._places:
                 asked = await self._context.run(next_messages, **self._looking(first, 0))
             _, self._ahead = asked or (0, 0)
-        past_script = self._ahead > MANY or (self._ahead and self.sizes.unseen == 1)
+        past_script = self._ahead > SCRIPT_MESSAGES or (self._ahead and self.sizes.unseen == 1)
         if past_script and not self._context.outage.server_is_full:
             async with self._places:
                 if messages := await self._read(first, self._ahead):
@@ -105,7 +114,7 @@ class Here:
         return self._taken(first, await self._context.run(next_messages, **self._next(first)))
 
     async def _read(self, first: int, many: int) -> list[bytes]:
-        """Read ``many`` messages with LRANGE; the script only looks. Return [] if their places changed."""
+        """Read ``many`` messages with LRANGE; the script only verifies their places. Return [] if they changed."""
         sent = first - 1 - self._settled
         look = next_messages.by_source(**self._looking(first, many))
         reading = ("LRANGE", self._context.settings.pending, -sent - many, -sent - 1)
@@ -128,7 +137,7 @@ class Here:
 
     @property
     def _bytes(self) -> int:
-        return min(self._context.settings.batch_bytes, pace.batch)
+        return min(self._context.settings.batch_bytes, self._window.batch_bytes)
 
     async def wait(self, first: int) -> list[bytes] | None:
         context, settings = self._context, self._context.settings
@@ -150,7 +159,7 @@ class Here:
         return {
             "source": settings.in_,
             "next": first,
-            "batch": 1 if settings.unpack else min(settings.batch, SCRIPTED),
+            "batch": 1 if settings.unpack else min(settings.batch, MAX_SCRIPTED),
             "bytes": self._bytes,
             "whole": 1,
             "settled": "",

@@ -1,4 +1,4 @@
-"""vpush: a list moved to another server, in order and once."""
+"""The service vpush: moves a list to another server, in order and once."""
 
 import asyncio
 from contextlib import suppress
@@ -11,51 +11,51 @@ from common.context import Context
 from common.outage import describe, first_of
 from common.server import check_server
 from penstock.connection import OTHER_SERVER, connect
-from penstock.errors import Refused, TargetLost, Unsuitable
+from penstock.errors import Refused, Unsuitable
 from penstock.raw_connection import RawConnection
 from penstock.transfer.engine import Batch, Transfer
-from penstock.transfer.protocol import Target, catch_up, largest_message, refused
-from services.vpush.encoding import Preparation
+from penstock.transfer.protocol import agree, largest_message, refused
+from services.vpush.encoding import Encoder
 from services.vpush.link import Link
-from services.vpush.local_source import Here
+from services.vpush.local_source import LocalSource
 from services.vpush.settings import Settings
-from services.vpush.window import pace
+from services.vpush.window import SendWindow
 
 
-async def run(context: Context[Settings]) -> None:
-    """Send, and have it on record when the link is down."""
+async def run(context: Context[Settings], window: SendWindow) -> None:
+    """Send messages; if that fails, record that the link is down."""
     link = Link(context)
     try:
-        await _send(context, link)
+        await _send(context, link, window)
     except Exception as error:
         if isinstance(first_of(error), Unanswered):
-            pace.timed_out()
+            window.timed_out()
         with suppress(RedisError):
             await link.write("down", describe(first_of(error)))
         raise
 
 
-async def _send(context: Context[Settings], link: Link) -> None:
-    """Agree with the other server on what has arrived, then send all that follows, until the run shall end."""
+async def _send(context: Context[Settings], link: Link, window: SendWindow) -> None:
+    """Agree with the other server on what has arrived, then send all that follows, until the run is to end."""
     settings = context.settings
-    there = RawConnection(connect(settings.out_redis, silence=settings.link_timeout, name="penstock-vpush"))
+    remote = RawConnection(connect(settings.out_redis, silence=settings.link_timeout, name="penstock-vpush"))
     try:
-        prepare = Preparation(settings, await _largest(context, there))
-        here = Here(context)
-        target, settled = await _agree(context, here, there, prepare)
+        encoder = Encoder(settings, await _max_message(context, remote))
+        source = LocalSource(context, window)
+        target, settled = await agree(source, remote, settings.out, encoder)
 
-        def note(batch: Batch) -> None:
-            here.note(batch)
-            pace.arrived(link.note(batch), settings.link_timeout, settings.window_bytes)
+        def arrived(batch: Batch) -> None:
+            source.note(batch)
+            window.arrived(link.note(batch), settings.link_timeout, settings.window_bytes)
 
         transfer = Transfer(
-            here,
+            source,
             target,
-            settings.window,
-            lambda: min(settings.window_bytes, pace.bytes),
-            prepare,
-            note,
-            lambda: context.running,
+            max_batches=settings.window,
+            max_bytes=lambda: min(settings.window_bytes, window.bytes),
+            encode=encoder,
+            on_arrival=arrived,
+            keep_going=lambda: context.running,
         )
         async with asyncio.TaskGroup() as tasks:
             watch = tasks.create_task(link.watch())
@@ -63,47 +63,26 @@ async def _send(context: Context[Settings], link: Link) -> None:
             watch.cancel()
         await link.write("up")
     finally:
-        await there.close()
-        await there.redis.aclose()
+        await remote.close()
+        await remote.redis.aclose()
 
 
-async def _largest(context: Context[Settings], there: RawConnection) -> int:
-    """Bytes of the largest message that the other server takes, once it is fit for ours; as usual if we may not ask."""
+async def _max_message(context: Context[Settings], remote: RawConnection) -> int:
+    """Check the other server; return the bytes of the largest message that it accepts."""
     try:
         if not context.outage.failures:
             await _require_rights(context.settings)
             with suppress(NoPermissionError):
-                await check_server(there.redis, [context.settings.out], context.log.bind(server="outRedis"))
-        return await largest_message(there.redis)
+                await check_server(remote.redis, [context.settings.out], context.log.bind(server="outRedis"))
+        return await largest_message(remote.redis)
     except RedisError as error:
         raise refused(error) from error
 
 
 async def _require_rights(settings: Settings) -> None:
-    """Raise ``Refused`` with all rights that we lack there: it may be in other hands, so they are waited for."""
+    """Raise ``Refused`` with all rights missing on the other server: others may run it, so vpush waits for them."""
     url, out = settings.out_redis, settings.out
     try:
         await require_at(url, settings.rights()[url], f"{out}:from:rights", [out])
     except Unsuitable as error:
         raise Refused(f"{OTHER_SERVER}{error}") from None
-
-
-async def _agree(
-    context: Context[Settings], here: Here, there: RawConnection, prepare: Preparation
-) -> tuple[Target, int]:
-    """Be the one whose messages count there; and the number of the last message that is settled."""
-    while True:
-        source, settled = await here.known()
-        target = Target(there, context.settings.out, source, context.token or 0)
-        arrived = await target.meet()
-        if arrived.token >= (context.token or 0):
-            await here.raise_token(arrived.token)
-            continue
-        try:
-            caught_up = await catch_up(here, arrived, settled, prepare)
-        except TargetLost as error:
-            raise TargetLost(f"{error}: {here.way_out}") from None
-        if caught_up is not None:
-            return target, caught_up
-        context.log.warning("data was lost here: some of what follows may arrive twice", arrived=arrived.last)
-        await here.be_another()

@@ -1,37 +1,32 @@
-"""How much may be on its way: as much as the link carries well within ``linkTimeout``."""
+"""The bytes that may be in transit: as many as the link carries well within ``linkTimeout``."""
 
 from typing import Final
 
-START: Final = 16_777_216
-LEAST: Final = 16_384
-"""Bytes."""
-FASTER: Final = 1.2
-SLOWER: Final = 0.8
-"""What an answer in good time, or a late one, makes of it."""
-PART: Final = 4
-"""An answer is late after this part of ``linkTimeout``; a batch is at most this part of what may be on its way."""
+INITIAL_BYTES: Final = 16_777_216
+MIN_BYTES: Final = 16_384
+GROWTH: Final = 1.2
+SHRINKAGE: Final = 0.8
+"""Factor for the window after an answer in good time, and after a late one."""
+BATCHES: Final = 4
+"""A batch may have this part of the window; an answer is late after this part of ``linkTimeout``."""
 
 
-class Pace:
-    """Outlives the link: what a slow one has taught is known when it is made anew."""
+class SendWindow:
+    """One a process: it outlives the link, so that a new link begins with what a slow one has taught."""
 
     def __init__(self) -> None:
-        self.bytes = START
+        self.bytes = INITIAL_BYTES
 
     @property
-    def batch(self) -> int:
-        """Bytes of a batch."""
-        return self.bytes // PART
+    def batch_bytes(self) -> int:
+        """Most bytes of a batch."""
+        return self.bytes // BATCHES
 
-    def arrived(self, seconds: float, link_timeout: float, most: int) -> None:
-        """A batch took so long; ``most`` bytes may be on their way in any case."""
-        change = SLOWER if seconds > link_timeout / PART else FASTER
-        self.bytes = int(min(max(self.bytes * change, LEAST), max(most, LEAST)))
+    def arrived(self, seconds: float, link_timeout: float, max_bytes: int) -> None:
+        """Adapt to a batch that took ``seconds``; the window has at most ``max_bytes``, and at least ``MIN_BYTES``."""
+        factor = SHRINKAGE if seconds > link_timeout / BATCHES else GROWTH
+        self.bytes = int(min(max(self.bytes * factor, MIN_BYTES), max(max_bytes, MIN_BYTES)))
 
     def timed_out(self) -> None:
-        """Nothing was answered within ``linkTimeout``."""
-        self.bytes = max(self.bytes // PART, LEAST)
-
-
-pace: Final = Pace()
-"""The process's own: it has one link."""
+        """Adapt to a link that answered nothing within ``linkTimeout``."""
+        self.bytes = max(self.bytes // BATCHES, MIN_BYTES)

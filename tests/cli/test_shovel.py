@@ -20,7 +20,8 @@ from redis.asyncio import Redis
 
 from penstock.testing.server import EmbeddedServer
 from penstock.transfer.copy import Copy, Overtaken
-from penstock.transfer.move import BACK_BYTES, Move, place
+from penstock.transfer.move import BACK_BYTES, Move, address_of
+from penstock.transfer.protocol import agree
 from tests.cli.test_pull import left, push
 from tests.commandline import AWKWARD, TIMEOUT_SECONDS, Result, ended, penstock, running, until
 from tests.reliability.proxy import Proxy, ProxyConnection, received, send
@@ -326,11 +327,11 @@ def test_a_place_is_the_same_however_it_is_written() -> None:
         "rediss://:p@h:6379/0?ssl_cert_reqs=none",
         "redis://H?db=0",
     ]
-    assert len({place(url) for url in same}) == 1
+    assert len({address_of(url) for url in same}) == 1
     others = ["redis://h/1", "redis://h?db=1", "redis://h:6380", "redis://other", "unix:///h", "unix:///h?db=1"]
     several = ["redis+sentinel://u:p@a:1,b:2/main", "redis+sentinel://a:1,b:2/other", "redis+sentinel://a:1/main"]
-    assert len({place(url) for url in [same[0], *others, *several]}) == 1 + len(others) - 1 + len(several)
-    assert place(several[0]) == place("redis+sentinel://a:1,b:2/main")
+    assert len({address_of(url) for url in [same[0], *others, *several]}) == 1 + len(others) - 1 + len(several)
+    assert address_of(several[0]) == address_of("redis+sentinel://a:1,b:2/main")
 
 
 # Trouble on the way.
@@ -538,7 +539,7 @@ async def test_a_lot_that_has_not_arrived_is_put_back_in_order_and_in_a_few_tran
 ) -> None:
     messages = [b"%d" % number for number in range(20_000)]
     move = Move(redis, b"in", there, "out", there_url)
-    await move._agree()
+    await agree(move, move._wire, "out")
     await push(redis, messages)
     await redis.rename("in", move.pending)
     await push(redis, [b"later"])

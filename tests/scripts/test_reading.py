@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from redis.asyncio import Redis
 
 from penstock.script import Script
-from penstock.transfer.read_size import CALM, SMALL, TOGETHER, Sizes, fitting
+from penstock.transfer.read_size import MIN_SMALL_MESSAGES, READ_AT_ONCE, SMALL, Sizes, fitting
 from tests.harness import ROOT
 
 COUNTING: Final = """
@@ -174,7 +174,7 @@ def most_read(url: str, once: Callable[[Reader], Awaitable[tuple[int, int]]], si
 
 def calm(size: int = 100) -> Sizes:
     sizes = Sizes()
-    sizes.note(CALM, size)
+    sizes.note(MIN_SMALL_MESSAGES, size)
     return sizes
 
 
@@ -203,7 +203,7 @@ def test_large_ones_hidden_among_many_small_ones_cost_few_messages_more(redis_ur
     @on_a_server
     @given(mixtures)
     def reads(messages: list[int]) -> None:
-        assert most_read(redis_url, once, calm(), messages) <= BYTES + TOGETHER * max(messages)
+        assert most_read(redis_url, once, calm(), messages) <= BYTES + READ_AT_ONCE * max(messages)
 
     reads()
 
@@ -211,10 +211,10 @@ def test_large_ones_hidden_among_many_small_ones_cost_few_messages_more(redis_ur
 def test_several_are_read_at_once_after_many_small_ones_and_no_more_after_a_large_one() -> None:
     sizes = Sizes()
     assert sizes.named == {"unseen": 1, "largest": 0}
-    sizes.note_all([b"x" * SMALL] * (CALM - 1))
+    sizes.note_all([b"x" * SMALL] * (MIN_SMALL_MESSAGES - 1))
     assert sizes.unseen == 1
     assert sizes.note_all([b"xx"]) == 2
-    assert sizes.unseen == TOGETHER
+    assert sizes.unseen == READ_AT_ONCE
     assert sizes.largest < SMALL
     sizes.note_all([b"x", b"x" * (SMALL + 1)])
     assert sizes.named == {"unseen": 1, "largest": 0}

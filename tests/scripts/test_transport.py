@@ -14,11 +14,11 @@ from penstock.raw_connection import Packed, RawConnection
 from penstock.script import LUA, Script
 from penstock.transfer.engine import Batch, Transfer
 from penstock.transfer.protocol import (
-    MANY,
-    Arrived,
+    SCRIPT_MESSAGES,
     Dead,
     Outgoing,
     Target,
+    TargetState,
     catch_up,
     digest_of,
     next_messages,
@@ -327,7 +327,12 @@ async def answer_to(there: Target, first: int, last: int, messages: list[bytes] 
     return await there.arrived()
 
 
-ODD_SIZES = [BINARY * 100, [b"x" * size for size in range(MANY + 1)], [b"", *numbered(1_000)], [b"y" * 5_000] * 200]
+ODD_SIZES = [
+    BINARY * 100,
+    [b"x" * size for size in range(SCRIPT_MESSAGES + 1)],
+    [b"", *numbered(1_000)],
+    [b"y" * 5_000] * 200,
+]
 
 
 async def test_many_messages_arrive_past_the_script_if_they_are_the_next_and_once(redis: Redis, there: Target) -> None:
@@ -483,12 +488,12 @@ class Here:
 
 
 def transfer(here: Here, there: Target, window: int = 5, window_bytes: int = 2**30, **more: Any) -> Transfer:
-    return Transfer(here, there, window, lambda: window_bytes, **more)
+    return Transfer(here, there, max_batches=window, max_bytes=lambda: window_bytes, **more)
 
 
 @pytest.mark.parametrize("count", [0, 1, 10, 11, 1_234])
 @pytest.mark.parametrize("window", [1, 5, 10_000])
-@pytest.mark.parametrize("batch", [10, 3 * MANY])
+@pytest.mark.parametrize("batch", [10, 3 * SCRIPT_MESSAGES])
 async def test_everything_arrives_in_order_and_is_settled(
     redis: Redis, there: Target, count: int, window: int, batch: int
 ) -> None:
@@ -549,7 +554,7 @@ async def test_no_more_is_sent_once_it_shall_not_go_on_and_what_was_sent_is_sett
 ) -> None:
     here = Here(numbered(1_000))
     seen: list[Batch] = []
-    await transfer(here, there, note=seen.append, goes_on=lambda: len(seen) < 3).run(0)
+    await transfer(here, there, on_arrival=seen.append, keep_going=lambda: len(seen) < 3).run(0)
     arrived = await held(redis, "out")
     assert arrived == here.messages[: len(arrived)]
     assert 30 <= here.settled == len(arrived) < 1_000
@@ -562,7 +567,7 @@ async def test_what_is_prepared_arrives_in_place_of_the_messages(redis: Redis, t
         return Outgoing([message for message in messages if int(message) % 2], dead)
 
     here = Here(numbered(95))
-    await transfer(here, there, prepare=odd_ones).run(0)
+    await transfer(here, there, encode=odd_ones).run(0)
     assert await held(redis, "out") == [b"%d" % number for number in range(1, 96, 2)]
     assert [letter.number for letter in here.dead] == list(range(2, 95, 2))
     assert here.settled == 95
@@ -628,8 +633,8 @@ async def test_trouble_with_the_connection_says_that_it_is_the_other_server_and_
 # Meeting
 
 
-def arrived(messages: list[bytes], last: int, first: int) -> Arrived:
-    return Arrived(7, last, first, digest_of(Packed(messages[first - 1 : last])))
+def arrived(messages: list[bytes], last: int, first: int) -> TargetState:
+    return TargetState(7, last, first, digest_of(Packed(messages[first - 1 : last])))
 
 
 @pytest.mark.parametrize(

@@ -27,9 +27,10 @@ from penstock.testing.chaos.frames import Frames
 from penstock.testing.server import EmbeddedServer
 from penstock.transfer import protocol
 from penstock.transfer.protocol import Dead, Outgoing, Target, digest_of
-from services.vpush import local_source, service
-from services.vpush.local_source import Here
+from services.vpush import local_source
+from services.vpush.local_source import LocalSource
 from services.vpush.settings import Settings
+from services.vpush.window import SendWindow
 
 KEYS: Final = Keys("demo")
 SENDERS: Final = 2
@@ -73,17 +74,17 @@ class Mortal:
                 raise Died
 
 
-class MortalHere(Here):
+class MortalSource(LocalSource):
     def __init__(self, context: Context[Settings], mortal: Mortal) -> None:
-        super().__init__(context)
+        super().__init__(context, SendWindow())
         self._mortal = mortal
 
-    async def known(self) -> tuple[str, int]:
-        found: tuple[str, int] = await self._mortal.do(super().known())
+    async def load_state(self) -> tuple[str, int]:
+        found: tuple[str, int] = await self._mortal.do(super().load_state())
         return found
 
-    async def be_another(self) -> None:
-        await self._mortal.do(super().be_another())
+    async def lost(self, last: int, settled: int) -> None:
+        await self._mortal.do(super().lost(last, settled))
 
     async def raise_token(self, past: int) -> int:
         token: int = await self._mortal.do(super().raise_token(past))
@@ -114,7 +115,7 @@ class Sender:
     number: int
     incarnation: int
     context: Context[Settings]
-    here: Here
+    here: LocalSource
     target: Target
     settled: int
     next: int
@@ -163,7 +164,7 @@ class Transport(RuleBasedStateMachine):
     """Two databases are the two servers: a snapshot that is put back is a server that has lost data."""
 
     url: str
-    sources: type[MortalHere] = MortalHere
+    sources: type[MortalSource] = MortalSource
 
     def __init__(self) -> None:
         super().__init__()
@@ -239,7 +240,7 @@ class Transport(RuleBasedStateMachine):
         link = Link(self.there, mortal, partial(self.sent, number, self.incarnations))
         here = self.sources(context, mortal)
         try:
-            target, settled = await service._agree(context, here, link, prepared)  # type: ignore[arg-type]
+            target, settled = await protocol.agree(here, link, SETTINGS.out, prepared)
         except (Died, Fenced, Refused):
             pass
         except TargetLost:
@@ -491,7 +492,7 @@ def test_whatever_happens_there_is_what_was_pushed_in_order_and_once(
     class OnServer(Transport):
         url = server.url
 
-    class ArrivalCounter(MortalHere):
+    class ArrivalCounter(MortalSource):
         async def _read(self, first: int, many: int) -> list[bytes]:
             nonlocal read
             messages = await super()._read(first, many)
@@ -499,8 +500,8 @@ def test_whatever_happens_there_is_what_was_pushed_in_order_and_once(
             return messages
 
     for module in (protocol, local_source):
-        monkeypatch.setattr(module, "MANY", 1)
-    monkeypatch.setattr("penstock.transfer.read_size.CALM", 0)
+        monkeypatch.setattr(module, "SCRIPT_MESSAGES", 1)
+    monkeypatch.setattr("penstock.transfer.read_size.MIN_SMALL_MESSAGES", 0)
     OnServer.sources = ArrivalCounter
 
     run_state_machine_as_test(

@@ -16,9 +16,10 @@ from common.outage import Outage
 from penstock.keys import Keys
 from penstock.raw_connection import RawConnection
 from penstock.testing.server import EmbeddedServer
-from penstock.transfer.read_size import CALM, Sizes
-from services.vpush.local_source import Here
+from penstock.transfer.read_size import MIN_SMALL_MESSAGES, Sizes
+from services.vpush.local_source import LocalSource
 from services.vpush.settings import Settings
+from services.vpush.window import SendWindow
 from tests.servers import KINDS, started
 
 KEYS = Keys("demo")
@@ -27,7 +28,7 @@ BYTES = 10_000
 Fill = Callable[[], Awaitable[object]]
 
 
-class Reading(Here):
+class Reading(LocalSource):
     """Counts what was read past the script, and in vain."""
 
     read = vain = 0
@@ -75,9 +76,9 @@ async def here(redis: Redis) -> AsyncIterator[Reading]:
     )
     context.token = 7
     await redis.hset(KEYS.lease, "token", 7)
-    reading = Reading(context)
-    await reading.known()
-    reading.sizes.note(CALM, 3)
+    reading = Reading(context, SendWindow())
+    await reading.load_state()
+    reading.sizes.note(MIN_SMALL_MESSAGES, 3)
     yield reading
     await context.reset()
 

@@ -19,8 +19,8 @@ from penstock.raw_connection import Packed
 from penstock.testing.server import EmbeddedServer
 from penstock.transfer.protocol import Dead, Outgoing
 from services.vpush import encoding
-from services.vpush.encoding import LENGTH, MAGIC, SLACK, Preparation, Unfit, packed, unpacked
-from services.vpush.window import LEAST, PART, START, Pace
+from services.vpush.encoding import COMPRESSIBLE_PART, LENGTH_BYTES, MAGIC, Encoder, Unsendable, packed, unpacked
+from services.vpush.window import BATCHES, INITIAL_BYTES, MIN_BYTES, SendWindow
 from tests.harness import until
 from tests.process.test_vpush import KEYS, Line, numbered, told
 from tests.reliability.proxy import Proxy, ProxyConnection, received, send
@@ -29,7 +29,7 @@ from tests.unit.test_vpush_settings import made
 MIB: Final = 1_048_576
 SMALL: Final = 10_000
 """Bytes of the largest message, where a test need not have many of them."""
-ROOM: Final = int(SMALL * SLACK)
+ROOM: Final = int(SMALL * COMPRESSIBLE_PART)
 """Bytes of it for messages and their lengths, before they are compressed."""
 NO_ENVELOPE: Final = "expected a JSON object, whose meta.hops counts the links"
 quick: Final = settings(deadline=None, max_examples=100)
@@ -37,7 +37,7 @@ quick: Final = settings(deadline=None, max_examples=100)
 
 def prepared(messages: list[bytes], first: int = 1, largest: int = SMALL, **more: Any) -> Outgoing:
     """What goes for ``messages`` under the settings ``more``."""
-    return Preparation(made(**more), largest)(first, messages, len(Packed.of(messages).data))
+    return Encoder(made(**more), largest)(first, messages, len(Packed.of(messages).data))
 
 
 def chance(size: int, seed: int = 0) -> bytes:
@@ -46,13 +46,13 @@ def chance(size: int, seed: int = 0) -> bytes:
 
 
 def size_of(part: list[bytes]) -> int:
-    return sum(LENGTH + len(message) for message in part)
+    return sum(LENGTH_BYTES + len(message) for message in part)
 
 
 def refusal(message: bytes) -> tuple[str, str]:
-    with pytest.raises(Unfit) as unfit:
+    with pytest.raises(Unsendable) as unsendable:
         unpacked(message)
-    reason, words = unfit.value.args
+    reason, words = unsendable.value.args
     return reason, words
 
 
@@ -82,7 +82,7 @@ def test_where_all_are_too_large_nothing_goes() -> None:
     assert [letter.number for letter in dead] == [7, 8, 9]
 
 
-odd_sizes = st.one_of(st.integers(0, ROOM), st.integers(ROOM - 2 * LENGTH, ROOM), st.integers(0, 2))
+odd_sizes = st.one_of(st.integers(0, ROOM), st.integers(ROOM - 2 * LENGTH_BYTES, ROOM), st.integers(0, 2))
 incompressible = st.builds(chance, odd_sizes, st.integers(0, 3))
 batches = st.lists(st.one_of(st.binary(max_size=50), incompressible), min_size=1, max_size=12)
 
@@ -92,7 +92,7 @@ batches = st.lists(st.one_of(st.binary(max_size=50), incompressible), min_size=1
 @example([b""])
 @example([b"", b"", b""])
 @example([chance(ROOM)])
-@example([chance(ROOM), b"", chance(ROOM - LENGTH)])
+@example([chance(ROOM), b"", chance(ROOM - LENGTH_BYTES)])
 def test_what_is_packed_unpacks_to_the_same_in_parts_that_the_other_server_takes(messages: list[bytes]) -> None:
     going, dead = prepared(messages, compression="zstd")
     parts = [unpacked(part) for part in going]
@@ -105,7 +105,7 @@ def test_what_is_packed_unpacks_to_the_same_in_parts_that_the_other_server_takes
 
 
 def test_parts_of_random_bytes_are_not_larger_than_the_least_that_a_server_may_take() -> None:
-    full = int(MIB * SLACK)
+    full = int(MIB * COMPRESSIBLE_PART)
     messages = [chance(full, 1), *(chance(300_000, seed) for seed in range(10)), chance(full, 2)]
     going, dead = prepared(messages, largest=MIB, compression="zstd")
     assert dead == []
@@ -166,7 +166,7 @@ GARBAGE: Final = {
 
 @pytest.mark.parametrize("kind", GARBAGE)
 def test_what_was_not_packed_is_dead_and_the_others_are_unpacked(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(encoding, "UNPACKED", MIB)
+    monkeypatch.setattr(encoding, "MAX_UNPACKED_BYTES", MIB)
     going, (letter,) = prepared([ONE, GARBAGE[kind], packed([b"", b"two"])], first=8, unpack=True)
     assert going == [b"one", b"", b"two"]
     assert (letter.number, letter.reason) == (9, "notPacked")
@@ -187,27 +187,27 @@ def test_a_header_that_was_made_for_the_tests_is_one_that_zstd_reads() -> None:
 
 
 def test_as_many_messages_as_a_batch_has_are_unpacked_and_one_more_is_refused() -> None:
-    many = [b""] * encoding.MOST
-    assert made(batch=encoding.MOST).batch == encoding.MOST == 5_000
+    many = [b""] * encoding.MAX_MESSAGES
+    assert made(batch=encoding.MAX_MESSAGES).batch == encoding.MAX_MESSAGES == 5_000
     assert unpacked(packed(many)) == many
     assert refusal(packed([*many, b""])) == ("notPacked", "more than 5000 messages")
 
 
 def test_no_more_messages_are_looked_for_than_a_batch_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(encoding, "MOST", 2)
-    assert refusal(framed(bytes(3 * LENGTH) + b"cut off")) == ("notPacked", "more than 2 messages")
+    monkeypatch.setattr(encoding, "MAX_MESSAGES", 2)
+    assert refusal(framed(bytes(3 * LENGTH_BYTES) + b"cut off")) == ("notPacked", "more than 2 messages")
 
 
 @pytest.mark.parametrize("says", [True, False], ids=["says so", "does not say"])
 def test_a_batch_that_would_be_too_large_unpacked_is_refused(says: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(encoding, "UNPACKED", 1_000)
+    monkeypatch.setattr(encoding, "MAX_UNPACKED_BYTES", 1_000)
 
     def compressed(size: int) -> bytes:
-        data = size.to_bytes(LENGTH, "little") + bytes(size)
+        data = size.to_bytes(LENGTH_BYTES, "little") + bytes(size)
         return MAGIC + zstandard.ZstdCompressor(write_content_size=says).compress(data)
 
-    assert unpacked(compressed(1_000 - LENGTH)) == [bytes(1_000 - LENGTH)]
-    reason, words = refusal(compressed(1_001 - LENGTH))
+    assert unpacked(compressed(1_000 - LENGTH_BYTES)) == [bytes(1_000 - LENGTH_BYTES)]
+    reason, words = refusal(compressed(1_001 - LENGTH_BYTES))
     assert reason == "notPacked"
     assert words == "more than 1000 bytes" or not says
 
@@ -326,61 +326,61 @@ def test_messages_are_counted_before_they_are_compressed() -> None:
 
 
 def test_a_batch_is_a_part_of_what_may_be_on_its_way() -> None:
-    pace = Pace()
-    assert (pace.bytes, pace.batch) == (START, START // PART)
+    window = SendWindow()
+    assert (window.bytes, window.batch_bytes) == (INITIAL_BYTES, INITIAL_BYTES // BATCHES)
 
 
 @pytest.mark.parametrize(("seconds", "faster"), [(0, True), (2.5, True), (2.51, False), (10, False)])
 def test_a_late_answer_makes_it_slower_and_one_in_good_time_faster(seconds: float, faster: bool) -> None:
-    pace = Pace()
-    pace.arrived(seconds, 10, 2 * START)
-    assert (pace.bytes > START, pace.bytes < START) == (faster, not faster)
+    window = SendWindow()
+    window.arrived(seconds, 10, 2 * INITIAL_BYTES)
+    assert (window.bytes > INITIAL_BYTES, window.bytes < INITIAL_BYTES) == (faster, not faster)
 
 
 def test_what_is_late_follows_from_the_link_timeout() -> None:
-    slow, quick = Pace(), Pace()
-    slow.arrived(1, 2, 2 * START)
-    quick.arrived(1, 20, 2 * START)
-    assert slow.bytes < START < quick.bytes
+    slow, quick = SendWindow(), SendWindow()
+    slow.arrived(1, 2, 2 * INITIAL_BYTES)
+    quick.arrived(1, 20, 2 * INITIAL_BYTES)
+    assert slow.bytes < INITIAL_BYTES < quick.bytes
 
 
 def test_answers_in_good_time_lead_to_what_is_allowed_and_no_further() -> None:
-    pace = Pace()
+    window = SendWindow()
     for _ in range(100):
-        pace.arrived(0, 10, 3 * START)
-        assert pace.bytes <= 3 * START
-    assert pace.bytes == 3 * START
-    pace.arrived(0, 10, START)
-    assert pace.bytes == START
+        window.arrived(0, 10, 3 * INITIAL_BYTES)
+        assert window.bytes <= 3 * INITIAL_BYTES
+    assert window.bytes == 3 * INITIAL_BYTES
+    window.arrived(0, 10, INITIAL_BYTES)
+    assert window.bytes == INITIAL_BYTES
 
 
 def test_however_late_the_answers_something_may_be_on_its_way() -> None:
-    pace = Pace()
+    window = SendWindow()
     for _ in range(100):
-        pace.arrived(60, 10, START)
-        assert pace.bytes >= LEAST
-    assert (pace.bytes, pace.batch) == (LEAST, LEAST // PART)
-    pace.timed_out()
-    assert pace.bytes == LEAST
-    pace.arrived(0, 10, 1)
-    assert pace.bytes == LEAST
+        window.arrived(60, 10, INITIAL_BYTES)
+        assert window.bytes >= MIN_BYTES
+    assert (window.bytes, window.batch_bytes) == (MIN_BYTES, MIN_BYTES // BATCHES)
+    window.timed_out()
+    assert window.bytes == MIN_BYTES
+    window.arrived(0, 10, 1)
+    assert window.bytes == MIN_BYTES
 
 
 def test_from_the_least_it_gets_faster_again() -> None:
-    pace = Pace()
+    window = SendWindow()
     for _ in range(100):
-        pace.timed_out()
-    assert pace.bytes == LEAST
+        window.timed_out()
+    assert window.bytes == MIN_BYTES
     for _ in range(100):
-        pace.arrived(0, 10, START)
-    assert pace.bytes == START
+        window.arrived(0, 10, INITIAL_BYTES)
+    assert window.bytes == INITIAL_BYTES
 
 
 def test_a_link_that_was_given_up_makes_it_much_slower_than_a_late_answer() -> None:
-    given_up, late = Pace(), Pace()
+    given_up, late = SendWindow(), SendWindow()
     given_up.timed_out()
-    late.arrived(10, 10, START)
-    assert given_up.bytes == START // PART < late.bytes < START
+    late.arrived(10, 10, INITIAL_BYTES)
+    assert given_up.bytes == INITIAL_BYTES // BATCHES < late.bytes < INITIAL_BYTES
 
 
 @pytest.fixture
@@ -435,7 +435,7 @@ def test_one_too_large_to_be_compressed_is_a_dead_letter_and_the_rest_arrives(
     line: Line, there: EmbeddedServer
 ) -> None:
     rest = [chance(300_000, seed) for seed in range(6)]
-    large = chance(int(MIB * SLACK) + 1)
+    large = chance(int(MIB * COMPRESSIBLE_PART) + 1)
     line.push([*rest[:2], large, *rest[2:]])
     unpacks(line, there)
     line.up(compression="zstd", out="packed", batch_bytes=4 * MIB)
