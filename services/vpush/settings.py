@@ -1,4 +1,4 @@
-"""What an operator may set of vpush."""
+"""The settings of vpush."""
 
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -55,25 +55,25 @@ class Settings(ServiceSettings):
     batch: Whole = setting("messages", "Most messages that are sent at a time.", 5_000, least=1, most=5_000)
     batch_bytes: Whole = setting(
         "bytes",
-        "No more messages are sent at a time once they have so many bytes.",
+        "No more messages are added to a batch once it has this many bytes.",
         1_048_576,
         least=1,
         most=536_870_912,
     )
-    window: Whole = setting("batches", "Most batches on their way at a time.", 200, least=1, most=10_000)
+    window: Whole = setting("batches", "Most batches in transit at a time.", 200, least=1, most=10_000)
     window_bytes: Whole = setting(
-        "bytes", "No more batches are sent while so many bytes are on their way.", 67_108_864, least=1, most=2**40
+        "bytes", "No more batches are sent while this many bytes are in transit.", 67_108_864, least=1, most=2**40
     )
     link_timeout: Whole = setting(
-        "seconds", "Seconds without an answer after which the link is given up and made anew.", 10, least=1, most=600
+        "seconds", "Seconds without an answer after which the link is closed and opened again.", 10, least=1, most=600
     )
     compression: Literal["none", "zstd"] = setting(
-        "", "Batches go compressed; a vpush with unpack on the other side makes messages of them again.", "none"
+        "", "Send batches compressed; a vpush with unpack on the other side restores the messages.", "none"
     )
-    unpack: bool = setting("true | false", "What comes in `in` are batches that another vpush has compressed.", False)
+    unpack: bool = setting("true | false", "The messages in `in` are batches that another vpush has compressed.", False)
     max_hops: Whole | None = setting(
         "links",
-        "A JSON message that has crossed so many links (its meta.hops) goes no further.",
+        "Drop a JSON message that has crossed this many links (its meta.hops).",
         None,
         least=1,
         most=1_000,
@@ -84,7 +84,7 @@ class Settings(ServiceSettings):
     )
 
     def fixed(self) -> frozenset[str]:
-        """Where the messages go and as what: batches whose fate is unknown must be the same when the link is back."""
+        """Add what decides where and how messages are sent: a batch of unknown outcome is sent again unchanged."""
         return super().fixed() | {"out_redis", "out", "compression", "unpack", "max_hops"}
 
     def patterns(self) -> dict[str, tuple[str, ...]]:
