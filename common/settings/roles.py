@@ -132,7 +132,7 @@ def conflicts(roles: Mapping[str, Role], values: Mapping[str, Any]) -> Iterator[
     """
     order = ("replies", "writes", "keeps", "reads")
     rank = {name: order.index("replies" if role.name == "replies" else role.use) for name, role in roles.items()}
-    fields = sorted(roles.keys() & values.keys(), key=lambda name: (rank[name], [*roles].index(name)))
+    fields = sorted(roles.keys() & values.keys(), key=lambda name: (rank[name], -[*roles].index(name)))
     for place, field in enumerate(fields):
         for other in fields[place + 1 :]:
             if reason := _shared(field, other, roles, values):
