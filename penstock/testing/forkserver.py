@@ -1,9 +1,9 @@
 """A fork server, which starts Python processes in milliseconds: it has imported what they need already.
 
 ``python -m penstock.testing.forkserver MODULE...`` imports the modules and reads its standard input, a socket. For each
-connection that arrives over it, it forks a keeper, which reads one command: a module to run as ``python -m`` would, its
-arguments, its environment and its log. The keeper forks that process, answers with its pid and then with its exit
-status, and kills it as soon as the other end of the connection is closed.
+connection that arrives over it, it forks a supervisor, which reads one command: a module to run as ``python -m`` would,
+its arguments, its environment and its log. The supervisor forks that process, answers with its pid and then with its
+exit status, and kills it as soon as the other end of the connection is closed.
 """
 
 import gc
@@ -25,7 +25,7 @@ from typing import NoReturn, Self
 class ForkServer:
     """A fork server that has imported ``modules``.
 
-    It runs in a session of its own: a signal to the process group of its user must not end a keeper before its process.
+    It runs in a session of its own: a signal to the process group of its user must not end a supervisor alone.
     """
 
     def __init__(self, *modules: str) -> None:
@@ -64,22 +64,22 @@ class ForkServer:
 
 
 def serve(modules: Sequence[str]) -> None:
-    """Fork a keeper for every connection, until the control socket ends with the process that holds its other end."""
+    """Fork a supervisor for each connection, until the process that holds the other end of the socket is gone."""
     control = socket.socket(fileno=os.dup(sys.stdin.fileno()))
     os.dup2(os.open(os.devnull, os.O_RDONLY), sys.stdin.fileno())
     for module in modules:
         with suppress(ImportError):  # the process that runs it reports it
             import_module(module)
     gc.freeze()  # a process that ends does not look through all of it
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for keepers
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # supervisors are not waited for
     while descriptors := socket.recv_fds(control, 1, 1)[1]:
         with socket.socket(fileno=descriptors[0]) as connection:
             if os.fork() == 0:
                 control.close()
-                keep(connection)
+                supervise(connection)
 
 
-def keep(connection: socket.socket) -> NoReturn:
+def supervise(connection: socket.socket) -> NoReturn:
     """Start the process that ``connection`` asks for and wait for its end, or kill it once ``connection`` is closed."""
     ended, wakeup = os.pipe()
     os.set_blocking(wakeup, False)

@@ -96,7 +96,9 @@ async def test_an_order_to_end_leaves_nothing_running(
 
         async def so_many() -> bool:
             children[:] = psutil.Process(process.pid).children(recursive=True)
-            return len(children) >= many  # a sandbox has a server and its watchdog, a fork server, a keeper, a service
+            return (
+                len(children) >= many
+            )  # a sandbox has a server and its watchdog, a fork server, a supervisor, a service
 
         children = list[psutil.Process]()
         await until(so_many)

@@ -47,7 +47,7 @@ def test_a_server_and_a_fork_server_end_with_the_process_that_started_them(
         assert process.stdout
         assert process.stdout.readline() == b"started\n"
         children = psutil.Process(process.pid).children(recursive=True)
-        assert len(children) >= 4, "a server, a fork server, a keeper and its service"
+        assert len(children) >= 4, "a server, a fork server, a supervisor and its service"
         end(process.pid, number)
     assert_ended(children)
 

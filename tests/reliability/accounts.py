@@ -71,8 +71,8 @@ def assert_all_ended(line: Line, accepted: Sequence[bytes], unsure: Sequence[byt
 
 def assert_each_ended_once(books: Books) -> None:
     for id, life in books.lives.items():
-        told = "".join(f"{event.event} " for event in life)
-        assert LIFE.fullmatch(told), f"{id}, {life[0].xid}: {told}"
+        names = "".join(f"{event.event} " for event in life)
+        assert LIFE.fullmatch(names), f"{id}, {life[0].xid}: {names}"
         deliveries = [str(event.attempt) for event in life if event.event in ("delivered", "retry")]
         first = 1 if deliveries and life[1].event == "delayed" else 2
         assert deliveries == [str(first + place) for place in range(len(deliveries))], (id, life)
@@ -111,13 +111,13 @@ def assert_each_ended_as_it_says(books: Books) -> None:
                 raise AssertionError(f"{kind} died of {reason}: {letter}")
     for event in books.named("done", "late"):
         assert books.jobs[event.xid].kind not in UNWILLING, event
-        assert done[event.xid], f"nobody said that {event} is done"
+        assert done[event.xid], f"no worker said that {event} is done"
     first = {(said["verdict"], said["xid"], said["attempt"]): at for at, said in reversed(books.words)}
     for event in books.named("done", "failed"):
         verdicts = ("done",) if event.event == "done" else ("failed", "final")
         words = [(verdict, event.xid, attempt) for verdict in verdicts for attempt in ("", str(event.attempt))]
         at = round(event.at * 1000)
-        assert any(first.get(word, at + 1) <= at for word in words), f"nobody had said it: {event}"
+        assert any(first.get(word, at + 1) <= at for word in words), f"no worker had said it: {event}"
 
 
 def assert_answers(books: Books) -> None:

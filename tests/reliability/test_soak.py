@@ -151,7 +151,7 @@ def test_an_order_to_end_leaves_nothing_running() -> None:
 
         def busy() -> bool:
             children[:] = psutil.Process(process.pid).children(recursive=True)
-            return len(children) > 20  # two servers, a fork server, and nine processes each with a keeper
+            return len(children) > 20  # two servers, a fork server, and nine processes each with a supervisor
 
         until(busy)
         process.send_signal(signal.SIGTERM)

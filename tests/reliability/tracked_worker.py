@@ -1,5 +1,6 @@
-"""A worker that may be killed at any time: what it has in hand lies in a list of its own, and what it says of a message
-is said in the transaction that takes the message off that list.
+"""A worker that may be killed at any time.
+
+It moves each message to a list of its own, and reports it in the transaction that removes it from that list.
 """
 
 import json
@@ -19,21 +20,21 @@ OUT: Final = "work:out"
 RES: Final = "work:res"
 KEYS: Final = Keys("demo")
 SAID: Final = "test:said"
-"""The stream of all that workers have said, for the test to compare with."""
+"""The stream of all reports of workers, for the test to compare with."""
 
 
 def working_of(number: object) -> str:
-    """What worker ``number`` has in hand."""
+    """Return the list of messages that worker ``number`` has in hand."""
     return f"worker:{number}"
 
 
 def later_of(number: object) -> str:
-    """What worker ``number`` will be done with, by when."""
+    """Return the sorted set of messages that worker ``number`` will finish later, by time."""
     return f"worker:{number}:later"
 
 
 class Worker:
-    """One at a time, but for what takes longer, which is put aside."""
+    """Handles one message at a time, and puts aside those that take longer."""
 
     def __init__(self, url: str, number: str) -> None:
         self._redis: Any = Redis.from_url(url, retry=Retry(NoBackoff(), 0))  # nothing is moved twice
@@ -75,7 +76,7 @@ class Worker:
                 transaction.execute()
 
     def _attempt(self, job: Job) -> int | None:
-        """Which one it is; nobody knows any more where the message has ended."""
+        """Return the number of the attempt, or None if the message has ended."""
         id = self._redis.hget(KEYS.xid(job.xid), "id")
         attempt = self._redis.hget(KEYS.message(id.decode()), "attempt") if id else None
         return int(attempt) if attempt else None

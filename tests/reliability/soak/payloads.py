@@ -1,4 +1,4 @@
-"""Messages of all sizes and forms, each known by its content; the seed decides which."""
+"""Messages of all sizes and forms, each with unique content, chosen by the seed."""
 
 import json
 import random
@@ -8,7 +8,7 @@ from typing import Final
 
 LARGE: Final = 100_000
 EMPTY: Final = 0.002
-"""How many of all messages are empty: these alone are not told from each other."""
+"""The share of empty messages, the only ones that cannot be distinguished."""
 
 
 def payloads(rng: random.Random) -> Iterator[bytes]:

@@ -1,6 +1,6 @@
-"""A worker that is killed and cut off at any time: it keeps each message and says `done` in one script.
+"""A worker that may be killed or cut off at any time: it keeps each message and reports `done` in one script.
 
-It uses nothing of Penstock: what it does is what docs/tracking.md asks of any worker.
+It uses no code of Penstock: it does what docs/tracking.md requires of any worker.
 """
 
 import json
@@ -34,9 +34,9 @@ return redis.call('LINDEX', KEYS[1], -1)
 
 
 class Worker:
-    """Takes from ``work``, puts into ``kept``, and answers in ``done``; one in ten is not answered the first time.
+    """Takes from ``work``, puts into ``kept``, and reports in ``done``; one in ten is not reported the first time.
 
-    With ``loses`` above 0 it is broken: it says `done` of each so many messages without keeping it.
+    With ``loses`` above 0 it is broken: it reports every ``loses``-th message `done` without keeping it.
     """
 
     def __init__(self, environment: Any) -> None:
