@@ -29,9 +29,9 @@ from services.mdispatch import settings as mdispatch
 from services.mdispatch.answers import Answers
 from services.mdispatch.dispatch import Dispatch
 from services.monitor import settings as monitor
-from services.monitor.answers import Answers as Answering
-from services.monitor.done import understood
-from services.monitor.sweep import Sweep
+from services.monitor.done import parse_done
+from services.monitor.reply_lists import ReplyListExpiry
+from services.monitor.sweep import Sweeper
 
 NAMES: dict[str, Any] = {"in_": "in", "pending": "pending", "out": "out", "res": "res", "reply_lists": ["*"]}
 TIMES = ("timestamp", "deadline", "delivered", "died", "taken")
@@ -68,9 +68,9 @@ class Monitor:
             hop.keys, done, pending, settings.batch, settings.batch_bytes, hop.settings.event_capacity
         )
         place = replace(place, accept_late=hop.settings.accept_late)
-        words = partial(understood, done_by=hop.settings.done_by)
+        words = partial(parse_done, done_by=hop.settings.done_by)
         self.finisher = Completions(self.context, place, words, partial(_touch, hop))
-        self.sweeper = Sweep(self.context, hop.keys)
+        self.sweeper = Sweeper(self.context, hop.keys)
         self.task: asyncio.Task[Any] | None = None
 
     async def halt(self, script: str, work: Any) -> bool:
@@ -176,18 +176,18 @@ class Hop:
 
     async def check_taken(self) -> None:
         """Let a monitor check which messages have been taken."""
-        await self._checker.sweeper.look(self.policy)
+        await self._checker.sweeper.observe_queue(self.policy)
 
     async def sweep(self, monitor: int = 0) -> float:
         """Let a monitor do all that is due; return the seconds until more is."""
         for _ in range(1000):
-            if wait := await self.monitors[monitor].sweeper.act(self.policy):
+            if wait := await self.monitors[monitor].sweeper.sweep(self.policy):
                 return wait
         raise AssertionError("the sweep does not come to an end")
 
     async def end_answers(self, monitor: int = 0) -> float:
-        """Let a monitor end the lists for answers that have expired; return the seconds until more do."""
-        return await Answering(self.monitors[monitor].context, self.keys).end()
+        """Let a monitor close the reply lists that have expired; return the seconds until more do."""
+        return await ReplyListExpiry(self.monitors[monitor].context, self.keys).expire()
 
     async def advance(self, seconds: int) -> None:
         """Let ``seconds`` pass: make all that is recorded that much older, and end it that much sooner."""

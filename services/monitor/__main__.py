@@ -2,7 +2,8 @@
 
 import common.signals  # noqa: F401
 from common.app import main
-from services.monitor.service import run, seen
+from services.monitor.service import Monitor
 from services.monitor.settings import Settings
 
-main("monitor", Settings, run, seen)
+monitor = Monitor()
+main("monitor", Settings, monitor.run, monitor.lifespan)

@@ -10,7 +10,7 @@ NO_ATTEMPT = "attempt: expected a whole number, as the record has it"
 NO_ID = "expected an id, since doneBy is id, or a JSON object with id or xid"
 
 
-def understood(entry: bytes, done_by: str = "either") -> Completion:
+def parse_done(entry: bytes, done_by: str = "either") -> Completion:
     """``3``, ``order-7``, or ``{"id": 3, "attempt": 1, "error": "no such customer", "retry": false}``.
 
     ``done_by`` says what plain text is: ``xid``, ``id`` or ``either``.

@@ -1,4 +1,4 @@
-"""What Prometheus scrapes and an orchestrator probes: /metrics, /live and /ready, over HTTP in a thread of its own."""
+"""HTTP server for Prometheus and for probes (/metrics, /live, /ready), in a thread of its own."""
 
 import asyncio
 import errno
@@ -16,31 +16,31 @@ from redis.exceptions import RedisError
 
 from common.outage import describe
 from penstock.errors import PenstockError, TooMany, WrongType
-from services.monitor.readings import Readings
-from services.monitor.series import Series
+from services.monitor.collector import StateCollector
+from services.monitor.state import NamespaceState
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
 
 T = TypeVar("T")
-SCRAPE: Final = 5.0
-"""Seconds that a reading may take: half of what Prometheus waits by default."""
-LIVE: Final = 2.0
-"""Seconds within which a live event loop answers."""
-CLIENT: Final = 10.0
-"""Seconds that a client may be silent in the middle of its request."""
-UNREAD: Final = (RedisError, WrongType, TooMany, OSError, CancelledError)
-"""What a reading ends with where Redis or the event loop does not answer, or the service is about to end."""
+SCRAPE_SECONDS: Final = 5.0
+"""Longest time to read the state of all namespaces: half of Prometheus's default timeout."""
+LIVE_SECONDS: Final = 2.0
+"""Seconds within which the event loop of a live process answers."""
+CLIENT_SECONDS: Final = 10.0
+"""Seconds that a client may be silent within a request."""
+READ_ERRORS: Final = (RedisError, WrongType, TooMany, OSError, CancelledError)
+"""Errors of a read while Redis or the event loop does not answer, or the service stops."""
 
 
 class CannotListen(PenstockError):
-    """The port is taken, or not ours to have."""
+    """The port is taken, or this process may not listen on it."""
 
 
 class Exporter:
-    """Serves from ``__aenter__`` to ``__aexit__``, on ``port``; 0 gives a free one.
+    """Serves from ``__aenter__`` to ``__aexit__`` on ``port``; 0 chooses a free one.
 
-    ``read`` and ``ready`` are called in the event loop that entered, ``ready`` for whether the service does its work.
+    ``read`` and ``is_ready`` run in the event loop that entered; ``is_ready`` returns whether the service works.
     """
 
     def __init__(
@@ -48,18 +48,18 @@ class Exporter:
         port: int,
         host: str,
         namespaces: Sequence[str],
-        read: Callable[[Sequence[str]], Coroutine[Any, Any, Readings]],
-        ready: Callable[[], bool],
+        read: Callable[[Sequence[str]], Coroutine[Any, Any, list[NamespaceState]]],
+        is_ready: Callable[[], bool],
     ) -> None:
         self.port = port
-        self._host, self._namespaces, self._read, self._ready = host, namespaces, read, ready
+        self._host, self._namespaces, self._read, self._is_ready = host, namespaces, read, is_ready
         registry = CollectorRegistry()
-        for collector in (Series(namespaces, self._readings), PROCESS_COLLECTOR, PLATFORM_COLLECTOR):
+        for collector in (StateCollector(namespaces, self._read_states), PROCESS_COLLECTOR, PLATFORM_COLLECTOR):
             registry.register(collector)
         self._metrics = make_wsgi_app(registry)
 
     async def __aenter__(self) -> Self:
-        """Raises ``CannotListen``."""
+        """Raise ``CannotListen`` if the port is taken or forbidden."""
         self._loop = asyncio.get_running_loop()
         try:
             self._server = _Server((self._host, self.port), _Handler)
@@ -83,32 +83,32 @@ class Exporter:
                 answer: Iterable[bytes] = self._metrics(environ, start_response)
                 return answer
             case "/live":
-                problem = self._problem(asyncio.sleep(0), LIVE)
+                problem = self._problem(asyncio.sleep(0), LIVE_SECONDS)
             case "/ready":
-                problem = self._problem(self._look(), SCRAPE)
+                problem = self._problem(self._readiness(), SCRAPE_SECONDS)
             case _:
-                return _plain(start_response, "404 Not Found", "there are /metrics, /live and /ready")
-        return _plain(start_response, "503 Service Unavailable" if problem else "200 OK", problem or "ok")
+                return _text_response(start_response, "404 Not Found", "there are /metrics, /live and /ready")
+        return _text_response(start_response, "503 Service Unavailable" if problem else "200 OK", problem or "ok")
 
-    def _readings(self) -> Readings | None:
+    def _read_states(self) -> list[NamespaceState] | None:
         try:
-            return self._in_loop(self._read(self._namespaces), SCRAPE)
-        except UNREAD:
+            return self._in_loop(self._read(self._namespaces), SCRAPE_SECONDS)
+        except READ_ERRORS:
             return None
 
-    async def _look(self) -> str | None:
-        if not self._ready():
+    async def _readiness(self) -> str | None:
+        if not self._is_ready():
             return "the service does not do its work"
         await self._read(self._namespaces)
         return None
 
     def _problem(self, question: Coroutine[Any, Any, str | None], seconds: float) -> str | None:
-        """What ``question`` answers, or why it has no answer."""
+        """Return the result of ``question``, or why it has none."""
         try:
             return self._in_loop(question, seconds)
         except TimeoutError:
             return f"no answer within {seconds:g} s"
-        except UNREAD as error:
+        except READ_ERRORS as error:
             return f"cannot read from Redis: {describe(error)}"
 
     def _in_loop(self, coroutine: Coroutine[Any, Any, T], seconds: float) -> T:
@@ -119,16 +119,16 @@ class Exporter:
             future.cancel()
 
 
-def _plain(start_response: "StartResponse", status: str, text: str) -> list[bytes]:
+def _text_response(start_response: "StartResponse", status: str, text: str) -> list[bytes]:
     start_response(status, [("Content-Type", "text/plain; charset=utf-8")])
     return [f"{text}\n".encode(errors="backslashreplace")]
 
 
 class _Handler(WSGIRequestHandler):
-    timeout = CLIENT
+    timeout = CLIENT_SECONDS
 
     def log_message(self, format: str, *args: object) -> None:
-        """A scrape is normal operation: nothing is logged."""
+        """Log nothing: a scrape is normal operation."""
 
 
 class _Server(ThreadingMixIn, WSGIServer):
@@ -139,12 +139,12 @@ class _Server(ThreadingMixIn, WSGIServer):
         super().__init__(address, handler)
 
     def server_bind(self) -> None:
-        """Without the search for the host's name, which may take as long as a resolver's time-out."""
+        """Bind without looking up the host's name, which may take as long as a resolver's timeout."""
         TCPServer.server_bind(self)
         self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
         self.setup_environ()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that went away is no error of ours."""
+        """Ignore a client that went away."""
         if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)

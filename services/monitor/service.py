@@ -1,60 +1,70 @@
-"""monitor: what is due is done, what is done is counted, and all of it can be seen."""
+"""monitor: carry out what is due in other namespaces, and show their state."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
+from math import inf
 from typing import Final
 
 from common.context import Context
 from penstock.connection import connect
-from services.monitor.alarm import Alarm
-from services.monitor.pulse import pulse
+from services.monitor.namespace import WatchedNamespace
 from services.monitor.settings import Settings
-from services.monitor.watch import Watch
+from services.monitor.timer import Timer
 
-LOOK: Final = 30.0
-"""Longest time between two looks at what is due (s), in case that an alarm was lost."""
+MAX_SLEEP_SECONDS: Final = 30.0
+"""Longest sleep between two sweeps, in case that a published due time was lost."""
+READY_SECONDS: Final = 60.0
+"""Seconds without a complete sweep after which the monitor is not ready."""
 
 
-@asynccontextmanager
-async def seen(settings: Settings) -> AsyncIterator[None]:
-    """While the process lives, show what it watches at ``metricsPort``."""
-    if not settings.metrics_port:
-        yield
-        return
-    from services.monitor.exporter import Exporter
-    from services.monitor.readings import read
+class Monitor:
+    """Runs of the service, and the HTTP server that shows whether they do their work."""
 
-    async with connect(settings.redis, name="penstock-monitor-metrics") as redis:
-        elsewhere = connect(settings.service_redis) if settings.service_redis else redis
-        reading = partial(read, redis, elsewhere)
-        shown = [*settings.watch, str(settings.redis_namespace)]
-        async with (
-            elsewhere,
-            Exporter(settings.metrics_port, settings.metrics_host, shown, reading, lambda: pulse.is_felt),
-        ):
+    def __init__(self) -> None:
+        self._swept_at = -inf
+        """When (monotonic) the last sweep of all namespaces ended."""
+
+    @asynccontextmanager
+    async def lifespan(self, settings: Settings) -> AsyncIterator[None]:
+        """Serve the state of the watched namespaces at ``metricsPort``, whether their server is there or away."""
+        if not settings.metrics_port:
             yield
+            return
+        from services.monitor.exporter import Exporter
+        from services.monitor.state import read_states
 
+        async with connect(settings.redis, name="penstock-monitor-metrics") as redis:
+            elsewhere = connect(settings.service_redis) if settings.service_redis else redis
+            read = partial(read_states, redis, elsewhere)
+            namespaces = [*settings.watch, str(settings.redis_namespace)]
+            async with (
+                elsewhere,
+                Exporter(settings.metrics_port, settings.metrics_host, namespaces, read, self._is_ready),
+            ):
+                yield
 
-async def run(context: Context[Settings]) -> None:
-    """For all namespaces one loop does what is due; for each another one takes what workers have finished."""
-    watches = [Watch(context, namespace) for namespace in context.settings.watch]
-    alarm = Alarm(context.beside("alarm"))
-    async with asyncio.TaskGroup() as tasks:
-        listening = tasks.create_task(alarm.listen())
-        async with asyncio.TaskGroup() as work:
-            work.create_task(sweep(context, watches, alarm))
-            for watch in watches:
-                work.create_task(watch.finish())
-        listening.cancel()
+    async def run(self, context: Context[Settings]) -> None:
+        """Sweep all namespaces in one loop, and take the ``done`` entries of each in a loop of its own."""
+        namespaces = [WatchedNamespace(context, name) for name in context.settings.watch]
+        timer = Timer(context.beside("timer"))
+        async with asyncio.TaskGroup() as tasks:
+            listening = tasks.create_task(timer.listen())
+            async with asyncio.TaskGroup() as work:
+                work.create_task(self._sweep(context, namespaces, timer))
+                for namespace in namespaces:
+                    work.create_task(namespace.finish())
+            listening.cancel()
 
+    async def _sweep(self, context: Context[Settings], namespaces: Sequence[WatchedNamespace], timer: Timer) -> None:
+        while context.running:
+            wait = min([await namespace.sweep() for namespace in namespaces])
+            self._swept_at = time.monotonic()
+            if wait > 0:
+                wait = min(wait + 0.001, MAX_SLEEP_SECONDS)
+                await timer.sleep(wait, before=max(namespace.swept_at for namespace in namespaces) + wait)
 
-async def sweep(context: Context[Settings], watches: Sequence[Watch], alarm: Alarm) -> None:
-    """Do what is due, and sleep until more is."""
-    while context.running:
-        wait = min([await watch.sweep() for watch in watches])
-        pulse.beat()
-        if wait > 0:
-            wait = min(wait + 0.001, LOOK)
-            await alarm.wait(wait, before=max(watch.looked_at for watch in watches) + wait)
+    def _is_ready(self) -> bool:
+        return time.monotonic() - self._swept_at < READY_SECONDS

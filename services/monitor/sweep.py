@@ -1,4 +1,4 @@
-"""What is due in one namespace: time-outs, retries, dead letters, delayed messages, records that are gone."""
+"""The sweep of one namespace: time-outs, retries, dead letters, delayed messages, expired records."""
 
 from collections.abc import Sequence
 from math import inf
@@ -22,14 +22,14 @@ _due, _clock, _sweep = (
     Script.read(Path(__file__).parent / "lua" / f"{verb}.lua") for verb in ("due", "clock", "sweep")
 )
 FIELDS: Final = ("xid", "attempt", "queue", "replyTo", "error", "final", "delivered", "timestamp")
-FEW: Final = 8
-"""Messages that nobody has taken which are looked for in their list at a time."""
-CLOCKS: Final = 200
-"""Messages of which one script starts the clocks at most, and as many that it looks at: some 5 ms of the server's."""
+MAX_UNTAKEN: Final = 8
+"""Most messages not yet taken by a worker that one script looks for in their list."""
+MAX_CLOCK_STARTS: Final = 200
+"""Most taken messages, and most overdue ones, for which one script starts clocks: about 5 ms of the server's time."""
 
 
-class Due(NamedTuple):
-    """What ``due.lua`` has found."""
+class DueIds(NamedTuple):
+    """Reply of ``due.lua``: ids by what is due."""
 
     wait: bytes
     taken: list[bytes]
@@ -40,8 +40,8 @@ class Due(NamedTuple):
     unseen: int
 
 
-class Subject(NamedTuple):
-    """A message as its record has it; without a record the other fields are None."""
+class Message(NamedTuple):
+    """Fields of a message's record; without a record all but ``id`` are None."""
 
     id: bytes
     xid: bytes | None = None
@@ -54,55 +54,58 @@ class Subject(NamedTuple):
     timestamp: bytes | None = None
 
     @property
-    def seen(self) -> bytes:
-        """What the script compares to know whether anything has changed."""
+    def fingerprint(self) -> bytes:
+        """Value by which ``sweep.lua`` knows whether the record has changed since it was read."""
         error, final = (b"" if field is None else letter for field, letter in ((self.error, b"e"), (self.final, b"f")))
         return (self.attempt or b"") + error + final
 
 
-class Plan(NamedTuple):
-    """What is to be done with a message: an action of ``sweep.lua``, after ``wait`` seconds."""
+class Action(NamedTuple):
+    """Verb of ``sweep.lua`` for a message, with the seconds until a retry."""
 
-    subject: Subject
-    action: str
-    wait: float = 0
+    message: Message
+    verb: str
+    delay: float = 0
 
 
-class Sweep:
-    """Any number of monitors may sweep: the script acts on what is still due, in the attempt that was looked at."""
+class Sweeper:
+    """Any number of monitors may sweep: the script acts on what is still due, in the attempt that was read."""
 
     def __init__(self, context: Context[Settings], keys: Keys) -> None:
         self._context, self._keys = context, keys
         self._record, self._xid = encoded(keys.message("")), encoded(keys.xid(""))
-        self.looked_at = inf
+        self.swept_at = inf
+        """When the last sweep began, in seconds since the epoch by the server's clock."""
         self._policy: Policy | None = None
 
-    async def act(self, policy: Policy) -> float:
-        """Do what is due, a batch of it; seconds until more is, infinite where nothing is to come."""
+    async def sweep(self, policy: Policy) -> float:
+        """Carry out a batch of what is due; return the seconds until more is, infinite if nothing is to come."""
         if policy != self._policy:
             directory = RegisteredLists(self._context.redis, self._keys, self._context.log)
             self._policy, self._replies = policy, ReplyRules(self._keys, policy, directory)
-        due = await self._ask(policy)
-        self.looked_at = float(due.now)
-        ids = due.taken[:CLOCKS], due.untaken, due.overdue[:CLOCKS], due.ready
-        known = iter(await self._read([id for each in ids for id in each]))
-        taken, untaken, overdue, ready = ([next(known) for _ in each] for each in ids)
+        due = await self._find_due(policy)
+        self.swept_at = float(due.now)
+        ids = due.taken[:MAX_CLOCK_STARTS], due.untaken, due.overdue[:MAX_CLOCK_STARTS], due.ready
+        messages = iter(await self._read_messages([id for each in ids for id in each]))
+        taken, untaken, overdue, ready = ([next(messages) for _ in each] for each in ids)
         again, late = (
-            await self._start_clocks(taken, untaken[:FEW], overdue, policy) if due.unseen or overdue else (0, [])
+            await self._start_clocks(taken, untaken[:MAX_UNTAKEN], overdue, policy)
+            if due.unseen or overdue
+            else (0, [])
         )
-        plans = [self._plan(one, policy) for one in late]
-        plans += [Plan(one, "expired" if one.attempt is None else "deliver") for one in ready]
-        hopeless = [Plan(one, "queueTimeout") for one in untaken if _has_waited(one, self.looked_at, policy)]
-        acted = await self._do([*plans, *hopeless], policy) if plans or hopeless else 0
+        actions = [self._action_for(one, policy) for one in late]
+        actions += [Action(one, "expired" if one.attempt is None else "deliver") for one in ready]
+        timed_out = [Action(one, "queueTimeout") for one in untaken if _has_waited(one, self.swept_at, policy)]
+        acted = await self._carry_out([*actions, *timed_out], policy) if actions or timed_out else 0
         if again is REFUSED or acted is REFUSED:
             return FULL
-        if again or taken or overdue or plans or acted:
+        if again or taken or overdue or actions or acted:
             return 0
         return min(float(due.wait or inf), untaken_check_interval(policy.timeout) if due.unseen else inf)
 
-    async def _ask(self, policy: Policy) -> Due:
+    async def _find_due(self, policy: Policy) -> DueIds:
         keys, batch = self._keys, self._context.settings.batch
-        return Due(
+        return DueIds(
             *await self._context.ask(
                 _due,
                 deadlines=keys.deadlines,
@@ -111,29 +114,29 @@ class Sweep:
                 pushed=keys.pushed,
                 looks=keys.looks,
                 batch=batch,
-                oldest=batch if policy.queue_timeout else FEW,
+                oldest=batch if policy.queue_timeout else MAX_UNTAKEN,
             )
         )
 
-    async def _read(self, ids: list[bytes]) -> list[Subject]:
+    async def _read_messages(self, ids: list[bytes]) -> list[Message]:
         if not ids:
             return []
         await self._context.wire.send(pack([("HMGET", self._record + id, *FIELDS) for id in ids]))
         records: list[Any] = await self._context.wire.receive(len(ids))
-        spoilt = [isinstance(record, ResponseError) for record in records]
         return [
-            Subject(id) if bad else Subject(id, *record) for id, record, bad in zip(ids, records, spoilt, strict=True)
+            Message(id) if isinstance(record, ResponseError) else Message(id, *record)
+            for id, record in zip(ids, records, strict=True)
         ]
 
-    async def look(self, policy: Policy) -> None:
-        """Note how far the list of the workers has been taken."""
+    async def observe_queue(self, policy: Policy) -> None:
+        """Record how many messages workers have taken from their list."""
         await self._start_clocks([], [], [], policy)
 
     async def _start_clocks(
-        self, taken: list[Subject], untaken: list[Subject], overdue: list[Subject], policy: Policy
-    ) -> tuple[Any, list[Subject]]:
-        """Return whether to look again at once, and those of ``overdue`` whose clock has run out."""
-        keys, subjects = self._keys, [*taken, *untaken, *overdue]
+        self, taken: list[Message], untaken: list[Message], overdue: list[Message], policy: Policy
+    ) -> tuple[Any, list[Message]]:
+        """Return whether to sweep again at once, and those of ``overdue`` whose clock has run out."""
+        keys, messages = self._keys, [*taken, *untaken, *overdue]
         outcome = await self._context.run_unless_full(
             _clock,
             deadlines=keys.deadlines,
@@ -141,34 +144,34 @@ class Sweep:
             pushed=keys.pushed,
             looks=keys.looks,
             overdue=keys.metric("overdue"),
-            subjects=[key for one in subjects for key in (self._record + one.id, self._xid + (one.xid or b""))],
+            subjects=[key for one in messages for key in (self._record + one.id, self._xid + (one.xid or b""))],
             timespan=policy.timeout,
             expire=policy.expire,
             every=untaken_check_interval(policy.timeout),
-            ids=[one.id for one in subjects],
+            ids=[one.id for one in messages],
         )
         if outcome is REFUSED:
             return REFUSED, []
-        return outcome[0], [subjects[place - 1] for place in outcome[1:]]
+        return outcome[0], [messages[place - 1] for place in outcome[1:]]
 
-    def _plan(self, one: Subject, policy: Policy) -> Plan:
-        """What becomes of a message that is past its deadline."""
+    def _action_for(self, one: Message, policy: Policy) -> Action:
+        """Return the action for a message that is past its deadline."""
         if one.attempt is None:
-            return Plan(one, "expired")
+            return Action(one, "expired")
         if one.final or int(one.attempt) >= policy.attempts:
-            return Plan(one, "timeout" if one.error is None else "failed")
-        return Plan(one, "retry", policy.backoff.delay_after(int(one.attempt)))
+            return Action(one, "timeout" if one.error is None else "failed")
+        return Action(one, "retry", policy.backoff.delay_after(int(one.attempt)))
 
-    async def _do(self, plans: Sequence[Plan], policy: Policy) -> Any:
+    async def _carry_out(self, actions: Sequence[Action], policy: Policy) -> Any:
         keys = self._keys
         await self._replies.refresh()
         subjects: list[bytes | str] = []
         messages: list[bytes | str] = []
-        for one, action, wait in plans:
+        for one, verb, delay in actions:
             key = self._record + one.id
-            answer = self._answer(one.reply_to, policy) or key
+            answer = self._reply_list(one.reply_to, policy) or key
             subjects += (key, self._xid + (one.xid or b""), one.queue or policy.out, answer)
-            messages += (one.id, one.seen, action, f"{wait:.3f}")
+            messages += (one.id, one.fingerprint, verb, f"{delay:.3f}")
         return await self._context.run_unless_full(
             _sweep,
             subjects=subjects,
@@ -191,14 +194,14 @@ class Sweep:
             due=keys.due,
         )
 
-    def _answer(self, reply_to: bytes | None, policy: Policy) -> bytes | str | None:
-        """The list for the error of a message that dies; None if nobody wants it, or the list may not get it."""
+    def _reply_list(self, reply_to: bytes | None, policy: Policy) -> bytes | str | None:
+        """Return the list for the error of a dead message; None if there is none, or its name is not allowed."""
         if not reply_to:
             return policy.reply_to
         return None if self._replies.refusal(decoded(reply_to)) else reply_to
 
 
-def _has_waited(one: Subject, now: float, policy: Policy) -> bool:
-    """Return True if a message that nobody has taken is to be a dead letter."""
+def _has_waited(one: Message, now: float, policy: Policy) -> bool:
+    """Return True if an untaken message has waited for the policy's queueTimeout."""
     since = one.delivered or one.timestamp
     return bool(policy.queue_timeout) and since is not None and now - float(since) >= policy.queue_timeout

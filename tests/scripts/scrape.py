@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families as plain
 from redis.asyncio import Redis
 
 from services.monitor.exporter import Exporter
-from services.monitor.readings import read
+from services.monitor.state import read_states
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 
@@ -64,9 +64,11 @@ class Scrape:
 async def exporting(
     redis: "Redis", *namespaces: str, service_redis: "Redis | None" = None, **more: Any
 ) -> AsyncIterator[Exporter]:
-    settings: dict[str, Any] = {"port": 0, "host": "127.0.0.1", "ready": lambda: True} | more
+    settings: dict[str, Any] = {"port": 0, "host": "127.0.0.1", "is_ready": lambda: True} | more
     watched = namespaces or ("demo",)
-    async with Exporter(namespaces=watched, read=partial(read, redis, service_redis or redis), **settings) as exporter:
+    async with Exporter(
+        namespaces=watched, read=partial(read_states, redis, service_redis or redis), **settings
+    ) as exporter:
         yield exporter
 
 

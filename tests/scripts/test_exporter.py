@@ -15,7 +15,7 @@ from penstock.connection import connect
 from penstock.testing.server import EmbeddedServer, free_port
 from services.monitor import exporter as module
 from services.monitor.exporter import CannotListen, Exporter
-from services.monitor.readings import Readings
+from services.monitor.state import NamespaceState
 from tests.scripts.scrape import OPENMETRICS, Scrape, exporting, get, policy, scrape
 
 
@@ -79,7 +79,7 @@ async def test_while_redis_is_away_metrics_are_answered_and_it_is_not_ready(redi
 
 async def test_a_redis_that_does_not_answer_holds_up_no_scrape(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stopped server takes connections and says nothing."""
-    monkeypatch.setattr(module, "SCRAPE", 0.3)
+    monkeypatch.setattr(module, "SCRAPE_SECONDS", 0.3)
     with EmbeddedServer() as server:
         async with connect(server.url) as client, exporting(client) as exporter:
             assert (await scrape(exporter))("up") == 1
@@ -95,10 +95,10 @@ async def test_a_redis_that_does_not_answer_holds_up_no_scrape(monkeypatch: pyte
 
 
 async def test_a_reading_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "SCRAPE", 0.1)
+    monkeypatch.setattr(module, "SCRAPE_SECONDS", 0.1)
     given_up = asyncio.Event()
 
-    async def endless(_: object) -> Readings:
+    async def endless(_: object) -> list[NamespaceState]:
         try:
             await asyncio.Event().wait()
         finally:
@@ -123,7 +123,7 @@ async def test_what_redis_refuses_is_told_where_one_looks_for_the_reason(redis: 
 
 async def test_a_service_that_does_not_do_its_work_is_not_ready(redis: Redis) -> None:
     runs = False
-    async with exporting(redis, ready=lambda: runs) as exporter:
+    async with exporting(redis, is_ready=lambda: runs) as exporter:
         answer = await get(exporter, "/ready")
         assert (answer.status, answer.text) == (503, "the service does not do its work\n")
         runs = True
@@ -134,8 +134,8 @@ async def test_a_service_that_does_not_do_its_work_is_not_ready(redis: Redis) ->
 async def test_a_stuck_event_loop_is_not_live_and_metrics_are_answered_all_the_same(
     redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "LIVE", 0.2)
-    monkeypatch.setattr(module, "SCRAPE", 0.2)
+    monkeypatch.setattr(module, "LIVE_SECONDS", 0.2)
+    monkeypatch.setattr(module, "SCRAPE_SECONDS", 0.2)
     async with exporting(redis) as exporter:
         assert (await get(exporter, "/live")).status == 200
         asked = [asyncio.create_task(get(exporter, path)) for path in ("/live", "/metrics")]
@@ -208,7 +208,7 @@ async def test_a_client_that_says_nothing_holds_up_neither_others_nor_the_end(re
 async def test_nothing_is_printed_for_a_scrape_nor_for_a_client_that_goes_away(
     redis: Redis, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert module._Handler.timeout == module.CLIENT
+    assert module._Handler.timeout == module.CLIENT_SECONDS
     monkeypatch.setattr(module._Handler, "timeout", 0.1)
     async with exporting(redis) as exporter:
         await scrape(exporter)

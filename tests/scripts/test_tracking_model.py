@@ -238,7 +238,7 @@ class Tracking(RuleBasedStateMachine):
     def look(self, monitor: int) -> None:
         """It knows what is due, and is held."""
         monitor = self.free(monitor)
-        work = self.hop.monitors[monitor].sweeper.act(self.hop.policy)
+        work = self.hop.monitors[monitor].sweeper.sweep(self.hop.policy)
         halted = self.do(self.hop.monitors[monitor].halt("sweep.lua", work))
         plans = self.model.look()
         assert halted == bool(plans)

@@ -13,8 +13,8 @@ from common.context import Context
 from common.durability import Durability
 from common.outage import Outage
 from penstock.raw_connection import RawConnection
-from services.monitor.alarm import Alarm
 from services.monitor.settings import Settings
+from services.monitor.timer import Timer
 from tests.hop import Hop, Start
 
 OURS = {"info", "config", "config|resetstat", "keys", "scan"}
@@ -263,21 +263,21 @@ async def test_a_batch_of_the_largest_size_of_each_kind_may_be_due_at_once(start
     assert await hop.problems() == []
 
 
-async def test_an_alarm_that_hears_nothing_for_long_goes_on_listening(redis: Redis, redis_url: str) -> None:
+async def test_a_timer_that_receives_nothing_for_long_goes_on_listening(redis: Redis, redis_url: str) -> None:
     """Silence on a link where a reply is owed is trouble; where somebody may say something some day, it is not."""
     settings = Settings(redis=redis_url, redis_namespace="watcher", watch=["demo"], metrics_port=0)
     log = structlog.get_logger()
-    wire = RawConnection.to(redis_url, "alarm")
+    wire = RawConnection.to(redis_url, "timer")
     context = Context(settings, redis, lambda: wire, log, Outage(log), Durability("memory", 1))
-    alarm = Alarm(context)
-    listening = asyncio.create_task(alarm.listen())
+    timer = Timer(context)
+    listening = asyncio.create_task(timer.listen())
     try:
         while not (await redis.pubsub_numsub("demo:message:due"))[0][1]:
             await asyncio.sleep(0.001)
-        await alarm.wait(10, before=5)  # the subscription itself is news
+        await timer.sleep(10, before=5)  # the subscription itself is news
         await wire.cut_if_silent(-1)
         await redis.publish("demo:message:due", "3")
-        await alarm.wait(10, before=5)
+        await timer.sleep(10, before=5)
         assert not listening.done()
     finally:
         listening.cancel()

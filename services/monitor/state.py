@@ -1,4 +1,4 @@
-"""What a scrape reads of the watched namespaces: as many commands for a million messages in flight as for none."""
+"""State of the watched namespaces, read with as many commands for a million messages in flight as for none."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -22,62 +22,59 @@ METRICS: Final = (
     *("timeout", "overdue", "failed", "retry", "dead", "expired", "touched", "batches", "answers"),
     *("error", "reload"),
 )
-TAIL: Final = 100
-"""How many of the oldest ids are looked at for one that is in flight."""
+MAX_OLDEST_IDS: Final = 100
+"""Most ids, the oldest first, that are searched for one that is in flight."""
 
 
 @dataclass(frozen=True)
-class Length:
+class ListLength:
     list: str
     role: str
     messages: int
 
 
 @dataclass(frozen=True)
-class Reading:
-    """One namespace at one instant; ages are seconds by the server's clock."""
+class NamespaceState:
+    """State of one namespace at one instant; ages are seconds by the server's clock."""
 
     namespace: str
     tracked: bool
-    """Whether mdispatch works in it; else ``timeout``, ``in_flight``, ``delayed`` and ``oldest`` say nothing."""
+    """Whether mdispatch works in it; else ``timeout``, ``in_flight``, ``delayed`` and ``oldest`` mean nothing."""
     timeout: float | None
     """The policy's messageTimeout (s)."""
     in_flight: int
     delayed: int
     oldest: float | None
-    """Age of the oldest message in flight; 0 where none is, None where its record is gone."""
-    lists: list[Length]
+    """Age of the oldest message in flight; 0 if none is, None if its record is gone."""
+    lists: list[ListLength]
     instances: list[Instance]
     metrics: dict[str, dict[str, float]]
-    """The fields of every hash of ``METRICS`` that are numbers."""
+    """The numeric fields of every hash of ``METRICS``."""
     link: LinkState | None
-    """None where no vpush works."""
+    """None if no vpush works in it."""
     memory: float = 0
-    """How much of the server's maxmemory is used; 0 where it has none. At 1 it refuses all that needs more."""
+    """Used fraction of the server's maxmemory; 0 if it has none. At 1 it refuses all that needs more."""
     replica: bool = False
     """Whether the server is a replica, which takes no writes."""
 
 
-Readings = list[Reading]
-
-
-async def read(redis: "Redis", service_redis: "Redis", namespaces: Iterable[str]) -> Readings:
-    """All of ``namespaces``; a key of another type than it should have counts as empty. Raises ``RedisError``."""
-    info: Any = await redis.info()  # a server of somebody's cloud may leave fields out
+async def read_states(redis: "Redis", service_redis: "Redis", namespaces: Iterable[str]) -> list[NamespaceState]:
+    """Return the state of each of ``namespaces``. Raise ``RedisError``; a key of the wrong type counts as empty."""
+    info: Any = await redis.info()  # a hosted server may leave fields out
     limit, used = info.get("maxmemory", 0), info.get("used_memory", 0) - info.get("mem_not_counted_for_evict", 0)
     memory, replica = used / limit if limit else 0, info.get("role", "master") != "master"
-    found = [await _reading(redis, service_redis, Keys(namespace)) for namespace in namespaces]
-    return [replace(reading, memory=memory, replica=replica) for reading in found]
+    states = [await _read_state(redis, service_redis, Keys(namespace)) for namespace in namespaces]
+    return [replace(state, memory=memory, replica=replica) for state in states]
 
 
-async def _reading(redis: "Redis", service_redis: "Redis", keys: Keys) -> Reading:
+async def _read_state(redis: "Redis", service_redis: "Redis", keys: Keys) -> NamespaceState:
     async with AtomicRead(redis) as snapshot:
         snapshot.time()
         snapshot.hgetall(encoded(keys.policy))
         snapshot.hgetall(encoded(keys.lists))
         snapshot.zcard(encoded(keys.deadlines))
         snapshot.zcard(encoded(keys.delayed))
-        snapshot.lrange(encoded(keys.message_ids), -TAIL, -1)
+        snapshot.lrange(encoded(keys.message_ids), -MAX_OLDEST_IDS, -1)
         snapshot.zrange(encoded(keys.deadlines), 0, 0)
         snapshot.hgetall(encoded(keys.link))
         snapshot.hget(encoded(keys.lease), "expires")
@@ -87,9 +84,9 @@ async def _reading(redis: "Redis", service_redis: "Redis", keys: Keys) -> Readin
     in_flight, delayed, tail, first_due, noted, expires, *metrics = counted
     lengths = await _lengths(redis, _roles(keys, policy or {}, named or {}))
     found, _ = await pending.read_pending(redis, [keys], lenient=True)
-    lengths += [Length(one.name, "pending", one.messages) for one in found[keys.namespace].all if not one.problem]
+    lengths += [ListLength(one.name, "pending", one.messages) for one in found[keys.namespace].all if not one.problem]
     now = time[0] + time[1] / 1e6
-    return Reading(
+    return NamespaceState(
         keys.namespace,
         tracked=bool(policy),
         timeout=_numbers(policy).get("messageTimeout"),
@@ -104,53 +101,53 @@ async def _reading(redis: "Redis", service_redis: "Redis", keys: Keys) -> Readin
 
 
 def _roles(keys: Keys, policy: dict[bytes, bytes], named: dict[bytes, bytes]) -> dict[str, str]:
-    """Every list of the namespace but the pending lists."""
+    """Return the role of every list of the namespace, without the pending lists."""
     roles = {decoded(policy.get(b"done", keys.done)): "done", keys.dead: "dead"} if policy else {}
     return roles | {decoded(name): decoded(role) for name, role in named.items() if role != b"pending"}
 
 
-async def _lengths(redis: "Redis", roles: dict[str, str]) -> list[Length]:
-    async with redis.pipeline(transaction=False) as wire:
+async def _lengths(redis: "Redis", roles: dict[str, str]) -> list[ListLength]:
+    async with redis.pipeline(transaction=False) as pipeline:
         for name in roles:
-            wire.llen(encoded(name))
-        lengths = await _replies(wire)
+            pipeline.llen(encoded(name))
+        lengths = await _replies(pipeline)
     return [
-        Length(name, role, length)
+        ListLength(name, role, length)
         for (name, role), length in zip(roles.items(), lengths, strict=True)
         if length is not None
     ]
 
 
-def _waiting(lengths: list[Length]) -> int | None:
-    """Messages that were not taken, or not settled; None where no list of theirs is known."""
+def _waiting(lengths: list[ListLength]) -> int | None:
+    """Return how many messages are not taken or not settled; None if no list of theirs is known."""
     waiting = [one.messages for one in lengths if one.role in ("in", "pending")]
     return sum(waiting) if waiting else None
 
 
 async def _oldest(redis: "Redis", keys: Keys, tail: list[bytes], first_due: list[bytes], now: float) -> float | None:
-    """Of the message that was delivered first, as far as ``tail`` says, and of the one that is due first."""
+    """Return the age of the older of two messages: the oldest of ``tail`` in flight, and the one due first."""
     if not first_due:
         return 0.0
-    async with redis.pipeline(transaction=False) as wire:
-        wire.execute_command("ZMSCORE", encoded(keys.deadlines), *tail, *first_due)
-        (scores,) = await _replies(wire)
+    async with redis.pipeline(transaction=False) as pipeline:
+        pipeline.execute_command("ZMSCORE", encoded(keys.deadlines), *tail, *first_due)
+        (scores,) = await _replies(pipeline)
     in_flight = [id for id, score in zip(tail, scores or [], strict=False) if score is not None]
-    async with redis.pipeline(transaction=False) as wire:
+    async with redis.pipeline(transaction=False) as pipeline:
         for id in [*in_flight[-1:], *first_due]:
-            wire.hmget(encoded(keys.message(decoded(id))), "timestamp", "delivered", "attempt")
-        records = await _replies(wire)
+            pipeline.hmget(encoded(keys.message(decoded(id))), "timestamp", "delivered", "attempt")
+        records = await _replies(pipeline)
     since = [made for record in records if (made := _delivered_first(record or [])) is not None]
     return max(0.0, now - min(since)) if since else None
 
 
 def _delivered_first(record: list[bytes | None]) -> float | None:
-    """When a message was first delivered, as near as its record tells: it has the first delivery or the last one."""
+    """Return when a message was first delivered, or registered: the record has only the time of its last delivery."""
     timestamp, delivered, attempt = (parse_metric(value) for value in record or [None] * 3)
     return delivered if delivered is not None and attempt == 1 else timestamp
 
 
 async def _replies(pipeline: "Pipeline") -> list[Any]:
-    """None stands for the reply of a key of the wrong type: the rest is worth reading all the same."""
+    """Return the replies, with None for a key of the wrong type. Raise any other error."""
     replies = await pipeline.execute(raise_on_error=False)
     for reply in replies:
         if isinstance(reply, Exception) and not isinstance(translate_error(reply), WrongType):

@@ -1,0 +1,49 @@
+"""A timer that ends early when a script publishes an earlier due time."""
+
+import asyncio
+from math import inf
+from typing import Any
+
+from common.context import Context
+from penstock.keys import Keys
+from penstock.raw_connection import pack
+from services.monitor.settings import Settings
+
+
+class Timer:
+    """Sleeps until something is due; ``listen`` subscribes to the channels on which scripts publish due times."""
+
+    def __init__(self, context: Context[Settings]) -> None:
+        self._context = context
+        self._channels = [Keys(namespace).due for namespace in context.settings.watch]
+        self._is_earlier = asyncio.Event()
+        self._before = -inf
+        self._earliest = inf
+
+    async def listen(self) -> None:
+        """Receive due times until cancelled."""
+        await self._context.wire.send(pack([("SUBSCRIBE", *self._channels)]))
+        while True:
+            (reply,) = await self._context.wire.receive(1, owed=False)
+            self._earliest = min(self._earliest, _due_time(reply))
+            if self._earliest < self._before:
+                self._is_earlier.set()
+
+    async def sleep(self, seconds: float, before: float) -> None:
+        """Sleep for ``seconds``, or until a due time below ``before`` is published; it counts since the last sleep.
+
+        ``before`` is in seconds since the epoch by the server's clock.
+        """
+        self._before = before
+        if self._earliest >= before:  # nothing earlier was published since the last sleep
+            await self._context.pause(seconds, self._is_earlier)
+        self._before, self._earliest = -inf, inf
+        self._is_earlier.clear()
+
+
+def _due_time(reply: Any) -> float:
+    """Return the due time of a message; -infinity for the reply to a subscription and for what is no number."""
+    try:
+        return float(reply[2]) if reply[0] == b"message" else -inf
+    except (TypeError, ValueError):
+        return -inf
