@@ -66,7 +66,7 @@ def require_archive(directory: str) -> None:
 @contextmanager
 def spark_session(master: str, memory: str) -> "Iterator[SparkSession]":
     """Yield a session for one command. Raise ``Unsuitable`` without Spark or Java, ``Failed`` for errors of Spark."""
-    from penstock.spark.reasons import said, stop
+    from penstock.spark.reasons import reason_of_error, stop
     from penstock.spark.session import session
 
     spark = session(master, memory)
@@ -76,7 +76,7 @@ def spark_session(master: str, memory: str) -> "Iterator[SparkSession]":
     try:
         yield spark
     except (Py4JError, PySparkException, ConnectionError) as error:
-        raise Failed(f"Spark: {said(error)}") from error
+        raise Failed(f"Spark: {reason_of_error(error)}") from error
     finally:
         stop(spark)
 

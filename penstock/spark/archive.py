@@ -84,7 +84,7 @@ def events(
     """
     from pyspark.sql import functions as F
 
-    rows = once(_parquet(spark.read.schema(DDL), f"{directory}/{EVENTS}"), "date", "namespace")
+    rows = deduplicated(_parquet(spark.read.schema(DDL), f"{directory}/{EVENTS}"), "date", "namespace")
     if since:
         rows = rows.where((F.col("date") >= F.lit(since.date())) & (F.col("at") >= F.lit(since)))
     if until:
@@ -101,14 +101,14 @@ def rolled_up(spark: "SparkSession", directory: str, size: str) -> "DataFrame":
     """
     from penstock.spark.rollups import windows
 
-    return windows(once(_parquet(spark.read, f"{directory}/{MINUTES}"), "hour"), size)
+    return windows(deduplicated(_parquet(spark.read, f"{directory}/{MINUTES}"), "hour"), size)
 
 
-def once(rows: "DataFrame", *columns: str) -> "DataFrame":
-    """Return ``rows``, partitioned by ``columns`` and micro-batch, without the directories that ``sift`` finds."""
+def deduplicated(rows: "DataFrame", *columns: str) -> "DataFrame":
+    """Return ``rows``, partitioned by ``columns`` and micro-batch, without those in stale directories."""
     from pyspark.sql import functions as F
 
-    from penstock.spark.merged import sift
+    from penstock.spark.merged import stale_directories
 
     found: dict[tuple[str, ...], dict[Batches, str]] = defaultdict(dict)
     for file in rows.inputFiles():
@@ -117,9 +117,9 @@ def once(rows: "DataFrame", *columns: str) -> "DataFrame":
         words = [unquote(word.partition("=")[2]) for word in directory.split("/")[-len(columns) - 1 :]]
         if batches := Batches.of(words.pop()):
             found[tuple(words)][batches] = directory
-    unwanted = {place: set().union(*sift(rows.sparkSession, several)) for place, several in found.items()}
-    twice = ["/".join((*place, each.name)) for place, several in unwanted.items() for each in several]
-    return rows.where(~F.concat_ws("/", *columns, "batch").isin(twice)) if twice else rows
+    stale = {place: set().union(*stale_directories(rows.sparkSession, several)) for place, several in found.items()}
+    names = ["/".join((*place, each.name)) for place, several in stale.items() for each in several]
+    return rows.where(~F.concat_ws("/", *columns, "batch").isin(names)) if names else rows
 
 
 def _parquet(reader: "DataFrameReader", place: str) -> "DataFrame":

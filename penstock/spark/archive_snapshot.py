@@ -94,7 +94,7 @@ def take_snapshot(
 
 
 def _read(spark: "SparkSession", directory: str, last: dict[str, int]) -> ArchiveSnapshot:
-    rows = conservation.upto(archive.events(spark, directory, namespaces=list(last)), last)
+    rows = conservation.up_to(archive.events(spark, directory, namespaces=list(last)), last)
     return ArchiveSnapshot(rows, conservation.numbers(rows, last))
 
 

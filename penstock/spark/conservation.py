@@ -78,7 +78,7 @@ class DuplicateRun:
         return self.namespace, self.rows, self.entries, self.batches
 
 
-def upto(events: "DataFrame", last: Mapping[str, int]) -> "DataFrame":
+def up_to(events: "DataFrame", last: Mapping[str, int]) -> "DataFrame":
     """Return the events of the namespaces in ``last`` whose number is at most the value there."""
     from pyspark.sql import functions as F
 
@@ -87,7 +87,7 @@ def upto(events: "DataFrame", last: Mapping[str, int]) -> "DataFrame":
 
 
 def numbers(rows: "DataFrame", last: Mapping[str, int]) -> dict[str, Numbers]:
-    """Summarize ``rows``, which are ``upto(events, last)``, by namespace."""
+    """Summarize ``rows``, which are ``up_to(events, last)``, by namespace."""
     from pyspark.sql import functions as F
 
     number = F.col("number")

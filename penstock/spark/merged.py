@@ -21,16 +21,16 @@ DAMAGED: Final = ("CANNOT_READ_FILE_FOOTER", "is not a Parquet file", "ChecksumE
 """Errors of Spark and Hadoop for a truncated file."""
 
 
-def sift(spark: "SparkSession", paths: Mapping[Batches, str]) -> tuple[set[Batches], set[Batches]]:
-    """Apply ``sifted`` to the directories ``paths`` of one partition; read only those that cover others."""
+def stale_directories(spark: "SparkSession", paths: Mapping[Batches, str]) -> tuple[set[Batches], set[Batches]]:
+    """Apply ``find_stale`` to the directories ``paths`` of one partition; read only those that cover others."""
 
     def rows(several: Iterable[Batches]) -> int:
         return count(spark, [paths[each] for each in several])
 
-    return sifted(paths, lambda each: is_whole(spark, paths[each]), rows)
+    return find_stale(paths, lambda each: is_complete(spark, paths[each]), rows)
 
 
-def sifted(
+def find_stale(
     batches: Collection[Batches], has_manifest: Callable[[Batches], bool], rows: Callable[[Iterable[Batches]], int]
 ) -> tuple[set[Batches], set[Batches]]:
     """Return the covered directories of one partition, and the incomplete merged ones.
@@ -78,7 +78,7 @@ def files_in(spark: "SparkSession", directory: str) -> dict[str, int]:
     return {name: size for name, size in found.items() if not name.startswith(("_", "."))}
 
 
-def seal(spark: "SparkSession", directory: str, named: Mapping[str, int]) -> None:
+def write_manifest(spark: "SparkSession", directory: str, named: Mapping[str, int]) -> None:
     """Write the manifest: ``directory`` is complete if it has the files ``named``, of these sizes."""
     files, place = file_of(spark, f"{directory}/{MANIFEST}")
     stream = files.create(place, True)
@@ -86,7 +86,7 @@ def seal(spark: "SparkSession", directory: str, named: Mapping[str, int]) -> Non
     stream.close()
 
 
-def is_whole(spark: "SparkSession", directory: str) -> bool:
+def is_complete(spark: "SparkSession", directory: str) -> bool:
     """Return True if a manifest exists, and every file that it names."""
     from py4j.protocol import Py4JJavaError
 

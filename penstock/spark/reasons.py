@@ -29,7 +29,7 @@ JAVA_EXIT_SECONDS: Final = 2.0
 """Longest time that a killed Java takes to end."""
 
 
-def said(error: Exception, where: str = "") -> str:
+def reason_of_error(error: Exception, where: str = "") -> str:
     """Return the reason for ``error``, of Spark or of the connection to its Java; ``where`` is the directory in use."""
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException

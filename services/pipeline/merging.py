@@ -15,7 +15,7 @@ from uuid import uuid4
 
 from penstock.errors import PenstockError
 from penstock.spark.archive import EVENTS, MINUTES, WRITING, Batches, file_of, listed
-from penstock.spark.merged import files_in, seal, sift
+from penstock.spark.merged import files_in, stale_directories, write_manifest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -53,7 +53,7 @@ class Merger:
                 over = start + lasts + self._lateness <= datetime.now(UTC)
                 path = f"{self._directory}/{base}/{place}"
                 # Left by an interrupted merge: covered directories, and incomplete ones.
-                twice, broken = sift(self._spark, {each: f"{path}/batch={each.name}" for each in batches})
+                twice, broken = stale_directories(self._spark, {each: f"{path}/batch={each.name}" for each in batches})
                 self._deleted(path, broken)
                 gone += self._deleted(path, twice - broken)
                 settled = sorted(
@@ -96,7 +96,7 @@ class Merger:
         self._rename(self._aside, target)
         if (there := files_in(self._spark, target)) != made:
             raise PenstockError(f"{target} has {len(there)} of {len(made)} files; nothing is deleted")
-        seal(self._spark, target, made)
+        write_manifest(self._spark, target, made)
 
     def _rename(self, source: str, target: str) -> None:
         """Rename ``source``. This is not atomic everywhere: an object store copies file by file."""

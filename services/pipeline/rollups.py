@@ -20,7 +20,7 @@ from redis import Redis
 from penstock.encoding import encoded
 from penstock.keys import Keys
 from penstock.script import Script
-from penstock.spark.archive import MINUTES, ROLLUPS, file_of, listed, once, overwrite
+from penstock.spark.archive import MINUTES, ROLLUPS, deduplicated, file_of, listed, overwrite
 from penstock.spark.options import exchange
 from penstock.spark.rollups import BASE, LEAST, SHARES, SIZES, minutes, windows
 from penstock.spark.staging import checked
@@ -153,7 +153,7 @@ class Rollups:
             hours = [f"{self._minutes}/hour={window.name}" for window in over if window.size == "hour"]
             days = [f"{self._rollups}/size=hour/date={window.name}" for window in over if window.size == "day"]
             if hours:
-                parts = once(self._spark.read.option("basePath", self._minutes).parquet(*hours), "hour")
+                parts = deduplicated(self._spark.read.option("basePath", self._minutes).parquet(*hours), "hour")
                 for size in ("minute", "hour"):
                     self._write(windows(parts, size), size)
             if days:

@@ -12,7 +12,7 @@ from redis.exceptions import ConnectionError as Disconnected
 from common.context import Context
 from penstock.errors import PenstockError, QueryFailed
 from penstock.spark.options import connect
-from penstock.spark.reasons import reason, said, stop
+from penstock.spark.reasons import reason, reason_of_error, stop
 from penstock.spark.session import session
 from services.pipeline.archive import Archive, short
 from services.pipeline.merging import Merger
@@ -63,7 +63,7 @@ def one_line_errors(archive: str) -> Iterator[None]:
     try:
         yield
     except (Py4JError, PySparkException, OSError) as error:
-        raise QueryFailed(said(error, archive)) from error
+        raise QueryFailed(reason_of_error(error, archive)) from error
 
 
 async def _run(context: Context[Settings], spark: "SparkSession") -> None:
@@ -117,7 +117,7 @@ async def _merge(context: Context[Settings], merger: Merger, archive: Archive, q
         gone = await asyncio.to_thread(lambda: merger.merge(short(query), archive.counted(query)))
     except (PenstockError, Py4JError, PySparkException) as error:
         if context.running:
-            context.log.warning("not merged", reason=said(error, settings.archive))
+            context.log.warning("not merged", reason=reason_of_error(error, settings.archive))
     else:
         if gone:
             context.log.info("merged", fewer=gone, seconds=round(time.monotonic() - start, 3))

@@ -15,8 +15,8 @@ from penstock.cli._archive import MAX_READS, retry_reads
 from penstock.errors import PenstockError, Unsuitable
 from penstock.keys import Keys
 from penstock.spark.archive import DDL, EVENTS, MINUTES, Batches, events, overwrite
-from penstock.spark.merged import sifted
-from penstock.spark.reasons import said
+from penstock.spark.merged import find_stale
+from penstock.spark.reasons import reason_of_error
 from services.pipeline.archive import Archive
 from services.pipeline.merging import MIN_DIRECTORIES, Merger, to_merge
 from services.pipeline.settings import Settings
@@ -222,7 +222,7 @@ def test_what_is_gone_for_good_is_told(spark: "SparkSession", tmp_path: Path) ->
     with pytest.raises(Py4JError) as told:
         read()
     assert tries == MAX_READS
-    assert "does not exist" in said(told.value)
+    assert "does not exist" in reason_of_error(told.value)
 
 
 def test_a_checkpoint_older_than_the_archive_is_refused(spark: "SparkSession", tmp_path: Path, here: Any) -> None:
@@ -249,14 +249,14 @@ def test_whatever_comes_and_is_merged_in_whatever_order_each_batch_is_there_once
 ) -> None:
     """A place as the set of its directories; each holds the batches that were in it when it was made.
 
-    One that does not ``seal`` is of an older version. A merge may break as it deletes, or off as it renames.
+    One without a manifest is of an older version. A merge may break as it deletes, or off as it renames.
     """
     place: dict[Batches, set[int]] = {}
     sealed: set[Batches] = set()
     come = 0
 
     def look() -> tuple[set[Batches], set[Batches]]:
-        return sifted(place, sealed.__contains__, lambda several: sum(len(place[each]) for each in several))
+        return find_stale(place, sealed.__contains__, lambda several: sum(len(place[each]) for each in several))
 
     for step, number in steps:
         if step == "come":
