@@ -12,10 +12,10 @@ from penstock.script import Script
 from penstock.spark.session import what_is_missing
 from tests.spark.standalone import SMALL
 
-# For what tests start, too: drivers, and the commands of PySpark.
+# Inherited by drivers and by commands of PySpark that tests start.
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-# Such a Java lives for seconds: to compile and to collect as for days costs it a fifth of them.
+# A Java that lives for seconds spends a fifth of them on optimizing for days.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", SMALL)
 MISSING: Final = what_is_missing()
 
@@ -24,7 +24,7 @@ pytestmark: Final = pytest.mark.skipif(MISSING is not None, reason=str(MISSING))
 
 
 def schema_of(ddl: str) -> Any:
-    """Spark must have been started: it alone can read a DDL."""
+    """Parse ``ddl``, which needs a running Spark."""
     from pyspark.sql.types import StructType
 
     return StructType.fromDDL(ddl)

@@ -1,4 +1,4 @@
-"""Archives of events without a pipeline, from columns or from what lies in Redis; and counters that fit them."""
+"""Archives written without a pipeline, from columns or from events in Redis, with matching counters."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,19 +21,19 @@ from tests.tracked import policy, write
 FAN: Final = Keys("t:mpush")
 DAY: Final = "2026-01-01"
 START: Final = 1_767_225_600_000_000
-"""Microseconds since the epoch, of that day."""
+"""``DAY`` in microseconds since the epoch."""
 
 
 @dataclass
 class Lane:
-    """The messages of one leg of ``t:mpush``, by their numbers in the order in which they came; ids count from 1."""
+    """The messages of one branch of ``t:mpush``: their numbers in order of arrival; ids count from 1."""
 
     name: str
     messages: Any
     open: Sequence[int] = ()
-    """Ids of those that have not ended; all others are done."""
+    """Ids of messages that have not ended; all others are done."""
     more: list[tuple[str, int]] = field(default_factory=list)
-    """Further events, each of the message with that id."""
+    """Further events, each with the id of its message."""
 
     @property
     def keys(self) -> Keys:
@@ -44,7 +44,7 @@ class Lane:
         return f"t:{self.name}:in"
 
     def columns(self) -> dict[str, Any]:
-        """All are registered, then all are done."""
+        """Return the events: all messages are registered, then all are done."""
         ids = np.arange(1, len(self.messages) + 1)
         ended = np.setdiff1d(ids, np.array(self.open, dtype=ids.dtype))
         more = np.array([id for _, id in self.more], dtype=ids.dtype)
@@ -55,7 +55,7 @@ class Lane:
 
 
 def archive(place: Path, namespace: str, columns: Mapping[str, Any], *, batch: str = "a-0", first: int = 1) -> None:
-    """As the pipeline leaves it: ``columns`` may leave out what does not matter."""
+    """Write events as the pipeline does; ``columns`` need not have all columns."""
     count = len(columns["id"])
     number = np.arange(first, first + count)
     entry = pc.binary_join_element_wise(str(START // 1000), pa.array(number // 100).cast("string"), "-")
@@ -76,7 +76,7 @@ def archive(place: Path, namespace: str, columns: Mapping[str, Any], *, batch: s
 
 
 async def counters(redis: "Redis", *lanes: Lane, given: int | None = None) -> None:
-    """What the services would have counted; ``given``: how many messages mpush gave to each lane, if there is one."""
+    """Write the counters of the services; ``given`` is the number of messages that mpush gave to each lane, if any."""
     if given is not None:
         await write(redis, FAN.lists, **{lane.source: "out" for lane in lanes})
         for metric, total in (("taken", given), ("delivered", given * len(lanes))):
@@ -94,7 +94,7 @@ async def counters(redis: "Redis", *lanes: Lane, given: int | None = None) -> No
 
 
 def keep(url: str, place: Path, keys: str = "*:events") -> None:
-    """Archive all events that lie in Redis, as a pipeline would."""
+    """Archive all events in Redis, as a pipeline would."""
     reader = RedisStream({"url": url, "keys": keys}).reader(StructType())
     batches = [batch for part in reader.partitions() for batch in reader.read(part)]
     events = pa.Table.from_batches(batches)

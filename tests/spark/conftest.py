@@ -32,7 +32,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
 
 @pytest.fixture
 def here(redis_url: str) -> Iterator[Any]:
-    """The server, with nothing in it, as sources and sinks talk to it."""
+    """Return a client of the emptied server, as sources and sinks use it."""
     with connect(redis_url) as client:
         client.flushall()
         yield client
@@ -40,7 +40,7 @@ def here(redis_url: str) -> Iterator[Any]:
 
 @pytest.fixture
 def shop(redis_url: str) -> Iterator[Any]:
-    """The server, with nothing in it, as publishers talk to it."""
+    """Return a plain client of the emptied server."""
     with Redis.from_url(redis_url) as client:
         client.flushall()
         yield client

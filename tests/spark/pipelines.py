@@ -1,4 +1,4 @@
-"""What tests of the pipeline need: a place for its keys, and a look into its archive."""
+"""Helpers for tests of the pipeline: its keys and its archive."""
 
 from pathlib import Path
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from penstock.keys import Keys
 
 PATIENCE = 300
-"""Seconds until what is waited for must have happened: a Spark starts, beside others."""
+"""Longest wait (s), in which a Spark may start beside others."""
 PIPE = Keys("pipe")
 
 
@@ -15,7 +15,7 @@ def archived(redis: Any) -> int:
 
 
 def events_in(place: Path) -> list[dict[str, Any]]:
-    """Every row of the archive, by namespace and number."""
+    """Return every row of the archive, sorted by namespace and number."""
     rows = table(place / "archive/events")
     return sorted(rows, key=lambda row: (row["namespace"], row["number"] or 0, row["entry"]))
 

@@ -52,7 +52,7 @@ def started(spark: "SparkSession", name: str, url: str, place: Path, most: int, 
 
 
 def keep(running: dict[str, Any], spark: "SparkSession", url: str, place: Path, most: int) -> None:
-    """Start those queries that are not there yet, or have failed."""
+    """Start the queries that are missing or have failed."""
     for name in NAMES:
         query = running.get(name)
         if query is None or not query.isActive:

@@ -1,4 +1,4 @@
-"""A standalone Spark cluster of this machine: a master and two workers of one core each, on free ports."""
+"""Standalone Spark cluster on this machine: a master and two workers of one core each, on free ports."""
 
 import os
 import signal
@@ -15,12 +15,12 @@ from penstock.testing.server import free_port
 from tests.harness import ROOT, until
 
 SMALL: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Java that starts soon and leaves the machine to others."""
+"""Options of Java for a fast start and little CPU."""
 DAEMONS: Final = "org.apache.spark.deploy"
 
 
 def wheel(directory: Path) -> Path:
-    """What is in the wheel of this project, as an archive of that name."""
+    """Make a wheel of this project in ``directory``."""
     made = directory / "penstock-0.1.0-py3-none-any.whl"
     with ZipFile(made, "w") as archive:
         for house in ("penstock", "common", "services"):
@@ -32,7 +32,7 @@ def wheel(directory: Path) -> Path:
 
 @contextmanager
 def cluster(directory: Path) -> Iterator[str]:
-    """The master's URL, once both workers are there; at the end nothing of it is left."""
+    """Start a cluster and yield the URL of its master; kill all of its processes at the end."""
     port = free_port()
     url = f"spark://127.0.0.1:{port}"
     node = ("--cores", "1", "--memory", "512m", "--webui-port", "0", "--host", "127.0.0.1")
@@ -53,7 +53,7 @@ def _said(log: Path) -> str:
 
 @contextmanager
 def _daemon(log: Path, name: str, *words: str) -> Iterator[Path]:
-    """Where it logs. Whatever it has started is killed with it."""
+    """Start a daemon and yield the path of its log; kill it and its children at the end."""
     environment = os.environ | {"SPARK_DAEMON_MEMORY": "128m", "SPARK_DAEMON_JAVA_OPTS": SMALL}
     with log.open("wb") as file:
         process = subprocess.Popen(
@@ -73,7 +73,7 @@ def _daemon(log: Path, name: str, *words: str) -> Iterator[Path]:
 
 
 def run(*words: str | Path, cwd: Path, environment: dict[str, str], seconds: float) -> tuple[int, str]:
-    """Exit status and all that it said; killed with whatever it has started where it takes longer."""
+    """Run a command for at most ``seconds``, then kill it and its children. Return its exit status and output."""
     with subprocess.Popen(
         words, cwd=cwd, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as process:
@@ -85,7 +85,7 @@ def run(*words: str | Path, cwd: Path, environment: dict[str, str], seconds: flo
 
 
 def _kill(pid: int) -> list[psutil.Process]:
-    """Kill ``pid`` and all below it, which may be in groups of their own; those below."""
+    """Kill ``pid`` and its descendants, which may be in other process groups. Return the descendants."""
     with suppress(psutil.NoSuchProcess):
         family = [(process := psutil.Process(pid)), *process.children(recursive=True)]
         for each in family:

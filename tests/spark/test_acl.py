@@ -22,7 +22,7 @@ KEYS = ("shop:events", "in", "numbers", "jobs", "out:*", "seen*")
 
 @pytest.fixture
 async def user(here: Any, redis_url: str) -> str:
-    """The URL of that user on the server of the tests."""
+    """Create that user and return its URL."""
     words = [word for key in KEYS for word in ("--spark", key)]
     (line,) = [each["line"] for each in (await penstock("acl", *words, "--json", redis=None)).json["users"]]
     here.execute_command(*[word.strip('"') for word in line.replace("PASSWORD", "pw").split()])

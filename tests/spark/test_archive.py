@@ -1,4 +1,4 @@
-"""The archive: each row is there once, whatever is merged meanwhile, and whatever breaks off when."""
+"""The archive: each row is read once, whatever is merged meanwhile and wherever a merge breaks off."""
 
 import shutil
 from collections import Counter
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 NOW: Final = datetime.now(UTC)
 LONG_AGO: Final = NOW - timedelta(days=30)
 NAMES: Final = ("shop", "a b:é%/=[x]")
-"""The second one is written otherwise in a path, and otherwise again in an address."""
+"""The second one is escaped in a path, and once more in a URL."""
 
 
 def write(spark: "SparkSession", place: Path, *batches: Batches, at: datetime = NOW, without: str = "") -> None:
-    """What the micro-batches leave: three events of each namespace, ids told from those of others."""
+    """Write micro-batches with three events of each namespace and unique ids."""
     same: dict[str, Any] = {"place": 0, "at": at, "date": at.date(), "extra": '{"node": "a"}'}
     told: list[dict[str, Any]] = [
         {**same, "entry": id, "id": id, "namespace": namespace, "batch": batch.name}

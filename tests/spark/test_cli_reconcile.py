@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def told(spark: "SparkSession", redis_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
-    """Exit status, and what is printed on stdout and on stderr."""
+    """Return the exit status, stdout and stderr."""
 
     async def said(*namespaces: str, live: bool = False, as_json: bool = False) -> tuple[int, str, str]:
         status = await run_reconcile(

@@ -61,7 +61,7 @@ SCHEMA = pa.schema(
 
 
 def write(place: Path, rows: Sequence[Happened]) -> str:
-    """An archive as the pipeline lays it out; its directory."""
+    """Write an archive as the pipeline does. Return its directory."""
     told = [
         {
             "entry": f"{round(row.after * 1000)}-{number}",
@@ -160,7 +160,7 @@ async def test_it_is_a_command_and_a_wrong_call_is_refused_before_anything_start
 
 
 class Clock:
-    """Time that passes when somebody sleeps, or works."""
+    """A clock that advances by ``sleep`` or by hand."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -328,7 +328,7 @@ async def test_the_wait_ends_when_all_have_ended_or_nothing_can_come_any_more(re
 
 @contextmanager
 def working(url: str, namespace: str, act: Callable[[bytes], bool | None]) -> Iterator[None]:
-    """A worker: what ``act`` says of a message is that it is done, or given up for good, or nothing."""
+    """Run a worker. ``act`` returns True if a message is done, False if it has failed for good, None for no reply."""
     over = Event()
 
     def work() -> None:
@@ -358,7 +358,7 @@ def xid_of(message: bytes) -> str:
 
 @pytest.fixture
 def services(redis: Redis, redis_url: str, tmp_path: Path) -> Iterator[Callable[[str], Service]]:
-    """Starts an mdispatch, beside a monitor of shop and shadow."""
+    """Return a function that starts an mdispatch; a monitor of shop and shadow is running."""
     patience = {"message_timeout": 1, "message_expire": 30, "attempts": 2, "backoff": "[0.2]"}
     started: list[Service] = []
 
@@ -378,7 +378,7 @@ def services(redis: Redis, redis_url: str, tmp_path: Path) -> Iterator[Callable[
 
 
 def archive(spark: "SparkSession", url: str, place: Path) -> None:
-    """What the pipeline would make of shop's events."""
+    """Archive the events of shop, as the pipeline would."""
     from pyspark.sql import functions as F
 
     rows = spark.read.format("redis-stream").options(url=url, keys="shop:events").load().drop("malformed")

@@ -50,7 +50,7 @@ REPORT = Report("/archive", None, NOON + 300.0, NOON + 1.0, NOON + 200.0, AXIS, 
 
 
 class Reader(HTMLParser):
-    """What a browser would make of a page."""
+    """Parses a page as a browser would."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

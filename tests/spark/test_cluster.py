@@ -1,4 +1,4 @@
-"""The formats on a standalone cluster, by ``spark-submit`` with a wheel: nothing of ours is installed there."""
+"""The formats on a standalone cluster, by spark-submit with a wheel; the workers have no penstock installed."""
 
 import json
 import os
@@ -22,7 +22,7 @@ from tests.spark import (
 from tests.spark.standalone import SMALL, cluster, run, wheel
 
 ONE, TWO = 60_000, 1_000
-"""Events of two namespaces: the first stream is worth two tasks."""
+"""Events of two namespaces; the first stream is split into two tasks."""
 
 SCRIPT = """
 import json, os, sys
@@ -63,7 +63,7 @@ def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def shop() -> Iterator[str]:
-    """The server with both streams."""
+    """Start a server with both streams and yield its URL."""
     with EmbeddedServer() as server, Redis.from_url(server.url) as redis:
         add_events(redis, ONE, keys=Keys("shop:one"), each=100)
         add_events(redis, TWO, keys=Keys("shop:two"))
@@ -71,7 +71,7 @@ def shop() -> Iterator[str]:
 
 
 def submit(master: str, *words: str | Path, cwd: Path) -> None:
-    """With a Python, for all processes, that has what is installed, but not this repository."""
+    """Run spark-submit, with a Python that has the installed packages but not this repository."""
     settings = {
         "spark.cores.max": "2",
         "spark.executor.memory": "512m",
@@ -121,7 +121,7 @@ def test_a_submitted_script_reads_with_all_workers_and_archives_every_event_once
 
 
 def archived(place: Path) -> list[tuple[str, int, str, str]]:
-    """Every row that the sink says is there."""
+    """Return every row that the sink's metadata lists."""
     import pyarrow.parquet as pq
 
     logs = [log for log in (place / "_spark_metadata").iterdir() if log.name.isdigit()]

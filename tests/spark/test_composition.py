@@ -34,7 +34,7 @@ def shell() -> Iterator[Shell]:
 
 
 def test_every_command_of_its_readme_works_as_typed(shell: Shell, tmp_path: Path) -> None:
-    """On free ports, and in one terminal in place of two: what stays in the first one goes on behind the rest."""
+    """Use free ports, and one terminal in place of two: the command that stays runs in the background."""
 
     def moved(text: str) -> str:
         text = text.replace("compose/cluster", str(tmp_path)).replace("/tmp/penstock-cluster", f"{tmp_path}/archive")
@@ -63,7 +63,7 @@ def test_every_command_of_its_readme_works_as_typed(shell: Shell, tmp_path: Path
 
 
 def archived(place: Path) -> Counter[tuple[str, str, str]]:
-    """How often each event of each message is there."""
+    """Count the rows of each event of each message."""
     import pyarrow.dataset as ds
 
     table = ds.dataset(place / "events", partitioning="hive").to_table(["namespace", "event", "xid"])

@@ -1,4 +1,4 @@
-"""Pages of entries become the rows that reading them one by one gives."""
+"""Decoding a page of entries gives the same rows as decoding them one by one."""
 
 import json
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ WORD = st.sampled_from([b"", b"a", b"out", b"\\n", b"\\\\", b"a\\\\n", b"\xc3\xa
 
 
 def entry(name: str, first: int, count: int, **words: Sequence[bytes]) -> RawEntry:
-    """One word for all, or one for each."""
+    """Return one word for all events, or one for each."""
     said = {b"first": b"%d" % first, b"count": b"%d" % count, b"at": b"1700000000123"}
     said |= {field.encode(): b"\n".join(each) for field, each in words.items()}
     return name.encode(), [word for field in FIELDS for word in (field, said.get(field, b""))]

@@ -1,4 +1,4 @@
-"""Streams of anybody: entries as they are, read and written, each once."""
+"""Raw streams: entries are read and written as they are, each exactly once."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -23,7 +23,7 @@ TEXT = "key string, entry string, fields map<string,string>"
 
 @pytest.fixture(autouse=True, scope="module")
 def started(spark: "SparkSession") -> None:
-    """Spark, which alone can read a DDL."""
+    """Start Spark, which is needed to parse a DDL."""
 
 
 def reader_of(url: str, ddl: str = TEXT, **options: str) -> Any:
@@ -39,7 +39,7 @@ def planned(reader: Any, start: Any, most: int = 2**40) -> Any:
 
 
 def read_by(reader: Any, start: Any, end: Any) -> list[dict[str, str]]:
-    """The fields of each entry."""
+    """Return the fields of each entry."""
     batches = [batch for part in reader.partitions(start, end) for batch in reader.read(part)]
     return [dict(row["fields"]) for batch in batches for row in batch.to_pylist()]
 

@@ -1,4 +1,4 @@
-"""Hashes as source and sink of Spark: what is read, what is written, and that nothing is added twice."""
+"""Hashes as source and sink of Spark: reads and writes are complete, and nothing is added twice."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any

@@ -29,11 +29,11 @@ ROUNDS: Final = int(os.environ.get("PENSTOCK_SPARK_ROUNDS", "1"))
 KILLS: Final = ("worker", "driver", "server")
 """Kills of a round, in any order; then the driver is killed once more."""
 PATIENCE: Final = float(os.environ.get("SPARK_PATIENCE", "300"))
-"""Seconds until the next thing must have happened."""
+"""Longest wait (s)."""
 
 
 class Feed:
-    """What the queries read, each message once, and what must come of it."""
+    """Input of the queries and a check of their output."""
 
     def __init__(self, client: Any) -> None:
         self._redis = client
@@ -51,20 +51,20 @@ class Feed:
         self.made += many
 
     def done(self) -> list[int]:
-        """How many each query has written, in the order of ``NAMES``."""
+        """Return the number of rows that each query has written, in the order of ``NAMES``."""
         with self._redis.pipeline(transaction=False) as wire:
             wire.llen("out:events").llen("out:list").hget("seen", "count").xlen("out:stream")
             return [int(reply or 0) for reply in wire.execute()]
 
     def wait_for_all(self, told: Callable[[], str]) -> None:
-        """Wait until each query has written something more."""
+        """Wait until each query has written further rows."""
         before, until = self.done(), time.monotonic() + PATIENCE
         while any(now <= was for now, was in zip(self.done(), before, strict=True)):
             assert time.monotonic() < until, f"{before} {self.done()} {told()[-5000:]}"
             time.sleep(0.02)
 
     def check(self) -> None:
-        """Everything came out once, and in order where there is one."""
+        """Check that every message was written once, and in order if the sink has one."""
         truth = [b"%d" % number for number in range(1, self.made + 1)]
         seen = {
             key.removeprefix(b"seen:"): int(self._redis.hget(key, "count")) for key in self._redis.scan_iter("seen:*")
@@ -84,7 +84,7 @@ class Feed:
 
 
 def finish(spark: "SparkSession", url: str, place: Path) -> None:
-    """Run all queries until they have read what there is; one that fails is started again, as an operator would."""
+    """Run all queries to the end of their input. Restart one that fails, as an operator would."""
     until = time.monotonic() + PATIENCE
     for name in NAMES:
         query = started(spark, name, url, place, most=10**6, ends=True)
@@ -122,7 +122,7 @@ class Driver:
         return self._process.poll() is None
 
     def kill_a_worker(self, chance: random.Random) -> None:
-        """One that a query needs: some only wait for work, so others are killed until a query has failed."""
+        """Kill workers until a query fails: some are idle and needed by none."""
         failed = self.told().count("failed ")
         until = time.monotonic() + PATIENCE
         while self.told().count("failed ") == failed:
@@ -133,7 +133,7 @@ class Driver:
             time.sleep(chance.uniform(0.2, 1))
 
     def kill(self) -> None:
-        """Python, Java and the workers."""
+        """Kill Python, Java and the workers."""
         if self.is_alive():
             family = _family(self._process.pid)
             self._process.kill()
@@ -154,7 +154,7 @@ def _kill(process: psutil.Process) -> None:
 
 
 def _lives(process: psutil.Process) -> bool:
-    """Whether it may still do something; what nobody has waited for is dead."""
+    """Return True unless ``process`` has ended or is a zombie."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -162,7 +162,7 @@ def _lives(process: psutil.Process) -> bool:
 
 
 def _is_worker(process: psutil.Process) -> bool:
-    """Whether it plans or reads or writes batches; ``pyspark.daemon`` is where workers come from."""
+    """Return True if ``process`` plans, reads or writes batches; its parent is ``pyspark.daemon``."""
     try:
         words, parent = " ".join(process.cmdline()), process.parent()
         of_daemon = parent is not None and "pyspark.daemon" in parent.cmdline()

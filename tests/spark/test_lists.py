@@ -1,4 +1,4 @@
-"""Lists as source and sink of Spark: what is read, what is written, and that a crash neither loses nor doubles any."""
+"""Lists as source and sink of Spark: reads and writes are complete, and a crash loses and doubles nothing."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,7 +31,7 @@ ANY_BYTES = [bytes([first, second]) * (first % 7) for first in range(256) for se
 
 
 def waiting(client: "Redis", key: str) -> list[bytes]:
-    """The messages of a list, oldest first."""
+    """Return the messages of a list, the oldest first."""
     found: Any = client.lrange(key, 0, -1)
     return list(found[::-1])
 
@@ -69,7 +69,7 @@ def batch_of(*values: bytes, **columns: list[str]) -> pa.RecordBatch:
 
 
 def written(monkeypatch: pytest.MonkeyPatch, writer: Any, batch: int, *tasks: pa.RecordBatch, query: str = "q") -> None:
-    """One batch of ``query``, from the first row to the commit."""
+    """Write and commit one batch of ``query``."""
     monkeypatch.setattr("penstock.spark.sinks.writers.query_of_task", lambda: query)
     writer.commit([writer.write(iter([task])) for task in tasks], batch)
 
@@ -331,7 +331,7 @@ def test_staged_rows_that_are_gone_are_told_and_nothing_is_written(
 
 
 def copy(spark: "SparkSession", url: str, checkpoint: Path) -> None:
-    """All that waits now, from list to list."""
+    """Move all waiting messages from list to list."""
     source = spark.readStream.format("redis-list").options(url=url, key="in", maxMessagesPerTrigger="200")
     sink = source.load().writeStream.format("redis-list").options(url=url, key="out")
     query = sink.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()

@@ -1,4 +1,4 @@
-"""What paths find in a message is not archived, nor is a message of which nobody can tell what is in it."""
+"""What paths find in a message is not archived, nor is a message whose content is ambiguous."""
 
 import json
 from typing import TYPE_CHECKING, Annotated, Any

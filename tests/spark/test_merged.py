@@ -1,4 +1,4 @@
-"""Merged directories that are not complete, and those of versions that wrote no manifest: no row is hidden by them."""
+"""Incomplete merged directories, and those without a manifest, hide no row."""
 
 import shutil
 from pathlib import Path
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def interrupted(spark: "SparkSession", place: Path, monkeypatch: pytest.MonkeyPatch, *, files: int) -> None:
-    """Merge where a rename copies file by file, as an object store does it, and breaks off after some ``files``."""
+    """Merge while a rename copies file by file, as in an object store, and breaks off after some ``files``."""
 
     def rename(_: Merger, source: str, target: str) -> None:
         Path(target).mkdir()

@@ -39,7 +39,7 @@ PAID: Any = {
     "seconds": "",
     "message": b'{"card": "4111", "sum": 7}',
 }
-"""An event that carries its message."""
+"""An event with its message."""
 
 
 async def met(condition: Callable[[], object]) -> None:
@@ -81,7 +81,7 @@ def serve(spark: "SparkSession", redis_url: str, tmp_path: Path, monkeypatch: py
 
 
 def as_printed(redis: Any, url: str) -> str:
-    """The URL of a user with the rights that ``penstock acl`` prints, and no others."""
+    """Create a user with the rights that ``penstock acl`` prints, and no others. Return its URL."""
     settings = Settings(redis=url, redis_namespace="pipe", watch=["shop", "shop:*"], archive="/nowhere")
     redis.execute_command(*settings.rights()[url].line("pipeline", "pw").split())
     redis.execute_command("ACL", "LOG", "RESET")
@@ -91,7 +91,7 @@ def as_printed(redis: Any, url: str) -> str:
 async def test_events_of_all_namespaces_are_archived_counted_and_a_stop_ends_it(
     shop: Any, redis_url: str, serve: Serve, tmp_path: Path
 ) -> None:
-    """As a user with no more rights than it needs."""
+    """Run as a user with no more rights than it needs."""
     add_events(shop, 300)
     shop.xadd("shop:paid:events", PAID)
     async with serve(redis=as_printed(shop, redis_url), discover=1, payloads=True, mask=["$.card"]) as (service, log):

@@ -22,13 +22,13 @@ from tests.spark import add_events, pytestmark  # noqa: F401
 from tests.spark.pipelines import PATIENCE, archived, events_in, table
 
 KILLS = int(os.environ.get("PENSTOCK_SPARK_ROUNDS", "1"))
-"""How often the pipeline is killed: CONTRIBUTING.md."""
+"""Number of kills of the pipeline."""
 Start = Callable[..., Service]
 
 
 @pytest.fixture
 def pipeline(redis_url: str, tmp_path: Path) -> Start:
-    """One that is to be started, with the archive in ``tmp_path``."""
+    """Return a function that makes a pipeline with its archive in ``tmp_path``."""
 
     def made(**settings: object) -> Service:
         usual = {"redis": redis_url, "redis_namespace": "pipe", "watch": '["shop", "shop:*"]', "lease_expire": 2}
@@ -40,7 +40,7 @@ def pipeline(redis_url: str, tmp_path: Path) -> Start:
 def test_killed_at_any_moment_nothing_is_lost_or_doubled_and_its_java_ends_with_it(
     shop: Any, pipeline: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At the end Java itself is killed, which is named and not taken for trouble with Redis."""
+    """At the end Java is killed: the reason names it and does not blame Redis."""
     monkeypatch.delenv("SPARK_LOCAL_IP", raising=False)
     rng, told, runs = random.Random(), 6_000 * (KILLS + 1), [*range(KILLS + 1)]
     usual = dict.fromkeys(["keep_minutes", "keep_hours", "keep_days"], 10 * YEAR)
@@ -91,7 +91,7 @@ def java_of(service: Service) -> psutil.Process:
 
 
 def worker_of(service: Service) -> int | None:
-    """One of the processes in which Spark runs Python, if there is one."""
+    """Return the pid of a process in which Spark runs Python, None if none runs."""
     for child in psutil.Process(service.pid).children(recursive=True):
         with suppress(psutil.Error):
             if "pyspark.daemon" in child.cmdline():
@@ -100,7 +100,7 @@ def worker_of(service: Service) -> int | None:
 
 
 def final(place: Path) -> int:
-    """How many events the roll-up of the day tells of, once it is there."""
+    """Return the number of events in the roll-up of the day, 0 if it is not written yet."""
     with suppress(OSError):
         return sum(row["count"] for row in table(place / "archive/rollups/size=day"))
     return 0

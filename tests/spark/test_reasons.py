@@ -1,4 +1,4 @@
-"""What Spark says of its errors, as one line: what happened, where, and what to do."""
+"""Errors of Spark in one line: what happened, where, and what to do."""
 
 import subprocess
 import sys
@@ -33,7 +33,7 @@ Caused by: org.apache.hadoop.fs.FSError: java.io.IOException: No space left on d
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 600 KB."""
+    """Mount a disk of 600 KB."""
     place = tmp_path / "disk"
     place.mkdir()
     done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=600k", "tmpfs", place], capture_output=True, text=True)
@@ -44,7 +44,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def failure(spark: "SparkSession", archive: str, place: Path) -> Any:
-    """Why a query ends that has its checkpoint in ``place`` and writes all that it is given below ``archive``."""
+    """Return the error of a query with its checkpoint in ``place`` that writes below ``archive``."""
 
     def write(rows: "DataFrame", _: int) -> None:
         rows.selectExpr("*", "randstr(100, 1) noise").write.mode("overwrite").parquet(f"{archive}/events")

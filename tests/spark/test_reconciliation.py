@@ -1,4 +1,4 @@
-"""The archive held against the counters: what is missing, doubled, under way, not archived yet, and nothing else."""
+"""Reconciliation finds what is missing, doubled, under way or not archived yet, and nothing else."""
 
 import time
 from collections.abc import Awaitable, Callable
@@ -31,7 +31,7 @@ LEFT: Final = "t:mpush -> t:left:in -> t:left"
 
 @pytest.fixture
 def reconciled(spark: "SparkSession", redis: Redis, tmp_path: Path) -> Reconcile:
-    """What is found in the archive at ``tmp_path``, which is not waited for."""
+    """Reconcile the archive in ``tmp_path``, without waiting for it."""
 
     async def found(*namespaces: str, live: bool = False, patience: float = 0) -> Reconciliation:
         return await reconcile(redis, spark, str(tmp_path), namespaces, live=live, patience=patience)
@@ -40,7 +40,7 @@ def reconciled(spark: "SparkSession", redis: Redis, tmp_path: Path) -> Reconcile
 
 
 async def lay(redis: Redis, place: Path, *lanes: Lane, given: int) -> None:
-    """The counters of ``lanes``, and an archive of all that happened there."""
+    """Write the counters of ``lanes`` and archive their events."""
     await counters(redis, *lanes, given=given)
     for lane in lanes:
         archive(place, lane.keys.namespace, lane.columns())
@@ -80,7 +80,7 @@ async def test_of_a_million_events_one_message_missing_one_doubled_and_one_in_fl
 
 
 class Shop:
-    """What mpush gives to two hops, each with its own mdispatch and monitor, whose services move when told to."""
+    """A fan-out of mpush to two hops, each with an mdispatch and a monitor that run step by step."""
 
     def __init__(self, redis: Redis, **settings: Any) -> None:
         self.redis: Any = redis
@@ -98,7 +98,7 @@ class Shop:
         return self
 
     async def give(self, *messages: str | bytes) -> None:
-        """As mpush does, in one transaction."""
+        """Deliver messages to both hops in one transaction, as mpush does."""
         async with self.redis.pipeline(transaction=True) as transaction:
             transaction.hincrby(FAN.metric("taken"), "count", len(messages))
             for hop in (self.left, self.right):
@@ -108,7 +108,7 @@ class Shop:
             await transaction.execute()
 
     async def take(self, *hops: Hop) -> None:
-        """Have registered what waits."""
+        """Register the waiting messages."""
         for hop in hops or (self.left, self.right):
             await hop.dispatch.take()
             await hop.dispatch.deliver()

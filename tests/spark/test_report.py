@@ -1,4 +1,4 @@
-"""The numbers of a report: the same as plain Python makes of the same events."""
+"""The numbers of a report equal those that plain Python computes from the same events."""
 
 import math
 from collections import Counter
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 SHOP = generate(1_500, 1)
 SHIP = generate(200, 2, start=NOON + 600, namespace="ship")
 LATER = [each for each in generate(300, 3, namespace="later") if (each.number or 0) > 200]
-"""An archive that was begun when the namespace had 200 events."""
+"""Events of an archive that was begun when the namespace had 200 events."""
 REASONS = ("timeout", "failed", "queueTimeout")
 BORN = {each.id: each.at for each in generate(300, 3) if each.event == "registered"}
 AGAIN = in_order(
@@ -40,7 +40,7 @@ AGAIN = in_order(
         ArchivedEvent("dead", "1", NOON * 1000 + 95_000, 1),
     ]
 )
-"""A server that was emptied twice; what was allowed is not known of all."""
+"""Events of a server that was emptied twice; the allowed time of some is unknown."""
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +68,7 @@ def in_buckets(axis: TimeAxis, events: Iterable[ArchivedEvent]) -> dict[str, lis
 
 
 def check(section: Section, axis: TimeAxis, events: list[ArchivedEvent], since: int = 0, until: int = 10**15) -> None:
-    """Against all events of the namespace, of which those between (ms since the epoch) are reported."""
+    """Compare with ``events`` of the namespace; those from ``since`` to ``until`` (ms since the epoch) are reported."""
     rows = [each for each in events if since <= each.at < until]
     assert section.totals == Counter(each.event for each in rows)
     assert section.counts == in_buckets(axis, rows)

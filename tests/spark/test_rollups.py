@@ -1,4 +1,4 @@
-"""Roll-ups: added up from parts they are what plain Python and NumPy find of the whole, and nothing counts twice."""
+"""Roll-ups added up from parts equal those that plain Python and NumPy compute, and nothing counts twice."""
 
 import math
 import random
@@ -26,7 +26,7 @@ Event = dict[str, Any]
 
 
 def events(number: int, rng: random.Random) -> list[Event]:
-    """Of two days, two namespaces, with times from nothing to far more than what is allowed."""
+    """Return random events of two days and two namespaces, with times from 0 to far more than allowed."""
     kinds = ["registered", "done", "timeout", "dead"]
     return [
         {
@@ -53,7 +53,7 @@ def frame(spark: "SparkSession", rows: list[Event]) -> "DataFrame":
 
 
 def plainly(rows: list[Event], seconds: int) -> dict[tuple[Any, ...], dict[str, Any]]:
-    """What the windows of so many seconds have to say, found one event at a time."""
+    """Compute the rows of windows of ``seconds``, one event at a time."""
     import numpy as np
 
     several = defaultdict(list)
@@ -182,7 +182,7 @@ def check_hashes(shop: Any, expected: dict[tuple[Any, ...], dict[str, Any]], siz
 
 
 def now_and_before() -> tuple[datetime, datetime, list[Event]]:
-    """A moment of this hour and one three days ago, and an event of each."""
+    """Return a moment of this hour, one three days ago, and an event of each."""
     now = datetime.now(UTC)
     before = now - timedelta(days=3)
     done: Event = {"namespace": "shop", "queue": "out", "event": "done", "attempt": 1, "seconds": 1.0, "timeout": 2.0}

@@ -1,4 +1,4 @@
-"""The session that services and commands make: what it decides, and what it leaves to spark-submit."""
+"""The session of services and commands: its own decisions, and those that it leaves to spark-submit."""
 
 import socket
 import sys

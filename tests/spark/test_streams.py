@@ -1,4 +1,4 @@
-"""Event streams as a source of Spark: all of them once, in bounded micro-batches, and nothing skipped in silence."""
+"""Event streams as a source of Spark: each event once, in bounded micro-batches, and no gap without notice."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -33,7 +33,7 @@ def load(spark: "SparkSession", redis_url: str, **more: object) -> "DataFrame":
 
 
 def read_on(spark: "SparkSession", redis_url: str, place: Path, **more: object) -> list[int]:
-    """What a query that is started anew finds, appended to what it found before; the sizes of its micro-batches."""
+    """Start a query and append its rows to those of earlier ones. Return the sizes of its micro-batches."""
     stream = spark.readStream.format("redis-stream").options(**options(redis_url, **more)).load()
     query = (
         stream.writeStream.format("parquet")
