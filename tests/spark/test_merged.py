@@ -28,7 +28,7 @@ def interrupted(spark: "SparkSession", place: Path, monkeypatch: pytest.MonkeyPa
         raise PenstockError("the store is gone")
 
     with monkeypatch.context() as patched:
-        patched.setattr(merging, "ROWS", 3 * MIN_DIRECTORIES // 2)
+        patched.setattr(merging, "FILE_ROWS", 3 * MIN_DIRECTORIES // 2)
         patched.setattr(Merger, "_rename", rename)
         merger = Merger(spark, str(place), 0)
         with pytest.raises(PenstockError, match="the store is gone"):
@@ -56,7 +56,7 @@ def test_a_merged_directory_whose_files_are_not_those_of_its_manifest_stands_for
 ) -> None:
     write(spark, tmp_path, *map(small, range(MIN_DIRECTORIES)))
     kept = shutil.copytree(tmp_path / EVENTS, tmp_path / "kept")
-    monkeypatch.setattr(merging, "ROWS", 3 * MIN_DIRECTORIES // 2)
+    monkeypatch.setattr(merging, "FILE_ROWS", 3 * MIN_DIRECTORIES // 2)
     Merger(spark, str(tmp_path), 0).merge("abcdef12", MIN_DIRECTORIES)
     for merged in directories(tmp_path):
         assert len([*merged.glob("*.parquet")]) == 2
