@@ -1,4 +1,4 @@
-"""Whereabouts in words for people."""
+"""The location of a message as sentences."""
 
 from collections.abc import Iterator
 from shlex import quote

@@ -80,8 +80,9 @@ def _spark_user(keys: Sequence[str]) -> "Iterator[tuple[str, str, Rights]]":
 
 
 def _parts(path: Path, service: str | None) -> "tuple[Part, ...]":
-    from penstock.composition.files import read_sound, services, settings_of
+    from penstock.composition.files import read_sound
     from penstock.composition.model import Part
+    from penstock.composition.service import services, settings_of
 
     if path.is_dir():
         found = tuple(part for part in read_sound(path, environment(None)).parts if part.settings is not None)

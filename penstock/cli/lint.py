@@ -63,7 +63,7 @@ def lint(
 async def _lint(
     paths: list[Path], service: str | None, cluster: bool, live: bool, url: str | None, as_json: bool
 ) -> int:
-    from penstock.composition.files import services
+    from penstock.composition.service import services
 
     if service is not None and service not in services():
         raise Misused(f"unknown service {service!r}: installed are {_listed(services())}")
@@ -133,7 +133,7 @@ async def _on_servers(topology: "Topology") -> "tuple[list[Finding], bool]":
 
 def _judged(file: Path, service: str | None) -> tuple[list[Problem], list[str]]:
     """Return what is wrong with ``file``, and what is unwise in it."""
-    from penstock.composition.files import services, settings_of
+    from penstock.composition.service import services, settings_of
 
     if service is None:
         named = f"name it mpush-*.yaml or pass --service NAME ({_listed(services())})"

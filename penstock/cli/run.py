@@ -32,7 +32,7 @@ def run(
 
 
 async def _start(file: str, service: str | None, more: list[str]) -> int:
-    from penstock.composition.files import module_of, service_of, services
+    from penstock.composition.service import module_of, service_of, services
     from penstock.launch import START_MODULE, exec_module
     from penstock.secrets import is_reference
 

@@ -32,7 +32,7 @@ END_SECONDS: Final = 10
 """Seconds to put back messages that have not arrived."""
 
 NAME_ANOTHER: Final = "or name another"
-"""Where a server does not answer, which is one of two that the call names."""
+"""Advice if one of the two servers does not answer."""
 
 
 def shovel(

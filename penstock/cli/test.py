@@ -117,7 +117,7 @@ def _as_json(results: "Sequence[CaseResult]") -> dict[str, object]:
 
 @contextmanager
 def _progress(total: int) -> "Iterator[Callable[[CaseResult], None]]":
-    """Yields what hears of each result; a bar on stderr, where that is a terminal."""
+    """Yield a function that takes each result; show a bar only if stderr is a terminal."""
     if not sys.stderr.isatty():
         yield lambda _: None
         return

@@ -1,8 +1,11 @@
-"""What Penstock needs of a service's settings; ``common.settings.base.ServiceSettings`` has it."""
+"""The installed services, and what Penstock needs of their settings."""
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
     from penstock.acl import Rights
@@ -17,7 +20,7 @@ class FieldNames(Protocol):
 
 
 class ServiceSettings(Protocol):
-    """The settings of one process of a service. Fields that only some services have are read with ``Part.setting``."""
+    """The settings of one process, as ``common.settings.base`` has them; see ``Part.setting`` for other fields."""
 
     service: ClassVar[str]
     redis: str
@@ -60,3 +63,28 @@ class ServiceSettingsType(Protocol):
 
     def service_in(self, props_file: Path, /) -> str | None:
         """Return the service that the property ``service`` of a props file names."""
+
+
+def services() -> dict[str, EntryPoint]:
+    """Return the entry points of all installed services, by name."""
+    return {entry.name: entry for entry in entry_points(group="penstock.services")}
+
+
+def settings_of(service: str) -> ServiceSettingsType:
+    """Return the settings class of an installed service. Raise ``PenstockError`` if it cannot be imported."""
+    try:
+        loaded: ServiceSettingsType = services()[service].load()
+    except (ImportError, AttributeError) as error:
+        raise PenstockError(f"the service {service} is not installed correctly: {error}") from error
+    return loaded
+
+
+def module_of(service: str) -> str:
+    """Return the module for ``python -m`` of an installed service: the package of its settings."""
+    return services()[service].value.partition(":")[0].rpartition(".")[0]
+
+
+def service_of(file: PurePath) -> str | None:
+    """Return the service with the longest name that ``file`` begins with: ``mpush.yaml``; None if there is none."""
+    begins = [name for name in services() if file.name.startswith(name) and not file.name[len(name) :][:1].isalnum()]
+    return max(begins, key=len, default=None)

@@ -14,7 +14,7 @@ from typing import Any, Final, Self
 
 from redis.asyncio import Redis
 
-from penstock.composition.files import HERE
+from penstock.composition.files import DEFAULT_URL
 from penstock.composition.model import Part, Place, Topology, server_of
 from penstock.composition.procfile import STOP_SECONDS
 from penstock.connection import connect
@@ -189,7 +189,7 @@ class Sandbox:
     async def _open(self) -> None:
         if any(part.module for part in self._parts):
             self._open_fork_server()
-        await self._open_server(host_of(HERE))
+        await self._open_server(host_of(DEFAULT_URL))
         for part in self._parts:
             place = self._directory / part.name
             place.mkdir()
@@ -290,7 +290,7 @@ class Sandbox:
         """Return the environment of a process, with the servers that its files name and none of this process."""
         environ = {name: value for name, value in os.environ.items() if not _is_server(value)}
         environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), environ.get("PATH", os.defpath)])
-        environ |= {"PYTHONUNBUFFERED": "1", "REDIS": part.ends[0].url if part.ends else HERE, **part.environ}
+        environ |= {"PYTHONUNBUFFERED": "1", "REDIS": part.ends[0].url if part.ends else DEFAULT_URL, **part.environ}
         if part.settings is not None:
             names, fields = part.settings.names(), dict(part.settings)
             for field, value in {**self._overrides, **part.settings.apart(place)}.items():

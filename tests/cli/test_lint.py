@@ -36,7 +36,7 @@ def foreign(monkeypatch: pytest.MonkeyPatch) -> None:
         EntryPoint("fan-strict", "tests.cli.test_lint:StrictFan", "penstock.services"),
         EntryPoint("broken", "no.such.module:Settings", "penstock.services"),
     ]
-    monkeypatch.setattr("penstock.composition.files.entry_points", lambda group: entries)
+    monkeypatch.setattr("penstock.composition.service.entry_points", lambda group: entries)
 
 
 async def lint_text(file: Path, text: str, *words: str) -> tuple[int, list[str]]:

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from common.settings.base import ServiceSettings
-from penstock.composition.files import read, services, settings_of
+from penstock.composition.files import read
 from penstock.composition.lint.rules import lint
 from penstock.composition.model import Place, server_of
-from penstock.composition.service import ServiceSettingsType
+from penstock.composition.service import ServiceSettingsType, services, settings_of
 from tests.commandline import ROOT
 from tests.lint_cases import SHOP, compose
 

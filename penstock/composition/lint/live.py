@@ -133,7 +133,7 @@ async def _expiring(redis: "Redis", topology: Topology, server: str) -> list[Fin
     for part in topology.parts:
         if not part.namespace or part.settings is None or part.server != server:
             continue
-        with suppress(ResponseError, WrongType):  # of a wrong type, which is told, or on another node of a cluster
+        with suppress(ResponseError, WrongType):  # of a wrong type, which is reported, or on another node of a cluster
             lists = [
                 one
                 for one in await service_keys(redis, Keys(part.namespace))
@@ -156,7 +156,7 @@ async def _absent(redis: "Redis", topology: Topology, server: str) -> list[Findi
             continue
         try:
             alive = await instances(redis, redis, Keys(part.namespace))
-        except (ResponseError, WrongType):  # of a wrong type, which is told, or on another node of a cluster
+        except (ResponseError, WrongType):  # of a wrong type, which is reported, or on another node of a cluster
             continue
         if not any(one.service == part.service for one in alive):
             message = f"{display_name(part)} has no live instances on {server}"

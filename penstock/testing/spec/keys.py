@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Final
 
-from penstock.composition.files import HERE
+from penstock.composition.files import DEFAULT_URL
 from penstock.composition.model import Part, Place
 from penstock.testing.sandbox import host_of
 from penstock.testing.spec.schema import did_you_mean
@@ -21,7 +21,7 @@ class Places:
         for end in (end for part in parts for end in part.ends if end.kind == "list"):
             self._known.setdefault(end.key, set()).add(end.place)
         ends = (end for part in started for end in part.ends)
-        self.hosts = sorted({host_of(HERE), *(host_of(end.url) for end in ends)})
+        self.hosts = sorted({host_of(DEFAULT_URL), *(host_of(end.url) for end in ends)})
 
     def find(self, text: str) -> Place:
         """Return the place of a key. Raise ``ValueError`` if it is unknown or on several servers."""
