@@ -60,7 +60,7 @@ local time = call('TIME')
 local now, at = time[1] + time[2] / 1e6, string.format('%d%03d', time[1], time[2] / 1000)
 if tonumber(history) == 0 then report = function() end end
 local again, urgent = {}, false
--- Xids whose oldest message was meant by an entry and stays: what the entries behind it mean is to be looked up again.
+-- Xids whose oldest message an entry meant and did not end: the messages of later entries must be identified again.
 local stays = {}
 local spent = {count = 0, sum = 0, max = -1, histo = {}}
 
@@ -81,13 +81,13 @@ local function observe(seconds, budget)
   spent.histo[bucket] = (spent.histo[bucket] or 0) + 1
 end
 
--- Whether it is said of an attempt before the current one, by a worker that was given up.
+-- Return true if the report is about an attempt before the current one, of a worker that was given up.
 local function is_stale(attempt, known)
   local current = tonumber(known[5])
   return current and (tonumber(attempt) or current) < current
 end
 
--- The end of a message that was delivered; false where it is not to be ended by this entry.
+-- End a message that was delivered; return false if this entry must not end it.
 local function finish(record, xid_key, id, attempt, known)
   local current = tonumber(known[5])
   local overdue = call('ZREM', deadlines, id) == 0
@@ -111,7 +111,7 @@ local function finish(record, xid_key, id, attempt, known)
   return true
 end
 
--- A worker gives up: the attempt is over now, and the monitor sees what comes next.
+-- End an attempt that a worker gave up; the monitor decides what comes next. Return false if it is not in flight.
 local function fail(record, id, final, words, known)
   local current = tonumber(known[5])
   if not call('ZSCORE', deadlines, id) then return false end
@@ -177,7 +177,7 @@ end
 for place = #again, 1, -1 do call('RPUSH', pending, said[again[place]]) end
 if urgent then call('PUBLISH', due, string.format('%.6f', now)) end
 
--- Ids that are finished leave the list once all are, or once they are its oldest.
+-- Remove finished ids from the list once all are finished, or once they are its oldest.
 if count > 0 and in_flight + held_back == 0 then call('UNLINK', ids) end
 if in_flight + held_back > 0 then drop_finished(2 * count) end
 write_events(at, tonumber(history))

@@ -9,13 +9,13 @@
 -- same again.
 local found, chains, said = {}, {}, {done = {}, failed = {}, touch = {}}
 
--- The xid of the message with that record; a dead message has one, too.
+-- Return the xid of the message with that record, in flight or dead; else false.
 local function tracked(record)
   local xid = redis.pcall('HGET', record, 'xid')
   return type(xid) == 'string' and xid
 end
 
--- The id of the message that is called so, in flight or dead.
+-- Return the id of the message with that xid, in flight or dead.
 local function called(key, way)
   local nth = way == 'touch' and 1 or (said[way][key] or 0) + 1
   said[way][key] = nth

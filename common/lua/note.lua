@@ -8,7 +8,7 @@ local here, counted = redis.pcall('LLEN', pending), redis.pcall('HGET', holds, p
 if here == 0 and not counted then return 0 end
 if type(here) ~= 'number' or type(redis.pcall('HLEN', holds)) ~= 'number'
     or taken and type(redis.pcall('HLEN', taken)) ~= 'number' then return -1 end
--- A full server refuses what may use memory as a script's first write, and nothing after it.
+-- A full server refuses a script's first write if it may use memory, and no write after it. So change nothing first.
 if redis.call('EXISTS', holds) == 1 then redis.call('RENAMENX', holds, holds) else redis.call('UNLINK', holds) end
 note(pending, here)
 return here

@@ -25,8 +25,8 @@ if known[1] ~= token then return redis.error_reply('FENCED ' .. ledger) end
 local sequence = tonumber(known[2] or 0)
 if sequence ~= first - 1 then return sequence end
 
--- What cannot be written (a full or read-only server, a user without the right) is refused here, before the messages;
--- and what a user must have the right to do after that was looked at when the transaction was queued.
+-- A full or read-only server, or one that denies this user the right, refuses this write, before the messages. The rights
+-- to the commands after the script were checked when the transaction was queued.
 call('HSET', ledger, 'token', token)
 if door and call('EXISTS', out) == 1 then
   call('RENAMENX', out, out) -- changes nothing, and needs the right to read `out`

@@ -22,7 +22,7 @@ for place, letter in ipairs(seen) do
   table.insert(places[letter], place)
 end
 
--- It changes nothing, but a server whose memory is full takes it, and then what follows: burying makes room.
+-- This changes nothing, but a full server accepts it as the first write, and then all that follow: burying frees memory.
 call('LTRIM', dead, 0, -1)
 
 local time, outcomes, gone = call('TIME'), {}, 0
@@ -38,7 +38,7 @@ for number = 1, #letters / 4 do
   end
 end
 if gone > 0 then
-  -- Those marked lie within the window: from the nearer end no letter beyond it is looked at.
+  -- The marked letters lie within the window: LREM from the nearer end does not look beyond it.
   local near = offset + #seen <= call('LLEN', dead) / 2 and -1 or 1
   call('LREM', dead, near * gone, mark)
   redis.pcall('HINCRBY', buried, 'count', gone)

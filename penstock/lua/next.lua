@@ -37,7 +37,7 @@ local sent = next - 1 - (known[2] or 0)
 if known[1] ~= who then return false end
 if sent < 0 or sent > here then return false end
 
--- A backlog becomes `pending` as it is, behind the few that are there: a message then costs one reading, and no move.
+-- Rename a backlog to `pending`, after moving the few messages of `pending` to it: each then costs a read, and no move.
 batch, bytes = tonumber(batch), tonumber(bytes)
 if whole == '1' and here - sent < batch and here <= FEW and here * MANY_MORE < waiting
     and (here == 0 or call('MEMORY', 'USAGE', pending, 'SAMPLES', 0) <= LIGHT) then

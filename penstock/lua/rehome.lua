@@ -38,7 +38,7 @@ end
 if call('EXISTS', former) == 1 then return {moved, 1} end
 call('HSET', notes, former, settled)
 
--- Only as much as the service has taken can be owed to one list: what both names had at once stays as it is.
+-- A list cannot be owed more than the service has taken: counts of messages that both lists got stay as they are.
 for place = 1, #counters, 4 do
   local taken, delivered, dead, dropped = counters[place], counters[place + 1], counters[place + 2], counters[place + 3]
   local all = tonumber(call('HGET', taken, 'count') or 0) or 0

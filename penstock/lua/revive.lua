@@ -42,7 +42,7 @@ for number = 1, #letters / 6 do
   end
 end
 if back > 0 then
-  -- Those marked lie within the window: from the nearer end no letter beyond it is looked at.
+  -- The marked letters lie within the window: LREM from the nearer end does not look beyond it.
   local near = offset + #seen <= call('LLEN', dead) / 2 and -1 or 1
   call('LREM', dead, near * back, mark)
   redis.pcall('HINCRBY', revived, 'count', back)

@@ -24,7 +24,7 @@ local function each(act)
   end
 end
 
--- What would fail midway is refused before anything is added.
+-- Refuse before anything is added what would fail halfway.
 local refused = wrong_type({hash = hashes}) or each(function(key, field, amount)
   local value = call('HGET', key, field) or '0'
   local number, whole = tonumber(value), string.find(amount, INTEGER)

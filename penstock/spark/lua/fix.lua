@@ -19,7 +19,7 @@ local taken = call('HGET', state, 'taken')
 if taken and tonumber(taken) >= tonumber(number) then return false end
 if waiting == 0 or batch == '0' then return {0, 0} end
 
--- A server whose memory is full refuses this, before anything is moved.
+-- A full server refuses this write, before anything is moved.
 call('HSET', state, 'taken', number)
 call('HSETNX', state, 'done', number - 1)
 if batch == '' and bytes == '' then

@@ -24,7 +24,7 @@ for place, part in ipairs(parts) do
   if call('LLEN', part) ~= tonumber(counts[place]) then return redis.error_reply('GONE ' .. part) end
 end
 
--- A server whose memory is full refuses this, before anything is moved.
+-- A full server refuses this write, before anything is moved.
 call('HSET', ledger, writer, batch)
 if life ~= '0' then call('EXPIRE', ledger, life) end
 if replace == '1' then call('UNLINK', out) end

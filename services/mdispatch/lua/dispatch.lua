@@ -66,8 +66,8 @@ if deaths then length('HLEN', deaths) end
 if problem then return problem end
 if here ~= tonumber(held) then return false end
 
--- Rotating a list in place changes nothing, but the server refuses it when its memory is full, which it checks only
--- before a script's first write: from here on nothing can fail.
+-- Rotating a list in place changes nothing, but a full server refuses it. It checks that only before a script's first
+-- write: from here on nothing can fail.
 local refused = pcall('LMOVE', pending, pending, 'RIGHT', 'RIGHT')
 if type(refused) == 'table' and refused.err then return refused end
 
@@ -78,14 +78,14 @@ if tonumber(history) == 0 then report = function() end end
 local push, tracked, deadlines_of, later = {}, {}, {}, {}
 local last = tonumber(call('HGET', pushed, out)) or 0
 local ours, soonest = 0, math.huge
--- EXPIRE would be rewritten to this by the server, each time.
+-- The server would rewrite each EXPIRE to PEXPIREAT.
 local gone = string.format('%d%03d', time[1] + expire, time[2] / 1000)
 
--- One look at all records instead of one at each, since hardly ever two messages have the same xid.
+-- Check all records at once, since two messages rarely have the same xid.
 local linked = {}
 local all_new = count > 0 and call('EXISTS', unpack(subjects, 1, #subjects)) == 0
 
--- Make its xid lead to a message; behind the others where several have the same.
+-- Add a message to the chain of its xid.
 local function register_xid(key, id, kind, answer)
   if all_new and not linked[key] then
     linked[key] = true
@@ -97,7 +97,7 @@ local function register_xid(key, id, kind, answer)
   call('PEXPIREAT', key, gone)
 end
 
--- A key that somebody else has put where a record belongs costs that message its record, not the batch its place.
+-- If somebody else has written another type to the key of a record, that message gets no record; the batch goes on.
 local function delay(record, id, xid, kind, answer, message, wait)
   local made = pcall('HSET', record, 'timestamp', stamp, 'xid', xid, 'service', service, 'attempt', 0, 'queue', out,
     'message', message, 'type', kind)

@@ -26,7 +26,7 @@ local last = tonumber(call('HGET', pushed, queue)) or 0
 local waiting = call('LLEN', queue)
 local taken = last - waiting
 
--- How many messages are taken before this one and with it, at most `most`; nil if it is not there.
+-- Return the place of a message from the tail of the list, at most `most`; nil if it is not there.
 local function place_of(record, most)
   local message = pcall('HGET', record, 'message')
   if type(message) ~= 'string' then return end
@@ -73,7 +73,7 @@ for place in ipairs(ids) do
   if number >= 0 and (gone[place] or number <= taken or number > last) then start(place, now, timespan) end
 end
 
--- When that many had been taken, at the latest.
+-- Record when `taken` messages had been taken, at the latest.
 local seen = {}
 for number, moment in string.gmatch(call('HGET', looks, queue) or '', '(%-?%d+):([%d%.]+)') do
   if tonumber(number) <= taken then seen[#seen + 1] = {tonumber(number), tonumber(moment)} end

@@ -40,7 +40,7 @@ local function look()
   return {first and string.format('%.6f', math.max(first - now, 0)) or '', started, waiting, ready[1], ready[2], now, unseen}
 end
 
--- It only reads: types need a look only where a command fails.
+-- It only reads: types need a check only if a command fails.
 local done, found = pcall(look)
 if done then return found end
 return wrong_type({zset = {deadlines, delayed}, list = {queue}, hash = {pushed, looks}}) or error(found)

@@ -10,8 +10,8 @@ local now, ended = time[1] + time[2] / 1e6, 0
 local refused = wrong_type({zset = {answers}, hash = {answers_more, answers_sent}})
 if refused then return refused end
 
--- What its reader left is deleted with the list, if it is ours to delete: it has the TTL that `send` gave it, and no more
--- in it than was sent. Where others have pushed, too, it loses the TTL and stays.
+-- Delete the list with what its reader left in it, if it has the TTL that `send` gave it, and no more messages than were
+-- sent. If others have pushed, too, it loses the TTL and stays.
 local function close(key, number, overdue)
   local left_over, life_left = redis.pcall('LLEN', key), redis.call('PTTL', key)
   if type(left_over) ~= 'number' or left_over == 0 then

@@ -54,7 +54,7 @@ local function happened(event, id, known, attempt, seconds)
   report(event, id, known.xid or '', known.queue or '', known.service or '', attempt, seconds)
 end
 
--- Those of one sweep a microsecond apart, so that they stay in the order in which they came.
+-- Schedule messages of one sweep a microsecond apart, so that they stay in their order.
 local function schedule(key, id, wait)
   local due_at = now + wait + acted * 1e-6
   call('ZADD', key, string.format('%.6f', due_at), id)
@@ -88,7 +88,7 @@ local function deliver(record, xid_key, queue, id, known)
   end
 end
 
--- For good: a dead letter, an error for whoever waits for an answer, and a tombstone by which a late `done` is known.
+-- Push a dead letter, send an error to the list for the answer, and leave a tombstone that identifies a late `done`.
 local function bury(record, xid_key, answer, id, known, reason)
   local kind = unlink(xid_key, id)
   local first, last = math.floor(known.timestamp * 1000), math.floor((known.delivered or known.timestamp) * 1000)
@@ -122,7 +122,7 @@ local function read(record)
   return known
 end
 
--- Remove from the list what nobody has taken; it is among the first that are taken, or it is left.
+-- Remove a message that nobody has taken from the list, if it is among the NEAR oldest; return true if it was removed.
 local function withdraw(id, known)
   local score = tonumber(call('ZSCORE', deadlines, id) or 0)
   local before = score - UNTAKEN - (tonumber(call('HGET', pushed, out)) or 0) + call('LLEN', out)
@@ -147,7 +147,7 @@ for place = 1, #messages / 4 do
     if action == 'expired' or not known.message then
       tally(expired, 'count')
       happened('expired', id, known, '')
-      if known.xid then -- what somebody has left of a record
+      if known.xid then -- somebody has deleted a part of the record
         unlink(xid_key, id)
         call('DEL', record)
       end
@@ -176,7 +176,7 @@ for _, key in ipairs({deadlines, delayed}) do
   local first = call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]
   if first and math.abs(first - earliest) < 1e-6 then call('PUBLISH', due, first) end
 end
--- Ids that are finished leave the list once they are its oldest, or once all are finished.
+-- Remove finished ids from the list once they are its oldest, or once all are finished.
 drop_finished(2 * acted)
 if acted > 0 and call('ZCARD', deadlines) + call('ZCARD', delayed) == 0 then call('UNLINK', ids) end
 write_events(at, tonumber(history))

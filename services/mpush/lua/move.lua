@@ -63,9 +63,9 @@ local function deliver(messages)
   end
 end
 
--- Rotating a list in place changes nothing, but the server refuses it when its memory is full, which it checks only
--- before a script's first write: from here on nothing can fail. A move to one list takes no memory: after a
--- pop of nothing the server refuses no write.
+-- Rotating a list in place changes nothing, but a full server refuses it. It checks that only before a script's first
+-- write: from here on nothing can fail. A move to one list takes no memory: a pop of nothing
+-- comes first, after which the server refuses no write.
 if #subscribers > 1 or letters then
   local refused = pcall('LMOVE', pending, pending, 'RIGHT', 'RIGHT')
   if type(refused) == 'table' then return refused end
@@ -100,7 +100,7 @@ end
 local left = math.max(here - moved, 0)
 keep(pending, here, left)
 enter(moved - (here - left))
--- A counter that somebody has made no number stays as it is, for the audit to tell: messages come first.
+-- A counter that is no number stays as it is, for the audit to report: messages come first.
 if taken then
   local total = 0
   pcall('HINCRBY', settled, 'count', moved)

@@ -27,7 +27,7 @@ local who, settled = unpack(call('HMGET', state, 'source', 'sequence'), 1, 2)
 settled = tonumber(settled or 0)
 local known = call('HMGET', link, 'state', 'known', 'since_known', 'source')
 
--- Of the messages that are counted now the oldest is at least as old as this count, until all of them have arrived.
+-- Until all messages counted now have arrived, the oldest one that waits is at least as old as this count.
 if not known[2] or settled >= tonumber(known[2]) or known[4] ~= who then
   known[2], known[3] = settled + waiting, at
   call('HSET', link, 'known', known[2], 'since_known', at, 'source', who or '')
