@@ -135,7 +135,7 @@ async def test_what_cannot_be_replayed_is_said_and_what_to_do(
     assert "no message of nobody was registered: look" in await refusal(Failed, origin="nobody")
     later = await refusal(Failed, since=BEGUN + timedelta(days=1), until=BEGUN + timedelta(days=2))
     assert "was registered from 2026-11-22 18:05:00 UTC before 2026-11-23 18:05:00 UTC" in later
-    assert "name another namespace with --into" in await refusal(Misused, origin="shadow")
+    assert "name a shadow of it with --into" in await refusal(Misused, origin="shadow")
     await policy(redis, Keys("shop"), source="shop:in", out="shadow:in", done="shop:done")
     assert "shadow shares its list shadow:in with shop" in await refusal(Failed, origin="shop")
     await redis.delete("shop:policy")
