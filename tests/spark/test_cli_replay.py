@@ -405,7 +405,7 @@ async def test_a_replay_has_the_outcome_of_before_and_a_worker_that_does_otherwi
     with Blocking.from_url(redis_url) as redis, working(redis_url, "shop", act):
         services("shop")
         redis.lpush("shop:in", *pushed)
-        until(lambda: int(redis.hget("shop:metrics:taken", "count") or 0) == len(pushed) and settled(redis))
+        until(lambda: int(redis.hget("shop:metrics:registered", "count") or 0) == len(pushed) and settled(redis))
     await asyncio.to_thread(archive, spark, redis_url, tmp_path)
     services("shadow")
     with Blocking.from_url(redis_url) as redis:
