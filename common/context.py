@@ -87,6 +87,13 @@ class Context(Generic[S]):
         """Return False once this run must end: finish what is in hand and return."""
         return not self._stopped.is_set()
 
+    @property
+    def required_keys(self) -> Keys:
+        """Return ``keys``; raise ``WrongCall`` without a namespace."""
+        if self.keys is None:
+            raise WrongCall(f"{self.settings.service} needs redisNamespace")
+        return self.keys
+
     def pending(self, name: str) -> str:
         """Return the name of this instance's pending list; ``name`` itself if instances share it (lease, no namespace).
 

@@ -26,7 +26,7 @@ from penstock.tracking.events import read_entries
 from penstock.tracking.policy import Policy
 from penstock.tracking.record import UNTAKEN, touch
 from services.mdispatch import settings as mdispatch
-from services.mdispatch.answers import Answers
+from services.mdispatch.answers import AnswerDelivery
 from services.mdispatch.dispatch import Dispatch
 from services.monitor import settings as monitor
 from services.monitor.done import parse_done
@@ -125,7 +125,7 @@ class Hop:
 
     def forget(self) -> None:
         """Let an instance that has dispatched nothing handle the answers from now on, as after a restart."""
-        self.answers = Answers(self._beside)
+        self.answers = AnswerDelivery(self._beside, self.settings.res or "")
 
     async def start(self) -> "Hop":
         if self.settings.ordered:

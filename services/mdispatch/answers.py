@@ -1,4 +1,4 @@
-"""The way back: answers of workers to whoever asked."""
+"""Delivery of workers' answers to the reply lists of their requests."""
 
 import json
 from collections import OrderedDict
@@ -12,23 +12,21 @@ from penstock.tracking.correlation import xid_of
 from penstock.tracking.policy import Policy
 from services.mdispatch.settings import Settings
 
-MOST_REMEMBERED: Final = 10_000
-"""Requests, of some 300 bytes each."""
+MAX_REMEMBERED: Final = 10_000
+"""Most requests remembered, of about 300 bytes each."""
 
 
-class Answers(Completions):
-    """From ``res`` through this instance's pending list to the list that the request named, ending its record.
+class AnswerDelivery(Completions):
+    """Moves answers from ``res`` through this instance's pending list to reply lists, and ends their records.
 
-    The server need not be asked for a request that this instance has dispatched itself: that is a round trip less.
+    A request that this instance has dispatched itself is remembered, which saves the round trip to identify it.
     """
 
-    def __init__(self, context: Context[Settings]) -> None:
+    def __init__(self, context: Context[Settings], res: str) -> None:
         settings = context.settings
-        assert context.keys
-        assert settings.res
-        place = CompletionSource(
-            context.keys,
-            settings.res,
+        source = CompletionSource(
+            context.required_keys,
+            res,
             context.pending(settings.pending_for("res")),
             settings.batch,
             settings.batch_bytes,
@@ -37,31 +35,31 @@ class Answers(Completions):
             settings.reply_to or "",
             settings.accept_late,
         )
-        super().__init__(context, place, understood, replies=replies_of(context))
+        super().__init__(context, source, parse_answer, replies=reply_rules(context))
         self._remembered: OrderedDict[bytes, tuple[bytes, bytes, str, int]] = OrderedDict()
 
     def remember(self, xid: bytes, id: int, reply_to: str) -> None:
-        """Note a request that is about to be dispatched, of several with the same xid the oldest."""
+        """Remember a request that is about to be dispatched; of several with the same xid, the oldest."""
         self._remembered.setdefault(xid, (b"%d" % id, b"", reply_to, 0))
-        if len(self._remembered) > MOST_REMEMBERED:
+        if len(self._remembered) > MAX_REMEMBERED:
             self._remembered.popitem(last=False)
 
     def _recall(self, said: list[Completion]) -> list[Any]:
         recalled = [self._remembered.pop(one.xid, None) for one in said]
-        sound = all(words and not self._refusal(words[2]) for words in recalled)
-        return [word for words in recalled for word in words or ()] if sound else []
+        allowed = all(words and not self._refusal(words[2]) for words in recalled)
+        return [word for words in recalled for word in words or ()] if allowed else []
 
 
-def replies_of(context: Context[Settings]) -> ReplyRules:
-    """Return what the settings allow, as monitors read it from the policy."""
-    assert context.keys
-    policy = Policy.parse(context.keys, {name: str(value) for name, value in context.settings.policy().items()})
+def reply_rules(context: Context[Settings]) -> ReplyRules:
+    """Return which lists may get answers by the settings, as monitors read it from the policy."""
+    keys = context.required_keys
+    policy = Policy.parse(keys, {name: str(value) for name, value in context.settings.policy().items()})
     assert policy
-    return ReplyRules(context.keys, policy, RegisteredLists(context.redis, context.keys, context.log))
+    return ReplyRules(keys, policy, RegisteredLists(context.redis, keys, context.log))
 
 
-def understood(answer: bytes) -> Completion:
-    """An answer is a JSON object with the request's ``meta.id``."""
+def parse_answer(answer: bytes) -> Completion:
+    """Parse an answer: a JSON object with the request's ``meta.id``, and perhaps ``meta.attempt``."""
     try:
         meta = json.loads(answer)["meta"]
         xid = xid_of(meta["id"])

@@ -1,8 +1,9 @@
-"""The moves of mdispatch: requests registered and delivered, in batches, without leaving the server twice."""
+"""Registration and delivery of requests, in batches."""
 
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum, auto
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,53 +20,62 @@ from penstock.raw_connection import Packed
 from penstock.script import Script
 from penstock.tracking.policy import untaken_check_interval
 from penstock.transfer.read_size import Sizes
-from services.mdispatch.answers import replies_of
-from services.mdispatch.request import Unreadable, read, rejected
+from services.mdispatch.answers import reply_rules
+from services.mdispatch.poison import POISON, PoisonDetector
+from services.mdispatch.request import BadRequest, parse_request, rejection
 from services.mdispatch.settings import Settings
-from services.mdispatch.suspects import POISON, Suspects
 
 _dispatch: Final = Script.read(Path(__file__).parent / "lua" / "dispatch.lua")
-NOTHING: Final = Packed()
+EMPTY: Final = Packed()
+
+
+class Queue(Enum):
+    """What is known of ``pending`` and ``in``."""
+
+    UNKNOWN = auto()
+    """``pending`` may hold other messages than the batches: read it again."""
+    EMPTY = auto()
+    """``in`` was empty when it was last read."""
+    MORE = auto()
+    """``in`` may hold more."""
+    BACKLOG = auto()
+    """``in`` filled at least half of the last batch."""
 
 
 @dataclass
 class Batch:
-    """Requests in ``pending`` and the first of the ids that are theirs, ready for the script once they are read."""
+    """Requests in ``pending`` with consecutive ids from ``first_id``, ready for the script once they are parsed."""
 
     messages: list[bytes]
     first_id: int
-    suspect: bool = False
-    """Came from a dead instance: one at a time, and on record, since it may be what that one died of."""
-    subjects: Packed = NOTHING
-    requests: Packed = NOTHING
+    adopted: bool = False
+    """Whether its one message came from a dead instance, and may have killed it: claim it first."""
+    subjects: Packed = EMPTY
+    requests: Packed = EMPTY
     rejects: bool = False
-    """Whether one of them goes to the dead letters."""
+    """Whether one of them becomes a dead letter."""
 
 
 class Dispatch:
-    """From ``in`` through this instance's pending list to ``out``, leaving a record of each request.
+    """Moves requests from ``in`` through this instance's pending list to ``out``, and records each.
 
-    While there is a backlog two batches are in hand: one is read while the server registers the other.
+    During a backlog two batches are in hand: one is parsed while the server registers the other.
     """
 
     def __init__(self, context: Context[Settings], remember: Callable[[bytes, int, str], object] | None = None) -> None:
-        """``remember``: told the xid of each request, its id, and the list for its answer where it names one."""
-        settings, keys = context.settings, context.keys
-        assert keys
-        assert context.id
+        """``remember`` is called with each request's xid, id and reply list (empty if it names none)."""
+        settings, keys = context.settings, context.required_keys
         self._context, self._keys, self._remember = context, keys, remember
         self._pending = context.pending(settings.pending)
         self._count = counting(self._pending, counters(keys))
         self._batches: deque[Batch] = deque()
-        self._spare: int | None = None
+        self._spare_id: int | None = None
+        """An id that the script has reserved for a message that comes alone."""
         self._sizes = Sizes()
-        self._known = False
-        """Whether the batches are what ``pending`` holds."""
-        self._more = self._backlog = False
-        """Whether ``in`` may hold more, and whether it held much more when it was last seen."""
-        self._suspects = Suspects(context)
+        self._queue = Queue.UNKNOWN
+        self._poison = PoisonDetector(context)
         self._cluster = False
-        self._replies = replies_of(context)
+        self._replies = reply_rules(context)
         self._named: dict[str, Any] = {
             "pending": self._pending,
             "source": settings.in_,
@@ -94,7 +104,7 @@ class Dispatch:
         }
 
     async def recover(self) -> None:
-        """Publish what monitors must know, and deliver what an earlier run or a dead instance has left."""
+        """Write the policy for monitors, and deliver what an earlier run or a dead instance has left."""
         policy = self._context.settings.policy()
         async with AtomicWrites(self._context.redis) as writes:
             writes.delete(self._keys.policy)
@@ -105,43 +115,42 @@ class Dispatch:
         await self.deliver()
 
     async def take(self) -> bool:
-        """Wait for a request, at most ``popTimeout``; whether there may be something to deliver."""
+        """Wait for a request, at most ``popTimeout``; return whether there may be something to deliver."""
         settings = self._context.settings
         taken = await self._context.take(settings.in_, self._pending, settings.pop_timeout, count=self._count)
-        if taken.message is not None and self._known and self._spare is not None:
-            self._batches.append(Batch([taken.message], self._spare))
-            self._spare, self._more = None, False
+        if taken.message is not None and self._queue is not Queue.UNKNOWN and self._spare_id is not None:
+            self._batches.append(Batch([taken.message], self._spare_id))
+            self._spare_id, self._queue = None, Queue.EMPTY
         elif taken.anything:
-            self._known = False
+            self._queue = Queue.UNKNOWN
         return taken.anything
 
     async def deliver(self) -> None:
-        """Deliver what is pending and then what waits behind it, until nothing does or the run shall end."""
+        """Deliver what is pending and then what waits behind it, until nothing does or the run is to end."""
         while True:
-            if not self._known:
-                await self._look()
-            if not self._batches and not (self._more and self._context.running):
+            if self._queue is Queue.UNKNOWN:
+                await self._read_pending()
+            if not self._batches and not (self._queue is not Queue.EMPTY and self._context.running):
                 return
-            one_ahead = len(self._batches) > 1 or not self._backlog or not self._context.running
+            one_ahead = len(self._batches) > 1 or self._queue is not Queue.BACKLOG or not self._context.running
             await self._move(self._batches[0] if self._batches and one_ahead else Batch([], 0))
 
-    async def _look(self) -> None:
-        """See what ``pending`` holds, and give it ids."""
+    async def _read_pending(self) -> None:
+        """Make batches of what ``pending`` holds, with new ids."""
         pending: Any = await self._context.redis.lrange(self._pending, 0, -1)
         messages: list[bytes] = pending[::-1]
-        first_id = await self._give_ids(len(messages)) if messages else 0
+        first_id = await self._reserve_ids(len(messages)) if messages else 0
         self._batches.clear()
-        suspects = self._suspects.among(messages)
-        for place in range(suspects):
-            self._batches.append(Batch(messages[place : place + 1], first_id + place, suspect=True))
+        adopted = self._poison.count_adopted(messages)
+        for place in range(adopted):
+            self._batches.append(Batch(messages[place : place + 1], first_id + place, adopted=True))
         step = self._context.settings.batch
-        for place in range(suspects, len(messages), step):
+        for place in range(adopted, len(messages), step):
             self._batches.append(Batch(messages[place : place + step], first_id + place))
-        self._known = self._more = True
-        self._backlog = False
+        self._queue = Queue.MORE
 
-    async def _give_ids(self, messages: int) -> int:
-        """The first one of so many."""
+    async def _reserve_ids(self, messages: int) -> int:
+        """Reserve an id for each of ``messages`` messages; return the first."""
         counter = self._keys.message_counter
         try:
             last_id: int = await self._context.redis.incrby(counter, messages)
@@ -150,58 +159,60 @@ class Dispatch:
         return last_id - messages + 1
 
     async def _move(self, batch: Batch) -> None:
-        """Have ``batch`` registered and delivered, and as many more taken; meanwhile read the batch after it."""
+        """Register and deliver ``batch``, and take the next one; parse the batch between while the server works."""
         await self._replies.refresh()
-        survived = await self._suspects.enter(batch.messages[0]) if batch.suspect else None
-        self._read(batch, buried=survived is not None and survived.is_poison)
+        claim = await self._poison.claim(batch.messages[0]) if batch.adopted else None
+        self._parse(batch, is_poison=claim is not None and claim.is_poison)
         room = self._context.running and len(self._batches) <= 2
         wanted = self._context.settings.batch if room else 0
-        self._known = False  # until the outcome is known
+        queue, self._queue = self._queue, Queue.UNKNOWN  # until the reply is there
         reply = await self._context.run_unless_full(
             _dispatch,
-            lambda: self._read_next(batch),
+            lambda: self._parse_next(batch),
             held=sum(len(each.messages) for each in self._batches),
             batch=wanted,
-            spare=int(self._spare is not None),
+            spare=int(self._spare_id is not None),
             letters=self._keys.dead if batch.rejects else None,
-            deaths=self._keys.deaths if survived else None,
-            survived=survived.digest if survived else "",
+            deaths=self._keys.deaths if claim else None,
+            survived=claim.digest if claim else "",
             first=batch.first_id,
             subjects=batch.subjects,
             requests=batch.requests,
             **self._sizes.named,
             **self._named,
         )
-        self._known = reply is not None
-        if reply is None or reply is REFUSED:
+        if reply is None:
+            return
+        self._queue = queue
+        if reply is REFUSED:
             return
         if batch.messages:
             self._batches.popleft()
-        if survived:
-            self._suspects.survived()
+        if claim:
+            self._poison.release()
         first_id, taken = reply
         if taken:
             self._sizes.note_all(taken)
             self._batches.append(Batch(taken, first_id))
         elif first_id:
-            self._spare = first_id
+            self._spare_id = first_id
         if wanted:
-            self._more, self._backlog = bool(taken), 2 * len(taken) >= wanted
+            self._queue = Queue.BACKLOG if 2 * len(taken) >= wanted else Queue.MORE if taken else Queue.EMPTY
 
-    def _why_not(self, name: str) -> str | None:
-        """Why a list cannot be one for answers; None if it can."""
+    def _refusal(self, name: str) -> str | None:
+        """Return why list ``name`` may not get answers; None if it may."""
         settings = self._context.settings
         if self._cluster and (moved := different_slots([settings.in_, name])):
             return f"slot {moved[name]} of the cluster is not that of {quoted(settings.in_)}: use the same hash tag"
         return self._replies.refusal(name)
 
-    def _read_next(self, batch: Batch) -> None:
+    def _parse_next(self, batch: Batch) -> None:
         following = next((each for each in self._batches if each is not batch), None)
-        if following and not following.suspect:
-            self._read(following)
+        if following and not following.adopted:
+            self._parse(following)
 
-    def _read(self, batch: Batch, *, buried: bool = False) -> None:
-        """Make of the messages what the script takes."""
+    def _parse(self, batch: Batch, *, is_poison: bool = False) -> None:
+        """Turn the messages into arguments of the script."""
         if batch.subjects.count or not batch.messages:
             return
         record, xid_key = encoded(self._keys.message("")), encoded(self._keys.xid(""))
@@ -209,11 +220,11 @@ class Dispatch:
         requests: list[str] = []
         for id, message in enumerate(batch.messages, start=batch.first_id):
             try:
-                request = POISON if buried else read(message, self._why_not)
-            except Unreadable as error:
-                request = rejected("badRequest", str(error))
+                request = POISON if is_poison else parse_request(message, self._refusal)
+            except BadRequest as error:
+                request = rejection("badRequest", str(error))
             subjects += (b"%b%d" % (record, id), xid_key + request.xid)
-            requests.append(request.words)
+            requests.append(request.spec)
             batch.rejects |= not request.xid
             if self._remember and request.xid:
                 self._remember(request.xid, id, request.reply_to)

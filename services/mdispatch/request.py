@@ -1,4 +1,4 @@
-"""What a request says of itself: by which name a worker will call it, where its answer goes, when it is wanted."""
+"""Parser of a request: its correlation id, the list for its answer, the time of its delivery."""
 
 import json
 from collections.abc import Callable
@@ -7,25 +7,27 @@ from typing import Any, Final, NamedTuple
 
 from penstock.tracking.correlation import correlation_of
 
-LONGEST_DELAY: Final = 10 * 31_536_000
-"""Seconds that a message may be held."""
+MAX_DELAY_SECONDS: Final = 10 * 31_536_000
 _json: Final = json.JSONEncoder(ensure_ascii=False).encode
 
 
-class Unreadable(ValueError):
-    """A request whose ``meta`` asks for what cannot be; the words say what was expected."""
+class BadRequest(ValueError):
+    """A request with an invalid ``meta``; the text says what was expected."""
 
 
 class Request(NamedTuple):
-    """By which xid the request is known, what ``dispatch.lua`` is told of it, and the list for its answer, if named."""
+    """What ``dispatch.lua`` needs of a request."""
 
     xid: bytes
-    words: str
+    """Empty for a dead letter."""
+    spec: str
+    """The type; or JSON if there is more to say: type, replyTo and when, or reject and error."""
     reply_to: str = ""
+    """The list for its answer; empty if the request names none."""
 
 
-def read(message: bytes, refusal: Callable[[str], str | None]) -> Request:
-    """``refusal`` says why a list cannot be one for answers. Raises ``Unreadable``."""
+def parse_request(message: bytes, refusal: Callable[[str], str | None]) -> Request:
+    """Parse a request, or raise ``BadRequest``; ``refusal`` returns why a list may not get answers, or None."""
     name, kind, meta = correlation_of(message)
     request = Request(name, kind)
     if meta.keys() <= {"id"}:
@@ -34,11 +36,11 @@ def read(message: bytes, refusal: Callable[[str], str | None]) -> Request:
     wanted = {word: value for word, value in more.items() if value is not None}
     if not wanted:
         return request
-    return Request(request.xid, _json({"type": request.words, **wanted}), wanted.get("replyTo", ""))
+    return Request(request.xid, _json({"type": request.spec, **wanted}), wanted.get("replyTo", ""))
 
 
-def rejected(reason: str, error: str) -> Request:
-    """A request that goes to the dead letters."""
+def rejection(reason: str, error: str) -> Request:
+    """Return a request that goes to the dead letters."""
     return Request(b"", _json({"reject": reason, "error": error}))
 
 
@@ -47,16 +49,16 @@ def _reply_to(meta: dict[str, Any], refusal: Callable[[str], str | None]) -> str
     if name is None:
         return None
     if not isinstance(name, str) or not name or not name.isprintable():
-        raise Unreadable("meta.replyTo: expected the name of a list")
+        raise BadRequest("meta.replyTo: expected the name of a list")
     if reason := refusal(name):
-        raise Unreadable(f"meta.replyTo: {reason}")
+        raise BadRequest(f"meta.replyTo: {reason}")
     return name
 
 
 def _when(meta: dict[str, Any]) -> str | None:
     if (delay := meta.get("delay")) is not None:
-        if isinstance(delay, bool) or not isinstance(delay, int | float) or not 0 <= delay <= LONGEST_DELAY:
-            raise Unreadable(f"meta.delay: expected a number of seconds from 0 to {LONGEST_DELAY}")
+        if isinstance(delay, bool) or not isinstance(delay, int | float) or not 0 <= delay <= MAX_DELAY_SECONDS:
+            raise BadRequest(f"meta.delay: expected a number of seconds from 0 to {MAX_DELAY_SECONDS}")
         return f"+{delay:.6f}"
     at = meta.get("deliverAt")
     if isinstance(at, str):
@@ -64,7 +66,7 @@ def _when(meta: dict[str, Any]) -> str | None:
     elif at is None:
         return None
     if isinstance(at, bool) or not isinstance(at, int | float) or not 0 <= at < 1e11:
-        raise Unreadable("meta.deliverAt: expected seconds since the epoch, or a time as 2026-01-31T12:00:00Z")
+        raise BadRequest("meta.deliverAt: expected seconds since the epoch, or a time as 2026-01-31T12:00:00Z")
     return f"{at:.6f}"
 
 

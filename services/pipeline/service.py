@@ -67,12 +67,11 @@ def one_line_errors(archive: str) -> Iterator[None]:
 
 
 async def _run(context: Context[Settings], spark: "SparkSession") -> None:
-    assert context.keys
     settings = context.settings
     context.recovers_alone = False
     with connect(settings.redis, name="penstock-pipeline") as redis:
         rollups = await asyncio.to_thread(_rollups, spark, settings, redis) if settings.rollups else None
-        archive = Archive(settings, redis, context.keys, rollups)
+        archive = Archive(settings, redis, context.required_keys, rollups)
         merger = await asyncio.to_thread(Merger, spark, settings.archive, settings.lateness)
         query = await asyncio.to_thread(_begin, spark, settings, archive)
         tidying = asyncio.create_task(_tidy(context, query, archive, merger, rollups))

@@ -19,8 +19,7 @@ class Link:
     """Notes batches that arrive, and writes every second; writes nothing while nothing waits or arrives."""
 
     def __init__(self, context: Context[Settings]) -> None:
-        settings, keys = context.settings, context.keys
-        assert keys
+        settings, keys = context.settings, context.required_keys
         self._context = context
         self._named: dict[str, Any] = {
             "link": keys.link,

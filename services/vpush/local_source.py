@@ -34,8 +34,7 @@ class LocalSource:
     """A ``Sender``: ``<ns>:sequence`` holds its source id and the last settled sequence number."""
 
     def __init__(self, context: Context[Settings], window: SendWindow) -> None:
-        settings, keys = context.settings, context.keys
-        assert keys
+        settings, keys = context.settings, context.required_keys
         context.recovers_alone = False  # the other server must answer, too
         self._window = window
         self._context, self._settling = context, context.beside("settling")

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from common.app import main
 from services.mdispatch import dispatch
-from services.mdispatch.request import Request, read
+from services.mdispatch.request import Request, parse_request
 from services.mdispatch.service import run
 from services.mdispatch.settings import Settings
 
@@ -13,8 +13,8 @@ from services.mdispatch.settings import Settings
 def brittle(message: bytes, refusal: Callable[[str], str | None]) -> Request:
     if message == b"poison":
         os._exit(9)
-    return read(message, refusal)
+    return parse_request(message, refusal)
 
 
-vars(dispatch)["read"] = brittle
+vars(dispatch)["parse_request"] = brittle
 main("mdispatch", Settings, run)

@@ -225,7 +225,7 @@ async def test_a_request_that_has_the_id_and_xid_of_one_before_the_database_was_
 async def test_no_more_requests_are_remembered_than_fit(
     start: Start, asked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(answers, "MOST_REMEMBERED", 2)
+    monkeypatch.setattr(answers, "MAX_REMEMBERED", 2)
     hop = await start(reply_to="replies")
     await hop.push(*map(request, "abc"))
     await hop.answer(answer("b"), answer("c"))

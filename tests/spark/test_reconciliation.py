@@ -16,7 +16,7 @@ from penstock.spark.reconciliation import Reconciliation, reconcile
 from penstock.tracking.correlation import correlation_of
 from penstock.tracking.dead_letters import LetterFilter
 from penstock.tracking.redrive import RedriveResult, revive
-from services.mdispatch.request import read
+from services.mdispatch.request import parse_request
 from tests.hop import Hop
 from tests.spark import pytestmark  # noqa: F401
 from tests.spark.archives import FAN, Lane, archive, counters, keep
@@ -247,7 +247,7 @@ def test_messages_that_wait_are_called_what_mdispatch_calls_them() -> None:
         (b"\xff", None),
     ):
         assert (
-            read(message, lambda _: None).xid
+            parse_request(message, lambda _: None).xid
             == correlation_of(message).xid
             == (xid or sha1(message).hexdigest().encode())
         )

@@ -1,0 +1,70 @@
+"""Detection of poison messages: those that several instances had in hand when they died."""
+
+from hashlib import sha1
+from typing import Final, NamedTuple
+
+from redis.exceptions import ResponseError
+
+from common.context import Context
+from penstock.atomic import AtomicWrites
+from penstock.encoding import decoded
+from services.mdispatch.request import rejection
+from services.mdispatch.settings import Settings
+
+MAX_DEATHS: Final = 3
+DEATH_EXPIRE_SECONDS: Final = 259_200
+"""Seconds that a death counts against a message."""
+POISON: Final = rejection("poison", f"{MAX_DEATHS} instances died with it in hand")
+
+
+class Claim(NamedTuple):
+    """Result of ``claim``: the field of the message in ``Keys.deaths``, and whether the message is a dead letter."""
+
+    digest: str
+    is_poison: bool
+
+
+class PoisonDetector:
+    """Claims adopted messages one at a time, each before it is parsed, so that its neighbours are not blamed.
+
+    The hash ``Keys.deaths`` has for the SHA-1 of each message "<deaths if the current holder dies> <holder's id>".
+    An instance that reconnects finds its own id: it has not died.
+    """
+
+    def __init__(self, context: Context[Settings]) -> None:
+        self._context, self._key = context, context.required_keys.deaths
+        self._left_by_others = context.settings.ordered  # the pending list is shared with the last active instance
+
+    def count_adopted(self, messages: list[bytes]) -> int:
+        """Return how many of ``messages``, the oldest ones, came from dead instances."""
+        if self._left_by_others:
+            self._left_by_others = False
+            self._context.adopted[self._base] = len(messages)
+        self._context.adopted[self._base] = min(self._context.adopted[self._base], len(messages))
+        return self._context.adopted[self._base]
+
+    async def claim(self, message: bytes) -> Claim:
+        """Record that this instance has ``message`` in hand, unless ``MAX_DEATHS`` instances died with it."""
+        digest = sha1(message, usedforsecurity=False).hexdigest()
+        try:
+            known = await self._context.redis.hget(self._key, digest)
+        except ResponseError as error:
+            raise await self._context.named(error, self._key, expected="hash") from None
+        if_dies, holder = decoded(known).split() if known else ("1", "")
+        if holder == self._context.id:
+            return Claim(digest, is_poison=False)
+        if int(if_dies) >= MAX_DEATHS:
+            return Claim(digest, is_poison=True)
+        async with AtomicWrites(self._context.redis) as writes:
+            writes.hset(self._key, digest, f"{int(if_dies) + 1} {self._context.id}")
+            writes.expire(self._key, DEATH_EXPIRE_SECONDS)
+            await writes.execute()
+        return Claim(digest, is_poison=False)
+
+    def release(self) -> None:
+        """Count the claimed message as settled."""
+        self._context.adopted[self._base] -= 1
+
+    @property
+    def _base(self) -> str:
+        return self._context.settings.pending
