@@ -182,7 +182,7 @@ async def test_a_server_that_goes_away_keeps_what_was_not_written(tmp_path: Path
             written = await asyncio.to_thread(reader.readall)
             status, err = await ended(process)
         assert status == 1
-        assert "the next pull puts it back" in err
+        assert "the next pull puts them back" in err
         assert "cannot reach redis://127.0.0.1:" in err
         server.start()
         again = (await penstock("pull", "in", redis=server.url)).out.splitlines()
