@@ -23,7 +23,7 @@ __all__ = [
     "audit",
     "connect",
 ]
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _MODULES = {
     "EmbeddedServer": "testing.server",

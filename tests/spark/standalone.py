@@ -21,7 +21,7 @@ DAEMONS: Final = "org.apache.spark.deploy"
 
 def wheel(directory: Path) -> Path:
     """Make a wheel of this project in ``directory``."""
-    made = directory / "penstock-0.1.0-py3-none-any.whl"
+    made = directory / "penstock-0.2.0-py3-none-any.whl"
     with ZipFile(made, "w") as archive:
         for house in ("penstock", "common", "services"):
             for path in sorted((ROOT / house).rglob("*")):
