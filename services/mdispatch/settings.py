@@ -1,4 +1,4 @@
-"""What an operator may set of mdispatch."""
+"""Settings of mdispatch."""
 
 import json
 from pathlib import Path
@@ -49,7 +49,7 @@ def records_outlive_all_attempts(
     backoff_base: float,
     backoff_cap: float,
 ) -> str | None:
-    """A record that expired earlier would take its message's last attempts with it."""
+    """Require records to outlive all attempts: without its record a message gets no further one."""
     longest = Backoff(backoff, backoff_base, backoff_cap).longest_delay(attempts)
     needed = attempts * (message_timeout + longest)
     if message_expire > needed:
@@ -61,7 +61,7 @@ def records_outlive_all_attempts(
 
 
 class Settings(ServiceSettings):
-    """From ``in`` to ``out`` with a record of every message; answers from ``res`` to whoever asked."""
+    """Settings of mdispatch, which tracks requests from ``in`` to ``out`` and delivers answers from ``res``."""
 
     service: ClassVar[str] = "mdispatch"
     buries: ClassVar[bool] = True
@@ -105,7 +105,7 @@ class Settings(ServiceSettings):
     batch: Whole = setting("messages", "Most messages that are taken at a time.", 500, least=1, most=1_000)
     batch_bytes: Whole = setting(
         "bytes",
-        "No more messages are taken at a time once they have so many bytes.",
+        "Bytes after which no more messages are taken at a time.",
         2_097_152,
         least=1,
         most=536_870_912,
@@ -118,10 +118,10 @@ class Settings(ServiceSettings):
         least=0,
         most=YEAR,
     )
-    message_expire: Whole = setting("seconds", "Seconds that a message is known.", 60, least=2, most=YEAR)
+    message_expire: Whole = setting("seconds", "Seconds that a message's record is kept.", 60, least=2, most=YEAR)
     message_capacity: Whole = setting(
         "messages",
-        "Most messages tracked at a time; what is beyond is delivered untracked.",
+        "Most messages tracked at a time; any others are delivered untracked.",
         100_000,
         least=1,
         most=10**9,
@@ -157,7 +157,7 @@ class Settings(ServiceSettings):
 
     @property
     def replies(self) -> list[str]:
-        """What requests may name for their answers."""
+        """Return the reply lists, and patterns of them, that requests may name."""
         return self.reply_lists or [Keys(str(self.redis_namespace)).replies]
 
     @property
@@ -193,7 +193,7 @@ class Settings(ServiceSettings):
         return ("taken", "delivered", *tracked, "answers", "dead", "expired", "touched", "revived", "buried")
 
     def policy(self) -> dict[str, str | int]:
-        """What monitors and the command line have to know of this namespace: see docs/keys.md."""
+        """Return what monitors and the command line need to know of this namespace: see docs/keys.md."""
         backoff = Backoff(self.backoff, self.backoff_base, self.backoff_cap)
         optional = {"res": self.res, "replyTo": self.reply_to}
         return {

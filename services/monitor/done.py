@@ -1,4 +1,4 @@
-"""What workers push to a namespace's ``done`` list, understood."""
+"""Parser of the entries that workers push to a namespace's ``done`` list."""
 
 import json
 from typing import Any
@@ -11,32 +11,32 @@ NO_ID = "expected an id, since doneBy is id, or a JSON object with id or xid"
 
 
 def parse_done(entry: bytes, done_by: str = "either") -> Completion:
-    """``3``, ``order-7``, or ``{"id": 3, "attempt": 1, "error": "no such customer", "retry": false}``.
+    """Parse ``3``, ``order-7``, or ``{"id": 3, "attempt": 1, "error": "no such customer", "retry": false}``.
 
-    ``done_by`` says what plain text is: ``xid``, ``id`` or ``either``.
+    ``done_by`` is the policy's doneBy, i.e. what plain text means: ``xid``, ``id`` or ``either``.
     """
     if not entry.lstrip().startswith(b"{"):
-        return _plain(entry, done_by)
+        return _parse_text(entry, done_by)
     try:
-        said = json.loads(entry)
+        fields = json.loads(entry)
     except (ValueError, RecursionError):
         return Completion("badDone", words=UNREADABLE)
-    id, xid = _id(said.get("id")), _name(said.get("xid"))
+    id, xid = _id_of(fields.get("id")), _bytes_of(fields.get("xid"))
     if not id and not xid:
         return Completion("badDone", words=UNREADABLE)
-    attempt = attempt_of(said.get("attempt"))
+    attempt = attempt_of(fields.get("attempt"))
     if attempt is None:
         return Completion("badDone", words=NO_ATTEMPT)
     named = Completion("done", id, b"" if id else xid, attempt)
-    if "touch" in said:
-        return _touch(named, said["touch"])
-    if said.get("error") is None:
+    if "touch" in fields:
+        return _touch(named, fields["touch"])
+    if fields.get("error") is None:
         return named
-    words = str(said["error"]).encode(errors="surrogatepass")
-    return named._replace(verdict="final" if said.get("retry") is False else "failed", words=words)
+    words = str(fields["error"]).encode(errors="surrogatepass")
+    return named._replace(verdict="final" if fields.get("retry") is False else "failed", words=words)
 
 
-def _plain(entry: bytes, done_by: str) -> Completion:
+def _parse_text(entry: bytes, done_by: str) -> Completion:
     if entry.isdigit():
         number = entry.lstrip(b"0") or b"0"
         return Completion("done", id=b"" if done_by == "xid" else number, xid=b"" if done_by == "id" else number)
@@ -51,11 +51,11 @@ def _touch(named: Completion, seconds: Any) -> Completion:
     return named._replace(verdict="touch", seconds=float(seconds))
 
 
-def _id(value: object) -> bytes:
-    name = _name(value)
+def _id_of(value: object) -> bytes:
+    name = _bytes_of(value)
     return (name.lstrip(b"0") or b"0") if name.isdigit() else b""
 
 
-def _name(value: object) -> bytes:
+def _bytes_of(value: object) -> bytes:
     named = isinstance(value, str | int) and not isinstance(value, bool)
     return str(value).encode(errors="surrogatepass") if named else b""

@@ -1,4 +1,4 @@
-"""What an operator may set of monitor."""
+"""Settings of monitor."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,7 +22,7 @@ def monitors_register(redis_namespace: str | None) -> str | None:
 
 
 def watched_are_others(watch: list[str], redis_namespace: str | None) -> str | None:
-    """A monitor's registration and lists lie apart from those of the services it watches."""
+    """Keep the monitor's registration and lists apart from those of the services that it watches."""
     if redis_namespace in watch:
         return f"{quoted(str(redis_namespace))} is redisNamespace as well: a monitor needs a namespace of its own"
     twice = sorted({name for name in watch if watch.count(name) > 1})
@@ -30,7 +30,7 @@ def watched_are_others(watch: list[str], redis_namespace: str | None) -> str | N
 
 
 class Settings(ServiceSettings):
-    """What is due is done: time-outs, retries, dead letters, delayed messages, finished ones; and all of it shown."""
+    """Settings of a monitor, which carries out what is due in other namespaces and shows their state."""
 
     service: ClassVar[str] = "monitor"
     rules: ClassVar[tuple[Rule, ...]] = (*ServiceSettings.rules, monitors_register, watched_are_others)
@@ -49,10 +49,12 @@ class Settings(ServiceSettings):
     pop_timeout: PopTimeout = setting(
         "seconds", "Longest wait for a finished message, in seconds; a stop does not wait for it.", 30, least=5, most=30
     )
-    batch: Whole = setting("messages", "Most messages that are dealt with at a time.", 500, least=1, most=1_000)
+    batch: Whole = setting(
+        "messages", "Most messages taken, or acted on when due, at a time.", 500, least=1, most=1_000
+    )
     batch_bytes: Whole = setting(
         "bytes",
-        "No more entries are taken at a time once they have so many bytes.",
+        "Bytes after which no more entries are taken at a time.",
         2_097_152,
         least=1,
         most=536_870_912,
@@ -65,7 +67,7 @@ class Settings(ServiceSettings):
     )
 
     def pending_of(self, namespace: str) -> str:
-        """What was taken from the ``done`` list of a watched namespace and not settled; each instance adds its id."""
+        """Return the pending list for the ``done`` list of a watched namespace; each instance adds its id."""
         return f"{self.redis_namespace}:pending:{namespace}"
 
     @property
@@ -73,7 +75,7 @@ class Settings(ServiceSettings):
         return tuple(map(self.pending_of, self.watch))
 
     def adopts(self, former: Sequence[str]) -> dict[str, str]:
-        """What was taken for one namespace is nothing for another."""
+        """Map each former pending list still in use to itself: entries of one namespace suit no other."""
         return {name: name for name in former if name in self.pending_lists}
 
     def metrics(self) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""The moves of mpush: one message to many lists, inside the server."""
+"""Fan-out of messages to many lists, inside the server."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,17 +14,17 @@ from penstock.transfer.read_size import Sizes
 from services.mpush.settings import Settings
 
 _move: Final = Script.read(Path(__file__).parent / "lua" / "move.lua")
-AHEAD: Final = 2
-"""Moves under way at once while there is a backlog."""
-COPIES: Final = 20_000
+MAX_UNDER_WAY: Final = 2
+"""Most moves under way at once during a backlog."""
+MAX_COPIES: Final = 20_000
 """Most copies that one move makes, whatever the batch: about 5 ms of the server's time."""
-FULL: Final = 0.2
-"""Seconds until a list that was full is looked at again."""
+FULL_SECONDS: Final = 0.2
+"""Seconds until a full list is tried again."""
 
 
 @dataclass(frozen=True)
 class Moved:
-    """What one move did: messages moved, messages that still wait, and the list that was full, if one was."""
+    """Result of one move: messages moved, messages still waiting, and the list that was full, if any."""
 
     messages: int
     waiting: int
@@ -32,7 +32,7 @@ class Moved:
 
 
 class Fanout:
-    """From ``in`` through this instance's pending list to every list of ``out``."""
+    """Copies messages from ``in`` through this instance's pending list to every list of ``out``."""
 
     def __init__(self, context: Context[Settings]) -> None:
         self._context = context
@@ -46,7 +46,7 @@ class Fanout:
             "pending": self._pending,
             "source": self._source,
             "subscribers": settings.out,
-            "batch": max(min(settings.batch, COPIES // len(settings.out)), 1),
+            "batch": max(min(settings.batch, MAX_COPIES // len(settings.out)), 1),
             "bytes": settings.batch_bytes // len(settings.out),
             "limit": settings.max_length or 0,
             "overflow": settings.overflow,
@@ -62,19 +62,19 @@ class Fanout:
     async def take(self) -> bool:
         """Wait for a message, at most ``popTimeout``, and deliver it; return whether more may wait.
 
-        The server delivers as soon as the wait is over, without a round trip between.
+        The server delivers as soon as the wait is over, without another round trip.
         """
         context = self._context
         await context.take(self._source, self._pending, context.settings.pop_timeout, then=self._move())
         moved = await self._moved()
         if context.outage.server_is_full and not moved.messages:  # a full server does not wait
-            await context.pause(FULL)
+            await context.pause(FULL_SECONDS)
         return moved.waiting > 0
 
     async def deliver(self) -> None:
-        """Deliver what is pending and then what waits behind it, until nothing does or the run shall end.
+        """Deliver what is pending and then what waits behind it, until nothing does or the run is to end.
 
-        With a backlog several moves are under way at once, so that the server never waits for this process.
+        During a backlog several moves are under way at once, so that the server never waits for this process.
         """
         under_way, wanted = 0, 1
         while under_way or wanted:
@@ -83,12 +83,12 @@ class Fanout:
                 under_way += 1
             moved = await self._moved()
             under_way -= 1
-            wanted = 0 if not moved.waiting or not self._context.running else 1 if moved.full else AHEAD
+            wanted = 0 if not moved.waiting or not self._context.running else 1 if moved.full else MAX_UNDER_WAY
             if moved.full and wanted:
-                await self._context.pause(FULL)
+                await self._context.pause(FULL_SECONDS)
 
     def _move(self) -> Transaction:
-        """By the script's digest once the server has it; alone in its transaction, so NOSCRIPT undoes all of it."""
+        """Return a transaction of the script alone, by digest if the server has it: so NOSCRIPT undoes all of it."""
         wanted = self._known, self._sizes.unseen, self._sizes.largest
         if wanted != self._packed_for:
             command = (_move.by_digest if self._known else _move.by_source)(**self._sizes.named, **self._named)
@@ -108,7 +108,7 @@ class Fanout:
         return moved
 
     def _note_full(self, moved: Moved) -> None:
-        """Said once when a list fills up, and once when messages move again."""
+        """Log once when a list fills up, and once when messages move again."""
         if moved.full != self._full:
             if moved.full:
                 self._context.log.warning("waiting for a subscriber", full=moved.full, waiting=moved.waiting)

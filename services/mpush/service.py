@@ -1,4 +1,4 @@
-"""mpush: every message of one list to every subscriber's list."""
+"""mpush: copy every message of one list to every subscriber's list."""
 
 from common.context import Context
 from services.mpush.fanout import Fanout
@@ -6,7 +6,7 @@ from services.mpush.settings import Settings
 
 
 async def run(context: Context[Settings]) -> None:
-    """Take a message, deliver it and all that wait behind it; first of all, deliver what an earlier run left."""
+    """Deliver messages until the run ends, those that an earlier run left first."""
     fanout = Fanout(context)
     await fanout.deliver()
     while context.running:

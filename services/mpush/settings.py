@@ -1,4 +1,4 @@
-"""What an operator may set of mpush."""
+"""Settings of mpush."""
 
 from pathlib import Path
 from typing import ClassVar, Final, Literal
@@ -9,14 +9,14 @@ from common.settings.redaction import quoted
 from common.settings.roles import In, Pending, Subscribers
 from common.settings.validation import Rule
 
-MOST_OUTS: Final = 5_000
-"""Lists that one script can take as keys: Lua's stack ends at some 8,000."""
+MAX_OUTS: Final = 5_000
+"""Most lists that one script can take as keys: Lua's stack ends at about 8,000."""
 
 
 def out_fits_a_script(out: list[str]) -> str | None:
-    if len(out) <= MOST_OUTS:
+    if len(out) <= MAX_OUTS:
         return None
-    return f"{len(out):,} lists: one step of the server can fill {MOST_OUTS:,}; make some of them `in` of another mpush"
+    return f"{len(out):,} lists: one step of the server can fill {MAX_OUTS:,}; make some of them `in` of another mpush"
 
 
 def out_does_not_repeat(out: list[str]) -> str | None:
@@ -46,7 +46,7 @@ def messages_outlive_their_timeout(message_expire: int, message_timeout: int) ->
 
 
 class Settings(ServiceSettings):
-    """From ``in`` to every list of ``out``, all on one server."""
+    """Settings of mpush, which copies messages from ``in`` to every list of ``out`` on the same server."""
 
     service: ClassVar[str] = "mpush"
     scripts: ClassVar[tuple[Path, ...]] = ()

@@ -13,7 +13,7 @@ import pytest
 from redis import Redis
 
 from penstock.testing.server import EmbeddedServer
-from services.mpush.settings import MOST_OUTS
+from services.mpush.settings import MAX_OUTS
 from tests.harness import until
 from tests.reliability.conftest import Launch
 from tests.reliability.fleet import Fleet, Publisher, QueueService, assert_registry_clean, audited
@@ -152,7 +152,7 @@ def test_every_copy_is_accounted_for_when_replicas_are_killed_at_the_limit(
 
 
 def test_as_many_lists_as_there_may_be_get_every_message(fleet: Fleet, launch: Launch, server: EmbeddedServer) -> None:
-    outs = tuple(f"copy:{number}" for number in range(MOST_OUTS))
+    outs = tuple(f"copy:{number}" for number in range(MAX_OUTS))
     fleet = launch(server, QueueService("mpush", outs=outs), overflow="drop-oldest", max_length=2)
     fleet.up()
     fleet.push([b"one", b"two", b"three"])
