@@ -168,11 +168,11 @@ def kinds(rows: "DataFrame") -> tuple[dict[str, dict[str, int]], dict[tuple[str,
     return found, revived
 
 
-def irregular(rows: "DataFrame") -> list[Any]:
-    """Return the messages that have not ended exactly once, at most ``MAX_ROWS``.
+def outcomes(rows: "DataFrame") -> "DataFrame":
+    """Return a row for each message, with its ``outcome``.
 
-    Columns: ``namespace id``, the number of events ``registered done late dead expired``, and ``outcome``: ``doubled``
-    (registered or ended several times), ``unregistered`` or ``open``.
+    Columns: ``namespace id``, the number of events ``registered done late dead expired``, and ``outcome``: ``done``,
+    ``dead``, ``expired``, ``open``, ``doubled`` (registered or ended several times) or ``unregistered``.
     """
     from pyspark.sql import functions as F
 
@@ -185,9 +185,17 @@ def irregular(rows: "DataFrame") -> list[Any]:
     outcome = (
         F.when((F.col("registered") > 1) | (ended > 1), "doubled")
         .when(F.col("registered") == 0, "unregistered")
-        .when(ended == 0, "open")
+        .when(F.col("done") + F.col("late") > 0, "done")
+        .when(F.col("dead") > 0, "dead")
+        .when(F.col("expired") > 0, "expired")
+        .otherwise("open")
     )
-    found = counted.withColumn("outcome", outcome).where("outcome is not null")
+    return counted.withColumn("outcome", outcome)
+
+
+def irregular(rows: "DataFrame") -> list[Any]:
+    """Return the messages that have not ended exactly once, as in ``outcomes``; at most ``MAX_ROWS``."""
+    found = outcomes(rows).where("outcome in ('open', 'doubled', 'unregistered')")
     return found.limit(MAX_ROWS).orderBy("namespace", "id").collect()
 
 
