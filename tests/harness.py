@@ -73,6 +73,12 @@ class Service:
         self.signal(signal.SIGKILL)
         self.wait()
 
+    def runs(self) -> bool:
+        """Return True; fail with the end of the log if the process has ended."""
+        assert self.process
+        assert self.process.poll() is None, self.log_text()[-2000:]
+        return True
+
     def log_text(self) -> str:
         return self.log.read_text(errors="replace")
 

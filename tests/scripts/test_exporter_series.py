@@ -307,6 +307,7 @@ async def test_what_is_no_number_or_has_the_wrong_type_hides_nothing_else(redis:
 async def test_a_scrape_costs_the_same_with_200000_messages_in_flight(redis: Redis) -> None:
     await policy(redis)
     await message(redis, 1, age=5)
+    await _commands(redis)  # the server learns the scripts
     few = await _commands(redis)
     await redis.eval(FILL, 0, 200_000, time.time())
     assert await redis.zcard("demo:message:deadlines") == 200_001

@@ -64,8 +64,8 @@ def test_killed_at_any_moment_nothing_is_lost_or_doubled_and_its_java_ends_with_
         until(lambda java=java: not java.is_running())  # type: ignore[misc]
     with pipeline(lateness=0, **usual) as service:
         add_more()
-        until(lambda: archived(shop) == told, PATIENCE)
-        until(lambda: final(tmp_path) == told, PATIENCE)
+        until(lambda: service.runs() and archived(shop) == told, PATIENCE)
+        until(lambda: service.runs() and final(tmp_path) == told, PATIENCE)
         until(lambda: '"merged"' in service.log_text(), PATIENCE)
         before = len(service.log_text())
         java_of(service).kill()
