@@ -1,6 +1,6 @@
-"""Runs the services of a compose.yaml with buildah, where there is no container engine: one container a process.
+"""Runner of a compose.yaml with buildah, for machines without a container engine: one container a process.
 
-Each shares the host's network and reaches the caller's server on loopback. What is kept of compose.yaml: command,
+Each shares the host's network and reaches the caller's server on loopback. Of compose.yaml it uses: command,
 environment, mounts, replicas, whether there is a health check, and the grace period.
 """
 
@@ -23,13 +23,13 @@ RUN: Final = ("run", "--isolation", "chroot", "--network", "host")
 
 
 def buildah(*words: str) -> str:
-    """What it prints; raises ``CalledProcessError``, whose ``stderr`` says why."""
+    """Run buildah and return its output. Raise ``CalledProcessError``, whose ``stderr`` says why."""
     return subprocess.run([*BUILDAH, *words], check=True, capture_output=True, text=True).stdout.strip()
 
 
 @dataclass(frozen=True)
 class Image:
-    """What the Dockerfile says of how the image is to be run."""
+    """Entry point and health check of an image."""
 
     name: str
     entrypoint: list[str]
@@ -56,7 +56,7 @@ class Service:
 
     @classmethod
     def read(cls, file: Path, url: str) -> Iterator[Self]:
-        """The services of ``file``, with ``url`` for the server of its own."""
+        """Yield the services of ``file``, with ``url`` in place of its own server."""
         for name, entry in yaml.safe_load(file.read_text())["services"].items():
             if "build" in entry:
                 yield cls(
@@ -91,19 +91,19 @@ class Container:
         return [*BUILDAH, *RUN, "--hostname", self.name, *options, self._id, "--", *words]
 
     def healthy(self) -> bool:
-        """What the image's health check says; where it is disabled, whether the process runs."""
+        """Return whether the image's health check passes; if it is disabled, whether the process runs."""
         if not self.service.probed:
             return self._process.poll() is None
         return subprocess.run(self._run(*self._image.probe), capture_output=True, check=False).returncode == 0
 
     def terminate(self) -> None:
-        """SIGTERM to the service itself: buildah would end at once and take it along."""
+        """Send SIGTERM to the service itself: buildah would end at once and kill it."""
         *_, innermost = psutil.Process(self._process.pid).children(recursive=True)
         innermost.terminate()
         self._terminated = time.monotonic()
 
     def wait(self) -> int:
-        """Exit status, -9 if the grace period was not enough: then it is killed, as an engine would."""
+        """Return the exit status, or -9 after killing a process that outlives the grace period, as an engine does."""
         with suppress(subprocess.TimeoutExpired):
             return self._process.wait(max(self._terminated + self.service.grace - time.monotonic(), 0))
         self._process.kill()
@@ -120,7 +120,7 @@ class Container:
 
 @contextmanager
 def containers(file: Path, image: str, url: str) -> Iterator[list[Container]]:
-    """All services of the compose.yaml ``file``, started; what is left of them at the end is killed and removed."""
+    """Start all services of the compose.yaml ``file``; at the end kill and remove what is left of them."""
     with ExitStack() as stack:
         logs = Path(stack.enter_context(TemporaryDirectory(prefix="penstock-logs-")))
         inspected, started = Image.inspect(image), []

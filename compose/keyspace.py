@@ -1,4 +1,4 @@
-"""The keys of a composition on a server: which there are, and whose data they hold."""
+"""Keys of a composition on a server."""
 
 import re
 from dataclasses import dataclass
@@ -15,11 +15,11 @@ SIZES: Final = {"list": "LLEN", "zset": "ZCARD"}
 
 @dataclass(frozen=True)
 class Keyspace:
-    """Every key begins with ``name``; others may have keys that begin so, too."""
+    """Keys that begin with ``name``, as others' keys may, too."""
 
     name: str
     namespaces: tuple[str, ...]
-    """Those of its services."""
+    """Namespaces of its services."""
     own: re.Pattern[str]
     """Matches the keys that the composition may leave."""
     way: re.Pattern[str]
@@ -27,16 +27,16 @@ class Keyspace:
 
     @property
     def marker(self) -> str:
-        """Says that what lies beside it was put there by the demo."""
+        """Return the key that marks the data as the demo's."""
         return f"{self.name}:demo"
 
     async def present(self, redis: "Redis") -> list[str]:
-        """Its keys that hold something, sorted."""
+        """Return its keys that exist, sorted."""
         found = [decoded(key) async for key in redis.scan_iter(f"{self.name}:*", count=CHUNK)]
         return sorted({key for key in found if key == self.marker or self.own.fullmatch(key)})
 
     async def prepare(self, redis: "Redis") -> None:
-        """Leave only the marker. Raises ``PenstockError`` and deletes nothing where the data is somebody else's."""
+        """Delete all but the marker. Raise ``PenstockError`` and delete nothing if the data is not the demo's."""
         keys = await self.present(redis)
         if keys and self.marker not in keys:
             raise PenstockError(f"the server holds {self.name} data that no demo put there: {', '.join(keys[:5])}")
@@ -45,16 +45,16 @@ class Keyspace:
         old = [encoded(key) for key in keys if key != self.marker]
         for start in range(0, len(old), CHUNK):
             await redis.delete(*old[start : start + CHUNK])
-        told = "what lies beside this key was put here by the demo, which deletes it when it starts again"
-        await redis.set(self.marker, told)
+        note = "what lies beside this key was put here by the demo, which deletes it when it starts again"
+        await redis.set(self.marker, note)
 
     def registered(self, keys: list[str]) -> list[str]:
-        """Those of ``keys`` that say that an instance is alive."""
+        """Return those of ``keys`` that are registrations."""
         pairs = ((key, *key.rpartition(":")) for key in keys)
         return [key for key, namespace, _, id in pairs if namespace in self.namespaces and id.isdigit()]
 
     async def left(self, redis: "Redis") -> dict[str, int]:
-        """What is on the way through, with its length: nothing when all is through."""
+        """Return the lists and sorted sets with messages on their way, with their lengths; {} once all is through."""
         keys = [key for key in await self.present(redis) if self.way.fullmatch(key)]
         lengths: dict[str, Any] = {}
         for key in keys:

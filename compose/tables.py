@@ -1,28 +1,37 @@
-"""Tables that the demos of several compositions print."""
+"""Tables and lines that the demos of several compositions print."""
 
 from collections.abc import Sequence
 
+from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
-from compose.passage import Passage
+from compose.comparison import Comparison
+from compose.ending import Ending
 from penstock.accounting.audit import Audit
 from penstock.accounting.tracked import TrackedAudit
 
 
-def content(passages: Sequence[Passage], caption: str, *, ordered: bool = True) -> Table:
-    """What went in against what came out."""
+def content(comparisons: Sequence[Comparison], caption: str, *, ordered: bool = True) -> Table:
+    """Return a table of what went in and what came out."""
     table = Table("list", title="By content", caption=caption, title_justify="left", caption_justify="left")
     for heading in ("in", "out", "lost", "doubled", "never sent", *(["in order"] if ordered else [])):
         table.add_column(heading, justify="right")
-    for passage in passages:
-        amounts = (passage.sent, passage.got, passage.lost.total(), passage.doubled.total(), passage.foreign.total())
-        order = ["yes" if passage.in_order else "no"] if ordered else []
-        table.add_row(passage.name, *(f"{amount:,}" for amount in amounts), *order)
+    for comparison in comparisons:
+        amounts = (
+            comparison.sent,
+            comparison.got,
+            comparison.lost.total(),
+            comparison.doubled.total(),
+            comparison.foreign.total(),
+        )
+        order = ["yes" if comparison.in_order else "no"] if ordered else []
+        table.add_row(comparison.name, *(f"{amount:,}" for amount in amounts), *order)
     return table
 
 
 def conservation(audit: Audit) -> Table:
-    """The sum of a hop, for every list that it feeds."""
+    """Return a table of a hop's counters, a row for each list that it feeds."""
     title = f"Conservation: taken {'=' if audit.holds else 'is not'} delivered + dead + dropped + pending"
     table = Table("list", title=title, title_justify="left")
     for heading in ("taken", "delivered", "dead", "dropped", "pending", "missing"):
@@ -34,7 +43,7 @@ def conservation(audit: Audit) -> Table:
 
 
 def laws(ledgers: Sequence[TrackedAudit]) -> Table:
-    """The sums of namespaces that track their messages, side by side."""
+    """Return a table of the sums of tracked namespaces, side by side."""
     holds = all(ledger.holds for ledger in ledgers)
     title = f"Conservation: each step {'is' if holds else 'should be'} the sum of those below it"
     table = Table("step", title=title, title_justify="left")
@@ -46,3 +55,16 @@ def laws(ledgers: Sequence[TrackedAudit]) -> Table:
             table.add_row(f"  {part}", *(f"{law.parts[part]:,}" for law in same))
         table.add_section()
     return table
+
+
+def print_statuses(ending: Ending, console: Console) -> None:
+    statuses = ", ".join(f"{name} {status}" for name, status in ending.statuses.items())
+    console.print(Text(f"Exit status on SIGTERM: {statuses}"), soft_wrap=True)
+
+
+def print_verdict(differences: Sequence[str], success: str, console: Console) -> None:
+    """Print each of ``differences``, or ``success`` if there is none."""
+    for difference in differences:
+        console.print(Text(f"differs: {difference}", style="bold red"), soft_wrap=True)
+    if not differences:
+        console.print(Text(success, style="green"), soft_wrap=True)

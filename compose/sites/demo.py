@@ -8,7 +8,7 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Final
@@ -16,13 +16,13 @@ from typing import Final
 from redis.asyncio import Redis
 from rich.progress import TextColumn
 
-from compose import stage
+from compose import runner
+from compose.runner import Snapshot
 from compose.sites.keyspace import KEYSPACE, LINKS
 from compose.sites.outcome import Outcome, read_outcome
 from compose.sites.sent import Sent
 from compose.sites.show import show
 from compose.sites.site import Site, opened
-from compose.stage import Sight
 from penstock.composition.procfile import Composition
 from penstock.connection import mask_password
 
@@ -31,33 +31,26 @@ ROWS: Final = (HERE.parent / "tracked/seattle-temps.csv").read_bytes().splitline
 
 
 def main(directory: Path = HERE, rows: Sequence[bytes] = ROWS) -> None:
-    stage.main("compose.sites.demo", __doc__, lambda url: run(url, rows, directory), show)
+    runner.main("compose.sites.demo", __doc__, lambda url: run(url, rows, directory), show)
 
 
 async def run(url: str, rows: Sequence[bytes], directory: Path = HERE) -> Outcome:
     """Send ``rows``, oldest first, through the composition in ``directory``, with site one on the server at ``url``.
 
-    Raises ``PenstockError`` where a server holds data of a composition which is not a demo's.
+    Raise ``PenstockError`` if a server holds data of a composition that is no demo.
     """
     sent = Sent(rows)
     async with AsyncExitStack() as stack:
         given = {name: os.environ.get(f"SITE_{name.upper()}") for name in LINKS}
         sites = [await stack.enter_async_context(opened(name, url)) for name, url in given.items()]
-
-        async def carry(redis: "Redis", composition: Composition) -> None:
-            await _carry(redis, sent, sites, composition)
-
-        async def judge(redis: "Redis", statuses: Mapping[str, int]) -> Outcome:
-            return await read_outcome(redis, sent, sites, statuses)
-
         for site in sites:
             print(f"site {site.name}: {mask_password(site.url)}", file=sys.stderr)
-        return await stage.perform(
+        return await runner.run_composition(
             url,
             directory,
             KEYSPACE,
-            carry,
-            judge,
+            lambda redis, composition: _carry(redis, sent, sites, composition),
+            lambda redis, statuses: read_outcome(redis, sent, sites, statuses),
             beside=[site.redis for site in sites],
             own={f"to-{site.name}": {"VPUSH_OUT_REDIS": site.url} for site in sites},
         )
@@ -67,17 +60,17 @@ async def _carry(redis: "Redis", sent: Sent, sites: Sequence[Site], composition:
     """Push all, a third of it while site three is down, and wait until it has arrived or cannot any more."""
     total, three = len(sent.rows), sites[-1]
     async with AsyncExitStack() as stack:
-        progress = stack.enter_context(stage.progress(TextColumn("{task.fields[state]}")))
+        progress = stack.enter_context(runner.progress(TextColumn("{task.fields[state]}")))
         pushed = progress.add_task("pushed", total=total, state="at site one")
         bars = {site: progress.add_task(f"site {site.name}", total=total, state="") for site in sites}
 
-        async def look() -> Sight:
+        async def look() -> Snapshot:
             progress.update(pushed, completed=len(sent.at))
             for site, bar in bars.items():
                 state = f"{'up' if site.up else 'down'}, {await sent.waiting(redis, site.name):,} wait at site one"
                 progress.update(bar, completed=site.count, state=state)
             counts = tuple(site.count for site in sites)
-            return Sight(counts, min(counts) >= total, waiting=bool(await KEYSPACE.left(redis)))
+            return Snapshot(counts, min(counts) >= total, waiting=bool(await KEYSPACE.left(redis)))
 
         for site in sites:
             await stack.enter_async_context(site.watched())
@@ -86,12 +79,12 @@ async def _carry(redis: "Redis", sent: Sent, sites: Sequence[Site], composition:
         async with three.down():
             await sent.push(redis, 2 * total // 3, look)
         await sent.push(redis, total, look)
-        await stage.until_through(composition, look)
+        await runner.until_through(composition, look)
 
 
 async def _until_registered(redis: "Redis", composition: Composition) -> None:
     """Wait until all services are up: their start is no delay of a message."""
-    until = time.monotonic() + stage.PATIENCE
+    until = time.monotonic() + runner.MAX_SECONDS
     while time.monotonic() < until and len(composition.running) == len(composition.commands):
         if len(KEYSPACE.registered(await KEYSPACE.present(redis))) >= len(KEYSPACE.namespaces):
             return

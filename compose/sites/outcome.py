@@ -1,4 +1,4 @@
-"""What a run of the composition came to: read from all servers when all is quiet, and judged."""
+"""Outcome of a run of the sites composition, read from all servers after its end."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -6,7 +6,8 @@ from typing import Any, Self
 
 from redis.asyncio import Redis
 
-from compose.passage import Passage
+from compose.comparison import Comparison
+from compose.ending import Ending
 from compose.sites.keyspace import FANOUT, KEYSPACE, LINKS, arrived
 from compose.sites.sent import Sent
 from compose.sites.site import Site
@@ -17,12 +18,12 @@ from penstock.metrics import read_metrics
 
 
 @dataclass(frozen=True)
-class Told:
-    """What the vpush of a site says of itself, on the server of site one."""
+class LinkReport:
+    """Metrics and state of the link to a site, as its vpush wrote them at site one."""
 
     metrics: dict[str, dict[str, str]]
     link: dict[str, str]
-    """The state of the link when it was last noted."""
+    """The last state of the link that was written."""
 
     @classmethod
     async def read(cls, redis: "Redis", keys: Keys) -> Self:
@@ -33,50 +34,44 @@ class Told:
 
 @dataclass(frozen=True)
 class Delivery:
-    """What came of the messages for one site."""
+    """What became of the messages for one site."""
 
     name: str
-    passage: Passage
+    comparison: Comparison
     delay: float | None
     """The longest from push to arrival (s)."""
     down_for: float
     """Time for which the site's server was down (s)."""
     most_waiting: int
-    told: Told
+    report: LinkReport
 
     def figures(self) -> dict[str, object]:
-        """For JSON."""
+        """Return what is printed as JSON."""
         return {
-            **self.passage.figures(),
+            **self.comparison.figures(),
             "longestDelay": self.delay,
             "down": self.down_for,
             "mostWaiting": self.most_waiting,
-            "metrics": self.told.metrics,
-            "link": self.told.link,
+            "metrics": self.report.metrics,
+            "link": self.report.link,
         }
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """All that the demo tells; ``differences`` says in words what is not as promised."""
+    """Result of a demo; ``differences`` has a line for everything that is not as promised."""
 
     pushed: int
     deliveries: list[Delivery]
     audits: dict[str, Audit | None]
     """By namespace."""
-    statuses: dict[str, int]
-    """Exit status of each process by its name in the Procfile."""
-    left: dict[str, int]
-    registered: list[str]
-    """Instances that are gone and left their registration behind."""
+    ending: Ending
 
     @property
     def differences(self) -> list[str]:
-        told = [line for delivery in self.deliveries for line in delivery.passage.differences()]
-        told += [f"{name}: {length:,} left behind" for name, length in self.left.items()]
-        told += [f"{key}: still registered" for key in self.registered]
-        told += [f"{name}: exit status {status}" for name, status in self.statuses.items() if status]
-        return told + [line for namespace, found in self.audits.items() for line in self._miscounts(namespace, found)]
+        found = [line for delivery in self.deliveries for line in delivery.comparison.differences()]
+        found += self.ending.differences()
+        return found + [line for namespace, found in self.audits.items() for line in self._miscounts(namespace, found)]
 
     def _miscounts(self, namespace: str, found: Audit | None) -> list[str]:
         if found is None:
@@ -88,26 +83,24 @@ class Outcome:
         ]
 
     def figures(self) -> dict[str, object]:
-        """For JSON."""
+        """Return what is printed as JSON."""
         return {
             "holds": not self.differences,
             "differences": self.differences,
             "pushed": self.pushed,
             "sites": {delivery.name: delivery.figures() for delivery in self.deliveries},
             "audits": {name: found and asdict(found) for name, found in self.audits.items()},
-            "exitStatus": self.statuses,
+            "exitStatus": self.ending.statuses,
         }
 
 
 async def read_outcome(redis: "Redis", sent: Sent, sites: Sequence[Site], statuses: Mapping[str, int]) -> Outcome:
-    """Compare what lies at ``sites`` with what was sent from site one, the server of ``redis``."""
+    """Compare what is at ``sites`` with what was sent from site one, the server of ``redis``."""
     return Outcome(
         len(sent.rows),
         [await _delivery(redis, sent, site) for site in sites],
         {keys.namespace: await audit(redis, keys) for keys in (FANOUT, *LINKS.values())},
-        dict(statuses),
-        await KEYSPACE.left(redis),
-        KEYSPACE.registered(await KEYSPACE.present(redis)),
+        await Ending.read(redis, KEYSPACE, statuses),
     )
 
 
@@ -115,9 +108,9 @@ async def _delivery(redis: "Redis", sent: Sent, site: Site) -> Delivery:
     newest_first: Any = await site.redis.lrange(arrived(site.name), 0, -1)
     return Delivery(
         site.name,
-        Passage.compare(arrived(site.name), sent.rows, newest_first[::-1]),
+        Comparison.compare(arrived(site.name), sent.rows, newest_first[::-1]),
         site.longest_delay(sent.at),
         site.down_for,
         sent.most_waiting[site.name],
-        await Told.read(redis, LINKS[site.name]),
+        await LinkReport.read(redis, LINKS[site.name]),
     )

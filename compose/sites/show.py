@@ -1,4 +1,4 @@
-"""An outcome as a person reads it."""
+"""Tables of the outcome."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -6,18 +6,17 @@ from typing import Final
 
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from compose.sites.outcome import Delivery, Outcome
-from compose.tables import conservation
+from compose.tables import conservation, print_statuses, print_verdict
 
 CONTENT: Final[dict[str, Callable[[Delivery], str]]] = {
-    "sent": lambda site: f"{site.passage.sent:,}",
-    "arrived": lambda site: f"{site.passage.got:,}",
-    "lost": lambda site: f"{site.passage.lost.total():,}",
-    "doubled": lambda site: f"{site.passage.doubled.total():,}",
-    "never sent": lambda site: f"{site.passage.foreign.total():,}",
-    "in order": lambda site: "yes" if site.passage.in_order else "no",
+    "sent": lambda site: f"{site.comparison.sent:,}",
+    "arrived": lambda site: f"{site.comparison.got:,}",
+    "lost": lambda site: f"{site.comparison.lost.total():,}",
+    "doubled": lambda site: f"{site.comparison.doubled.total():,}",
+    "never sent": lambda site: f"{site.comparison.foreign.total():,}",
+    "in order": lambda site: "yes" if site.comparison.in_order else "no",
 }
 COURSE: Final[dict[str, Callable[[Delivery], str]]] = {
     "its server was down (s)": lambda site: f"{site.down_for:.1f}",
@@ -43,12 +42,8 @@ def show(outcome: Outcome, console: Console) -> None:
         legs = [leg for audit in audits for leg in audit.legs]
         problems = [problem for audit in audits for problem in audit.problems]
         console.print(conservation(replace(audits[0], legs=legs, problems=problems)))
-    statuses = ", ".join(f"{name} {status}" for name, status in outcome.statuses.items())
-    console.print(Text(f"Exit status on SIGTERM: {statuses}"), soft_wrap=True)
-    for difference in outcome.differences:
-        console.print(Text(f"differs: {difference}", style="bold red"), soft_wrap=True)
-    if not outcome.differences:
-        console.print(Text("Nothing lost, nothing doubled, all in order at every site", style="green"))
+    print_statuses(outcome.ending, console)
+    print_verdict(outcome.differences, "Nothing lost, nothing doubled, all in order at every site", console)
 
 
 def _sites(sites: list[Delivery]) -> Table:
@@ -61,9 +56,9 @@ def _sites(sites: list[Delivery]) -> Table:
             table.add_row(name, *(told(site) for site in sites))
         table.add_section()
     for name, (metric, field) in COUNTED.items():
-        counts = (int(site.told.metrics.get(metric, {}).get(field, 0)) for site in sites)
+        counts = (int(site.report.metrics.get(metric, {}).get(field, 0)) for site in sites)
         table.add_row(f"vpush: {name}", *(f"{count:,}" for count in counts))
     table.add_section()
     for field, name in LINK.items():
-        table.add_row(f"link: {name}", *(site.told.link.get(field, "-") for site in sites))
+        table.add_row(f"link: {name}", *(site.report.link.get(field, "-") for site in sites))
     return table

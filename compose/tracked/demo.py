@@ -4,15 +4,15 @@ On a server of its own, or on the one that REDIS names. Exits 0 only if nothing 
 as its leg says, all sums hold and every process ended with 0 on SIGTERM.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from redis.asyncio import Redis
 from rich.progress import Progress, TaskID, TextColumn
 
-from compose import stage
-from compose.stage import Sight
+from compose import runner
+from compose.runner import Snapshot
 from compose.tracked.keyspace import ALERT, ARCHIVE, KEYSPACE, SOURCE, waiting
 from compose.tracked.outcome import Outcome, read_outcome
 from compose.tracked.show import show
@@ -27,29 +27,29 @@ SEEN: Final = {"delivered": "delivered", "done": "done", "timeout": "timed out",
 
 
 def main(directory: Path = HERE, rows: Sequence[bytes] = ROWS) -> None:
-    stage.main("compose.tracked.demo", __doc__, lambda url: run(url, rows, directory), show)
+    runner.main("compose.tracked.demo", __doc__, lambda url: run(url, rows, directory), show)
 
 
 async def run(url: str, rows: Sequence[bytes], directory: Path = HERE) -> Outcome:
     """Send ``rows``, oldest first, through the composition in ``directory`` on the server at ``url``.
 
-    Raises ``PenstockError`` where that server holds data of a composition which is not a demo's.
+    Raise ``PenstockError`` if that server holds data of a composition that is no demo.
     """
-
-    async def through(redis: "Redis", composition: Composition) -> None:
-        await carry(redis, rows, composition)
-
-    async def judge(redis: "Redis", statuses: Mapping[str, int]) -> Outcome:
-        return await read_outcome(redis, rows, statuses)
-
     # No /metrics: the port of monitor.yaml may be taken on this machine.
-    return await stage.perform(url, directory, KEYSPACE, through, judge, MONITOR_METRICS_PORT="0")
+    return await runner.run_composition(
+        url,
+        directory,
+        KEYSPACE,
+        lambda redis, composition: carry(redis, rows, composition),
+        lambda redis, statuses: read_outcome(redis, rows, statuses),
+        MONITOR_METRICS_PORT="0",
+    )
 
 
 async def carry(redis: "Redis", rows: Sequence[bytes], composition: Composition) -> None:
     """Push ``rows`` and wait until each has ended on both legs, or until that cannot be any more."""
     columns = (TextColumn(f"{{task.fields[seen][{metric}]}}", justify="right") for metric in SEEN)
-    with stage.progress(*columns, width=9) as progress:
+    with runner.progress(*columns, width=9) as progress:
         # Beside the first bar stand words, the headings of the numbers beside the others.
         pushed = progress.add_task("pushed", total=len(rows), seen=SEEN)
         bars = {
@@ -57,18 +57,18 @@ async def carry(redis: "Redis", rows: Sequence[bytes], composition: Composition)
             for keys in (ARCHIVE, ALERT)
         }
 
-        async def look() -> Sight:
-            sights = [await _look(redis, keys, progress, bar) for keys, bar in bars.items()]
-            counts = tuple(count for sight in sights for count in sight.counts)
-            through = all(sight.through for sight in sights)
-            held = any(sight.waiting for sight in sights) or await redis.llen(SOURCE)
-            return Sight(counts, through, waiting=bool(held or (not through and await KEYSPACE.left(redis))))
+        async def look() -> Snapshot:
+            snapshots = [await _look(redis, keys, progress, bar) for keys, bar in bars.items()]
+            counts = tuple(count for snapshot in snapshots for count in snapshot.counts)
+            through = all(snapshot.through for snapshot in snapshots)
+            held = any(snapshot.waiting for snapshot in snapshots) or await redis.llen(SOURCE)
+            return Snapshot(counts, through, waiting=bool(held or (not through and await KEYSPACE.left(redis))))
 
-        await stage.push(redis, SOURCE, rows, BATCH, lambda amount: progress.advance(pushed, amount))
-        await stage.until_through(composition, look)
+        await runner.push(redis, SOURCE, rows, BATCH, lambda amount: progress.advance(pushed, amount))
+        await runner.until_through(composition, look)
 
 
-async def _look(redis: "Redis", keys: Keys, progress: Progress, bar: TaskID) -> Sight:
+async def _look(redis: "Redis", keys: Keys, progress: Progress, bar: TaskID) -> Snapshot:
     """How far one leg is, which its bar then shows: a message has ended once it is done, dead or expired."""
     async with redis.pipeline(transaction=True) as transaction:
         for metric in SEEN:
@@ -85,7 +85,7 @@ async def _look(redis: "Redis", keys: Keys, progress: Progress, bar: TaskID) -> 
     ended = seen["done"] + late + seen["dead"] + expired
     progress.update(bar, completed=ended, seen={metric: f"{count:,}" for metric, count in seen.items()})
     total = progress.tasks[bar].total or 0
-    return Sight((*counts, late, expired), ended >= total, any(replies[len(SEEN) + 2 :]))
+    return Snapshot((*counts, late, expired), ended >= total, any(replies[len(SEEN) + 2 :]))
 
 
 if __name__ == "__main__":

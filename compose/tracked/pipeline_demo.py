@@ -17,7 +17,7 @@ from typing import Final
 from redis.asyncio import Redis
 from rich.console import Console
 
-from compose import stage
+from compose import runner
 from compose.tracked import show
 from compose.tracked.demo import HERE, ROWS, carry
 from compose.tracked.keyspace import ALERT, ARCHIVE, KEYSPACE
@@ -77,7 +77,7 @@ class Observed:
 
 
 def main(directory: Path = HERE, rows: Sequence[bytes] = ROWS) -> None:
-    stage.main("compose.tracked.pipeline_demo", __doc__, lambda url: run(url, rows, directory), _show)
+    runner.main("compose.tracked.pipeline_demo", __doc__, lambda url: run(url, rows, directory), _show)
 
 
 async def run(url: str, rows: Sequence[bytes], directory: Path = HERE) -> Observed:
@@ -93,7 +93,7 @@ async def run(url: str, rows: Sequence[bytes], directory: Path = HERE) -> Observ
     statuses: dict[str, int] = {}
 
     async def observe(redis: "Redis", composition: Composition) -> None:
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(stage.SETTINGS)}
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(runner.SETTING_PREFIXES)}
         environ = kept | {"REDIS": url, "PIPELINE_ARCHIVE": str(place / "archive")}
         await redis.delete(PIPELINE.metric("pipeline"))
         with (place / "pipeline.log").open("w") as log:
@@ -123,13 +123,13 @@ async def run(url: str, rows: Sequence[bytes], directory: Path = HERE) -> Observ
             time.monotonic() - begun,
         )
 
-    return await stage.perform(url, directory, KEYSPACE, observe, judge, MONITOR_METRICS_PORT="0")
+    return await runner.run_composition(url, directory, KEYSPACE, observe, judge, MONITOR_METRICS_PORT="0")
 
 
 async def _until_archived(redis: "Redis", pipeline: asyncio.subprocess.Process) -> None:
     end = time.monotonic() + ARCHIVE_SECONDS
     written = await _written(redis)
-    with stage.progress() as progress:
+    with runner.progress() as progress:
         bar = progress.add_task("archived", total=written)
         while (archived := await _archived(redis)) < written and time.monotonic() < end and pipeline.returncode is None:
             progress.update(bar, completed=archived)

@@ -1,10 +1,9 @@
-"""An outcome as a person reads it."""
+"""Tables of the outcome."""
 
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
-from compose.tables import conservation, content, laws
+from compose.tables import conservation, content, laws, print_statuses, print_verdict
 from compose.tracked.counts import FIGURES, SPANS
 from compose.tracked.outcome import Outcome
 
@@ -12,18 +11,15 @@ from compose.tracked.outcome import Outcome
 def show(outcome: Outcome, console: Console) -> None:
     """Print tables and, last, whether all is as promised."""
     console.print(_legs(outcome))
-    passages = [passage for leg in outcome.legs for passage in leg.passages]
-    console.print(content(passages, "in: what the readings themselves lead to", ordered=False))
+    comparisons = [comparison for leg in outcome.legs for comparison in leg.comparisons]
+    console.print(content(comparisons, "in: what the readings themselves lead to", ordered=False))
     if outcome.audit:
         console.print(conservation(outcome.audit))
     if ledgers := [leg.ledger for leg in outcome.legs if leg.ledger]:
         console.print(laws(ledgers))
-    statuses = ", ".join(f"{name} {status}" for name, status in outcome.statuses.items())
-    console.print(Text(f"Exit status on SIGTERM: {statuses}"), soft_wrap=True)
-    for difference in outcome.differences:
-        console.print(Text(f"differs: {difference}", style="bold red"), soft_wrap=True)
-    if not outcome.differences:
-        console.print(Text("Nothing lost, nothing doubled: every message ended once, done or dead", style="green"))
+    print_statuses(outcome.ending, console)
+    success = "Nothing lost, nothing doubled: every message ended once, done or dead"
+    print_verdict(outcome.differences, success, console)
 
 
 def _legs(outcome: Outcome) -> Table:

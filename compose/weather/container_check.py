@@ -24,7 +24,7 @@ from penstock.testing.server import EmbeddedServer
 HERE: Final = Path(__file__).parent
 ROUNDS: Final = 40
 """So many times every row is sent, so that a replica is stopped in the middle of it."""
-PATIENCE: Final = 120.0
+MAX_SECONDS: Final = 120.0
 """Longest wait for the containers to be up, and for the rows to be through (s)."""
 
 
@@ -55,13 +55,15 @@ async def check(redis: "Redis", running: Sequence[Container], rows: Sequence[byt
 
 def faults(outcome: Outcome) -> list[str]:
     """Replicas of mpush take turns, so another order is none."""
-    for passage in outcome.passages:
-        print(f"{passage.name}: {passage.sent} in, {passage.got} out")
-    return replace(outcome, passages=[replace(passage, in_order=True) for passage in outcome.passages]).differences
+    for comparison in outcome.comparisons:
+        print(f"{comparison.name}: {comparison.sent} in, {comparison.got} out")
+    return replace(
+        outcome, comparisons=[replace(comparison, in_order=True) for comparison in outcome.comparisons]
+    ).differences
 
 
 async def comes_true(condition: Callable[[], Awaitable[bool]]) -> bool:
-    until = time.monotonic() + PATIENCE
+    until = time.monotonic() + MAX_SECONDS
     while not await condition():
         if time.monotonic() > until:
             return False

@@ -4,14 +4,14 @@ On a server of its own, or on the one that REDIS names. Exits 0 only if nothing 
 every process ended with 0 on SIGTERM.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from redis.asyncio import Redis
 
-from compose import stage
-from compose.stage import Sight
+from compose import runner
+from compose.runner import Snapshot
 from compose.weather.keyspace import KEYS, KEYSPACE, LEGS, SOURCE
 from compose.weather.outcome import Outcome, read_outcome
 from compose.weather.show import show
@@ -23,41 +23,40 @@ BATCH: Final = 50
 
 def main(directory: Path = HERE) -> None:
     rows = (HERE / "seattle-weather.csv").read_bytes().splitlines()[1:]
-    stage.main("compose.weather.demo", __doc__, lambda url: run(url, rows, directory), show)
+    runner.main("compose.weather.demo", __doc__, lambda url: run(url, rows, directory), show)
 
 
 async def run(url: str, rows: Sequence[bytes], directory: Path = HERE) -> Outcome:
     """Send ``rows``, oldest first, through the composition in ``directory`` on the server at ``url``.
 
-    Raises ``PenstockError`` where that server holds data of a composition which is not a demo's.
+    Raise ``PenstockError`` if that server holds data of a composition that is no demo.
     """
-
-    async def carry(redis: "Redis", composition: Composition) -> None:
-        await _carry(redis, rows, composition)
-
-    async def judge(redis: "Redis", statuses: Mapping[str, int]) -> Outcome:
-        return await read_outcome(redis, rows, statuses)
-
-    return await stage.perform(url, directory, KEYSPACE, carry, judge)
+    return await runner.run_composition(
+        url,
+        directory,
+        KEYSPACE,
+        lambda redis, composition: _carry(redis, rows, composition),
+        lambda redis, statuses: read_outcome(redis, rows, statuses),
+    )
 
 
 async def _carry(redis: "Redis", rows: Sequence[bytes], composition: Composition) -> None:
     """Push ``rows`` and wait until they are through, or until that cannot be any more; a bar shows how far they are."""
     copies = len(rows) * len(LEGS)
-    with stage.progress() as progress:
+    with runner.progress() as progress:
         pushed = progress.add_task("pushed", total=len(rows))
         delivered = progress.add_task("delivered", total=copies)
         consumed = progress.add_task("consumed", total=copies)
 
-        async def look() -> Sight:
+        async def look() -> Snapshot:
             waiting = await KEYSPACE.left(redis)
             now = await _delivered(redis), sum([await redis.llen(handled) for handled in LEGS.values()])
             progress.update(delivered, completed=now[0])
             progress.update(consumed, completed=now[1])
-            return Sight(now, through=now[1] >= copies, waiting=bool(waiting))
+            return Snapshot(now, through=now[1] >= copies, waiting=bool(waiting))
 
-        await stage.push(redis, SOURCE, rows, BATCH, lambda amount: progress.advance(pushed, amount))
-        await stage.until_through(composition, look)
+        await runner.push(redis, SOURCE, rows, BATCH, lambda amount: progress.advance(pushed, amount))
+        await runner.until_through(composition, look)
 
 
 async def _delivered(redis: "Redis") -> int:

@@ -32,7 +32,7 @@ ROWS = demo.ROWS[::5]
 SAMPLE = """
 import sys
 from pathlib import Path
-from compose import stage
+from compose import runner
 from compose.sites import demo
 demo.main(Path(sys.argv.pop()), demo.ROWS[::5])
 """

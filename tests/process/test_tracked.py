@@ -272,7 +272,7 @@ async def test_what_was_taken_by_hand_is_told_and_the_demo_ends(redis: "Redis", 
     [imbalance] = [line for line in differences if line.startswith(f"tracked:alert: registered {count} is not")]
     assert imbalance.endswith(": 1 missing")
     assert not [line for line in differences if line.startswith("tracked:archive")]
-    assert set(outcome.statuses) == PROCESSES | {"thief"}
+    assert set(outcome.ending.statuses) == PROCESSES | {"thief"}
 
 
 @pytest.fixture

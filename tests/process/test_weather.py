@@ -160,7 +160,7 @@ async def test_every_damage_done_after_a_run_is_told_and_nothing_else(redis: "Re
     kept = {key: await redis.dump(key) for key in await redis.keys()}
     for damage, expected in BROKEN:
         await damage(redis)
-        differences = (await read_outcome(redis, ROWS, sound.statuses)).differences
+        differences = (await read_outcome(redis, ROWS, sound.ending.statuses)).differences
         for words in expected:
             assert any(line.startswith(words) for line in differences), (words, differences)
         names = {words.split(": ")[0] for words in expected}

@@ -15,7 +15,7 @@ import pytest
 from redis import Redis as Blocking
 from redis.asyncio import Redis
 
-from compose.passage import Passage
+from compose.comparison import Comparison
 from compose.weather.consumer import HANDLED, Consumer
 from penstock.testing.server import EmbeddedServer
 from tests.commandline import until
@@ -57,14 +57,14 @@ async def content(redis: "Redis", key: str) -> list[bytes]:
     return cast(list[bytes], await redis.lrange(key, 0, -1))[::-1]
 
 
-async def settled(redis: "Redis", role: str, rows: list[bytes]) -> Passage:
+async def settled(redis: "Redis", role: str, rows: list[bytes]) -> Comparison:
     """What ``role`` made of ``rows``, once its lists are empty."""
 
     async def done() -> bool:
         return not await redis.exists(f"weather:{role}", f"weather:{role}:working:1")
 
     await until(done)
-    return Passage.compare(role, rows, await content(redis, HANDLED[role]))
+    return Comparison.compare(role, rows, await content(redis, HANDLED[role]))
 
 
 @EACH
@@ -177,9 +177,9 @@ async def test_what_is_not_a_row_goes_to_the_dead_list_and_the_rest_goes_on(
 
 def test_a_comparison_tells_lost_doubled_and_foreign_by_content() -> None:
     # Given as many out as in, and a payload that was rightly sent twice
-    passage = Passage.compare("a", [b"1", b"2", b"2", b"3"], [b"2", b"2", b"3", b"3"])
-    assert (passage.lost, passage.doubled, passage.foreign) == ({b"1": 1}, {b"3": 1}, {})
-    assert passage.differences() == ["a: lost 1, e.g. b'1'", "a: doubled 1, e.g. b'3'"]
-    assert Passage.compare("a", [b"1"], [b"1", b"4"]).differences() == ["a: never sent 1, e.g. b'4'"]
-    assert Passage.compare("a", [b"1", b"2"], [b"2", b"1"]).differences() == ["a: all there, but in another order"]
-    assert Passage.compare("a", [b"1", b"1"], [b"1"]).differences() == ["a: lost 1, e.g. b'1'"]
+    comparison = Comparison.compare("a", [b"1", b"2", b"2", b"3"], [b"2", b"2", b"3", b"3"])
+    assert (comparison.lost, comparison.doubled, comparison.foreign) == ({b"1": 1}, {b"3": 1}, {})
+    assert comparison.differences() == ["a: lost 1, e.g. b'1'", "a: doubled 1, e.g. b'3'"]
+    assert Comparison.compare("a", [b"1"], [b"1", b"4"]).differences() == ["a: never sent 1, e.g. b'4'"]
+    assert Comparison.compare("a", [b"1", b"2"], [b"2", b"1"]).differences() == ["a: all there, but in another order"]
+    assert Comparison.compare("a", [b"1", b"1"], [b"1"]).differences() == ["a: lost 1, e.g. b'1'"]

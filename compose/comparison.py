@@ -1,4 +1,4 @@
-"""What went into a list against what came out of it, by content: two lists of equal length can still differ."""
+"""Comparison of what went into a list and what came out, by content: lists of equal length can still differ."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -7,8 +7,8 @@ from typing import Self
 
 
 @dataclass(frozen=True)
-class Passage:
-    """One way through the composition; a payload that was sent twice must come out twice."""
+class Comparison:
+    """Result for one way through the composition; a payload that was sent twice must come out twice."""
 
     name: str
     sent: int
@@ -16,19 +16,19 @@ class Passage:
     lost: Counter[bytes]
     doubled: Counter[bytes]
     foreign: Counter[bytes]
-    """What came out and was never sent."""
+    """Payloads that came out and were never sent."""
     in_order: bool
 
     @classmethod
     def compare(cls, name: str, sent: Sequence[bytes], got: Sequence[bytes]) -> Self:
-        """Both oldest first."""
+        """Compare ``sent`` and ``got``, both oldest first."""
         owed, had = Counter(sent), Counter(got)
         surplus = had - owed
         doubled = Counter({payload: times for payload, times in surplus.items() if payload in owed})
         return cls(name, len(sent), len(got), owed - had, doubled, surplus - doubled, list(sent) == list(got))
 
     def faults(self) -> list[str]:
-        """In words; none if all that was sent came out once, in whatever order."""
+        """Return a line for each kind of fault; [] if all that was sent came out once, in any order."""
         return [
             f"{self.name}: {kind} {payloads.total()}, e.g. {next(iter(payloads))!r}"
             for kind, payloads in (("lost", self.lost), ("doubled", self.doubled), ("never sent", self.foreign))
@@ -36,11 +36,11 @@ class Passage:
         ]
 
     def differences(self) -> list[str]:
-        """The faults, or that the order is another."""
+        """Return the faults, or if there are none a line for another order."""
         return self.faults() or ([] if self.in_order else [f"{self.name}: all there, but in another order"])
 
     def counts(self) -> dict[str, int]:
-        """For JSON, where there is no order."""
+        """Return the numbers as JSON, without the order."""
         return {
             "sent": self.sent,
             "got": self.got,
@@ -50,5 +50,5 @@ class Passage:
         }
 
     def figures(self) -> dict[str, object]:
-        """For JSON."""
+        """Return the numbers as JSON, with the order."""
         return {**self.counts(), "inOrder": self.in_order}

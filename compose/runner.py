@@ -1,4 +1,4 @@
-"""What the demos of all compositions do alike: a server, the processes of a Procfile, rows in, an outcome out."""
+"""Runner of the demos: start a server and the processes of a Procfile, push rows, compare the outcome."""
 
 import argparse
 import asyncio
@@ -22,23 +22,23 @@ from penstock.connection import connect, mask_password
 from penstock.errors import PenstockError
 from penstock.testing.server import EmbeddedServer
 
-PATIENCE: Final = 60.0
-"""Longest time until everything has to be through (s)."""
-STANDSTILL: Final = 1.0
-"""With nothing on its way any more, what has not come by then is lost (s)."""
-SETTINGS: Final = ("MPUSH_", "MDISPATCH_", "MONITOR_", "VPUSH_", "PIPELINE_")
-"""How variables begin that would change what the composition's files say."""
+MAX_SECONDS: Final = 60.0
+"""Longest time until all messages are through."""
+STANDSTILL_SECONDS: Final = 1.0
+"""Seconds after which messages count as lost if none is on its way."""
+SETTING_PREFIXES: Final = ("MPUSH_", "MDISPATCH_", "MONITOR_", "VPUSH_", "PIPELINE_")
+"""Prefixes of environment variables that would override the composition's files."""
 
 
 class Outcome(Protocol):
-    """What a demo came to."""
+    """Result of a demo."""
 
     @property
     def differences(self) -> list[str]:
-        """In words, what is not as promised."""
+        """Return a line for everything that is not as promised."""
 
     def figures(self) -> dict[str, object]:
-        """For JSON."""
+        """Return what is printed as JSON."""
 
 
 OutcomeT = TypeVar("OutcomeT", bound=Outcome)
@@ -74,7 +74,7 @@ async def _on_a_server(run: Callable[[str], Coroutine[Any, Any, OutcomeT]]) -> O
         return await run(server.url)
 
 
-async def perform(
+async def run_composition(
     url: str,
     directory: Path,
     keyspace: Keyspace,
@@ -87,12 +87,12 @@ async def perform(
 ) -> OutcomeT:
     """Start the composition in ``directory`` with ``variables``, ``carry`` messages through, stop it, and ``judge``.
 
-    The latter is called with the exit status of each process. What the processes said is printed only where something
-    differs. ``beside`` are further servers that the composition uses, ``own`` are variables of single processes by
-    name. Raises ``PenstockError`` where a server holds data of a composition which is not a demo's.
+    ``judge`` is called with the exit status of each process. The output of the processes is printed only if there are
+    differences. ``beside`` are further servers of the composition, ``own`` are variables of single processes by name.
+    Raise ``PenstockError`` if a server holds data of a composition that is no demo.
     """
     said: list[Any] = []
-    environ = {name: value for name, value in os.environ.items() if not name.startswith(SETTINGS)}
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(SETTING_PREFIXES)}
     print(f"{keyspace.name}: {directory / 'Procfile'} on {mask_password(url)}", file=sys.stderr)
     async with connect(url) as redis:
         for server in (redis, *beside):
@@ -111,32 +111,32 @@ async def perform(
     return outcome
 
 
-class Sight(NamedTuple):
-    """What is seen of the messages at one moment."""
+class Snapshot(NamedTuple):
+    """Progress of the messages at one moment."""
 
     counts: tuple[int, ...]
-    """How far they are: while these change, something moves."""
+    """Numbers that change while messages move."""
     through: bool
     waiting: bool
-    """Whether something is on its way."""
+    """Whether messages are on their way."""
 
 
-async def until_through(composition: Composition, look: Callable[[], Awaitable[Sight]]) -> None:
-    """Wait until all is through, or until that cannot be any more."""
-    until = time.monotonic() + PATIENCE
+async def until_through(composition: Composition, look: Callable[[], Awaitable[Snapshot]]) -> None:
+    """Wait until all messages are through, or cannot be any more."""
+    until = time.monotonic() + MAX_SECONDS
     seen, since = tuple[int, ...](), time.monotonic()
     while time.monotonic() < until and len(composition.running) == len(composition.commands):
-        sight = await look()
-        if sight.waiting or sight.counts != seen:
-            seen, since = sight.counts, time.monotonic()
-        if not sight.waiting and (sight.through or time.monotonic() - since > STANDSTILL):
+        snapshot = await look()
+        if snapshot.waiting or snapshot.counts != seen:
+            seen, since = snapshot.counts, time.monotonic()
+        if not snapshot.waiting and (snapshot.through or time.monotonic() - since > STANDSTILL_SECONDS):
             return
         composition.poll()
         await asyncio.sleep(0.02)
 
 
 async def push(redis: "Redis", source: str, rows: Sequence[bytes], batch: int, advance: Callable[[int], None]) -> None:
-    """``rows`` oldest first; ``advance`` is called with the number of those just pushed."""
+    """Push ``rows``, oldest first; call ``advance`` with the size of each batch."""
     for start in range(0, len(rows), batch):
         pushed = rows[start : start + batch]
         await redis.lpush(source, *pushed)
@@ -144,6 +144,6 @@ async def push(redis: "Redis", source: str, rows: Sequence[bytes], batch: int, a
 
 
 def progress(*more: ProgressColumn, width: int = 40) -> Progress:
-    """Bars on stderr, ``width`` characters wide, with columns of the caller's after the usual ones."""
+    """Return bars on stderr, ``width`` characters wide, with the columns ``more`` after the usual ones."""
     columns = (TextColumn("{task.description:9}"), BarColumn(width), MofNCompleteColumn(), TimeElapsedColumn())
     return Progress(*columns, *more, console=Console(stderr=True))

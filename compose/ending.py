@@ -1,0 +1,32 @@
+"""How a composition ended: exit statuses, and what it left on the server."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Self
+
+from redis.asyncio import Redis
+
+from compose.keyspace import Keyspace
+
+
+@dataclass(frozen=True)
+class Ending:
+    """State after the stop of all processes."""
+
+    statuses: dict[str, int]
+    """Exit status of each process by its name in the Procfile."""
+    left: dict[str, int]
+    """Messages left behind, by list."""
+    registered: list[str]
+    """Registrations of instances that are gone."""
+
+    @classmethod
+    async def read(cls, redis: "Redis", keyspace: Keyspace, statuses: Mapping[str, int]) -> Self:
+        registered = keyspace.registered(await keyspace.present(redis))
+        return cls(dict(statuses), await keyspace.left(redis), registered)
+
+    def differences(self) -> list[str]:
+        """Return a line for each thing that should not be so."""
+        found = [f"{name}: {length:,} left behind" for name, length in self.left.items()]
+        found += [f"{key}: still registered" for key in self.registered]
+        return found + [f"{name}: exit status {status}" for name, status in self.statuses.items() if status]
