@@ -1,4 +1,4 @@
-"""``make bench``: the figures of the services against their references in one run, as a table and as JSON."""
+"""``make bench``: figures of the services and of their references in one run, as a table and as JSON."""
 
 import json
 import os
@@ -100,7 +100,7 @@ def _vpush(quick: bool) -> list[Take]:
 
 
 def _large(quick: bool) -> int:
-    """Bytes of all large messages of a round together."""
+    """Total bytes of the large messages of a round."""
     return (50 if quick else 200) * large.MB
 
 

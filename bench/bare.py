@@ -1,4 +1,4 @@
-"""What mdispatch is measured against: a bare loop in the server that writes the same records."""
+"""Reference for mdispatch: a bare loop in the server that writes the same records."""
 
 from typing import Any, Final
 

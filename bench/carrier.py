@@ -10,7 +10,7 @@ from bench.line import Line, packed
 
 
 def carry(source: Line, name: str, target: Line, outs: list[str]) -> None:
-    """Move all that is there."""
+    """Move all messages."""
     pending = f"{name}:pending"
     take, settle = packed("LMOVE", name, pending, "RIGHT", "LEFT"), packed("RPOP", pending)
     while True:

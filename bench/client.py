@@ -16,7 +16,7 @@ BODY: Final = "x" * 32
 
 
 class Client:
-    """Each request is pushed by itself, as by so many callers; each is answered once or the client fails."""
+    """Each request is pushed by itself, as by many callers; each is answered once or the client fails."""
 
     def __init__(self, line: Line, source: str, replies: str) -> None:
         self._line, self._source, self._replies = line, source, replies

@@ -10,11 +10,11 @@ from collections import deque
 from typing import Final, cast
 
 PIECE: Final = 1 << 20
-"""Bytes read at a time."""
+"""Most bytes read at a time."""
 
 
 class Pipe(asyncio.BufferedProtocol):
-    """One end of the link: what comes in here goes out at ``far``, ``delay`` seconds later."""
+    """One end of the link: bytes received here leave at ``far`` after ``delay`` seconds."""
 
     def __init__(self, delay: float) -> None:
         self._delay = delay

@@ -1,4 +1,4 @@
-"""The figures of mpush, each against its reference in the same run."""
+"""Figures of mpush, each against its reference in the same run."""
 
 import statistics
 import time
@@ -28,7 +28,7 @@ class Figure:
     at_least: bool = False
     note: str = ""
     missing: str = ""
-    """Why it could not be measured here; there are no samples then."""
+    """Why it could not be measured here, without samples."""
 
     @property
     def median(self) -> float:
@@ -36,14 +36,14 @@ class Figure:
 
     @property
     def reached(self) -> bool:
-        """What could not be measured is not held against the run."""
+        """Return True also if it could not be measured."""
         if self.missing:
             return True
         return self.median >= self.limit if self.at_least else self.median <= self.limit
 
 
 def backlog(stage: Stage, size: int, lists: int, limit: float, rounds: int, messages: int) -> Figure:
-    """Messages a second through the running service, over those of the bare loop, pair by pair."""
+    """Measure messages a second through the running service, over those of the bare loop, pair by pair."""
     stage.seed(messages, size)
     ratios, ours, theirs = [], [], []
     with stage.mpush(lists):
@@ -160,7 +160,7 @@ def _from_start(stage: Stage, left: int) -> float:
 
 
 def longest_move(stage: Stage, size: int, messages: int, rounds: int) -> Figure:
-    """The slowest move that the server's slow log saw in each round, in milliseconds."""
+    """Return the slowest move in the server's slow log in each round, in milliseconds."""
     stage.seed(messages, size)
     stage.redis.config_set("slowlog-max-len", 100_000)
     stage.redis.config_set("slowlog-log-slower-than", 0)
@@ -192,7 +192,7 @@ def commands_a_second(stage: Stage, seconds: int) -> float:
 
 
 def idle(stage: Stage, seconds: int) -> list[Figure]:
-    """Commands a second, by the server's own count, and processor time of services that have nothing to do."""
+    """Measure the commands a second, by the server's counter, and the processor time of idle services."""
     with stage.mpush(2) as service:
         time.sleep(1)
         begin, spent = time.perf_counter(), cpu_seconds(service.pid)
@@ -210,7 +210,7 @@ def idle(stage: Stage, seconds: int) -> list[Figure]:
 
 
 def process(stage: Stage, rounds: int) -> list[Figure]:
-    """Start, stop and memory of one service."""
+    """Measure start, stop and memory of one service."""
     start, stop, memory = [], [], []
     stage.seed(100_000, 32)
     for _ in range(rounds):

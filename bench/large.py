@@ -1,4 +1,4 @@
-"""The figures of large messages: vpush and mpush against a bare client, and how long others wait for the servers."""
+"""Figures of large messages: vpush and mpush against a bare client, and how long other clients wait."""
 
 import statistics
 import time

@@ -1,4 +1,4 @@
-"""A plain connection to a server, the least that a client can be: a figure shall show the service, not its user."""
+"""Plain connection to a server, as cheap as a client can be: a figure must show the service, not its client."""
 
 import socket
 from typing import Any, Final
@@ -6,17 +6,17 @@ from typing import Any, Final
 from hiredis import Reader, pack_command
 
 PIECE: Final = 1 << 20
-"""Bytes read at a time."""
+"""Most bytes read at a time."""
 
 
 def packed(*words: bytes | str | int) -> bytes:
-    """One command as the bytes that the server reads."""
+    """Return one command as the bytes that the server reads."""
     command: bytes = pack_command(words)  # type: ignore[arg-type]  # its stub: one word
     return command
 
 
 class Line:
-    """Commands out in one write, replies in as they come."""
+    """Sends commands in one write, and reads replies as they come."""
 
     def __init__(self, port: int) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port))

@@ -20,7 +20,7 @@ PING: Final = packed("PING")
 
 
 class Pinger:
-    """The same from outside: ``begin``, then ``longest``."""
+    """Client of that process: ``begin``, then ``longest``."""
 
     def __init__(self, process: "subprocess.Popen[str]") -> None:
         self._process = process
@@ -42,7 +42,7 @@ class Pinger:
 
 @contextmanager
 def pinging(port: int) -> Iterator[Pinger]:
-    """Ping the server at ``port`` beside the block."""
+    """Ping the server at ``port`` while the block runs."""
     command, pipe = (*PYTHON, "bench.pinger", str(port)), subprocess.PIPE
     with subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True) as process:
         try:

@@ -1,4 +1,4 @@
-"""What Spark reads from streams and writes as Parquet, against one bare process that does the same."""
+"""Figures of Spark reading streams and writing Parquet, against one bare process that does the same."""
 
 import statistics
 import tempfile
@@ -125,7 +125,7 @@ def _seconds(work: Any) -> float:
 
 
 def _pages(stage: Stage) -> Iterator[Any]:
-    """The entries, through hiredis and nothing else."""
+    """Return the entries, read by hiredis alone."""
     connection = stage.redis.connection_pool.get_connection()
     try:
         after = "-"

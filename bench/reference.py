@@ -1,4 +1,4 @@
-"""What mpush is measured against: the least that anybody could write, without recovery, counters or a way to stop."""
+"""Reference for mpush: the smallest possible program, without recovery, counters or a way to stop."""
 
 import sys
 from typing import Final
@@ -23,7 +23,7 @@ def drain(redis: "Redis", source: str, lists: list[str], batch: int = 500) -> No
 
 
 def forward(redis: "Redis", source: str, pending: str, lists: list[str]) -> None:
-    """Move one message at a time, for ever: BLMOVE, then MULTI."""
+    """Move one message at a time, forever: BLMOVE, then MULTI."""
     while True:
         message: str | None = redis.execute_command("BLMOVE", source, pending, "RIGHT", "LEFT", 10)
         if message is not None:

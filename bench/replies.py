@@ -48,7 +48,7 @@ def in_flight(stage: Stage, rounds: int, requests: int, at_a_time: int = 100) ->
 
 
 def _not_installed(directory: str) -> str:
-    """Why hfx-bus could not be put into ``directory``; empty where it is there."""
+    """Install hfx-bus in ``directory``; return why it could not be, or ""."""
     if not (shutil.which("npm") and shutil.which("node")):
         return "no npm"
     command = ["npm", "install", "--prefix", directory, "--no-audit", "--no-fund", "--ignore-scripts", HFXBUS]
@@ -58,7 +58,7 @@ def _not_installed(directory: str) -> str:
 
 @contextmanager
 def through_mdispatch(stage: Stage) -> Iterator[Ask]:
-    """With a monitor beside it, as it should be run."""
+    """Run mdispatch with a monitor, as it should be run."""
     with (
         stage.tracking(res="bench:res"),
         stage.monitor(),
@@ -103,7 +103,7 @@ def _client(stage: Stage, source: str, replies: str) -> Iterator[Ask]:
 
 @contextmanager
 def _asking(*command: str, **environment: str) -> Iterator[Ask]:
-    """A process that takes two numbers a line and prints what that took as JSON."""
+    """Start a process that reads two numbers a line and prints as JSON how long that took."""
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with ExitStack() as stack:
         process = stack.enter_context(

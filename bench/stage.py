@@ -1,4 +1,4 @@
-"""Where the figures are taken: a server, running services, backlogs that appear at once, and a clock."""
+"""Set-up of the benchmarks: a server, running services, backlogs that appear at once, and a clock."""
 
 import os
 import subprocess
@@ -31,7 +31,7 @@ def subscribers(lists: int) -> list[str]:
 
 
 class Stage:
-    """A server of the benchmark's own and whatever runs against it."""
+    """The benchmark's own server, and the processes that use it."""
 
     def __init__(self, server: EmbeddedServer) -> None:
         self.url = server.url
@@ -41,7 +41,7 @@ class Stage:
 
     @contextmanager
     def mpush(self, lists: int, **settings: object) -> Iterator[Service]:
-        """A running mpush with its registration, from ``SOURCE`` to ``lists`` lists."""
+        """Start mpush from ``SOURCE`` to ``lists`` lists; wait until it is registered."""
         with self.service(lists, **settings) as service:
             until(lambda: self.redis.llen(f"{NAMESPACE}:ids"))
             time.sleep(0.2)
@@ -101,7 +101,7 @@ class Stage:
                 process.kill()
 
     def blocked(self) -> int:
-        """How many clients wait in a blocking command."""
+        """Return how many clients wait in a blocking command."""
         return int(self.redis.info("clients")["blocked_clients"])
 
     def seed(self, messages: int, size: int, first: int = 0) -> None:
@@ -126,7 +126,7 @@ class Stage:
         until(lambda: self.redis.info("memory")["lazyfree_pending_objects"] == 0)
 
     def appear(self, name: str = SOURCE) -> float:
-        """Let the seed's messages appear in ``name`` at once; when that was."""
+        """Let the seed's messages appear in ``name`` at once; return the time."""
         self.redis.copy(SEED, "bench:backlog")
         begin = time.perf_counter()
         self.redis.rename("bench:backlog", name)
@@ -148,7 +148,7 @@ class Stage:
         return self.redis.llen(subscribers(lists)[-1]) >= messages
 
     def service_seconds(self, messages: int, lists: int) -> float:
-        """How long the running service takes from a backlog's appearance to the last message's delivery."""
+        """Return the seconds from a backlog's appearance to the last message's delivery by the running service."""
         self.clear(lists)
         begin = self.appear()
         while not self.arrived(messages, lists):
@@ -157,7 +157,7 @@ class Stage:
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time of a process so far."""
+    """Return the user and system time of a process so far."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -167,6 +167,6 @@ def resident_bytes(pid: int) -> int:
 
 
 def peak_bytes(pid: int) -> int:
-    """The most memory that a process has had at a time."""
+    """Return the peak memory of a process."""
     kib = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmHWM"))
     return int(kib.split()[1]) * 1024

@@ -1,4 +1,4 @@
-"""The figures of mdispatch and monitor, each against its reference in the same run."""
+"""Figures of mdispatch and monitor, each against its reference in the same run."""
 
 import os
 import shutil
@@ -20,7 +20,7 @@ from tests.harness import until
 BARE: Final = "bench:bare"
 KEYS: Final = Keys(TRACKED)
 PORTION: Final = 1_000
-"""Messages that fall due at a time."""
+"""How many messages fall due at a time."""
 PORTIONS: Final = 3
 """How many of them make one sample."""
 
@@ -64,7 +64,7 @@ def telling(stage: Stage, rounds: int, messages: int) -> Figure:
 
 
 def _until_dispatched(stage: Stage, messages: int) -> float:
-    """Seconds from the backlog's appearance to the last delivery."""
+    """Return the seconds from the backlog's appearance to the last delivery."""
     begin = stage.appear()
     until(lambda: stage.redis.llen(OUT) == messages, timeout=120, every=0.002)
     return time.perf_counter() - begin

@@ -1,4 +1,4 @@
-"""The figures of vpush, each against its reference in the same run."""
+"""Figures of vpush, each against its reference in the same run."""
 
 import statistics
 import subprocess
@@ -68,7 +68,7 @@ def bare_client(here: Stage, there: Stage) -> Iterator[None]:
 
 @contextmanager
 def link(server: EmbeddedServer, round_trip: float) -> Iterator[int]:
-    """The port at which ``server`` is so many seconds away."""
+    """Return the port at which ``server`` is that many seconds away."""
     port = free_port()
     command = (*PYTHON, "bench.delay", str(port), str(server.port), str(round_trip))
     with subprocess.Popen(command, cwd=ROOT) as process:
@@ -226,7 +226,7 @@ def memory(stage: Stage, waiting: int, few: int = 100_000) -> list[Figure]:
 
 
 def _fill(stage: Stage, messages: int) -> None:
-    """Let so many messages appear in ``SOURCE`` at once."""
+    """Let that many messages appear in ``SOURCE`` at once."""
     portion = packed("LPUSH", "bench:backlog", *[b"x" * 32] * 1_000) * 100
     line = Line(stage.server.port)
     for _ in range(messages // 100_000):
@@ -261,7 +261,7 @@ def takeover(stage: Stage, rounds: int) -> list[Figure]:
 
 
 def _id_of(stage: Stage, pid: int) -> bytes | None:
-    """The id under which a process is registered."""
+    """Return the id under which a process is registered."""
     redis: Any = stage.redis
     for id in redis.lrange(KEYS.ids, 0, -1):
         if redis.hget(f"{TRANSPORT}:{id.decode()}", "pid") == b"%d" % pid:

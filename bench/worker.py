@@ -12,12 +12,12 @@ MOST: Final = 500
 
 
 def done(messages: Iterable[bytes], to: str) -> list[bytes]:
-    """Their xids, in one push."""
+    """Push their xids at once."""
     return [packed("LPUSH", to, *(sha1(message, usedforsecurity=False).hexdigest() for message in messages))]
 
 
 def answered(messages: Iterable[bytes], to: str) -> list[bytes]:
-    """An answer to each, pushed by itself, as by so many workers."""
+    """Push an answer to each by itself, as by many workers."""
     return [packed("LPUSH", to, _answer(json.loads(message))) for message in messages]
 
 
@@ -26,7 +26,7 @@ def _answer(request: dict[str, Any]) -> str:
 
 
 def work(line: Line, source: str, to: str, said: Callable[[Iterable[bytes], str], list[bytes]]) -> None:
-    """For ever: one write and one read a batch."""
+    """Work forever, with one write and one read a batch."""
     take = packed("BLMPOP", 0, 1, source, "RIGHT", "COUNT", MOST)
     pushes: list[bytes] = []
     while True:

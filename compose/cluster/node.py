@@ -25,7 +25,7 @@ USUAL: Final = {
 
 
 def main(words: list[str]) -> NoReturn:
-    """Become the node: its process is that of Spark."""
+    """Replace this process by that of Spark."""
     if len(words) != 1 or words[0] not in ROLES:
         print("usage: python -m compose.cluster.node master|worker", file=sys.stderr)
         sys.exit(2)
@@ -38,7 +38,7 @@ def main(words: list[str]) -> NoReturn:
 
 
 def node(role: str, master: str) -> tuple[list[str], dict[str, str]]:
-    """Its command and its environment. A worker waits for the master here. Raises ``Unsuitable``."""
+    """Return its command and environment; a worker waits for the master first. Raise ``Unsuitable``."""
     if problem := what_is_missing():
         raise Unsuitable(problem)
     import pyspark

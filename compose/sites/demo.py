@@ -57,7 +57,7 @@ async def run(url: str, rows: Sequence[bytes], directory: Path = HERE) -> Outcom
 
 
 async def _carry(redis: "Redis", sent: Sent, sites: Sequence[Site], composition: Composition) -> None:
-    """Push all, a third of it while site three is down, and wait until it has arrived or cannot any more."""
+    """Push all rows, a third of them while site three is down; wait until they have arrived or cannot any more."""
     total, three = len(sent.rows), sites[-1]
     async with AsyncExitStack() as stack:
         progress = stack.enter_context(runner.progress(TextColumn("{task.fields[state]}")))
@@ -83,7 +83,7 @@ async def _carry(redis: "Redis", sent: Sent, sites: Sequence[Site], composition:
 
 
 async def _until_registered(redis: "Redis", composition: Composition) -> None:
-    """Wait until all services are up: their start is no delay of a message."""
+    """Wait until all services are up: their start must not count as a delay."""
     until = time.monotonic() + runner.MAX_SECONDS
     while time.monotonic() < until and len(composition.running) == len(composition.commands):
         if len(KEYSPACE.registered(await KEYSPACE.present(redis))) >= len(KEYSPACE.namespaces):

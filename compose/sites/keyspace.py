@@ -20,10 +20,10 @@ KEYSPACE: Final = Keyspace(
 
 
 def arrived(name: str) -> str:
-    """The list of site ``name``, on its own server."""
+    """Return the list of site ``name``, on its own server."""
     return f"sites:{name}"
 
 
 def queues_for(name: str) -> tuple[str, str]:
-    """The lists of site one that hold what has not arrived at site ``name``."""
+    """Return the lists of site one that hold what has not arrived at site ``name``."""
     return f"sites:for:{name}", f"{LINKS[name].namespace}:pending"

@@ -1,4 +1,4 @@
-"""What is pushed at site one: when, and how much of it waited there."""
+"""Messages pushed at site one: when, and how many of them waited there."""
 
 import asyncio
 import time
@@ -23,10 +23,10 @@ class Sent:
         self.at: list[float] = []
         """When each was pushed (monotonic, s)."""
         self.most_waiting: Counter[str] = Counter()
-        """The most messages that ``waiting`` saw, by site."""
+        """The highest result of ``waiting``, by site."""
 
     async def push(self, redis: "Redis", end: int, after_each: Callable[[], Awaitable[object]]) -> None:
-        """Push those before ``end`` that are not pushed yet, some at a time."""
+        """Push the rows before ``end`` that are not pushed yet, in batches."""
         while pushed := self.rows[len(self.at) : min(len(self.at) + BATCH, end)]:
             now = time.monotonic()
             await redis.lpush(SOURCE, *pushed)
@@ -35,7 +35,7 @@ class Sent:
             await asyncio.sleep(PACE)
 
     async def waiting(self, redis: "Redis", site: str) -> int:
-        """Messages at site one that have not been settled as arrived at ``site``."""
+        """Return how many messages at site one are not settled as arrived at ``site``."""
         async with redis.pipeline(transaction=True) as transaction:
             for name in queues_for(site):
                 transaction.llen(name)

@@ -1,4 +1,4 @@
-"""A site that messages arrive at: its server, which may be down for a while, and when they came."""
+"""Site that receives messages: its server, which may be down for a while, and the times of arrival."""
 
 import asyncio
 import time
@@ -14,18 +14,18 @@ from penstock.connection import connect
 from penstock.testing.server import EmbeddedServer
 
 EVERY: Final = 0.02
-"""Time between two looks at the list of a site (s): so much longer than it was a delay may seem."""
+"""Seconds between two checks of a site's list, and so the precision of a delay."""
 
 
 class Site:
-    """The site ``name``; its ``server`` is None where it is somebody's own, which is never stopped."""
+    """Site ``name``; ``server`` is None for a server that the demo did not start and never stops."""
 
     def __init__(self, name: str, url: str, server: EmbeddedServer | None, redis: "Redis") -> None:
         self.name, self.url, self.redis = name, url, redis
         self.down_for = 0.0
         """Time between the server's end and its new start (s)."""
         self.up = True
-        """Whether the server answered the last look."""
+        """Whether the server answered the last check."""
         self.seen: list[tuple[int, float]] = []
         """How many messages were there, and since when (monotonic, s): an entry whenever there were more."""
         self._server = server
@@ -38,7 +38,7 @@ class Site:
 
     @asynccontextmanager
     async def down(self) -> AsyncIterator[None]:
-        """Its server is stopped meanwhile, if it is the demo's own."""
+        """Stop its server for the duration, if the demo started it."""
         if self._server is None:
             yield
             return
@@ -50,7 +50,7 @@ class Site:
 
     @asynccontextmanager
     async def watched(self) -> AsyncIterator[None]:
-        """Its list is looked at meanwhile."""
+        """Check its list for the duration."""
         self._watched = True
         watching = asyncio.create_task(self._watch())
         try:
@@ -72,7 +72,7 @@ class Site:
                 self.seen.append((count, time.monotonic()))
 
     def longest_delay(self, pushed: Sequence[float]) -> float | None:
-        """From push to arrival (s), the messages having been ``pushed`` then (monotonic, s); None where none came."""
+        """Return the longest time from ``pushed`` (monotonic) to arrival, in seconds; None if no message came."""
         before = [0, *(count for count, _ in self.seen)]
         firsts = zip(before, self.seen, strict=False)
         return max((at - pushed[first] for first, (_, at) in firsts if first < len(pushed)), default=None)
@@ -80,7 +80,7 @@ class Site:
 
 @asynccontextmanager
 async def opened(name: str, url: str | None) -> AsyncIterator[Site]:
-    """Site ``name`` on the server at ``url``, or on one of its own that keeps its data when it is stopped."""
+    """Open site ``name`` on the server at ``url``, or else on an embedded one that keeps its data when stopped."""
     with nullcontext() if url else EmbeddedServer(aof=True) as server:
         where = server.url if server else str(url)
         async with connect(where) as redis:

@@ -1,4 +1,4 @@
-"""What a leg has counted: how often which thing happened to its messages, and how long they took."""
+"""Counters and response times of a leg."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,20 +24,20 @@ FIGURES: Final = {
     "expired": ("expired", "count"),
     "untracked": ("untracked", "count"),
 }
-"""What is told of a leg, and in which metric and field it stands."""
+"""Figures of a leg, with the metric and field of each."""
 
 
 SPANS: Final = ("mean", "half at most", "longest")
-"""What is told of the response time: of half of the messages as exactly as the histogram of the metric knows it."""
+"""Figures of the response time; the median is as exact as the histogram of the metric."""
 
 
 @dataclass(frozen=True)
 class Counts:
-    """The figures of one leg."""
+    """Figures of one leg."""
 
     numbers: dict[str, int]
     seconds: dict[str, float]
-    """Each of ``SPANS``; nothing where nothing was done."""
+    """By ``SPANS``; empty if nothing was done."""
 
     @classmethod
     async def read(cls, redis: "Redis", keys: Keys) -> Self:
@@ -47,14 +47,14 @@ class Counts:
         return cls(numbers, _seconds(metrics["done"], float(timeout)) if numbers["done"] else {})
 
     def differences(self, leg: str, expected: Mapping[str, int]) -> list[str]:
-        """What was counted otherwise, in words; what is not ``expected`` at all should be 0."""
+        """Return a line for each figure that differs; those that ``expected`` lacks should be 0."""
         owed = dict.fromkeys(FIGURES, 0) | dict(expected)
         wrong = {name: number for name, number in self.numbers.items() if number != owed[name]}
         return [f"{leg}: {name} is {number:,}, expected {owed[name]:,}" for name, number in wrong.items()]
 
 
 def _seconds(done: Mapping[str, str], budget: float) -> dict[str, float]:
-    """Half were done by the end of the median's bucket; bucket N ends at N + 10 per cent of ``budget``."""
+    """Return response times. The median is the end of its bucket; bucket N ends at N + 10 per cent of ``budget``."""
     count, longest = int(done["count"]), float(done["max"])
     ends = {(share + 10) / 100 * budget: int(done.get(f"histo{share}", 0)) for share in range(0, 100, 10)}
     halves = (end for end, so_far in zip(ends, accumulate(ends.values()), strict=True) if 2 * so_far >= count)

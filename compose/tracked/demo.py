@@ -23,7 +23,7 @@ HERE: Final = Path(__file__).parent
 ROWS: Final = (HERE / "seattle-temps.csv").read_bytes().splitlines()[1:]
 BATCH: Final = 500
 SEEN: Final = {"delivered": "delivered", "done": "done", "timeout": "timed out", "retry": "retried", "dead": "dead"}
-"""Metrics that a bar shows, and what it calls them."""
+"""Metrics that a bar shows, and their headings."""
 
 
 def main(directory: Path = HERE, rows: Sequence[bytes] = ROWS) -> None:
@@ -47,7 +47,7 @@ async def run(url: str, rows: Sequence[bytes], directory: Path = HERE) -> Outcom
 
 
 async def carry(redis: "Redis", rows: Sequence[bytes], composition: Composition) -> None:
-    """Push ``rows`` and wait until each has ended on both legs, or until that cannot be any more."""
+    """Push ``rows`` and wait until each has ended on both legs, or cannot any more."""
     columns = (TextColumn(f"{{task.fields[seen][{metric}]}}", justify="right") for metric in SEEN)
     with runner.progress(*columns, width=9) as progress:
         # Beside the first bar stand words, the headings of the numbers beside the others.
@@ -69,7 +69,7 @@ async def carry(redis: "Redis", rows: Sequence[bytes], composition: Composition)
 
 
 async def _look(redis: "Redis", keys: Keys, progress: Progress, bar: TaskID) -> Snapshot:
-    """How far one leg is, which its bar then shows: a message has ended once it is done, dead or expired."""
+    """Return the progress of one leg, and show it by its bar; a message has ended once it is done, dead or expired."""
     async with redis.pipeline(transaction=True) as transaction:
         for metric in SEEN:
             transaction.hget(keys.metric(metric), "count")

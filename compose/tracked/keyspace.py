@@ -12,9 +12,9 @@ ALERT: Final = Keys("tracked:alert")
 MONITOR: Final = Keys("tracked:monitor")
 SOURCE: Final = "tracked:in"
 KEPT: Final = "tracked:archive:kept"
-"""What the worker of one leg has handled."""
+"""The list of messages that the worker of the archive leg has handled."""
 TAKEN: Final = "tracked:alert:taken"
-"""What the worker of the other has taken, and never answered."""
+"""The list of messages that the worker of the alert leg has taken, and never finished."""
 
 KEYSPACE: Final = Keyspace(
     "tracked",
@@ -29,5 +29,5 @@ KEYSPACE: Final = Keyspace(
 
 
 def waiting(keys: Keys) -> tuple[str, ...]:
-    """The lists of a leg on which messages wait."""
+    """Return the lists of a leg on which messages wait."""
     return tuple(f"{keys.namespace}:{name}" for name in ("in", "out", "working", "done"))

@@ -21,13 +21,13 @@ from redis.retry import Retry
 
 BATCH: Final = 500
 WAIT: Final = 1
-"""Longest wait for a reading, and so for the end after a SIGTERM (s)."""
+"""Longest wait for a reading, and so for the exit after a SIGTERM (s)."""
 WARM: Final = 70.0
-"""Readings (F) from here on are looked at twice: refused when they first come."""
+"""Readings (F) of this and more fail in their first attempt."""
 
 
 class Worker:
-    """The one worker of a leg. ``stop`` may be called by a signal handler."""
+    """The only worker of a leg. A signal handler may call ``stop``."""
 
     def __init__(self, server: redis.Redis, leg: str) -> None:
         self.server, self.act = server, {"archive": archive, "alert": alert}[leg]
@@ -67,7 +67,7 @@ class Worker:
 
 
 def archive(transaction: Pipeline, row: bytes, *, seen: bool) -> None:
-    """Keep the reading, or say why not: then it comes again, after a while."""
+    """Keep the reading, or report an error: a warm one is delivered again, what is no reading is not."""
     said = row.decode() if row.isdigit() else hashlib.sha1(row).hexdigest()
     try:
         _, temperature = row.split(b",")
@@ -84,7 +84,7 @@ def archive(transaction: Pipeline, row: bytes, *, seen: bool) -> None:
 
 
 def alert(transaction: Pipeline, row: bytes, *, seen: bool) -> None:
-    """Nobody is at the other end: note that the reading came, and never say ``done``."""
+    """Record that the reading came, and never report it done."""
     transaction.lpush("tracked:alert:taken", row)
 
 

@@ -23,14 +23,14 @@ from compose.weather.day import Day
 
 BATCH: Final = 500
 WAIT: Final = 1
-"""Longest wait for a message, and so for the end after a SIGTERM (s)."""
+"""Longest wait for a message, and so for the exit after a SIGTERM (s)."""
 AWAY: Final = (redis.ConnectionError, redis.TimeoutError, redis.ReadOnlyError, redis.OutOfMemoryError)
 HANDLED: Final = {
     "archive": "weather:archived",
     "alarm": "weather:alarm:handled",
     "report": "weather:report:handled",
 }
-"""Where each consumer keeps every message that it has settled."""
+"""The list in which each consumer keeps every message that it has settled."""
 
 
 def archive(row: bytes) -> Iterator[tuple[str, str]]:
@@ -55,7 +55,7 @@ ACTS: Final[dict[str, Callable[[bytes], Iterator[tuple[str, str]]]]] = {
 
 
 class Consumer:
-    """One consumer; those that share a list need a name each. ``stop`` may be called by a signal handler."""
+    """One consumer; those that share a list need a name each. A signal handler may call ``stop``."""
 
     def __init__(self, server: redis.Redis, role: str, name: str = "1") -> None:
         self.server, self.role = server, role
@@ -89,7 +89,7 @@ class Consumer:
         return True
 
     def settle(self) -> None:
-        """Write the results and give up the messages, all or none; begins anew if the working list moved meanwhile."""
+        """Write the results and remove the messages, all or none; start again if the working list changed meanwhile."""
         self.server.transaction(self._settle, self.working)
 
     def _settle(self, transaction: Pipeline) -> None:
@@ -100,7 +100,7 @@ class Consumer:
         transaction.delete(self.working)
 
     def act(self, messages: list[bytes]) -> dict[str, list[bytes | str]]:
-        """What to write, by list; ``messages`` are oldest first. What is not a row goes to ``<list>:dead``."""
+        """Return what to write, by list, for ``messages``, oldest first; one that is no row goes to ``<list>:dead``."""
         results: dict[str, list[bytes | str]] = defaultdict(list)
         for message in messages:
             results[HANDLED[self.role]].append(message)

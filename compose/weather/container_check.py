@@ -23,13 +23,13 @@ from penstock.testing.server import EmbeddedServer
 
 HERE: Final = Path(__file__).parent
 ROUNDS: Final = 40
-"""So many times every row is sent, so that a replica is stopped in the middle of it."""
+"""How many times every row is sent: enough that a replica is stopped in the middle."""
 MAX_SECONDS: Final = 120.0
 """Longest wait for the containers to be up, and for the rows to be through (s)."""
 
 
 async def check(redis: "Redis", running: Sequence[Container], rows: Sequence[bytes]) -> list[str]:
-    """Send ``rows`` through and stop everything; the faults found, in words."""
+    """Send ``rows`` through and stop everything; return a line for each fault."""
 
     async def healthy() -> bool:
         return all(container.healthy() for container in running)

@@ -7,7 +7,7 @@ STORM: Final = 8.0
 
 
 class Day(NamedTuple):
-    """A row: rain in mm, temperatures in C, wind in m/s."""
+    """Fields of a row: rain in mm, temperatures in C, wind in m/s."""
 
     date: str
     rain: float
@@ -18,7 +18,7 @@ class Day(NamedTuple):
 
     @classmethod
     def read(cls, row: bytes) -> Self:
-        """Raises ``ValueError`` for what is not a row."""
+        """Parse a row. Raise ``ValueError`` if it is none."""
         date, rain, warmest, coldest, wind, sky = row.decode().split(",")
         return cls(date, float(rain), float(warmest), float(coldest), float(wind), sky)
 

@@ -41,7 +41,7 @@ async def run(url: str, rows: Sequence[bytes], directory: Path = HERE) -> Outcom
 
 
 async def _carry(redis: "Redis", rows: Sequence[bytes], composition: Composition) -> None:
-    """Push ``rows`` and wait until they are through, or until that cannot be any more; a bar shows how far they are."""
+    """Push ``rows`` and wait until they are through, or cannot be any more; show progress bars."""
     copies = len(rows) * len(LEGS)
     with runner.progress() as progress:
         pushed = progress.add_task("pushed", total=len(rows))
