@@ -61,7 +61,8 @@ move, following, dispatch, finish, pull, backfill, read, put_back, rehome = map(
 
 def whatever(script: Script) -> dict[str, Any]:
     """All that a call needs: each key by its own name, and arguments that ask for nothing."""
-    wanted = {name: mark for name, mark in script._keys if mark != "?" or name in ("holds", "missing", "taken")}
+    counted = ("holds", "missing", "taken", "events", "events_written", "events_marks")
+    wanted = {name: mark for name, mark in script._keys if mark != "?" or name in counted}
     keys: dict[str, Any] = {name: [] if mark == "..." else name for name, mark in wanted.items()}
     return keys | {name: [] if mark == "..." else 0 for name, mark in script._arguments}
 

@@ -250,12 +250,12 @@ def test_tables_are_for_people(
 
 
 @pytest.mark.parametrize(
-    "request", [{"namespace": "nobody"}, {"namespace": None, "since": datetime(2027, 1, 1, tzinfo=UTC)}]
+    "asked", [{"namespace": "nobody"}, {"namespace": None, "since": datetime(2027, 1, 1, tzinfo=UTC)}]
 )
-def test_nothing_found_says_what_there_is(spark: "SparkSession", found: ReportRequest, request: dict[str, Any]) -> None:
+def test_nothing_found_says_what_there_is(spark: "SparkSession", found: ReportRequest, asked: dict[str, Any]) -> None:
     with pytest.raises(Failed, match=r"shop has .* from 2026-01-01 12:00:01 to 2026-01-01 12:01:") as error:
-        make_report(lambda: nullcontext(spark), replace(found, **request), None, False)
-    assert ("of nobody" if request["namespace"] else "since 2027-01-01 00:00:00") in str(error.value)
+        make_report(lambda: nullcontext(spark), replace(found, **asked), None, False)
+    assert ("of nobody" if asked["namespace"] else "since 2027-01-01 00:00:00") in str(error.value)
 
 
 def test_a_file_that_cannot_be_written_is_told_before_spark_starts(found: ReportRequest, tmp_path: Path) -> None:
