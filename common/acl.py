@@ -73,7 +73,7 @@ def least(settings: "ServiceSettings") -> dict[str, Rights]:
 def _commands(settings: "ServiceSettings") -> frozenset[str]:
     """Return the commands that the service sends to the server of its lists."""
     own = Path(inspect.getfile(type(settings))).parent.glob("lua/*.lua")
-    scripts = [LUA / "adopt.lua", LUA / "lease.lua", *own, *settings.scripts]
+    scripts = [LUA / "adopt.lua", LUA / "lease.lua", LUA / "note.lua", *own, *settings.scripts]
     return KERNEL | settings.sends | of(scripts) | {*DURABLE.get(settings.durability, ("WAIT", "LPUSH", "LPOP"))}
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Generic, Self, TypeVar
@@ -244,12 +244,12 @@ class Context(Generic[S]):
                 raise reply
             self.durability.count(reply)
 
-    async def settled(self) -> list[Any]:
+    async def settled(self, *, recovers: bool = True) -> list[Any]:
         """Return the replies to the commands of the oldest ``send``, once they are as durable as the settings ask.
 
-        Raise the first error among them.
+        Raise the first error among them. ``recovers`` is False for a transaction whose success ends no outage.
         """
-        with self._watched():
+        with self._watched(only_looks=not recovers):
             return await self._settled(self._under_way.popleft())
 
     @contextmanager
@@ -293,23 +293,35 @@ class Context(Generic[S]):
 
         Send its digest once the server has it. Call ``meanwhile`` while the server works. Raise as ``settled`` does.
         """
+        return await self._run(script, meanwhile, named, recovers=True)
+
+    async def _run(
+        self, script: Script, meanwhile: Callable[[], object], named: dict[str, Any], *, recovers: bool
+    ) -> Any:
         if script.name in self._known:
             await self.send(self.transaction(script.by_digest(**named)))
             meanwhile()
             try:
-                return (await self.settled())[0]
+                return (await self.settled(recovers=recovers))[0]
             except NoScriptError:
                 self._known.clear()
         await self.send(self.transaction(script.by_source(**named)))
         meanwhile()
-        (result,) = await self.settled()
+        (result,) = await self.settled(recovers=recovers)
         self._known.add(script.name)
         return result
 
     async def run_unless_full(self, script: Script, *meanwhile: Callable[[], object], **named: Any) -> Any:
         """Like ``run``, but if the server's memory is full, pause and return ``REFUSED``: nothing was done."""
+        return await self._unless_full(self.run(script, *meanwhile, **named))
+
+    async def begin(self, script: Script, /, **named: Any) -> Any:
+        """Like ``run_unless_full``, for a script that another one follows: its success does not end an outage."""
+        return await self._unless_full(self._run(script, lambda: None, named, recovers=False))
+
+    async def _unless_full(self, running: Awaitable[Any]) -> Any:
         try:
-            result = await self.run(script, *meanwhile, **named)
+            result = await running
         except ResponseError as error:
             if not is_full(error):
                 raise

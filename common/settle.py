@@ -1,6 +1,7 @@
 """The stock moves of a service that reads its messages: take a batch, and settle it in one transaction."""
 
 import json
+from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -84,7 +85,7 @@ class Settling:
     async def _take(self, most: int, size: int) -> Batch | None:
         running = self._context.running
         sought = {"source": self._source, "batch": most, "bytes": size, "takes": int(running), **self._sizes.named}
-        reply = await self._context.run_unless_full(_hold, **self._held, **sought)
+        reply = await self._context.begin(_hold, **self._held, **sought)
         if reply is REFUSED:
             return None
         messages, held, largest = reply
@@ -103,12 +104,16 @@ class Settling:
     ) -> bool:
         """See ``Context.settle``."""
         if batch is not self._in_hand:
-            raise WrongCall("settle takes the batch that batches() gave last, once")
+            raise WrongCall("settle takes the Batch itself that batches() gave last, once")
         dead = [*dead]
         self._check(to, dead)
         places, made = {message: place for place, message in enumerate(batch, start=1)}, list[bytes]()
+        unsettled, pushed = Counter(batch), 0
 
         def place_of(message: bytes) -> int:
+            nonlocal pushed
+            pushed += 1
+            unsettled[message] -= 1
             if message not in places:
                 made.append(message)
                 places[message] = -len(made)
@@ -120,12 +125,20 @@ class Settling:
             "dead": [(place_of(message), reason) for message, reason in dead],
             "events": [*events],
         }
+        # Of messages made anew nobody knows what they were made of: then only the numbers are compared.
+        plan["dropped"] = max(len(batch) - pushed, 0) if made else (+unsettled).total()
         named = {"held": batch.held, "oldest": batch[0], "history": history, "plan": json.dumps(plan), "made": made}
         done = await self._context.run_unless_full(_settle, **self._settled, **named, outs=[*map(encoded, to)])
         self._in_hand = None
         return bool(done == 1)
 
-    def _check(self, to: Iterable[str], dead: list[tuple[bytes, str]]) -> None:
+    def _check(self, to: Mapping[str, Any], dead: list[tuple[bytes, str]]) -> None:
+        for name, messages in to.items():
+            if isinstance(messages, bytes | str) or not all(isinstance(message, bytes) for message in messages):
+                raise WrongCall(f"to[{name!r}]: expected a list of messages, each of them bytes")
+        for letter in dead:
+            if [*map(type, letter)] != [bytes, str]:
+                raise WrongCall("dead: expected pairs of a message, as bytes, and a reason, as text")
         unknown = [name for name in to if name not in self._outs]
         if unknown:
             raise WrongCall(f"{unknown[0]} is not a list that the settings name for output")

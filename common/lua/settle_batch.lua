@@ -20,8 +20,8 @@
 -- ARGV source      the list that they were taken from
 -- ARGV history     most events to keep; 0 writes none
 -- ARGV plan        JSON: `count` of messages to remove; `outs`, for each of outs what to push, oldest first; `dead`, pairs of
---                  a message and a reason; `events`, of each its name, id, xid and queue. A message is its place among
---                  the oldest from 1 on, or below 0 its place among `made`
+--                  a message and a reason; `dropped`, how many go nowhere; `events`, of each its name, id, xid and queue.
+--                  A message is its place among the oldest from 1 on, or below 0 its place among `made`
 -- ARGV made...     messages that the caller has made
 -- Returns 1, or 0 if the pending list has changed and nothing was done. Run twice: the second run does nothing.
 local PIECE = 1000
@@ -65,9 +65,8 @@ if taken then
     tally(delivered, out, #plan.outs[number])
     tally(delivered, 'count', #plan.outs[number])
   end
-  local lost = math.max(plan.count - pushed, 0)
-  tally(taken, source, #plan.dead + lost)
-  for metric, number in pairs({[dead] = #plan.dead, [dropped] = lost}) do
+  tally(taken, source, #plan.dead + plan.dropped)
+  for metric, number in pairs({[dead] = #plan.dead, [dropped] = plan.dropped}) do
     tally(metric, source, number)
     tally(metric, 'count', number)
   end

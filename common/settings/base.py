@@ -1,6 +1,7 @@
 """The settings of every service, and how they are read: environment over props file over default."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
@@ -106,9 +107,14 @@ class ServiceSettings(BaseSettings):
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_: Any) -> None:
-        """Raise ``WrongCall`` for a class that does not name its service."""
+        """Raise ``WrongCall`` for a class that does not name its service, or has a rule over unknown fields."""
         if not hasattr(cls, "service"):
             raise WrongCall(f"{cls.__module__}.{cls.__qualname__}: set `service`, the name of the service")
+        for rule in cls.rules:
+            if unknown := signature(rule).parameters.keys() - {*cls.model_fields, "given"}:
+                raise WrongCall(
+                    f"{cls.__qualname__}: {rule.__name__} has a parameter {min(unknown)}, which is no field"
+                )
 
     def __init__(self, **values: object) -> None:
         found = Found({name: Given(value, property_of(name), source="call") for name, value in values.items()})

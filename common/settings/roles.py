@@ -5,6 +5,7 @@ composition, its rights, and the rule that no list is used twice.
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, get_args
@@ -128,15 +129,18 @@ def _roles_in(metadata: list[Any], annotation: object) -> Iterator[Role]:
 def conflicts(roles: Mapping[str, Role], values: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str]]:
     """Yield the fields to blame, the first one first, and what is wrong: a list is used twice, or is the kernel's.
 
-    ``values`` are those that are known, by field; those of other fields are not compared.
+    ``values`` are those that are known, by field; those of other fields are not compared. Under ``given`` they have the
+    names of the fields that were set: these are blamed rather than a default.
     """
+    given = values.get("given", roles.keys())
     order = ("replies", "writes", "keeps", "reads")
     rank = {name: order.index("replies" if role.name == "replies" else role.use) for name, role in roles.items()}
     fields = sorted(roles.keys() & values.keys(), key=lambda name: (rank[name], -[*roles].index(name)))
     for place, field in enumerate(fields):
         for other in fields[place + 1 :]:
-            if reason := _shared(field, other, roles, values):
-                yield (field, other), reason
+            blamed, peer = (other, field) if other in given and field not in given else (field, other)
+            if reason := _shared(blamed, peer, roles, values):
+                yield (blamed,), reason
                 break
         else:
             if reason := _taken(field, roles, values):
@@ -145,7 +149,7 @@ def conflicts(roles: Mapping[str, Role], values: Mapping[str, Any]) -> Iterator[
 
 def _shared(field: str, other: str, roles: Mapping[str, Role], values: Mapping[str, Any]) -> str | None:
     role, another = roles[field], roles[other]
-    if role.name == another.name or values.get(role.server) != values.get(another.server):
+    if role.name == another.name == "replies" or values.get(role.server) != values.get(another.server):
         return None
     others = frozenset(another.names(values[other]))
     both = [name for name in role.names(values[field]) if name in others]
@@ -164,8 +168,13 @@ def _taken(field: str, roles: Mapping[str, Role], values: Mapping[str, Any]) -> 
         return None
     if role.use == "keeps":
         return pending_collision(values[field], namespace)
+    names = role.names(values[field])
+    repeated = [name for name, times in Counter(names).items() if times > 1]
+    if repeated and role.name == "out":
+        what = "each message would come more than once" if role.copies else "name it once"
+        return f"{', '.join(map(quoted, sorted(repeated)))} more than once: {what}"
     pending = pending_lists(roles, values, unused=True)
-    for name in role.names(values[field]):
+    for name in names:
         if role.watched and namespace and name == Keys(namespace).done:
             continue
         if pending.get(name, "in_") != "in_":

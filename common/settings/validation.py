@@ -46,7 +46,9 @@ def checked(
             values[name] = getattr(scratch, name)
     problems += _missing(settings.model_fields, names, found)
     sound = _sound(settings.model_fields, values, found.given) if found.readable else values  # without defaults
-    problems += [_blaming(blamed, reason, found) for blamed, reason in conflicts(sound)]
+    problems += [
+        _blaming(blamed, reason, found) for blamed, reason in conflicts({**sound, "given": frozenset(found.given)})
+    ]
     problems += _contradictions(rules, sound, found)
     if problems:
         raise SettingsError(sorted(problems, key=lambda one: (one.file is None, one.line or 0)))

@@ -5,7 +5,6 @@ from typing import ClassVar, Final, Literal
 
 from common.settings.base import ServiceSettings
 from common.settings.fields import YEAR, Name, PopTimeout, Whole, setting
-from common.settings.redaction import quoted
 from common.settings.roles import In, Pending, Subscribers
 from common.settings.validation import Rule
 
@@ -17,11 +16,6 @@ def out_fits_a_script(out: list[str]) -> str | None:
     if len(out) <= MAX_OUTS:
         return None
     return f"{len(out):,} lists: one step of the server can fill {MAX_OUTS:,}; make some of them `in` of another mpush"
-
-
-def out_does_not_repeat(out: list[str]) -> str | None:
-    twice = sorted({name for name in out if out.count(name) > 1})
-    return f"{', '.join(map(quoted, twice))} more than once: each message would come more than once" if twice else None
 
 
 def out_is_no_total(out: list[str], redis_namespace: str | None) -> str | None:
@@ -54,7 +48,6 @@ class Settings(ServiceSettings):
     rules: ClassVar[tuple[Rule, ...]] = (
         *ServiceSettings.rules,
         out_fits_a_script,
-        out_does_not_repeat,
         out_is_no_total,
         overflow_needs_a_limit,
         dead_letters_need_a_namespace,

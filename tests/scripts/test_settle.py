@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, ClassVar
 
 import pytest
+from structlog.testing import capture_logs
 
 from common.context import Context
 from common.process import Process
@@ -83,6 +84,18 @@ async def test_each_message_goes_where_it_belongs_and_the_audit_adds_up(redis: A
     assert delivered == {"a": (3, 0, 0), "b": (2, 0, 0), "in": (0, 1, 1)}
 
 
+async def test_a_forgotten_message_counts_as_dropped_even_beside_copies(redis: Any, redis_url: str) -> None:
+    async def act(context: Context[Settings], batch: Batch) -> None:
+        await context.settle(batch, {"a": [batch[0], batch[2]], "b": [batch[0]]})
+
+    await redis.lpush("in", "x", "forgotten", "y", "forgotten, too")
+    assert await serve(redis_url, each(act, 4)) == 0
+    assert await redis.hget(KEYS.metric("dropped"), "count") == b"2"
+    found = await audit(redis, KEYS)
+    assert found
+    assert found.holds, found.problems
+
+
 async def test_messages_may_be_made_anew_and_copied(redis: Any, redis_url: str) -> None:
     async def act(context: Context[Settings], batch: Batch) -> None:
         made = [message.upper() for message in batch]
@@ -140,13 +153,15 @@ async def test_nothing_is_done_while_a_list_is_of_the_wrong_type(redis: Any, red
     async def act(context: Context[Settings], batch: Batch) -> None:
         nonlocal attempts
         attempts += 1
-        if attempts == 2:
+        if attempts == 5:
             await redis.delete("b")
         await context.settle(batch, {"a": batch, "b": batch}, [(batch[0], "also")])
 
     await redis.set("b", "no list")
     await redis.lpush("in", "x")
-    assert await serve(redis_url, each(act, 2)) == 0
+    with capture_logs() as logs:
+        assert await serve(redis_url, each(act, 5)) == 0
+    assert [line["event"] for line in logs].count("waiting") == 1, "reading a batch ends no outage"
     assert (await texts(redis, "a"), await texts(redis, "b"), await redis.llen(KEYS.dead)) == (["x"], ["x"], 1)
     assert await redis.hget(KEYS.metric("delivered"), "count") == b"2"
 
@@ -184,7 +199,10 @@ async def test_a_caller_without_the_lease_settles_nothing(redis: Any, redis_url:
 WRONG: dict[str, Callable[[Context[Settings], Batch], Awaitable[Any]]] = {
     "c is not a list that the settings name": lambda context, batch: context.settle(batch, {"c": batch}),
     "in is not a list that the settings name": lambda context, batch: context.settle(batch, {"in": batch}),
-    "takes the batch that": lambda context, batch: context.settle(Batch(batch), {"a": batch}),
+    "takes the Batch itself that": lambda context, batch: context.settle(Batch(batch), {"a": batch}),
+    "expected a list of messages": lambda context, batch: context.settle(batch, {"a": batch[0]}),  # type: ignore[dict-item]
+    "each of them bytes": lambda context, batch: context.settle(batch, {"a": ["text"]}),  # type: ignore[list-item]
+    "expected pairs of a message": lambda context, batch: context.settle(batch, dead=[(batch[0], None)]),  # type: ignore[list-item]
     "dead letters need redisNamespace": lambda context, batch: context.settle(batch, dead=[(batch[0], "why")]),
 }
 
@@ -216,3 +234,35 @@ async def test_batches_need_the_fields_that_they_are_taken_by(redis_url: str) ->
 
     settings = Bare(redis=redis_url)
     assert await asyncio.wait_for(Process("bare", settings, run).serve(), 30) == 1
+
+
+async def test_the_rights_that_acl_prints_are_enough_and_a_loss_is_seen(redis: Any, redis_url: str) -> None:
+    """What BLMOVE brings is counted by a script of its own, too: without its rights nobody would miss the message."""
+    rights = Settings(redis=redis_url, redis_namespace="demo").rights()[redis_url]
+    await redis.execute_command(*rights.line("sorter").replace(">PASSWORD", ">secret").split())
+    await redis.execute_command("ACL", "LOG", "RESET")
+    lost = 0
+
+    async def act(context: Context[Settings], batch: Batch) -> None:
+        nonlocal lost
+        if batch[0] == b"lost":
+            lost += await redis.delete(context.pending("pending"))
+            stop()
+        await context.settle(batch, {"a": batch})
+
+    async def push() -> None:
+        for message in ("a1", "lost"):
+            await asyncio.sleep(0.3)  # it waits: BLMOVE brings the message
+            await redis.lpush("in", message)
+
+    url = redis_url.replace("redis://", "redis://sorter:secret@")
+    pushing = asyncio.create_task(push())
+    assert await serve(url, each(act, 100)) == 0
+    await pushing
+    assert lost == 1
+    refused = [line["object"] for line in await redis.acl_log() if line["object"] != "client|setinfo"]
+    assert refused == []
+    found = await audit(redis, KEYS)
+    assert found
+    assert "pending:1: 1 message was taken and not settled, and gone" in found.problems[0]
+    await redis.execute_command("ACL", "DELUSER", "sorter")

@@ -89,6 +89,9 @@ def test_there_are_no_dead_letters_without_a_namespace() -> None:
 @pytest.mark.parametrize(
     ("more", "expected"),
     [
+        ({"outs": ["x", "x"]}, 'outs: "x" more than once: name it once'),
+        ({"subscribers": ["x", "x"]}, 'subscribers: "x" more than once: each message would come more than once'),
+        ({"outs": ["c"]}, 'outs: "c" is `subscribers` as well: expected another list'),
         ({"outs": ["in"]}, 'outs: "in" is `in` as well: its messages would go round for ever'),
         ({"outs": ["x", "p"]}, 'outs: "p" is `pending` as well: expected another list'),
         ({"pending": "in"}, 'pending: "in" is `in` as well: expected another list'),
@@ -130,3 +133,12 @@ def test_what_does_not_conflict_is_accepted(more: dict[str, Any]) -> None:
 def test_a_service_has_a_name() -> None:
     with pytest.raises(WrongCall, match="set `service`, the name of the service"):
         type("Nameless", (ServiceSettings,), {"__module__": __name__, "__annotations__": {}})
+
+
+def test_a_rule_over_no_field_is_refused() -> None:
+    def misspelt(popTimeout: int) -> str | None:
+        return None
+
+    body = {"__module__": __name__, "__annotations__": {}, "service": "odd", "rules": (misspelt,)}
+    with pytest.raises(WrongCall, match="misspelt has a parameter popTimeout, which is no field"):
+        type("Odd", (ServiceSettings,), body)
