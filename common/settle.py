@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _hold, _settle = (Script.read(Path(__file__).parent / "lua" / f"{name}.lua") for name in ("hold_batch", "settle_batch"))
 METRICS: Final = ("settled", "delivered", "dead", "dropped")
 MAX_BATCH: Final = 5_000
-"""Messages; the stack of Lua ends at some 8,000 arguments."""
+"""Messages that one call takes, and new ones that it makes; the stack of Lua ends at some 8,000 arguments."""
 
 
 class Event(NamedTuple):
@@ -105,8 +105,8 @@ class Settling:
         """See ``Context.settle``."""
         if batch is not self._in_hand:
             raise WrongCall("settle takes the Batch itself that batches() gave last, once")
-        dead = [*dead]
-        self._check(to, dead)
+        dead, events = [*dead], [*events]
+        self._check(to, dead, events)
         places, made = {message: place for place, message in enumerate(batch, start=1)}, list[bytes]()
         unsettled, pushed = Counter(batch), 0
 
@@ -123,8 +123,10 @@ class Settling:
             "count": len(batch),
             "outs": [[*map(place_of, messages)] for messages in to.values()],
             "dead": [(place_of(message), reason) for message, reason in dead],
-            "events": [*events],
+            "events": events,
         }
+        if len(made) > MAX_BATCH:
+            raise WrongCall(f"{len(made):,} new messages: expected at most {MAX_BATCH:,}; ask batches() for fewer")
         # Of messages made anew nobody knows what they were made of: then only the numbers are compared.
         plan["dropped"] = max(len(batch) - pushed, 0) if made else (+unsettled).total()
         named = {"held": batch.held, "oldest": batch[0], "history": history, "plan": json.dumps(plan), "made": made}
@@ -132,13 +134,17 @@ class Settling:
         self._in_hand = None
         return bool(done == 1)
 
-    def _check(self, to: Mapping[str, Any], dead: list[tuple[bytes, str]]) -> None:
+    def _check(self, to: Mapping[str, Any], dead: list[tuple[bytes, str]], events: list[Event]) -> None:
+        """Raise ``WrongCall`` for anything at which the script could stop halfway."""
         for name, messages in to.items():
             if isinstance(messages, bytes | str) or not all(isinstance(message, bytes) for message in messages):
                 raise WrongCall(f"to[{name!r}]: expected a list of messages, each of them bytes")
         for letter in dead:
             if [*map(type, letter)] != [bytes, str]:
                 raise WrongCall("dead: expected pairs of a message, as bytes, and a reason, as text")
+        for event in events:
+            if [*map(type, event)] != [str] * len(Event._fields):
+                raise WrongCall("events: expected name, id, xid and queue of each, as text")
         unknown = [name for name in to if name not in self._outs]
         if unknown:
             raise WrongCall(f"{unknown[0]} is not a list that the settings name for output")

@@ -26,7 +26,7 @@
 -- KEYS lease?      hash    owner token expires of the one active replica
 -- KEYS subjects... hash    three an entry: the message's record, that of its xid, the list for the answer (or `pending`)
 -- ARGV token       the lease's fencing token that the caller holds
--- ARGV held        how many entries `pending` holds as far as the caller knows; if it holds others, nothing is done
+-- ARGV held        how many entries the caller expects in `pending`; the script does nothing if there are others
 -- ARGV batch       most entries to take
 -- ARGV bytes       take no more once they have this many bytes together
 -- ARGV life        how long a list for answers lives after the last one (s), if an answer has created it

@@ -110,6 +110,9 @@ class ServiceSettings(BaseSettings):
         """Raise ``WrongCall`` for a class that does not name its service, or has a rule over unknown fields."""
         if not hasattr(cls, "service"):
             raise WrongCall(f"{cls.__module__}.{cls.__qualname__}: set `service`, the name of the service")
+        pending = [role.holds or "" for role in cls.roles().values() if role.use == "keeps" or role.holds]
+        if len(set(pending)) < len(pending):
+            raise WrongCall(f"{cls.__qualname__}: two fields would share a pending list: give them types of their own")
         for rule in cls.rules:
             if unknown := signature(rule).parameters.keys() - {*cls.model_fields, "given"}:
                 raise WrongCall(

@@ -38,7 +38,7 @@ class Copy(Shovel):
         self._kept: dict[int, list[bytes]] = {}
         """Batches in transit, by the number of their first message."""
         self._place = 0
-        """How many of the messages read are still in the list as far as known: the next one follows them."""
+        """How many of the messages read were still in the list at the last look: the next one follows them."""
         self._mark: list[bytes] = []
         """The messages read last."""
         self._sizes_seen, self._search = Sizes(READ_AT_ONCE), SEARCH_MESSAGES

@@ -203,6 +203,8 @@ WRONG: dict[str, Callable[[Context[Settings], Batch], Awaitable[Any]]] = {
     "expected a list of messages": lambda context, batch: context.settle(batch, {"a": batch[0]}),  # type: ignore[dict-item]
     "each of them bytes": lambda context, batch: context.settle(batch, {"a": ["text"]}),  # type: ignore[list-item]
     "expected pairs of a message": lambda context, batch: context.settle(batch, dead=[(batch[0], None)]),  # type: ignore[list-item]
+    "events: expected name": lambda context, batch: context.settle(batch, events=[Event("done", id=None)]),  # type: ignore[arg-type]
+    "5,001 new messages": lambda context, batch: context.settle(batch, {"a": [b"%d" % n for n in range(5_001)]}),
     "dead letters need redisNamespace": lambda context, batch: context.settle(batch, dead=[(batch[0], "why")]),
 }
 

@@ -142,3 +142,9 @@ def test_a_rule_over_no_field_is_refused() -> None:
     body = {"__module__": __name__, "__annotations__": {}, "service": "odd", "rules": (misspelt,)}
     with pytest.raises(WrongCall, match="misspelt has a parameter popTimeout, which is no field"):
         type("Odd", (ServiceSettings,), body)
+
+
+def test_two_fields_never_share_a_pending_list() -> None:
+    body = {"__module__": __name__, "__annotations__": {"one": Answers, "two": Answers}, "service": "odd"}
+    with pytest.raises(WrongCall, match="two fields would share a pending list"):
+        type("Odd", (ServiceSettings,), body)

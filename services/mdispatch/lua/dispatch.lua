@@ -27,7 +27,7 @@
 -- KEYS lease?      hash    owner token expires of the one active replica
 -- KEYS subjects... hash    two a request: its record, and that of its xid
 -- ARGV token       the lease's fencing token that the caller holds
--- ARGV held        how many messages `pending` holds as far as the caller knows; if it holds others, nothing is done
+-- ARGV held        how many messages the caller expects in `pending`; the script does nothing if there are others
 -- ARGV batch       most messages to take
 -- ARGV bytes       take no more once they have this many bytes together
 -- ARGV spare       1 if the caller has an id in reserve
