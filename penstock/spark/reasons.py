@@ -20,6 +20,9 @@ CLOSED: Final = re.compile(
     "Read-only file system|Permission denied|AccessControlException|mkdir of .* failed|Mkdirs failed"
 )
 MEMORY: Final = re.compile(r"java\.lang\.OutOfMemoryError|Java heap space")
+SLOW: Final = re.compile("Python worker (?:failed )?to connect back")
+SLOW_PYTHON: Final = "Spark's Python did not start within 10 s: the machine is overloaded, or its Python is broken"
+"""The reason when Spark gave up on a process that it had started; no setting changes those 10 s."""
 CAUSE: Final = re.compile(r"^(?:Caused by: |: )?(?:\w+\.)+\w*(?:Error|Exception)\w*: (?P<what>\S.*)")
 WRAPPER: Final = re.compile(
     "An exception was raised by the Python Proxy|An error occurred while calling|Job aborted due to|Traceback"
@@ -50,6 +53,8 @@ def reason(text: str, where: str = "") -> str:
         return f"{place} cannot be written: make it writable for this user, or name another directory"
     if MEMORY.search(text):
         return "Spark's Java ran out of memory: give it more (memory), or less to do at a time"
+    if SLOW.search(text):
+        return SLOW_PYTHON
     lines = [line.strip() for line in text.strip().splitlines()] or [""]
     causes = [cause["what"] for line in lines if (cause := CAUSE.match(line)) and not WRAPPER.search(cause["what"])]
     return causes[-1] if causes and WRAPPER.search(lines[0]) else lines[0]

@@ -12,7 +12,7 @@ from redis.exceptions import ConnectionError as Disconnected
 from common.context import Context
 from penstock.errors import PenstockError, QueryFailed
 from penstock.spark.options import connect
-from penstock.spark.reasons import reason, reason_of_error, stop
+from penstock.spark.reasons import SLOW_PYTHON, reason, reason_of_error, stop
 from penstock.spark.session import session
 from services.pipeline.archive import Archive, short
 from services.pipeline.merging import Merger
@@ -49,21 +49,24 @@ class Pipeline:
             await asyncio.to_thread(stop, self._spark)
 
     async def run(self, context: Context[Settings]) -> None:
-        """Run a query from its checkpoint on until the run ends. Raise ``QueryFailed`` with Spark's reason."""
+        """Run a query from its checkpoint on until the run ends.
+
+        Raise ``QueryFailed`` with Spark's reason, or a lost connection for what passes: then the run is repeated.
+        """
         with one_line_errors(context.settings.archive):
             await _run(context, self._spark)
 
 
 @contextmanager
 def one_line_errors(archive: str) -> Iterator[None]:
-    """Raise ``QueryFailed``, in one line, for an error of Spark or of the connection to its Java."""
+    """Raise, with one line, what an error of Spark or of the connection to its Java means for the service."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
     try:
         yield
     except (Py4JError, PySparkException, OSError) as error:
-        raise QueryFailed(reason_of_error(error, archive)) from error
+        raise _failure(reason_of_error(error, archive)) from error
 
 
 async def _run(context: Context[Settings], spark: "SparkSession") -> None:
@@ -155,4 +158,9 @@ def query_error(error: str, archive: str) -> Exception:
     ours = next((line for line in reversed(lines) if line.startswith(("penstock.errors.", *AWAY))), "")
     if ours.startswith(AWAY):
         return Disconnected(ours.partition(": ")[2])
-    return QueryFailed(ours.removeprefix("penstock.errors.") or reason(error, archive))
+    return _failure(ours.removeprefix("penstock.errors.") or reason(error, archive))
+
+
+def _failure(reason: str) -> Exception:
+    """Return ``Disconnected``, which the service waits out, for a Python that was too slow, else ``QueryFailed``."""
+    return Disconnected(reason) if reason == SLOW_PYTHON else QueryFailed(reason)

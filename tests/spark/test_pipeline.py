@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -15,6 +16,8 @@ from structlog.testing import capture_logs
 from common.process import Process
 from penstock.errors import SettingsError
 from penstock.keys import Keys
+from penstock.spark import register
+from penstock.spark.reasons import SLOW_PYTHON
 from penstock.testing.server import EmbeddedServer
 from services.pipeline.service import Pipeline
 from services.pipeline.settings import Settings
@@ -137,6 +140,29 @@ async def test_a_server_that_restarts_is_waited_for(tmp_path: Path, serve: Serve
     rows = events_in(tmp_path)
     assert Counter(int(row["id"]) for row in rows) == Counter([*range(1, 201), 9])
     assert {row["message"] for row in rows} == {None}, "no payload is archived unless that was asked for"
+
+
+async def test_a_python_that_starts_too_slowly_for_spark_is_waited_for(
+    spark: "SparkSession", shop: Any, serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark gives a Python of its own 10 s to start, less than it takes on an overloaded machine."""
+    add_events(shop, 10)
+    slow, late = tmp_path / "python", tmp_path / "was-late"
+    be_late = f'case "$*" in *source_runner*) [ -e {late} ] || {{ touch {late}; sleep 12; }};; esac'
+    slow.write_text(f'#!/bin/sh\n{be_late}\nexec {sys.executable} "$@"\n')
+    slow.chmod(0o755)
+    with monkeypatch.context() as patched:
+        patched.setattr(spark.sparkContext, "pythonExec", str(slow))
+        register(spark)
+    async with serve() as (service, log):
+        await met(lambda: any(line["event"] == "resumed" for line in log))
+        await met(lambda: archived(shop) == 10)
+        assert await stopped(service) == 0
+    register(spark)
+    assert late.exists()
+    assert [line["reason"] for line in log if line["event"] == "waiting"] == [SLOW_PYTHON]
+    assert not any(line["event"] == "failed" for line in log)
+    assert len(events_in(tmp_path)) == 10
 
 
 async def test_events_that_were_trimmed_before_they_were_read_end_it_unless_told_otherwise(
