@@ -62,6 +62,7 @@ def _mpush(quick: bool) -> list[Take]:
         lambda stage: figures.backlog(stage, 32, 2, 1.0, rounds, messages),
         lambda stage: figures.backlog(stage, KIB, 2, 0.95, rounds, messages),
         lambda stage: figures.backlog(stage, 32, 10, 1.0, rounds, messages),
+        lambda stage: figures.settling(stage, rounds, messages),
         lambda stage: figures.one_at_a_time(stage, rounds),
         lambda stage: figures.growth(stage, rounds),
         lambda stage: figures.longest_move(stage, KIB, 50_000, rounds),

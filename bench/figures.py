@@ -9,7 +9,7 @@ from typing import Final
 
 from bench import reference
 from bench.line import Line, packed
-from bench.stage import NAMESPACE, PENDING, PYTHON, SOURCE, Stage, cpu_seconds, resident_bytes, subscribers
+from bench.stage import NAMESPACE, PENDING, PYTHON, SEED, SOURCE, Stage, cpu_seconds, resident_bytes, subscribers
 from tests.harness import until
 
 KIB: Final = 1024
@@ -62,6 +62,34 @@ def backlog(stage: Stage, size: int, lists: int, limit: float, rounds: int, mess
     name = f"backlog of {messages:,} x {size:,} B to {lists} lists, through the service / bare loop"
     note = f"{statistics.median(ours) / 1000:,.0f} k/s against {statistics.median(theirs) / 1000:,.0f} k/s"
     return Figure(name, "x", ratios, limit, at_least=True, note=note)
+
+
+def settling(stage: Stage, rounds: int, messages: int) -> Figure:
+    """Measure messages a second through examples/router, which reads them, over those of a bare client, in pairs."""
+    routes = {letter: f"bench:route:{letter.decode()}" for letter in (b"a", b"b")}
+    for start in range(0, messages, 1000):
+        numbers = range(start, start + 1000)
+        stage.redis.lpush(SEED, *(b"%b%031d" % (b"ab"[n % 2 : n % 2 + 1], n) for n in numbers))
+    bare_in, ratios, ours, theirs = "bench:in:bare", [], [], []
+
+    def seconds(source: str) -> float:
+        stage.redis.unlink(*routes.values())
+        begin = stage.appear(source)
+        if source == bare_in:
+            reference.route(stage.redis, source, f"{source}:pending", routes)
+        until(lambda: sum(map(stage.redis.llen, routes.values())) == messages, every=0.002)
+        return time.perf_counter() - begin
+
+    with stage.router([*routes.values()]):
+        for turn in range(rounds + 1):
+            service, bare = seconds(SOURCE), seconds(bare_in)
+            if turn:  # the first pair warms up
+                ratios.append(bare / service)
+                ours.append(messages / service)
+                theirs.append(messages / bare)
+    note = f"{statistics.median(ours) / 1000:,.0f} k/s against {statistics.median(theirs) / 1000:,.0f} k/s"
+    name = f"backlog of {messages:,} x 32 B routed by their first letter, examples/router / bare client"
+    return Figure(name, "x", ratios, 1.0, at_least=True, note=note)
 
 
 class Probe:

@@ -1,4 +1,4 @@
-"""Reference for mpush: the smallest possible program, without recovery, counters or a way to stop."""
+"""References for mpush and settle: the smallest possible programs, without recovery, counters or a way to stop."""
 
 import sys
 from typing import Final
@@ -20,6 +20,27 @@ def drain(redis: "Redis", source: str, lists: list[str], batch: int = 500) -> No
     move = redis.register_script(MINIMAL_LOOP)
     while move(keys=[source, *lists], args=[batch]):
         pass
+
+
+HOLD: Final = """
+local messages = redis.call('RPOP', KEYS[1], ARGV[1])
+if messages then redis.call('LPUSH', KEYS[2], unpack(messages)) end
+return messages or {}
+"""
+
+
+def route(redis: "Redis", source: str, pending: str, routes: dict[bytes, str], batch: int = 500) -> None:
+    """Move each message of ``source`` to the list of its first letter: hold a batch, then settle it with MULTI."""
+    hold = redis.register_script(HOLD)
+    while messages := hold(keys=[source, pending], args=[batch]):
+        to: dict[str, list[bytes]] = {}
+        for message in messages:
+            to.setdefault(routes[message[:1]], []).append(message)
+        with redis.pipeline(transaction=True) as transaction:
+            for name, some in to.items():
+                transaction.lpush(name, *some)
+            transaction.rpop(pending, len(messages))
+            transaction.execute()
 
 
 def forward(redis: "Redis", source: str, pending: str, lists: list[str]) -> None:

@@ -53,6 +53,17 @@ class Stage:
         return Service("mpush", self._log, redis=self.url, **{**own, **settings})
 
     @contextmanager
+    def router(self, out: list[str]) -> Iterator[None]:
+        """A running examples/router from ``SOURCE`` to ``out`` that waits for work."""
+        own = {"in": SOURCE, "pending": PENDING, "out": out, "redis_namespace": "bench:router"}
+        router = Service("router", self._log, redis=self.url, **own)
+        router.folder, router.module = ROOT / "examples" / "router", "router"
+        with router:
+            until(lambda: self.blocked() == 1)
+            yield
+            router.stop()
+
+    @contextmanager
     def tracking(self, **settings: object) -> Iterator[None]:
         """A running mdispatch, from ``SOURCE`` to ``OUT``, that waits for work."""
         own = {"in": SOURCE, "pending": PENDING, "out": OUT, "redis_namespace": TRACKED, "message_capacity": 10_000_000}
