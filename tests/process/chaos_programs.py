@@ -1,7 +1,6 @@
-"""Programs that move messages from one list to another, most of them as they should not: ``... NAME`` runs one.
+"""Programs that move messages between lists, most of them incorrectly; ``python -m ... NAME`` runs one.
 
-Each is restarted when it fails, and stops at SIGTERM when nothing is in its hands, so that nothing but its way of
-moving messages is to blame.
+Each is restarted after a failure and stops on SIGTERM only between messages, so any loss comes from how it moves them.
 """
 
 import os
@@ -19,7 +18,7 @@ IN, WORKING, OUT, SECOND = "shop:in", "shop:working", "shop:out", "shop:second"
 
 
 def pops_and_pushes(server: Any) -> None:
-    """As many scripts in the world do."""
+    """Pop, then push: not safe, but common."""
     if message := server.brpop([IN], 1):
         server.lpush(OUT, message[1])
 
@@ -30,8 +29,8 @@ def acknowledges_first(server: Any) -> None:
         server.lpush(OUT, message)
 
 
-def fans_out_bit_by_bit(server: Any) -> None:
-    """What was in its hands when it failed goes first, to both lists."""
+def fans_out_one_by_one(server: Any) -> None:
+    """Push to both lists one by one. After a restart, the message in ``WORKING`` goes first, to both lists again."""
     if message := server.lindex(WORKING, -1) or server.blmove(IN, WORKING, 1, "RIGHT", "LEFT"):
         server.lpush(OUT, message)
         server.lpush(SECOND, message)
@@ -45,7 +44,7 @@ def settles_at_once(server: Any) -> None:
 
 
 def finishes(server: Any) -> None:
-    """A worker of mdispatch: keeps the request and says that it is done, at once."""
+    """Act as a worker of mdispatch: keep the request and report it as done, in one transaction."""
     work, hand = "every:work", "every:work:working"
     if message := server.lindex(hand, -1) or server.blmove(work, hand, 1, "RIGHT", "LEFT"):
         with server.pipeline(transaction=True) as transaction:
@@ -54,21 +53,21 @@ def finishes(server: Any) -> None:
 
 
 def settles_in_two_steps(server: Any) -> None:
-    """What was in its hands when it failed goes first; between the two steps it has been delivered, and is there."""
+    """Deliver, then remove from ``WORKING``. A restart between the two steps delivers the message again."""
     if message := server.lindex(WORKING, -1) or server.blmove(IN, WORKING, 1, "RIGHT", "LEFT"):
         server.lpush(OUT, message)
         server.lrem(WORKING, 1, message)
 
 
 def puts_back_at_the_wrong_end(server: Any) -> None:
-    """Settles in one transaction; what it finds in its hands at its start is the newest message afterwards."""
+    """Settle in one transaction. At a restart, ``main`` returns ``WORKING`` to the wrong end, as the newest message."""
     if message := server.blmove(IN, WORKING, 1, "RIGHT", "LEFT"):
         with server.pipeline(transaction=True) as transaction:
             transaction.lpush(OUT, message).lrem(WORKING, 1, message).execute()
 
 
 def moves_in_a_transaction(server: Any) -> None:
-    """Right: the oldest in its hands is settled first, also where it came there unseen."""
+    """Settle the oldest message in ``WORKING`` first, even if the reply to its BLMOVE was lost. Correct."""
     server.blmove(IN, WORKING, 1, "RIGHT", "LEFT")
     while message := server.lindex(WORKING, -1):
         with server.pipeline(transaction=True) as transaction:
@@ -86,14 +85,14 @@ return message
 
 
 def moves_by_script(server: Any) -> None:
-    """Right, too: run twice, the script settles the next message, which is in its hands as well."""
+    """Settle by script. Correct: a second run settles the next message, which is in ``WORKING``, too."""
     server.blmove(IN, WORKING, 1, "RIGHT", "LEFT")
     while server.eval(SETTLE, 2, WORKING, OUT):
         pass
 
 
-def loses_one_of_three_hundred(server: Any) -> None:
-    """Settles in one transaction, and leaves some out, whether anything fails or not."""
+def drops_every_300th(server: Any) -> None:
+    """Settle in one transaction, but drop every 300th message, with or without a fault."""
     server.blmove(IN, WORKING, 1, "RIGHT", "LEFT")
     while message := server.lindex(WORKING, -1):
         lost = server.incr("shop:seen") % 300 == 0
@@ -110,27 +109,27 @@ WRONG: Final = (
     "settles_in_two_steps",
     "puts_back_at_the_wrong_end",
 )
-"""Workers that pass a test without faults, and many with one."""
+"""Wrong programs that pass a test without faults, and often one with a single fault."""
 RIGHT: Final = ("moves_in_a_transaction", "moves_by_script")
 PROGRAMS: Final[dict[str, Callable[[Any], None]]] = {
     each.__name__: each
     for each in (
         pops_and_pushes,
         acknowledges_first,
-        fans_out_bit_by_bit,
+        fans_out_one_by_one,
         settles_at_once,
         finishes,
         settles_in_two_steps,
         puts_back_at_the_wrong_end,
         moves_in_a_transaction,
         moves_by_script,
-        loses_one_of_three_hundred,
+        drops_every_300th,
     )
 }
 PROGRAMS["pops_again"] = pops_and_pushes
 PROGRAMS["pushes_again"] = settles_in_two_steps
 RETRIES: Final = ("pops_again", "pushes_again")
-"""Those whose client sends a command again when the connection is lost, as many clients do by default."""
+"""Programs whose client resends a command after a lost connection, as many clients do by default."""
 
 
 def main(name: str) -> None:

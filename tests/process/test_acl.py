@@ -1,4 +1,4 @@
-"""penstock acl: services work as users who may do what it prints and nothing else, and say at once what is missing."""
+"""penstock acl: services work with exactly the printed rights, and name all missing rights at once."""
 
 import ast
 import json
@@ -39,7 +39,7 @@ USERS = {"mpush": "fan", "mdispatch": "track", "monitor": "watch", "vpush": "sen
 
 
 def take(redis: Any) -> bool:
-    """Have workers take all that was delivered; return True."""
+    """Remove all delivered messages, as workers would; return True."""
     return int(redis.delete("t:work")) >= 0
 
 
@@ -51,7 +51,7 @@ def servers() -> Iterator[tuple[EmbeddedServer, EmbeddedServer]]:
 
 @pytest.fixture
 def composition(servers: tuple[EmbeddedServer, EmbeddedServer], tmp_path: Path) -> Path:
-    """A composition of four services, each with a user of its own on both servers, which have nothing in them."""
+    """Write a composition of four services, each with its own user on both (empty) servers; return its folder."""
     here, there = servers
     for server in servers:
         with Redis(port=server.port) as redis:
@@ -68,7 +68,7 @@ def composition(servers: tuple[EmbeddedServer, EmbeddedServer], tmp_path: Path) 
 
 
 async def grant(composition: Path, servers: tuple[EmbeddedServer, EmbeddedServer]) -> dict[str, Any]:
-    """Make the users that penstock acl prints; return those of the server of the lists, by name."""
+    """Create the users that penstock acl prints; return its entries for the server of the lists, by user name."""
     users = (await penstock("acl", composition, "--json", redis=None)).json["users"]
     found = {}
     for user in users:
@@ -82,7 +82,7 @@ async def grant(composition: Path, servers: tuple[EmbeddedServer, EmbeddedServer
 
 
 def denied(server: EmbeddedServer) -> list[tuple[str, str]]:
-    """Return what the server has refused so far: the user and the command or key, but for optional commands."""
+    """Return what the server has refused: user and command or key, without optional commands."""
     with Redis(port=server.port, decode_responses=True) as redis:
         log: Any = redis.execute_command("ACL", "LOG")
         return [(each["username"], each["object"]) for each in log if "setinfo" not in each["object"]]
@@ -198,7 +198,7 @@ async def test_what_is_no_service_is_a_wrong_call(name: str, tmp_path: Path) -> 
 
 
 async def test_databases_of_one_server_share_its_users(tmp_path: Path) -> None:
-    """A line replaces all rights that a user had: there must be one line a user and server."""
+    """Expect one line per user and server, as each line replaces all earlier rights of the user."""
     own = {"in": "in", "pending": "p", "out": "there", "redisNamespace": "v", "service": "vpush"}
     own |= {"redis": "redis://localhost:6379/0", "outRedis": "redis://localhost:6379/1"}
     (tmp_path / "orders.yaml").write_text(yaml.safe_dump(own))
@@ -228,7 +228,7 @@ def test_a_file_alone_has_the_server_and_the_user_of_its_url(tmp_path: Path, mon
 
 @pytest.mark.parametrize("service", ["mpush", "mdispatch", "monitor", "vpush"])
 def test_what_the_code_sends_is_declared_and_nothing_else_is(service: str) -> None:
-    """Compare with the modules that the service imports: calls of a client, words of a command, names of scripts."""
+    """Compare with the imported modules: client calls, command words and script names."""
     settings: Any = services()[service].load()
     modules = imported(f"services.{service}.service")
     sent = set[str]().union(*map(commands_in, modules.values()))
@@ -239,7 +239,7 @@ def test_what_the_code_sends_is_declared_and_nothing_else_is(service: str) -> No
 
 
 def imported(module: str) -> dict[str, str]:
-    """Return the texts of our modules that ``module`` imports, by name, itself among them."""
+    """Return the source of ``module`` and of all modules of this project that it imports, by name."""
     found: dict[str, str] = {}
     left = [module]
     while left:

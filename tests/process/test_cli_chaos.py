@@ -1,4 +1,4 @@
-"""``penstock chaos``: what a user types, sees and has written."""
+"""``penstock chaos``: options, output and files."""
 
 import re
 from pathlib import Path
@@ -16,7 +16,7 @@ def bad(tmp_path: Path) -> Path:
     return composed(tmp_path, "pops_and_pushes", OUT)
 
 
-async def test_a_finding_is_a_row_a_line_a_page_and_a_command_that_makes_it_again(bad: Path, tmp_path: Path) -> None:
+async def test_a_finding_is_a_row_a_line_a_page_and_a_command_that_reproduces_it(bad: Path, tmp_path: Path) -> None:
     xml, html = tmp_path / "junit.xml", tmp_path / "page.html"
     words: list[str | bytes | Path] = [
         "chaos",
@@ -47,7 +47,7 @@ async def test_a_finding_is_a_row_a_line_a_page_and_a_command_that_makes_it_agai
     assert "http" not in page.replace("http://www.w3.org/", ""), "it needs no network"
 
 
-async def test_just_one_finding_can_be_made_again_and_read_by_a_program(bad: Path) -> None:
+async def test_one_finding_can_be_reproduced_with_json_output(bad: Path) -> None:
     point = f"mover flow: BRPOP {IN}"
     words: list[str | bytes | Path] = ["chaos", bad, "--fault", "cut before the reply", "--point", point, "--json"]
     result = await penstock(*words, seconds=120)
@@ -60,7 +60,7 @@ async def test_just_one_finding_can_be_made_again_and_read_by_a_program(bad: Pat
     assert [point["process"] for point in found["points"]] == ["mover"] * len(found["points"])
 
 
-async def test_what_cannot_be_broken_is_told_with_what_to_do(bad: Path, tmp_path: Path) -> None:
+async def test_compositions_that_chaos_cannot_test_are_refused_with_advice(bad: Path, tmp_path: Path) -> None:
     nothing = await penstock("chaos", bad, "--fault", "earthquake")
     assert nothing.status == 1
     assert "no fault is called 'earthquake': expected part of no fault, cut before the command, cut" in nothing.error
@@ -74,8 +74,8 @@ async def test_what_cannot_be_broken_is_told_with_what_to_do(bad: Path, tmp_path
     assert f"{empty}: no composition found" in absent.error
 
 
-async def test_what_no_process_runs_is_left_out_and_the_length_is_told_beforehand() -> None:
-    """mpush alone is started; the props files beside it name a server that no process uses."""
+async def test_settings_without_a_process_are_left_out_and_the_duration_is_estimated() -> None:
+    """Only mpush is in the Procfile; the other props files name a server that no process uses."""
     result = await penstock("chaos", ROOT / "compose/demo", "--fault", "no fault", "--seed", "1", seconds=120)
     assert (result.status, result.error.splitlines()[:2]) == (
         0,
@@ -98,7 +98,7 @@ async def test_a_composition_says_which_processes_chaos_does_not_start(bad: Path
     assert (result.status, "penstock: left out, as composition.yaml says: aside" in result.error) == (0, True)
 
 
-async def test_messages_that_do_not_come_out_with_nothing_broken_are_told(bad: Path) -> None:
+async def test_messages_missing_without_a_fault_are_reported(bad: Path) -> None:
     declared = bad / "composition.yaml"
     declared.write_text(declared.read_text().replace(f"[{OUT}]", f"[{OUT}, shop:never]"))
     result = await penstock("chaos", bad, seconds=120)

@@ -1,4 +1,4 @@
-"""penstock test: what a user types and sees, and what is wrong with a test file."""
+"""penstock test: options, output, and errors in test files."""
 
 import json
 import os
@@ -23,7 +23,7 @@ WRONG = "{name: wrong, push: {in: [a, b]}, expect: {out: [a, c]}, within: 2}"
 
 @pytest.fixture
 def weather(tmp_path: Path) -> Path:
-    """The weather composition, whose fan-out has lost one of its lists."""
+    """Write a weather composition whose fan-out lacks one of its lists; return its folder."""
     directory = shutil.copytree(ROOT / "compose/weather", tmp_path / "weather")
     props = directory / "mpush.yaml"
     props.write_text(props.read_text().replace("  - weather:report\n", ""))
@@ -59,7 +59,7 @@ async def test_a_broken_composition_fails_and_the_difference_can_be_read(weather
     assert "weather:report:dead: expected 1 message, got 0" in str(failure.text)
 
 
-async def test_what_passes_is_told_for_people_for_programs_and_for_continuous_integration(tmp_path: Path) -> None:
+async def test_a_pass_is_reported_as_text_json_and_junit_xml(tmp_path: Path) -> None:
     directory, junit = written(tmp_path, f"tests: [{FINE}, {WRONG}]"), tmp_path / "junit.xml"
     result = await penstock("test", directory, "--filter", "COPY", "--junit", junit)
     assert (result.status, result.error) == (0, "")
@@ -187,7 +187,7 @@ async def test_an_order_to_end_leaves_nothing_running(
         ("tests:\n- name: a\n  then: [{push: {in: [a]}}]\n  expect: {out: none}", "t.yaml:3: then.expect: is missing"),
     ],
 )
-def test_what_is_wrong_with_a_file_is_told_with_its_line(tmp_path: Path, tests: str, expected: str) -> None:
+def test_an_error_in_a_file_is_reported_with_its_line(tmp_path: Path, tests: str, expected: str) -> None:
     directory = written(tmp_path, tests)
     with pytest.raises(SettingsError) as caught:
         read_all(find(directory))
@@ -213,7 +213,7 @@ async def test_a_malformed_file_ends_with_2_and_nothing_is_started(tmp_path: Pat
         (["compose/weather", "--filter", "sunshine"], "no name or file name of 8 tests contains 'sunshine'"),
     ],
 )
-async def test_a_call_for_no_test_is_a_wrong_call(words: list[str], expected: str) -> None:
+async def test_a_call_without_any_test_is_a_usage_error(words: list[str], expected: str) -> None:
     result = await penstock("test", *words)
     assert (result.status, result.out) == (2, b"")
     assert result.error.startswith(f"penstock: {expected}")

@@ -19,7 +19,7 @@ from tests.commandline import ended, penstock, running
 from tests.harness import until
 
 WAITS = "python -c 'import time; print(\"ready\", flush=True); time.sleep(60)'"
-"""Ends by SIGTERM, as a process without a handler does."""
+"""Command that prints ``ready`` and ends on SIGTERM, as it has no handler."""
 
 
 def procfile(directory: Path, **commands: str) -> Path:
@@ -28,7 +28,7 @@ def procfile(directory: Path, **commands: str) -> Path:
 
 
 async def line_with(process: Process, word: str) -> str:
-    """The next line of its output that holds ``word``."""
+    """Return the next line of output with ``word``; fail if the process ends or 20 s pass first."""
     assert process.stdout is not None
     async with asyncio.timeout(20):
         while line := await process.stdout.readline():
@@ -38,7 +38,7 @@ async def line_with(process: Process, word: str) -> str:
 
 
 def alive(pid: int) -> bool:
-    """Whether it runs; one that has ended and that nobody has asked for yet does not."""
+    """Return True if ``pid`` runs and is not a zombie."""
     return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 
 
@@ -50,7 +50,9 @@ async def test_processes_run_here_with_redis_set_and_our_python(redis_url: str, 
     assert said == {"one": redis_url, "two": sys.executable, "three": str(Path.cwd())}
 
 
-async def test_one_that_is_done_lets_the_others_go_on_until_sigterm(redis_url: str, tmp_path: Path) -> None:
+async def test_a_process_that_ends_with_0_leaves_the_others_running_until_sigterm(
+    redis_url: str, tmp_path: Path
+) -> None:
     procfile(tmp_path, done="true", waits=WAITS, waits_too=WAITS)
     async with running("up", tmp_path, redis=redis_url) as process:
         await line_with(process, "ready")
@@ -59,7 +61,7 @@ async def test_one_that_is_done_lets_the_others_go_on_until_sigterm(redis_url: s
         assert await ended(process) == (0, "")
 
 
-async def test_one_that_fails_stops_the_others(redis_url: str, tmp_path: Path) -> None:
+async def test_a_process_that_fails_stops_the_others(redis_url: str, tmp_path: Path) -> None:
     procfile(tmp_path, waits=f"echo $$; exec {WAITS}", fails="sleep 0.5; exit 3")
     async with running("up", tmp_path, redis=redis_url) as process:
         pid = int((await line_with(process, "waits")).split("| ")[1])
@@ -69,7 +71,7 @@ async def test_one_that_fails_stops_the_others(redis_url: str, tmp_path: Path) -
     assert not alive(pid)
 
 
-async def test_one_that_does_not_stop_is_killed_by_a_second_ctrl_c(redis_url: str, tmp_path: Path) -> None:
+async def test_a_process_that_does_not_stop_is_killed_by_a_second_ctrl_c(redis_url: str, tmp_path: Path) -> None:
     procfile(tmp_path, stubborn="trap '' TERM; echo ready; while true; do sleep 0.1; done")
     async with running("up", tmp_path, redis=redis_url) as process:
         await line_with(process, "ready")
@@ -92,13 +94,15 @@ async def test_an_embedded_server_serves_to_the_end_and_goes_with_it(tmp_path: P
         url = told.split()[6].rstrip(";")
         await line_with(process, "PONG")
         assert (await penstock("redis", "ping", redis=url)).text == "PONG\n"
-        os.killpg(process.pid, signal.SIGINT)  # as a terminal does it: to all processes in the foreground
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all processes in the foreground
         await line_with(process, "PONG")
         assert await ended(process) == (0, "")
     assert (await penstock("redis", "ping", redis=url)).status == 1
 
 
-async def test_a_composition_of_services_stops_without_a_word_lost(redis_url: str, redis: Any, tmp_path: Path) -> None:
+async def test_a_composition_of_services_stops_without_losing_output(
+    redis_url: str, redis: Any, tmp_path: Path
+) -> None:
     settings = f"MPUSH_REDIS={redis_url} MPUSH_REDIS_NAMESPACE=demo MPUSH_IN=in MPUSH_PENDING=pending MPUSH_OUT=out0"
     procfile(tmp_path, mpush=f"env {settings} python -m services.mpush", reader="python -m penstock pull out0 --follow")
     async with running("up", tmp_path, redis=redis_url) as process:
@@ -109,7 +113,7 @@ async def test_a_composition_of_services_stops_without_a_word_lost(redis_url: st
     assert await redis.llen("demo:ids") == 0
 
 
-async def test_json_is_a_line_a_line(redis_url: str, tmp_path: Path) -> None:
+async def test_json_is_one_object_per_line(redis_url: str, tmp_path: Path) -> None:
     procfile(tmp_path, one="printf 'a\\nb \\377\\n'; exit 2")
     result = await penstock("up", tmp_path, "--json", redis=redis_url)
     *lines, last = [json.loads(line) for line in result.out.splitlines()]
@@ -126,7 +130,7 @@ async def test_json_is_a_line_a_line(redis_url: str, tmp_path: Path) -> None:
         ("# nothing\n", ": no process in it"),
     ],
 )
-async def test_a_procfile_that_is_none_is_told_with_its_line(tmp_path: Path, text: str, told: str) -> None:
+async def test_an_invalid_procfile_is_reported_with_its_line(tmp_path: Path, text: str, told: str) -> None:
     await asyncio.to_thread((tmp_path / "Procfile").write_text, text)
     result = await penstock("up", tmp_path)
     assert (result.status, result.out) == (1, b"")
@@ -141,7 +145,7 @@ async def test_a_folder_without_a_procfile_is_one_clear_line(tmp_path: Path) -> 
     )
 
 
-async def test_a_folder_that_is_not_there_is_a_mistake_of_the_command(tmp_path: Path) -> None:
+async def test_a_missing_folder_is_a_usage_error(tmp_path: Path) -> None:
     result = await penstock("up", tmp_path / "nowhere")
     assert (result.status, result.error) == (2, f"penstock: {tmp_path}/nowhere: no such file or directory\n")
 
@@ -171,7 +175,7 @@ def test_a_child_that_does_not_stop_is_killed_with_all_it_started(tmp_path: Path
     until(lambda: not alive(int(said[0].data)), timeout=5)
 
 
-def test_one_that_fails_is_seen(tmp_path: Path) -> None:
+def test_a_failed_process_is_reported(tmp_path: Path) -> None:
     with Composition(procfile(tmp_path, fails="exit 7")).start() as composition:
         composition.poll(10)
     assert (composition.failed, composition.statuses) == (["fails"], {"fails": 7})
@@ -189,7 +193,7 @@ def test_a_composition_that_was_never_started_can_be_stopped(tmp_path: Path) -> 
     Composition(procfile(tmp_path, one="true")).stop()
 
 
-def test_what_is_wrong_with_a_procfile_is_told_at_once(tmp_path: Path) -> None:
+def test_all_errors_in_a_procfile_are_reported_at_once(tmp_path: Path) -> None:
     (tmp_path / "Procfile").write_text("one: true\nwords\nmore words\none: true\n")
     with pytest.raises(SettingsError) as error:
         Composition(tmp_path)

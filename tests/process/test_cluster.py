@@ -1,4 +1,4 @@
-"""Services on a Redis Cluster: names with a common hash tag, wherever their slot is and goes."""
+"""Services on a Redis Cluster: keys share a hash tag, and their slot may be on any node and move."""
 
 import json
 import socket
@@ -24,7 +24,7 @@ WATCHING: dict[str, object] = {"redis_namespace": "{demo}:monitor", "watch": "{d
 
 
 class Node:
-    """One of a cluster's servers, and a client of it."""
+    """A server of a cluster with a client."""
 
     def __init__(self, server: EmbeddedServer) -> None:
         self.server, self.client = server, Redis(port=server.port, protocol=2)
@@ -40,7 +40,7 @@ class Node:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[tuple[Node, Node]]:
-    """Two servers that share the slots; their clients are closed at the end."""
+    """Yield two servers that share the slots; close their clients at the end."""
     with ExitStack() as stack:
         first, second = nodes = [Node(stack.enter_context(EmbeddedServer(cluster_enabled="yes"))) for _ in range(2)]
         for node, slots in zip(nodes, ((0, 8192), (8192, 16384)), strict=True):
@@ -53,7 +53,7 @@ def cluster() -> Iterator[tuple[Node, Node]]:
 
 @pytest.fixture
 def nodes(cluster: tuple[Node, Node]) -> tuple[Node, Node]:
-    """The one that has the slot, with nothing in it, and the other one."""
+    """Return the node that owns the slot and the other one, both empty."""
     first, second = cluster
     here, there = (first, second) if _has_slot(first) else (second, first)
     for node in cluster:
@@ -151,7 +151,7 @@ def test_a_blocked_service_notices_that_its_slot_is_gone(nodes: tuple[Node, Node
 
 @contextmanager
 def tracked(asked: Node, tmp_path: Path) -> Iterator[Service]:
-    """mdispatch and a monitor, which find the node that has the slot from ``asked``."""
+    """Yield an mdispatch; it and a monitor find the node with the slot by way of ``asked``."""
     monitor = Service("monitor", tmp_path / "monitor", redis=asked.server.url, **WATCHING)
     with monitor, Service("mdispatch", tmp_path / "log", redis=asked.server.url, **TRACKED) as service:
         until(lambda: '"registered"' in monitor.log_text())
@@ -207,7 +207,7 @@ def test_a_monitor_in_another_slot_than_what_it_watches_is_refused(nodes: tuple[
 
 @pytest.mark.parametrize("down", ["the first seed", "the second seed"])
 def test_a_service_starts_while_one_of_the_seeds_is_down(nodes: tuple[Node, Node], tmp_path: Path, down: str) -> None:
-    """It finds the node that has the slot from any node that answers."""
+    """Find the node with the slot by way of any node that answers."""
     here, there = nodes
     gone = f"127.0.0.1:{free_port()}"
     seeds = [gone, f"127.0.0.1:{there.server.port}"]
@@ -227,8 +227,8 @@ async def test_the_command_line_takes_several_seeds_too(nodes: tuple[Node, Node]
     assert (result.status, result.text) == (0, "1\n")
 
 
-def test_a_service_finds_another_seed_when_the_one_that_it_began_with_is_gone(tmp_path: Path) -> None:
-    """The first seed has no slot; without it the service finds its way after a lost connection by the second one."""
+def test_a_service_uses_another_seed_when_its_first_one_is_gone(tmp_path: Path) -> None:
+    """Kill the first seed, which owns no slot, and cut all connections: the service reconnects by way of the second."""
     with ExitStack() as stack:
         first, second = nodes = [Node(stack.enter_context(EmbeddedServer(cluster_enabled="yes"))) for _ in range(2)]
         for node in nodes:

@@ -1,4 +1,4 @@
-"""The tests that every composition brings along, run as ``penstock test`` runs them."""
+"""The tests of every composition in ``compose/``, run as by ``penstock test``."""
 
 from contextlib import chdir
 from pathlib import Path
@@ -15,12 +15,12 @@ with chdir(ROOT):
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.directory.name}: {case.name}")
-async def test_a_composition_does_what_its_own_test_says(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_composition_passes_its_own_tests(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     result = await perform(case)
     assert result.holds, "\n".join([case.where, *result.report()])
 
 
-def test_every_composition_brings_tests_along() -> None:
+def test_every_composition_has_tests() -> None:
     compositions = {file.parent.name for file in ROOT.glob("compose/*/Procfile")}
     assert {case.directory.name for case in CASES} == compositions

@@ -1,4 +1,4 @@
-"""What can be said of the image and of every compose.yaml without an engine; ``make container-check`` runs them."""
+"""Static checks of the images and of every compose.yaml; ``make container-check`` runs them in an engine."""
 
 import importlib.util
 import re
@@ -22,13 +22,13 @@ every_composition = pytest.mark.parametrize("composition", COMPOSITIONS, ids=lam
 
 
 def tool(name: str, *words: str | Path) -> None:
-    """Run a tool of this virtual environment; what it complains about is the test's failure."""
+    """Run a tool of this virtual environment; fail with its output if its exit status is not 0."""
     done = subprocess.run([Path(sys.executable).parent / name, *words], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def final_stage(dockerfile: Path) -> list[tuple[str, str]]:
-    """Instruction and value, from the last FROM on."""
+    """Return instruction and value of each line from the last FROM on."""
     parsed = DockerfileParser(fileobj=BytesIO(dockerfile.read_bytes())).structure
     steps = [(step["instruction"], step["value"]) for step in parsed if step["instruction"] != "COMMENT"]
     start = max(at for at, (instruction, _) in enumerate(steps) if instruction == "FROM")
@@ -41,18 +41,18 @@ def compose(composition: Path) -> dict[str, Any]:
 
 
 def ours(composition: Path) -> dict[str, dict[str, Any]]:
-    """The services of a composition that run from the image of this project."""
+    """Return the services of a composition that run from the image of this project."""
     return {name: service for name, service in compose(composition)["services"].items() if "build" in service}
 
 
 def by_hand(composition: Path, service: dict[str, Any]) -> list[str]:
-    """The command line that does without a container what ``service`` does in one."""
+    """Return the command line that runs ``service`` without a container."""
     here = str(composition.relative_to(ROOT))
     return ["exec", "python", "-m", *(word.replace("/etc/penstock", here) for word in service["command"])]
 
 
 @every_image
-def test_the_dockerfile_has_no_fault_that_hadolint_knows(dockerfile: Path) -> None:
+def test_the_dockerfile_passes_hadolint(dockerfile: Path) -> None:
     tool("hadolint", dockerfile)
 
 
@@ -64,7 +64,7 @@ def test_the_image_does_not_run_as_root(dockerfile: Path) -> None:
 
 
 @every_image
-def test_the_image_asks_whether_its_service_is_live(dockerfile: Path) -> None:
+def test_the_image_has_a_liveness_check(dockerfile: Path) -> None:
     [probe] = [value for instruction, value in final_stage(dockerfile) if instruction == "HEALTHCHECK"]
     assert '["penstock-health", "live"]' in probe, "a server that is away must not make an engine restart a service"
     assert [value for _, value in final_stage(dockerfile) if "PENSTOCK_HEALTH=" in value]
@@ -76,7 +76,7 @@ def test_nothing_is_built_or_installed_in_the_final_stage(dockerfile: Path) -> N
 
 
 @every_image
-def test_every_stage_stands_on_the_same_slim_python_of_a_named_version(dockerfile: Path) -> None:
+def test_every_stage_uses_the_same_pinned_slim_python(dockerfile: Path) -> None:
     parsed = DockerfileParser(fileobj=BytesIO(dockerfile.read_bytes()))
     stages = {value.rpartition(" AS ")[2] for step in parsed.structure for value in [step["value"]] if " AS " in value}
     assert set(parsed.parent_images) - stages == {"docker.io/library/python:3.11-slim-bookworm"}
@@ -91,7 +91,7 @@ def test_the_image_is_installed_from_the_locked_versions(dockerfile: Path) -> No
 
 
 @pytest.mark.parametrize("file", ["compose/requirements.txt", "compose/cluster/requirements.txt"])
-def test_the_hashes_are_of_the_locked_versions(file: str) -> None:
+def test_the_hashes_belong_to_the_locked_versions(file: str) -> None:
     locked = set(re.findall(r"^([\w.-]+==[\w.]+)", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
     hashed = set(re.findall(r"^([\w.-]+==[\w.]+)", (ROOT / file).read_text(), re.MULTILINE))
     assert hashed <= locked, "run make lock"
@@ -106,7 +106,7 @@ def test_compose_yaml_follows_the_compose_specification(composition: Path) -> No
 
 
 @every_composition
-def test_what_compose_yaml_builds_and_mounts_is_there(composition: Path) -> None:
+def test_what_compose_yaml_builds_and_mounts_exists(composition: Path) -> None:
     kept = compose(composition)["volumes"]
     for service in ours(composition).values():
         context = composition / service["build"]["context"]
@@ -122,7 +122,7 @@ def test_what_compose_yaml_builds_and_mounts_is_there(composition: Path) -> None
 
 
 @every_composition
-def test_procfile_and_compose_yaml_run_the_same_modules_with_the_same_words(composition: Path) -> None:
+def test_procfile_and_compose_yaml_run_the_same_commands(composition: Path) -> None:
     lines = (line.split(":", 1) for line in (composition / "Procfile").read_text().splitlines())
     assert {name: words.split() for name, words in lines} == {
         name: by_hand(composition, service) for name, service in ours(composition).items()
@@ -158,5 +158,5 @@ def test_the_server_of_a_composition_keeps_what_it_accepted(composition: Path) -
     assert "redis:/data" in server["volumes"]
 
 
-def test_the_workflow_is_one_that_github_can_read() -> None:
+def test_the_workflow_is_valid_for_github() -> None:
     tool("check-jsonschema", "--builtin-schema", "vendor.github-workflows", ROOT / ".github/workflows/ci.yml")

@@ -1,4 +1,4 @@
-"""What users of mpush-redis met, and must never meet here: MP-D01 to MP-D25 of the inventory, each by its number.
+"""Defects of mpush-redis that must not occur here: MP-D01 to MP-D25 of the inventory, by number.
 
 D08 to D13 and D16 to D18 are about the tracking of messages, which mpush does not do: see test_tracking_defects.py.
 """
@@ -39,7 +39,7 @@ def client(redis: Any, server: EmbeddedServer) -> Iterator["Redis"]:
 
 @pytest.fixture
 def mpush(client: "Redis", redis_url: str, tmp_path: Path) -> Iterator[Start]:
-    """Starts mpush, and waits until it has nothing to do."""
+    """Yield a function that starts mpush and waits until it is idle."""
     started: list[Service] = []
 
     def start(**more: Any) -> Service:
@@ -54,7 +54,7 @@ def mpush(client: "Redis", redis_url: str, tmp_path: Path) -> Iterator[Start]:
 
 
 def commands(client: "Redis") -> dict[str, int]:
-    """How often each command was called since the last CONFIG RESETSTAT, those of the test left out."""
+    """Return the calls of each command since the last CONFIG RESETSTAT, without those of the test."""
     ours = {"info", "config|resetstat", "config"}
     calls = {name.removeprefix("cmdstat_"): found["calls"] for name, found in client.info("commandstats").items()}
     return {name: count for name, count in calls.items() if name not in ours}
@@ -163,7 +163,7 @@ def test_mp_d14_the_original_sample_with_registrations_in_another_database_works
 def test_mp_d15_a_service_with_a_message_in_flight_asks_next_to_nothing_of_the_server_and_of_the_processor(
     mpush: Start, client: "Redis"
 ) -> None:
-    """DESIGN asks for fewer than 2 commands a second; the original sends thousands while one message is in flight."""
+    """Send fewer than 2 commands a second (DESIGN); the original sends thousands with one message in flight."""
     service = mpush()
     client.lpush("in", "waits at its subscribers")
     until(lambda: client.llen("b") == 1)

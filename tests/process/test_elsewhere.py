@@ -1,4 +1,4 @@
-"""Registry and lists of a namespace on two servers: tools find the other one by themselves, or name the option."""
+"""Registry and lists of a namespace on two servers: tools find the other server, or name the option for it."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -18,7 +18,7 @@ NAMES = {"in_": "in", "pending": "pending", "out": ["a", "b"], "redis_namespace"
 
 @pytest.fixture(params=["database", "server"])
 def registry_url(request: pytest.FixtureRequest, redis_url: str) -> Iterator[str]:
-    """Another database of the same server, as in the original's sample, or another server."""
+    """Yield another database of the same server, as in the original's sample, or another server."""
     if request.param == "database":
         yield redis_url.removesuffix("/0") + "/7"
     else:
@@ -28,7 +28,7 @@ def registry_url(request: pytest.FixtureRequest, redis_url: str) -> Iterator[str
 
 @pytest.fixture
 async def hop(redis: Redis, redis_url: str, registry_url: str, tmp_path: Path) -> AsyncIterator[Redis]:
-    """An mpush of which a message has been moved; the client is that of its registry."""
+    """Run an mpush that has moved a message; yield a client of its registry."""
     settings = NAMES | {"redis": redis_url, "service_redis": registry_url}
     async with Redis.from_url(registry_url) as registry:
         await registry.flushdb()
@@ -66,7 +66,7 @@ async def test_no_password_is_stored(redis: Any, redis_url: str, registry_url: s
     assert registry_url.partition("//")[2].replace("127.0.0.1", "localhost").encode() in stored[0]
 
 
-async def test_one_that_cannot_be_reached_is_named_with_the_option(redis: Any, redis_url: str, hop: Any) -> None:
+async def test_an_unreachable_server_is_named_with_the_option(redis: Any, redis_url: str, hop: Any) -> None:
     shape = (await redis.get("demo:shape")).decode()
     server = shape.partition('"registry": "')[2].partition('"')[0]
     await redis.set("demo:shape", shape.replace(server, "127.0.0.1:1/0"))

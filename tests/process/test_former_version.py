@@ -1,4 +1,4 @@
-"""The former version beside this one, on the same lists: an upgrade one instance at a time loses nothing."""
+"""Rolling upgrade: instances of the former version and of this one on the same lists lose nothing."""
 
 import io
 import os

@@ -1,4 +1,4 @@
-"""The health file: live while the process answers, ready while it does its work."""
+"""The health file: live while the process responds, ready while it can work."""
 
 import os
 import signal
@@ -21,7 +21,7 @@ LISTS: dict[str, Any] = {"in_": "in", "pending": "pending", "out": ["a"]}
 
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where every process that a test starts writes its health."""
+    """Return the health file of every process that the test starts."""
     monkeypatch.setenv("PENSTOCK_HEALTH", str(tmp_path / "health"))
     return tmp_path / "health"
 
@@ -33,7 +33,7 @@ def server() -> Iterator[EmbeddedServer]:
 
 
 def probe(what: str) -> tuple[int, str]:
-    """Return the status of the probe and what it said."""
+    """Return the exit status and the output of the probe."""
     asked = subprocess.run([PROBE, what], capture_output=True, text=True, timeout=20)
     return asked.returncode, (asked.stdout + asked.stderr).strip()
 
@@ -117,7 +117,7 @@ def test_a_suspended_process_is_not_live(file: Path, server: EmbeddedServer, tmp
 def test_a_deleted_registration_ends_the_work_and_not_the_container(
     file: Path, server: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With restart: unless-stopped an engine starts again what ends, also after an order to stop."""
+    """Keep the process: with ``restart: unless-stopped`` an engine would restart it even after an order to stop."""
     monkeypatch.setenv("PENSTOCK_STAY", "1")
     with (
         Service("mpush", tmp_path / "log", redis=server.url, redis_namespace="demo", **LISTS) as service,

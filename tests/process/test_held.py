@@ -1,4 +1,4 @@
-"""Counts of pending lists: older instances beside newer ones, and lists that no instance adopts."""
+"""Counts of messages held in pending lists, beside older instances and in lists that no instance adopts."""
 
 import asyncio
 from pathlib import Path
@@ -34,7 +34,7 @@ async def until(condition: Any) -> None:
 
 
 async def older(redis: Redis, id: str) -> None:
-    """An instance of the previous version: it counts messages when it settles them, not when it takes them."""
+    """Register an instance of the previous version, which counts messages on settling, not on taking them."""
     await redis.hset(KEYS.instance(id), mapping={"host": "oak", "pid": 1, "service": "mpush", "version": "0.0"})
     await redis.zadd(KEYS.owners, {id: (await redis.time())[0]})
     await redis.lpush(KEYS.ids, id)
@@ -45,7 +45,7 @@ async def older(redis: Redis, id: str) -> None:
 
 
 async def settles(redis: Redis, pending: str) -> None:
-    """As an older instance does it."""
+    """Settle all messages in ``pending`` as an older instance does."""
     moved = 0
     while await redis.lmove(pending, "a", "RIGHT", "LEFT"):
         moved += 1
@@ -119,8 +119,8 @@ async def _agreed(redis: Redis) -> bool:
     return not (await audited(redis)).notes
 
 
-async def test_held_that_somebody_deletes_is_found(redis: Redis, redis_url: str, tmp_path: Path) -> None:
-    """With the list it would have been the only trace of a message."""
+async def test_deleted_held_counts_are_found(redis: Redis, redis_url: str, tmp_path: Path) -> None:
+    """Delete the pending list with its count in ``held``: nothing else would show the message."""
     with service(tmp_path, redis_url) as started:
         await until(lambda: redis.exists("demo:1"))
         await redis.lpush("in", "settled")

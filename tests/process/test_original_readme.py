@@ -1,4 +1,4 @@
-"""The shell lines of mpush-redis's README, as printed there, with its props file, on a terminal."""
+"""Shell lines from mpush-redis's README, as printed there, with its props file, on a terminal."""
 
 import os
 import pty
@@ -48,7 +48,7 @@ Shell = Callable[[str], str]
 
 @pytest.fixture(params=CLIENTS)
 def shell(request: pytest.FixtureRequest, server: EmbeddedServer, tmp_path: Path) -> Shell:
-    """Runs a line on a terminal, where ``redis-cli`` means this server, and returns what the terminal shows."""
+    """Return a function that runs a line on a terminal, ``redis-cli`` on this server, and returns what is shown."""
     client = CLIENTS[request.param]
     if client is None:
         pytest.skip("no redis-cli on this machine")
@@ -66,7 +66,7 @@ def shell(request: pytest.FixtureRequest, server: EmbeddedServer, tmp_path: Path
         try:
             while data := os.read(ours, 65536):
                 shown += data
-        except OSError:  # how Linux says that nobody writes any more
+        except OSError:  # EIO on Linux: no writer is left
             pass
         os.close(ours)
         assert process.wait(10) == 0, shown
@@ -82,7 +82,7 @@ def connected(redis: Any, server: EmbeddedServer) -> Iterator["Redis"]:
 
 
 class Mpush:
-    """``propsFile=... python -m services.mpush``, once it waits for messages."""
+    """A run of ``propsFile=... python -m services.mpush`` that waits for messages."""
 
     def __init__(self, props: str, directory: Path, server: EmbeddedServer, connected: "Redis") -> None:
         file, self._log = directory / "mpush-redis.js", directory / "log"
@@ -112,7 +112,7 @@ def demo(tmp_path: Path, server: EmbeddedServer, connected: "Redis") -> Iterator
 
 @pytest.fixture
 def ninth(tmp_path: Path, server: EmbeddedServer, connected: "Redis") -> Iterator[Mpush]:
-    """The ninth instance ever, as in the text."""
+    """Yield the ninth instance of the namespace, as in the README."""
     connected.set("demo:mpush:id", 8)
     started = Mpush(REGISTERED, tmp_path, server, connected)
     yield started

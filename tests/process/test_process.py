@@ -1,4 +1,4 @@
-"""The life of a service's process: how it starts, waits, tells, and ends."""
+"""Lifecycle of a service process: start, waiting for servers, logs, and end."""
 
 import json
 import os
@@ -31,7 +31,7 @@ Start = Callable[..., Service]
 
 @pytest.fixture
 def mpush(tmp_path: Path) -> Iterator[Start]:
-    """Starts mpush on a server's URL with more settings; all are ended with the test."""
+    """Yield a function that starts mpush on a URL with more settings; end all of them with the test."""
     started: list[Service] = []
 
     def start(url: str, **more: Any) -> Service:
@@ -63,7 +63,7 @@ def idle(service: Service, url: str) -> None:
 
 @pytest.mark.fast
 @pytest.mark.parametrize("order", [signal.SIGTERM, signal.SIGINT])
-def test_a_stop_ends_an_idle_service_at_once_with_0_and_leaves_a_clean_registry(
+def test_an_idle_service_stops_at_once_with_0_and_a_clean_registry(
     mpush: Start, redis: Any, redis_url: str, server: EmbeddedServer, order: signal.Signals
 ) -> None:
     """MP-D24: the original knows no SIGINT."""
@@ -81,7 +81,7 @@ def test_a_stop_ends_an_idle_service_at_once_with_0_and_leaves_a_clean_registry(
 
 
 @pytest.mark.parametrize("key", ["demo:ids", "demo:owners", "demo:1"])
-def test_a_stop_ends_it_with_0_though_what_it_would_take_its_name_off_is_of_another_type(
+def test_a_stop_ends_with_0_even_if_a_registry_key_is_of_another_type(
     mpush: Start, redis: Any, redis_url: str, server: EmbeddedServer, key: str
 ) -> None:
     service = mpush(redis_url, pop_timeout=30)
@@ -111,7 +111,7 @@ sys.meta_path.insert(0, Orders())
 
 
 def ordered_while_importing(tmp_path: Path, service: str, *arguments: str, **settings: str) -> tuple[int, str]:
-    """Its exit status and what it said, of a service that has a SIGHUP and a SIGTERM before it can obey."""
+    """Send SIGHUP and SIGTERM to a service while it is imported; return its exit status and output."""
     (tmp_path / "sitecustomize.py").write_text(ORDERED_WHILE_IMPORTING)
     environment = {**os.environ, "PYTHONPATH": str(tmp_path), **settings}
     command = [sys.executable, "-m", f"services.{service}", *arguments]
@@ -173,7 +173,7 @@ def test_a_right_password_is_shown_nowhere_either(mpush: Start) -> None:
 
 
 class Old(socketserver.StreamRequestHandler):
-    """A server of another age, as far as a service asks it."""
+    """A stub of an outdated server with the replies that a service asks for."""
 
     def handle(self) -> None:
         while header := self.rfile.readline():
@@ -279,7 +279,7 @@ def test_a_server_that_still_loads_is_waited_for(mpush: Start, tmp_path: Path) -
     assert not log_of(service, "failed")
 
 
-def test_trouble_is_told_once_and_once_with_its_length_when_it_is_over(mpush: Start) -> None:
+def test_an_outage_is_logged_once_and_its_end_once_with_its_duration(mpush: Start) -> None:
     with EmbeddedServer(aof=True) as server:
         service = mpush(server.url)
         idle(service, server.url)
@@ -293,14 +293,14 @@ def test_trouble_is_told_once_and_once_with_its_length_when_it_is_over(mpush: St
         assert service.stop() == 0
     kinds = [line["event"] for line in log_of(service)]
     assert kinds.count("resumed") == 1
-    assert 1 <= kinds.count("waiting") <= 2  # closed, then refused, where both are met
+    assert 1 <= kinds.count("waiting") <= 2  # closed, then refused, if both occur
     assert len({line["reason"] for line in log_of(service, "waiting")}) == kinds.count("waiting")
     (resumed,) = log_of(service, "resumed")
     assert 1.2 <= resumed["after"] < 10
     assert kinds.count("registered") == 1  # the server kept the registration
 
 
-def test_of_two_servers_each_kind_of_trouble_is_told_once_for_each() -> None:
+def test_each_kind_of_trouble_is_logged_once_for_each_server() -> None:
     with capture_logs() as told:
         trouble = Outage(structlog.get_logger())
         for _ in range(2):
@@ -318,7 +318,7 @@ def test_of_two_servers_each_kind_of_trouble_is_told_once_for_each() -> None:
     ]
 
 
-def test_a_server_that_may_lose_messages_is_told_of_once(mpush: Start) -> None:
+def test_a_server_that_may_lose_messages_is_logged_once(mpush: Start) -> None:
     with EmbeddedServer(maxmemory_policy="allkeys-lru") as server:
         service = mpush(server.url)
         idle(service, server.url)
@@ -332,7 +332,7 @@ def test_a_server_that_may_lose_messages_is_told_of_once(mpush: Start) -> None:
 
 
 @pytest.mark.parametrize("options", [{"aof": True}, {"save": ("60", "1")}])
-def test_a_server_that_keeps_messages_is_not_told_of(mpush: Start, options: dict[str, Any]) -> None:
+def test_a_server_that_keeps_messages_is_not_logged(mpush: Start, options: dict[str, Any]) -> None:
     with EmbeddedServer(**options) as server:
         service = mpush(server.url)
         idle(service, server.url)

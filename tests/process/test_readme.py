@@ -1,4 +1,4 @@
-"""The tutorials do what they say: every shell block runs, every printed answer is the one that comes."""
+"""Run every shell block of the tutorials and compare its output with the printed one."""
 
 import os
 import re
@@ -16,15 +16,15 @@ from tests.harness import ROOT
 
 END: Final = "--- end of command, status"
 READS: Final = ("lrange", "hkeys", "hgetall", "llen")
-"""What may be asked again until the answer is there: a reader takes longer to type than the service to deliver."""
+"""Reads that may be repeated until the expected answer: a test types faster than a reader, so delivery may be later."""
 RECURSES: Final = re.compile(r"^make test$", re.MULTILINE)
 
 
 class Shell:
-    """A bash session in the repository, as a reader has it."""
+    """A bash session in the repository."""
 
     def __init__(self, *ports: int) -> None:
-        """``ports`` are in place of 6379, 6380 and so on."""
+        """Replace 6379, 6380 and so on by ``ports``."""
         ours = ("MPUSH_", "VPUSH_", "REDIS")
         environment = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
         self.ports = {str(6379 + place): str(port) for place, port in enumerate(ports)}
@@ -40,7 +40,7 @@ class Shell:
         )
 
     def run(self, command: str) -> tuple[str, int]:
-        """What ``command`` printed, and its status; the README's ports are the test's."""
+        """Run ``command`` on the test's ports; return its output, without log lines, and exit status."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(f"{self.ours(command)}\necho '{END}' $?\n")
@@ -77,7 +77,7 @@ def blocks(text: str) -> list[tuple[str, str]]:
 
 
 def examples(block: str) -> list[tuple[str, str]]:
-    """Commands behind ``$`` with what they print."""
+    """Return the commands after ``$``, each with its printed output."""
     parts = re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]
     return [(part.partition("\n")[0], part.partition("\n")[2]) for part in parts]
 

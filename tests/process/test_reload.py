@@ -1,4 +1,4 @@
-"""New settings for a service that runs: taken, refused, answered; nothing in hand is lost or doubled."""
+"""Reload of settings: applied or refused, and acknowledged; no message in hand is lost or duplicated."""
 
 import json
 import os
@@ -41,7 +41,7 @@ PIPELINE = pipeline.Settings(**ELSEWHERE, watch=["shop"], archive="/nowhere")
 
 
 class Running:
-    """A service with a props file that a test changes."""
+    """A service whose props file the test changes."""
 
     def __init__(self, name: str, directory: Path, redis: "Redis", url: str, **more: Any) -> None:
         self.redis: Any = redis
@@ -77,28 +77,28 @@ class Running:
         return int(self.redis.hget(KEYS.metric(metric), field) or 0)
 
     def held(self, name: str) -> list[bytes]:
-        """What a list holds, the oldest first."""
+        """Return the messages of a list, oldest first."""
         found: list[bytes] = self.redis.lrange(name, 0, -1)
         return found[::-1]
 
     def hold(self, pending: str, *messages: str) -> None:
-        """Have it take the first of ``messages``, which cannot be delivered while ``b`` is what it is."""
+        """Let the service take the first of ``messages`` and keep it in ``pending``: ``b`` is a string, not a list."""
         until(self.waits)
         self.redis.set("b", "no list")
         self.redis.lpush("in", *messages)
         until(lambda: self.redis.llen(pending))
 
     def waits(self) -> list[str]:
-        """The connections that wait for a message."""
+        """Return the ids of the connections that wait for a message."""
         return [client["id"] for client in self.redis.client_list() if client["flags"] == "b"]
 
     def order(self, **changes: Any) -> dict[str, str]:
-        """Change the file and order a reload by the registration; what that says once it is answered."""
+        """Change the file and order a reload in the registration; return the registration once it has an answer."""
         self.write(**changes)
         return self.order_again()
 
     def order_again(self) -> dict[str, str]:
-        """The same, with the file as it is."""
+        """Order a reload of the unchanged file; return the registration once it has an answer."""
         self.orders += 1
         self.redis.hset(self.key, "reload", self.orders)
         until(lambda: self.registration().get("answered") == str(self.orders))
@@ -115,7 +115,7 @@ Start = Callable[..., Running]
 
 @pytest.fixture
 def start(server: EmbeddedServer, tmp_path: Path) -> Iterator[Start]:
-    """``start("mpush", popTimeout=30)``: on the server of the tests, with nothing in it before the first one."""
+    """Yield a function that starts a service, as in ``start("mpush", popTimeout=30)``, on the emptied shared server."""
     with ExitStack() as ends:
         redis = ends.enter_context(Redis(port=server.port))
         redis.flushall()
@@ -132,7 +132,7 @@ def start(server: EmbeddedServer, tmp_path: Path) -> Iterator[Start]:
 
 @contextmanager
 def pushing(running: Running, source: str = "in") -> Iterator[list[bytes]]:
-    """What is pushed while the block lasts: numbered messages, on and on."""
+    """Push numbered messages while the block runs; yield the list of those pushed so far."""
     pushed: list[bytes] = []
     ended = threading.Event()
 
@@ -192,8 +192,8 @@ def test_a_service_without_a_namespace_obeys_the_signal(start: Start) -> None:
     assert mpush.service.stop() == 0
 
 
-def test_each_message_comes_once_to_every_list_that_was_an_out_when_it_was_moved(start: Start) -> None:
-    """RV-32: the out list is changed live, under load."""
+def test_each_message_arrives_once_in_every_list_that_was_an_out_at_its_move(start: Start) -> None:
+    """Change ``out`` under load (RV-32)."""
     mpush = start("mpush", batch=7)
     outs = ["ab", *["bc", "ac", "c", "abcd"] * 3]
     with pushing(mpush) as pushed:
@@ -212,8 +212,8 @@ def test_each_message_comes_once_to_every_list_that_was_an_out_when_it_was_moved
     assert mpush.service.stop() == 0
 
 
-def test_settings_that_cannot_be_used_change_nothing_and_every_problem_is_told(start: Start) -> None:
-    """RV-32: broken file, and the old settings stay."""
+def test_invalid_settings_change_nothing_and_every_problem_is_reported(start: Start) -> None:
+    """Break the file: the old settings stay in force (RV-32)."""
     mpush = start("mpush", popTimeout=30)
     until(mpush.waits)
     waits = mpush.waits()
@@ -252,7 +252,7 @@ def test_an_order_that_changes_nothing_is_answered_and_disturbs_nothing(start: S
     ("name", "value"),
     [("redis", "redis://127.0.0.1:1"), ("serviceRedis", "redis://h"), ("redisNamespace", "b"), ("ordered", True)],
 )
-def test_what_needs_a_restart_is_named_and_nothing_of_the_change_is_taken(start: Start, name: str, value: Any) -> None:
+def test_changes_that_need_a_restart_are_named_and_none_is_applied(start: Start, name: str, value: Any) -> None:
     mpush = start("mpush")
     answer = mpush.order(**{name: value, "out": ["c"]})
     line = 1 + mpush.props.read_text().splitlines().index(yaml.safe_dump({name: value}).strip())
@@ -272,7 +272,7 @@ def test_settings_of_a_service_that_need_a_restart(settings: ServiceSettings, ch
         type(settings)(**given | changes).changes_from(settings)
 
 
-def test_what_was_taken_for_one_thing_is_given_to_nothing_else() -> None:
+def test_messages_taken_for_one_role_are_given_to_no_other() -> None:
     watching = monitor.Settings(redis="redis://h", redis_namespace="m", watch=["yard", "new"])
     assert watching.adopts(["m:pending:shop", "m:pending:yard"]) == {"m:pending:yard": "m:pending:yard"}
     tracked = mdispatch.Settings(redis="redis://h", redis_namespace="d", in_="in", pending="new", out="out", res="res")
@@ -282,13 +282,13 @@ def test_what_was_taken_for_one_thing_is_given_to_nothing_else() -> None:
     assert untracked.adopts(["old", "old:answers"]) == {"old": "new"}
 
 
-def test_passwords_are_masked_in_what_is_told_of_a_change(start: Start) -> None:
+def test_passwords_are_masked_in_reports_of_a_change(start: Start) -> None:
     mpush = start("mpush")
     assert "secret" not in mpush.order(serviceRedis="redis://u:secret@h", outs="redis://u:secret@h")["refused"]
     assert "secret" not in mpush.service.log_text()
 
 
-def test_a_server_that_cannot_do_what_is_asked_leaves_the_old_settings_in_force(start: Start) -> None:
+def test_the_old_settings_stay_if_the_server_cannot_support_the_new(start: Start) -> None:
     mpush = start("mpush")
     assert "durability aof needs" in mpush.order(durability="aof", out=["c"])["refused"]
     mpush.redis.lpush("in", "one")
@@ -302,7 +302,7 @@ def test_the_level_of_the_log_changes(start: Start) -> None:
     until(lambda: [line["order"] for line in mpush.log("reloaded")] == ["2", "3"])
 
 
-def test_what_lies_in_pending_lists_of_the_old_name_is_delivered_first_and_in_order(start: Start) -> None:
+def test_messages_in_pending_lists_of_the_old_name_are_delivered_first_in_order(start: Start) -> None:
     mpush = start("mpush")
     redis = mpush.redis
     mpush.hold("pending:1", "mine", "waits")
@@ -322,9 +322,7 @@ def test_what_lies_in_pending_lists_of_the_old_name_is_delivered_first_and_in_or
 
 
 @pytest.mark.parametrize("ordered", [False, True])
-def test_killed_with_a_message_in_hand_when_pending_was_renamed_the_next_one_finds_it(
-    start: Start, ordered: bool
-) -> None:
+def test_a_message_of_a_killed_instance_is_found_after_pending_was_renamed(start: Start, ordered: bool) -> None:
     first = start("mpush", ordered=ordered, leaseExpire=2)
     first.hold("pending" if ordered else "pending:1", "one")
     first.service.kill()
@@ -336,7 +334,7 @@ def test_killed_with_a_message_in_hand_when_pending_was_renamed_the_next_one_fin
 
 
 def test_a_lost_wait_that_ends_after_a_rename_loses_nothing(start: Start) -> None:
-    """A connection is gone, the server has not noticed, and moves a message for it to the list of the old name."""
+    """Simulate a lost connection that the server has not noticed: a late BLMOVE goes to the pending list's old name."""
     mpush = start("mpush", serviceRenew=5)
     mpush.order(pending="another")
     mpush.redis.lpush("pending:1", "late")
@@ -353,7 +351,7 @@ def test_the_list_that_is_read_changes(start: Start) -> None:
     assert mpush.held("in") == [b"stays"]
 
 
-def test_an_order_that_comes_too_late_brings_nobody_back(start: Start) -> None:
+def test_a_late_order_does_not_restore_a_registration(start: Start) -> None:
     mpush = start("mpush", popTimeout=30, serviceExpire=600, serviceRenew=500)
     until(mpush.waits)
     key = mpush.key
@@ -406,7 +404,7 @@ def test_active_and_standby_reload_and_the_lease_stays_where_it_is(start: Start)
 
 
 def test_vpush_sends_on_in_order_and_once_when_its_settings_change(start: Start) -> None:
-    """Also where the other server does not answer, and what it has got of what lies in the old list is not known."""
+    """Also change them while the target is stopped, so nobody knows which messages of the old list it has."""
     with EmbeddedServer() as target, Redis(port=target.port) as there:
         sender = start("vpush", outRedis=target.url, linkTimeout=2)
         until(lambda: sender.log("active"))
@@ -414,7 +412,7 @@ def test_vpush_sends_on_in_order_and_once_when_its_settings_change(start: Start)
             until(lambda: sender.count("settled"))
             for changes in ({"batch": 10}, {"pending": "another"}, {"window": 2, "in": "in"}):
                 assert "refused" not in sender.order(**changes)
-                # The new run has agreed with the other server: until then it takes nothing.
+                # It takes nothing before the new run has agreed with the target.
                 taken = sender.count("settled")
                 until(lambda taken=taken: sender.count("settled") > taken)  # type: ignore[misc]
             os.kill(target.pid, signal.SIGSTOP)
@@ -502,7 +500,7 @@ def test_monitor_watches_one_namespace_more_and_shows_it(start: Start) -> None:
 
 @pytest.mark.parametrize("name", ["mpush", "vpush", "monitor"])
 def test_a_secret_that_was_rotated_is_read_again_and_used(tmp_path: Path, name: str) -> None:
-    """SIGHUP reads its file anew; what the service connects to next it enters with the new password, all its wires."""
+    """SIGHUP makes the service read the secret's file again; all later connections use the new password."""
     secret = tmp_path / "secret"
     with EmbeddedServer(requirepass="old") as server, Redis(port=server.port, password="old") as redis:
         url = server.url.replace("redis://", "redis://:{}@")

@@ -1,4 +1,4 @@
-"""A sandbox runs a composition unchanged, and its processes reach no server but embedded ones."""
+"""A sandbox runs a composition unchanged, and its processes reach only embedded servers."""
 
 import asyncio
 import shutil
@@ -77,7 +77,7 @@ async def test_a_composition_of_containers_alone_runs_here(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("started", [False, True])
-async def test_nothing_is_left_behind_where_the_fork_server_died(tmp_path: Path, started: bool) -> None:
+async def test_nothing_is_left_behind_if_the_fork_server_dies(tmp_path: Path, started: bool) -> None:
     shutil.copytree(ROOT / "compose" / "weather", tmp_path, dirs_exist_ok=True)
     before = psutil.Process().children()
     async with Sandbox(read(tmp_path)) as sandbox:
@@ -135,10 +135,10 @@ async def test_an_order_to_end_is_not_taken_for_a_time_limit(order: signal.Signa
 
 
 @pytest.mark.parametrize("steps", [1, 2, 4, 8, 40])
-async def test_a_cancellation_amid_the_end_leaves_nothing_behind(
+async def test_a_cancellation_during_shutdown_leaves_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int
 ) -> None:
-    """A signal to the whole group may end the fork server first: its loss is noticed before the order to end is."""
+    """A signal to the whole group may end the fork server, whose loss is then noticed before the order to end."""
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(temporary))

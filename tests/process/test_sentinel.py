@@ -1,4 +1,4 @@
-"""A service finds its server through Sentinel, and the next one when that is gone."""
+"""A service finds its server through Sentinel, and the new one after a failover."""
 
 import subprocess
 from collections.abc import AsyncIterator, Iterator
@@ -23,9 +23,9 @@ from tests.process.tls import certificate, encrypted, needs_openssl
 def sentinel(
     directory: Path, port_of_server: int, password: str = "", *own: str, host: str = "127.0.0.1", down_after: int = 300
 ) -> Iterator[int]:
-    """A sentinel's port; it calls the server by the name ``mine`` and finds its replicas; ``own`` are lines of its own.
+    """Run a sentinel and yield its port; it monitors the server as ``mine``. ``own`` are further lines of its file.
 
-    After ``down_after`` milliseconds without an answer it holds a server for dead.
+    It considers a server down after ``down_after`` milliseconds without an answer.
     """
     port, configuration = free_port(), directory / "sentinel.conf"
     options: dict[str, Any] = {"down-after-milliseconds": down_after, "failover-timeout": 1000}
@@ -60,8 +60,8 @@ async def asking(port: int, login: str = "") -> AsyncIterator["Redis"]:
         yield client
 
 
-async def test_the_server_is_the_one_that_the_sentinels_name(tmp_path: Path) -> None:
-    """The first of them is down, and the password is the server's."""
+async def test_the_sentinels_name_the_server(tmp_path: Path) -> None:
+    """The first sentinel is down, and the server has a password."""
     with EmbeddedServer(requirepass="p@ss") as server, sentinel(tmp_path, server.port, "p@ss") as port:
         async with asking(port), connect(f"redis+sentinel://:p%40ss@127.0.0.1:1,127.0.0.1:{port}/mine?db=2") as client:
             assert await client.set("key", "value")
@@ -97,7 +97,7 @@ async def test_a_service_goes_on_with_the_new_server_after_a_failover(tmp_path: 
                     async def leads() -> bool:
                         try:
                             return bool((await new.info("replication"))["role"] == "master")
-                        except ConnectionError:  # the sentinel ends every connection to the server that it promotes
+                        except ConnectionError:  # the sentinel closes all connections to the server that it promotes
                             return False
 
                     await until(leads)
@@ -130,12 +130,12 @@ async def test_sentinels_may_have_a_password_and_a_user_of_their_own(tmp_path: P
 @needs_openssl
 @pytest.mark.parametrize("sentinels", ["with TLS", "without"])
 async def test_servers_and_sentinels_speak_tls(tmp_path: Path, sentinels: str) -> None:
-    """The sentinel names the server as the host and the port where TLS leads to it; both certificates are checked."""
+    """The sentinel gives the host and port of the server's TLS proxy; both certificates are verified."""
     own, other = (certificate(tmp_path / name, last_day="491231") for name in ("own", "other"))
     named = "sentinel resolve-hostnames yes", "sentinel announce-hostnames yes"
     with EmbeddedServer() as server:
         async with encrypted(server.port, own) as secure:
-            # It speaks no TLS itself, and must not hold the server for dead before the test is over.
+            # The sentinel itself speaks no TLS, so it must not report the server as down during the test.
             with sentinel(tmp_path, secure, "", *named, host="localhost", down_after=600_000) as plain:
                 async with asking(plain), encrypted(plain, own) as port:
                     place, more = (port, "") if sentinels == "with TLS" else (plain, "sentinel_ssl=false&")

@@ -1,4 +1,4 @@
-"""The sites composition, run as a user runs it, and robbed: the demo must see every difference."""
+"""The sites composition, run as by a user, also with its data damaged: the demo must report every difference."""
 
 import asyncio
 import json
@@ -36,7 +36,7 @@ from compose import runner
 from compose.sites import demo
 demo.main(Path(sys.argv.pop()), demo.ROWS[::5])
 """
-"""The demo of a directory, with ``ROWS``."""
+"""Program that runs the demo of the directory in its argument with ``ROWS``."""
 
 THIEF = """
 import os, signal, sys, time, redis
@@ -48,7 +48,7 @@ server.lpop("sites:for:three")
 server.lpush("sites:for:three", server.lindex("sites:for:three", 0))
 signal.pause()
 """
-"""Takes a message that waits for site three, and doubles another."""
+"""Program that removes a message that waits for site three, and duplicates another."""
 
 
 def test_the_demo_carries_every_reading_to_both_sites_though_one_is_down_in_between() -> None:
@@ -74,7 +74,7 @@ def test_the_demo_carries_every_reading_to_both_sites_though_one_is_down_in_betw
 
 
 class Urls(NamedTuple):
-    """The servers of the three sites: a database each."""
+    """URLs of the three sites, a database each."""
 
     one: str
     two: str
@@ -85,7 +85,7 @@ class Urls(NamedTuple):
         return cls(*(url.replace("/0", f"/{database}") for database in range(3)))
 
     def given(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """To the demos that the test starts; the first one they are given by ``demonstrate``."""
+        """Pass sites two and three to demos in the environment; ``demonstrate`` passes site one."""
         monkeypatch.setenv("SITE_TWO", self.two)
         monkeypatch.setenv("SITE_THREE", self.three)
 
@@ -99,7 +99,7 @@ def urls(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Urls:
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    """The composition with a thief."""
+    """Write the composition with ``THIEF`` as a further process; return its folder."""
     (tmp_path / "thief.py").write_text(THIEF)
     procfile = (ROOT / "compose/sites/Procfile").read_text()
     (tmp_path / "Procfile").write_text(f"{procfile}thief: exec python {tmp_path}/thief.py\n")
@@ -160,7 +160,7 @@ async def test_what_was_taken_and_doubled_on_the_way_is_told_and_the_demo_exits_
 
 @pytest.fixture(scope="module")
 def ran() -> Iterator[tuple[Urls, subprocess.CompletedProcess[str]]]:
-    """The servers on which the demo ran with ``ROWS``, and what it printed."""
+    """Run the demo with ``ROWS``; yield the sites' URLs and the finished process."""
     with EmbeddedServer() as server:
         urls = Urls.on(server.url)
         with pytest.MonkeyPatch.context() as monkeypatch:
@@ -183,7 +183,7 @@ class Places(NamedTuple):
 
 @pytest.fixture
 async def after(ran: tuple[Urls, object]) -> AsyncIterator[Places]:
-    """Clients of those servers, which are put back after the test into the state that the demo left."""
+    """Yield clients of the sites after the demo; restore their data after the test."""
     async with AsyncExitStack() as stack:
         places = Places(*[await stack.enter_async_context(Redis.from_url(url)) for url in ran[0]])
         kept = [{key: await each.dump(key) for key in await each.keys()} for each in places]
@@ -203,7 +203,7 @@ async def double(at: Places) -> None:
 
 
 async def swap(at: Places) -> None:
-    """One for another: every count is as before."""
+    """Replace a message by another: all counts stay the same."""
     await at.two.lset("sites:two", 0, ROWS[70].decode())
 
 
@@ -258,7 +258,7 @@ BROKEN: list[tuple[Callable[[Places], Awaitable[None]], list[str]]] = [
 
 
 @pytest.mark.parametrize(("damage", "expected"), BROKEN)
-async def test_every_damage_done_after_a_run_is_told_and_nothing_else(
+async def test_each_damage_after_a_run_is_reported_and_nothing_else(
     after: Places, damage: Callable[[Places], Awaitable[None]], expected: list[str]
 ) -> None:
     assert (await after.judged()).differences == []
@@ -296,7 +296,9 @@ async def test_the_longest_delay_is_that_of_the_oldest_message_that_came_late(re
 def shell() -> Iterator[Shell]:
     session = Shell(*(free_port() for _ in range(3)))
     yield session
-    left = psutil.Process(session.pid).children(recursive=True)  # those of a composition are in groups of their own
+    left = psutil.Process(session.pid).children(
+        recursive=True
+    )  # a composition's processes are in process groups of their own
     session.close()
     for process in left:
         with suppress(psutil.NoSuchProcess):
@@ -304,7 +306,7 @@ def shell() -> Iterator[Shell]:
 
 
 def test_every_command_of_its_readme_works_as_typed(shell: Shell, tmp_path: Path) -> None:
-    """On free ports, and in one terminal in place of two: what stays in the first one goes on behind the rest."""
+    """Use free ports, and one terminal in place of two: the command that stays runs in the background."""
     for file in [ROOT / "compose/sites/Procfile", *ROOT.glob("compose/sites/*.yaml")]:
         text = shell.ours(file.read_text()).replace("compose/sites", str(tmp_path))
         (tmp_path / file.name).write_text(text)

@@ -1,4 +1,4 @@
-"""A test with ``every`` fails a wrong program at the points where it is wrong, and passes a right one."""
+"""A test with ``every`` fails a wrong program at the points where it is wrong, and passes a correct one."""
 
 import re
 from pathlib import Path
@@ -15,7 +15,7 @@ from tests.spec_cases import written
 
 
 def documented() -> str:
-    """The example of docs/composition.md."""
+    """Return the example of docs/composition.md."""
     page = (ROOT / "docs/composition.md").read_text()
     (example,) = [text for text in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL) if "every: mover" in text]
     return str(example)
@@ -42,7 +42,7 @@ async def test_the_documented_test_fails_for_each_wrong_program_and_names_the_po
 
 
 @pytest.mark.parametrize("program", RIGHT)
-async def test_the_documented_test_holds_for_a_right_program(tmp_path: Path, program: str) -> None:
+async def test_the_documented_test_passes_for_a_correct_program(tmp_path: Path, program: str) -> None:
     (case,) = read_all(find(composed_with(tmp_path, program, documented())))
     result = await perform(case)
     assert result.holds, result.report()
@@ -51,15 +51,14 @@ async def test_the_documented_test_holds_for_a_right_program(tmp_path: Path, pro
 
 
 @pytest.mark.parametrize("program", WRONG)
-async def test_what_one_kill_shows_of_a_wrong_program_is_too_little(tmp_path: Path, program: str) -> None:
-    """The test that the page showed before: it is by chance whether it fails."""
+async def test_a_wrong_program_passes_without_faults(tmp_path: Path, program: str) -> None:
     once = yaml.safe_load(documented())
     once["tests"][0]["faults"] = []
     (case,) = read_all(find(composed_with(tmp_path, program, yaml.dump(once))))
-    assert (await perform(case)).holds, "without a fault none of them is seen"
+    assert (await perform(case)).holds, "a defect was seen without a fault"
 
 
-async def test_every_point_of_a_service_is_struck_and_the_faults_are_counted(tmp_path: Path) -> None:
+async def test_every_point_of_a_service_is_tested_and_the_faults_are_counted(tmp_path: Path) -> None:
     tests = """
     tests:
       - name: a copy each, wherever the fan-out is struck
@@ -76,7 +75,7 @@ async def test_every_point_of_a_service_is_struck_and_the_faults_are_counted(tmp
     assert len(unmet) < faults / 20, unmet
 
 
-async def test_how_much_was_tried_is_told(tmp_path: Path) -> None:
+async def test_the_number_of_attempts_is_reported(tmp_path: Path) -> None:
     tests = f"tests: [{{name: a, push: {{{IN!r}: [a]}}, faults: [{{every: mover}}], expect: {{{OUT!r}: pushed}}}}]"
     result = await penstock("test", composed_with(tmp_path, RIGHT[1], tests), seconds=200)
     assert (result.status, result.text.splitlines()[-1]) == (0, "1 passed")

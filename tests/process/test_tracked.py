@@ -1,4 +1,4 @@
-"""The tracked composition, run as a user runs it, and robbed: the demo must see every difference."""
+"""The tracked composition, run as by a user, also with its data damaged: the demo must report every difference."""
 
 import asyncio
 import hashlib
@@ -31,7 +31,7 @@ from pathlib import Path
 from compose.tracked import demo
 demo.main(Path(sys.argv.pop()), demo.ROWS[::25])
 """
-"""The demo of another directory, with ``ROWS``."""
+"""Program that runs the demo of the directory in its argument with ``ROWS``."""
 
 THIEF = """
 import os, signal, sys, time, redis
@@ -44,12 +44,12 @@ while not server.lpop("tracked:alert:dead"):
     time.sleep(0.01)
 signal.pause()
 """
-"""Takes a message that is in flight, with its record, and a dead letter."""
+"""Program that removes a message in flight with its record, and a dead letter."""
 
 
 @pytest.fixture(scope="module")
-def hasty(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The composition with little patience: its messages die after 3.4 s."""
+def short_timeouts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write the composition with shorter timeouts, so messages die after 3.4 s; return its folder."""
     directory = tmp_path_factory.mktemp("tracked")
     procfile = (ROOT / "compose/tracked/Procfile").read_text()
     for leg in ("archive", "alert"):
@@ -93,15 +93,15 @@ def test_the_demo_follows_every_reading_to_its_end_on_a_server_of_its_own() -> N
 
 
 @pytest.fixture(scope="module")
-def ran(hasty: Path) -> Iterator[tuple[str, subprocess.CompletedProcess[str]]]:
-    """The URL of a server on which the demo ran with ``ROWS``, and what it printed."""
+def ran(short_timeouts: Path) -> Iterator[tuple[str, subprocess.CompletedProcess[str]]]:
+    """Run the demo with ``ROWS``; yield its server's URL and the finished process."""
     with EmbeddedServer() as server:
-        yield server.url, demonstrate(server.url, "-c", SAMPLE, str(hasty))
+        yield server.url, demonstrate(server.url, "-c", SAMPLE, str(short_timeouts))
 
 
 @pytest.fixture
 async def after(ran: tuple[str, object]) -> AsyncIterator["Redis"]:
-    """A client of that server, which is put back after the test into the state that the demo left."""
+    """Yield a client of the server after the demo; restore its data after the test."""
     async with Redis.from_url(ran[0]) as client:
         kept = {key: await client.dump(key) for key in await lasting(client)}
         yield client
@@ -111,13 +111,13 @@ async def after(ran: tuple[str, object]) -> AsyncIterator["Redis"]:
 
 
 async def lasting(redis: "Redis") -> list[bytes]:
-    """All keys but the tombstones, which nobody looks at."""
+    """Return all keys but those of tombstones, which the demo does not read."""
     keys: Any = await redis.keys()
     return [key for key in keys if not re.search(rb":message:(\d|xid:)", key)]
 
 
 def figure(name: str, archive: int, alert: int) -> list[str]:
-    """A row of the table that the demo prints."""
+    """Return the words of a row of the demo's table."""
     return [*name.split(), f"{archive:,}", f"{alert:,}"]
 
 
@@ -161,13 +161,13 @@ async def bury(redis: "Redis") -> None:
 
 
 async def swap(redis: "Redis") -> None:
-    """One dead letter for another: every count is as before."""
+    """Replace a dead letter by another: all counts stay the same."""
     letter = await redis.lindex("tracked:alert:dead", 7)
     await redis.lset("tracked:alert:dead", 8, letter)  # type: ignore[arg-type]  # its stub: text
 
 
 async def hasten(redis: "Redis") -> None:
-    """A letter that says that it died after its second attempt."""
+    """Change a letter to say that its message died after the second attempt."""
     letter = json.loads(await redis.lindex("tracked:alert:dead", 7) or b"")
     await redis.lset("tracked:alert:dead", 7, json.dumps(letter | {"attempts": 2}))
 
@@ -181,7 +181,7 @@ async def skip(redis: "Redis") -> None:
 
 
 async def forget(redis: "Redis") -> None:
-    """The last event of an entry that says that messages were done."""
+    """Remove the last event of an entry of ``done`` events."""
     entries: Any = await redis.xrange("tracked:archive:events")
     name, fields = next(entry for entry in entries if entry[1][b"event"] == b"done")
     await redis.xdel("tracked:archive:events", name)
@@ -235,7 +235,7 @@ BROKEN: list[tuple[Callable[["Redis"], Awaitable[None]], list[str]]] = [
 
 
 @pytest.mark.parametrize(("damage", "expected"), BROKEN)
-async def test_every_damage_done_after_a_run_is_told_and_nothing_else(
+async def test_each_damage_after_a_run_is_reported_and_nothing_else(
     after: "Redis", damage: Callable[["Redis"], Awaitable[None]], expected: list[str]
 ) -> None:
     statuses = dict.fromkeys(PROCESSES, 0)
@@ -255,12 +255,14 @@ async def test_the_demo_refuses_a_server_with_data_of_another_composition(redis:
     assert await redis.keys() == [b"tracked:alert:dead"]
 
 
-async def test_what_was_taken_by_hand_is_told_and_the_demo_ends(redis: "Redis", redis_url: str, hasty: Path) -> None:
-    (hasty / "thief.py").write_text(THIEF)
-    robbed = hasty / "robbed"
+async def test_a_message_taken_by_hand_is_reported_and_the_demo_ends(
+    redis: "Redis", redis_url: str, short_timeouts: Path
+) -> None:
+    (short_timeouts / "thief.py").write_text(THIEF)
+    robbed = short_timeouts / "robbed"
     robbed.mkdir()
-    procfile = (hasty / "Procfile").read_text().rstrip()
-    (robbed / "Procfile").write_text(f"{procfile}\nthief: exec python {hasty}/thief.py\n")
+    procfile = (short_timeouts / "Procfile").read_text().rstrip()
+    (robbed / "Procfile").write_text(f"{procfile}\nthief: exec python {short_timeouts}/thief.py\n")
     rows = [*ROWS[:20], COLD, HOT]
     await redis.set("tracked:demo", "")
     await redis.lpush("tracked:alert:dead", "of an earlier demo")
@@ -277,7 +279,7 @@ async def test_what_was_taken_by_hand_is_told_and_the_demo_ends(redis: "Redis", 
 
 @pytest.fixture
 async def working(redis: "Redis", redis_url: str) -> AsyncIterator[Callable[[str], None]]:
-    """Starts the worker of a leg."""
+    """Yield a function that starts the worker of a branch."""
     started: list[tuple[Worker, Thread]] = []
 
     def start(leg: str) -> None:
@@ -293,7 +295,7 @@ async def working(redis: "Redis", redis_url: str) -> AsyncIterator[Callable[[str
 
 
 async def said(redis: "Redis", entries: int) -> list[bytes]:
-    """What the keeper says, once it has said so much; oldest first."""
+    """Wait for ``entries`` entries of the archive worker's done list; return them oldest first."""
     while await redis.llen("tracked:archive:done") < entries:
         await asyncio.sleep(0.01)
     found: Any = await redis.lrange("tracked:archive:done", 0, -1)

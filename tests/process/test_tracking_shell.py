@@ -1,4 +1,4 @@
-"""The shell lines of mpush-redis's documents about messages and metrics, with mdispatch and a monitor at work."""
+"""Shell lines from mpush-redis's documents on messages and metrics, with mdispatch and a monitor running."""
 
 from collections.abc import AsyncIterator
 from hashlib import sha1
@@ -24,7 +24,7 @@ SETTINGS: dict[str, object] = {
 
 @pytest.fixture
 async def shell(redis: Redis, redis_url: str, tmp_path: Path) -> AsyncIterator[Any]:
-    """``await shell("lpush demo:mpush:in 12345")`` is what redis-cli would print."""
+    """Yield a function: ``await shell("lpush demo:mpush:in 12345")`` returns what redis-cli would print."""
 
     async def run(line: str) -> str:
         result = await penstock("redis", *line.split(), redis=redis_url)
@@ -78,7 +78,7 @@ async def test_a_message_is_looked_up_done_and_timed_out_as_the_documents_say(sh
     assert await shell("exists demo:mpush:message:ids") == "0"
     names = sorted((await shell("keys demo:mpush:metrics:*")).splitlines())
     known = ["dead", "delivered", "done", "events", "registered", "start", "taken", "timeout"]
-    names = [name for name in names if not name.endswith(":overdue")]  # on a busy machine the worker comes late
+    names = [name for name in names if not name.endswith(":overdue")]  # on a busy machine the worker may be late
     assert names == [f"demo:mpush:metrics:{name}" for name in known]
 
 

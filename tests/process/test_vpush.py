@@ -1,4 +1,4 @@
-"""vpush as its users run it: a process between two servers."""
+"""vpush as a process between two servers."""
 
 import asyncio
 import json
@@ -22,11 +22,11 @@ KEYS = Keys("demo")
 PASSWORD = "s3cr3t"
 ODD = [b"", b"\0", b"\0\0after", bytes(range(256)), b"\xff\xfe\xc3\x28", b"0", b"\r\n$3\r\n*1\r\n", "Größe ✓".encode()]
 TIGHT: dict[str, Any] = {"batch": 1, "window": 1}
-"""One message on its way at a time: as slow as it can be."""
+"""One message in flight at a time: the slowest settings."""
 
 
 class Line:
-    """``in`` on one server, ``out`` on the other, and services between them."""
+    """``in`` on one server, ``out`` on the other, and vpush replicas between them."""
 
     def __init__(self, here: EmbeddedServer, there: EmbeddedServer, directory: Path, ends: ExitStack) -> None:
         self.here: Any = ends.enter_context(Redis.from_url(here.url))
@@ -45,7 +45,7 @@ class Line:
         self.started = 0
 
     def up(self, **settings: Any) -> Service:
-        """One more replica; it may not have registered yet."""
+        """Start one more replica; return it, possibly before it has registered."""
         self.started += 1
         log = self._directory / f"{self.started}.log"
         return self._ends.enter_context(Service("vpush", log, **{**self._settings, **settings}))
@@ -54,7 +54,7 @@ class Line:
         self.here.lpush("in", *messages)
 
     def arrived(self, out: str = "out") -> list[bytes]:
-        """The oldest first."""
+        """Return the messages in ``out``, oldest first."""
         found: list[bytes] = self.there.lrange(out, 0, -1)
         return found[::-1]
 
@@ -62,7 +62,7 @@ class Line:
         return not self.here.exists("in", "pending")
 
     def until_arrived(self, messages: list[bytes]) -> None:
-        """All of them, once and in order; and everything adds up."""
+        """Wait until ``messages`` have arrived, once and in order; check the counters and the audit."""
         until(lambda: self.there.llen("out") >= len(messages) and self.settled(), 60)
         assert self.arrived() == messages
         assert self.count("taken") == self.count("delivered") == len(messages)
@@ -72,7 +72,7 @@ class Line:
         return int(self.here.hget(KEYS.metric(metric), field) or 0)
 
     def problems(self) -> list[str]:
-        """What ``penstock audit`` objects to."""
+        """Return the problems that ``penstock audit`` finds."""
 
         async def found() -> list[str]:
             url = str(self._settings["redis"])
@@ -89,18 +89,18 @@ def numbered(count: int, first: int = 0) -> list[bytes]:
 
 
 def waits(service: Service, words: str = "") -> bool:
-    """Whether it has said that it waits, with ``words`` in the reason."""
-    return any(words in str(line["reason"]) for line in told(service, "waiting"))
+    """Return True if the service has logged ``waiting`` with ``words`` in the reason."""
+    return any(words in str(line["reason"]) for line in logged(service, "waiting"))
 
 
-def told(service: Service, event: str) -> list[dict[str, Any]]:
+def logged(service: Service, event: str) -> list[dict[str, Any]]:
     spoken = (json.loads(line) for line in service.log_text().splitlines() if line.startswith('{"'))
     return [line for line in spoken if line["event"] == event]
 
 
 @pytest.fixture(scope="module")
 def target() -> Iterator[EmbeddedServer]:
-    """The other server, for all tests that do not break it."""
+    """Yield the target for all tests that do not break it."""
     with EmbeddedServer() as started:
         yield started
 
@@ -116,7 +116,7 @@ def line(server: EmbeddedServer, target: EmbeddedServer, tmp_path: Path) -> Iter
 
 @pytest.fixture
 def breakable(server: EmbeddedServer, tmp_path: Path) -> Iterator[Line]:
-    """With another server of the test's own."""
+    """Yield a line to a target of the test's own."""
     with EmbeddedServer(proto_max_bulk_len="1mb") as there, ExitStack() as ends:
         line = Line(server, there, tmp_path, ends)
         line.here.flushall()
@@ -222,11 +222,11 @@ def test_while_the_other_server_is_away_messages_wait_here(breakable: Line, tmp_
         there.stop()
         breakable.push(messages[500:])
         until(lambda: waits(service))
-        assert all(str(line["reason"]).startswith("the other server: ") for line in told(service, "waiting"))
+        assert all(str(line["reason"]).startswith("the other server: ") for line in logged(service, "waiting"))
         assert breakable.here.llen("in") + breakable.here.llen("pending") == 500
         there.start()
         breakable.until_arrived(messages)
-        assert len(told(service, "resumed")) == 1
+        assert len(logged(service, "resumed")) == 1
 
 
 def test_what_the_other_server_refuses_for_its_token_is_told_as_such_and_sent_with_another(line: Line) -> None:
@@ -237,9 +237,9 @@ def test_what_the_other_server_refuses_for_its_token_is_told_as_such_and_sent_wi
     line.there.hset(f"out:from:{source}", "token", 1_000_000)
     line.push([b"two"])
     line.until_arrived([b"one", b"two"])
-    (fenced,) = told(service, "fenced by the other server")
+    (fenced,) = logged(service, "fenced by the other server")
     assert fenced["key"] == f"out:from:{source}"
-    assert told(service, "lease lost") == []
+    assert logged(service, "lease lost") == []
 
 
 def test_a_list_there_of_the_wrong_type_is_named_once_and_waited_for(line: Line) -> None:
@@ -249,11 +249,11 @@ def test_a_list_there_of_the_wrong_type_is_named_once_and_waited_for(line: Line)
     until(lambda: waits(service, "the other server: out holds a string, expected a list"))
     failures = line.here.info("stats")["total_commands_processed"]
     until(lambda: line.here.info("stats")["total_commands_processed"] > failures + 50)
-    assert len(told(service, "waiting")) == 1
-    assert told(service, "resumed") == []
+    assert len(logged(service, "waiting")) == 1
+    assert logged(service, "resumed") == []
     line.there.delete("out")
     line.until_arrived(numbered(100))
-    assert len(told(service, "resumed")) == 1
+    assert len(logged(service, "resumed")) == 1
 
 
 @pytest.mark.parametrize("key", [KEYS.sequence, KEYS.link, KEYS.lease])
@@ -287,7 +287,7 @@ def test_a_server_that_refuses_is_named_once_and_waited_for(breakable: Line, ref
     assert breakable.arrived() == numbered(100)
     there.execute_command(*end)
     breakable.until_arrived(numbered(200))
-    assert len(told(service, "waiting")) == 1, told(service, "waiting")
+    assert len(logged(service, "waiting")) == 1, logged(service, "waiting")
     assert PASSWORD not in service.log_text()
 
 
@@ -329,7 +329,7 @@ def test_a_server_that_has_lost_its_data_ends_it_with_words_for_the_operator(lin
     line.push(numbered(10, 10))
     service = line.up()
     assert service.wait() == 1
-    (failed,) = told(service, "failed")
+    (failed,) = logged(service, "failed")
     assert failed["reason"].startswith("the other server has 0 messages of ours, of 10 that had arrived: ")
     assert f"HDEL {KEYS.sequence} source sequence" in failed["reason"]
     assert line.arrived() == []
@@ -340,7 +340,7 @@ def test_a_server_that_has_lost_its_data_ends_it_with_words_for_the_operator(lin
 
 
 def test_a_source_that_has_lost_its_last_second_goes_on_where_the_other_server_is(line: Line) -> None:
-    """What it forgot to have sent is known by its digest."""
+    """The target's digest shows that the forgotten messages were sent."""
     service = line.up()
     for first, count in ((0, 4), (4, 6)):
         line.push(numbered(count, first))
@@ -352,7 +352,7 @@ def test_a_source_that_has_lost_its_last_second_goes_on_where_the_other_server_i
     service = line.up()
     until(lambda: line.there.llen("out") >= 15 and line.settled())
     assert line.arrived() == numbered(15)
-    assert told(service, "data was lost here: some of what follows may arrive twice") == []
+    assert logged(service, "data was lost here: some of what follows may arrive twice") == []
 
 
 def test_a_source_that_lost_messages_sends_what_it_has_under_a_new_name_and_says_so(line: Line) -> None:
@@ -366,7 +366,7 @@ def test_a_source_that_lost_messages_sends_what_it_has_under_a_new_name_and_says
     service = line.up()
     until(lambda: line.there.llen("out") >= 20 and line.settled())
     assert line.arrived() == [*numbered(10), *numbered(2, 4), *numbered(8, 10)]
-    assert len(told(service, "data was lost here: some of what follows may arrive twice")) == 1
+    assert len(logged(service, "data was lost here: some of what follows may arrive twice")) == 1
     assert line.here.hget(KEYS.sequence, "source") != source
 
 
@@ -379,7 +379,7 @@ def test_a_user_there_with_just_the_rights_that_are_documented_suffices(breakabl
     service = breakable.up(out_redis=f"redis://sender:{PASSWORD}@127.0.0.1:{port}/0")
     breakable.push(numbered(1_000))
     breakable.until_arrived(numbered(1_000))
-    assert told(service, "waiting") == []
+    assert logged(service, "waiting") == []
 
 
 def test_one_compresses_for_the_slow_link_and_another_unpacks(line: Line) -> None:
@@ -410,7 +410,7 @@ async def test_a_certificate_that_cannot_be_trusted_is_told_and_nothing_is_lost(
         await asyncio.to_thread(until, lambda: waits(service, reason))
         assert line.here.llen("in") == 100
         assert await asyncio.to_thread(service.stop) == 0
-        assert len(told(service, "waiting")) == 1
+        assert len(logged(service, "waiting")) == 1
     assert line.arrived() == []
     async with encrypted(target.port, another) as port:
         service = line.up(out_redis=f"rediss://localhost:{port}/0?ssl_ca_certs={another}")

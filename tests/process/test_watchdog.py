@@ -1,4 +1,4 @@
-"""What a killed process leaves behind ends by itself: servers, fork servers, and the processes of a sandbox."""
+"""Servers, fork servers and sandbox processes end by themselves when the process that started them is killed."""
 
 import os
 import signal

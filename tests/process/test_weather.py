@@ -1,4 +1,4 @@
-"""The weather composition, run as a user runs it, and broken on purpose: the demo must see every difference."""
+"""The weather composition, run as by a user, also with defects: the demo must report every difference."""
 
 import json
 from collections.abc import Awaitable, Callable
@@ -30,14 +30,14 @@ for number in range(int(sys.argv[2])):
         server.lpush(f"weather:{leg}", *[row] * copies) if copies else None
 signal.pause()
 """
-"""A fan-out that forgets one copy and doubles another; its words are the exit status and how many messages it takes."""
+"""Fan-out that loses one copy and duplicates another; its arguments are the exit status and the number of messages."""
 
 MAIN = "import sys; from pathlib import Path; from compose.weather import demo; demo.main(Path(sys.argv.pop()))"
 
 
 @pytest.fixture
 def faulty(tmp_path: Path) -> Callable[[int, int], Path]:
-    """Writes a Procfile with a faulty fan-out in the place of mpush."""
+    """Return a function that writes a Procfile with ``FAULTY`` in place of mpush and returns its folder."""
 
     def written(status: int, messages: int) -> Path:
         (tmp_path / "faulty.py").write_text(FAULTY)
@@ -116,7 +116,7 @@ async def double(redis: "Redis") -> None:
 
 
 async def swap(redis: "Redis") -> None:
-    """One for another: every count is as before."""
+    """Replace a message by another: all counts stay the same."""
     await redis.lset("weather:report:handled", 0, ROWS[700].decode())
 
 
@@ -154,7 +154,7 @@ BROKEN: list[tuple[Callable[["Redis"], Awaitable[None]], list[str]]] = [
 ]
 
 
-async def test_every_damage_done_after_a_run_is_told_and_nothing_else(redis: "Redis", redis_url: str) -> None:
+async def test_each_damage_after_a_run_is_reported_and_nothing_else(redis: "Redis", redis_url: str) -> None:
     sound = await demo.run(redis_url, ROWS)
     assert sound.differences == []
     kept = {key: await redis.dump(key) for key in await redis.keys()}
@@ -190,7 +190,7 @@ def test_the_demo_exits_1_and_says_what_differs(faulty: Callable[[int, int], Pat
     assert "Nothing lost" not in done.stdout
 
 
-async def test_a_demo_that_is_told_to_stop_leaves_no_process_behind(
+async def test_a_demo_ordered_to_stop_leaves_no_process_behind(
     redis: "Redis", redis_url: str, faulty: Callable[[int, int], Path]
 ) -> None:
     with begun(redis_url, "-c", MAIN, str(faulty(0, 10))) as started:
@@ -203,7 +203,7 @@ async def test_a_demo_that_is_told_to_stop_leaves_no_process_behind(
     assert not [child for child in children if child.is_running()]
 
 
-def test_a_demo_that_is_told_to_stop_as_its_server_starts_leaves_nothing_behind(
+def test_a_demo_ordered_to_stop_as_its_server_starts_leaves_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))

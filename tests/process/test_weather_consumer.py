@@ -1,4 +1,4 @@
-"""Each consumer of the weather composition alone: killed, restarted, doubled, fed with what is not a row."""
+"""Each consumer of the weather composition alone: killed, restarted, run twice, and given invalid rows."""
 
 import json
 import os
@@ -53,12 +53,12 @@ def consumer(url: str, role: str) -> AbstractContextManager[subprocess.Popen[byt
 
 
 async def content(redis: "Redis", key: str) -> list[bytes]:
-    """Oldest first."""
+    """Return the messages of a list, oldest first."""
     return cast(list[bytes], await redis.lrange(key, 0, -1))[::-1]
 
 
 async def settled(redis: "Redis", role: str, rows: list[bytes]) -> Comparison:
-    """What ``role`` made of ``rows``, once its lists are empty."""
+    """Wait until the lists of ``role`` are empty; compare ``rows`` with its output."""
 
     async def done() -> bool:
         return not await redis.exists(f"weather:{role}", f"weather:{role}:working:1")
@@ -72,7 +72,7 @@ async def settled(redis: "Redis", role: str, rows: list[bytes]) -> Comparison:
 async def test_a_consumer_killed_around_its_settling_neither_loses_nor_doubles(
     redis: "Redis", redis_url: str, role: str, moment: str
 ) -> None:
-    rows = ROWS[:400]  # one batch: what is left is found in the working list alone
+    rows = ROWS[:400]  # one batch: after the kill, the rest is only in the working list
     await redis.lpush(f"weather:{role}", *rows)
     with process(redis_url, "-c", DIES, role, moment) as victim:
         assert victim.wait(timeout=10) == -signal.SIGKILL
@@ -176,7 +176,7 @@ async def test_what_is_not_a_row_goes_to_the_dead_list_and_the_rest_goes_on(
 
 
 def test_a_comparison_tells_lost_doubled_and_foreign_by_content() -> None:
-    # Given as many out as in, and a payload that was rightly sent twice
+    # As many out as in; one payload was correctly sent twice.
     comparison = Comparison.compare("a", [b"1", b"2", b"2", b"3"], [b"2", b"2", b"3", b"3"])
     assert (comparison.lost, comparison.doubled, comparison.foreign) == ({b"1": 1}, {b"3": 1}, {})
     assert comparison.differences() == ["a: lost 1, e.g. b'1'", "a: doubled 1, e.g. b'3'"]

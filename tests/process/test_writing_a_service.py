@@ -1,4 +1,4 @@
-"""The page about writing a service is true: its files are those of the example, and its commands do what they say."""
+"""docs/writing-a-service.md: its files equal those of the example, and its commands print what it shows."""
 
 import os
 import re
@@ -18,7 +18,7 @@ EXAMPLE = ROOT / "examples" / "router"
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the example found as pip would: by the entry points that its pyproject.toml declares."""
+    """Install the example's entry points from its pyproject.toml, as pip would."""
     project = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())["project"]
     metadata = tmp_path / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
     metadata.mkdir()

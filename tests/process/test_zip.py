@@ -1,4 +1,4 @@
-"""Imported from a zip archive, as a wheel under Spark's ``--py-files`` is."""
+"""Import from a zip archive, as from a wheel under Spark's ``--py-files``."""
 
 import subprocess
 import sys
@@ -31,7 +31,7 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def isolated(archive: str | Path, *words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """Python that has the archive and what is installed, but not this repository."""
+    """Run Python with the archive and the installed packages, but without this repository."""
     environment = {"PYTHONPATH": f"{archive}:{get_path('purelib')}"}
     command = [sys.executable, "-S", "-P", *words]
     return subprocess.run(command, env=environment, cwd=cwd, capture_output=True, text=True, timeout=60)
@@ -39,7 +39,7 @@ def isolated(archive: str | Path, *words: str, cwd: Path) -> subprocess.Complete
 
 @pytest.mark.parametrize("relative", [False, True])
 def test_every_module_can_be_imported_from_an_archive(archive: Path, relative: bool) -> None:
-    """Spark names it relative to the directory of the executor, with a dot before it."""
+    """Spark names it relative to the executor's directory, beginning with ``./``."""
     done = isolated(f"./{archive.name}" if relative else archive, "-c", IMPORT, cwd=archive.parent)
     assert (done.stderr, done.returncode) == ("", 0)
     assert int(done.stdout) > 100
@@ -51,7 +51,7 @@ def test_a_service_runs_from_an_archive(archive: Path, tmp_path: Path) -> None:
     assert "redisNamespace" in done.stdout
 
 
-def test_what_is_no_archive_has_no_scripts(tmp_path: Path) -> None:
+def test_a_file_that_is_no_archive_has_no_scripts(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         Script.read(tmp_path / "nothing.lua")
     assert Script.read(ROOT / "common/lua/adopt.lua").name == "adopt.lua"

@@ -1,4 +1,4 @@
-"""TLS in front of a server that has none, and certificates for it."""
+"""TLS proxy for a plain server, and certificates for it."""
 
 import asyncio
 import shutil
@@ -31,7 +31,7 @@ distinguished_name = any
 
 
 def certificate(directory: Path, last_day: str) -> Path:
-    """For localhost, signed by itself, from 2020 to ``last_day`` (``491231``); its key lies beside it."""
+    """Write a self-signed certificate for localhost, valid from 2020 to ``last_day`` (``491231``), and its key."""
     directory.mkdir()
     (directory / "made.cnf").write_text(AUTHORITY)
     (directory / "index").touch()
@@ -45,7 +45,7 @@ def certificate(directory: Path, last_day: str) -> Path:
 
 @asynccontextmanager
 async def encrypted(port: int, certificate: Path) -> AsyncIterator[int]:
-    """A port where TLS leads to the plain ``port``, as in front of many a managed server."""
+    """Yield a TLS port that forwards to the plain ``port``, as managed servers have."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(certificate, certificate.with_name("key.pem"))
 

@@ -22,7 +22,7 @@ from services.vpush import encoding
 from services.vpush.encoding import COMPRESSIBLE_PART, LENGTH_BYTES, MAGIC, Encoder, Unsendable, packed, unpacked
 from services.vpush.window import BATCHES, INITIAL_BYTES, MIN_BYTES, SendWindow
 from tests.harness import until
-from tests.process.test_vpush import KEYS, Line, numbered, told
+from tests.process.test_vpush import KEYS, Line, logged, numbered
 from tests.reliability.proxy import Proxy, ProxyConnection, received, send
 from tests.unit.test_vpush_settings import made
 
@@ -508,5 +508,5 @@ def test_a_backlog_that_a_slow_link_cannot_carry_within_its_timeout_arrives_in_o
     with NarrowProxy(there.port) as link:
         service = line.up(out_redis=link.url, link_timeout=timeout)
         line.until_arrived(messages)
-        assert told(service, "waiting"), "the link was never given up: it was too fast for the test"
+        assert logged(service, "waiting"), "the link was never given up: it was too fast for the test"
         assert service.stop() == 0
