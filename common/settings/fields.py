@@ -1,7 +1,7 @@
 """The types of settings, with unit and bounds, and words for what was expected."""
 
 import re
-from typing import Annotated, Any, Final, get_args, get_origin
+from typing import Annotated, Any, Final, Literal, get_args, get_origin
 
 from annotated_types import Ge, Le
 from pydantic import AfterValidator, AllowInfNan, BeforeValidator, Field, StringConstraints
@@ -32,6 +32,9 @@ def _no_url(name: str) -> str:
 
 Whole = Annotated[int, BeforeValidator(_no_bool)]
 Seconds = Annotated[float, BeforeValidator(_no_bool), AllowInfNan(False)]
+NUMBERS: Final[dict[Any, str]] = {int: "whole number", float: "number"}
+OTHERS: Final[dict[Any, str]] = {str: "text", bool: "true | false"}
+"""What to call a value whose field does not say it; see ``setting``."""
 LONGEST: Final = "longest wait"
 """Marks a field with the seconds that one command may wait on the server."""
 PopTimeout = Annotated[
@@ -68,10 +71,11 @@ def kind_of(field: FieldInfo) -> str:
 def expected_of(field: FieldInfo) -> str:
     """Return what an operator may write there, for a sentence."""
     least, most = bounds_of(field)
-    if least is not None:
-        number = "a number" if field.annotation is float else "a whole number"
-        return f"{number} of {_noun(field)} from {least} to {most}"
-    return _noun(field) if "|" in _noun(field) else f"a {_noun(field)}"
+    noun, number = _noun(field), NUMBERS.get(field.annotation)
+    if number:
+        unit = "" if noun == number else f" of {noun}"
+        return f"a {number}{unit}" + ("" if least is None else f" from {least} to {most}")
+    return noun if "|" in noun else f"a {noun}"
 
 
 def bounds_of(field: FieldInfo) -> tuple[int | None, int | None]:
@@ -85,5 +89,8 @@ def is_list(field: FieldInfo) -> bool:
 
 def _noun(field: FieldInfo) -> str:
     extra = field.json_schema_extra
-    noun = str(extra["kind"]) if isinstance(extra, dict) else ""
-    return noun or " | ".join(map(str, get_args(field.annotation)))
+    if isinstance(extra, dict) and extra.get("kind"):
+        return str(extra["kind"])
+    if get_origin(field.annotation) is Literal:
+        return " | ".join(map(str, get_args(field.annotation)))
+    return "list" if is_list(field) else (NUMBERS | OTHERS).get(field.annotation, "value")

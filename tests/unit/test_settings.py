@@ -4,7 +4,9 @@ import os
 from pathlib import Path
 
 import pytest
+from pydantic.fields import FieldInfo
 
+from common.settings.fields import expected_of
 from services.mpush.settings import Settings
 from tests.given import ENVIRONMENT, ORIGINAL, made, one, refused
 
@@ -287,3 +289,15 @@ def test_a_setting_and_its_file_together_and_files_that_give_nothing_are_refused
     assert said(tmp_path) == f"{tmp_path} cannot be read: Is a directory"
     assert said("redis://:s3cret@h") == "the file cannot be read: No such file or directory"
     assert refused(None, **ENVIRONMENT, MPUSH_TYPO_FILE="x")[0].startswith("MPUSH_TYPO_FILE: unknown variable")
+
+
+@pytest.mark.parametrize(
+    ("annotation", "expected"),
+    [(float, "a number"), (int, "a whole number"), (bool, "true | false"), (list[str], "a list"), (dict, "a value")],
+)
+def test_a_field_that_says_no_kind_is_named_by_its_type(annotation: object, expected: str) -> None:
+    assert expected_of(FieldInfo(annotation=annotation)) == expected  # type: ignore[arg-type]
+
+
+def test_a_number_without_bounds_has_its_unit() -> None:
+    assert expected_of(FieldInfo(annotation=float, json_schema_extra={"kind": "seconds"})) == "a number of seconds"
