@@ -1,4 +1,4 @@
-"""``make bench``: figures of the services and of their references in one run, as a table and as JSON."""
+"""``make bench``: measure the services and their references in one run; print a table and write JSON."""
 
 import json
 import os
@@ -18,11 +18,11 @@ from rich.table import Table
 from bench import archive, figures, large, reading, replies, tracking, transport
 from bench.figures import KIB, MIB, Figure
 from bench.peers.command import app as peers
-from bench.stage import Stage
+from bench.testbed import Testbed
 from penstock.spark.session import what_is_missing
 from penstock.testing.server import EmbeddedServer
 
-Take = Callable[[Stage], Figure | list[Figure]]
+Benchmark = Callable[[Testbed], Figure | list[Figure]]
 
 
 class Part(StrEnum):
@@ -33,96 +33,98 @@ class Part(StrEnum):
 
 
 def main(
-    parts: Annotated[list[Part] | None, typer.Argument(help="Which figures to take; all by default.")] = None,
-    json_file: Annotated[Path, typer.Option("--json", help="Where the figures go.")] = Path("bench.json"),
-    quick: Annotated[bool, typer.Option(help="A tenth of the messages, fewer rounds: to try the benchmark.")] = False,
+    parts: Annotated[list[Part] | None, typer.Argument(help="Groups of figures to measure. Default: all.")] = None,
+    json_file: Annotated[Path, typer.Option("--json", help="File to write the figures to.")] = Path("bench.json"),
+    quick: Annotated[
+        bool, typer.Option(help="A tenth of the messages and fewer rounds, to try the benchmark.")
+    ] = False,
 ) -> None:
-    """Take all figures; exit 1 where one is not reached. The same work through others: ``peers --help``."""
-    plans = {
+    """Measure all figures; exit 1 if one misses its limit. To compare with other systems: ``peers --help``."""
+    groups = {
         Part.MPUSH: _mpush(quick),
         Part.TRACKING: _tracking(quick),
         Part.VPUSH: _vpush(quick),
         Part.PIPELINE: _pipeline(quick),
     }
-    plan = [take for part in parts or Part for take in plans[part]]
-    taken: list[Figure] = []
+    plan = [benchmark for part in parts or Part for benchmark in groups[part]]
+    results: list[Figure] = []
     with Progress(disable=not sys.stderr.isatty(), console=Console(stderr=True)) as progress:
-        for take in progress.track(plan, description="measuring"):
+        for benchmark in progress.track(plan, description="measuring"):
             with EmbeddedServer() as server:
-                found = take(Stage(server))
-            taken += found if isinstance(found, list) else [found]
-    Console(width=None if sys.stdout.isatty() else 160).print(_table(taken))
-    json_file.write_text(json.dumps(_as_json(taken), indent=2) + "\n")
-    raise typer.Exit(0 if all(figure.reached for figure in taken) else 1)
+                result = benchmark(Testbed(server))
+            results += result if isinstance(result, list) else [result]
+    Console(width=None if sys.stdout.isatty() else 160).print(_table(results))
+    json_file.write_text(json.dumps(_as_json(results), indent=2) + "\n")
+    raise typer.Exit(0 if all(figure.reached for figure in results) else 1)
 
 
-def _mpush(quick: bool) -> list[Take]:
+def _mpush(quick: bool) -> list[Benchmark]:
     rounds, messages = (3, 50_000) if quick else (7, 500_000)
     return [
-        lambda stage: figures.backlog(stage, 32, 2, 1.0, rounds, messages),
-        lambda stage: figures.backlog(stage, KIB, 2, 0.95, rounds, messages),
-        lambda stage: figures.backlog(stage, 32, 10, 1.0, rounds, messages),
-        lambda stage: figures.settling(stage, rounds, messages),
-        lambda stage: figures.one_at_a_time(stage, rounds),
-        lambda stage: figures.growth(stage, rounds),
-        lambda stage: figures.longest_move(stage, KIB, 50_000, rounds),
-        lambda stage: figures.longest_move(stage, MIB, 200, rounds),
+        lambda bed: figures.backlog(bed, 32, 2, 1.0, rounds, messages),
+        lambda bed: figures.backlog(bed, KIB, 2, 0.95, rounds, messages),
+        lambda bed: figures.backlog(bed, 32, 10, 1.0, rounds, messages),
+        lambda bed: figures.settling(bed, rounds, messages),
+        lambda bed: figures.one_at_a_time(bed, rounds),
+        lambda bed: figures.growth(bed, rounds),
+        lambda bed: figures.longest_move(bed, KIB, 50_000, rounds),
+        lambda bed: figures.longest_move(bed, MIB, 200, rounds),
         *(partial(large.fanout, rounds=rounds, size=size, total=_large(quick)) for size in large.SIZES),
-        lambda stage: figures.idle(stage, 10 if quick else 60),
-        lambda stage: figures.process(stage, rounds),
+        lambda bed: figures.idle(bed, 10 if quick else 60),
+        lambda bed: figures.process(bed, rounds),
     ]
 
 
-def _tracking(quick: bool) -> list[Take]:
+def _tracking(quick: bool) -> list[Benchmark]:
     rounds, messages = (3, 10_000) if quick else (7, 100_000)
     return [
-        lambda stage: tracking.dispatch(stage, rounds, messages),
-        lambda stage: tracking.telling(stage, rounds, messages),
-        lambda stage: tracking.life(stage, rounds, messages),
+        lambda bed: tracking.dispatch(bed, rounds, messages),
+        lambda bed: tracking.event_cost(bed, rounds, messages),
+        lambda bed: tracking.lifecycle(bed, rounds, messages),
         lambda _: tracking.sweep(rounds, 10 * messages),
-        lambda stage: replies.sequential(stage, rounds),
-        lambda stage: replies.in_flight(stage, rounds, messages // 10),
-        lambda stage: tracking.memory(stage, 3, messages),
-        lambda stage: tracking.idle(stage, 45),
+        lambda bed: replies.sequential(bed, rounds),
+        lambda bed: replies.in_flight(bed, rounds, messages // 10),
+        lambda bed: tracking.memory(bed, 3, messages),
+        lambda bed: tracking.idle(bed, 45),
     ]
 
 
-def _vpush(quick: bool) -> list[Take]:
+def _vpush(quick: bool) -> list[Benchmark]:
     rounds, waiting = (3, 1_000_000) if quick else (7, 10_000_000)
     return [
-        lambda stage: transport.backlog(stage, rounds, 100_000),
+        lambda bed: transport.backlog(bed, rounds, 100_000),
         *(partial(large.transport, rounds=rounds, size=size, total=_large(quick)) for size in large.SIZES),
-        lambda stage: large.transport(stage, rounds, 5 * large.MB, _large(quick), large.SMALL_FIRST),
-        lambda stage: transport.far(stage, rounds, 100_000),
-        lambda stage: transport.one_at_a_time(stage, rounds),
-        lambda stage: transport.memory(stage, waiting),
-        lambda stage: transport.takeover(stage, rounds),
+        lambda bed: large.transport(bed, rounds, 5 * large.MB, _large(quick), large.SMALL_FIRST),
+        lambda bed: transport.distance(bed, rounds, 100_000),
+        lambda bed: transport.one_at_a_time(bed, rounds),
+        lambda bed: transport.memory(bed, waiting),
+        lambda bed: transport.takeover(bed, rounds),
     ]
 
 
 def _large(quick: bool) -> int:
-    """Total bytes of the large messages of a round."""
+    """Return the total bytes of the large messages of a round."""
     return (50 if quick else 200) * large.MB
 
 
-def _pipeline(quick: bool) -> list[Take]:
+def _pipeline(quick: bool) -> list[Benchmark]:
     if problem := what_is_missing():
         return [lambda _: Figure("all of the pipeline", "", [], 0, missing=problem)]
     rounds, events = (1, 100_000) if quick else (5, archive.MILLION)
     return [
-        lambda stage: reading.reading(stage, rounds, events),
-        lambda stage: archive.archive(stage, 5 * events),
-        lambda stage: archive.rolling_up(stage, 20 * events),
-        lambda stage: archive.shards(stage, 1 if quick else 3, 4 * events),
-        lambda stage: archive.merging(stage, 1 if quick else 3, events),
-        lambda stage: archive.visible(stage, rounds + 2),
-        lambda stage: tracking.telling(stage, rounds, events // 10),
+        lambda bed: reading.reading(bed, rounds, events),
+        lambda bed: archive.archive(bed, 5 * events),
+        lambda bed: archive.rolling_up(bed, 20 * events),
+        lambda bed: archive.shards(bed, 1 if quick else 3, 4 * events),
+        lambda bed: archive.merging(bed, 1 if quick else 3, events),
+        lambda bed: archive.visible(bed, rounds + 2),
+        lambda bed: tracking.event_cost(bed, rounds, events // 10),
     ]
 
 
-def _table(taken: Iterable[Figure]) -> Table:
+def _table(results: Iterable[Figure]) -> Table:
     table = Table("figure", "median", "min - max", "runs", "wanted", "", "beside")
-    for figure in taken:
+    for figure in results:
         wanted = f"{'at least' if figure.at_least else 'at most'} {figure.limit:,g} {figure.unit}"
         if figure.missing:
             table.add_row(figure.name, "", "", "", wanted, f"[yellow]not measured: {figure.missing}", figure.note)
@@ -138,7 +140,7 @@ def _short(number: float) -> str:
     return f"{number:,.0f}" if number >= 1000 else f"{number:.3g}"
 
 
-def _as_json(taken: Iterable[Figure]) -> dict[str, object]:
+def _as_json(results: Iterable[Figure]) -> dict[str, object]:
     machine = {"cores": os.cpu_count(), "python": platform.python_version(), "system": platform.platform()}
     rows = [
         {
@@ -154,7 +156,7 @@ def _as_json(taken: Iterable[Figure]) -> dict[str, object]:
             **({"not_measured": figure.missing} if figure.missing else {}),
             "note": figure.note,
         }
-        for figure in taken
+        for figure in results
     ]
     return {"machine": machine, "figures": rows}
 

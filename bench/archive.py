@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.figures import Figure
-from bench.stage import Stage
+from bench.testbed import Testbed
 from penstock.keys import Keys
 from penstock.script import Script
 from tests.harness import Service, until
@@ -37,32 +37,32 @@ write_events(at, tonumber(history))
 )
 
 
-def write_events(redis: Any, many: int, *, keys: Keys = SHOP, entry: int = 1_000, first: int = 1) -> None:
-    """Write ``many`` events in entries of 100, or of ``entry`` if that is less; 100 events a millisecond."""
-    begun = int(time.time() * 1000) - many // 100
+def write_events(redis: Any, count: int, *, keys: Keys = SHOP, entry: int = 1_000, first: int = 1) -> None:
+    """Write ``count`` events, 100 a millisecond, in stream entries of at most ``entry`` events and at most 100."""
+    begun = int(time.time() * 1000) - count // 100
     redis.hset(keys.policy, "messageTimeout", 10)
     with redis.pipeline(transaction=False) as wire:
-        for start in range(first, first + many, entry):
-            named = {"from": start, "many": min(entry, first + many - start), "history": 2**40}
+        for start in range(first, first + count, entry):
+            named = {"from": start, "many": min(entry, first + count - start), "history": 2**40}
             wire.execute_command(*ADD_EVENTS.by_source(**keys.event_keys, at=begun + (start - first) // 100, **named))
             if len(wire) == 200:
                 wire.execute()
         wire.execute()
 
 
-class Run:
-    """A pipeline over the streams of ``namespaces``, and its progress."""
+class PipelineRun:
+    """A running pipeline over the streams of ``namespaces``, and its progress."""
 
-    def __init__(self, stage: Stage, namespaces: Sequence[Keys], **settings: object) -> None:
-        self._stage = stage
+    def __init__(self, bed: Testbed, namespaces: Sequence[Keys], **settings: object) -> None:
+        self._bed = bed
         self.place = Path(tempfile.mkdtemp(prefix="penstock-bench-archive-"))
-        own = {"redis": stage.url, "redis_namespace": PIPELINE.namespace, "archive": self.place / "archive"}
+        base = {"redis": bed.url, "redis_namespace": PIPELINE.namespace, "archive": self.place / "archive"}
         watch = "[" + ",".join(f'"{keys.namespace}"' for keys in namespaces) + "]"
-        self.service = Service("pipeline", self.place / "log", **{**own, "watch": watch, "memory": "2g", **settings})
+        self.service = Service("pipeline", self.place / "log", **{**base, "watch": watch, "memory": "2g", **settings})
         self.progress: list[tuple[float, int]] = []
         """Time (s) and total of archived events after each micro-batch."""
 
-    def __enter__(self) -> "Run":
+    def __enter__(self) -> "PipelineRun":
         self.service.start()
         return self
 
@@ -74,7 +74,7 @@ class Run:
         """Record the progress until ``events`` are archived."""
         end = time.monotonic() + 1_800
         while not self.progress or self.progress[-1][1] < events:
-            count = int(self._stage.redis.hget(PIPELINE.metric("pipeline"), "count") or 0)
+            count = int(self._bed.redis.hget(PIPELINE.metric("pipeline"), "count") or 0)
             if count and (not self.progress or count > self.progress[-1][1]):
                 self.progress.append((time.monotonic(), count))
             alive = self.service.process and self.service.process.poll() is None
@@ -89,14 +89,14 @@ class Run:
         return (end[1] - begin[1]) / (end[0] - begin[0])
 
 
-def archive(stage: Stage, events: int) -> list[Figure]:
-    """Archive a backlog without roll-ups: measure the rate from the second micro-batch on, and whether it stays."""
-    write_events(stage.redis, events)
-    with Run(stage, [SHOP], rollups="false", max_events=events // 10) as run:
+def archive(bed: Testbed, events: int) -> list[Figure]:
+    """Measure the rate of archiving a backlog without roll-ups from the second micro-batch on, and if it slows."""
+    write_events(bed.redis, events)
+    with PipelineRun(bed, [SHOP], rollups="false", max_events=events // 10) as run:
         run.until(events)
         rate = run.rate(0, events)
         parts = [run.rate(events * part / 5, events * (part + 1) / 5) for part in range(5)]
-    stage.redis.flushall()
+    bed.redis.flushall()
     note = "by fifths: " + ", ".join(f"{part / 1000:,.0f} k/s" for part in parts)
     return [
         Figure(f"archive of {events:,} events", "/s", [rate], 150_000, at_least=True, note=note),
@@ -104,24 +104,24 @@ def archive(stage: Stage, events: int) -> list[Figure]:
     ]
 
 
-def rolling_up(stage: Stage, events: int) -> list[Figure]:
-    """Archive a backlog with roll-ups: measure the rate, and the cost of an event in a large archive.
+def rolling_up(bed: Testbed, events: int) -> list[Figure]:
+    """Measure the rate of archiving a backlog with roll-ups, and the cost of an event in a large archive.
 
-    The first events cost more, since Java has just started: events after a restart at the end are compared with them.
+    The first events cost more because Java has just started, so compare them with the events after a final restart.
     """
-    write_events(stage.redis, events)
-    some = events // 10
-    with Run(stage, [SHOP], max_events=events // 40) as run:
+    write_events(bed.redis, events)
+    part = events // 10
+    with PipelineRun(bed, [SHOP], max_events=events // 40) as run:
         run.until(events)
         rate = run.rate(0, events)
-        first, between, last = (1e6 / run.rate(after, after + some) for after in (0, events // 5, events - some))
+        first, between, last = (1e6 / run.rate(after, after + part) for after in (0, events // 5, events - part))
         run.service.stop()
-        write_events(stage.redis, some, first=events + 1)
+        write_events(bed.redis, part, first=events + 1)
         run.service.start()
-        run.until(events + some)
-        again = 1e6 / run.rate(events + 1, events + some)
-    stage.redis.flushall()
-    note = f"{first:.2f} us up to {some:,}, {between:.2f} from {events // 5:,} on, {last:.2f} from {events - some:,} on"
+        run.until(events + part)
+        again = 1e6 / run.rate(events + 1, events + part)
+    bed.redis.flushall()
+    note = f"{first:.2f} us up to {part:,}, {between:.2f} from {events // 5:,} on, {last:.2f} from {events - part:,} on"
     return [
         Figure(f"archive and roll-ups of {events:,} events", "/s", [rate], 100_000, at_least=True, note=note),
         Figure("cost of an event, the last ones' / those in between", "x", [last / between], 1.2, note=note),
@@ -135,19 +135,19 @@ def rolling_up(stage: Stage, events: int) -> list[Figure]:
     ]
 
 
-def shards(stage: Stage, rounds: int, events: int) -> Figure:
-    """Compare the cost of an event in one stream and in eight, in turns."""
+def shards(bed: Testbed, rounds: int, events: int) -> Figure:
+    """Compare the cost of an event in one stream and in eight, alternating between them."""
     pairs = []
     for _ in range(rounds):
         rates = []
         for number in (1, 8):
             namespaces = [Keys(f"bench:shop{place}") for place in range(number)]
             for keys in namespaces:
-                write_events(stage.redis, events // number, keys=keys)
-            with Run(stage, namespaces, max_events=events // 8) as run:
+                write_events(bed.redis, events // number, keys=keys)
+            with PipelineRun(bed, namespaces, max_events=events // 8) as run:
                 run.until(events // number * number)
                 rates.append(run.rate(0, events))
-            stage.redis.flushall()
+            bed.redis.flushall()
         pairs.append(rates)
     note = " against ".join(f"{statistics.median(column) / 1000:,.0f} k/s" for column in zip(*pairs, strict=True))
     return Figure(
@@ -155,18 +155,18 @@ def shards(stage: Stage, rounds: int, events: int) -> Figure:
     )
 
 
-def merging(stage: Stage, rounds: int, events: int) -> Figure:
-    """Measure the cost of merging small files every few seconds, in turns with no merging."""
+def merging(bed: Testbed, rounds: int, events: int) -> Figure:
+    """Measure the cost of merging small files every few seconds, alternating with no merging."""
     pairs, left = [], []
     for _ in range(rounds):
         rates = []
         for every in (0, 5):
-            write_events(stage.redis, events)
-            with Run(stage, [SHOP], max_events=events // MERGED_BATCHES, trigger=0, merge_every=every) as run:
+            write_events(bed.redis, events)
+            with PipelineRun(bed, [SHOP], max_events=events // MERGED_BATCHES, trigger=0, merge_every=every) as run:
                 run.until(events)
                 rates.append(run.rate(0, events))
                 left.append(sum(1 for _ in run.place.glob("archive/*/**/batch=*")))
-            stage.redis.flushall()
+            bed.redis.flushall()
         pairs.append(rates)
     without, merged = (f"{statistics.median(column) / 1000:,.0f} k/s" for column in zip(*pairs, strict=True))
     note = f"{merged} and {left[1]} directories against {without} and {left[0]}"
@@ -179,20 +179,20 @@ def merging(stage: Stage, rounds: int, events: int) -> Figure:
     )
 
 
-def visible(stage: Stage, rounds: int) -> Figure:
+def visible(bed: Testbed, rounds: int) -> Figure:
     """Measure the time from an event's XADD until the roll-up hash of its day counts it, on an idle pipeline."""
     taken = []
-    write_events(stage.redis, 1_000)
-    with Run(stage, [SHOP]) as run:
+    write_events(bed.redis, 1_000)
+    with PipelineRun(bed, [SHOP]) as run:
         run.until(1_000)
         for turn in range(rounds + 1):
             time.sleep(2 + 0.37 * turn)  # not in step with the trigger
             day = SHOP.rollup(time.strftime("%Y-%m-%d", time.gmtime()))
-            before = int(stage.redis.hget(day, "count") or 0)
+            before = int(bed.redis.hget(day, "count") or 0)
             begin = time.perf_counter()
-            write_events(stage.redis, 1, first=2_000 + turn)
-            until(lambda day=day, before=before: int(stage.redis.hget(day, "count") or 0) > before, 60, 0.002)  # type: ignore[misc]
+            write_events(bed.redis, 1, first=2_000 + turn)
+            until(lambda day=day, before=before: int(bed.redis.hget(day, "count") or 0) > before, 60, 0.002)  # type: ignore[misc]
             if turn:
                 taken.append(time.perf_counter() - begin)
-    stage.redis.flushall()
+    bed.redis.flushall()
     return Figure("an event, idle, to the roll-up hash of its day", "s", taken, 3)

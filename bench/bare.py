@@ -1,4 +1,4 @@
-"""Reference for mdispatch: a bare loop in the server that writes the same records."""
+"""Reference for mdispatch: a minimal Lua script that writes the same records."""
 
 from typing import Any, Final
 
@@ -41,21 +41,21 @@ end
 call('XTRIM', KEYS[3], 'MAXLEN', '~', 1000)
 return #messages
 """
-"""It asks no key for its type, looks at no message for an xid of its own, and loses what it has in hand when it dies.
+"""It checks no types, never reads a correlation id from a message, and loses the batch in hand when it dies.
 
-HSETNX and not HSET, since two equal messages must not become one; the xid it has to make itself.
+It uses HSETNX, not HSET, so that two equal messages stay two; it has to compute the xid itself.
 """
 
 
 def dispatch(redis: "Redis", source: str, out: str, namespace: str, batch: int = 500) -> None:
-    """Register and deliver the whole backlog of ``source``, one batch a round trip."""
+    """Register and deliver the whole backlog of ``source``, one batch per round trip."""
     move, keys = redis.register_script(DISPATCH), [source, out, Keys(namespace).events]
     while move(keys=keys, args=[batch, namespace, 10**7]):
         pass
 
 
-def written(redis: Any, namespace: str, out: str) -> dict[str, Any]:
-    """What a dispatch has left, less what differs from one to the next: equal for all who write the same."""
+def written_records(redis: Any, namespace: str, out: str) -> dict[str, Any]:
+    """Return what a dispatch wrote, without what differs between runs; equal for programs that write the same."""
     keys = Keys(namespace)
     newest = redis.lindex(keys.message_ids, 0).decode()
     record = redis.hgetall(keys.message(newest))

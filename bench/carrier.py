@@ -1,16 +1,16 @@
-"""What large messages are measured against: a bare client that moves one at a time and loses none.
+"""Baseline for large messages: a bare client that moves one message at a time and loses none.
 
-``python -m bench.carrier PORT LIST TARGET_PORT OUT...`` waits for messages, takes one into a pending list, pushes it to
-every ``OUT``, removes it from the pending list, and takes the next one, for ever.
+``python -m bench.carrier PORT LIST TARGET_PORT OUT...`` loops forever: wait for a message, move it to a pending list,
+push it to every ``OUT``, remove it from the pending list.
 """
 
 import sys
 
-from bench.line import Line, packed
+from bench.connection import Connection, packed
 
 
-def carry(source: Line, name: str, target: Line, outs: list[str]) -> None:
-    """Move all messages."""
+def carry(source: Connection, name: str, target: Connection, outs: list[str]) -> None:
+    """Move messages until ``name`` is empty."""
     pending = f"{name}:pending"
     take, settle = packed("LMOVE", name, pending, "RIGHT", "LEFT"), packed("RPOP", pending)
     while True:
@@ -23,7 +23,7 @@ def carry(source: Line, name: str, target: Line, outs: list[str]) -> None:
 
 if __name__ == "__main__":
     port, name, target_port, *outs = sys.argv[1:]
-    source, target = Line(int(port)), Line(int(target_port))
+    source, target = Connection(int(port)), Connection(int(target_port))
     while True:
         source.exchange(packed("BLMOVE", name, name, "RIGHT", "RIGHT", 0), 1)
         carry(source, name, target, outs)

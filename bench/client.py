@@ -1,7 +1,7 @@
-"""A bare client: asks and waits for answers, as many under way as it is told.
+"""Bare client that sends requests and waits for their answers, with a given number in flight.
 
-``python -m bench.client PORT LIST REPLIES`` reads lines of two numbers, how many requests and how many at a time, and
-prints what it took as JSON: ``seconds`` for all, ``p50`` for one.
+``python -m bench.client PORT LIST REPLIES`` reads lines of two numbers, requests to send and requests in flight, and
+prints JSON: ``seconds`` for all requests, ``p50`` seconds for one.
 """
 
 import json
@@ -10,27 +10,27 @@ import sys
 import time
 from typing import Final
 
-from bench.line import Line, packed
+from bench.connection import Connection, packed
 
 BODY: Final = "x" * 32
 
 
 class Client:
-    """Each request is pushed by itself, as by many callers; each is answered once or the client fails."""
+    """Push each request on its own, as many callers would; fail unless each is answered once."""
 
-    def __init__(self, line: Line, source: str, replies: str) -> None:
-        self._line, self._source, self._replies = line, source, replies
+    def __init__(self, connection: Connection, source: str, replies: str) -> None:
+        self._connection, self._source, self._replies = connection, source, replies
         self._asked: dict[str, float] = {}
         self._last = 0
 
-    def measure(self, requests: int, at_a_time: int) -> dict[str, float]:
-        take = packed("BLMPOP", 10, 1, self._replies, "RIGHT", "COUNT", at_a_time)
+    def measure(self, requests: int, concurrency: int) -> dict[str, float]:
+        take = packed("BLMPOP", 10, 1, self._replies, "RIGHT", "COUNT", concurrency)
         waits: list[float] = []
         begin = time.perf_counter()
         while len(waits) < requests:
-            room = min(at_a_time, requests - len(waits)) - len(self._asked)
+            room = min(concurrency, requests - len(waits)) - len(self._asked)
             pushes = [self._request() for _ in range(room)]
-            popped = self._line.exchange(b"".join([*pushes, take]), len(pushes) + 1)[-1]
+            popped = self._connection.exchange(b"".join([*pushes, take]), len(pushes) + 1)[-1]
             assert popped, f"{len(self._asked)} requests were not answered within 10 s"
             now = time.perf_counter()
             waits += [now - self._asked.pop(json.loads(answer)["meta"]["id"]) for answer in popped[1]]
@@ -46,7 +46,7 @@ class Client:
 
 if __name__ == "__main__":
     port, source, replies = sys.argv[1:]
-    client = Client(Line(int(port)), source, replies)
+    client = Client(Connection(int(port)), source, replies)
     for order in sys.stdin:
-        requests, at_a_time = map(int, order.split())
-        print(json.dumps(client.measure(requests, at_a_time)), flush=True)
+        requests, concurrency = map(int, order.split())
+        print(json.dumps(client.measure(requests, concurrency)), flush=True)

@@ -1,7 +1,7 @@
-"""A link as long as one likes: a TCP proxy that hands on all it gets half a round trip later, in order, both ways.
+"""TCP proxy that adds latency: it forwards all bytes half a round trip later, in order, in both directions.
 
-``python -m bench.delay PORT SERVER_PORT ROUND_TRIP`` (in seconds) listens at PORT. It takes in whatever comes, however
-much is on the way, so it adds time and takes no throughput but that of its own processor.
+``python -m bench.delay PORT SERVER_PORT ROUND_TRIP`` (in seconds) listens at PORT. Its buffer has no limit, so it
+limits throughput only by its own processor time.
 """
 
 import asyncio
@@ -9,18 +9,18 @@ import sys
 from collections import deque
 from typing import Final, cast
 
-PIECE: Final = 1 << 20
-"""Most bytes read at a time."""
+CHUNK_BYTES: Final = 1 << 20
+"""Maximum bytes per read."""
 
 
 class Pipe(asyncio.BufferedProtocol):
-    """One end of the link: bytes received here leave at ``far`` after ``delay`` seconds."""
+    """One end of the link: bytes received here are sent at ``far`` after ``delay`` seconds."""
 
     def __init__(self, delay: float) -> None:
         self._delay = delay
-        self._buffer = bytearray(PIECE)
+        self._buffer = bytearray(CHUNK_BYTES)
         self._due: deque[tuple[float, bytes | None]] = deque()
-        """When to hand on what; None for the end."""
+        """Bytes to forward, each with its time; None for the end."""
         self._loop = asyncio.get_running_loop()
         self.near: asyncio.Transport | None = None
         self.far: asyncio.Transport | None = None
@@ -37,8 +37,8 @@ class Pipe(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._delay_it(None)
 
-    def _delay_it(self, piece: bytes | None) -> None:
-        self._due.append((self._loop.time() + self._delay, piece))
+    def _delay_it(self, chunk: bytes | None) -> None:
+        self._due.append((self._loop.time() + self._delay, chunk))
         if len(self._due) == 1:
             self._loop.call_at(self._due[0][0], self._hand_on)
 
@@ -46,17 +46,17 @@ class Pipe(asyncio.BufferedProtocol):
         assert self.far
         now = self._loop.time()
         while self._due and self._due[0][0] <= now:
-            piece = self._due.popleft()[1]
-            if piece is None:
+            chunk = self._due.popleft()[1]
+            if chunk is None:
                 self.far.close()
             else:
-                self.far.write(piece)
+                self.far.write(chunk)
         if self._due:
             self._loop.call_at(self._due[0][0], self._hand_on)
 
 
 class Link(Pipe):
-    """The end that clients connect to; it makes the other one."""
+    """The end that clients connect to; it creates the other end."""
 
     def __init__(self, server_port: int, delay: float) -> None:
         super().__init__(delay)

@@ -1,7 +1,7 @@
-// Requests and answers through hfx-bus (npm hfxbus), as its README has them, to be compared with those through mdispatch.
+// Requests and answers through hfx-bus (npm hfxbus), as in its README, to compare with those through mdispatch.
 //
-// `node hfxbus.js PORT answer` answers for ever; `node hfxbus.js PORT ask` reads lines of two numbers, how many requests
-// and how many at a time, and prints what it took as JSON: `seconds` for all, `p50` for one.
+// `node hfxbus.js PORT answer` answers forever. `node hfxbus.js PORT ask` reads lines of two numbers, requests to send
+// and requests in flight, and prints JSON: `seconds` for all requests, `p50` seconds for one.
 const { createInterface } = require('node:readline');
 const { ConnectionManager, Consumer, Producer } = require('hfxbus');
 

@@ -1,6 +1,6 @@
-"""Somebody else who uses a server: ``python -m bench.pinger PORT`` pings it every 2 ms and prints the longest (s).
+"""Another client of a server: ``python -m bench.pinger PORT`` pings every 2 ms and prints the longest PING (s).
 
-It begins to count with each line on stdin, and prints with the next one.
+A line on stdin starts a measurement, and the next line ends and prints it.
 """
 
 import select
@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from bench.line import Line, packed
-from bench.stage import PYTHON
+from bench.connection import Connection, packed
+from bench.testbed import PYTHON
 from tests.harness import ROOT
 
 PAUSE: Final = 0.002
@@ -20,7 +20,7 @@ PING: Final = packed("PING")
 
 
 class Pinger:
-    """Client of that process: ``begin``, then ``longest``."""
+    """Control that process: call ``begin``, then ``longest``."""
 
     def __init__(self, process: "subprocess.Popen[str]") -> None:
         self._process = process
@@ -51,17 +51,17 @@ def pinging(port: int) -> Iterator[Pinger]:
             process.kill()
 
 
-def ping(line: Line) -> float:
+def ping(connection: Connection) -> float:
     begin = time.perf_counter()
-    line.exchange(PING, 1)
+    connection.exchange(PING, 1)
     return time.perf_counter() - begin
 
 
 if __name__ == "__main__":
-    line = Line(int(sys.argv[1]))
+    connection = Connection(int(sys.argv[1]))
     while sys.stdin.readline():
-        longest = ping(line)
+        longest = ping(connection)
         while not select.select([sys.stdin], [], [], PAUSE)[0]:
-            longest = max(longest, ping(line))
+            longest = max(longest, ping(connection))
         sys.stdin.readline()
         print(longest, flush=True)

@@ -1,25 +1,25 @@
-"""Baseline for vpush: move a list to another server as fast as a bare client can that may lose messages.
+"""Baseline for vpush: a bare client that moves a list to another server as fast as it can and may lose messages.
 
-``python -m bench.pipeline PORT LIST TARGET_PORT OUT`` waits for messages, then pipelines reads and pushes of batches,
-for ever. It has no scripts and no bookkeeping, and loses the messages in flight when it dies.
+``python -m bench.pipeline PORT LIST TARGET_PORT OUT`` loops forever: wait for messages, then pipeline reads and pushes
+of batches. It has no scripts and no bookkeeping, and loses the messages in flight when it dies.
 """
 
 import sys
 from collections.abc import Iterator
 from typing import Final
 
-from bench.line import Line, packed
+from bench.connection import Connection, packed
 
 BATCH: Final = 5_000
-"""Messages of a batch, as in vpush."""
+"""Messages per batch, as in vpush."""
 WINDOW: Final = 200
-"""Most batches that are pushed without a reply."""
+"""Maximum batches pushed and not yet confirmed."""
 READ_AHEAD: Final = 16
-"""Batches that are requested before they are read, so that the server of the list is never idle."""
+"""Batches requested ahead, so that the source server is never idle."""
 
 
-def batches(source: Line, name: str) -> Iterator[list[bytes]]:
-    """Yield the messages of ``name``, the oldest first, until it is empty; read ahead."""
+def batches(source: Connection, name: str) -> Iterator[list[bytes]]:
+    """Yield batches of the messages of ``name``, oldest first, until it is empty; read ahead."""
     take = packed("RPOP", name, BATCH)
     source.exchange(take * READ_AHEAD, 0)
     asked = READ_AHEAD
@@ -32,8 +32,8 @@ def batches(source: Line, name: str) -> Iterator[list[bytes]]:
             yield messages
 
 
-def forward(source: Line, name: str, target: Line, out: str) -> None:
-    """Move all messages, one push for each batch, and wait for the last reply."""
+def forward(source: Connection, name: str, target: Connection, out: str) -> None:
+    """Move all messages with one push per batch, and wait for the last reply."""
     pushed = 0
     for messages in batches(source, name):
         if pushed == WINDOW:
@@ -46,7 +46,7 @@ def forward(source: Line, name: str, target: Line, out: str) -> None:
 
 if __name__ == "__main__":
     port, name, target_port, out = sys.argv[1:]
-    source, target = Line(int(port)), Line(int(target_port))
+    source, target = Connection(int(port)), Connection(int(target_port))
     while True:
         source.exchange(packed("BLMOVE", name, name, "RIGHT", "RIGHT", 0), 1)
         forward(source, name, target, out)

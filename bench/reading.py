@@ -1,4 +1,4 @@
-"""Figures of Spark reading streams and writing Parquet, against one bare process that does the same."""
+"""Figures of Spark reading streams and writing Parquet, compared with one bare process that does the same."""
 
 import statistics
 import tempfile
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.archive import SHOP, write_events
 from bench.figures import Figure
-from bench.stage import Stage
+from bench.testbed import Testbed
 from penstock.spark.archive import WRITING
 
 if TYPE_CHECKING:
@@ -29,14 +29,14 @@ def _spark() -> "Iterator[SparkSession]":
         spark.stop()
 
 
-def reading(stage: Stage, rounds: int, events: int) -> list[Figure]:
-    """A stream into Spark as Arrow, and into Parquet, against one bare process, in turns."""
+def reading(bed: Testbed, rounds: int, events: int) -> list[Figure]:
+    """Measure reading a stream into Arrow and into Parquet with Spark and with one bare process, alternating."""
     figures = []
     with _spark() as spark, tempfile.TemporaryDirectory() as place:
         for entry, what in ((1, "one an entry"), (100, "packed, as the services write them")):
-            stage.redis.flushall()
-            write_events(stage.redis, events, entry=entry)
-            read, parquet = _in_turns(stage, spark, rounds, events, Path(place))
+            bed.redis.flushall()
+            write_events(bed.redis, events, entry=entry)
+            read, parquet = _in_turns(bed, spark, rounds, events, Path(place))
             name = f"{events:,} events ({what})"
             figures += [
                 _ratio(f"batch read of {name} into Arrow, bare XRANGE's time / Spark's", events, read, 0.7),
@@ -46,24 +46,24 @@ def reading(stage: Stage, rounds: int, events: int) -> list[Figure]:
 
 
 Turn = tuple[float, float, float]
-"""Seconds of the bare process, of Spark, and of Spark where nothing is to be read: all else is its own."""
+"""Seconds of the bare process, of Spark, and of Spark with nothing to read, which is its own overhead."""
 
 
 def _in_turns(
-    stage: Stage, spark: "SparkSession", rounds: int, events: int, place: Path
+    bed: Testbed, spark: "SparkSession", rounds: int, events: int, place: Path
 ) -> tuple[list[Turn], list[Turn]]:
-    """Of reading alone and of Parquet."""
+    """Return the turns of reading alone and of writing Parquet."""
     import pyarrow as pa
 
     from penstock.spark.decode import decode_entries
 
-    frame = spark.read.format("redis-stream").options(url=stage.url, keys=SHOP.events).load()
-    entries = [entry for page in islice(_pages(stage), 2) for entry in page]
+    frame = spark.read.format("redis-stream").options(url=bed.url, keys=SHOP.events).load()
+    entries = [entry for page in islice(_pages(bed), 2) for entry in page]
     rows = decode_entries(SHOP.namespace, entries)[0].take(
         pa.array(range(10_000))
     )  # a slice would be sent with all the rest
     ready = _ready(spark, rows.append_column("timeout", pa.repeat(10.0, len(rows))), events)
-    assert frame.count() == ready.count() == events  # which warms up
+    assert frame.count() == ready.count() == events  # also warms up
 
     def into_arrow(rows: "DataFrame") -> float:
         return _seconds(lambda: rows.write.format("noop").mode("overwrite").save())
@@ -75,14 +75,14 @@ def _in_turns(
     read, parquet = [], []
     for _ in range(rounds):
         spent = into_arrow(frame), into_arrow(ready)
-        read.append((_seconds(lambda: [len(page) for page in _pages(stage)]), *spent))
+        read.append((_seconds(lambda: [len(page) for page in _pages(bed)]), *spent))
         spent = into_parquet(frame), into_parquet(ready)
-        parquet.append((_seconds(lambda: _bare_parquet(stage, place / "bare.parquet")), *spent))
+        parquet.append((_seconds(lambda: _bare_parquet(bed, place / "bare.parquet")), *spent))
     return read, parquet
 
 
 def _ready(spark: "SparkSession", batch: Any, events: int) -> "DataFrame":
-    """``events`` rows that two workers hand to Spark without reading any: ``batch`` again and again."""
+    """Return a frame of ``events`` rows that two workers produce without reading: ``batch`` again and again."""
     from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
     from penstock.spark.streams import DDL
@@ -124,9 +124,9 @@ def _seconds(work: Any) -> float:
     return time.perf_counter() - begin
 
 
-def _pages(stage: Stage) -> Iterator[Any]:
-    """Return the entries, read by hiredis alone."""
-    connection = stage.redis.connection_pool.get_connection()
+def _pages(bed: Testbed) -> Iterator[Any]:
+    """Yield pages of the entries, read by hiredis alone."""
+    connection = bed.redis.connection_pool.get_connection()
     try:
         after = "-"
         while True:
@@ -137,16 +137,16 @@ def _pages(stage: Stage) -> Iterator[Any]:
             yield page
             after = "(" + page[-1][0].decode()
     finally:
-        stage.redis.connection_pool.release(connection)
+        bed.redis.connection_pool.release(connection)
 
 
-def _bare_parquet(stage: Stage, place: Path) -> None:
+def _bare_parquet(bed: Testbed, place: Path) -> None:
     import pyarrow.parquet as pq
 
     from penstock.spark.decode import SCHEMA, decode_entries
 
     level = int(WRITING["parquet.compression.codec.zstd.level"])
     with pq.ParquetWriter(place, SCHEMA, compression="zstd", compression_level=level) as writer:
-        for page in _pages(stage):
+        for page in _pages(bed):
             for batch in decode_entries(SHOP.namespace, page):
                 writer.write_batch(batch)

@@ -12,11 +12,11 @@ for list = 2, #KEYS do redis.call('LPUSH', KEYS[list], unpack(messages)) end
 redis.call('LTRIM', KEYS[1], 0, -#messages - 1)
 return #messages
 """
-"""It does not even turn the batch round, so it puts messages in the wrong order: the fastest of its kind."""
+"""It does not even reverse the batch, so it delivers messages in the wrong order: the fastest of its kind."""
 
 
 def drain(redis: "Redis", source: str, lists: list[str], batch: int = 500) -> None:
-    """Move the whole backlog of ``source``, one batch a round trip."""
+    """Move the whole backlog of ``source``, one batch per round trip."""
     move = redis.register_script(MINIMAL_LOOP)
     while move(keys=[source, *lists], args=[batch]):
         pass

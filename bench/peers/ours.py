@@ -8,7 +8,7 @@ from typing import Final
 from bench import replies
 from bench.peers.scene import Scene, Take
 from bench.peers.works import LIMIT, OURS, Entry, Peer, Work
-from bench.stage import NAMESPACE, OUT, PYTHON, SOURCE, TRACKED, Stage, subscribers
+from bench.testbed import NAMESPACE, OUT, PYTHON, SOURCE, TRACKED, Testbed, subscribers
 from penstock.keys import Keys
 from penstock.testing.server import EmbeddedServer
 
@@ -18,31 +18,31 @@ DONE: Final = Keys(TRACKED).done
 
 @contextmanager
 def fan_out(scene: Scene) -> Iterator[Take]:
-    with _staged() as stage, stage.mpush(2):
-        yield _published(scene, stage, SOURCE)
+    with _testbed() as bed, bed.mpush(2):
+        yield _published(scene, bed, SOURCE)
 
 
 @contextmanager
 def fan_out_by_a_loop(scene: Scene) -> Iterator[Take]:
     pending = f"{NAMESPACE}:pending"
-    with _staged() as stage, stage.beside(*PYTHON, "bench.reference", stage.url, SOURCE, pending, *subscribers(2)):
-        yield _published(scene, stage, SOURCE)
+    with _testbed() as bed, bed.run_process(*PYTHON, "bench.reference", bed.url, SOURCE, pending, *subscribers(2)):
+        yield _published(scene, bed, SOURCE)
 
 
 @contextmanager
 def fan_out_by_the_publisher(scene: Scene) -> Iterator[Take]:
-    with _staged() as stage:
-        yield _published(scene, stage, *subscribers(2))
+    with _testbed() as bed:
+        yield _published(scene, bed, *subscribers(2))
 
 
-def _published(scene: Scene, stage: Stage, *lists: str) -> Take:
-    return scene.flow(_publisher(scene, stage, "lists", *lists), lambda: stage.redis.llen(subscribers(2)[-1]))
+def _published(scene: Scene, bed: Testbed, *lists: str) -> Take:
+    return scene.flow(_publisher(scene, bed, "lists", *lists), lambda: bed.redis.llen(subscribers(2)[-1]))
 
 
 @contextmanager
 def fan_out_by_a_stream(scene: Scene) -> Iterator[Take]:
-    with _staged() as stage:
-        yield scene.flow(_publisher(scene, stage, "stream", OUT), lambda: stage.redis.xlen(OUT))
+    with _testbed() as bed:
+        yield scene.flow(_publisher(scene, bed, "stream", OUT), lambda: bed.redis.xlen(OUT))
 
 
 @contextmanager
@@ -61,40 +61,40 @@ def jobs_one_by_one(scene: Scene) -> Iterator[Take]:
 def _tracked(scene: Scene, worker: str, *words: str) -> Iterator[Take]:
     """Registered by mdispatch, done when the monitor has counted it as done."""
     done = Keys(TRACKED).metric("done")
-    with _staged() as stage, stage.tracking(), stage.monitor():
-        scene.start(*PYTHON, worker, str(stage.server.port), *words)
-        publisher = _publisher(scene, stage, "lists", SOURCE)
-        yield scene.flow(publisher, lambda: int(stage.redis.hget(done, "count") or 0))
+    with _testbed() as bed, bed.tracking(), bed.monitor():
+        scene.start(*PYTHON, worker, str(bed.server.port), *words)
+        publisher = _publisher(scene, bed, "lists", SOURCE)
+        yield scene.flow(publisher, lambda: int(bed.redis.hget(done, "count") or 0))
 
 
 @contextmanager
 def jobs_of_one_list(scene: Scene) -> Iterator[Take]:
-    with _staged() as stage:
-        scene.start(*PYTHON, f"{DRIVERS}.worker", str(stage.server.port), "least", SOURCE, DONE)
-        publisher = _publisher(scene, stage, "lists", SOURCE)
-        yield scene.flow(publisher, lambda: int(stage.redis.hget(DONE, "count") or 0))
+    with _testbed() as bed:
+        scene.start(*PYTHON, f"{DRIVERS}.worker", str(bed.server.port), "least", SOURCE, DONE)
+        publisher = _publisher(scene, bed, "lists", SOURCE)
+        yield scene.flow(publisher, lambda: int(bed.redis.hget(DONE, "count") or 0))
 
 
 @contextmanager
 def answered(scene: Scene) -> Iterator[Take]:
-    with _staged() as stage, replies.through_mdispatch(stage) as ask:
+    with _testbed() as bed, replies.through_mdispatch(bed) as ask:
         yield lambda requests: 1000 * ask(requests, 1)["p50"]
 
 
 @contextmanager
 def answered_by_bare_moves(scene: Scene) -> Iterator[Take]:
-    with _staged() as stage, replies.through_bare_moves(stage) as ask:
+    with _testbed() as bed, replies.through_bare_moves(bed) as ask:
         yield lambda requests: 1000 * ask(requests, 1)["p50"]
 
 
 @contextmanager
-def _staged() -> Iterator[Stage]:
+def _testbed() -> Iterator[Testbed]:
     with EmbeddedServer() as server:
-        yield Stage(server)
+        yield Testbed(server)
 
 
-def _publisher(scene: Scene, stage: Stage, *words: str) -> Popen[str]:
-    return scene.start(*PYTHON, f"{DRIVERS}.publisher", str(stage.server.port), *words)
+def _publisher(scene: Scene, bed: Testbed, *words: str) -> Popen[str]:
+    return scene.start(*PYTHON, f"{DRIVERS}.publisher", str(bed.server.port), *words)
 
 
 BARE: Final = Peer(

@@ -38,8 +38,8 @@ def bars(rows: list[Row]) -> str:
         axes.set_xscale("log")
         axes.set_xlim(left=min(min(row.samples) for row in rows) / 3, right=max(max(row.samples) for row in rows) * 4)
         for place, row in enumerate(rows):
-            beside: Any = {"xytext": (6, 0), "textcoords": "offset points", "va": "center"}
-            axes.annotate(short(row.median), (max(row.samples), place), **beside)
+            label: Any = {"xytext": (6, 0), "textcoords": "offset points", "va": "center"}
+            axes.annotate(short(row.median), (max(row.samples), place), **label)
         axes.invert_yaxis()
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:g}")
         axes.grid(axis="x", color="#d1d5db")

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Iterator
 
-from bench.line import Line, packed
+from bench.connection import Connection, packed
 from bench.peers.drivers.orders import batches, messages, orders
 
 
@@ -19,9 +19,9 @@ def to_stream(batch: list[str], names: list[str]) -> Iterator[bytes]:
 
 if __name__ == "__main__":
     port, kind, *names = sys.argv[1:]
-    line, commands = Line(int(port)), {"lists": to_lists, "stream": to_stream}[kind]
+    connection, commands = Connection(int(port)), {"lists": to_lists, "stream": to_stream}[kind]
     source = messages()
     for count in orders():
         for batch in batches(count, source):
             said = list(commands(batch, names))
-            line.exchange(b"".join(said), len(said))
+            connection.exchange(b"".join(said), len(said))

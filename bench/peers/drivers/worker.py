@@ -7,32 +7,32 @@
 import sys
 from hashlib import sha1
 
-from bench.line import Line, packed
+from bench.connection import Connection, packed
 from bench.peers.drivers.orders import BATCH
 
 
-def least(line: Line, source: str, to: str) -> None:
+def least(connection: Connection, source: str, to: str) -> None:
     wait = packed("BLMOVE", source, source, "RIGHT", "RIGHT", 0)
     look = packed("LRANGE", source, -BATCH, -1)
     settled, replies = b"", 0
     while True:
-        jobs = line.exchange(settled + look, replies + 1)[-1]
+        jobs = connection.exchange(settled + look, replies + 1)[-1]
         if jobs:
             commands = packed("LTRIM", source, 0, -len(jobs) - 1) + packed("HINCRBY", to, "count", len(jobs))
             settled, replies = packed("MULTI") + commands + packed("EXEC"), 4
         else:
-            line.exchange(wait, 1)
+            connection.exchange(wait, 1)
             settled, replies = b"", 0
 
 
-def one(line: Line, source: str, to: str) -> None:
+def one(connection: Connection, source: str, to: str) -> None:
     take = packed("BRPOP", source, 0)
     said, replies = b"", 0
     while True:
-        _, message = line.exchange(said + take, replies + 1)[-1]
+        _, message = connection.exchange(said + take, replies + 1)[-1]
         said, replies = packed("LPUSH", to, sha1(message, usedforsecurity=False).hexdigest()), 1
 
 
 if __name__ == "__main__":
     port, kind, source, to = sys.argv[1:]
-    {"least": least, "one": one}[kind](Line(int(port)), source, to)
+    {"least": least, "one": one}[kind](Connection(int(port)), source, to)

@@ -1,4 +1,4 @@
-"""Set-up of the benchmarks: a server, running services, backlogs that appear at once, and a clock."""
+"""Test bed of the benchmarks: a server, running services, backlogs that appear at once, and timing."""
 
 import os
 import subprocess
@@ -30,8 +30,8 @@ def subscribers(lists: int) -> list[str]:
     return [f"bench:out{place}" for place in range(lists)]
 
 
-class Stage:
-    """The benchmark's own server, and the processes that use it."""
+class Testbed:
+    """A server of the benchmark's own, and the processes that use it."""
 
     def __init__(self, server: EmbeddedServer) -> None:
         self.url = server.url
@@ -49,74 +49,80 @@ class Stage:
             service.stop()
 
     def service(self, lists: int, **settings: object) -> Service:
-        own = {"in": SOURCE, "pending": PENDING, "out": subscribers(lists), "redis_namespace": NAMESPACE}
-        return Service("mpush", self._log, redis=self.url, **{**own, **settings})
+        base = {"in": SOURCE, "pending": PENDING, "out": subscribers(lists), "redis_namespace": NAMESPACE}
+        return Service("mpush", self._log, redis=self.url, **{**base, **settings})
 
     @contextmanager
     def router(self, out: list[str]) -> Iterator[None]:
-        """A running examples/router from ``SOURCE`` to ``out`` that waits for work."""
-        own = {"in": SOURCE, "pending": PENDING, "out": out, "redis_namespace": "bench:router"}
-        router = Service("router", self._log, redis=self.url, **own)
+        """Run examples/router from ``SOURCE`` to ``out``; wait until it is idle."""
+        base = {"in": SOURCE, "pending": PENDING, "out": out, "redis_namespace": "bench:router"}
+        router = Service("router", self._log, redis=self.url, **base)
         router.folder, router.module = ROOT / "examples" / "router", "router"
         with router:
-            until(lambda: self.blocked() == 1)
+            until(lambda: self.blocked_clients() == 1)
             yield
             router.stop()
 
     @contextmanager
     def tracking(self, **settings: object) -> Iterator[None]:
-        """A running mdispatch, from ``SOURCE`` to ``OUT``, that waits for work."""
-        own = {"in": SOURCE, "pending": PENDING, "out": OUT, "redis_namespace": TRACKED, "message_capacity": 10_000_000}
-        lasting = {"message_timeout": 600, "message_expire": 3600}
-        mdispatch = Service("mdispatch", self._log, redis=self.url, **{**own, **lasting, **settings})
-        waits = self.blocked() + (2 if "res" in settings else 1)
+        """Run mdispatch from ``SOURCE`` to ``OUT``; wait until it is idle."""
+        base = {
+            "in": SOURCE,
+            "pending": PENDING,
+            "out": OUT,
+            "redis_namespace": TRACKED,
+            "message_capacity": 10_000_000,
+        }
+        timeouts = {"message_timeout": 600, "message_expire": 3600}
+        mdispatch = Service("mdispatch", self._log, redis=self.url, **{**base, **timeouts, **settings})
+        expected = self.blocked_clients() + (2 if "res" in settings else 1)
         with mdispatch:
-            until(lambda: self.blocked() == waits)
+            until(lambda: self.blocked_clients() == expected)
             yield
             mdispatch.stop()
 
     @contextmanager
     def monitor(self) -> Iterator[None]:
-        """A running monitor of a namespace that an mdispatch has begun, waiting for work."""
-        own = {"redis_namespace": "bench:monitor", "watch": TRACKED, "metrics_port": 0}
-        waits = self.blocked() + 1
-        with Service("monitor", self._log, redis=self.url, **own) as monitor:
-            until(lambda: self.blocked() == waits)
+        """Run a monitor of ``TRACKED``, which an mdispatch has used; wait until it is idle."""
+        base = {"redis_namespace": "bench:monitor", "watch": TRACKED, "metrics_port": 0}
+        expected = self.blocked_clients() + 1
+        with Service("monitor", self._log, redis=self.url, **base) as monitor:
+            until(lambda: self.blocked_clients() == expected)
             yield
             monitor.stop()
 
     @contextmanager
     def vpush(self, out_redis: str, route: str = "", **settings: object) -> Iterator[Service]:
-        """A running vpush, from ``SOURCE`` to ``OUT`` on another server, that waits for work; see ``replica``."""
-        waits = self.blocked() + 1
+        """Run vpush from ``SOURCE`` to ``OUT`` on another server; wait until it is idle. See ``replica``."""
+        expected = self.blocked_clients() + 1
         with self.replica(out_redis, route, **settings) as vpush:
-            until(lambda: self.blocked() == waits)
+            until(lambda: self.blocked_clients() == expected)
             yield vpush
             vpush.stop()
 
     def replica(self, out_redis: str, route: str = "", **settings: object) -> Service:
-        """A vpush whose lists and namespace have the name of its ``route`` behind theirs."""
+        """Return a vpush with ``route`` appended to the names of its lists and its namespace."""
         lists = {"in": SOURCE + route, "pending": PENDING + route, "out": OUT + route}
-        own = {**lists, "out_redis": out_redis, "redis_namespace": TRANSPORT + route}
-        return Service("vpush", self._log, redis=self.url, **{**own, **settings})
+        base = {**lists, "out_redis": out_redis, "redis_namespace": TRANSPORT + route}
+        return Service("vpush", self._log, redis=self.url, **{**base, **settings})
 
     @contextmanager
-    def beside(self, *command: str, **environment: str) -> Iterator[None]:
-        """A process of the benchmark's own that waits for work."""
-        waits = self.blocked() + 1
+    def run_process(self, *command: str, **environment: str) -> Iterator[None]:
+        """Run a process of the benchmark's own; wait until it is blocked in the server."""
+        expected = self.blocked_clients() + 1
         with subprocess.Popen(command, cwd=ROOT, env=os.environ | environment) as process:
             try:
-                until(lambda: self.blocked() == waits)
+                until(lambda: self.blocked_clients() == expected)
                 yield
             finally:
                 process.kill()
 
-    def blocked(self) -> int:
-        """Return how many clients wait in a blocking command."""
+    def blocked_clients(self) -> int:
+        """Return the number of clients that wait in a blocking command."""
         return int(self.redis.info("clients")["blocked_clients"])
 
     def seed(self, messages: int, size: int, first: int = 0) -> None:
-        """Keep ``messages`` distinct messages of ``size`` bytes to make backlogs from; they are numbered."""
+        """Store ``messages`` numbered messages of ``size`` bytes to copy backlogs from."""
         self.redis.delete(SEED)
         with self.redis.pipeline(transaction=False) as wire:
             for start in range(0, messages, 1000):
@@ -126,25 +132,20 @@ class Stage:
                     wire.execute()
             wire.execute()
 
-    def backlog(self, name: str) -> None:
-        """Let the seed's messages appear in ``name`` at once."""
-        self.redis.copy(SEED, "bench:backlog")
-        self.redis.rename("bench:backlog", name)
-
-    def clear(self, lists: int) -> None:
-        """Empty the subscribers' lists, and wait until the server has given their memory back."""
+    def clear_subscribers(self, lists: int) -> None:
+        """Delete the subscribers' lists, and wait until the server has freed their memory."""
         self.redis.unlink(*subscribers(lists))
         until(lambda: self.redis.info("memory")["lazyfree_pending_objects"] == 0)
 
-    def appear(self, name: str = SOURCE) -> float:
-        """Let the seed's messages appear in ``name`` at once; return the time."""
+    def publish_backlog(self, name: str = SOURCE) -> float:
+        """Make the messages of the seed appear in ``name`` at once; return the time."""
         self.redis.copy(SEED, "bench:backlog")
         begin = time.perf_counter()
         self.redis.rename("bench:backlog", name)
         return begin
 
-    def forget(self, namespace: str, *lists: str) -> None:
-        """Remove what tracking has left of messages, and ``lists``, and wait until the server has the memory back."""
+    def delete_records(self, namespace: str, *lists: str) -> None:
+        """Delete the records of tracked messages and ``lists``, and wait until the server has freed their memory."""
         keys = Keys(namespace)
         left = self.redis.scan_iter(f"{namespace}:message:*", count=10_000)
         names = [name for name in left if name.decode() != keys.message_counter]
@@ -155,14 +156,14 @@ class Stage:
             wire.execute()
         until(lambda: self.redis.info("memory")["lazyfree_pending_objects"] == 0)
 
-    def arrived(self, messages: int, lists: int) -> bool:
+    def has_arrived(self, messages: int, lists: int) -> bool:
         return self.redis.llen(subscribers(lists)[-1]) >= messages
 
     def service_seconds(self, messages: int, lists: int) -> float:
-        """Return the seconds from a backlog's appearance to the last message's delivery by the running service."""
-        self.clear(lists)
-        begin = self.appear()
-        while not self.arrived(messages, lists):
+        """Return the seconds from the appearance of a backlog until the running service has delivered all of it."""
+        self.clear_subscribers(lists)
+        begin = self.publish_backlog()
+        while not self.has_arrived(messages, lists):
             time.sleep(0.002)
         return time.perf_counter() - begin
 

@@ -1,22 +1,22 @@
-"""Plain connection to a server, as cheap as a client can be: a figure must show the service, not its client."""
+"""Minimal Redis connection, as cheap as possible, so that a figure shows the service and not its client."""
 
 import socket
 from typing import Any, Final
 
 from hiredis import Reader, pack_command
 
-PIECE: Final = 1 << 20
-"""Most bytes read at a time."""
+CHUNK_BYTES: Final = 1 << 20
+"""Maximum bytes per read."""
 
 
 def packed(*words: bytes | str | int) -> bytes:
-    """Return one command as the bytes that the server reads."""
-    command: bytes = pack_command(words)  # type: ignore[arg-type]  # its stub: one word
+    """Return one command in the Redis protocol."""
+    command: bytes = pack_command(words)  # type: ignore[arg-type]  # the stub declares one word
     return command
 
 
-class Line:
-    """Sends commands in one write, and reads replies as they come."""
+class Connection:
+    """A connection that sends commands in one write and reads their replies."""
 
     def __init__(self, port: int) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port))
@@ -24,7 +24,7 @@ class Line:
         self._reader = Reader()
 
     def exchange(self, commands: bytes, replies: int) -> list[Any]:
-        """Send what ``packed`` made and wait for so many replies. Raises the first that is an error."""
+        """Send ``commands`` (see ``packed``) and wait for ``replies`` replies. Raise the first that is an error."""
         self._socket.sendall(commands)
         received: list[Any] = []
         while len(received) < replies:
@@ -33,8 +33,8 @@ class Line:
                     raise reply
                 received.append(reply)
             if len(received) < replies:
-                piece = self._socket.recv(PIECE)
-                if not piece:
+                chunk = self._socket.recv(CHUNK_BYTES)
+                if not chunk:
                     raise ConnectionError("the server has closed the connection")
-                self._reader.feed(piece)
+                self._reader.feed(chunk)
         return received
