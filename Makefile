@@ -26,8 +26,8 @@ test: lint  ## Run every check and the fast tests, 4 minutes: each promise once
 test-all: test  ## Run the slow tests, too: processes, kills, cut links, Spark, chaos (PENSTOCK_ROUNDS=20 kills a test)
 	$(BIN)/python -m pytest --numprocesses 4 --dist loadgroup -m slow
 
-test-soak: .venv/.ready  ## Kill services 200 times in each test of the reliability suite, and Spark 15 times
-	PENSTOCK_ROUNDS=200 $(BIN)/python -m pytest --numprocesses 2 tests/reliability
+test-soak: .venv/.ready  ## Kill services 200 times in each test of the reliability suite, Spark 15 times; all faults of chaos
+	PENSTOCK_ROUNDS=200 $(BIN)/python -m pytest --numprocesses 2 tests/reliability tests/process/test_chaos.py tests/process/test_chaos_compositions.py
 	PENSTOCK_SPARK_ROUNDS=15 $(BIN)/python -m pytest tests/spark/test_kill.py tests/spark/test_pipeline_process.py -k killed
 
 SEEDS ?= 10

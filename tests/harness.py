@@ -14,7 +14,8 @@ from typing import Final, Self
 from penstock.testing.watchdog import Watchdog
 
 ROOT = Path(__file__).parent.parent
-ROUNDS: Final = int(os.environ.get("PENSTOCK_ROUNDS", "20"))
+USUAL_ROUNDS: Final = 20
+ROUNDS: Final = int(os.environ.get("PENSTOCK_ROUNDS", USUAL_ROUNDS))
 """How often a test repeats what it does at a random moment."""
 
 
@@ -24,6 +25,11 @@ def rounds(enough: Callable[[], object] = lambda: True) -> Iterator[int]:
         if number >= ROUNDS and (enough() or number >= 10 * ROUNDS):
             return
         yield number
+
+
+def sampled(faults: int) -> int | None:
+    """Return ``faults``, the number that a chaos run draws from all of its faults; None, for all, in a long run."""
+    return faults if ROUNDS <= USUAL_ROUNDS else None
 
 
 class Service:

@@ -31,6 +31,9 @@ def chaos(
         int | None, typer.Option(metavar="N", help="Seed of the random faults; default: a random one.")
     ] = None,
     rounds: Annotated[int, typer.Option(min=0, metavar="N", help="How often to inject each random fault.")] = 1,
+    sample: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Inject only N of these faults, drawn by the seed.")
+    ] = None,
     stages: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Run N sandboxes in parallel; default: four for each core.")
     ] = None,
@@ -50,7 +53,7 @@ def chaos(
     from penstock.testing.chaos.plan import Chosen
 
     drawn = random.SystemRandom().randrange(2**31) if seed is None else seed
-    chosen = Chosen(drawn, tuple(fault or ()), service, point, rounds, stages)
+    chosen = Chosen(drawn, tuple(fault or ()), service, point, rounds, stages, sample)
     run(stoppable(_chaos(directory, chosen, junit, html, json)))
 
 

@@ -15,7 +15,7 @@ from penstock.testing.chaos.faults import Injection
 from penstock.testing.chaos.frames import Frames, words_of
 from penstock.testing.chaos.injection import Kind
 from penstock.testing.chaos.messages import Account, Routes, Sink, message, recognised
-from penstock.testing.chaos.plan import Chosen
+from penstock.testing.chaos.plan import Chosen, planned
 from penstock.testing.chaos.points import Phase, Point, shape_of
 from penstock.testing.chaos.proxy import FaultProxy
 from penstock.testing.chaos.random_faults import FAULTS
@@ -28,6 +28,11 @@ IN, OUT, LOOSE = Place("in"), Place("out"), Place("loose")
 ROUTES = Routes({IN: (Sink(OUT, "once", True, 0), Sink(LOOSE, "at-least-once", False, 0))})
 
 lines = st.binary(max_size=20).filter(lambda data: b"\r" not in data and b"\n" not in data)
+
+
+def part_from(reads: str, writes: str, promise: Promise) -> Part:
+    ends = (End(reads, "in", "reads", "in", "redis://a"), End(writes, "out", "writes", "out", "redis://a"))
+    return Part(f"{reads} to {writes}", ends=ends, promise=promise)
 
 
 def blob(data: bytes) -> bytes:
@@ -153,14 +158,10 @@ def test_messages_go_from_where_others_push_to_where_nobody_reads() -> None:
 
 
 def test_of_two_ways_to_a_list_the_weaker_promise_holds() -> None:
-    def part(name: str, reads: str, writes: str, promise: Promise) -> Part:
-        ends = (End(reads, "in", "reads", "in", "redis://a"), End(writes, "out", "writes", "out", "redis://a"))
-        return Part(name, ends=ends, promise=promise)
-
     parts = (
-        part("short", "in", "out", "once"),
-        part("a", "in", "way", "at-least-once"),
-        part("b", "way", "out", "once"),
+        part_from("in", "out", "once"),
+        part_from("in", "way", "at-least-once"),
+        part_from("way", "out", "once"),
     )
     for order in permutations(parts):
         ((sink,),) = Routes.of(Topology(order)).sinks.values()
@@ -188,6 +189,20 @@ def test_a_whole_name_means_one_fault_and_a_part_of_it_several(word: str, chosen
     faults = [*(kind.value for kind in Kind), *FAULTS, "kill -9 + slow link"]
     choice = Chosen(seed=1, faults=[word])
     assert {fault for fault in faults if choice.has(Injection(1, fault))} == chosen
+
+
+def test_a_sample_is_drawn_by_the_seed_beside_the_run_without_a_fault() -> None:
+    points = [Point("mover", "flow", "localhost:6379", f"LPUSH {place}") for place in range(25)]
+    topology = Topology((part_from("in", "out", "once"),))
+    everything = planned(topology, points, Chosen(seed=1))
+    first, *drawn = planned(topology, points, Chosen(seed=1, sample=30))
+    assert (first.fault, len(drawn), len(everything) > 100) == ("no fault", 30, True)
+    assert drawn == [each for each in everything if each in drawn], "in the order of the plan"
+    assert drawn == planned(topology, points, Chosen(seed=1, sample=30))[1:]
+    assert drawn != planned(topology, points, Chosen(seed=2, sample=30))[1:]
+    assert planned(topology, points, Chosen(seed=1, sample=1_000)) == everything
+    named = planned(topology, points, Chosen(seed=1, sample=3, faults=["cut before the reply"]))
+    assert [each.fault for each in named] == ["cut before the reply"] * 3
 
 
 def test_a_composition_that_does_not_say_where_messages_go_is_told_what_to_say(tmp_path: Path) -> None:

@@ -39,6 +39,8 @@ class Chosen:
     rounds: int = DEFAULT_ROUNDS
     lanes: int | None = None
     """Compositions that run side by side; by default ``LANES_PER_CORE`` for each core."""
+    sample: int | None = None
+    """Number of faults to inject, drawn by ``seed`` beside the run without a fault; None for all."""
 
     def has(self, injection: Injection) -> bool:
         if self.faults and not any(_names(word.lower(), injection.fault.lower()) for word in self.faults):
@@ -87,7 +89,12 @@ def taking_part(topology: Topology) -> tuple[Topology, list[str]]:
 
 def planned(topology: Topology, points: Sequence[Point], chosen: Chosen) -> list[Injection]:
     """Return the chosen faults: one round without a fault, every kind at every point, and random ones."""
-    return [each for each in _all(topology, points, chosen) if chosen.has(each)]
+    plain, *faults = _all(topology, points, chosen)
+    faults = [each for each in faults if chosen.has(each)]
+    if chosen.sample is not None and chosen.sample < len(faults):
+        drawn = set(random.Random(chosen.seed).sample(range(len(faults)), chosen.sample))
+        faults = [each for place, each in enumerate(faults) if place in drawn]
+    return [plain, *faults] if chosen.has(plain) else faults
 
 
 def expected(topology: Topology, injections: Sequence[Injection], lanes: int) -> float:
