@@ -66,15 +66,9 @@ class Testbed:
     @contextmanager
     def tracking(self, **settings: object) -> Iterator[None]:
         """Run mdispatch from ``SOURCE`` to ``OUT``; wait until it is idle."""
-        base = {
-            "in": SOURCE,
-            "pending": PENDING,
-            "out": OUT,
-            "redis_namespace": TRACKED,
-            "message_capacity": 10_000_000,
-        }
-        timeouts = {"message_timeout": 600, "message_expire": 3600}
-        mdispatch = Service("mdispatch", self._log, redis=self.url, **{**base, **timeouts, **settings})
+        base = {"in": SOURCE, "pending": PENDING, "out": OUT, "redis_namespace": TRACKED}
+        limits = {"message_capacity": 10_000_000, "message_timeout": 600, "message_expire": 3600}
+        mdispatch = Service("mdispatch", self._log, redis=self.url, **{**base, **limits, **settings})
         expected = self.blocked_clients() + (2 if "res" in settings else 1)
         with mdispatch:
             until(lambda: self.blocked_clients() == expected)

@@ -1,1 +1,1 @@
-"""The same work through Penstock and through others, in one run and in turns: ``make bench-peers``."""
+"""Comparison of Penstock with other systems at the same work, in one run and in turns: ``make bench-peers``."""

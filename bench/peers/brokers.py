@@ -1,4 +1,4 @@
-"""The servers of the peers, on free ports, with everything in memory; RabbitMQ and NATS are Debian's packages."""
+"""Servers of the peers, on free ports and with all data in memory; RabbitMQ and NATS are Debian's packages."""
 
 import os
 import socket
@@ -6,31 +6,31 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from bench.peers.scene import Scene
+from bench.peers.peer_run import PeerRun
 from penstock.testing.server import EmbeddedServer, free_port
 
 RABBITMQ: Final = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 NATS: Final = Path("/usr/sbin/nats-server")
-Serve = Callable[[Scene], str]
-"""Starts the server of a run; returns its URL."""
+StartServer = Callable[[PeerRun], str]
+"""A function that starts the server of a run and returns its URL."""
 
 
-def redis(scene: Scene) -> str:
-    """The URL of a server as ours runs on."""
-    return scene.ends.enter_context(EmbeddedServer()).url
+def redis(run: PeerRun) -> str:
+    """Start the Redis server that Penstock uses, too; return its URL."""
+    return run.exit_stack.enter_context(EmbeddedServer()).url
 
 
-def nats(scene: Scene) -> str:
-    """The URL of a NATS with JetStream."""
+def nats(run: PeerRun) -> str:
+    """Start NATS with JetStream; return its URL."""
     port = free_port()
-    scene.start(str(NATS), "-a", "127.0.0.1", "-p", str(port), "-js", "-sd", str(scene.directory / "nats"))
-    scene.until(lambda: _listens(port))
+    run.start(str(NATS), "-a", "127.0.0.1", "-p", str(port), "-js", "-sd", str(run.directory / "nats"))
+    run.until(lambda: _listens(port))
     return f"nats://127.0.0.1:{port}"
 
 
-def rabbitmq(scene: Scene) -> str:
-    """The URL of a RabbitMQ without plugins; the port mapper that it needs is one of its own, too."""
-    port, mapper, home = free_port(), free_port(), scene.directory / "rabbitmq"
+def rabbitmq(run: PeerRun) -> str:
+    """Start RabbitMQ without plugins, with a port mapper (epmd) of its own; return its URL."""
+    port, mapper, home = free_port(), free_port(), run.directory / "rabbitmq"
     home.mkdir()
     (home / "plugins").write_text("[].")
     environment = {
@@ -47,10 +47,10 @@ def rabbitmq(scene: Scene) -> str:
         "RABBITMQ_ENABLED_PLUGINS_FILE": str(home / "plugins"),
         "RABBITMQ_CONFIG_FILE": str(home / "none"),
     }
-    scene.start("epmd", "-port", str(mapper), environment=environment)
-    scene.until(lambda: _listens(mapper))
-    scene.start(str(RABBITMQ), environment=environment)
-    scene.until(lambda: _listens(port))
+    run.start("epmd", "-port", str(mapper), environment=environment)
+    run.until(lambda: _listens(mapper))
+    run.start(str(RABBITMQ), environment=environment)
+    run.until(lambda: _listens(port))
     return f"amqp://guest:guest@127.0.0.1:{port}/%2F"
 
 

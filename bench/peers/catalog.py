@@ -1,11 +1,11 @@
-"""Who is compared with us: versions, what runs, how many messages, and what each does that we do not."""
+"""Catalog of the systems compared with Penstock: version, programs, message counts, and extra features of each."""
 
 from typing import Final
 
 from bench.peers import ours
 from bench.peers.brokers import NATS, RABBITMQ, nats, rabbitmq, redis
 from bench.peers.install import FromDebian, FromNpm, FromPyPI
-from bench.peers.programs import Asked, Driven, module, script
+from bench.peers.programs import Asking, Producing, module, script
 from bench.peers.works import Entry, Peer, Work
 
 CELERY: Final = module("celery_jobs")
@@ -33,9 +33,9 @@ PEERS: Final = (
     Peer(
         "busmq",
         {
-            Work.FAN_OUT: Entry(Driven(redis, (BUSMQ, "fan-out")), 20_000, "the publisher pushes to two queues"),
+            Work.FAN_OUT: Entry(Producing(redis, (BUSMQ, "fan-out")), 20_000, "the publisher pushes to two queues"),
             Work.JOBS: Entry(
-                Driven(redis, (BUSMQ, "produce"), ((BUSMQ, "work"),)),
+                Producing(redis, (BUSMQ, "produce"), ((BUSMQ, "work"),)),
                 10_000,
                 "a queue consumed in reliable mode, an ack a job",
             ),
@@ -47,11 +47,11 @@ PEERS: Final = (
         "BullMQ",
         {
             Work.JOBS: Entry(
-                Driven(redis, (BULLMQ, "produce"), ((BULLMQ, "work"),)),
+                Producing(redis, (BULLMQ, "produce"), ((BULLMQ, "work"),)),
                 20_000,
                 "addBulk of 500; concurrency 100; completed jobs removed",
             ),
-            Work.REPLIES: Entry(Asked(redis, (BULLMQ, "ask"), (BULLMQ, "work")), 300, "waitUntilFinished"),
+            Work.REPLIES: Entry(Asking(redis, (BULLMQ, "ask"), (BULLMQ, "work")), 300, "waitUntilFinished"),
         },
         FromNpm({"bullmq": "6.7.0", "ioredis": "5.11.1"}),
         more="runs your function; priorities, rate limits, parents and children, repeated jobs, progress, web pages",
@@ -60,12 +60,12 @@ PEERS: Final = (
         "hfx-bus",
         {
             Work.JOBS: Entry(
-                Driven(redis, (HFXBUS, "produce"), ((HFXBUS, "work"),)),
+                Producing(redis, (HFXBUS, "produce"), ((HFXBUS, "work"),)),
                 10_000,
                 "with a payload; 500 under way; concurrency 100",
             ),
             Work.REPLIES: Entry(
-                Asked(redis, (HFXBUS, "ask"), (HFXBUS, "answer")),
+                Asking(redis, (HFXBUS, "ask"), (HFXBUS, "answer")),
                 300,
                 "as its README has it",
             ),
@@ -77,7 +77,7 @@ PEERS: Final = (
         "taskiq",
         {
             Work.JOBS: Entry(
-                Driven(redis, (TASKIQ,), (TASKIQ_WORKER,)), 3_000, "RedisStreamBroker; 500 sent at once; one process"
+                Producing(redis, (TASKIQ,), (TASKIQ_WORKER,)), 3_000, "RedisStreamBroker; 500 sent at once; one process"
             )
         },
         FromPyPI(("taskiq==0.13.0", "taskiq-redis==1.2.4")),
@@ -85,7 +85,7 @@ PEERS: Final = (
     ),
     Peer(
         "dramatiq",
-        {Work.JOBS: Entry(Driven(redis, (DRAMATIQ,), (DRAMATIQ_WORKER,)), 2_000, "one process of 8 threads")},
+        {Work.JOBS: Entry(Producing(redis, (DRAMATIQ,), (DRAMATIQ_WORKER,)), 2_000, "one process of 8 threads")},
         FromPyPI(("dramatiq[redis]==2.2.1",)),
         more="runs your function; pipelines, groups, rate limits, time limits; RabbitMQ as well",
     ),
@@ -93,9 +93,11 @@ PEERS: Final = (
         "Celery",
         {
             Work.JOBS: Entry(
-                Driven(redis, (CELERY, "produce"), (CELERY_WORKER,)), 1_000, "acks_late, prefetch 128, solo pool"
+                Producing(redis, (CELERY, "produce"), (CELERY_WORKER,)), 1_000, "acks_late, prefetch 128, solo pool"
             ),
-            Work.REPLIES: Entry(Asked(redis, (CELERY, "ask"), CELERY_WORKER), 200, "AsyncResult.get, results in Redis"),
+            Work.REPLIES: Entry(
+                Asking(redis, (CELERY, "ask"), CELERY_WORKER), 200, "AsyncResult.get, results in Redis"
+            ),
         },
         FromPyPI(("celery[redis]==5.7.0",)),
         more="runs your function; chains, groups and chords, schedules, rate limits, revocation; many brokers",
@@ -104,7 +106,7 @@ PEERS: Final = (
         "RQ",
         {
             Work.JOBS: Entry(
-                Driven(redis, (RQ,), (RQ_WORKER,)), 500, "enqueue_many of 500; SimpleWorker, which does not fork"
+                Producing(redis, (RQ,), (RQ_WORKER,)), 500, "enqueue_many of 500; SimpleWorker, which does not fork"
             )
         },
         FromPyPI(("rq==3.0.0",)),
@@ -114,14 +116,14 @@ PEERS: Final = (
         "RabbitMQ",
         {
             Work.FAN_OUT: Entry(
-                Driven(rabbitmq, (PIKA, "fan-out")), 10_000, "fanout exchange, two classic queues in memory"
+                Producing(rabbitmq, (PIKA, "fan-out")), 10_000, "fanout exchange, two classic queues in memory"
             ),
             Work.JOBS: Entry(
-                Driven(rabbitmq, (PIKA, "produce"), ((PIKA, "work"),)),
+                Producing(rabbitmq, (PIKA, "produce"), ((PIKA, "work"),)),
                 10_000,
                 "classic queue in memory, prefetch 1,000",
             ),
-            Work.REPLIES: Entry(Asked(rabbitmq, (PIKA, "ask"), (PIKA, "answer")), 300, "direct reply-to"),
+            Work.REPLIES: Entry(Asking(rabbitmq, (PIKA, "ask"), (PIKA, "answer")), 300, "direct reply-to"),
         },
         FromDebian("rabbitmq-server", RABBITMQ, FromPyPI(("pika==1.4.4",))),
         more="routes by key, pattern and header; users and permissions; replicated queues; web pages; many protocols",
@@ -130,19 +132,19 @@ PEERS: Final = (
         "NATS",
         {
             Work.FAN_OUT: Entry(
-                Driven(nats, (NATS_PY, "fan-out")),
+                Producing(nats, (NATS_PY, "fan-out")),
                 20_000,
                 "JetStream in memory, two durable consumers, 500 confirmed at a time",
             ),
             Work.JOBS: Entry(
-                Driven(nats, (NATS_PY, "produce"), ((NATS_PY, "work"),)),
+                Producing(nats, (NATS_PY, "produce"), ((NATS_PY, "work"),)),
                 10_000,
                 "JetStream in memory, fetch of 500, an ack a job",
             ),
-            Work.REPLIES: Entry(Asked(nats, (NATS_PY, "ask"), (NATS_PY, "answer")), 300, "core NATS: nothing is kept"),
+            Work.REPLIES: Entry(Asking(nats, (NATS_PY, "ask"), (NATS_PY, "answer")), 300, "core NATS: nothing is kept"),
         },
         FromDebian("nats-server", NATS, FromPyPI(("nats-py==2.16.0",))),
         more="subjects with wildcards; what was read can be read again; replicated streams, clusters, accounts",
     ),
 )
-"""In the order of the tables; the limit and ours come first, since the others' ratios are to theirs."""
+"""In the order of the tables. The limit and Penstock come first, because ratios are relative to them."""

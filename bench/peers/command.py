@@ -1,4 +1,4 @@
-"""``python -m bench peers``: who, how often, and where the figures go."""
+"""Command line of ``python -m bench peers``."""
 
 import json
 import signal
@@ -14,8 +14,8 @@ from rich.table import Table
 
 from bench.peers.catalog import PEERS
 from bench.peers.page import figures, ranked, write
-from bench.peers.results import Report, machine, reached
-from bench.peers.rounds import Tell, installed, measured, members, steps
+from bench.peers.results import Report, machine, ours_measured
+from bench.peers.rounds import Notify, installed, measured, members, steps
 from bench.peers.works import LIMIT, OURS, Peer, Work
 
 app = typer.Typer(add_completion=False)
@@ -24,26 +24,26 @@ app = typer.Typer(add_completion=False)
 @app.command()
 def main(
     peer: Annotated[
-        list[str] | None, typer.Option(help="Only this one, beside the limit and ours; may be repeated.")
+        list[str] | None, typer.Option(help="Measure only this peer, the limit and Penstock; may be repeated.")
     ] = None,
-    work: Annotated[list[Work] | None, typer.Option(help="Only this one; may be repeated.")] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="How often each is measured.")] = 5,
-    json_file: Annotated[Path, typer.Option("--json", help="Where the figures go.")] = Path("bench-peers.json"),
-    page: Annotated[Path, typer.Option(help="The page that a whole run writes (no --peer, no --work).")] = Path(
+    work: Annotated[list[Work] | None, typer.Option(help="Measure only this work; may be repeated.")] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Times to measure each.")] = 5,
+    json_file: Annotated[Path, typer.Option("--json", help="File to write the figures to.")] = Path("bench-peers.json"),
+    page: Annotated[Path, typer.Option(help="Page to write after a complete run (no --peer, no --work).")] = Path(
         "docs/benchmarks.md"
     ),
 ) -> None:
-    """Install the peers, measure the same work through each, write table and plots; exit 1 where ours did not run."""
+    """Install the peers, measure the same work through each, write table and plots; exit 1 if Penstock did not run."""
     chosen, works = _chosen(peer or []), work or list(Work)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that servers and peers end, too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that servers and peers are killed, too
     conditions = machine()
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         task = progress.add_task("peers", total=steps(chosen, works, rounds))
-        tell = _telling(console, progress, task)
-        found = installed(chosen, tell)
-        rows = measured(chosen, works, found, rounds, tell)
+        notify = _progress_reporter(console, progress, task)
+        found = installed(chosen, notify)
+        rows = measured(chosen, works, found, rounds, notify)
     report = Report(conditions, rounds, members(chosen, found), rows)
     json_file.write_text(json.dumps(report.as_json(), indent=2) + "\n")
     for each in works:
@@ -51,11 +51,11 @@ def main(
     if not (peer or work):
         write(report, page)
         console.print(f"{page} and its plots are written")
-    raise typer.Exit(0 if reached(rows) else 1)
+    raise typer.Exit(0 if ours_measured(rows) else 1)
 
 
 def _chosen(names: list[str]) -> list[Peer]:
-    """Raises ``BadParameter`` for a name that is not in the catalog."""
+    """Return the peers to measure. Raise ``BadParameter`` for a name that is not in the catalog."""
     known = {peer.name.lower(): peer for peer in PEERS}
     if unknown := [name for name in names if name.lower() not in known]:
         others = ", ".join(f"'{peer.name}'" for peer in PEERS)
@@ -64,14 +64,14 @@ def _chosen(names: list[str]) -> list[Peer]:
     return [peer for name, peer in known.items() if name in wanted]
 
 
-def _telling(console: Console, progress: Progress, task: object) -> Tell:
-    def tell(what: str, step: bool) -> None:
+def _progress_reporter(console: Console, progress: Progress, task: object) -> Notify:
+    def notify(what: str, step: bool) -> None:
         if console.is_terminal:
             progress.update(task, description=what, advance=int(step))  # type: ignore[arg-type]
         else:
             console.print(what, highlight=False, soft_wrap=True)
 
-    return tell
+    return notify
 
 
 def _table(report: Report, work: Work) -> Table:

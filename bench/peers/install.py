@@ -1,4 +1,4 @@
-"""Peers, each in a directory of its own below ``build/peers``: a virtual environment or a ``node_modules``."""
+"""Installation of peers, each in its own directory below ``build/peers``: a virtual environment or ``node_modules``."""
 
 import json
 import shutil
@@ -12,17 +12,17 @@ from typing import Final
 from tests.harness import ROOT
 
 HOME: Final = ROOT / "build" / "peers"
-LONGEST: Final = 300
-"""Seconds for one installation."""
+INSTALL_SECONDS: Final = 300
+"""Maximum seconds for one installation."""
 
 
 class NotInstalled(Exception):
-    """A peer cannot be had here; why is in the message."""
+    """A peer cannot be installed here; the message says why."""
 
 
 @dataclass(frozen=True)
 class Installed:
-    """How a driver of the peer is started."""
+    """How to start a driver of the peer: command prefix, environment, directory."""
 
     command: tuple[str, ...]
     environment: dict[str, str] = field(default_factory=dict)
@@ -32,7 +32,7 @@ class Installed:
 
 @dataclass(frozen=True)
 class FromPyPI:
-    """``packages`` are requirements with their versions; the first one is the peer itself."""
+    """Install from PyPI: ``packages`` are requirements with versions; the first one is the peer itself."""
 
     packages: tuple[str, ...]
 
@@ -53,7 +53,7 @@ class FromPyPI:
 
 @dataclass(frozen=True)
 class FromNpm:
-    """``packages`` and ``overrides`` by name; the first package is the peer itself."""
+    """Install from npm: ``packages`` and ``overrides`` map names to versions; the first package is the peer itself."""
 
     packages: dict[str, str]
     overrides: dict[str, str] = field(default_factory=dict)
@@ -78,7 +78,7 @@ class FromNpm:
 
 @dataclass(frozen=True)
 class FromDebian:
-    """A server that is on the machine if anybody has put it there, and its client from PyPI."""
+    """Use the server of a Debian package, which must be installed already, and install its client from PyPI."""
 
     package: str
     binary: Path
@@ -103,7 +103,7 @@ Origin = FromPyPI | FromNpm | FromDebian
 
 
 def _changed(directory: Path, wanted: Sequence[str]) -> bool:
-    """Whether anything else than what is wanted, or nothing whole, is there; then the directory is empty."""
+    """Return False if exactly ``wanted`` is installed in ``directory``; otherwise empty it and return True."""
     note = directory / "installed"
     if note.exists() and note.read_text() == "\n".join(wanted):
         return False
@@ -118,9 +118,9 @@ def _note(directory: Path, wanted: Sequence[str]) -> None:
 
 def _run(*command: str) -> None:
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LONGEST)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=INSTALL_SECONDS)
     except subprocess.TimeoutExpired:
-        raise NotInstalled(f"{_named(command)} took longer than {LONGEST} s") from None
+        raise NotInstalled(f"{_named(command)} took longer than {INSTALL_SECONDS} s") from None
     if done.returncode:
         said = [line.strip() for line in (done.stderr or done.stdout).splitlines() if line.strip()]
         reason = next((line for line in said if "error" in line.lower()), said[-1] if said else "it said nothing")

@@ -1,4 +1,4 @@
-"""Penstock at each work, and the limit: bare clients that do the least that could be called the work."""
+"""Penstock at each work, and the limit: bare clients that do the minimum that counts as the work."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -6,7 +6,7 @@ from subprocess import Popen
 from typing import Final
 
 from bench import replies
-from bench.peers.scene import Scene, Take
+from bench.peers.peer_run import Measure, PeerRun
 from bench.peers.works import LIMIT, OURS, Entry, Peer, Work
 from bench.testbed import NAMESPACE, OUT, PYTHON, SOURCE, TRACKED, Testbed, subscribers
 from penstock.keys import Keys
@@ -17,72 +17,72 @@ DONE: Final = Keys(TRACKED).done
 
 
 @contextmanager
-def fan_out(scene: Scene) -> Iterator[Take]:
+def fan_out(run: PeerRun) -> Iterator[Measure]:
     with _testbed() as bed, bed.mpush(2):
-        yield _published(scene, bed, SOURCE)
+        yield _published(run, bed, SOURCE)
 
 
 @contextmanager
-def fan_out_by_a_loop(scene: Scene) -> Iterator[Take]:
+def fan_out_by_a_loop(run: PeerRun) -> Iterator[Measure]:
     pending = f"{NAMESPACE}:pending"
     with _testbed() as bed, bed.run_process(*PYTHON, "bench.reference", bed.url, SOURCE, pending, *subscribers(2)):
-        yield _published(scene, bed, SOURCE)
+        yield _published(run, bed, SOURCE)
 
 
 @contextmanager
-def fan_out_by_the_publisher(scene: Scene) -> Iterator[Take]:
+def fan_out_by_the_publisher(run: PeerRun) -> Iterator[Measure]:
     with _testbed() as bed:
-        yield _published(scene, bed, *subscribers(2))
+        yield _published(run, bed, *subscribers(2))
 
 
-def _published(scene: Scene, bed: Testbed, *lists: str) -> Take:
-    return scene.flow(_publisher(scene, bed, "lists", *lists), lambda: bed.redis.llen(subscribers(2)[-1]))
+def _published(run: PeerRun, bed: Testbed, *lists: str) -> Measure:
+    return run.throughput(_publisher(run, bed, "lists", *lists), lambda: bed.redis.llen(subscribers(2)[-1]))
 
 
 @contextmanager
-def fan_out_by_a_stream(scene: Scene) -> Iterator[Take]:
+def fan_out_by_a_stream(run: PeerRun) -> Iterator[Measure]:
     with _testbed() as bed:
-        yield scene.flow(_publisher(scene, bed, "stream", OUT), lambda: bed.redis.xlen(OUT))
+        yield run.throughput(_publisher(run, bed, "stream", OUT), lambda: bed.redis.xlen(OUT))
 
 
 @contextmanager
-def jobs(scene: Scene) -> Iterator[Take]:
-    with _tracked(scene, "bench.worker", OUT, DONE, "done") as take:
-        yield take
+def jobs(run: PeerRun) -> Iterator[Measure]:
+    with _tracked(run, "bench.worker", OUT, DONE, "done") as measure:
+        yield measure
 
 
 @contextmanager
-def jobs_one_by_one(scene: Scene) -> Iterator[Take]:
-    with _tracked(scene, f"{DRIVERS}.worker", "one", OUT, DONE) as take:
-        yield take
+def jobs_one_by_one(run: PeerRun) -> Iterator[Measure]:
+    with _tracked(run, f"{DRIVERS}.worker", "one", OUT, DONE) as measure:
+        yield measure
 
 
 @contextmanager
-def _tracked(scene: Scene, worker: str, *words: str) -> Iterator[Take]:
-    """Registered by mdispatch, done when the monitor has counted it as done."""
+def _tracked(run: PeerRun, worker: str, *words: str) -> Iterator[Measure]:
+    """Measure jobs that mdispatch registers and a monitor counts as done."""
     done = Keys(TRACKED).metric("done")
     with _testbed() as bed, bed.tracking(), bed.monitor():
-        scene.start(*PYTHON, worker, str(bed.server.port), *words)
-        publisher = _publisher(scene, bed, "lists", SOURCE)
-        yield scene.flow(publisher, lambda: int(bed.redis.hget(done, "count") or 0))
+        run.start(*PYTHON, worker, str(bed.server.port), *words)
+        publisher = _publisher(run, bed, "lists", SOURCE)
+        yield run.throughput(publisher, lambda: int(bed.redis.hget(done, "count") or 0))
 
 
 @contextmanager
-def jobs_of_one_list(scene: Scene) -> Iterator[Take]:
+def jobs_of_one_list(run: PeerRun) -> Iterator[Measure]:
     with _testbed() as bed:
-        scene.start(*PYTHON, f"{DRIVERS}.worker", str(bed.server.port), "least", SOURCE, DONE)
-        publisher = _publisher(scene, bed, "lists", SOURCE)
-        yield scene.flow(publisher, lambda: int(bed.redis.hget(DONE, "count") or 0))
+        run.start(*PYTHON, f"{DRIVERS}.worker", str(bed.server.port), "least", SOURCE, DONE)
+        publisher = _publisher(run, bed, "lists", SOURCE)
+        yield run.throughput(publisher, lambda: int(bed.redis.hget(DONE, "count") or 0))
 
 
 @contextmanager
-def answered(scene: Scene) -> Iterator[Take]:
+def answered(run: PeerRun) -> Iterator[Measure]:
     with _testbed() as bed, replies.through_mdispatch(bed) as ask:
         yield lambda requests: 1000 * ask(requests, 1)["p50"]
 
 
 @contextmanager
-def answered_by_bare_moves(scene: Scene) -> Iterator[Take]:
+def answered_by_bare_moves(run: PeerRun) -> Iterator[Measure]:
     with _testbed() as bed, replies.through_bare_moves(bed) as ask:
         yield lambda requests: 1000 * ask(requests, 1)["p50"]
 
@@ -93,8 +93,8 @@ def _testbed() -> Iterator[Testbed]:
         yield Testbed(server)
 
 
-def _publisher(scene: Scene, bed: Testbed, *words: str) -> Popen[str]:
-    return scene.start(*PYTHON, f"{DRIVERS}.publisher", str(bed.server.port), *words)
+def _publisher(run: PeerRun, bed: Testbed, *words: str) -> Popen[str]:
+    return run.start(*PYTHON, f"{DRIVERS}.publisher", str(bed.server.port), *words)
 
 
 BARE: Final = Peer(

@@ -1,4 +1,4 @@
-"""What was measured as a page for readers (Markdown), with a plot for each work beside it."""
+"""Markdown page of a report, with a plot for each work."""
 
 from pathlib import Path
 from typing import Final
@@ -11,7 +11,7 @@ TEMPLATE: Final = "benchmarks.md.jinja"
 
 
 def write(report: Report, file: Path) -> None:
-    """The page, and its plots in a folder of its name."""
+    """Write the page to ``file``, and its plots to a folder of the same name without suffix."""
     plots = file.with_suffix("")
     plots.mkdir(parents=True, exist_ok=True)
     for work in Work:
@@ -21,7 +21,7 @@ def write(report: Report, file: Path) -> None:
 
 
 def page(report: Report, plots: str) -> str:
-    """The Markdown; ``plots`` is where its pictures are, as seen from the page."""
+    """Return the Markdown; ``plots`` is the folder of its plots, relative to the page."""
     from jinja2 import Environment, StrictUndefined
 
     environment = Environment(
@@ -40,14 +40,14 @@ def page(report: Report, plots: str) -> str:
 
 
 def table(report: Report, work: Work) -> str:
-    """The best first; those without figures last."""
+    """Return the Markdown table of a work, the best first; rows without figures are last."""
     head = ["who", "what runs", "messages", f"median, {work.unit}", "min - max", "/ limit", "/ Penstock"]
     lines = [head, ["---"] * 3 + ["---:"] * 4, *(_cells(report, row) for row in ranked(report.of(work)))]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def ranked(rows: list[Row]) -> list[Row]:
-    """The best first; those without figures last."""
+    """Return ``rows``, the best first; rows without figures are last."""
     measured = sorted((row for row in rows if row.samples), key=lambda row: row.median)
     if measured and measured[0].work is not Work.REPLIES:
         measured.reverse()
@@ -55,7 +55,7 @@ def ranked(rows: list[Row]) -> list[Row]:
 
 
 def figures(report: Report, row: Row) -> list[str]:
-    """Median, spread, and the ratios to the limit and to ours, as words; of a row without figures, why."""
+    """Return median, spread, and the ratios to the limit and to Penstock as text; or why there are no figures."""
     if not row.samples:
         return [f"not measured: {row.missing}", "", "", ""]
     spread = f"{short(min(row.samples))} - {short(max(row.samples))}"
@@ -68,7 +68,7 @@ def _cells(report: Report, row: Row) -> list[str]:
 
 
 def _cell(words: str) -> str:
-    """As a table in Markdown can hold it."""
+    """Escape text for a cell of a Markdown table."""
     return " ".join(words.split()).replace("|", "\\|")
 
 

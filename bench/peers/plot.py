@@ -1,4 +1,4 @@
-"""Bars with their spread, as SVG."""
+"""Bar charts with error bars, as SVG."""
 
 import io
 import re
@@ -8,7 +8,7 @@ from bench.peers.results import Row, short
 from bench.peers.works import LIMIT, OURS
 
 OURS_COLOUR, LIMIT_COLOUR, OTHERS_COLOUR = "#0072b2", "#6b7280", "#e69f00"
-"""Of Okabe and Ito, whom those who see few colours thank."""
+"""From the palette of Okabe and Ito, which colour-blind readers can tell apart."""
 STYLE: Final[Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "penstock",
@@ -22,7 +22,7 @@ STYLE: Final[Any] = {
 
 
 def bars(rows: list[Row]) -> str:
-    """One bar a row that was measured, from above, on a scale of powers of ten, with a line from least to most."""
+    """Return a chart with a bar per row, from the top, on a logarithmic scale; error bars span minimum to maximum."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
@@ -56,7 +56,7 @@ def _colour(name: str) -> str:
 
 
 def _svg(figure: Any) -> str:
-    """Without the date, so that equal figures are equal files."""
+    """Return the figure as SVG without a date, so that equal figures give equal files."""
     out = io.StringIO()
     figure.savefig(out, format="svg", metadata={"Date": None})
     return re.sub(r"[ \t]+$", "", out.getvalue(), flags=re.MULTILINE)

@@ -1,4 +1,4 @@
-"""How the drivers of peers are started, from the words of the catalog."""
+"""Starters for the drivers of peers, from the arguments in the catalog."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,65 +7,65 @@ from pathlib import Path
 from subprocess import Popen
 from typing import Final
 
-from bench.peers.brokers import Serve
-from bench.peers.scene import Scene, Take
+from bench.peers.brokers import StartServer
+from bench.peers.peer_run import Measure, PeerRun
 
 DRIVERS: Final = Path(__file__).parent / "drivers"
-Words = tuple[str, ...]
-"""What follows ``python -m`` or ``node``; ``{url}`` is the server's."""
+Arguments = tuple[str, ...]
+"""Arguments after ``python -m`` or ``node``; ``{url}`` stands for the server's URL."""
 
 
 def module(name: str) -> str:
-    """A driver in Python."""
+    """Return the module of a driver in Python."""
     return f"bench.peers.drivers.{name}"
 
 
 def script(name: str) -> str:
-    """A driver in JavaScript."""
+    """Return the path of a driver in JavaScript."""
     return str(DRIVERS / name)
 
 
 @dataclass(frozen=True)
-class Driven:
-    """Messages through a peer; whoever knows that one has come through writes a mark."""
+class Producing:
+    """Programs that pass messages through a peer; the one that sees a message arrive writes a mark."""
 
-    serve: Serve
-    producer: Words
-    workers: tuple[Words, ...] = ()
+    start_server: StartServer
+    producer: Arguments
+    workers: tuple[Arguments, ...] = ()
 
     @contextmanager
-    def __call__(self, scene: Scene) -> Iterator[Take]:
-        url = self.serve(scene)
+    def __call__(self, run: PeerRun) -> Iterator[Measure]:
+        url = self.start_server(run)
         for worker in self.workers:
-            _start(scene, url, worker)
-        yield scene.flow(_start(scene, url, self.producer))
+            _start(run, url, worker)
+        yield run.throughput(_start(run, url, self.producer))
 
     @property
-    def programs(self) -> tuple[Words, ...]:
+    def programs(self) -> tuple[Arguments, ...]:
         return (self.producer, *self.workers)
 
 
 @dataclass(frozen=True)
-class Asked:
-    """Requests and answers through a peer."""
+class Asking:
+    """Programs that send requests through a peer and answer them."""
 
-    serve: Serve
-    client: Words
-    worker: Words
+    start_server: StartServer
+    client: Arguments
+    worker: Arguments
 
     @contextmanager
-    def __call__(self, scene: Scene) -> Iterator[Take]:
-        url = self.serve(scene)
-        _start(scene, url, self.worker)
-        yield scene.answers(_start(scene, url, self.client, speaks=True))
+    def __call__(self, run: PeerRun) -> Iterator[Measure]:
+        url = self.start_server(run)
+        _start(run, url, self.worker)
+        yield run.latency(_start(run, url, self.client, piped=True))
 
     @property
-    def programs(self) -> tuple[Words, ...]:
+    def programs(self) -> tuple[Arguments, ...]:
         return (self.client, self.worker)
 
 
-def _start(scene: Scene, url: str, words: Words, *, speaks: bool = False) -> Popen[str]:
-    assert scene.installed is not None
-    filled = (word.format(url=url) for word in words)
-    environment = {**scene.installed.environment, "BENCH_URL": url}
-    return scene.start(*scene.installed.command, *filled, environment=environment, speaks=speaks)
+def _start(run: PeerRun, url: str, arguments: Arguments, *, piped: bool = False) -> Popen[str]:
+    assert run.installed is not None
+    filled = (word.format(url=url) for word in arguments)
+    environment = {**run.installed.environment, "BENCH_URL": url}
+    return run.start(*run.installed.command, *filled, environment=environment, piped=piped)

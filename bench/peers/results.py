@@ -1,4 +1,4 @@
-"""What was measured, and how one peer's figures stand to another's."""
+"""Results of the comparison, and the ratios between peers."""
 
 import os
 import platform
@@ -17,7 +17,7 @@ from penstock.testing.server import binary
 
 @dataclass(frozen=True)
 class Row:
-    """A peer at a work: one sample a round, in the work's unit."""
+    """Result of a peer at a work: one sample per round, in the work's unit."""
 
     peer: str
     work: Work
@@ -31,8 +31,8 @@ class Row:
     def median(self) -> float:
         return statistics.median(self.samples)
 
-    def over(self, other: "Row") -> float | None:
-        """The median of the ratios of each round, since the machine changes its pace between rounds."""
+    def ratio_to(self, other: "Row") -> float | None:
+        """Return the median of the rounds' ratios (the machine's pace changes between rounds); None without samples."""
         if not (self.samples and other.samples):
             return None
         return statistics.median(mine / its for mine, its in zip(self.samples, other.samples, strict=False))
@@ -40,7 +40,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Member:
-    """Who took part: name, version, and what it does that we do not."""
+    """A system that took part: name, version, and what it does that Penstock does not."""
 
     name: str
     version: str
@@ -58,9 +58,9 @@ class Report:
         return [row for row in self.rows if row.work is work]
 
     def ratio(self, row: Row, to: str) -> float | None:
-        """To the limit or to ours in the same work; nothing where either was not measured."""
+        """Return the ratio to the peer named ``to`` at the same work; None if either was not measured."""
         other = next((each for each in self.of(row.work) if each.peer == to), None)
-        return row.over(other) if other else None
+        return row.ratio_to(other) if other else None
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -79,23 +79,23 @@ class Report:
             "of_limit": self.ratio(row, LIMIT),
             "of_ours": self.ratio(row, OURS),
         }
-        told = {
+        identity = {
             "peer": row.peer,
             "work": str(row.work),
             "unit": row.work.unit,
             "messages": row.messages,
             "how": row.how,
         }
-        return {**told, **measured, **({"not_measured": row.missing} if row.missing else {})}
+        return {**identity, **measured, **({"not_measured": row.missing} if row.missing else {})}
 
 
 def short(number: float) -> str:
-    """Three digits that count."""
+    """Format with three significant digits."""
     return f"{float(f'{number:.3g}'):,.0f}" if number >= 100 else f"{number:.3g}"
 
 
 def machine() -> dict[str, str]:
-    """What figures depend on, as words."""
+    """Return what figures depend on (cores, versions, load), as text."""
     return {
         "date": datetime.now(UTC).date().isoformat(),
         "cores": str(len(os.sched_getaffinity(0))),
@@ -108,7 +108,7 @@ def machine() -> dict[str, str]:
 
 
 def _server() -> str:
-    """Name and version, of Redis or Valkey."""
+    """Return the name and version of the server, Redis or Valkey."""
     line = _first_line(binary(), "--version")
     said = re.match(r"(\w+) server v=([\d.]+)", line)
     return f"{said[1]} {said[2]}" if said else line or "unknown"
@@ -121,6 +121,6 @@ def _first_line(*command: str) -> str:
     return next(iter(said.splitlines()), "")
 
 
-def reached(rows: Iterable[Row]) -> bool:
-    """Whether ours and the limit were measured; what others lack is told, and is not our failure."""
+def ours_measured(rows: Iterable[Row]) -> bool:
+    """Return True if Penstock and the limit were measured; a missing peer is reported but is no failure."""
     return all(row.samples for row in rows if row.peer in (LIMIT, OURS))

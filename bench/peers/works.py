@@ -1,4 +1,4 @@
-"""The works that are compared, and who does them."""
+"""Definitions of the works that are compared, and of the peers that do them."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -7,14 +7,14 @@ from enum import StrEnum
 from typing import Final
 
 from bench.peers.install import Origin
-from bench.peers.scene import Scene, Take
+from bench.peers.peer_run import Measure, PeerRun
 
 LIMIT: Final = "limit"
 OURS: Final = "Penstock"
 
 
-Opened = Callable[[Scene], AbstractContextManager[Take]]
-"""Starts all that the work needs; ends it afterwards."""
+StartWork = Callable[[PeerRun], AbstractContextManager[Measure]]
+"""A context manager that runs all that the work needs."""
 
 
 class Work(StrEnum):
@@ -31,19 +31,19 @@ class Work(StrEnum):
 class Entry:
     """A peer at a work."""
 
-    opened: Opened
+    start: StartWork
     messages: int
-    """In a run, so that it takes about a second."""
+    """Messages per run, chosen so that it takes about a second."""
     how: str
-    """What runs, for a reader."""
+    """Description of what runs, for the reader."""
 
 
 @dataclass(frozen=True)
 class Peer:
-    """Whoever is compared; ``origin`` is nothing where there is nothing to install."""
+    """A system to compare; ``origin`` is None if nothing has to be installed."""
 
     name: str
     works: dict[Work, Entry]
     origin: Origin | None = None
     more: str = ""
-    """What it does that we do not."""
+    """What it does that Penstock does not."""

@@ -13,14 +13,14 @@ from xml.etree import ElementTree
 
 import pytest
 
-from bench.peers import install, ours, rounds, scene
+from bench.peers import install, ours, peer_run, rounds
 from bench.peers.catalog import PEERS
 from bench.peers.install import FromDebian, FromNpm, FromPyPI, NotInstalled
 from bench.peers.page import page, ranked, table, write
+from bench.peers.peer_run import Measure, PeerFailed, PeerRun
 from bench.peers.plot import bars
-from bench.peers.programs import DRIVERS, Asked, Driven
+from bench.peers.programs import DRIVERS, Asking, Producing
 from bench.peers.results import Member, Report, Row, short
-from bench.peers.scene import DidNotRun, Scene, Take
 from bench.peers.works import LIMIT, OURS, Entry, Peer, Work
 from tests.harness import ROOT, until
 
@@ -59,8 +59,8 @@ def test_every_peer_that_is_installed_has_its_drivers_and_no_driver_is_left_over
     started = set()
     for peer in PEERS:
         for entry in peer.works.values() if peer.origin else ():
-            assert isinstance(entry.opened, Driven | Asked)
-            drivers = set().union(*map(_drivers, entry.opened.programs))
+            assert isinstance(entry.start, Producing | Asking)
+            drivers = set().union(*map(_drivers, entry.start.programs))
             assert drivers, f"{peer.name} starts none of our drivers"
             started |= drivers
     assert all(path.exists() for path in started)
@@ -88,8 +88,8 @@ def test_versions_are_pinned_and_whoever_is_installed_says_what_it_does_more() -
 
 
 def test_a_ratio_is_the_median_of_the_rounds_ratios() -> None:
-    assert US.over(THE_LIMIT) == 0.5, "of 0.5, 0.2 and 0.75; the ratio of the medians is 0.3"
-    assert GONE.over(THE_LIMIT) is None
+    assert US.ratio_to(THE_LIMIT) == 0.5, "of 0.5, 0.2 and 0.75; the ratio of the medians is 0.3"
+    assert GONE.ratio_to(THE_LIMIT) is None
     assert report(US).ratio(US, LIMIT) is None
 
 
@@ -157,15 +157,15 @@ def _peer(name: str, *said: float | Exception, log: list[str]) -> Peer:
     figures = iter(said)
 
     @contextmanager
-    def opened(_: Scene) -> Iterator[Take]:
-        def take(messages: int) -> float:
+    def opened(_: PeerRun) -> Iterator[Measure]:
+        def measure(messages: int) -> float:
             log.append(f"{name} {messages}")
             figure = next(figures)
             if isinstance(figure, Exception):
                 raise figure
             return figure
 
-        yield take
+        yield measure
 
     return Peer(name, {Work.JOBS: Entry(opened, 100, "so")})
 
@@ -180,7 +180,7 @@ def test_peers_take_turns_and_the_warm_up_does_not_count() -> None:
 
 def test_who_fails_is_told_with_the_reason_and_not_tried_again() -> None:
     log: list[str] = []
-    peers = [_peer("a", 1, 2, DidNotRun("ended with status 9"), log=log), _peer("b", *range(6), log=log)]
+    peers = [_peer("a", 1, 2, PeerFailed("ended with status 9"), log=log), _peer("b", *range(6), log=log)]
     rows = rounds.measured(peers, [Work.JOBS], {"a": None, "b": None}, 3, lambda *_: None)
     assert (rows[0].samples, rows[0].missing) == ((), "round 2: ended with status 9")
     assert len(rows[1].samples) == 3
@@ -223,8 +223,8 @@ def test_what_an_installer_says_is_the_reason() -> None:
         install._run(*says)
 
 
-def _producer(stage: Scene, code: str, *, speaks: bool = False) -> "subprocess.Popen[str]":
-    return stage.start(sys.executable, "-c", f"import os, sys, time\n{code}", speaks=speaks)
+def _producer(run: PeerRun, code: str, *, piped: bool = False) -> "subprocess.Popen[str]":
+    return run.start(sys.executable, "-c", f"import os, sys, time\n{code}", piped=piped)
 
 
 def test_a_flow_is_measured_from_the_order_to_the_last_mark() -> None:
@@ -233,12 +233,12 @@ for order in sys.stdin:
     time.sleep(0.05)
     open(os.environ["BENCH_MARKS"], "a").write("." * int(order))
 """
-    with Scene.opened(None) as stage:
-        take = stage.flow(_producer(stage, code))
-        assert 10 < take(100) < 2000
-        assert stage.marks() == 100
-        take(20)
-        assert stage.marks() == 120
+    with PeerRun.opened(None) as run:
+        measure = run.throughput(_producer(run, code))
+        assert 10 < measure(100) < 2000
+        assert run.marks() == 100
+        measure(20)
+        assert run.marks() == 120
 
 
 def test_more_than_was_sent_is_no_figure() -> None:
@@ -246,42 +246,40 @@ def test_more_than_was_sent_is_no_figure() -> None:
 for order in sys.stdin:
     open(os.environ["BENCH_MARKS"], "a").write("." * int(order) + ".")
 """
-    with Scene.opened(None) as stage:
-        take = stage.flow(_producer(stage, code))
-        with pytest.raises(DidNotRun, match="11 have come through, 10 were sent"):
-            take(10)
+    with PeerRun.opened(None) as run:
+        measure = run.throughput(_producer(run, code))
+        with pytest.raises(PeerFailed, match="11 have come through, 10 were sent"):
+            measure(10)
 
 
 def test_of_a_client_the_median_wait_is_read_in_milliseconds() -> None:
-    with Scene.opened(None) as stage:
-        ask = stage.answers(
-            _producer(stage, "for order in sys.stdin: print('{\"p50\": 0.25}', flush=True)", speaks=True)
-        )
+    with PeerRun.opened(None) as run:
+        ask = run.latency(_producer(run, "for order in sys.stdin: print('{\"p50\": 0.25}', flush=True)", piped=True))
         assert ask(3) == 250
 
 
-@pytest.mark.parametrize("speaks", [True, False])
-def test_a_program_that_dies_is_told_with_its_last_words(speaks: bool) -> None:
-    with Scene.opened(None) as stage:
-        dying = _producer(stage, "sys.stdin.readline(); raise ValueError('out of paper')", speaks=speaks)
-        take = (stage.answers if speaks else stage.flow)(dying)
-        with pytest.raises(DidNotRun, match=r"status 1: ValueError: out of paper"):
-            take(10)
+@pytest.mark.parametrize("piped", [True, False])
+def test_a_program_that_dies_is_told_with_its_last_words(piped: bool) -> None:
+    with PeerRun.opened(None) as run:
+        dying = _producer(run, "sys.stdin.readline(); raise ValueError('out of paper')", piped=piped)
+        measure = (run.latency if piped else run.throughput)(dying)
+        with pytest.raises(PeerFailed, match=r"status 1: ValueError: out of paper"):
+            measure(10)
 
 
 def test_a_program_that_never_ends_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scene, "LONGEST", 0.2)
-    with Scene.opened(None) as stage, pytest.raises(DidNotRun, match=r"not done within 0.2 s, 0 messages"):
-        stage.flow(_producer(stage, "time.sleep(60)"))(10)
+    monkeypatch.setattr(peer_run, "STEP_SECONDS", 0.2)
+    with PeerRun.opened(None) as run, pytest.raises(PeerFailed, match=r"not done within 0.2 s, 0 messages"):
+        run.throughput(_producer(run, "time.sleep(60)"))(10)
 
 
 def test_nothing_that_was_started_outlives_its_run() -> None:
     code = "import subprocess; print(subprocess.Popen(['sleep', '60']).pid, flush=True); time.sleep(60)"
-    with Scene.opened(None) as stage:
-        parent = _producer(stage, code, speaks=True)
+    with PeerRun.opened(None) as run:
+        parent = _producer(run, code, piped=True)
         assert parent.stdout
         child = int(parent.stdout.readline())
-        directory = stage.directory
+        directory = run.directory
     assert parent.poll() is not None
     until(lambda: not _lives(child))
     assert not directory.exists()
@@ -305,9 +303,9 @@ OUR_WORKS = [
 @pytest.mark.slow
 @pytest.mark.parametrize("entry", OUR_WORKS)
 def test_ours_and_the_bare_clients_do_their_work(entry: Entry) -> None:
-    with Scene.opened(None) as stage, entry.opened(stage) as take:
-        assert take(20) > 0
-        assert take(min(1_200, entry.messages // 10)) > 0
+    with PeerRun.opened(None) as run, entry.start(run) as measure:
+        assert measure(20) > 0
+        assert measure(min(1_200, entry.messages // 10)) > 0
 
 
 @pytest.mark.parametrize("words", [("--peer", "nobody"), ("--rounds", "none"), ("--work", "sleeping")])

@@ -1,6 +1,6 @@
-"""Programs that run in a peer's own environment, where nothing of ours but this folder can be imported.
+"""Drivers: programs that run in a peer's own environment, where only this folder of ours can be imported.
 
-A producer reads lines of a number and hands over so many messages of 32 bytes. A client reads lines of two, how many
-requests and how many at a time (always one), and prints the median wait as JSON. ``BENCH_URL`` names the server,
-``BENCH_MARKS`` a file that gets one byte a message that has come through.
+A producer reads lines of one number and sends that many messages of 32 bytes. A client reads lines of two numbers,
+requests to send and requests in flight (always one), and prints the median wait as JSON. ``BENCH_URL`` is the server;
+``BENCH_MARKS`` is a file that gets one byte, a mark, for each message that has arrived.
 """

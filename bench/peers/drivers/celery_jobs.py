@@ -1,4 +1,4 @@
-"""Jobs, and requests with answers, through Celery; prefetched and acknowledged as its guide says for short tasks."""
+"""Jobs, and requests with answers, through Celery, with prefetch and acks as its guide advises for short tasks."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Jobs through dramatiq, which acknowledges what is done."""
+"""Jobs through dramatiq, which acknowledges each job when it is done."""
 
 import dramatiq
 from dramatiq.brokers.redis import RedisBroker

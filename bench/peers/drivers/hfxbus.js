@@ -6,7 +6,7 @@ const connection = ConnectionManager.standalone(address);
 
 function consume(stream, processor) {
   const consumer = new Consumer(connection, { group: 'workers', concurrency: 100 });
-  consumer.process({ stream, fromId: '0', processor }); // also what was sent before the consumer was there
+  consumer.process({ stream, fromId: '0', processor }); // also read what was sent before the consumer started
   return consumer.play();
 }
 

@@ -1,4 +1,4 @@
-"""Fan-out, jobs, and requests with answers through NATS; its streams (JetStream) in memory."""
+"""Fan-out, jobs, and requests with answers through NATS, with its streams (JetStream) in memory."""
 
 import asyncio
 import itertools
@@ -9,11 +9,11 @@ from typing import Any
 import nats
 from nats.js.api import AckPolicy, ConsumerConfig, StorageType
 
-from bench.peers.drivers.orders import BATCH, batches, mark, messages, orders, server, tell
+from bench.peers.drivers.orders import BATCH, batches, mark, messages, orders, print_median, server
 
 
 async def publish_to_all(client: Any) -> None:
-    """A message counts when the server says that it waits for either of two durable consumers."""
+    """Publish; a message counts once the server reports it pending for both of two durable consumers."""
     stream = await _stream(client)
     consumers = ("out0", "out1")
     for name in consumers:
@@ -41,7 +41,7 @@ async def _stream(client: Any) -> Any:
 
 
 async def _publish(stream: Any, pieces: Any) -> None:
-    """Every message confirmed by the server, a batch under way at a time."""
+    """Publish all batches, one in flight at a time; the server confirms every message."""
     for batch in pieces:
         sent = [await stream.publish_async("bench", message.encode()) for message in batch]
         await asyncio.gather(*sent)
@@ -70,7 +70,7 @@ async def answer(client: Any) -> None:
 
 
 async def request(client: Any) -> None:
-    """By core NATS, which keeps nothing: a request that nobody hears fails, so wait until somebody does."""
+    """Send requests by core NATS, which stores nothing: a request without a responder fails, so wait for one first."""
     source, heard = messages(), False
     while not heard:
         try:
@@ -85,7 +85,7 @@ async def request(client: Any) -> None:
             waits.append(time.perf_counter() - begin)
             if answer.data != message.encode():
                 raise SystemExit(f"asked {message}, was answered {answer.data!r}")
-        tell(waits)
+        print_median(waits)
 
 
 async def main(role: str) -> None:

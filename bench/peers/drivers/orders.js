@@ -1,4 +1,4 @@
-// What the drivers in JavaScript share: orders in, marks out. See __init__.py.
+// Shared code of the drivers in JavaScript: read orders, write marks. See __init__.py.
 const { openSync, writeSync } = require('node:fs');
 const { createInterface } = require('node:readline');
 

@@ -1,4 +1,4 @@
-"""What the drivers in Python share: orders in, marks out."""
+"""Shared code of the drivers in Python: read orders, write marks."""
 
 import itertools
 import json
@@ -11,16 +11,16 @@ from functools import cache
 from typing import Final
 
 BATCH: Final = 500
-"""Messages in one call, where there is a call for several."""
+"""Messages per call, if the client has a call for several."""
 
 
 def server() -> str:
-    """The URL of the run's server."""
+    """Return the URL of the run's server."""
     return os.environ["BENCH_URL"]
 
 
 def mark(count: int = 1) -> None:
-    """Say that so many more have come through."""
+    """Report that ``count`` more messages have arrived."""
     os.write(_marks(os.getpid()), b"." * count)
 
 
@@ -30,23 +30,23 @@ def _marks(_: int) -> int:
 
 
 def messages() -> Iterator[str]:
-    """Distinct ones, of 32 bytes."""
+    """Yield distinct messages of 32 bytes, without end."""
     return (f"message-{number:024}" for number in itertools.count())
 
 
 def orders() -> Iterator[int]:
-    """How many, each time that the run says so."""
+    """Yield the number of messages to send for each order on stdin."""
     return (int(line.split()[0]) for line in sys.stdin)
 
 
 def batches(count: int, source: Iterator[str]) -> Iterator[list[str]]:
-    """The next ``count`` of ``source``, ``BATCH`` at a time."""
+    """Yield the next ``count`` messages of ``source``, ``BATCH`` at a time."""
     for start in range(0, count, BATCH):
         yield list(itertools.islice(source, min(BATCH, count - start)))
 
 
 def produce(send: Callable[[str], object]) -> None:
-    """One call a message."""
+    """Send the ordered messages, one per call."""
     source = messages()
     for count in orders():
         for message in itertools.islice(source, count):
@@ -54,7 +54,7 @@ def produce(send: Callable[[str], object]) -> None:
 
 
 def produce_batches(send: Callable[[list[str]], object]) -> None:
-    """One call a batch."""
+    """Send the ordered messages, one batch per call."""
     source = messages()
     for count in orders():
         for batch in batches(count, source):
@@ -62,7 +62,7 @@ def produce_batches(send: Callable[[list[str]], object]) -> None:
 
 
 def ask(request: Callable[[str], str]) -> None:
-    """One at a time; every answer is the request itself, or the driver fails."""
+    """Send the ordered requests one at a time; fail unless every answer equals its request."""
     source = messages()
     for count in orders():
         waits = []
@@ -72,9 +72,9 @@ def ask(request: Callable[[str], str]) -> None:
             waits.append(time.perf_counter() - begin)
             if answer != message:
                 raise SystemExit(f"asked {message}, was answered {answer!r}")
-        tell(waits)
+        print_median(waits)
 
 
-def tell(waits: list[float]) -> None:
-    """The median of so many seconds, for the run to read."""
+def print_median(waits: list[float]) -> None:
+    """Print the median of ``waits`` (seconds) for the run to read."""
     print(json.dumps({"p50": statistics.median(waits)}), flush=True)

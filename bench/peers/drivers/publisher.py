@@ -1,4 +1,4 @@
-"""A bare publisher: ``python -m bench.peers.drivers.publisher PORT lists|stream NAME...`` reads numbers, and pushes."""
+"""Bare publisher: ``python -m bench.peers.drivers.publisher PORT lists|stream NAME...`` reads orders and publishes."""
 
 import sys
 from collections.abc import Iterator
@@ -8,12 +8,12 @@ from bench.peers.drivers.orders import batches, messages, orders
 
 
 def to_lists(batch: list[str], names: list[str]) -> Iterator[bytes]:
-    """One command a list and batch."""
+    """Return one command per list for the whole batch."""
     return (packed("LPUSH", name, *batch) for name in names)
 
 
 def to_stream(batch: list[str], names: list[str]) -> Iterator[bytes]:
-    """One command a message, since a stream takes no more."""
+    """Return one command per message, as XADD adds only one entry."""
     return (packed("XADD", names[0], "*", "message", message) for message in batch)
 
 

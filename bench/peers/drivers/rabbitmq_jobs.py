@@ -1,4 +1,4 @@
-"""Fan-out, jobs, and requests with answers through RabbitMQ, by pika; messages and queues in memory."""
+"""Fan-out, jobs, and requests with answers through RabbitMQ with pika; messages and queues are in memory."""
 
 import itertools
 import sys
@@ -14,7 +14,7 @@ PREFETCH: Final = 1_000
 
 
 def publish_to_all(channel: Any) -> None:
-    """Publish to a fanout exchange; a message counts when the broker says that either queue holds it."""
+    """Publish to a fanout exchange; a message counts once the broker reports it in both queues."""
     channel.exchange_declare("all", "fanout")
     for queue in QUEUES:
         channel.queue_declare(queue)
@@ -57,11 +57,11 @@ def answer(channel: Any) -> None:
 
 
 def request(channel: Any) -> None:
-    """By direct reply-to."""
+    """Send requests with direct reply-to."""
     direct = "amq.rabbitmq.reply-to"
     received: list[bytes] = []
     channel.queue_declare("requests")
-    channel.basic_consume(direct, lambda *told: received.append(told[-1]), auto_ack=True)
+    channel.basic_consume(direct, lambda *delivery: received.append(delivery[-1]), auto_ack=True)
 
     def exchange(message: str) -> str:
         channel.basic_publish("", "requests", message.encode(), pika.BasicProperties(reply_to=direct))

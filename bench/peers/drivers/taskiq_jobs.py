@@ -1,4 +1,4 @@
-"""Jobs through taskiq, by the one of its Redis brokers that has acknowledgments (streams)."""
+"""Jobs through taskiq, with its Redis broker that acknowledges messages (streams)."""
 
 import asyncio
 
@@ -17,7 +17,7 @@ job = broker.task("take")(take)
 
 
 async def produce() -> None:
-    """A batch at once, as its calls are coroutines."""
+    """Send each batch concurrently, as the calls are coroutines."""
     await broker.startup()
     source = messages()
     for count in orders():

@@ -1,7 +1,7 @@
 """Bare workers: ``python -m bench.peers.drivers.worker PORT least|one LIST TO``.
 
-``least`` is the least that loses no job when it dies: look at up to 500, then remove and count them in one transaction.
-``one`` takes one message after the other from mdispatch's list, and says of each that it is done.
+``least`` is the minimum that loses no job when it dies: read up to 500, then remove and count them in one transaction.
+``one`` takes messages one by one from mdispatch's list, and reports each as done.
 """
 
 import sys
@@ -13,10 +13,10 @@ from bench.peers.drivers.orders import BATCH
 
 def least(connection: Connection, source: str, to: str) -> None:
     wait = packed("BLMOVE", source, source, "RIGHT", "RIGHT", 0)
-    look = packed("LRANGE", source, -BATCH, -1)
+    peek = packed("LRANGE", source, -BATCH, -1)
     settled, replies = b"", 0
     while True:
-        jobs = connection.exchange(settled + look, replies + 1)[-1]
+        jobs = connection.exchange(settled + peek, replies + 1)[-1]
         if jobs:
             commands = packed("LTRIM", source, 0, -len(jobs) - 1) + packed("HINCRBY", to, "count", len(jobs))
             settled, replies = packed("MULTI") + commands + packed("EXEC"), 4
