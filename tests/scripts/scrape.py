@@ -1,4 +1,4 @@
-"""A scrape as Prometheus makes it, read by the client library's own parsers."""
+"""Scrape of an exporter as by Prometheus, parsed by the client library's own parsers."""
 
 import asyncio
 import gzip
@@ -39,7 +39,7 @@ class Answer:
 
 
 class Scrape:
-    """The samples of one answer of ``/metrics``."""
+    """Samples of one response of ``/metrics``."""
 
     def __init__(self, answer: Answer) -> None:
         assert answer.status == 200, answer
@@ -49,7 +49,7 @@ class Scrape:
         assert len(self._samples) == len(samples), "a series more than once"
 
     def __call__(self, name: str, **labels: str) -> float | None:
-        """The value of a series of the namespace ``demo`` unless the labels say another; None where there is none."""
+        """Return the value of a series, by default of namespace ``demo``; None if it does not exist."""
         return self._samples.get((f"penstock_{name}", frozenset(({"namespace": "demo"} | labels).items())))
 
     def labels(self, name: str, label: str) -> set[str]:
@@ -81,7 +81,7 @@ async def scrape(exporter: Exporter, **headers: str) -> Scrape:
 
 
 async def scraped(redis: "Redis", *namespaces: str, **more: Any) -> Scrape:
-    """What one scrape of a new exporter gives."""
+    """Return the result of one scrape of a new exporter."""
     async with exporting(redis, *namespaces, **more) as exporter:
         return await scrape(exporter)
 
@@ -102,7 +102,7 @@ async def policy(redis: "Redis", namespace: str = "demo", **more: Any) -> None:
 
 
 async def message(redis: "Redis", id: int, *, age: float, due_in: float = 5, **more: Any) -> None:
-    """One in flight, registered ``age`` seconds ago, as the newest of the list."""
+    """Write a message in flight, registered ``age`` seconds ago, as the newest of the list."""
     now = time.time()
     record: dict[Any, Any] = {"timestamp": f"{now - age:.3f}", "deadline": f"{now + due_in:.3f}"}
     record |= {"attempt": 1, "message": "hello"} | more

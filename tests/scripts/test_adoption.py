@@ -1,4 +1,4 @@
-"""Nothing that an instance has taken dies with it: another takes it over, in order."""
+"""Messages that a dead instance had taken are adopted by another instance, in order."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -29,35 +29,35 @@ async def owners(redis: Redis) -> list[str]:
     return sorted(decoded(id) for id in await redis.zrange(KEYS.owners, 0, -1))
 
 
-async def test_the_messages_of_several_dead_go_before_ones_own_and_the_oldest_instance_first(redis: Redis) -> None:
-    """By number: 9 is older than 10."""
+async def test_messages_of_dead_instances_come_first_those_of_the_oldest_instance_before_all(redis: Redis) -> None:
+    """Ids are compared as numbers: 9 is older than 10."""
     await redis.set(KEYS.counter, 8)
-    nine, ten, eleven, heir = [await Instance.enter(redis) for _ in range(4)]
+    nine, ten, eleven, adopter = [await Instance.enter(redis) for _ in range(4)]
     await ten.take("c", "d", "e")
     await nine.take("a", "b")
     await eleven.take("f")
-    await heir.take("g", "h")
+    await adopter.take("g", "h")
     for dead in (nine, ten, eleven):
         await dead.die()
-    assert (await heir.orphans.adopt()).total() == 6
-    assert await oldest_first(redis, heir.pending) == list("abcdefgh")
+    assert (await adopter.orphans.adopt()).total() == 6
+    assert await oldest_first(redis, adopter.pending) == list("abcdefgh")
     assert not await redis.exists(nine.pending, ten.pending, eleven.pending)
-    assert (await heir.orphans.adopt()).total() == 0
+    assert (await adopter.orphans.adopt()).total() == 0
 
 
-async def test_a_list_of_any_length_is_taken_over_by_an_heir_who_has_nothing(redis: Redis) -> None:
-    dead, heir = [await Instance.enter(redis) for _ in range(2)]
+async def test_a_list_of_any_length_is_adopted_by_an_instance_without_messages(redis: Redis) -> None:
+    dead, adopter = [await Instance.enter(redis) for _ in range(2)]
     messages = [f"message {number}" for number in range(10_000)]
     await dead.take(*messages)
     await dead.die()
-    assert (await heir.orphans.adopt()).total() == 10_000
-    assert await oldest_first(redis, heir.pending) == messages
+    assert (await adopter.orphans.adopt()).total() == 10_000
+    assert await oldest_first(redis, adopter.pending) == messages
 
 
 async def test_what_a_living_instance_has_taken_is_its_own(redis: Redis) -> None:
-    living, heir = [await Instance.enter(redis) for _ in range(2)]
+    living, adopter = [await Instance.enter(redis) for _ in range(2)]
     await living.take("a")
-    assert (await heir.orphans.adopt()).total() == 0
+    assert (await adopter.orphans.adopt()).total() == 0
     assert await oldest_first(redis, living.pending) == ["a"]
     assert await owners(redis) == ["1", "2"]
 
@@ -71,26 +71,26 @@ async def test_an_instance_does_not_take_its_own_registration_for_dead(redis: Re
 
 
 async def test_the_pending_list_of_the_original_is_taken_over_first_of_all(redis: Redis) -> None:
-    """MP-D01: nothing of the original ever reads it again."""
-    dead, heir = [await Instance.enter(redis) for _ in range(2)]
+    """MP-D01: the original never reads it again."""
+    dead, adopter = [await Instance.enter(redis) for _ in range(2)]
     await redis.lpush("pending", "a", "b")
     await dead.take("c")
     await dead.die()
-    assert (await heir.orphans.adopt()).total() == 3
-    assert await oldest_first(redis, heir.pending) == ["a", "b", "c"]
+    assert (await adopter.orphans.adopt()).total() == 3
+    assert await oldest_first(redis, adopter.pending) == ["a", "b", "c"]
 
 
-async def test_where_order_is_asked_for_all_is_taken_over_into_the_shared_list(redis: Redis) -> None:
-    dead, heir = [await Instance.enter(redis, ordered=True) for _ in range(2)]
+async def test_with_ordered_all_is_adopted_into_the_shared_list(redis: Redis) -> None:
+    dead, adopter = [await Instance.enter(redis, ordered=True) for _ in range(2)]
     await dead.take("a", "b")
     await redis.lpush("pending", "c")
     await dead.die()
-    assert (await heir.orphans.adopt()).total() == 2
+    assert (await adopter.orphans.adopt()).total() == 2
     assert await oldest_first(redis, "pending") == ["a", "b", "c"]
 
 
 async def test_the_dead_are_forgotten_once_nothing_can_arrive_in_their_lists(redis: Redis) -> None:
-    late, gone, heir = [await Instance.enter(redis) for _ in range(3)]
+    late, gone, adopter = [await Instance.enter(redis) for _ in range(3)]
     now, _ = await redis.time()
     expire = settings().service_expire
     await redis.zadd(
@@ -99,31 +99,31 @@ async def test_the_dead_are_forgotten_once_nothing_can_arrive_in_their_lists(red
     for each in (late, gone):
         await each.take(each.registry.id)
         await each.die()
-    assert (await heir.orphans.adopt()).total() == 2
+    assert (await adopter.orphans.adopt()).total() == 2
     assert await owners(redis) == ["1", "3"]
     await late.take("came late")
-    assert (await heir.orphans.adopt()).total() == 1
-    assert await oldest_first(redis, heir.pending) == ["came late", "1", "2"]
+    assert (await adopter.orphans.adopt()).total() == 1
+    assert await oldest_first(redis, adopter.pending) == ["came late", "1", "2"]
 
 
 async def test_the_living_are_never_forgotten_however_late_they_renew(redis: Redis) -> None:
-    slow, heir = [await Instance.enter(redis) for _ in range(2)]
+    slow, adopter = [await Instance.enter(redis) for _ in range(2)]
     await redis.zadd(KEYS.owners, {slow.registry.id: 1})
-    await heir.orphans.adopt()
+    await adopter.orphans.adopt()
     assert await owners(redis) == ["1", "2"]
 
 
 async def test_a_key_of_another_type_is_named_and_nothing_is_moved(redis: Redis) -> None:
-    first, wrong, heir = [await Instance.enter(redis) for _ in range(3)]
+    first, wrong, adopter = [await Instance.enter(redis) for _ in range(3)]
     await first.take("a")
     await redis.set(wrong.pending, "no list")
     for each in (first, wrong):
         await each.die()
     with pytest.raises(WrongType, match=r"^pending:2 holds a string, expected a list$"):
-        await heir.orphans.adopt()
+        await adopter.orphans.adopt()
     assert await oldest_first(redis, first.pending) == ["a"]
     await redis.delete(wrong.pending)
-    assert (await heir.orphans.adopt()).total() == 1
+    assert (await adopter.orphans.adopt()).total() == 1
 
 
 async def test_an_own_key_of_another_type_is_named_and_nothing_is_moved(redis: Redis) -> None:
@@ -141,15 +141,15 @@ async def test_an_instance_that_leaves_nothing_leaves_no_trace(redis: Redis) -> 
         await each.orphans.forget_ownership()
         await each.registry.deregister()
     assert await owners(redis) == ["2"]
-    heir = await Instance.enter(redis)
-    assert (await heir.orphans.adopt()).total() == 1
+    adopter = await Instance.enter(redis)
+    assert (await adopter.orphans.adopt()).total() == 1
 
 
 async def test_registrations_on_another_server_decide_who_is_dead(redis: Redis, redis_url: str) -> None:
     async with Redis.from_url(redis_url, db=1) as registry_redis:
         await registry_redis.flushdb()
-        dead, living, heir = [await registered(registry_redis) for _ in range(3)]
-        all_orphans = [Orphans(redis, KEYS, each, settings()) for each in (dead, living, heir)]
+        dead, living, adopter = [await registered(registry_redis) for _ in range(3)]
+        all_orphans = [Orphans(redis, KEYS, each, settings()) for each in (dead, living, adopter)]
         for orphans in all_orphans:
             await orphans.record_ownership()
         await redis.lpush("pending:1", "a")
@@ -170,7 +170,7 @@ async def test_a_service_that_keeps_no_pending_list_adopts_nothing(
     assert await oldest_first(redis, "pending") == ["a"]
 
 
-async def test_one_that_slept_until_it_was_forgotten_is_heir_to_what_it_took_on_waking(redis: Redis) -> None:
+async def test_an_instance_that_slept_until_it_was_forgotten_adopts_what_it_took_on_waking(redis: Redis) -> None:
     log = structlog.get_logger()
     membership = Membership(redis, redis, KEYS, "mpush", settings(), log)
     context = Context(
@@ -189,8 +189,10 @@ async def test_one_that_slept_until_it_was_forgotten_is_heir_to_what_it_took_on_
 
 
 @asynccontextmanager
-async def crowd(redis: "Redis", count: int) -> AsyncIterator[list[tuple[Membership[Settings], Context[Settings]]]]:
-    """So many idle replicas, each with its run."""
+async def idle_replicas(
+    redis: "Redis", count: int
+) -> AsyncIterator[list[tuple[Membership[Settings], Context[Settings]]]]:
+    """Yield ``count`` idle replicas, each with its context."""
     log, mine = structlog.get_logger(), settings()
     found = []
     for _ in range(count):
@@ -209,10 +211,10 @@ async def renew(membership: Membership[Settings], context: Context[Settings]) ->
 
 
 async def test_24_idle_replicas_cost_the_server_few_commands_a_renewal_each(redis: Redis) -> None:
-    """Of 30 commands in 15 s 10 look for orders, and 1.5 waits are 4 each: 14 are left."""
+    """Of 30 commands in 15 s, 10 check for orders and 6 are 1.5 waits of 4 each, which leaves 14 for a renewal."""
     rounds = 10
-    async with crowd(redis, 24) as replicas:
-        for replica in replicas:  # each sees how many they are
+    async with idle_replicas(redis, 24) as replicas:
+        for replica in replicas:  # so that each knows the number of replicas
             await renew(*replica)
         await redis.config_resetstat()
         for _ in range(rounds):
@@ -224,7 +226,7 @@ async def test_24_idle_replicas_cost_the_server_few_commands_a_renewal_each(redi
 
 
 async def test_what_one_of_24_left_is_adopted_by_another_soon(redis: Redis) -> None:
-    async with crowd(redis, 24) as replicas:
+    async with idle_replicas(redis, 24) as replicas:
         dead, _ = replicas.pop(10)
         await redis.lpush(f"pending:{dead.id}", "left")
         await redis.delete(KEYS.instance(dead.id))
@@ -236,11 +238,11 @@ async def test_what_one_of_24_left_is_adopted_by_another_soon(redis: Redis) -> N
         assert sum(context.adopted.total() for _, context in replicas) == 1
 
 
-async def test_who_is_alone_finds_who_came_and_died_at_the_next_renewal_however_many_died_before(redis: Redis) -> None:
+async def test_a_single_instance_finds_each_newly_dead_one_at_its_next_renewal(redis: Redis) -> None:
     for _ in range(30):
-        async with crowd(redis, 1) as [(killed, _)]:
+        async with idle_replicas(redis, 1) as [(killed, _)]:
             await redis.delete(KEYS.instance(killed.id))
-    async with crowd(redis, 1) as [(membership, context)]:
+    async with idle_replicas(redis, 1) as [(membership, context)]:
         await renew(membership, context)
         for number in range(10):
             await redis.zadd(KEYS.owners, {f"late {number}": 1})
@@ -249,9 +251,9 @@ async def test_who_is_alone_finds_who_came_and_died_at_the_next_renewal_however_
             assert context.adopted.total() == number + 1
 
 
-async def test_a_key_that_is_no_registration_is_found_out_among_many(redis: Redis) -> None:
-    """An order for an instance that is dead, and that nobody reads, makes a key for good."""
-    async with crowd(redis, 10) as replicas:
+async def test_a_key_that_is_no_registration_is_detected_among_many(redis: Redis) -> None:
+    """An order to a dead instance creates a key that never expires, and nobody reads it."""
+    async with idle_replicas(redis, 10) as replicas:
         dead, _ = replicas.pop()
         await redis.delete(KEYS.instance(dead.id))
         await redis.hset(KEYS.instance(dead.id), "reload", "1")

@@ -1,4 +1,4 @@
-"""The alert rules: each fires when it should and not else, and has its section in the runbook."""
+"""The alert rules: each fires when it should and only then, and has a section in the runbook."""
 
 import re
 import shutil
@@ -39,7 +39,7 @@ FIRES: Final[dict[str, dict[str, str]]] = {
     "PenstockLinkDown": {f"penstock_link_up{{{NS}}}": "0x60"},
     "PenstockLinkBehind": {f"penstock_link_oldest_seconds{{{NS}}}": "301x60"},
 }
-"""By alert, what a monitor exports in the hour before it fires."""
+"""Series that a monitor exports in the hour before it fires, by alert."""
 WELL: Final[dict[str, str]] = {
     f"penstock_up{{{NS}}}": "1x60",
     f"penstock_memory_ratio{{{NS}}}": "0.9x60",
@@ -78,7 +78,7 @@ def test_an_alert_fires_when_it_should_and_not_when_all_is_well(alert: str, tmp_
 
 
 def _test(alert: str, samples: dict[str, str], fires: bool) -> dict[str, Any]:
-    """One group of promtool's: what the query for the alert answers after 50 minutes."""
+    """Return a test group for promtool: the alert's expected state after 50 minutes."""
     query = f'count(ALERTS{{alertname="{alert}",alertstate="firing"}})'
     return {
         "interval": "1m",
@@ -89,7 +89,7 @@ def _test(alert: str, samples: dict[str, str], fires: bool) -> dict[str, Any]:
     }
 
 
-async def test_rules_ask_for_what_a_monitor_exports(redis: Redis) -> None:
+async def test_rules_query_only_what_a_monitor_exports(redis: Redis) -> None:
     exported = await series(redis)
     for alert, rule in ALERTS.items():
         for name in re.findall(r"\bpenstock_\w+", rule["expr"]):

@@ -79,7 +79,7 @@ async def test_it_reads_on_a_full_server(redis: Redis, redis_url: str, fill: Fil
 
 
 async def test_all_of_it_is_read_at_one_instant(redis: Redis, redis_url: str) -> None:
-    """Two counters are incremented together, over and over: no snapshot sees one without the other."""
+    """Increment two counters together, again and again: they are equal in every snapshot."""
     moves, over = 0, asyncio.Event()
 
     async def move(client: Any) -> int:
@@ -140,7 +140,7 @@ async def test_a_snapshot_is_bounded(redis: Redis, redis_url: str) -> None:
             await snapshot.execute()
 
 
-async def test_nothing_to_read_asks_nobody() -> None:
+async def test_an_empty_read_sends_nothing() -> None:
     async with connect("redis://127.0.0.1:1") as nowhere:
         assert await AtomicRead(nowhere).execute() == []
 
@@ -174,7 +174,7 @@ async def test_a_user_without_eval_ro_reads_by_eval(redis: Redis, redis_url: str
         await redis.execute_command("ACL", "DELUSER", "old")
 
 
-async def test_what_a_user_may_not_read_is_said(redis: Redis, redis_url: str) -> None:
+async def test_missing_rights_are_named(redis: Redis, redis_url: str) -> None:
     await redis.execute_command("ACL", "SETUSER", "poor", "on", ">pw", "~list", "+evalsha", "+eval", "+llen", "+acl")
     try:
         async with connect(redis_url) as client:

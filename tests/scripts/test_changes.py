@@ -1,4 +1,4 @@
-"""The moves of ``penstock apply`` by themselves, and who has yet to be told of a change."""
+"""The moves of ``penstock apply``, and which instances have not been ordered to reload yet."""
 
 from dataclasses import replace
 
@@ -22,12 +22,12 @@ from penstock.script import LUA, Script
         ([(10, "7", "7"), (10, "", "")], False),
     ],
 )
-def test_instances_that_were_not_told_are_found(
+def test_instances_without_the_order_are_found(
     redis: Redis, instances: list[tuple[float, str, str]], reload_unfinished: bool
 ) -> None:
-    """Seconds since they were started, the last order that each has got, and the last that it obeyed."""
+    """``instances``: seconds since the start, last order received, last order obeyed."""
     nothing = CurrentState(Part("fan", namespace="fan"), redis, redis, {}, {}, (), {}, {})
-    told = [
+    states = [
         ReloadState(
             str(id),
             started,
@@ -36,10 +36,10 @@ def test_instances_that_were_not_told_are_found(
         )
         for id, (started, ordered, obeyed) in enumerate(instances)
     ]
-    assert replace(nothing, instances=tuple(told)).reload_unfinished is reload_unfinished
+    assert replace(nothing, instances=tuple(states)).reload_unfinished is reload_unfinished
 
 
-async def test_an_order_that_comes_too_late_makes_nobody_alive(redis: Redis) -> None:
+async def test_a_late_order_does_not_create_a_registration(redis: Redis) -> None:
     order = Script.read(LUA / "order.lua")
     assert await order(redis, instance="fan:1", order="x") == 0
     assert not await redis.exists("fan:1")
@@ -51,7 +51,7 @@ async def test_an_order_that_comes_too_late_makes_nobody_alive(redis: Redis) -> 
 async def test_messages_of_an_old_name_go_to_the_end_that_keeps_their_order(
     redis: Redis, newer: int, noted: str, most: int
 ) -> None:
-    """Those of the first move are older than what came under the new name, later ones younger than what was moved."""
+    """Messages of the first move are older than those under the new name, later ones newer than those moved before."""
     await redis.lpush("a", *range(10))
     await redis.lpush("b", *range(10, 10 + newer))
     await redis.hset("notes", "a", noted)
@@ -73,7 +73,7 @@ async def test_messages_of_an_old_name_go_to_the_end_that_keeps_their_order(
 
 
 async def test_counts_of_two_names_that_were_outputs_at_once_are_not_added(redis: Redis) -> None:
-    """No list may have been owed more than the service took."""
+    """A list cannot be owed more messages than the service took."""
     counters = {name: f"fan:metrics:{name}" for name in ("taken", "delivered", "dead", "dropped")}
     await redis.hset(counters["taken"], mapping={"count": 10, "a": 10, "b": 4})
     await redis.hset("notes", "a", "renamed b")

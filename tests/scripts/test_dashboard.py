@@ -1,4 +1,4 @@
-"""The Grafana dashboard: it asks for what the exporter gives, and is laid out as Grafana wants it."""
+"""The Grafana dashboard: it queries only exported series, and its layout is valid for Grafana."""
 
 import json
 import re
@@ -20,12 +20,12 @@ DATASOURCE: Final = {"type": "prometheus", "uid": "${datasource}"}
 
 
 def words(expression: str) -> str:
-    """Without what stands in quotes."""
+    """Return ``expression`` with the contents of its quotes removed."""
     return re.sub(r'"[^"]*"', '""', expression)
 
 
 async def series(redis: "Redis") -> dict[str, set[str]]:
-    """What a scrape of a service of each kind with something of everything has: names and labels."""
+    """Return all series that an exporter has, each name with its labels."""
     await policy(redis)
     await message(redis, 1, age=1)
     await instance(redis, 1)
@@ -53,8 +53,8 @@ async def test_every_series_and_label_of_an_expression_is_exported(redis: Redis,
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_several_monitors_that_show_the_same_count_once(target: dict[str, Any]) -> None:
-    """Each exports all namespaces it watches: a bare sum would be as many times too high."""
+def test_series_of_several_monitors_count_once(target: dict[str, Any]) -> None:
+    """Every monitor exports all namespaces that it watches, so a plain sum would count each series once per monitor."""
     for found in re.finditer(r"penstock_\w+", target["expr"]):
         assert re.search(r"max by \([^)]*namespace[^)]*\) \(((rate|increase)\()?$", target["expr"][: found.start()])
 
@@ -67,7 +67,7 @@ def test_counters_are_asked_for_their_rate_and_gauges_for_their_value(target: di
     assert target["expr"].count("(") == target["expr"].count(")")
 
 
-async def test_everything_that_is_exported_is_to_be_seen(redis: Redis) -> None:
+async def test_every_exported_series_is_shown(redis: Redis) -> None:
     shown = {
         name for panel in PANELS for each in panel["targets"] for name in re.findall(r"penstock_\w+", each["expr"])
     }

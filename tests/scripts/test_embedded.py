@@ -1,4 +1,4 @@
-"""The embedded server's port: nobody else's, from the choice to the end."""
+"""The embedded server's port is its own, from the choice to the end."""
 
 from pathlib import Path
 from random import SystemRandom
@@ -11,7 +11,7 @@ from penstock.testing.server import EmbeddedServer, free_port
 
 @pytest.fixture
 def chosen(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Make the ports that are tried next known: two servers that draw the same number is one case in 22,768."""
+    """Fix the next ports to be tried: by chance, two servers draw the same number once in 22,768 cases."""
     first, second = free_port(), free_port()
     tried = [first, first, second]
     monkeypatch.setattr(SystemRandom, "randrange", lambda *_: tried.pop(0))

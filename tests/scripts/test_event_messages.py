@@ -21,12 +21,12 @@ KEYS = Keys("demo")
 AWKWARD = [b"", b"\0", b"\n", b"\\", b"\\n", b"\\\n", b"\xff\xfe", b"a\nb\\", b"\\\\n\n\n\\", b'{"a":"\\n"}', b"plain"]
 TELL = Script(
     "tell.lua",
-    """-- Tell what is said.
+    """-- Write the given events.
 --
 -- WITH events: report write_events
 -- ARGV history  most events to keep
 -- ARGV words... two an event: what happened, and a message, `-` for none
--- Returns nothing. Run twice: it is told twice.
+-- Returns nothing. Run twice: they are written twice.
 for place = 1, #words, 2 do
   report(words[place], '7', 'x', 'out', '1', 1, nil, words[place + 1] ~= '-' and words[place + 1])
 end
@@ -42,7 +42,7 @@ def rows(redis_url: str) -> list[dict[str, Any]]:
     return [row for batch in decode_entries("demo", entries) for row in batch.to_pylist()]
 
 
-def told(redis_url: str) -> list[tuple[str, bytes | None]]:
+def read_back(redis_url: str) -> list[tuple[str, bytes | None]]:
     return [(row["event"], row["message"]) for row in rows(redis_url)]
 
 
@@ -72,7 +72,7 @@ def test_a_message_is_read_as_it_was_told(redis_url: str, events: list[tuple[str
         redis.execute_command(
             *TELL.by_source(**KEYS.event_keys, history=1000, words=[w for each in given for w in each])
         )
-    assert told(redis_url) == [(event, message if event == "registered" else None) for event, message in events]
+    assert read_back(redis_url) == [(event, message if event == "registered" else None) for event, message in events]
 
 
 def test_an_entry_has_some_messages_and_a_large_one_alone(redis_url: str) -> None:
@@ -82,7 +82,7 @@ def test_an_entry_has_some_messages_and_a_large_one_alone(redis_url: str) -> Non
         words = [word for message in (*[large] * 5, huge, b"", *[b"x"] * 120) for word in ("registered", message)]
         redis.execute_command(*TELL.by_source(**KEYS.event_keys, history=1000, words=words))
         assert sizes(redis) == [2, 2, 1, 1, 100, 21]
-    assert [message for _, message in told(redis_url)] == [*[large] * 5, huge, b"", *[b"x"] * 120]
+    assert [message for _, message in read_back(redis_url)] == [*[large] * 5, huge, b"", *[b"x"] * 120]
     assert [row["number"] for row in rows(redis_url)] == list(range(1, 128))
 
 
@@ -92,7 +92,7 @@ def test_entries_with_and_without_messages_are_read_together(redis_url: str) -> 
         for words in (["registered", "-"], ["registered", "a\\", "registered", "b"], ["done", "-", "late", "-"]):
             redis.execute_command(*TELL.by_source(**KEYS.event_keys, history=1000, words=words))
     expected = [("registered", None), ("registered", b"a\\"), ("registered", b"b"), ("done", None), ("late", None)]
-    assert told(redis_url) == expected
+    assert read_back(redis_url) == expected
 
 
 def test_of_an_entry_that_cannot_be_read_the_message_is_not_shown() -> None:
@@ -108,7 +108,7 @@ async def test_mdispatch_tells_the_messages_that_it_registers(redis: Redis, redi
     later = b'{"meta": {"id": "late", "delay": 100}}'
     await hop.push(*AWKWARD, later, b"7")
     await hop.push_done({"id": 1}, {"id": 13})
-    found = told(redis_url)
+    found = read_back(redis_url)
     assert [message for event, message in found if event == "registered"] == [*AWKWARD, later, b"7"]
     assert [message for event, message in found if event != "registered"] == [None] * 3
     assert sorted(event for event, _ in found if event != "registered") == ["delayed", "done", "done"]
@@ -122,7 +122,7 @@ async def test_without_the_setting_entries_are_as_they_were(redis: Redis, redis_
     assert {tuple(fields) for _, fields in found} == {
         (b"first", b"count", b"event", b"id", b"xid", b"at", b"queue", b"service", b"attempt", b"seconds")
     }
-    assert {message for _, message in told(redis_url)} == {None}
+    assert {message for _, message in read_back(redis_url)} == {None}
 
 
 async def test_trace_and_explain_read_such_events_and_do_not_show_the_messages(

@@ -1,4 +1,4 @@
-"""Readers find the events that scripts write, no matter how many an entry packs."""
+"""Readers find the events that scripts write, however many an entry packs."""
 
 from typing import Any
 
@@ -13,12 +13,12 @@ from penstock.tracking.events import Entry, Event
 KEYS = Keys("demo")
 TELL = Script(
     "tell.lua",
-    """-- Tell what is said.
+    """-- Write the given events.
 --
 -- WITH events: report write_events
 -- ARGV history  most events to keep
 -- ARGV words... seven an event
--- Returns nothing. Run twice: it is told twice.
+-- Returns nothing. Run twice: they are written twice.
 for place = 1, #words, 7 do
   local event, id, xid, queue, service, attempt, seconds = unpack(words, place, place + 6)
   report(event, id, xid, queue, service, attempt, tonumber(seconds))
@@ -41,9 +41,9 @@ TOLD = st.tuples(
 )
 
 
-def write_events(redis: Redis, told: list[Words], history: int = 100_000) -> None:
+def write_events(redis: Redis, written: list[Words], history: int = 100_000) -> None:
     redis.execute_command(
-        *TELL.by_source(**KEYS.event_keys, history=history, words=[word for each in told for word in each])
+        *TELL.by_source(**KEYS.event_keys, history=history, words=[word for each in written for word in each])
     )
 
 
@@ -75,14 +75,14 @@ def plain(id: int) -> Words:
 @example([("done", "1", "\n", "\n", "1", "", "")])
 @example([("done", "1", "", "q", "1", "", ""), ("done", "2", "", "q", "1", "", "")])
 @example([("done", "1", "a\nb", "q", "1", "", ""), ("done", "2", "a\nb", "q", "1", "", "")])
-def test_what_was_told_is_read(redis_url: str, told: list[Words]) -> None:
+def test_what_was_written_is_read(redis_url: str, written: list[Words]) -> None:
     with Redis.from_url(redis_url) as redis:
         redis.flushall()
-        write_events(redis, told)
+        write_events(redis, written)
         ((name, fields),) = entries(redis)
-        assert list(Entry(name, fields).events()) == [event(each) for each in told]
+        assert list(Entry(name, fields).events()) == [event(each) for each in written]
         for number in range(4):
-            about = [event(each) for each in told if each[1] == str(number) or each[2] == str(number)]
+            about = [event(each) for each in written if each[1] == str(number) or each[2] == str(number)]
             assert list(Entry(name, fields).events({str(number)})) == about
 
 

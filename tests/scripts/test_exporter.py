@@ -1,4 +1,4 @@
-"""The exporter's HTTP server: what it answers in good and in bad times, and how it starts and ends."""
+"""The exporter's HTTP server: its responses with and without Redis, its start and its end."""
 
 import asyncio
 import os
@@ -52,7 +52,7 @@ async def test_every_family_has_a_help_that_is_a_sentence_and_its_unit(redis: Re
         assert (family.unit == "seconds") == name.endswith("_seconds") == ("Seconds" in family.documentation), name
 
 
-async def test_the_process_tells_of_itself(redis: Redis) -> None:
+async def test_the_process_exports_metrics_of_its_own(redis: Redis) -> None:
     async with exporting(redis) as exporter:
         found = await scrape(exporter)
     assert {"process_resident_memory_bytes", "process_cpu_seconds_total", "python_info"} <= found.names
@@ -78,7 +78,7 @@ async def test_while_redis_is_away_metrics_are_answered_and_it_is_not_ready(redi
 
 
 async def test_a_redis_that_does_not_answer_holds_up_no_scrape(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stopped server takes connections and says nothing."""
+    """A stopped server accepts connections but never replies."""
     monkeypatch.setattr(module, "SCRAPE_SECONDS", 0.3)
     with EmbeddedServer() as server:
         async with connect(server.url) as client, exporting(client) as exporter:
@@ -110,7 +110,7 @@ async def test_a_reading_that_takes_too_long_is_given_up(monkeypatch: pytest.Mon
         await asyncio.wait_for(given_up.wait(), 10)
 
 
-async def test_what_redis_refuses_is_told_where_one_looks_for_the_reason(redis: Redis, redis_url: str) -> None:
+async def test_a_refusal_by_redis_is_shown_by_ready(redis: Redis, redis_url: str) -> None:
     await redis.hset("demo:lists", "in", "in")
     await redis.acl_setuser("watcher", enabled=True, nopass=True, keys=["demo:*"], categories=["+@all"])
     try:
@@ -170,7 +170,7 @@ async def test_a_host_that_is_not_here_is_named_with_what_to_do(redis: Redis, ho
 
 
 async def test_it_starts_without_asking_a_resolver(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-    """That may take half a minute where the name server is away."""
+    """A resolver may take half a minute if the name server is down."""
     monkeypatch.setattr(socket, "getfqdn", lambda _: pytest.fail("asked for the host's name"))
     async with exporting(redis, host="0.0.0.0") as exporter:
         assert (await get(exporter, "/live")).status == 200

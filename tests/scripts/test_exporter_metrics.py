@@ -1,4 +1,4 @@
-"""Counters and the histogram of a scrape: every number as the hashes under ``<ns>:metrics`` have it."""
+"""Counters and the histogram of a scrape equal the hashes under ``<ns>:metrics``."""
 
 from itertools import pairwise
 from typing import Any
@@ -24,7 +24,7 @@ COUNTERS = {
     "expired": "expired",
     "touched": "touched",
 }
-"""Series to metric, as the contract names them."""
+"""Metric by series, with the documented names."""
 
 
 async def test_every_counter_has_the_count_of_its_metric(redis: Redis) -> None:
@@ -38,7 +38,7 @@ async def test_every_counter_has_the_count_of_its_metric(redis: Redis) -> None:
 
 
 async def test_a_policy_makes_every_counter_begin_at_0_and_without_one_there_is_none(redis: Redis) -> None:
-    """A rate sees the first message only where the series was there before it."""
+    """A rate includes the first message only if the series existed before it."""
     assert (await scraped(redis)).names.isdisjoint(f"penstock_{name}_total" for name in COUNTERS)
     await policy(redis)
     found = await scraped(redis)

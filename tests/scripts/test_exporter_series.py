@@ -1,4 +1,4 @@
-"""What a scrape shows of the watched namespaces: every number as the keys have it."""
+"""Gauges of a scrape of the watched namespaces equal the values of the keys."""
 
 import asyncio
 import time
@@ -50,7 +50,7 @@ async def test_the_oldest_in_flight_is_the_last_of_the_ids_that_is_not_finished(
 
 
 async def test_the_oldest_in_flight_is_found_where_its_deadline_was_moved(redis: Redis) -> None:
-    """As a touch does: then what is due first is not the oldest."""
+    """After a touch, the message that is due first is not the oldest."""
     await policy(redis)
     await message(redis, 1, age=300, due_in=50)
     await message(redis, 2, age=20, due_in=5)
@@ -170,7 +170,7 @@ async def test_a_done_list_of_another_name_is_shown_in_place_of_the_usual_one(re
 
 
 @pytest.mark.parametrize("name", AWKWARD)
-async def test_any_name_is_told_as_it_is(redis: Redis, name: bytes) -> None:
+async def test_any_name_is_exported_unchanged(redis: Redis, name: bytes) -> None:
     await redis.hset("demo:lists", mapping={name: "in"})
     await redis.lpush(name, 1, 2)
     async with exporting(redis) as exporter:
@@ -179,7 +179,7 @@ async def test_any_name_is_told_as_it_is(redis: Redis, name: bytes) -> None:
             assert found("list_length", list=name.decode(), role="in") == 2, accept
 
 
-async def test_bytes_that_are_not_utf_8_are_told_as_escapes(redis: Redis) -> None:
+async def test_bytes_that_are_not_utf_8_are_escaped(redis: Redis) -> None:
     namespace, name = b"d\xffmo", b"caf\xe9 \x80\n"
     await redis.hset(namespace + b":lists", mapping={name: "in"})
     await redis.lpush(name, 1)
@@ -278,7 +278,7 @@ async def test_a_full_server_and_a_replica_are_shown(redis: Redis) -> None:
         await redis.config_set("maxmemory", 0)
 
 
-async def test_several_namespaces_are_told_apart(redis: Redis) -> None:
+async def test_several_namespaces_are_distinguished(redis: Redis) -> None:
     for namespace, count in (("demo", 1), ("other", 2)):
         await policy(redis, namespace)
         await redis.hset(f"{namespace}:metrics:taken", "count", count)
@@ -307,7 +307,7 @@ async def test_what_is_no_number_or_has_the_wrong_type_hides_nothing_else(redis:
 async def test_a_scrape_costs_the_same_with_200000_messages_in_flight(redis: Redis) -> None:
     await policy(redis)
     await message(redis, 1, age=5)
-    await _commands(redis)  # the server learns the scripts
+    await _commands(redis)  # loads the scripts
     few = await _commands(redis)
     for first in range(2, 200_002, 10_000):
         await redis.eval(FILL, 0, first, first + 9_999, time.time())
@@ -330,7 +330,7 @@ end
 
 
 async def _commands(redis: "Redis") -> dict[str, int]:
-    """How often a scrape calls each command; and the server is never busy with it for long."""
+    """Return how often a scrape calls each command."""
     await redis.config_resetstat()
     assert (await scraped(redis))("up") == 1
     stats = await redis.info("commandstats")

@@ -1,4 +1,4 @@
-"""Whoever looks sees everything while the server's memory is full: then it is needed most."""
+"""All tools that read work while the server's memory is full, when they are needed most."""
 
 from collections.abc import Awaitable, Callable, Iterator
 
@@ -24,7 +24,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[EmbeddedServer]:
 
 @pytest.fixture
 async def busy(redis: Redis, start: Start) -> None:
-    """A namespace ``demo`` with an instance, messages in flight and two that wait."""
+    """Set up namespace ``demo`` with an instance, three messages in flight and two waiting ones."""
     hop = await start()
     await hop.push("1", "2", "3")
     await register(redis, "demo", "2")
@@ -63,7 +63,7 @@ async def test_stop_deletes_a_registration_while_the_server_is_full(redis: Redis
 
 
 @pytest.mark.usefixtures("busy")
-async def test_metrics_tell_every_length_while_the_server_is_full(redis: Redis, fill: Fill) -> None:
+async def test_metrics_show_every_length_while_the_server_is_full(redis: Redis, fill: Fill) -> None:
     async with exporting(redis) as exporter:
         before = await scrape(exporter)
         await fill()

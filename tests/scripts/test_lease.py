@@ -82,8 +82,8 @@ async def test_the_lease_runs_out_by_the_servers_clock(redis: Redis) -> None:
     assert await first.hold() is None
 
 
-async def test_one_that_let_it_run_out_has_a_new_token(redis: Redis) -> None:
-    """Whatever it sent under the old one may have been overtaken."""
+async def test_a_holder_whose_lease_expired_gets_a_new_token(redis: Redis) -> None:
+    """Another holder may have overtaken what it sent under the old token."""
     first = lease(redis, "1")
     assert await first.hold() == 1
     await redis.hset(KEYS.lease, "expires", 1)
@@ -99,7 +99,7 @@ async def test_it_is_kept_for_as_long_as_is_set(redis: Redis) -> None:
 
 
 class Replicas(RuleBasedStateMachine):
-    """Replicas that ask, release and lose the lease in any order, beside a model of it."""
+    """Replicas acquire, release and lose the lease in any order, compared with a model."""
 
     url = ""
 
@@ -134,7 +134,7 @@ class Replicas(RuleBasedStateMachine):
 
     @rule()
     def run_out(self) -> None:
-        """As if a thousand seconds went by."""
+        """Let the lease expire."""
         if self.last:
             self.runner.run(self._set_expired())
         self.holder = None

@@ -1,4 +1,4 @@
-"""penstock lint --live: a composition as it is on its servers."""
+"""penstock lint --live: checks of a composition against its servers."""
 
 import asyncio
 from pathlib import Path
@@ -19,7 +19,7 @@ async def test_live_is_about_compositions(tmp_path: Path) -> None:
 
 @pytest.fixture
 def small(tmp_path: Path) -> Path:
-    """One fan-out."""
+    """Write a composition of one fan-out; return its folder."""
     (tmp_path / "Procfile").write_text("fan: python -m services.mpush --props mpush.yaml\n")
     (tmp_path / "mpush.yaml").write_text("redisNamespace: fan\nin: in\npending: pending\nout: [a, b]\n")
     (tmp_path / "composition.yaml").write_text("external: {writes: in, reads: [a, b]}\n")

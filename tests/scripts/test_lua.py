@@ -1,4 +1,4 @@
-"""The loader of Lua scripts: names instead of positions, and no wrong call reaches a server."""
+"""The loader of Lua scripts: arguments by name, and no wrong call reaches a server."""
 
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable

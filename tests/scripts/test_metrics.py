@@ -1,4 +1,4 @@
-"""Metrics: counts, sums, maxima and histograms, also with concurrent writers."""
+"""Metrics: counts, sums, maxima and histograms, with concurrent writers too."""
 
 import asyncio
 from fractions import Fraction

@@ -1,4 +1,4 @@
-"""MP-21: settings in a hash of a Redis server, read as those of a file are."""
+"""MP-21: settings from a hash on a Redis server, read like those of a file."""
 
 import json
 import os
@@ -39,14 +39,14 @@ def refused(place: str) -> str:
 
 
 def line(service: Service, event: str) -> dict[str, Any]:
-    """The last line of its log that says so."""
+    """Return the last log line of ``event``; {} if none."""
     found = [json.loads(line) for line in service.log_text().splitlines() if f'"{event}"' in line]
     return found[-1] if found else {}
 
 
 @pytest.mark.usefixtures("client")
 def test_mp_21_a_hash_is_read_as_the_environment_is(redis_url: str) -> None:
-    """Lists as JSON or with commas, an empty field as absent, and what the environment says is stronger."""
+    """Lists are JSON or separated by commas, an empty field is absent, and the environment wins."""
     settings = read(f"{redis_url}/cfg", MPUSH_PENDING="other")
     assert (settings.in_, settings.out, settings.pop_timeout, settings.done) == ("demo:in", ["a", "b"], 7, None)
     assert settings.pending == "other"
@@ -125,7 +125,7 @@ def test_mp_21_a_server_that_is_away_is_waited_for_and_sigterm_is_obeyed_meanwhi
         until(lambda: f"{place}: cannot be read: " in service.log_text())
         assert service.log_text().count("; waiting") == 1
         if comes:
-            # The hash must be there with the server: one that has none is a mistake.
+            # A server without the hash is an error, so the hash must exist as soon as the server starts.
             with EmbeddedServer(directory=tmp_path, aof=True) as before, Redis.from_url(before.url) as client:
                 client.hset("cfg", mapping=FIELDS)
             with EmbeddedServer(directory=tmp_path, aof=True, port=port):

@@ -1,4 +1,4 @@
-"""What scripts read of messages whose sizes nobody knows: at most ``bytes`` and one message, whatever the sizes."""
+"""Scripts read at most ``bytes`` plus one message, minimal_call the sizes of the messages."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -28,10 +28,10 @@ local redis = setmetatable({
   pcall = function(...) return counted(bytes_seen.pcall(...)) end,
 }, {__index = bytes_seen})
 """.replace("\n", " ")
-"""Comes before a script, so that each reply is counted that the server gives it."""
+"""Prefix of a script that counts the bytes of all replies that the script gets."""
 
 BYTES: Final = 20_000
-WORDS: Final = 100
+OTHER_BYTES: Final = 100
 """Bytes that a script reads besides messages: a token, counters, the time."""
 LARGE: Final = 50_000
 
@@ -59,8 +59,8 @@ move, following, dispatch, finish, pull, backfill, read, put_back, rehome = map(
 )
 
 
-def whatever(script: Script) -> dict[str, Any]:
-    """All that a call needs: each key by its own name, and arguments that ask for nothing."""
+def minimal_call(script: Script) -> dict[str, Any]:
+    """Return the arguments of a minimal call: each key with its own name as value, all other arguments 0 or empty."""
     counted = ("holds", "missing", "taken", "events", "events_written", "events_marks")
     wanted = {name: mark for name, mark in script._keys if mark != "?" or name in counted}
     keys: dict[str, Any] = {name: [] if mark == "..." else name for name, mark in wanted.items()}
@@ -72,7 +72,7 @@ def of(messages: list[bytes]) -> tuple[int, int]:
 
 
 class Reader:
-    """Reads all of ``in``, by one call of a script after the other."""
+    """Reads all of ``in``; each method is one call of a script and returns number and largest size."""
 
     def __init__(self, redis: Any, sizes: Sizes, total: int) -> None:
         self.redis, self.sizes, self.total, self.done = redis, sizes, total, 0
@@ -92,13 +92,13 @@ class Reader:
         return await self.vpush(whole=0)
 
     async def mdispatch(self) -> tuple[int, int]:
-        call = whatever(dispatch) | NAMED | self.sizes.named | {"capacity": 1, "prefix": 1, "first": 1}
+        call = minimal_call(dispatch) | NAMED | self.sizes.named | {"capacity": 1, "prefix": 1, "first": 1}
         _, messages = await dispatch(self.redis, **call)
         await self.redis.delete("pending", "holds")
         return of(messages)
 
     async def monitor(self) -> tuple[int, int]:
-        _, messages = await finish(self.redis, **whatever(finish) | NAMED | {"lasting": "[]"})
+        _, messages = await finish(self.redis, **minimal_call(finish) | NAMED | {"lasting": "[]"})
         await self.redis.delete("pending", "holds")
         return of(messages)
 
@@ -152,7 +152,7 @@ mixtures = st.lists(st.tuples(small | large, st.integers(1, 30)), min_size=1, ma
 
 
 def most_read(url: str, once: Callable[[Reader], Awaitable[tuple[int, int]]], sizes: Sizes, messages: list[int]) -> int:
-    """Have all messages of those sizes read; return the most bytes that one call of the script has read."""
+    """Read messages of the sizes ``messages``; return the most bytes that one call of the script read."""
 
     async def drain() -> int:
         async with Redis.from_url(url) as redis:
@@ -168,12 +168,12 @@ def most_read(url: str, once: Callable[[Reader], Awaitable[tuple[int, int]]], si
                 sizes.note(count, largest)
                 most = max(most, int(await redis.get("bytes read") or 0))
             assert most or not any(messages)
-            return most - WORDS
+            return most - OTHER_BYTES
 
     return asyncio.run(drain())
 
 
-def calm(size: int = 100) -> Sizes:
+def small_sizes(size: int = 100) -> Sizes:
     sizes = Sizes()
     sizes.note(MIN_SMALL_MESSAGES, size)
     return sizes
@@ -190,21 +190,21 @@ def test_a_script_reads_at_most_its_bytes_and_one_message_whatever_the_sizes(red
 
 
 @each_reader
-def test_as_much_where_small_messages_are_followed_by_large_ones(redis_url: str, once: Any) -> None:
+def test_the_bound_holds_when_large_messages_follow_small_ones(redis_url: str, once: Any) -> None:
     @on_a_server
     @given(small, st.integers(1, 300), large, st.integers(1, 100))
     def reads(size: int, count: int, then: int, more: int) -> None:
-        assert most_read(redis_url, once, calm(), [size] * count + [then] * more) <= BYTES + max(then, 2 * SMALL)
+        assert most_read(redis_url, once, small_sizes(), [size] * count + [then] * more) <= BYTES + max(then, 2 * SMALL)
 
     reads()
 
 
 @each_reader
-def test_large_ones_hidden_among_many_small_ones_cost_few_messages_more(redis_url: str, once: Any) -> None:
+def test_large_messages_among_many_small_ones_exceed_the_bound_by_few_messages(redis_url: str, once: Any) -> None:
     @on_a_server
     @given(mixtures)
     def reads(messages: list[int]) -> None:
-        assert most_read(redis_url, once, calm(), messages) <= BYTES + READ_AT_ONCE * max(messages)
+        assert most_read(redis_url, once, small_sizes(), messages) <= BYTES + READ_AT_ONCE * max(messages)
 
     reads()
 

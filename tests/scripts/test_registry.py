@@ -1,4 +1,4 @@
-"""The registry of live instances: what is written, how long it lives, and what is an order to stop."""
+"""The registry of live instances: its keys, their TTLs, and which changes are orders to stop."""
 
 import asyncio
 import os
@@ -94,7 +94,7 @@ async def test_renewal_restores_the_life_and_says_when(redis: Redis) -> None:
 
 
 async def test_renewal_never_brings_a_registration_back(redis: Redis) -> None:
-    """MP-D05: the original's HSET made one without a life, for good."""
+    """MP-D05: the original's HSET created a registration without a TTL."""
     instance = await registered(redis)
     await redis.delete(instance.key)
     assert await instance.renew() is Presence.DELETED
@@ -102,7 +102,7 @@ async def test_renewal_never_brings_a_registration_back(redis: Redis) -> None:
     assert not await redis.exists(instance.key)
 
 
-async def test_no_registration_is_ever_without_a_life_however_renewal_and_deletion_meet(
+async def test_no_registration_is_ever_without_a_ttl_however_renewal_and_deletion_interleave(
     redis: Redis, redis_url: str
 ) -> None:
     instance = await registered(redis)
@@ -121,7 +121,7 @@ async def test_looking_finds_a_deleted_registration_at_once(redis: Redis) -> Non
 
 
 async def test_a_name_that_is_taken_is_not_taken_again(redis: Redis) -> None:
-    """MP-37: the counter was set back, by a restore or by hand; two instances never share a registration."""
+    """MP-37: two instances never share a registration, even if a restore or an operator sets back the counter."""
     first = await registered(redis, pid=1)
     await redis.set(KEYS.counter, 0)
     await redis.set(KEYS.instance("2"), "somebody's")
@@ -174,7 +174,7 @@ async def test_a_registration_that_another_process_has_counts_as_gone(redis: Red
 
 
 async def test_the_dead_leave_the_list_and_the_living_stay(redis: Redis) -> None:
-    """MP-D02 and MP-D03: the original never compacted, and would have kept the dead and removed the living."""
+    """MP-D02 and MP-D03: the original never compacted, and would have removed the live ids instead of the dead."""
     instances = [await registered(redis) for _ in range(6)]
     for dead in (0, 2, 5):
         await redis.delete(instances[dead].key)
@@ -247,14 +247,14 @@ async def test_the_script_renews_nothing_that_is_not_its_own(redis: Redis) -> No
 
 
 def short_lived(redis: Redis) -> Registry:
-    """One whose registration lives a second, less than settings allow."""
+    """Return a registry with a TTL of one second, less than settings allow."""
     instance = registry(redis)
     instance.settings = instance.settings.model_copy(update={"service_expire": 1})
     return instance
 
 
 async def test_a_registration_that_ran_out_is_no_order_to_stop(redis: Redis) -> None:
-    """By the server's clock, so the process may have slept, with its machine or not."""
+    """Expired by the server's clock, so the process, or its machine, may have slept."""
     instance = short_lived(redis)
     await instance.register()
     await until_gone(redis, instance)
@@ -286,7 +286,7 @@ async def test_an_attempt_to_register_anew_that_is_refused_is_no_order_to_stop()
 
 
 async def test_a_registration_that_is_gone_after_a_refused_renewal_is_no_order_to_stop() -> None:
-    """A master that was a replica for a while may have the data of another."""
+    """A master that has been a replica may hold another server's data."""
     with EmbeddedServer() as server:
         async with connect(server.url) as redis:
             instance = await registered(redis)
@@ -364,7 +364,7 @@ async def test_a_renewal_says_what_the_instance_waits_for_and_the_next_one_that_
 
 @pytest.mark.parametrize("compact", [True, False])
 async def test_a_deletion_after_a_restart_that_nobody_noticed_is_an_order_to_stop(redis: Redis, compact: bool) -> None:
-    """As of a server of registrations alone: the run goes on while it is away for a moment."""
+    """A server with registrations only may restart unnoticed, as the run goes on while it is away."""
     instance = await registered(redis)
     instance._server = "another server 0"
     assert await instance.renew(compact=compact) is Presence.HERE

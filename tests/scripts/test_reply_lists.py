@@ -1,4 +1,4 @@
-"""Lists for answers: which ones a request may name, what becomes of them, and the audit of their answers."""
+"""Reply lists: which ones a request may name, when they end, and the audit of their answers."""
 
 import json
 import re
@@ -32,7 +32,7 @@ BAD: dict[str, str] = {
     "pending:answers": "answers that were taken",
     "pending:answers:1": "those of an instance",
 }
-"""Lists that a request could once delete, or use to stop a service."""
+"""Lists that a request could once delete, or use to stop a service, with their contents."""
 bad = pytest.mark.parametrize("name", BAD)
 
 
@@ -81,7 +81,7 @@ async def test_what_another_service_has_registered_is_refused_whatever_reply_lis
 async def test_what_another_service_registers_later_is_refused_within_seconds(
     start: Start, redis: Any, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also for answers and errors of requests that were accepted before."""
+    """The same holds for answers and errors of requests that were accepted before."""
     hop = await start(message_timeout=10, attempts=1, reply_lists=["*"])
     await hop.push(*[request(id, replyTo=name) for id in "abc"])
     await hop.answer(answer("a"))
@@ -160,7 +160,7 @@ async def test_a_namespace_with_letters_of_patterns_allows_its_own_lists_only(st
 
 
 async def test_a_list_that_reply_lists_name_in_full_is_given_no_ttl_even_if_an_answer_makes_it(start: Start) -> None:
-    """Such as the ``in`` of the next service, to which others push without knowing of a TTL."""
+    """For example the ``in`` of the next service: others push to it and do not expect a TTL."""
     hop = await start(3, message_timeout=10, attempts=1, reply_lists=["next:in", "to:*"])
     await hop.push(request("a", replyTo="next:in"), request("b", replyTo="next:in"), request("c", replyTo="to:c"))
     await hop.answer(answer("a"), answer("c"))
@@ -173,8 +173,8 @@ async def test_a_list_that_reply_lists_name_in_full_is_given_no_ttl_even_if_an_a
 
 
 @bad
-async def test_a_record_that_names_another_list_gets_its_error_nowhere(start: Start, name: str) -> None:
-    """Written by an older mdispatch, or by somebody else."""
+async def test_the_error_of_a_record_that_names_another_list_is_sent_nowhere(start: Start, name: str) -> None:
+    """The record was written by an older mdispatch or by another program."""
     hop = await start(message_timeout=10, attempts=1, reply_lists=[])
     await hop.push(request("a", replyTo="demo:reply:a"))
     await hop.redis.hset(hop.keys.message("1"), "replyTo", name)
@@ -283,7 +283,7 @@ async def test_answers_in_lists_that_live_for_good_are_their_readers(start: Star
 
 
 async def test_a_list_to_which_others_push_is_named_and_never_deleted(start: Start) -> None:
-    """The answer created it; then a service registered it."""
+    """The answer creates the list, then others push to it."""
     hop = await answered(start, 1, "to:in")
     await hop.redis.lpush("to:in", *["accepted"] * 1000)
     law, problems = await audit_answers(hop.redis, hop.keys)

@@ -19,7 +19,7 @@ from tests.commandline import ROOT, TIMEOUT_SECONDS, penstock, running
 from tests.tracked import KEYS, bury, counted, left, letter, now
 
 
-async def test_two_who_revive_at_the_same_time_bring_each_message_back_once(redis: Redis, redis_url: str) -> None:
+async def test_two_concurrent_redrives_return_each_message_once(redis: Redis, redis_url: str) -> None:
     numbers = [str(number) for number in range(4000)]
     await bury(redis, *(letter(number, number.encode(), reason="failed" if int(number) % 3 else "timeout")
                         for number in numbers))  # fmt: skip
@@ -39,7 +39,7 @@ async def test_two_who_revive_at_the_same_time_bring_each_message_back_once(redi
 
 
 async def test_letters_that_another_took_away_in_front_hide_none_behind(redis: Redis, redis_url: str) -> None:
-    """The first chunk stays; most of it is removed, so unread letters move into its place."""
+    """Remove most of the first chunk after it was read, so unread letters move into its place."""
     await bury(redis, *(letter(str(number)) for number in range(50)))
     await bury(redis, *(letter(str(number), reason="failed") for number in range(50, 300)))
     outcome, chunks = RedriveResult(), list[int]()
@@ -66,7 +66,7 @@ async def test_two_commands_at_the_same_time_share_the_letters(redis: Redis, red
 
 
 async def test_letters_written_meanwhile_are_left_alone(redis: Redis) -> None:
-    """Otherwise a worker that fails at once would keep the command busy for ever."""
+    """Otherwise a worker that fails at once would keep the command running forever."""
     moment = await now(redis)
     await bury(redis, letter("1", at=moment - 1), letter("2", at=moment + 5))
     outcome = RedriveResult()
@@ -76,7 +76,7 @@ async def test_letters_written_meanwhile_are_left_alone(redis: Redis) -> None:
 
 @pytest.mark.parametrize("pick", ["all", "every second", "the newest few"])
 async def test_the_cost_of_a_letter_does_not_grow_with_how_many_there_are(redis: Redis, pick: str) -> None:
-    """20,000 letters: quadratic time would be minutes."""
+    """With 20,000 letters, quadratic time would be minutes."""
     for start in range(0, 20_000, 1000):
         names = range(start, start + 1000)
         chosen = {"all": lambda _: True, "every second": lambda n: n % 2, "the newest few": lambda n: n >= 19_900}[pick]

@@ -1,4 +1,4 @@
-"""A service that says no more than its fields: what the kernel makes of it is right, or refused."""
+"""Services that declare only fields: the derived defaults are right, or the settings are refused."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""The stock moves: batches that are settled whole, whatever happens meanwhile."""
+"""``context.settle``: a batch is settled as a whole or not at all, whatever happens meanwhile."""
 
 import asyncio
 import json
@@ -50,7 +50,7 @@ async def sorted_by_letter(context: Context[Settings], batch: Batch) -> None:
 
 
 def each(act: Callable[[Context[Settings], Batch], Awaitable[None]], until: int, most: int = 500) -> Run:
-    """Act on each batch, and stop once ``until`` messages have been seen."""
+    """Return a run that acts on each batch and stops after ``until`` messages."""
     seen = 0
 
     async def run(context: Context[Settings]) -> None:
@@ -65,7 +65,7 @@ def each(act: Callable[[Context[Settings], Batch], Awaitable[None]], until: int,
 
 
 async def texts(redis: Any, name: str) -> list[str]:
-    """Oldest first."""
+    """Return the messages of a list as text, oldest first."""
     return [message.decode() for message in reversed(await redis.lrange(name, 0, -1))]
 
 
@@ -109,7 +109,7 @@ async def test_messages_may_be_made_anew_and_copied(redis: Any, redis_url: str) 
 
 
 async def test_a_pending_list_that_changed_is_read_again(redis: Any, redis_url: str) -> None:
-    """As when what a dead instance had in hand is adopted while a batch is worked on."""
+    """For example after an adoption while the batch was being worked on."""
     outcomes: list[tuple[tuple[bytes, ...], bool]] = []
 
     async def act(context: Context[Settings], batch: Batch) -> None:
@@ -239,7 +239,7 @@ async def test_batches_need_the_fields_that_they_are_taken_by(redis_url: str) ->
 
 
 async def test_the_rights_that_acl_prints_are_enough_and_a_loss_is_seen(redis: Any, redis_url: str) -> None:
-    """What BLMOVE brings is counted by a script of its own, too: without its rights nobody would miss the message."""
+    """Messages from BLMOVE are counted by a script of its own: without rights for it, a loss would go unnoticed."""
     rights = Settings(redis=redis_url, redis_namespace="demo").rights()[redis_url]
     await redis.execute_command(*rights.line("sorter").replace(">PASSWORD", ">secret").split())
     await redis.execute_command("ACL", "LOG", "RESET")
@@ -254,7 +254,7 @@ async def test_the_rights_that_acl_prints_are_enough_and_a_loss_is_seen(redis: A
 
     async def push() -> None:
         for message in ("a1", "lost"):
-            await asyncio.sleep(0.3)  # it waits: BLMOVE brings the message
+            await asyncio.sleep(0.3)  # until it waits in BLMOVE
             await redis.lpush("in", message)
 
     url = redis_url.replace("redis://", "redis://sorter:secret@")

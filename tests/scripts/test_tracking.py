@@ -1,4 +1,4 @@
-"""What is tracked of a message, from its registration to its end."""
+"""Tracking of a message from its registration to its end."""
 
 import hashlib
 import json

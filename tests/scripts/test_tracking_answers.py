@@ -1,4 +1,4 @@
-"""Answers of workers, to whoever asked."""
+"""Answers of workers to their requests."""
 
 import json
 from typing import Any
@@ -61,7 +61,7 @@ async def test_each_answer_lets_its_list_live_longer(start: Start) -> None:
 
 @pytest.mark.parametrize("dies", [False, True], ids=["answered", "dies"])
 async def test_a_list_that_was_there_before_its_answer_is_given_no_ttl(start: Start, dies: bool) -> None:
-    """Its messages were pushed by somebody else, to whom nobody said that they would be gone."""
+    """Others pushed to the list and do not expect it to expire."""
     hop = await start(message_timeout=10, attempts=1, reply_expire=60)
     await hop.redis.lpush("others", "accepted")
     await hop.push(request("a", replyTo="others"))
@@ -175,7 +175,7 @@ async def test_a_second_answer_is_discarded_and_counted(start: Start) -> None:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The scripts that a service has asked the server with."""
+    """Return the list of scripts that services have called by ``Context.ask``."""
     names: list[str] = []
     ask = Context.ask
 
@@ -187,7 +187,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-async def test_an_answer_to_a_request_of_its_own_takes_no_question(start: Start, asked: list[str]) -> None:
+async def test_an_answer_to_an_own_request_needs_no_lookup(start: Start, asked: list[str]) -> None:
     hop = await start(reply_to="replies")
     await hop.push(request("a", replyTo="mine"), request("b"))
     await hop.answer(answer("b"), answer("a"))
@@ -258,7 +258,7 @@ async def test_an_answer_while_a_retry_is_waited_for_is_passed_on_and_counts_as_
 
 
 async def answered_twice(start: Start, **settings: Any) -> Hop:
-    """Request a, in its second attempt, answered by the worker of the first one and by that of the second."""
+    """Return a hop whose request a, in its second attempt, was answered by the workers of both attempts."""
     hop = await start(message_timeout=10, backoff_base=0, **settings)
     await hop.push(request("a", replyTo="mine"))
     await hop.advance(10)
@@ -267,13 +267,13 @@ async def answered_twice(start: Start, **settings: Any) -> Hop:
     return hop
 
 
-async def test_an_answer_of_an_attempt_before_is_late_and_the_one_that_is_wanted_is_passed_on(start: Start) -> None:
+async def test_an_answer_of_an_earlier_attempt_is_late_and_the_current_one_is_forwarded(start: Start) -> None:
     hop = await answered_twice(start)
     assert await hop.held("mine") == [answer("a", attempt=2)]
     assert (await hop.counts()).items() >= {"done:late": 1, "done": 1}.items()
 
 
-async def test_with_accept_late_an_answer_of_an_attempt_before_is_passed_on_and_the_other_one_is_discarded(
+async def test_with_accept_late_an_answer_of_an_earlier_attempt_is_forwarded_and_the_other_is_discarded(
     start: Start,
 ) -> None:
     hop = await answered_twice(start, accept_late=True)
@@ -282,7 +282,7 @@ async def test_with_accept_late_an_answer_of_an_attempt_before_is_passed_on_and_
 
 
 async def dead(start: Start, **settings: Any) -> Hop:
-    """Request a, dead by timeout, whose answer was wanted in ``mine``."""
+    """Return a hop whose request a, with ``replyTo`` ``mine``, died by timeout."""
     hop = await start(3, message_timeout=10, attempts=1, reply_expire=60, **settings)
     await hop.push(request("a", replyTo="mine"))
     await hop.advance(10)
@@ -352,9 +352,7 @@ async def test_a_delayed_request_is_answered_as_any_other(start: Start) -> None:
     ],
     ids=str,
 )
-async def test_a_request_whose_answer_could_go_nowhere_good_is_a_dead_letter(
-    start: Start, reply_to: object, said: str
-) -> None:
+async def test_a_request_with_an_invalid_reply_list_is_a_dead_letter(start: Start, reply_to: object, said: str) -> None:
     hop = await start()
     await hop.push(b"before", request("a", replyTo=reply_to), b"after")
     assert await hop.held() == [b"before", b"after"]

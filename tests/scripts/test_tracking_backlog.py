@@ -1,4 +1,4 @@
-"""A backlog longer than messageTimeout: what nobody has taken has no deadline, and is in its list once."""
+"""Backlogs longer than messageTimeout: a message has no deadline before it is taken, and is in its list once."""
 
 import random
 import threading
@@ -15,7 +15,7 @@ from tests.hop import Hop, Start
 
 
 async def backlog(start: Start, messages: int = 3, monitors: int = 1, **settings: Any) -> Hop:
-    """``messages`` that nobody takes unless the test does."""
+    """Return a hop with ``messages`` messages that workers take only if the test says so."""
     hop = await start(monitors, **{"message_timeout": 10, "backoff": [5], "message_expire": 60, **settings})
     hop.eager = False
     await hop.push(*[b"m%d" % number for number in range(1, messages + 1)])
@@ -23,7 +23,7 @@ async def backlog(start: Start, messages: int = 3, monitors: int = 1, **settings
 
 
 async def pass_time(hop: Hop, seconds: int, step: int = 1) -> None:
-    """Let time pass, with a monitor that looks every second."""
+    """Let time pass, with a sweep every ``step`` seconds."""
     for _ in range(0, seconds, step):
         await hop.advance(step)
         await hop.sweep()
@@ -82,7 +82,7 @@ async def test_one_that_is_taken_shortly_before_its_first_deadline_has_its_whole
     }
 
 
-async def test_one_that_is_taken_at_once_times_out_at_its_first_deadline_and_a_look(start: Start) -> None:
+async def test_a_message_taken_at_once_times_out_within_one_check_of_its_first_deadline(start: Start) -> None:
     hop = await backlog(start, 1)
     await hop.redis.rpop("out")
     await pass_time(hop, 9)
@@ -198,10 +198,10 @@ async def returned(hop: Hop) -> None:
     "happens", [deleted, numbers_lost, taken_from_the_head, trimmed, others_push, others_pushed_ahead, returned]
 )
 @pytest.mark.parametrize("before", [0, 50], ids=["at first", "when they are overdue"])
-async def test_whatever_happens_to_the_list_what_a_dead_worker_had_is_tried_again(
+async def test_messages_of_a_dead_worker_are_retried_whatever_happens_to_the_list(
     start: Start, happens: Any, before: int
 ) -> None:
-    """The list stays as it is afterwards: nobody works any more."""
+    """After that, nobody takes from the list."""
     hop = await backlog(start, 10)
     await pass_time(hop, before, 5)
     await happens(hop)
@@ -215,11 +215,11 @@ async def test_whatever_happens_to_the_list_what_a_dead_worker_had_is_tried_agai
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
-async def test_nothing_is_stuck_whoever_does_what_with_the_list(start: Start, seed: int) -> None:
-    """Pushes of others, workers at either end and in the middle, returns: all of them die.
+async def test_no_message_is_stuck_whatever_others_do_with_the_list(start: Start, seed: int) -> None:
+    """Push, take at both ends and in the middle, and return messages at random; no taker ever reports an end.
 
-    Then somebody takes, never says a word, and as much is pushed by others: the backlog stays. What a list has lost is
-    tried again when its turn would have come, at the latest.
+    Then take as much as others push, so the backlog stays. A message that the list has lost is retried at the latest
+    when its turn would have come.
     """
     chance = random.Random(seed)
     hop = await backlog(start, 0, attempts=100, message_expire=100_000)
@@ -281,8 +281,8 @@ async def test_queue_timeout_takes_nothing_from_a_worker(start: Start) -> None:
     assert await hop.in_flight() == ["1", "2"]
 
 
-class Slow:
-    """One healthy worker that says ``done`` to each message, at most ``rate`` a second."""
+class SlowWorker:
+    """A healthy worker that reports each message as done, at most ``rate`` a second."""
 
     def __init__(self, client: "Blocking", rate: float) -> None:
         self.executions = 0
@@ -303,13 +303,13 @@ class Slow:
 def test_a_backlog_of_three_times_message_timeout_is_worked_off_with_one_execution_each(
     here: Any, redis_url: str, tmp_path: Path
 ) -> None:
-    """300 messages, 2 s each and 3 attempts, one worker at 50 a second: once 636 executions and 34 dead letters."""
+    """300 messages, 2 s each, 3 attempts, one worker at 50 a second: once 636 executions and 34 dead letters."""
     tracked: dict[str, Any] = {"in": "in", "pending": "pending", "out": "out", "message_timeout": 2, "attempts": 3}
     with (
         Service("mdispatch", tmp_path / "a.log", redis=redis_url, redis_namespace="demo", **tracked),
         Service("monitor", tmp_path / "b.log", redis=redis_url, redis_namespace="eye", watch=["demo"], metrics_port=0),
     ):
-        worker = Slow(here, 50)
+        worker = SlowWorker(here, 50)
         thread = threading.Thread(target=worker.work)
         here.lpush("in", *range(10_001, 10_301))
         until(lambda: here.llen("out") == 300)

@@ -1,4 +1,4 @@
-"""What users of mpush-redis met with tracked messages, and must never meet here, each by its number.
+"""Defects of mpush-redis with tracked messages that must not occur here, by number.
 
 D14 and D19 to D22 are in tests/process/test_defects.py, too.
 """
@@ -30,7 +30,7 @@ def client(redis: Any, server: EmbeddedServer) -> Iterator["Redis"]:
 
 @pytest.fixture
 def composed(client: "Redis", redis_url: str, tmp_path: Path) -> Iterator[Compose]:
-    """Starts mdispatch and ``monitors``, and waits until all of them have nothing to do."""
+    """Yield a function that starts mdispatch and ``monitors`` monitors, and waits until all are idle."""
     started: list[Service] = []
 
     def start(monitors: int, **more: Any) -> list[Service]:
@@ -86,15 +86,15 @@ def test_mp_d10_a_done_is_taken_at_once(composed: Compose, client: "Redis") -> N
 def test_mp_d11_a_done_that_a_killed_monitor_has_taken_is_done_by_the_next(
     composed: Compose, client: "Redis", redis_url: str, tmp_path: Path
 ) -> None:
-    """Killed again and again while it takes: not one is left for a time-out."""
+    """Kill the monitor again and again while it takes: no message is left to time out."""
     (_, monitor) = composed(1, message_timeout=60, message_expire=400)
-    client.lpush("in", *range(1, 2_001))  # their ids, too
+    client.lpush("in", *range(1, 2_001))  # equal to their ids
     until(lambda: client.llen("out") == 2_000)
     for first in range(0, 2_000, 400):
         client.lpush("demo:done", *range(first + 1, first + 401))
         until(lambda first=first: client.hget("demo:metrics:done", "count") not in (None, b"%d" % first), every=0.0002)  # type: ignore[misc]
         monitor.kill()
-        client.delete(*client.keys("watcher:[0-9]*"))  # it has run out
+        client.delete(*client.keys("watcher:[0-9]*"))  # as if it had expired
         monitor.start()
         until(lambda first=first: client.hget("demo:metrics:done", "count") == b"%d" % (first + 400))  # type: ignore[misc]
     assert client.zcard("demo:message:deadlines") == 0
@@ -118,14 +118,14 @@ async def test_mp_d13_an_unknown_done_is_not_measured(start: Start) -> None:
 
 
 def is_seen(client: "Redis") -> bool:
-    """Whether monitors have known for a second that one message has been taken."""
+    """Return True if monitors have known for a second that one message was taken."""
     looks: Any = client.hget("demo:message:looks", "out")
     number, _, moment = (looks or b"0:0").split()[-1].partition(b":")
     return bool(number == b"1") and time.time() - float(moment) > 1
 
 
 def is_quiet(client: "Redis", seconds: float = 0.2) -> bool:
-    """Whether nobody sends a command for so long."""
+    """Return True if no command was sent for ``seconds``."""
     before = commands(client)
     time.sleep(seconds)
     return commands(client) == before
@@ -135,7 +135,7 @@ def is_quiet(client: "Redis", seconds: float = 0.2) -> bool:
 def test_mp_d14_d15_with_registrations_elsewhere_time_outs_are_found_and_idle_services_ask_next_to_nothing(
     composed: Compose, client: "Redis", redis_url: str
 ) -> None:
-    """The issue asks for fewer than 6 commands a second of three monitors with one message in flight."""
+    """Three monitors with one message in flight send fewer than 6 commands a second, as the issue asks."""
     services = composed(3, service_redis=redis_url.replace("/0", "/1"), message_timeout=8)
     client.lpush("in", "hello")
     until(lambda: client.rpop("out") == b"hello")
@@ -146,7 +146,7 @@ def test_mp_d14_d15_with_registrations_elsewhere_time_outs_are_found_and_idle_se
     until(lambda: time.monotonic() - began > 2.5, every=0.1)
     seconds = time.monotonic() - began
     sent = commands(client)
-    assert sum(sent.values()) / seconds < 6 + 2, sent  # two of mdispatch's own
+    assert sum(sent.values()) / seconds < 6 + 2, sent  # 2 for mdispatch
     assert (sum(sum(process.cpu_times()[:2]) for process in processes) - used) / seconds < 0.2
     until(lambda: client.hget("demo:metrics:timeout", "count") == b"1")
     assert float(client.hget("demo:metrics:timeout", "max") or 0) < 9
@@ -164,7 +164,7 @@ def test_mp_d16_a_time_out_that_three_monitors_see_is_counted_once(composed: Com
 
 
 async def test_mp_d17_each_leg_of_a_fan_out_is_tracked_by_itself(redis: Any) -> None:
-    """One mdispatch a leg: what one worker says is nothing to the others."""
+    """Each branch has its own mdispatch, so a worker's report ends the message on its own branch only."""
     first = await Hop(redis, message_timeout=10, attempts=1).start()
     names: dict[str, Any] = {"in_": "in1", "pending": "pending1", "out": "out1", "res": "res1"}
     second = await Hop(redis, namespace="other", **names, message_timeout=10, attempts=1).start()

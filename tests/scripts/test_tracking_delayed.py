@@ -1,4 +1,4 @@
-"""Messages that are to be delivered later, and attempts that are to be made later."""
+"""Messages with a delayed delivery, and retries after a back-off."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -183,7 +183,7 @@ async def test_what_falls_due_first_is_announced(start: Start) -> None:
         while (message := await news.get_message(timeout=0.5)) is not None:
             heard += [float(message["data"])] if message["type"] == "message" else []
         now = await hop.now()
-    looks = now + 10  # a tenth of messageTimeout: whether it has been taken
+    looks = now + 10  # the check whether it has been taken, after a tenth of messageTimeout
     assert heard == pytest.approx([now + 100, looks, now + 1000, now + 50, now], abs=0.9)
 
 

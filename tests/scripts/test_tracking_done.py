@@ -1,4 +1,4 @@
-"""What workers say of messages: done, in time or late or once too often, failed, for good, for a little longer."""
+"""Reports of workers: done (in time, late or repeated), failed, failed for good, and touch."""
 
 import hashlib
 from typing import Any
@@ -12,7 +12,7 @@ SHA1 = hashlib.sha1(b"hello").hexdigest()
 
 
 async def in_backoff(start: Start, **settings: Any) -> Hop:
-    """Message 1, whose first attempt has timed out."""
+    """Return a hop with message 1, whose first attempt has timed out."""
     hop = await start(message_timeout=10, backoff=[5], **settings)
     await hop.push(b"hello")
     await hop.advance(10)
@@ -22,7 +22,7 @@ async def in_backoff(start: Start, **settings: Any) -> Hop:
 
 
 async def dead(start: Start, **settings: Any) -> Hop:
-    """Message 1, whose only attempt has timed out."""
+    """Return a hop with message 1, whose only attempt has timed out."""
     hop = await start(message_timeout=10, attempts=1, **settings)
     await hop.push(b"hello")
     await hop.advance(10)
@@ -72,7 +72,7 @@ async def test_a_name_that_looks_like_an_id_is_none_in_quotes_of_xid(start: Star
 
 @pytest.mark.parametrize("percent", [0, 9.999, 10, 19.999, 50, 99.999, 100, 100.1, 1000])
 async def test_a_response_time_is_counted_in_its_tenth_of_what_the_worker_had(start: Start, percent: float) -> None:
-    """In so long a time that what this takes does not matter."""
+    """Use a budget so large that the duration of the test does not matter."""
     hop = await start(message_timeout=10)
     await hop.push(b"hello")
     now, budget = await hop.now(), 10_000_000
@@ -127,7 +127,7 @@ async def test_a_done_that_comes_while_a_retry_is_waited_for_completes_it_late(s
 
 
 async def second_attempt(start: Start, **settings: Any) -> Hop:
-    """Message 1, whose second attempt is under way."""
+    """Return a hop with message 1, whose second attempt is in flight."""
     hop = await in_backoff(start, **settings)
     await hop.advance(5)
     await hop.sweep()
@@ -152,9 +152,7 @@ async def test_what_a_stale_worker_says_is_late_and_the_younger_attempt_stays(st
 
 
 @pytest.mark.parametrize("at_once", [True, False])
-async def test_what_comes_behind_the_word_of_a_stale_worker_means_the_message_that_stayed(
-    start: Start, at_once: bool
-) -> None:
+async def test_reports_after_that_of_a_stale_worker_mean_the_message_that_stayed(start: Start, at_once: bool) -> None:
     hop = await second_attempt(start)
     await (hop.push_done_batch if at_once else hop.push_done)(
         {"xid": SHA1, "attempt": 1}, {"xid": SHA1, "attempt": 2}, SHA1
@@ -186,9 +184,7 @@ async def test_a_done_of_the_current_attempt_is_in_time(start: Start) -> None:
 
 
 @pytest.mark.parametrize("entry", ["1", SHA1, {"id": 1, "error": "too late as well"}], ids=str)
-async def test_a_done_of_a_dead_message_is_late_as_often_as_it_comes_and_brings_nobody_back(
-    start: Start, entry: Any
-) -> None:
+async def test_each_done_of_a_dead_message_is_late_and_does_not_restore_it(start: Start, entry: Any) -> None:
     hop = await dead(start)
     letters = await hop.letters()
     await hop.push_done(entry)
@@ -279,7 +275,7 @@ async def test_a_failure_and_a_done_by_the_same_xid_at_once_are_of_the_oldest(st
     assert await hop.in_flight() == ["2"]
 
 
-async def test_nobody_can_be_touched_who_is_not_in_flight(start: Start) -> None:
+async def test_only_messages_in_flight_can_be_touched(start: Start) -> None:
     hop = await in_backoff(start)
     await hop.push_done({"id": 1, "touch": 50}, {"id": 2, "touch": 50})
     assert "touched" not in await hop.counts()
@@ -420,7 +416,7 @@ async def test_a_done_list_of_another_name_is_the_one_that_counts(start: Start) 
     assert (await hop.letters())[0]["source"] == "finished"
 
 
-async def test_of_two_monitors_that_are_told_of_the_same_message_one_ends_it(start: Start) -> None:
+async def test_of_two_monitors_with_a_report_on_the_same_message_one_ends_it(start: Start) -> None:
     hop = await start(2)
     await hop.push(b"hello", b"hello")
     one = hop.monitors[0]
@@ -442,16 +438,16 @@ async def test_what_a_dead_monitor_has_taken_is_carried_out_once_by_the_next(sta
     assert killed.task
     killed.task.cancel()
     assert await hop.in_flight() == ["1", "2", "3"]
-    heir = Hop(hop.redis)
-    heir.policy = hop.policy
-    await heir.push_done("3")
+    adopter = Hop(hop.redis)
+    adopter.policy = hop.policy
+    await adopter.push_done("3")
     assert await hop.in_flight() == []
     assert late(await hop.counts()) == {"done": 3}
-    await heir.monitors[0].finisher.deliver()
+    await adopter.monitors[0].finisher.deliver()
     assert late(await hop.counts()) == {"done": 3}
 
 
-async def test_one_who_is_not_the_active_one_any_more_ends_nothing(start: Start) -> None:
+async def test_a_former_active_instance_ends_nothing(start: Start) -> None:
     hop = await start(ordered=True, reply_to="replies")
     await hop.push(b"1000")
     await hop.redis.hset(hop.keys.lease, "token", 2)

@@ -1,4 +1,4 @@
-"""Which message a worker means by what it says: an xid, an id, or a number that may be either."""
+"""Which message a report means: by xid, by id, or by a number that may be either."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,14 +9,14 @@ from tests.hop import Hop, Start
 
 
 async def crossed(start: Start, **settings: Any) -> Hop:
-    """Message 1 is ``2``, message 2 is ``1``, message 3 is ``2``."""
+    """Return a hop with messages 1, 2 and 3, whose xids are ``2``, ``1`` and ``2``."""
     hop = await start(message_timeout=10, backoff=[5], **settings)
     await hop.push(b"2", b"1", b"2")
     return hop
 
 
-async def test_a_bare_number_is_an_xid_where_a_message_of_that_xid_is_in_flight(start: Start) -> None:
-    """A worker that took ``1`` ends ``1``, though message 1 is another one."""
+async def test_a_bare_number_is_an_xid_if_a_message_with_that_xid_is_in_flight(start: Start) -> None:
+    """A worker that took payload ``1`` ends it, although the message with id 1 is another one."""
     hop = await crossed(start)
     await hop.push_done("1")
     assert await hop.in_flight() == ["1", "3"]
@@ -51,7 +51,7 @@ async def test_json_says_whether_it_is_an_id_or_an_xid(start: Start, entry: dict
     assert "ambiguous" not in await hop.metric("done")
 
 
-async def test_numbers_at_once_mean_what_they_mean_one_after_another(start: Start) -> None:
+async def test_numbers_in_one_batch_mean_the_same_as_one_by_one(start: Start) -> None:
     hop = await crossed(start)
     await hop.push_done_batch("2", "2", "2")
     assert await hop.in_flight() == []
@@ -60,8 +60,8 @@ async def test_numbers_at_once_mean_what_they_mean_one_after_another(start: Star
     assert await hop.problems() == []
 
 
-async def test_a_bare_number_waits_for_its_retry_or_is_dead_and_is_an_xid_all_the_same(start: Start) -> None:
-    """Else a worker that is late ends what it has never seen."""
+async def test_a_bare_number_is_an_xid_even_of_a_delayed_or_dead_message(start: Start) -> None:
+    """Otherwise a late worker would end a message that it has never seen."""
     hop = await crossed(start, attempts=2)
     await hop.push_done({"id": 3})
     await hop.push_done({"id": 1, "touch": 100})
@@ -85,7 +85,7 @@ async def test_a_bare_number_of_a_dead_message_does_not_end_the_one_with_that_id
 
 
 @pytest.mark.parametrize(("done_by", "left"), [("either", ["1", "3"]), ("xid", ["1", "3"]), ("id", ["2", "3"])])
-async def test_who_knows_says_what_plain_text_is(start: Start, done_by: str, left: Sequence[str]) -> None:
+async def test_done_by_says_what_plain_text_is(start: Start, done_by: str, left: Sequence[str]) -> None:
     hop = await crossed(start, done_by=done_by)
     await hop.push_done("1")
     assert await hop.in_flight() == left

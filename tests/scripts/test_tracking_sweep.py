@@ -1,4 +1,4 @@
-"""The sweep: whatever is due is acted on once, by any number of monitors, at a cost that does not grow."""
+"""The sweep: each due message is handled once, by any number of monitors, at a cost that does not grow."""
 
 import asyncio
 from collections import Counter
@@ -17,18 +17,18 @@ from services.monitor.settings import Settings
 from services.monitor.timer import Timer
 from tests.hop import Hop, Start
 
-OURS = {"info", "config", "config|resetstat", "keys", "scan"}
+TEST_COMMANDS = {"info", "config", "config|resetstat", "keys", "scan"}
 """Commands of the tests themselves."""
 
 
 async def commands(hop: Hop, work: Awaitable[Any]) -> dict[str, int]:
-    """How often each command is called by ``work``, in scripts, too."""
+    """Return how often ``work`` calls each command, including calls by scripts."""
     await hop.redis.config_resetstat()
     await work
     found = {
         name.removeprefix("cmdstat_"): stat["calls"] for name, stat in (await hop.redis.info("commandstats")).items()
     }
-    return {name: calls for name, calls in found.items() if name not in OURS}
+    return {name: calls for name, calls in found.items() if name not in TEST_COMMANDS}
 
 
 async def test_three_monitors_that_sweep_at_once_act_once_on_each_message(start: Start) -> None:
@@ -108,7 +108,7 @@ async def forgotten(hop: Hop) -> None:
 async def test_a_monitor_that_looked_too_early_leaves_what_has_changed_since(
     start: Start, meanwhile: Callable[[Hop], Awaitable[None]], then: list[str], counts: dict[str, int]
 ) -> None:
-    """It was held between its look at what is due and its act."""
+    """Pause the monitor between reading what is due and acting on it."""
     hop = await start(2, message_timeout=10, attempts=3, backoff=[5, 5])
     await hop.push(b"hello")
     await hop.advance(10)
@@ -198,7 +198,7 @@ async def test_the_wait_is_until_the_first_that_falls_due(start: Start) -> None:
 
 
 async def in_flight(start: Start, number: int) -> Hop:
-    """Five messages that are overdue, and ``number`` that are not, of which a tenth are delayed."""
+    """Return a hop with five overdue messages and ``number`` others, of which a tenth are delayed."""
     hop = await start(message_timeout=3600, message_expire=40_000)
     await hop.push(*[b"overdue %d" % each for each in range(5)])
     await hop.advance(3600)
@@ -207,7 +207,7 @@ async def in_flight(start: Start, number: int) -> Hop:
     return hop
 
 
-async def test_what_is_due_costs_the_same_commands_with_10_and_with_10000_in_flight(start: Start) -> None:
+async def test_a_sweep_costs_the_same_commands_with_10_and_with_10000_in_flight(start: Start) -> None:
     few = await in_flight(start, 10)
     with_few = await commands(few, few.sweep())
     await few.redis.flushall()
@@ -229,7 +229,7 @@ async def test_a_done_costs_the_same_commands_with_10_and_with_10000_in_flight(s
     assert not {"keys", "scan", "hgetall", "lrem"} & with_many.keys()
 
 
-async def test_a_record_that_somebody_has_spoilt_is_as_good_as_gone(start: Start) -> None:
+async def test_a_damaged_record_counts_as_expired(start: Start) -> None:
     hop = await start(message_timeout=10)
     await hop.push(b"hello", b"hello")
     await hop.redis.hdel(hop.keys.message("1"), "message")
@@ -242,7 +242,7 @@ async def test_a_record_that_somebody_has_spoilt_is_as_good_as_gone(start: Start
     assert await hop.problems() == []
 
 
-async def test_policies_are_what_mdispatch_said_last(start: Start) -> None:
+async def test_the_last_published_policy_is_in_force(start: Start) -> None:
     hop = await start(message_timeout=10, attempts=3)
     await hop.push(b"hello")
     hop = await start(message_timeout=20, attempts=1)
@@ -264,7 +264,7 @@ async def test_a_batch_of_the_largest_size_of_each_kind_may_be_due_at_once(start
 
 
 async def test_a_timer_that_receives_nothing_for_long_goes_on_listening(redis: Redis, redis_url: str) -> None:
-    """Silence on a link where a reply is owed is trouble; where somebody may say something some day, it is not."""
+    """Silence is an error only if a reply is owed; a subscription may be silent."""
     settings = Settings(redis=redis_url, redis_namespace="watcher", watch=["demo"], metrics_port=0)
     log = structlog.get_logger()
     wire = RawConnection.to(redis_url, "timer")
@@ -274,7 +274,7 @@ async def test_a_timer_that_receives_nothing_for_long_goes_on_listening(redis: R
     try:
         while not (await redis.pubsub_numsub("demo:message:due"))[0][1]:
             await asyncio.sleep(0.001)
-        await timer.sleep(10, before=5)  # the subscription itself is news
+        await timer.sleep(10, before=5)  # the reply to the subscription ends the first sleep
         await wire.cut_if_silent(-1)
         await redis.publish("demo:message:due", "3")
         await timer.sleep(10, before=5)

@@ -1,4 +1,4 @@
-"""A key of the wrong type costs a tracked message nothing: it is named, and once it is mended all goes on."""
+"""A key of the wrong type loses no tracked message: the error names it, and work goes on once it is repaired."""
 
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -31,7 +31,7 @@ ANSWER = b'{"meta":{"id":"a"}}'
 
 @asynccontextmanager
 async def wrong(redis: "Redis", key: str) -> AsyncIterator[None]:
-    """Somebody puts a string where ``key`` should be, and what was there back again."""
+    """Replace ``key`` by a string while the block runs, then restore it."""
     there = await redis.exists(key)
     if there:
         await redis.rename(key, "kept")
@@ -43,7 +43,7 @@ async def wrong(redis: "Redis", key: str) -> AsyncIterator[None]:
 
 
 async def everything(redis: Any) -> dict[str, Any]:
-    """Each key with what it holds, as the server writes it down."""
+    """Return the DUMP of each key."""
     return {decoded(key): await redis.dump(key) for key in await redis.keys()}
 
 
@@ -62,7 +62,7 @@ async def refuse(work: Awaitable[object], key: str, kind: str) -> None:
         *((f"{METRICS}{name}", "hash") for name in ("taken", "delivered", "registered", "untracked")),
     ],
 )
-async def test_requests_wait_until_it_is_mended(start: Start, redis: Any, key: str, kind: str) -> None:
+async def test_requests_wait_until_it_is_repaired(start: Start, redis: Any, key: str, kind: str) -> None:
     hop = await start(message_capacity=2)
     messages = [b"first", b'{"meta":{"delay":100}}', b'{"meta":{"delay":-1}}', b"last"]
     needed_by_first = key not in ("demo:dead", f"{METRICS}dead", f"{METRICS}untracked")
@@ -91,7 +91,7 @@ async def test_deaths_that_cannot_be_put_on_record_hold_back_what_the_dead_left(
     assert not await redis.exists("demo:deaths")
 
 
-async def test_a_counter_that_is_none_is_named_and_holds_messages_back(start: Start, redis: Any) -> None:
+async def test_an_invalid_counter_is_named_and_holds_messages_back(start: Start, redis: Any) -> None:
     hop = await start()
     await redis.delete("demo:message:id")
     await redis.lpush("demo:message:id", "not what it should be")
@@ -113,7 +113,7 @@ async def test_a_counter_that_is_none_is_named_and_holds_messages_back(start: St
         *((f"{METRICS}{name}", "hash") for name in ("done", "done:late", "done:unknown", "failed")),
     ],
 )
-async def test_what_workers_say_waits_until_it_is_mended(start: Start, redis: Any, key: str, kind: str) -> None:
+async def test_reports_wait_until_it_is_repaired(start: Start, redis: Any, key: str, kind: str) -> None:
     hop = await start()
     await hop.push(b"a", b"b", b"c")
     said = ["1", '{"id":2,"error":"no luck"}', "77", "{"]
@@ -136,7 +136,7 @@ async def test_what_workers_say_waits_until_it_is_mended(start: Start, redis: An
 @pytest.mark.parametrize(
     ("key", "kind"), [("res", "list"), ("pending:answers:1", "list"), *OF_TRACKING, (f"{METRICS}done", "hash")]
 )
-async def test_answers_wait_until_it_is_mended(start: Start, redis: Any, key: str, kind: str) -> None:
+async def test_answers_wait_until_it_is_repaired(start: Start, redis: Any, key: str, kind: str) -> None:
     hop = await start()
     await hop.push(REQUEST, REQUEST)
     async with wrong(redis, key):
@@ -158,7 +158,7 @@ async def test_answers_wait_until_it_is_mended(start: Start, redis: Any, key: st
         *((f"{METRICS}{name}", "hash") for name in ("delivered", "timeout", "retry", "expired")),
     ],
 )
-async def test_what_is_due_waits_until_it_is_mended(start: Start, redis: Any, key: str, kind: str) -> None:
+async def test_due_messages_wait_until_it_is_repaired(start: Start, redis: Any, key: str, kind: str) -> None:
     hop = await start(message_timeout=10, backoff_base=0)
     await hop.push(b"to be retried", b"to be buried", b"to be forgotten", b'{"meta":{"delay":5}}')
     await hop.push_done({"id": 2, "error": "no luck", "retry": False})
@@ -221,7 +221,7 @@ def test_what_one_loop_cannot_settle_is_tried_about_once_a_second_though_another
             until(lambda: '"waiting"' in service.log_text(), 20)
             redis.config_resetstat()
             for _ in range(30):
-                redis.lpush("in", "another")  # which is dispatched, and is no sign that answers are settled
+                redis.lpush("in", "another")  # it is dispatched, but that does not show that answers are settled
                 time.sleep(0.1)
             assert (service.log_text().count('"waiting"'), service.log_text().count('"resumed"')) == (1, 0)
             assert redis.info("commandstats")["cmdstat_client|setname"]["calls"] < 20

@@ -1,4 +1,4 @@
-"""The scripts of transport one by one, and the engine that keeps batches on the way."""
+"""The scripts of transport one by one, and ``Transfer``, which keeps several batches in flight."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -37,16 +37,16 @@ def numbered(count: int, first: int = 1) -> list[bytes]:
 
 
 async def held(redis: Any, name: str) -> list[bytes]:
-    """The oldest first."""
+    """Return the messages of a list, oldest first."""
     found: list[bytes] = await redis.lrange(name, 0, -1)
     return found[::-1]
 
 
-# Here
+# Scripts of the source
 
 
 async def prepared(redis: Any, waiting: int, pending: int = 0, sequence: int = 0) -> None:
-    """``pending`` messages are taken, ``waiting`` are not, after ``sequence`` that are settled; all named by number."""
+    """Write ``pending`` taken and ``waiting`` other messages, numbered on from ``sequence`` settled ones."""
     await redis.hset("state", mapping={"source": "me", "sequence": sequence})
     await redis.hset("lease", "token", 7)
     for name, messages in (
@@ -65,7 +65,7 @@ async def asked_for(redis: Any, first: int = 1, **more: Any) -> Any:
 
 
 async def take(redis: Any, first: int = 1, **more: Any) -> Any:
-    """The messages."""
+    """Return the messages only."""
     found = await asked_for(redis, first, **more)
     return found and found[0]
 
@@ -89,7 +89,7 @@ async def test_messages_come_oldest_first_from_pending_and_then_from_in(
 
 
 @pytest.mark.parametrize("first", [1, 3, 6, 8, 11])
-async def test_they_come_from_a_number_on_and_again_the_same(redis: Redis, first: int) -> None:
+async def test_the_same_number_gives_the_same_messages_again(redis: Redis, first: int) -> None:
     await prepared(redis, waiting=5, pending=5)
     await take(redis, batch=10)
     for _ in range(2):
@@ -97,7 +97,7 @@ async def test_they_come_from_a_number_on_and_again_the_same(redis: Redis, first
 
 
 @pytest.mark.parametrize("batch", [1, 2, 127, 128, 129, 1_000])
-async def test_a_batch_has_so_many_messages_at_most_and_the_next_follows(redis: Redis, batch: int) -> None:
+async def test_a_batch_is_limited_and_the_next_follows(redis: Redis, batch: int) -> None:
     await prepared(redis, waiting=1_000, pending=1_000)
     found: list[bytes] = []
     while messages := await take(redis, len(found) + 1, batch=batch):
@@ -107,7 +107,7 @@ async def test_a_batch_has_so_many_messages_at_most_and_the_next_follows(redis: 
 
 
 @pytest.mark.parametrize("pending", [0, 1, 3])
-async def test_a_backlog_becomes_pending_at_once_where_it_may(redis: Redis, pending: int) -> None:
+async def test_a_backlog_becomes_pending_at_once_if_it_may(redis: Redis, pending: int) -> None:
     await prepared(redis, waiting=100, pending=pending, sequence=40)
     await redis.expire("in", 1_000)
     assert await take(redis, 41 + pending, batch=10, whole=1) == numbered(10, 41 + pending)
@@ -117,8 +117,10 @@ async def test_a_backlog_becomes_pending_at_once_where_it_may(redis: Redis, pend
 
 
 @pytest.mark.parametrize(("pending", "unsent", "whole"), [(3, 0, 0), (13, 0, 1), (30, 10, 1), (3, 3, 0)])
-async def test_else_only_as_many_as_are_taken(redis: Redis, pending: int, unsent: int, whole: int) -> None:
-    """Where it may not, much is on its way already, or there is enough for this time."""
+async def test_otherwise_only_as_many_as_are_taken_become_pending(
+    redis: Redis, pending: int, unsent: int, whole: int
+) -> None:
+    """If it may not, if much is in flight, or if there is enough for this batch."""
     await prepared(redis, waiting=100, pending=pending)
     first = pending - unsent + 1
     assert await take(redis, first, batch=10, whole=whole) == numbered(10, first)
@@ -133,7 +135,7 @@ async def test_it_says_how_many_of_the_next_are_small_enough_to_be_read_past_the
     assert (await asked_for(redis, 910, **how, most=500))[1] == 91
     assert (await asked_for(redis, batch=10, most=5))[1] == -1  # it has read enough this time
     for size, seen in (90, 10), (8_193, 0):
-        for place in range(-300, -292):  # as many as it looks at one of
+        for place in range(-300, -292):  # it looks at one of these
             await redis.lset("pending", place, "x" * size)
         assert [(await asked_for(redis, **how, most=most))[1] for most in (5, 100, 990)] == [5, 100, seen]
 
@@ -147,7 +149,7 @@ async def test_after_a_large_message_one_is_read_past_the_script(redis: Redis) -
     assert (await asked_for(redis, 11, **how, settled=0)) == [1, 1]
 
 
-async def test_whoever_reads_past_the_script_is_told_whether_the_places_were_right(redis: Redis) -> None:
+async def test_a_read_past_the_script_learns_whether_the_positions_were_right(redis: Redis) -> None:
     await prepared(redis, waiting=5, pending=10, sequence=40)
     right = {"settled": 40, "batch": 4, "most": 3}
     assert await asked_for(redis, 43, **right) == [1, 3]
@@ -176,7 +178,7 @@ async def test_any_bytes_are_taken_as_they_are(redis: Redis) -> None:
     assert await take(redis) == BINARY
 
 
-async def test_nothing_waits_is_told_from_something_is_missing(redis: Redis) -> None:
+async def test_nothing_waiting_differs_from_something_missing(redis: Redis) -> None:
     await prepared(redis, waiting=0, pending=3)
     assert await take(redis, 4) == []
     assert await take(redis, 5) is None
@@ -185,7 +187,7 @@ async def test_nothing_waits_is_told_from_something_is_missing(redis: Redis) -> 
 
 
 @pytest.mark.parametrize("move", [take, lambda redis, **more: settled(redis, 2, **more)], ids=["next", "settle"])
-async def test_who_is_not_the_sender_moves_nothing(redis: Redis, move: Callable[..., Any]) -> None:
+async def test_only_the_sender_moves_messages(redis: Redis, move: Callable[..., Any]) -> None:
     await prepared(redis, waiting=2, pending=2)
     for token in (6, 8):
         with pytest.raises(Fenced, match="lease"):
@@ -249,7 +251,7 @@ async def test_those_that_never_arrive_are_dead_letters_or_dropped_in_the_same_s
     assert counts == {"taken": 5, "settled": 5, "missing": 0, "delivered": 2, "dead": 2, "dropped": 1}
 
 
-# There
+# Scripts of the target
 
 
 async def asked(redis: Any, token: int = 7, ledger: str = "ledger") -> list[Any]:
@@ -293,7 +295,7 @@ async def test_only_the_last_one_that_asked_may_send(redis: Redis) -> None:
 
 
 async def test_a_batch_of_the_run_before_is_refused_when_it_comes_after_the_next_run_has_asked(redis: Redis) -> None:
-    """With other messages under these numbers (the source has lost data) theirs would count as arrived."""
+    """Otherwise, after data loss at the source, other messages with these numbers would count as arrived."""
     await asked(redis, 7)
     await asked(redis, 8)
     with pytest.raises(Fenced):
@@ -410,7 +412,7 @@ async def test_many_messages_of_another_sender_are_refused(redis: Redis, there: 
     ],
     ids=["no script", "Redis 7", "Valkey", *(f"Redis 6.2{code}" for code in ("", " full", " read-only"))],
 )
-def test_a_refusal_is_told_without_the_place_in_a_script(said: str) -> None:
+def test_a_refusal_is_reported_without_the_place_in_a_script(said: str) -> None:
     assert str(refused(ResponseError(said))) == "the other server: not allowed."
 
 
@@ -437,7 +439,7 @@ async def test_many_messages_are_refused_as_a_whole_where_a_right_is_missing(
 
 
 async def test_without_the_right_to_a_transaction_nothing_is_sent(redis: Redis) -> None:
-    """Its parts would be done one by one."""
+    """Without MULTI, its parts would be executed one by one."""
     wire = RawConnection(redis)
     await redis.execute_command("ACL", "SETUSER", "default", "-multi")
     try:
@@ -459,12 +461,12 @@ async def test_many_messages_are_refused_as_a_whole_by_a_full_server(redis: Redi
     assert await answer_to(there, 1, 300) == 300
 
 
-# Between
+# Transfer
 
 
 @dataclass
 class Here:
-    """A source in memory, that ends where nothing waits."""
+    """A source in memory that ends when no message is left."""
 
     messages: list[bytes]
     batch: int = 10
@@ -511,13 +513,13 @@ async def test_it_goes_on_behind_what_was_settled(redis: Redis, there: Target) -
     assert here.takes[0] == 43
 
 
-class Slow(Target):
-    """Answers only when told to."""
+class HeldBackTarget(Target):
+    """A target whose replies are held back until ``go_on`` is set."""
 
     def __init__(self, wire: RawConnection, *rest: Any) -> None:
         super().__init__(wire, *rest)
         self.open, self.most = 0, 0
-        """Batches that were sent and not answered, and how many there were at most."""
+        """Unconfirmed batches, now and at most."""
         self.go_on = asyncio.Event()
 
     async def send(self, first: int, last: int, digest: bytes, messages: Packed) -> None:
@@ -536,7 +538,7 @@ class Slow(Target):
 )
 async def test_no_more_than_the_window_is_on_the_way(redis: Redis, window: int, window_bytes: int, most: int) -> None:
     wire = RawConnection(redis)
-    there = Slow(wire, "out", "me", 7)
+    there = HeldBackTarget(wire, "out", "me", 7)
     await there.meet()
     here = Here([b"x" * 12] * 1_000, batch=3)
     work = asyncio.create_task(transfer(here, there, window, window_bytes).run(0))
@@ -549,9 +551,7 @@ async def test_no_more_than_the_window_is_on_the_way(redis: Redis, window: int, 
     assert await redis.llen("out") == 1_000
 
 
-async def test_no_more_is_sent_once_it_shall_not_go_on_and_what_was_sent_is_settled(
-    redis: Redis, there: Target
-) -> None:
+async def test_an_order_to_end_stops_sending_and_what_was_sent_is_settled(redis: Redis, there: Target) -> None:
     here = Here(numbered(1_000))
     seen: list[Batch] = []
     await transfer(here, there, on_arrival=seen.append, keep_going=lambda: len(seen) < 3).run(0)
@@ -574,7 +574,7 @@ async def test_what_is_prepared_arrives_in_place_of_the_messages(redis: Redis, t
 
 
 async def refusal_of(work: Any) -> BaseException:
-    """The one error of a group of tasks."""
+    """Return the only error of a group of tasks."""
     with pytest.raises(ExceptionGroup) as group:
         await asyncio.create_task(work)  # Python 3.11 leaves the task of a group cancelled
     (error,) = group.value.exceptions
@@ -605,7 +605,7 @@ async def test_another_sender_ends_it(redis: Redis, there: Target) -> None:
     assert str(error) == "the other server: out:from:me"
 
 
-async def test_a_gap_is_told(there: Target) -> None:
+async def test_a_gap_is_reported(there: Target) -> None:
     error = await refusal_of(transfer(Here(numbered(100)), there).run(50))
     assert isinstance(error, Refused)
     assert str(error) == "the other server has 0 messages where 60 were expected"
@@ -630,7 +630,7 @@ async def test_trouble_with_the_connection_says_that_it_is_the_other_server_and_
     await wire.close()
 
 
-# Meeting
+# Agreement at the start of a run
 
 
 def arrived(messages: list[bytes], last: int, first: int) -> TargetState:
@@ -646,7 +646,7 @@ async def test_what_has_arrived_is_settled(settled_: int, last: int, first: int)
     assert here.settled == last
 
 
-async def test_what_was_to_die_of_it_dies() -> None:
+async def test_dead_messages_of_arrived_batches_are_settled() -> None:
     def dying(first: int, messages: list[bytes], size: int) -> Outgoing:
         return Outgoing(messages, [Dead(number, "bad", "it is") for number in range(first, first + len(messages))])
 
@@ -656,21 +656,21 @@ async def test_what_was_to_die_of_it_dies() -> None:
 
 
 @pytest.mark.parametrize("kept", [0, 5, 24])
-async def test_a_source_that_lacks_what_arrived_is_found_out(kept: int) -> None:
+async def test_a_source_that_lacks_what_arrived_is_detected(kept: int) -> None:
     here = Here(numbered(kept))
     assert await catch_up(here, arrived(numbered(40), 25, 21), 0) is None
     assert here.settled == 0
 
 
 @pytest.mark.parametrize("other", [21, 25])
-async def test_a_source_that_has_other_messages_is_found_out(other: int) -> None:
+async def test_a_source_that_has_other_messages_is_detected(other: int) -> None:
     here = Here(numbered(40))
     here.messages[other - 1] = b"another"
     assert await catch_up(here, arrived(numbered(40), 25, 21), 0) is None
     assert here.settled == 0
 
 
-async def test_a_target_that_has_less_than_was_settled_is_found_out() -> None:
+async def test_a_target_that_has_less_than_was_settled_is_detected() -> None:
     with pytest.raises(TargetLost, match="the other server has 25 messages of ours, of 26 that had arrived"):
         await catch_up(Here(numbered(40)), arrived(numbered(40), 25, 21), 26)
 

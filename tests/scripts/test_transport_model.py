@@ -1,4 +1,4 @@
-"""Transport as real scripts have it, against a model, whatever is lost, repeated, late or rolled back."""
+"""Transport with real scripts, compared with a model while packets and data are lost, repeated, late or rolled back."""
 
 import asyncio
 import json
@@ -35,7 +35,7 @@ from services.vpush.window import SendWindow
 KEYS: Final = Keys("demo")
 SENDERS: Final = 2
 BAD: Final = b"bad "
-"""How a message begins that the other server will never have."""
+"""Prefix of messages that are never sent to the target."""
 SETTINGS: Final = Settings(
     redis="redis://h", redis_namespace="demo", in_="in", pending="pending", out_redis="redis://h", out="out", batch=3
 )
@@ -49,12 +49,12 @@ class Died(Exception):
     """The sender was killed."""
 
 
-class Mortal:
-    """Dies before or after one of its next calls to a server, where that is wanted."""
+class Killable:
+    """Raises ``Died`` before or after one of the next calls to a server, if ``left`` is set."""
 
     def __init__(self) -> None:
         self.left: int | None = None
-        """Moments until it dies; None: it does not."""
+        """Number of moments (before and after each call) until it dies; None: never."""
 
     async def do(self, work: Awaitable[Any]) -> Any:
         task = asyncio.ensure_future(work)
@@ -74,33 +74,33 @@ class Mortal:
                 raise Died
 
 
-class MortalSource(LocalSource):
-    def __init__(self, context: Context[Settings], mortal: Mortal) -> None:
+class KillableSource(LocalSource):
+    def __init__(self, context: Context[Settings], killable: Killable) -> None:
         super().__init__(context, SendWindow())
-        self._mortal = mortal
+        self._killable = killable
 
     async def load_state(self) -> tuple[str, int]:
-        found: tuple[str, int] = await self._mortal.do(super().load_state())
+        found: tuple[str, int] = await self._killable.do(super().load_state())
         return found
 
     async def lost(self, last: int, settled: int) -> None:
-        await self._mortal.do(super().lost(last, settled))
+        await self._killable.do(super().lost(last, settled))
 
     async def raise_token(self, past: int) -> int:
-        token: int = await self._mortal.do(super().raise_token(past))
+        token: int = await self._killable.do(super().raise_token(past))
         return token
 
     async def take(self, first: int) -> list[bytes]:
-        messages: list[bytes] = await self._mortal.do(super().take(first))
+        messages: list[bytes] = await self._killable.do(super().take(first))
         return messages
 
     async def settle(self, last: int, dead: list[Dead]) -> None:
-        await self._mortal.do(super().settle(last, dead))
+        await self._killable.do(super().settle(last, dead))
 
 
 @dataclass
 class Packet:
-    """A batch on its way to the target."""
+    """A batch sent to the target."""
 
     sender: int
     incarnation: int
@@ -110,7 +110,7 @@ class Packet:
 
 @dataclass
 class Sender:
-    """One run of a service, from its start to its end; what it does is what ``Transfer`` does."""
+    """One run of a service, from start to end, with the same steps as ``Transfer``."""
 
     number: int
     incarnation: int
@@ -120,29 +120,29 @@ class Sender:
     settled: int
     next: int
     arrived: int
-    on_the_way: deque[tuple[int, list[Dead]]] = field(default_factory=deque)
-    """The last number of each batch that nobody has confirmed, and the dead among it."""
+    unconfirmed: deque[tuple[int, list[Dead]]] = field(default_factory=deque)
+    """Last number and dead messages of each unconfirmed batch."""
     dead: list[Dead] = field(default_factory=list)
 
 
 class Link(RawConnection):
-    """The wire of a sender: while it agrees with the target it gets there, later it is up to the test when it does."""
+    """A sender's connection: direct during the agreement with the target; later the test delivers what was sent."""
 
-    def __init__(self, there: "Redis", mortal: Mortal, send: Callable[[bytes], None]) -> None:
+    def __init__(self, there: "Redis", killable: Killable, send: Callable[[bytes], None]) -> None:
         super().__init__(there)
-        self._mortal, self._send_later = mortal, send
+        self._killable, self._send_later = killable, send
         self.direct = True
         self.answers: deque[Any] = deque()
 
     async def send(self, packed: bytes) -> None:
         if self.direct:
-            await self._mortal.do(super().send(packed))
+            await self._killable.do(super().send(packed))
         else:
             self._send_later(packed)
 
     async def receive(self, replies: int, *, owed: bool = True) -> list[Any]:
         if self.direct:
-            found: list[Any] = await self._mortal.do(super().receive(replies))
+            found: list[Any] = await self._killable.do(super().receive(replies))
             return found
         return [self.answers.popleft() for _ in range(replies)]
 
@@ -154,37 +154,37 @@ def prepared(first: int, messages: list[bytes], size: int) -> Outgoing:
 
 @dataclass
 class Snapshot:
-    """All that a server had."""
+    """The data of a server at one moment."""
 
     keys: dict[bytes, bytes]
     pushed: list[bytes]
 
 
 class Transport(RuleBasedStateMachine):
-    """Two databases are the two servers: a snapshot that is put back is a server that has lost data."""
+    """Two databases stand for the two servers; restoring a snapshot stands for data loss."""
 
     url: str
-    sources: type[MortalSource] = MortalSource
+    sources: type[KillableSource] = KillableSource
 
     def __init__(self) -> None:
         super().__init__()
         self.loop = asyncio.Runner()
         self.pushed: list[bytes] = []
-        """What the source has accepted, and remembers."""
+        """Messages that the source has accepted and not lost."""
         self.made = self.incarnations = 0
         self.senders: dict[int, Sender] = {}
-        """Those that run, or believe so."""
+        """Senders that run, by number, including those that are fenced and do not know it yet."""
         self.links: dict[int, Link] = {}
         self.packets: list[Packet] = []
-        """All that were ever sent and may still come: the target was not restarted since."""
+        """Packets that may still arrive: all that were sent since the target's last restart."""
         self.snapshots: dict[str, list[Snapshot]] = {"here": [], "there": []}
         self.excused: set[bytes] = set()
-        """What the target has lost."""
+        """Messages that the target has lost."""
         self.target_lost = False
         self.may_double = False
-        """The source has lost data."""
-        self.told_of_loss = False
-        """Of the target's; the service has ended, and it is up to an operator."""
+        """True once the source has lost data."""
+        self.stopped_by_loss = False
+        """True if a service has stopped because the target lost data, so an operator must decide."""
         self.do(self.begin())
 
     def do(self, work: Awaitable[Any]) -> Any:
@@ -225,7 +225,7 @@ class Transport(RuleBasedStateMachine):
 
     @rule(number=st.integers(1, SENDERS), dies_after=st.sampled_from([None] * 12 + [*range(24)]), keeps=st.booleans())
     def start(self, number: int, dies_after: int | None, keeps: bool) -> None:
-        """Become the active one, and agree with the target; with the token of the run before where it ``keeps`` it."""
+        """Start a sender: take the lease, with its last token if ``keeps``, and agree with the target."""
         self.do(self.run(number, dies_after, keeps))
 
     async def run(self, number: int, dies_after: int | None, keeps: bool) -> None:
@@ -233,21 +233,21 @@ class Transport(RuleBasedStateMachine):
         if not (keeps and await self.here.hget(KEYS.lease, "owner") == b"%d" % number):
             await self.here.hset(KEYS.lease, "expires", 0)
         self.incarnations += 1
-        mortal = Mortal()
-        mortal.left = dies_after
+        killable = Killable()
+        killable.left = dies_after
         context = self.context_of(number)
         context.token = await Lease(self.here, KEYS.lease, str(number), 3600).hold()
-        link = Link(self.there, mortal, partial(self.sent, number, self.incarnations))
-        here = self.sources(context, mortal)
+        link = Link(self.there, killable, partial(self.sent, number, self.incarnations))
+        here = self.sources(context, killable)
         try:
             target, settled = await protocol.agree(here, link, SETTINGS.out, prepared)
         except (Died, Fenced, Refused):
             pass
         except TargetLost:
             assert self.target_lost, "nothing there was ever lost"
-            self.told_of_loss = True
+            self.stopped_by_loss = True
         else:
-            mortal.left, link.direct = None, False
+            killable.left, link.direct = None, False
             self.links[number] = link
             self.senders[number] = Sender(
                 number, self.incarnations, context, here, target, settled, settled + 1, settled
@@ -270,7 +270,7 @@ class Transport(RuleBasedStateMachine):
             await self.links.pop(number).close()
 
     def act(self, number: int, work: Callable[[Sender], Awaitable[None]]) -> None:
-        """Its run ends where a server has told it so."""
+        """Do ``work``; end the run if a server fences or refuses it."""
 
         async def done() -> None:
             try:
@@ -292,23 +292,23 @@ class Transport(RuleBasedStateMachine):
             packed = Packed(messages)
             outgoing = prepared(sender.next, messages, len(packed.data))
             last = sender.next + len(messages) - 1
-            sender.on_the_way.append((last, outgoing.dead))
+            sender.unconfirmed.append((last, outgoing.dead))
             await sender.target.send(sender.next, last, digest_of(packed), Packed(outgoing.messages))
             sender.next = last + 1
 
     @precondition(lambda self: self.senders)
     @rule(which=st.integers(0, 1), answers=st.integers(0, 3))
     def settle(self, which: int, answers: int) -> None:
-        """What it was told of, once it has read so many answers, if there are any."""
+        """Read up to ``answers`` replies, then settle what they confirm."""
         number = self.one_of_them(which)
         for _ in range(answers):
             if number in self.links and self.links[number].answers:
-                self.act(number, self.be_told)
+                self.act(number, self.receive_confirmation)
         if number in self.senders:
             self.act(number, self.settle_what_arrived)
 
-    async def be_told(self, sender: Sender) -> None:
-        last, dead = sender.on_the_way.popleft()
+    async def receive_confirmation(self, sender: Sender) -> None:
+        last, dead = sender.unconfirmed.popleft()
         if await sender.target.arrived() != last:
             raise Refused
         sender.arrived = last
@@ -324,7 +324,7 @@ class Transport(RuleBasedStateMachine):
         count=st.integers(0, 5), steps=st.integers(1, 4), until=st.sampled_from(["send", "deliver", "hear", "settle"])
     )
     def work(self, count: int, steps: int, until: str) -> None:
-        """As on a quiet day, up to some point."""
+        """Push, send, deliver, confirm and settle without any trouble, up to the step ``until``."""
         if not self.senders:
             self.start(1, None, keeps=True)
         if count:
@@ -339,7 +339,7 @@ class Transport(RuleBasedStateMachine):
         while last_step > 0 and (coming := [each for each in self.coming() if each.sender == number]):
             self.do(self.hand_over(coming[0], answer=True))
         while last_step > 1 and number in self.senders and self.links[number].answers:
-            self.act(number, self.be_told)
+            self.act(number, self.receive_confirmation)
         if last_step > 2 and number in self.senders:
             self.act(number, self.settle_what_arrived)
 
@@ -351,13 +351,13 @@ class Transport(RuleBasedStateMachine):
     @precondition(lambda self: self.coming())
     @rule(which=st.integers(0, 30), times=st.integers(1, 3))
     def deliver(self, which: int, times: int) -> None:
-        """The oldest of a sender, who may be dead, or another by now."""
+        """Deliver the oldest packets of a sender, which may be dead or replaced by now."""
         for _ in range(times):
             if coming := self.coming():
                 self.do(self.hand_over(coming[which % len(coming)], answer=True))
 
     def coming(self) -> list[Packet]:
-        """The next of every connection."""
+        """Return the next packet of each connection."""
         oldest: dict[int, Packet] = {}
         for packet in self.packets:
             if not packet.delivered:
@@ -367,7 +367,7 @@ class Transport(RuleBasedStateMachine):
     @precondition(lambda self: self.packets)
     @rule(back=st.integers(0, 12))
     def deliver_out_of_turn(self, back: int) -> None:
-        """Again, or before others that were sent earlier; nobody hears the answer."""
+        """Deliver a packet again or before earlier ones; its reply is lost."""
         self.do(self.hand_over(self.packets[-1 - back % len(self.packets)], answer=False))
 
     async def hand_over(self, packet: Packet, answer: bool) -> None:
@@ -385,7 +385,7 @@ class Transport(RuleBasedStateMachine):
     # Servers that lose data
 
     async def remember(self, server: str) -> None:
-        """What it may have after a restart, or its replica after a failover: all but what comes now."""
+        """Take a snapshot, to which a restart or a failover may roll the server back."""
         redis = getattr(self, server)
         keys = {key: await redis.dump(key) for key in await redis.keys()}
         self.snapshots[server].append(Snapshot(keys, list(self.pushed)))
@@ -393,7 +393,7 @@ class Transport(RuleBasedStateMachine):
     @precondition(lambda self: self.snapshots["here"])
     @rule(back=st.integers(1, 3), count=st.integers(0, 5), happens=one_in_three)
     def roll_the_source_back(self, back: int, count: int, happens: bool) -> None:
-        """All connections to it are cut; what was sent may still come. Others push what was not there before."""
+        """Restore a snapshot and cut all connections; what was sent may still arrive. Then push new messages."""
         if happens:
             snapshot = self.do(self.restore("here", back))
             self.may_double = True
@@ -403,7 +403,7 @@ class Transport(RuleBasedStateMachine):
 
     @rule(count=st.integers(1, 5), steps=st.integers(1, 2), until=st.sampled_from(STEPS), happens=one_in_three)
     def fail_over(self, count: int, steps: int, until: str, happens: bool) -> None:
-        """The replica that takes over lacks what was pushed last; some of it is on the way, or has arrived."""
+        """Fail over to a replica without the last pushed messages, some of which are in flight or have arrived."""
         if happens:
             self.work(count, steps, until)
             self.roll_the_source_back(1, count, happens)
@@ -412,7 +412,7 @@ class Transport(RuleBasedStateMachine):
     @precondition(lambda self: self.snapshots["there"])
     @rule(back=st.integers(1, 3), happens=one_in_three)
     def roll_the_target_back(self, back: int, happens: bool) -> None:
-        """All connections to it are cut, and what was on the way is gone."""
+        """Restore a snapshot and cut all connections; what was in flight is lost."""
         if happens:
             before = self.out()
             self.do(self.restore("there", back))
@@ -429,20 +429,20 @@ class Transport(RuleBasedStateMachine):
         await redis.flushdb()
         for key, dump in snapshot.keys.items():
             await redis.restore(key, 0, dump)
-        self.told_of_loss = False
+        self.stopped_by_loss = False
         return snapshot
 
-    @precondition(lambda self: self.told_of_loss)
+    @precondition(lambda self: self.stopped_by_loss)
     @rule()
     def go_on_without_what_was_lost(self) -> None:
-        """What the operator may decide."""
+        """Decide as an operator may: continue without the lost messages."""
         self.do(self.here.hdel(KEYS.sequence, "source", "sequence"))
-        self.told_of_loss = False
+        self.stopped_by_loss = False
 
-    # What must be true
+    # Invariants
 
     def out(self) -> list[bytes]:
-        """The oldest first."""
+        """Return the messages in ``out``, oldest first."""
         found: list[bytes] = self.do(self.there.lrange("out", 0, -1))
         return found[::-1]
 
@@ -467,9 +467,9 @@ class Transport(RuleBasedStateMachine):
         return [json.loads(letter)["message"].encode() for letter in self.do(self.here.lrange(KEYS.dead, 0, -1))]
 
     def drain(self) -> None:
-        """Have all of it sent; then every message is where it belongs."""
+        """Send all that is left and check the invariants."""
         self.start(1, None, keeps=True)
-        while self.told_of_loss:
+        while self.stopped_by_loss:
             self.go_on_without_what_was_lost()
             self.start(1, None, keeps=True)
         for _ in range(200):
@@ -483,16 +483,16 @@ class Transport(RuleBasedStateMachine):
 
 
 @pytest.mark.slow
-def test_whatever_happens_there_is_what_was_pushed_in_order_and_once(
+def test_whatever_happens_messages_arrive_once_and_in_order(
     server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two messages are many here, and none is enough to trust their sizes: they go past the scripts."""
+    """Lower two limits, so batches of two messages already go past the scripts, without any earlier small messages."""
     read = 0
 
     class OnServer(Transport):
         url = server.url
 
-    class ArrivalCounter(MortalSource):
+    class ArrivalCounter(KillableSource):
         async def _read(self, first: int, many: int) -> list[bytes]:
             nonlocal read
             messages = await super()._read(first, many)

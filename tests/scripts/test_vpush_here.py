@@ -1,4 +1,4 @@
-"""What vpush reads past its scripts while it settles."""
+"""Reads by vpush past its scripts while it settles."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -28,12 +28,12 @@ BYTES = 10_000
 Fill = Callable[[], Awaitable[object]]
 
 
-class Reading(LocalSource):
-    """Counts what was read past the script, and in vain."""
+class CountingSource(LocalSource):
+    """A local source that counts reads past the script, successful (``read``) or not (``vain``)."""
 
     read = vain = 0
     messages_read = 0
-    """Past the script or through it."""
+    """Messages read past the script or by it."""
 
     @property
     def settling(self) -> Context[Settings]:
@@ -58,8 +58,8 @@ def server(request: pytest.FixtureRequest) -> Iterator[EmbeddedServer]:
 
 
 @pytest.fixture
-async def here(redis: Redis) -> AsyncIterator[Reading]:
-    """Holds the lease, and has seen many small messages."""
+async def here(redis: Redis) -> AsyncIterator[CountingSource]:
+    """Yield a local source that holds the lease and has seen many small messages."""
     settings = Settings(
         redis="redis://h",
         redis_namespace="demo",
@@ -76,15 +76,15 @@ async def here(redis: Redis) -> AsyncIterator[Reading]:
     )
     context.token = 7
     await redis.hset(KEYS.lease, "token", 7)
-    reading = Reading(context, SendWindow())
+    reading = CountingSource(context, SendWindow())
     await reading.load_state()
     reading.sizes.note(MIN_SMALL_MESSAGES, 3)
     yield reading
     await context.reset()
 
 
-async def test_who_reads_past_the_script_waits_for_what_is_being_settled_and_reads_the_right_places(
-    redis: Redis, here: Reading, monkeypatch: pytest.MonkeyPatch
+async def test_a_read_past_the_script_waits_for_the_settling_and_reads_the_right_positions(
+    redis: Redis, here: CountingSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     messages = [b"%d" % number for number in range(3 * BATCH)]
     await redis.lpush("in", *messages)
@@ -99,7 +99,7 @@ async def test_who_reads_past_the_script_waits_for_what_is_being_settled_and_rea
 
     monkeypatch.setattr(here.settling, "run", answers_late)
     settling = asyncio.create_task(here.settle(BATCH, []))
-    await done.wait()  # by the server; nobody here was told
+    await done.wait()  # settled by the server; the reply is held back
     taking = asyncio.create_task(here.take(BATCH + 1))
     await asyncio.wait({taking}, timeout=0.1)
     go_on.set()
@@ -109,24 +109,26 @@ async def test_who_reads_past_the_script_waits_for_what_is_being_settled_and_rea
     assert (here.read, here.vain) == (2, 0)
 
 
-async def taken(here: Reading, count: int) -> list[list[bytes]]:
-    """All batches of ``count`` messages."""
+async def taken(here: CountingSource, count: int) -> list[list[bytes]]:
+    """Take batches until they have ``count`` messages; return them."""
     batches: list[list[bytes]] = []
     while (done := sum(map(len, batches))) < count:
         batches.append(await here.take(done + 1))
     return batches
 
 
-async def test_while_the_server_is_full_all_goes_through_the_script(redis: Redis, here: Reading, fill: Fill) -> None:
+async def test_while_the_server_is_full_all_goes_through_the_script(
+    redis: Redis, here: CountingSource, fill: Fill
+) -> None:
     messages = [b"%d" % number for number in range(3 * BATCH)]
     await redis.lpush("in", *messages)
     await fill()
     assert await taken(here, len(messages)) == [messages[first : first + BATCH] for first in range(0, 600, BATCH)]
-    assert here.read + here.vain <= 2  # a server that refuses a transaction is not asked for another
+    assert here.read + here.vain <= 2  # no further transactions after a refused one
 
 
 async def test_large_messages_are_read_alone_past_the_script_until_a_small_one_comes(
-    redis: Redis, here: Reading
+    redis: Redis, here: CountingSource
 ) -> None:
     here.sizes = Sizes()
     large = [b"%d" % number * BYTES for number in range(1, 10)]
@@ -139,8 +141,8 @@ async def test_large_messages_are_read_alone_past_the_script_until_a_small_one_c
     assert here.vain == 0
 
 
-async def test_what_is_larger_than_a_batch_is_kept_and_not_read_again(redis: Redis, here: Reading) -> None:
-    """Large ones between small ones; the script may look at any of these, since it draws them at random."""
+async def test_what_is_larger_than_a_batch_is_kept_and_not_read_again(redis: Redis, here: CountingSource) -> None:
+    """Large messages between small ones, of which the script checks random ones."""
     messages = [b"x"] * 250 + [b"y" * 9_000] * 5 + [b"z"] * 200
     await redis.lpush("in", *messages)
     batches = await taken(here, len(messages))

@@ -1,4 +1,4 @@
-"""What vpush sends for the messages of here, how much of it at a time, and that it arrives."""
+"""What vpush sends for its messages, how much at a time, and that it arrives."""
 
 import json
 import random
@@ -27,21 +27,21 @@ from tests.reliability.proxy import Proxy, ProxyConnection, received, send
 from tests.unit.test_vpush_settings import made
 
 MIB: Final = 1_048_576
-SMALL: Final = 10_000
-"""Bytes of the largest message, where a test need not have many of them."""
-ROOM: Final = int(SMALL * COMPRESSIBLE_PART)
-"""Bytes of it for messages and their lengths, before they are compressed."""
+SMALL_LIMIT: Final = 10_000
+"""Largest message size (bytes) in tests that do not need large messages."""
+UNCOMPRESSED_BYTES: Final = int(SMALL_LIMIT * COMPRESSIBLE_PART)
+"""Bytes of it for messages and their lengths, before compression."""
 NO_ENVELOPE: Final = "expected a JSON object, whose meta.hops counts the links"
 quick: Final = settings(deadline=None, max_examples=100)
 
 
-def prepared(messages: list[bytes], first: int = 1, largest: int = SMALL, **more: Any) -> Outgoing:
-    """What goes for ``messages`` under the settings ``more``."""
+def prepared(messages: list[bytes], first: int = 1, largest: int = SMALL_LIMIT, **more: Any) -> Outgoing:
+    """Return what is sent for ``messages`` under the settings ``more``."""
     return Encoder(made(**more), largest)(first, messages, len(Packed.of(messages).data))
 
 
-def chance(size: int, seed: int = 0) -> bytes:
-    """Bytes that nothing can compress."""
+def random_bytes(size: int, seed: int = 0) -> bytes:
+    """Return bytes that cannot be compressed."""
     return random.Random(seed).randbytes(size)
 
 
@@ -82,8 +82,12 @@ def test_where_all_are_too_large_nothing_goes() -> None:
     assert [letter.number for letter in dead] == [7, 8, 9]
 
 
-odd_sizes = st.one_of(st.integers(0, ROOM), st.integers(ROOM - 2 * LENGTH_BYTES, ROOM), st.integers(0, 2))
-incompressible = st.builds(chance, odd_sizes, st.integers(0, 3))
+odd_sizes = st.one_of(
+    st.integers(0, UNCOMPRESSED_BYTES),
+    st.integers(UNCOMPRESSED_BYTES - 2 * LENGTH_BYTES, UNCOMPRESSED_BYTES),
+    st.integers(0, 2),
+)
+incompressible = st.builds(random_bytes, odd_sizes, st.integers(0, 3))
 batches = st.lists(st.one_of(st.binary(max_size=50), incompressible), min_size=1, max_size=12)
 
 
@@ -91,22 +95,26 @@ batches = st.lists(st.one_of(st.binary(max_size=50), incompressible), min_size=1
 @given(batches)
 @example([b""])
 @example([b"", b"", b""])
-@example([chance(ROOM)])
-@example([chance(ROOM), b"", chance(ROOM - LENGTH_BYTES)])
+@example([random_bytes(UNCOMPRESSED_BYTES)])
+@example([random_bytes(UNCOMPRESSED_BYTES), b"", random_bytes(UNCOMPRESSED_BYTES - LENGTH_BYTES)])
 def test_what_is_packed_unpacks_to_the_same_in_parts_that_the_other_server_takes(messages: list[bytes]) -> None:
     going, dead = prepared(messages, compression="zstd")
     parts = [unpacked(part) for part in going]
     assert dead == []
     assert [message for part in parts for message in part] == messages
     assert prepared(going, unpack=True) == (messages, [])
-    assert all(len(part) <= SMALL for part in going)
-    assert all(size_of(part) <= ROOM or len(part) == 1 for part in parts)
-    assert all(size_of([*part, following[0]]) > ROOM for part, following in pairwise(parts))
+    assert all(len(part) <= SMALL_LIMIT for part in going)
+    assert all(size_of(part) <= UNCOMPRESSED_BYTES or len(part) == 1 for part in parts)
+    assert all(size_of([*part, following[0]]) > UNCOMPRESSED_BYTES for part, following in pairwise(parts))
 
 
 def test_parts_of_random_bytes_are_not_larger_than_the_least_that_a_server_may_take() -> None:
     full = int(MIB * COMPRESSIBLE_PART)
-    messages = [chance(full, 1), *(chance(300_000, seed) for seed in range(10)), chance(full, 2)]
+    messages = [
+        random_bytes(full, 1),
+        *(random_bytes(300_000, seed) for seed in range(10)),
+        random_bytes(full, 2),
+    ]
     going, dead = prepared(messages, largest=MIB, compression="zstd")
     assert dead == []
     assert [message for part in going for message in unpacked(part)] == messages
@@ -120,13 +128,15 @@ def test_what_can_be_compressed_is_smaller_on_its_way() -> None:
 
 
 def test_of_those_that_are_compressed_one_too_large_is_dead_and_the_others_go() -> None:
-    (part,), dead = prepared([b"before", bytes(ROOM + 1), b"after"], first=5, compression="zstd")
+    (part,), dead = prepared([b"before", bytes(UNCOMPRESSED_BYTES + 1), b"after"], first=5, compression="zstd")
     assert unpacked(part) == [b"before", b"after"]
-    assert dead == [Dead(6, "tooLarge", f"{ROOM + 1} bytes, where the other server takes {ROOM}")]
+    assert dead == [
+        Dead(6, "tooLarge", f"{UNCOMPRESSED_BYTES + 1} bytes, where the other server takes {UNCOMPRESSED_BYTES}")
+    ]
 
 
 def test_where_none_is_left_to_compress_nothing_goes() -> None:
-    assert prepared([bytes(ROOM + 1)], compression="zstd").messages == []
+    assert prepared([bytes(UNCOMPRESSED_BYTES + 1)], compression="zstd").messages == []
 
 
 def framed(data: bytes) -> bytes:
@@ -134,7 +144,7 @@ def framed(data: bytes) -> bytes:
 
 
 def claiming(size: int, frame: bytes) -> bytes:
-    """``frame`` of a few bytes, with another size of its content in the header."""
+    """Return a small ``frame`` whose header claims a content of ``size`` bytes."""
     magic, body = frame[:4], frame[6:]
     return MAGIC + magic + b"\xe0" + size.to_bytes(8, "little") + body
 
@@ -391,7 +401,7 @@ def there() -> Iterator[EmbeddedServer]:
 
 @pytest.fixture
 def line(server: EmbeddedServer, there: EmbeddedServer, tmp_path: Path) -> Iterator[Line]:
-    """To a server that takes no larger messages than it must."""
+    """Yield a line to a target with the smallest possible limit of message size."""
     with ExitStack() as ends:
         line = Line(server, there, tmp_path, ends)
         line.here.flushall()
@@ -400,7 +410,7 @@ def line(server: EmbeddedServer, there: EmbeddedServer, tmp_path: Path) -> Itera
 
 
 def unpacks(line: Line, there: EmbeddedServer, **more: Any) -> None:
-    """Another vpush beside ``out``, from ``packed``."""
+    """Start a vpush that unpacks from ``packed`` to ``out`` on the target."""
     names = {"in_": "packed", "pending": "unpacking", "redis_namespace": "demo:unpack"}
     line.up(redis=there.url, out_redis=there.url, unpack=True, **names, **more)
 
@@ -410,7 +420,7 @@ def settled(line: Line, expected: dict[str, int]) -> bool:
 
 
 def letters(redis: Any, key: str) -> list[dict[str, Any]]:
-    """The oldest first."""
+    """Return the dead letters in ``key``, oldest first."""
     found = [json.loads(text.decode(errors="surrogateescape")) for text in redis.lrange(key, 0, -1)]
     return found[::-1]
 
@@ -418,7 +428,7 @@ def letters(redis: Any, key: str) -> list[dict[str, Any]]:
 def test_what_is_too_large_together_and_cannot_be_compressed_arrives_in_parts(
     line: Line, there: EmbeddedServer
 ) -> None:
-    messages = [chance(300_000, seed) for seed in range(30)]
+    messages = [random_bytes(300_000, seed) for seed in range(30)]
     line.push(messages)
     line.up(compression="zstd", out="packed", batch_bytes=4 * MIB)
     until(lambda: settled(line, {"taken": 30, "delivered": 30}), 60)
@@ -434,8 +444,8 @@ def test_what_is_too_large_together_and_cannot_be_compressed_arrives_in_parts(
 def test_one_too_large_to_be_compressed_is_a_dead_letter_and_the_rest_arrives(
     line: Line, there: EmbeddedServer
 ) -> None:
-    rest = [chance(300_000, seed) for seed in range(6)]
-    large = chance(int(MIB * COMPRESSIBLE_PART) + 1)
+    rest = [random_bytes(300_000, seed) for seed in range(6)]
+    large = random_bytes(int(MIB * COMPRESSIBLE_PART) + 1)
     line.push([*rest[:2], large, *rest[2:]])
     unpacks(line, there)
     line.up(compression="zstd", out="packed", batch_bytes=4 * MIB)
@@ -465,13 +475,13 @@ def test_what_has_crossed_enough_links_is_dropped_and_counted_and_the_rest_arriv
     assert line.problems() == []
 
 
-SPEED: Final = 131_072
-"""Bytes that a slow link passes in a second."""
-PIECE: Final = 4_096
+BYTES_A_SECOND: Final = 131_072
+"""Bytes a second of a slow link."""
+PIECE_BYTES: Final = 4_096
 
 
-class Narrow(ProxyConnection):
-    """Takes in whatever comes and passes it on slowly; what it still has when the sender is gone is lost."""
+class SlowConnection(ProxyConnection):
+    """Accepts all bytes and forwards them slowly; drops the rest when the sender closes the connection."""
 
     def __init__(self, proxy: Proxy, client: socket.socket, server: socket.socket) -> None:
         self._kept_back = bytearray()
@@ -486,26 +496,26 @@ class Narrow(ProxyConnection):
         self.cut()
 
     def _pass_on(self) -> None:
-        while not self._gone.wait(PIECE / SPEED):
-            piece = bytes(self._kept_back[:PIECE])
+        while not self._gone.wait(PIECE_BYTES / BYTES_A_SECOND):
+            piece = bytes(self._kept_back[:PIECE_BYTES])
             del self._kept_back[: len(piece)]
             send(self._server, piece)
 
 
-class NarrowProxy(Proxy):
+class SlowProxy(Proxy):
     def connection(self, client: socket.socket, server: socket.socket) -> ProxyConnection:
-        return Narrow(self, client, server)
+        return SlowConnection(self, client, server)
 
 
 @pytest.mark.slow
 def test_a_backlog_that_a_slow_link_cannot_carry_within_its_timeout_arrives_in_order_and_once(
     line: Line, there: EmbeddedServer
 ) -> None:
-    messages = [b"%06d " % number + chance(1_000, number) for number in range(400)]
+    messages = [b"%06d " % number + random_bytes(1_000, number) for number in range(400)]
     timeout = 1
-    assert len(b"".join(messages)) > 2 * SPEED * timeout
+    assert len(b"".join(messages)) > 2 * BYTES_A_SECOND * timeout
     line.push(messages)
-    with NarrowProxy(there.port) as link:
+    with SlowProxy(there.port) as link:
         service = line.up(out_redis=link.url, link_timeout=timeout)
         line.until_arrived(messages)
         assert logged(service, "waiting"), "the link was never given up: it was too fast for the test"
