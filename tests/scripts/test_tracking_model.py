@@ -1,4 +1,4 @@
-"""Tracked messages as real scripts on a real server have them, against a model, whatever happens in whatever order."""
+"""Message tracking with real scripts and a real server, compared with a model after random steps."""
 
 import asyncio
 import json
@@ -31,16 +31,16 @@ from tests.scripts.tracking_model import (
     CAPACITY,
     EXPIRE,
     TIMEOUT,
-    Meant,
     Model,
-    Planned,
+    PlannedAction,
+    Report,
     Request,
-    Word,
+    ResolvedReport,
 )
 
 MONITORS: Final = 3
-HAIR: Final = 0.01
-"""Seconds by which the server's clocks may differ from one another."""
+CLOCK_TOLERANCE: Final = 0.01
+"""Largest difference (s) between the server's clocks."""
 
 
 def asked(**meta: Any) -> Request:
@@ -71,7 +71,7 @@ FAILURES: Final[dict[str, dict[str, Any]]] = {
 }
 
 place = st.integers(0, 30)
-word_forms = st.tuples(
+report_forms = st.tuples(
     st.sampled_from(["id", "bare id", "xid", "xid", "bare xid", "bare xid", "bad"]),
     place,
     st.sampled_from(["done", "done", "failed", "failed", "final", "touch", "touch"]),
@@ -82,7 +82,7 @@ any_monitor = st.integers(0, MONITORS - 1)
 
 
 class Tracking(RuleBasedStateMachine):
-    """Every rule does the same to a hop and to the model; the invariants compare all that is on record."""
+    """Every rule does the same to a hop and to the model; the invariant compares all records."""
 
     url: str
     accept_late = False
@@ -91,9 +91,9 @@ class Tracking(RuleBasedStateMachine):
         super().__init__()
         self.loop = asyncio.Runner()
         self.model = Model(self.accept_late)
-        self.held: dict[int, tuple[str, Sequence[Planned] | Sequence[Meant]]] = {}
-        """What a monitor was about to do when it was held: it does it later, whatever has happened since."""
-        self.touches = self.told = 0
+        self.held: dict[int, tuple[str, Sequence[PlannedAction] | Sequence[ResolvedReport]]] = {}
+        """Work of each paused monitor, which it continues later, whatever has happened since."""
+        self.touches = self.events_compared = 0
         self.do(self.begin())
 
     def do(self, work: Awaitable[Any]) -> Any:
@@ -151,14 +151,14 @@ class Tracking(RuleBasedStateMachine):
         self.push([Request(name.encode(), name, "number") for name in names])
 
     def registered(self) -> list[int]:
-        """The ids of those that were registered since events were compared."""
-        events = self.do(self.hop.events())[self.told :]
+        """Return the ids registered since the last comparison of events."""
+        events = self.do(self.hop.events())[self.events_compared :]
         return [int(id) for event, id, _ in events if event == "registered"]
 
-    # What workers say
+    # Reports of workers
 
     def known(self, place: int) -> tuple[int, str]:
-        """Id and xid of a message that is on record, or was a moment ago, young ones first; now and then of none."""
+        """Return id and xid of a current or recent message, newest first; of none if ``place`` is 28 or more."""
         there_were = self.model.messages.values()
         messages = [*(each for each in there_were if each.recorded or each.where), *list(there_were)[-2:]]
         if place >= 28 or not messages:
@@ -166,15 +166,15 @@ class Tracking(RuleBasedStateMachine):
         message = messages[-1 - place % len(messages)]
         return message.id, message.request.xid
 
-    def word(self, form: str, place: int, verdict: str, attempt: int) -> Word:
+    def report(self, form: str, place: int, verdict: str, attempt: int) -> Report:
         if form == "bad":
-            return Word(b"{" * (1 + place), "bad")
+            return Report(b"{" * (1 + place), "bad")
         id, xid = self.known(place)
         id, xid = (0, xid) if "xid" in form else (id, "")
         if form.startswith("bare"):
             said = str(id or xid)
             number = int(said) if said.isdigit() else 0
-            return Word(said.encode(), "done", number, said)
+            return Report(said.encode(), "done", number, said)
         more = dict(FAILURES.get(verdict, {}))
         seconds = 0
         if verdict == "touch":
@@ -183,41 +183,41 @@ class Tracking(RuleBasedStateMachine):
         if attempt:
             more["attempt"] = attempt
         named = {"id": id} if id else {"xid": xid}
-        return Word(json.dumps(named | more).encode(), verdict, id, xid, attempt, seconds)
+        return Report(json.dumps(named | more).encode(), verdict, id, xid, attempt, seconds)
 
-    @rule(forms=st.lists(word_forms, min_size=1, max_size=4), monitor=any_monitor, at_once=st.booleans())
+    @rule(forms=st.lists(report_forms, min_size=1, max_size=4), monitor=any_monitor, at_once=st.booleans())
     def push_done(self, forms: list[tuple[str, int, str, int]], monitor: int, at_once: bool) -> None:
         monitor = self.free(monitor)
-        words = [self.word(*form) for form in forms]
-        entries = [word.entry for word in words]
+        reports = [self.report(*form) for form in forms]
+        entries = [report.entry for report in reports]
         self.do((self.hop.push_done_batch if at_once else self.hop.push_done)(*entries, monitor=monitor))
-        first = len(words) if at_once else 1
-        self.model.hear(self.model.mean(words[:first]), words[first:])
+        first = len(reports) if at_once else 1
+        self.model.handle(self.model.resolve(reports[:first]), reports[first:])
 
     @precondition(lambda self: len(self.held) < MONITORS - 1)
-    @rule(forms=st.lists(word_forms, min_size=1, max_size=4), monitor=any_monitor)
+    @rule(forms=st.lists(report_forms, min_size=1, max_size=4), monitor=any_monitor)
     def hear(self, forms: list[tuple[str, int, str, int]], monitor: int) -> None:
-        """It knows which messages are meant, and is held."""
+        """Pause a monitor that has resolved its reports."""
         monitor = self.free(monitor)
-        words = [self.word(*form) for form in forms]
-        work = self.hop.push_done_batch(*(word.entry for word in words), monitor=monitor)
+        reports = [self.report(*form) for form in forms]
+        work = self.hop.push_done_batch(*(report.entry for report in reports), monitor=monitor)
         assert self.do(self.hop.monitors[monitor].halt("finish.lua", work))
-        self.held[monitor] = "hear", self.model.mean(words)
+        self.held[monitor] = "hear", self.model.resolve(reports)
 
     @rule(forms=st.lists(answer_forms, min_size=1, max_size=3))
     def answer(self, forms: list[tuple[int, int]]) -> None:
-        words: list[Word] = []
+        reports: list[Report] = []
         for place, attempt in forms:
             _, xid = self.known(place) if place < 30 else (0, "")
             meta = {"id": xid} | ({"attempt": attempt} if attempt else {})
             entry = json.dumps({"meta": meta}).encode() if xid else b"answer to nobody"
-            if xid not in {word.xid for word in words} or not self.has_lost_its_oldest(xid):
-                words.append(Word(entry, "answer" if xid else "bad", 0, xid, attempt))
-        self.do(self.hop.answer(*(word.entry for word in words)))
-        self.model.hear(self.model.mean(words[:1]), words[1:])
+            if xid not in {report.xid for report in reports} or not self.has_lost_its_oldest(xid):
+                reports.append(Report(entry, "answer" if xid else "bad", 0, xid, attempt))
+        self.do(self.hop.answer(*(report.entry for report in reports)))
+        self.model.handle(self.model.resolve(reports[:1]), reports[1:])
 
     def has_lost_its_oldest(self, xid: str) -> bool:
-        """Then it depends on what the answers' instance remembers which answer goes with which of its messages."""
+        """Return True if the oldest record is gone: mdispatch's memory then decides what an answer means."""
         chain = self.model.chains.get(xid)
         return chain is not None and not self.model.messages[chain.ids[0]].recorded
 
@@ -230,17 +230,17 @@ class Tracking(RuleBasedStateMachine):
     @rule(monitor=any_monitor)
     def sweep(self, monitor: int) -> None:
         self.do(self.hop.sweep(self.free(monitor)))
-        while plans := self.model.look():
+        while plans := self.model.plan_due():
             self.model.act(plans)
 
     @precondition(lambda self: len(self.held) < MONITORS - 1)
     @rule(monitor=any_monitor)
     def look(self, monitor: int) -> None:
-        """It knows what is due, and is held."""
+        """Pause a monitor that has read what is due."""
         monitor = self.free(monitor)
         work = self.hop.monitors[monitor].sweeper.sweep(self.hop.policy)
         halted = self.do(self.hop.monitors[monitor].halt("sweep.lua", work))
-        plans = self.model.look()
+        plans = self.model.plan_due()
         assert halted == bool(plans)
         if halted:
             self.held[monitor] = "look", plans
@@ -253,14 +253,14 @@ class Tracking(RuleBasedStateMachine):
     def resume(self, monitor: int) -> None:
         kind, plans = self.held.pop(monitor)
         self.do(self.hop.monitors[monitor].resume())
-        act: Any = self.model.act if kind == "look" else self.model.hear
+        act: Any = self.model.act if kind == "look" else self.model.handle
         act(plans)
 
     def free(self, monitor: int) -> int:
-        """One that is not held."""
+        """Return ``monitor`` or the next one that is not paused."""
         return next(each % MONITORS for each in range(monitor, monitor + MONITORS) if each % MONITORS not in self.held)
 
-    # Time, and people
+    # Time and operators
 
     @rule(seconds=st.sampled_from([100, 300, 700, 1300, 4000]))
     def advance(self, seconds: int) -> None:
@@ -269,7 +269,7 @@ class Tracking(RuleBasedStateMachine):
 
     @rule(monitor=any_monitor, times=st.integers(1, 3))
     def live(self, monitor: int, times: int) -> None:
-        """Wait for what is due next, and have it done."""
+        """Let time pass until the next message is due, and sweep; repeat."""
         for _ in range(times):
             waits = [message.due - self.model.now for where in ("flight", "delayed") for message in self.model[where]]
             self.advance(max(min(waits, default=0), 0))
@@ -278,12 +278,12 @@ class Tracking(RuleBasedStateMachine):
     @precondition(lambda self: self.model.messages)
     @rule(place=st.integers(0, 27))
     def forget(self, place: int) -> None:
-        """Somebody deletes a record."""
+        """Delete a record, as an operator may."""
         id, _ = self.known(place)
         self.do(self.redis.delete(self.hop.keys.message(str(id))))
         self.model.forget(id)
 
-    # All that is on record
+    # Comparison
 
     @invariant()
     def agree(self) -> None:
@@ -314,7 +314,7 @@ class Tracking(RuleBasedStateMachine):
 
     def assert_moment(self, found: object, expected: int) -> None:
         late = float(str(found)) - (self.began + expected - self.model.now)
-        assert -HAIR <= late <= self.drift + HAIR, (found, expected, late)
+        assert -CLOCK_TOLERANCE <= late <= self.drift + CLOCK_TOLERANCE, (found, expected, late)
 
     async def compare_records(self) -> None:
         prefix = self.hop.keys.message("")
@@ -327,7 +327,7 @@ class Tracking(RuleBasedStateMachine):
         )
         for name, kept in (messages | chains).items():
             left = await self.redis.pttl(prefix + name) / 1000 - (kept.expires - self.model.now)
-            assert -self.drift - 1 <= left <= HAIR, (name, left)
+            assert -self.drift - 1 <= left <= CLOCK_TOLERANCE, (name, left)
         for id, message in messages.items():
             record = await self.hop.record(id)
             expected = {"xid": message.request.xid, "attempt": str(message.attempt)}
@@ -364,8 +364,8 @@ class Tracking(RuleBasedStateMachine):
 
     async def compare_events(self) -> None:
         events = await self.hop.events()
-        assert Counter(events[self.told :]) == Counter(self.model.events[self.told :])
-        self.told = len(events)
+        assert Counter(events[self.events_compared :]) == Counter(self.model.events[self.events_compared :])
+        self.events_compared = len(events)
 
     async def compare_metrics(self) -> None:
         prefix = self.hop.keys.metric("")
@@ -375,8 +375,8 @@ class Tracking(RuleBasedStateMachine):
             metric = await self.hop.metric(name)
             if spent := self.model.spent.get(name):
                 late = metric.pop("sum") - sum(spent)
-                assert -HAIR <= late <= (self.drift + HAIR) * len(spent)
-                assert -HAIR <= metric.pop("max") - max(spent) <= self.drift + HAIR
+                assert -CLOCK_TOLERANCE <= late <= (self.drift + CLOCK_TOLERANCE) * len(spent)
+                assert -CLOCK_TOLERANCE <= metric.pop("max") - max(spent) <= self.drift + CLOCK_TOLERANCE
             found += Counter({(name, field): int(count) for field, count in metric.items()})
         assert found == self.model.counts
 
@@ -387,10 +387,8 @@ def reply_of(reply: bytes) -> bytes:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("late", [False, True], ids=["late words are counted", "late words are accepted"])
-def test_whatever_happens_to_messages_what_is_on_record_is_what_the_model_says(
-    server: EmbeddedServer, *, late: bool
-) -> None:
+@pytest.mark.parametrize("late", [False, True], ids=["late reports are counted", "late reports are accepted"])
+def test_records_equal_those_of_the_model_whatever_happens(server: EmbeddedServer, *, late: bool) -> None:
     class OnServer(Tracking):
         url = server.url
         accept_late = late

@@ -1,6 +1,6 @@
-"""The tracking of messages as pure Python: what must be on record after every step (docs/tracking.md).
+"""Model of message tracking in pure Python: the expected records after every step (docs/tracking.md).
 
-Time is a whole number of seconds that only ``advance`` moves.
+Time is a whole number of seconds, changed by ``advance`` only.
 """
 
 from collections import Counter
@@ -17,7 +17,7 @@ CAPACITY: Final = 8
 
 @dataclass(frozen=True)
 class Request:
-    """A payload, and what it says of itself."""
+    """A payload with its parsed metadata."""
 
     payload: bytes
     xid: str = ""
@@ -28,8 +28,8 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Word:
-    """What a worker says: an entry of the done list, or an answer. It names a message by one or both of the two."""
+class Report:
+    """A worker's report on a message: an entry of the done list, or an answer. It names id, xid or both."""
 
     entry: bytes
     verdict: str
@@ -37,7 +37,7 @@ class Word:
     id: int = 0
     xid: str = ""
     attempt: int = 0
-    """0 where it does not say."""
+    """0 if not given."""
     seconds: int = 0
 
 
@@ -48,25 +48,25 @@ class Message:
     registered: int
     attempt: int
     due: int
-    """Its deadline, or when it will be delivered; what the zsets are sorted by."""
+    """Deadline or time of delivery: the score in the sorted sets."""
     order: int
-    """Of those that are due at the same time the one that was scheduled first comes first."""
+    """Order of scheduling, for messages that are due at the same time."""
     expires: int
     where: str
-    """``flight``, ``delayed`` (also for a retry) or nowhere."""
+    """``flight``, ``delayed`` (also before a retry), or empty if it has ended."""
     recorded: bool = True
     delivered: int = 0
     deadline: int = 0
     number: int = 0
-    """Which one it was of all that were pushed to ``out``, in its last delivery."""
+    """Sequence number of its last delivery among all pushes to ``out``."""
     error: str | None = None
     final: bool = False
     dead: str = ""
-    """The reason."""
+    """Reason of its death; empty if it has not died."""
 
     @property
     def seen(self) -> str:
-        """What a monitor compares to know whether anything has changed."""
+        """State that a monitor compares to detect changes."""
         if not self.recorded:
             return ""
         return f"{self.attempt}{'e' * (self.error is not None)}{'f' * self.final}"
@@ -74,7 +74,7 @@ class Message:
 
 @dataclass
 class Chain:
-    """The messages in flight with one xid, the oldest first; or a dead one."""
+    """Messages in flight with one xid, oldest first; or a single dead one."""
 
     kind: str
     ids: list[int]
@@ -83,8 +83,8 @@ class Chain:
 
 
 @dataclass(frozen=True)
-class Planned:
-    """What a monitor means to do with a message that it saw due."""
+class PlannedAction:
+    """Action that a monitor plans for a due message."""
 
     id: int
     seen: str
@@ -93,16 +93,16 @@ class Planned:
 
 
 @dataclass(frozen=True)
-class Meant:
-    """A word, and the message that it was taken for; none is 0."""
+class ResolvedReport:
+    """A report and the id of the message that it means; 0 if none."""
 
-    word: Word
+    report: Report
     id: int
     xid: str = ""
     ambiguous: bool = False
-    """Said by a number that is the xid of this message and the id of another."""
+    """True if named by a number that is the xid of this message and the id of another."""
     late: bool = False
-    """More time was asked for an attempt that is over."""
+    """True for a touch of an attempt that is over."""
 
 
 @dataclass
@@ -113,20 +113,20 @@ class Model:
     messages: dict[int, Message] = field(default_factory=dict)
     chains: dict[str, Chain] = field(default_factory=dict)
     ids: list[int] = field(default_factory=list)
-    """The newest first."""
+    """Newest first."""
     pushed: int = 0
-    """How many were ever pushed to ``out``."""
+    """Number of pushes to ``out``."""
     out: Counter[bytes] = field(default_factory=Counter)
     letters: Counter[tuple[str, bytes, int]] = field(default_factory=Counter)
     """Reason, payload, attempts."""
     replies: dict[str, list[bytes]] = field(default_factory=dict)
-    """What each list for answers got; an error by its reason and attempts."""
+    """Answers by reply list; an error as its reason and attempts."""
     events: list[tuple[str, str, str]] = field(default_factory=list)
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
     spent: dict[str, list[int]] = field(default_factory=lambda: {"done": [], "timeout": []})
 
     def __getitem__(self, where: str) -> list[Message]:
-        """Those that are in ``flight``, or ``delayed``, as they fall due."""
+        """Return the messages in ``flight`` or ``delayed``, in the order in which they are due."""
         found = [message for message in self.messages.values() if message.where == where]
         return sorted(found, key=lambda message: (message.due, message.order, str(message.id)))
 
@@ -134,14 +134,14 @@ class Model:
         for name in ("count", *fields):
             self.counts[metric, name] += by
 
-    def tell(self, event: str, id: int, attempt: object) -> None:
+    def add_event(self, event: str, id: int, attempt: object) -> None:
         self.events.append((event, str(id), str(attempt)))
         self.count("events")
 
     # Requests
 
     def push(self, requests: Sequence[Request], ids: Iterable[int]) -> None:
-        """One batch; ``ids`` are those that the messages got, if they were tracked."""
+        """Push one batch; ``ids`` are the ids of its tracked messages."""
         given = iter(ids)
         room = CAPACITY - len(self["flight"]) - len(self["delayed"])
         self.order += 1
@@ -173,8 +173,8 @@ class Model:
     def delay(self, request: Request, id: int, order: int) -> None:
         due = self.now + request.delay
         self.messages[id] = Message(id, request, self.now, 0, due, order, due + EXPIRE, "delayed")
-        self.tell("registered", id, 0)
-        self.tell("delayed", id, 0)
+        self.add_event("registered", id, 0)
+        self.add_event("delayed", id, 0)
 
     def track(self, request: Request, id: int) -> None:
         due = self.now + TIMEOUT
@@ -183,7 +183,7 @@ class Model:
         self.messages[id] = message
         self.ids.insert(0, id)
         self.link(message)
-        self.tell("registered", id, 1)
+        self.add_event("registered", id, 1)
 
     def link(self, message: Message) -> None:
         xid = message.request.xid
@@ -194,7 +194,7 @@ class Model:
         chain.expires = self.now + EXPIRE
 
     def unlink(self, xid: str, id: int) -> Chain | None:
-        """The chain as it was."""
+        """Remove ``id`` from the chain of ``xid``; return the chain, None if there was none."""
         chain = self.chains.get(xid)
         if chain and id in chain.ids:
             chain.ids.remove(id)
@@ -202,106 +202,108 @@ class Model:
                 del self.chains[xid]
         return chain
 
-    # What workers say
+    # Reports of workers
 
-    def mean(self, words: Sequence[Word]) -> list[Meant]:
-        """Which messages a batch of words is about, as of now; those that need more time get it."""
+    def resolve(self, reports: Sequence[Report]) -> list[ResolvedReport]:
+        """Return which message each report means now; carry out its touches."""
         said: Counter[tuple[str, str]] = Counter()
-        meant = []
-        for word in words:
-            found = self.messages.get(word.id)
+        resolved = []
+        for report in reports:
+            found = self.messages.get(report.id)
             by_id = found if found and found.recorded else None
-            called = self.called(word, said) if word.verdict != "bad" and word.xid else 0
-            if called:
-                meant.append(Meant(word, called, word.xid, by_id is not None and by_id.id != called))
-            elif by_id and word.verdict != "bad":
-                meant.append(Meant(word, by_id.id, by_id.request.xid))
+            id_by_xid = self.by_xid(report, said) if report.verdict != "bad" and report.xid else 0
+            if id_by_xid:
+                resolved.append(
+                    ResolvedReport(report, id_by_xid, report.xid, by_id is not None and by_id.id != id_by_xid)
+                )
+            elif by_id and report.verdict != "bad":
+                resolved.append(ResolvedReport(report, by_id.id, by_id.request.xid))
             else:
-                meant.append(Meant(word, 0))
-        return [self.touch(one) if one.word.verdict == "touch" and one.id else one for one in meant]
+                resolved.append(ResolvedReport(report, 0))
+        return [self.touch(one) if one.report.verdict == "touch" and one.id else one for one in resolved]
 
-    def called(self, word: Word, said: Counter[tuple[str, str]]) -> int:
-        """The message in flight, or dead, with that xid; of several the next one that was not ``said`` yet."""
+    def by_xid(self, report: Report, said: Counter[tuple[str, str]]) -> int:
+        """Return the id of the message with the xid, in flight or dead; of several, the next not in ``said``."""
         nth = 0
-        if word.verdict != "touch":
-            way = word.xid, "failed" if word.verdict in ("failed", "final") else "done"
+        if report.verdict != "touch":
+            way = report.xid, "failed" if report.verdict in ("failed", "final") else "done"
             nth = said[way]
             said[way] += 1
-        ids = chain.ids if (chain := self.chains.get(word.xid)) else []
+        ids = chain.ids if (chain := self.chains.get(report.xid)) else []
         if chain and chain.dead:
             return ids[0]
         return ids[nth] if nth < len(ids) else 0
 
-    def touch(self, meant: Meant) -> Meant:
-        message, seconds = self.messages[meant.id], meant.word.seconds
+    def touch(self, resolved: ResolvedReport) -> ResolvedReport:
+        message, seconds = self.messages[resolved.id], resolved.report.seconds
         if message.where != "flight" or not message.recorded:
-            return meant
-        if meant.word.attempt and meant.word.attempt < message.attempt:
-            return replace(meant, late=True)
+            return resolved
+        if resolved.report.attempt and resolved.report.attempt < message.attempt:
+            return replace(resolved, late=True)
         message.due = message.deadline = max(self.now + seconds, message.due)
         message.expires = max(message.expires, self.now + seconds + EXPIRE)
         if chain := self.chains.get(message.request.xid):
             chain.expires = max(chain.expires, self.now + seconds + EXPIRE)
         self.count("touched")
-        self.tell("touched", message.id, message.attempt)
-        return meant
+        self.add_event("touched", message.id, message.attempt)
+        return resolved
 
-    def hear(self, batch: Sequence[Meant], behind: Sequence[Word] = ()) -> None:
-        """Carry out a batch and what waits ``behind`` it; words whose message is gone mean another one, or none."""
+    def handle(self, batch: Sequence[ResolvedReport], behind: Sequence[Report] = ()) -> None:
+        """Carry out a batch, then ``behind``; resolve reports again if their message is gone."""
         while batch:
             self.order += 1
             again = []
             stays = set[str]()
-            for meant in batch:
-                if (meant.xid or meant.word.xid) in stays and meant.word.verdict not in ("touch", "bad"):
-                    again.append(meant.word)
-                elif not self.carry_out(meant, stays):
-                    self.unlink(meant.xid, meant.id)
-                    again.append(meant.word)
+            for resolved in batch:
+                if (resolved.xid or resolved.report.xid) in stays and resolved.report.verdict not in ("touch", "bad"):
+                    again.append(resolved.report)
+                elif not self.carry_out(resolved, stays):
+                    self.unlink(resolved.xid, resolved.id)
+                    again.append(resolved.report)
             self.trim(2 * len(batch))
-            batch, behind = self.mean([*again, *behind]), ()
+            batch, behind = self.resolve([*again, *behind]), ()
 
-    def carry_out(self, meant: Meant, stays: set[str]) -> bool:
-        """Return False if the message is gone; note in ``stays`` the xid of one that a late word leaves."""
-        word = meant.word
-        if word.verdict == "bad":
-            self.count("dead", reason := "badAnswer" if word.entry.startswith(b"answer") else "badDone")
-            self.letters[reason, word.entry, 0] += 1
-        elif not meant.id:
+    def carry_out(self, resolved: ResolvedReport, stays: set[str]) -> bool:
+        """Return False if the message is gone; add its xid to ``stays`` if a late report does not end it."""
+        report = resolved.report
+        if report.verdict == "bad":
+            self.count("dead", reason := "badAnswer" if report.entry.startswith(b"answer") else "badDone")
+            self.letters[reason, report.entry, 0] += 1
+        elif not resolved.id:
             self.count("done:unknown")
-        elif meant.late:
+        elif resolved.late:
             self.count("done:late")
-        elif word.verdict != "touch":
-            message = self.messages[meant.id]
+        elif report.verdict != "touch":
+            message = self.messages[resolved.id]
             if not message.recorded:
                 return False
-            if meant.ambiguous:
+            if resolved.ambiguous:
                 self.counts["done", "ambiguous"] += 1
-            fails = word.verdict in ("failed", "final")
+            fails = report.verdict in ("failed", "final")
             if message.dead:
                 self.count("done:late")
-            elif word.attempt and word.attempt < message.attempt and (fails or not self.accept_late):
+            elif report.attempt and report.attempt < message.attempt and (fails or not self.accept_late):
                 self.count("done:late")
                 stays.add(message.request.xid)
-            elif not (self.fail(message, word) if fails else self.end(message, word)):
+            elif not (self.fail(message, report) if fails else self.end(message, report)):
                 self.count("done:unknown")
         return True
 
-    def fail(self, message: Message, word: Word) -> bool:
+    def fail(self, message: Message, report: Report) -> bool:
         if message.where != "flight":
             return False
         message.error = "no luck"
-        message.final |= word.verdict == "final"
+        message.final |= report.verdict == "final"
         message.due, message.order = self.now, self.order
         self.count("failed")
-        self.tell("failed", message.id, message.attempt)
+        self.add_event("failed", message.id, message.attempt)
         return True
 
-    def end(self, message: Message, word: Word) -> bool:
+    def end(self, message: Message, report: Report) -> bool:
         overdue = message.where != "flight"
         if overdue and message.attempt == 0:
             return False
-        late = overdue or (word.attempt or message.attempt) < message.attempt
+        late = overdue or (report.attempt or message.attempt) < message.attempt
         self.unlink(message.request.xid, message.id)
         message.where, message.recorded = "", False
         if late:
@@ -310,9 +312,9 @@ class Model:
             seconds = self.now - message.delivered
             self.spent["done"].append(seconds)
             self.count("done", f"histo{min(seconds * 10 // (message.deadline - message.delivered) * 10, 100)}")
-        self.tell("late" if late else "done", message.id, min(word.attempt or message.attempt, message.attempt))
-        if word.verdict == "answer":
-            self.pass_on(message.request.reply_to, word.entry)
+        self.add_event("late" if late else "done", message.id, min(report.attempt or message.attempt, message.attempt))
+        if report.verdict == "answer":
+            self.pass_on(message.request.reply_to, report.entry)
         return True
 
     def pass_on(self, reply_to: str, answer: bytes) -> None:
@@ -333,27 +335,27 @@ class Model:
 
     # What is due
 
-    def look(self) -> list[Planned]:
-        """What a monitor sees that is due, and means to do."""
+    def plan_due(self) -> list[PlannedAction]:
+        """Return the actions that a monitor plans for all due messages."""
         overdue = [message for message in self["flight"] if message.due <= self.now]
         ready = [message for message in self["delayed"] if message.due <= self.now]
-        return [*map(self.plan, overdue), *(Planned(each.id, each.seen, self.first(each)) for each in ready)]
+        return [*map(self.plan, overdue), *(PlannedAction(each.id, each.seen, self.first(each)) for each in ready)]
 
     @staticmethod
     def first(message: Message) -> str:
         return "deliver" if message.recorded else "expired"
 
     @staticmethod
-    def plan(message: Message) -> Planned:
+    def plan(message: Message) -> PlannedAction:
         if not message.recorded:
-            return Planned(message.id, "", "expired")
+            return PlannedAction(message.id, "", "expired")
         if message.final or message.attempt >= ATTEMPTS:
-            return Planned(message.id, message.seen, "timeout" if message.error is None else "failed")
+            return PlannedAction(message.id, message.seen, "timeout" if message.error is None else "failed")
         wait = BACKOFF[min(message.attempt, len(BACKOFF)) - 1]
-        return Planned(message.id, message.seen, "retry", wait)
+        return PlannedAction(message.id, message.seen, "retry", wait)
 
-    def act(self, plans: Sequence[Planned]) -> None:
-        """Do what was planned with those that are as they were."""
+    def act(self, plans: Sequence[PlannedAction]) -> None:
+        """Carry out the plans whose messages have not changed."""
         acted = 0
         for plan in plans:
             message = self.messages[plan.id]
@@ -365,11 +367,11 @@ class Model:
         if acted:
             self.trim(2 * acted)
 
-    def act_on(self, message: Message, plan: Planned) -> None:
+    def act_on(self, message: Message, plan: PlannedAction) -> None:
         message.where = ""
         if plan.action == "expired":
             self.count("expired")
-            self.tell("expired", message.id, "")
+            self.add_event("expired", message.id, "")
             return
         if plan.action == "deliver":
             self.deliver(message)
@@ -377,7 +379,7 @@ class Model:
         if message.error is None:
             self.spent["timeout"].append(self.now - message.delivered)
             self.count("timeout", "histo100")
-            self.tell("timeout", message.id, message.attempt)
+            self.add_event("timeout", message.id, message.attempt)
         if plan.action == "retry":
             message.where, message.due, message.order = "delayed", self.now + plan.wait, self.order
         else:
@@ -399,7 +401,7 @@ class Model:
             self.count("delivered", "out")
         else:
             self.count("retry")
-        self.tell("delivered" if message.attempt == 1 else "retry", message.id, message.attempt)
+        self.add_event("delivered" if message.attempt == 1 else "retry", message.id, message.attempt)
 
     def bury(self, message: Message, reason: str) -> None:
         request = message.request
@@ -412,10 +414,10 @@ class Model:
             self.count("answers")
             self.replies.setdefault(request.reply_to, []).append(b"%b %d" % (reason.encode(), message.attempt))
         self.count("dead", reason)
-        self.tell("dead", message.id, message.attempt)
+        self.add_event("dead", message.id, message.attempt)
         message.error = None
 
-    # Time, and people
+    # Time and operators
 
     def advance(self, seconds: int) -> None:
         self.now += seconds
@@ -425,5 +427,5 @@ class Model:
         self.chains = {xid: chain for xid, chain in self.chains.items() if chain.expires > self.now}
 
     def forget(self, id: int) -> None:
-        """Somebody deletes its record, or its life is over."""
+        """Delete or expire the record of ``id``."""
         self.messages[id].recorded = False
