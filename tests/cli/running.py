@@ -1,4 +1,4 @@
-"""A composition that runs under load while a test changes its files."""
+"""Composition under load whose files a test changes."""
 
 import asyncio
 import os
@@ -33,7 +33,7 @@ SEND: dict[str, Any] = {
 
 
 class Composition:
-    """``start`` starts a service by a file of its settings, ``change`` writes the file anew and does no more."""
+    """A composition in a folder: ``change`` writes a service's file, ``start`` also starts the service."""
 
     def __init__(self, directory: Path, redis: "Redis", url: str, ends: ExitStack) -> None:
         self.directory, self.redis, self._url, self._ends = directory, redis, url, ends
@@ -47,7 +47,7 @@ class Composition:
         (self.directory / "new").rename(self.directory / f"{file}.yaml")
 
     async def start(self, file: str, reads: Path | None = None, **settings: Any) -> Service:
-        """``file`` begins with the name of the service, which ``reads`` it, or another one where that is given."""
+        """Write ``file``, start the service that its name begins with, and wait for it; ``reads`` replaces its file."""
         self.change(file, **settings)
         service = Service(file.partition("-")[0], self.directory.parent / f"{file}.log", redis=self._url)
         service._environment["PROPS_FILE"] = str(reads or self.directory / f"{file}.yaml")
@@ -72,11 +72,11 @@ class Composition:
         return await self.penstock("apply", "--yes", *words)
 
     async def held(self, name: str) -> list[int]:
-        """The numbers in a list, the oldest first."""
+        """Return the numbers in a list, oldest first."""
         return [int(number) for number in reversed(await self.redis.lrange(name, 0, -1))]
 
     async def settled(self, *sources: str) -> None:
-        """Until nothing waits in ``sources``, and nothing is in hand."""
+        """Wait until ``sources`` and all pending lists are empty."""
 
         async def is_empty() -> bool:
             pending = [key async for key in self.redis.scan_iter("*:pending*", _type="list")]
@@ -86,7 +86,7 @@ class Composition:
 
 
 class Producer:
-    """Pushes 1, 2, 3 … to ``target``, which may be another one at any time."""
+    """Pushes 1, 2, 3 … to ``target``, which may be changed at any time."""
 
     def __init__(self, redis: "Redis", target: str) -> None:
         self._redis, self.target, self.pushed = redis, target, 0
@@ -114,7 +114,7 @@ class Producer:
             await asyncio.sleep(0.002)
 
     async def more(self, count: int = 50) -> None:
-        """Until so many more have been pushed."""
+        """Wait until ``count`` more messages have been pushed."""
         wanted = self.pushed + count
 
         async def is_there() -> bool:

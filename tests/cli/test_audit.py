@@ -16,7 +16,7 @@ from tests.harness import Service
 
 
 async def settle(redis: Redis, namespace: str = "demo", messages: int = 10, *, dead: int = 0, dropped: int = 0) -> None:
-    """Write what a hop to ``out0`` and ``out1`` writes when it settles; the second list loses some."""
+    """Write what a hop to ``out0`` and ``out1`` writes when it settles, less dead and dropped ones in ``out1``."""
     keys = Keys(namespace)
     roles: dict[Any, Any] = {"in": "in", "pending": "pending", "out0": "out", "out1": "out"}
     kept = messages - dead - dropped
@@ -122,7 +122,7 @@ async def test_a_counter_that_is_gone_is_found(redis: Redis, redis_url: str) -> 
     assert "out0: taken 10 is not delivered 0 + dead 0 + dropped 0 + pending 0: 10 missing" in result.error
 
 
-async def test_a_counter_that_is_no_number_is_found(redis: Redis, redis_url: str) -> None:
+async def test_an_invalid_counter_is_found(redis: Redis, redis_url: str) -> None:
     await settle(redis)
     await redis.hset("demo:metrics:delivered", "out0", "ten")
     result = await found(redis_url)
@@ -163,7 +163,7 @@ async def test_a_list_that_is_fed_no_more_is_still_audited(redis: Redis, redis_u
     assert "out1: taken 10" in (await found(redis_url)).error
 
 
-async def test_a_namespace_that_nobody_knows_is_a_failure(redis: Redis, redis_url: str) -> None:
+async def test_an_unknown_namespace_is_a_failure(redis: Redis, redis_url: str) -> None:
     result = await penstock("audit", "demo", redis=redis_url)
     assert (result.status, result.out) == (1, b"")
     assert "no service has registered in the namespace demo; namespaces on this server: none" in result.error
@@ -177,7 +177,7 @@ async def test_a_namespace_may_have_any_name(redis: Redis, redis_url: str, names
 
 
 async def test_everything_is_read_at_one_instant(redis: Redis) -> None:
-    """Instances come and go, messages move to pending and to the lists; the invariant holds in every snapshot."""
+    """The invariant holds in every snapshot while instances come and go and messages move between lists."""
     enough = asyncio.Event()  # Python 3.11 may lose a cancellation while the client sends
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(keep_moving(redis, enough))
@@ -203,10 +203,10 @@ async def keep_moving(redis: Redis, enough: asyncio.Event) -> None:
             transaction.zadd("demo:owners", {str(number + 1): 0})
             await transaction.execute()
         number += 1
-        await asyncio.sleep(0.005 if number % 10 else 0.1)  # a look that owners changed during is taken again
+        await asyncio.sleep(0.005 if number % 10 else 0.1)  # an audit is repeated if owners changed during it
 
 
-async def test_watching_tells_every_second_until_it_is_stopped(redis: Redis, redis_url: str) -> None:
+async def test_watching_prints_every_second_until_it_is_stopped(redis: Redis, redis_url: str) -> None:
     await settle(redis)
     async with running("audit", "demo", "--watch", "--json", redis=redis_url) as process:
         assert process.stdout is not None

@@ -1,4 +1,4 @@
-"""penstock audit --all and of a composition: every hop, on every server, and what fails is named."""
+"""penstock audit --all and of a composition: every hop on every server, with failures named."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ async def test_all_namespaces_of_a_server_are_audited(redis: Redis, redis_url: s
     assert rows == [["one", "10", "1", "conserved"], ["two", "20", "1", "conserved"]]
 
 
-async def test_of_a_composition_that_does_not_run_nothing_is_said_to_be_lost(redis_url: str) -> None:
+async def test_a_stopped_composition_is_not_reported_as_loss(redis_url: str) -> None:
     result = await penstock("audit", ROOT / "compose" / "demo", redis=redis_url)
     assert result.status == 1
     assert "demo:mpush: no service has registered there" in result.error
@@ -31,7 +31,7 @@ async def test_of_a_composition_that_does_not_run_nothing_is_said_to_be_lost(red
     assert "not known" in result.text
 
 
-async def test_one_that_fails_is_named_and_the_status_is_1(redis: Redis, redis_url: str) -> None:
+async def test_a_failing_hop_is_named_and_the_status_is_1(redis: Redis, redis_url: str) -> None:
     await settle(redis, "one")
     await settle(redis, "two")
     await redis.hincrby("two:metrics:delivered", "out1", -1)
@@ -66,7 +66,7 @@ async def test_either_one_or_all(words: list[str], redis_url: str) -> None:
 
 @pytest.fixture
 def sites(tmp_path: Path, redis_url: str) -> Path:
-    """A fan-out here and a transport that is never started."""
+    """Write a composition of a fan-out and a transport that is never started; return its folder."""
     (tmp_path / "Procfile").write_text("fan: python -m services.mpush --props mpush.yaml\n")
     (tmp_path / "mpush.yaml").write_text(
         f"redis: {redis_url}\nredisNamespace: fan\nin: in\npending: pending\nout: [out0, out1]\n"
@@ -77,7 +77,7 @@ def sites(tmp_path: Path, redis_url: str) -> Path:
     return tmp_path
 
 
-async def test_a_composition_is_audited_where_its_files_say(redis: Redis, sites: Path) -> None:
+async def test_a_composition_is_audited_on_the_servers_of_its_files(redis: Redis, sites: Path) -> None:
     await settle(redis, "fan")
     await settle(redis, "of somebody else")
     result = await penstock("audit", f"{sites}/", "--json")
@@ -100,7 +100,7 @@ async def test_every_hop_is_audited_on_its_own_server(redis: Redis, sites: Path)
         assert result.error == "penstock: send: dropped: count is 1, its lists add up to 0\n"
 
 
-async def test_a_part_that_never_registered_is_told(redis: Redis, sites: Path) -> None:
+async def test_a_part_that_never_registered_is_reported(redis: Redis, sites: Path) -> None:
     result = await penstock("audit", sites)
     assert result.status == 1
     assert result.error.startswith("penstock: fan: no service has registered there: start the composition")
@@ -123,7 +123,7 @@ async def test_a_composition_with_mistakes_is_not_audited(sites: Path) -> None:
     assert f"{sites}/mpush.yaml: pending: missing" in result.error
 
 
-async def test_watching_tells_of_every_hop_and_ends_with_1_if_one_ever_failed(redis: Redis, redis_url: str) -> None:
+async def test_watching_prints_every_hop_and_ends_with_1_if_one_ever_failed(redis: Redis, redis_url: str) -> None:
     await settle(redis, "one")
     await settle(redis, "two")
     await redis.hincrby("two:metrics:taken", "out0", -1)
@@ -141,7 +141,7 @@ async def test_watching_tells_of_every_hop_and_ends_with_1_if_one_ever_failed(re
         assert await asyncio.wait_for(process.wait(), 5) == 1
 
 
-async def test_watching_in_json_is_a_line_a_look(redis: Redis, redis_url: str) -> None:
+async def test_watching_in_json_prints_one_line_per_audit(redis: Redis, redis_url: str) -> None:
     await settle(redis, "one")
     async with running("audit", "--all", "--watch", "--json", redis=redis_url) as process:
         assert process.stdout is not None

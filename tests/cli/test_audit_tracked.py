@@ -155,7 +155,7 @@ async def test_watching_tells_in_one_line_each_time(redis: Redis, redis_url: str
 
 
 async def test_everything_is_read_at_one_instant(redis: Redis) -> None:
-    """Messages go from pending into flight and are done, always two at a time, while instances come and go."""
+    """Messages are taken, tracked and done, always two at a time, while instances come and go."""
     await policy(redis)
     await count(redis, registered=0, taken=0, done=0)
     await redis.rpush("pending:0", "a", "b")

@@ -34,7 +34,7 @@ async def test_all_are_buried_only_by_those_who_say_yes(redis: Redis, redis_url:
 
 
 async def test_letters_are_buried_on_a_server_whose_memory_is_full(redis: Redis, redis_url: str) -> None:
-    """That is when it is needed; reviving has to wait."""
+    """A full server is when burying is needed; reviving must wait."""
     await policy(redis)
     await bury(redis, *(letter(str(number)) for number in range(1000)))
     await redis.config_set("maxmemory", 1)

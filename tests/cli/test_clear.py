@@ -1,4 +1,4 @@
-"""penstock clear: all that a stopped namespace keeps, and nothing else."""
+"""penstock clear: delete all keys of a stopped namespace, and nothing else."""
 
 from redis.asyncio import Redis
 
@@ -9,7 +9,7 @@ from tests.tracked import KEYS, bury, in_flight, letter, policy
 
 
 async def fill(redis: Redis) -> None:
-    """A namespace that ran, with messages in all places, beside one whose name begins with its own."""
+    """Fill a stopped namespace with messages in all places, beside a namespace whose name begins with its name."""
     await register(redis, "demo", "3")
     await redis.delete("demo:3")
     await policy(redis)

@@ -1,4 +1,4 @@
-"""penstock dead: letters as people and programs read them."""
+"""penstock dead: dead letters as a table and as JSON."""
 
 import json
 from datetime import UTC, datetime
@@ -36,7 +36,7 @@ async def test_the_newest_letter_comes_first_with_all_that_is_known(redis: Redis
     assert result.text.endswith("demo: 2 of 2 dead letters (1 failed, 1 timeout)\n")
 
 
-async def test_json_is_a_letter_a_line_and_whole(redis: Redis, redis_url: str) -> None:
+async def test_json_is_one_whole_letter_per_line(redis: Redis, redis_url: str) -> None:
     raw = letter("3", b"\xff\x00 any bytes", replyTo="answers", first=1)
     await bury(redis, raw, letter("4"))
     result = await penstock("dead", "demo", "--json", redis=redis_url)
@@ -78,7 +78,7 @@ async def test_letters_are_chosen_by_reason_and_time(redis: Redis, redis_url: st
     assert await ids(redis_url, "--limit", "2") == ["4", "3"]
 
 
-async def test_a_choice_that_fits_no_letter_is_told(redis: Redis, redis_url: str) -> None:
+async def test_a_filter_without_matches_is_reported(redis: Redis, redis_url: str) -> None:
     await bury(redis, letter("1"))
     result = await penstock("dead", "demo", "--reason", "timout", redis=redis_url)
     assert result.status == 0
@@ -93,7 +93,7 @@ async def test_a_time_that_is_none_is_a_wrong_call(redis: Redis, redis_url: str,
     assert "is not a time: expected one like 90s, 30m, 1h or 2d" in result.error
 
 
-async def test_what_is_printed_plays_no_tricks(redis: Redis, redis_url: str) -> None:
+async def test_terminal_control_characters_are_escaped(redis: Redis, redis_url: str) -> None:
     tricks = "\x1b[31mred\n[bold]\u202e"
     await bury(redis, letter("3", tricks.encode() + b"\xff", error=tricks, reason=tricks, queue=tricks))
     result = await penstock("dead", "demo", redis=redis_url)
@@ -157,7 +157,7 @@ async def test_no_letters_are_no_failure_but_an_unknown_namespace_is(redis: Redi
     assert "no service has registered in the namespace dmeo" in result.error
 
 
-async def test_a_key_of_another_type_is_told(redis: Redis, redis_url: str) -> None:
+async def test_a_key_of_another_type_is_reported(redis: Redis, redis_url: str) -> None:
     await write(redis, "demo:dead", a=1)
     result = await penstock("dead", "demo", redis=redis_url)
     assert (result.status, result.out) == (1, b"")
@@ -171,7 +171,7 @@ async def test_a_namespace_may_have_any_name(redis: Redis, redis_url: str, names
     assert result.json["id"] == "1"
 
 
-def test_all_conditions_of_a_choice_hold_together() -> None:
+def test_all_filters_must_match() -> None:
     from penstock.tracking.dead_letters import Letter
 
     old = Letter(letter("1", at=100))

@@ -1,4 +1,4 @@
-"""penstock done: a message ended by hand, as its worker would have ended it."""
+"""penstock done: end a message by hand, as its worker would."""
 
 import json
 from pathlib import Path

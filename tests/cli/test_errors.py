@@ -1,4 +1,4 @@
-"""What every command says when it cannot go on: one clear line, never a traceback."""
+"""Errors of every command: one clear line, never a traceback."""
 
 import asyncio
 import fcntl
@@ -31,7 +31,7 @@ COMMANDS = [
 ]
 
 WITHOUT_REDIS = ("acl", "chaos", "report", "run", "shovel", "test")
-"""Commands that ask no server of ours, or are told of two."""
+"""Commands without the option ``--redis``: they need no server, or name two servers themselves."""
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -47,7 +47,7 @@ async def test_a_refused_connection_is_one_clear_line(command: list[str]) -> Non
     assert time.monotonic() - started < 5
 
 
-async def test_a_wrong_password_is_told_without_it(tmp_path: Path) -> None:
+async def test_a_wrong_password_is_reported_without_it(tmp_path: Path) -> None:
     with EmbeddedServer(directory=tmp_path, requirepass="right") as server:
         url = server.url.replace("redis://", "redis://:secret@")
         result = await penstock("status", redis=url)
@@ -73,7 +73,7 @@ async def test_a_url_that_is_none_is_a_wrong_call(url: str) -> None:
         (("pull", "in", "--limit", "-1"), "'--limit': expected 0 or more, found '-1'"),
     ],
 )
-async def test_an_option_that_is_wrong_is_told_what_was_expected_and_found(words: tuple[str, ...], said: str) -> None:
+async def test_a_wrong_option_names_what_was_expected_and_found(words: tuple[str, ...], said: str) -> None:
     result = await penstock(*words)
     assert result.status == 2
     assert f"Error: Invalid value for {said}" in result.error
@@ -146,7 +146,7 @@ async def test_tables_break_no_word_on_a_terminal_of_80_columns(redis: Redis, re
 
 
 def on_a_terminal(columns: int, *words: str, redis: str) -> str:
-    """Return what the command prints, both outputs in one, on a terminal of that width; without colours."""
+    """Return stdout and stderr of the command on a terminal of that width, without colours."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
@@ -156,7 +156,7 @@ def on_a_terminal(columns: int, *words: str, redis: str) -> str:
     )
     os.close(theirs)
     seen = b""
-    with os.fdopen(ours, "rb", buffering=0) as terminal, suppress(OSError):  # EIO: nobody has the other end
+    with os.fdopen(ours, "rb", buffering=0) as terminal, suppress(OSError):  # EIO: the other end is closed
         while piece := terminal.read(65_536):
             seen += piece
     assert process.wait(TIMEOUT_SECONDS) == 0
@@ -166,7 +166,7 @@ def on_a_terminal(columns: int, *words: str, redis: str) -> str:
 async def test_redis_can_be_named_by_a_file_or_another_variable(
     tmp_path: Path, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """REDIS_FILE, ``--redis @FILE`` and ``--redis env:NAME``; the option wins, and two that are set are a mistake."""
+    """REDIS_FILE, ``--redis @FILE`` and ``--redis env:NAME``: the option wins; REDIS with REDIS_FILE is an error."""
     (tmp_path / "url").write_text(f"{redis_url}\n")
     monkeypatch.setenv("ANOTHER", redis_url)
     for words in (("--redis", f"@{tmp_path}/url"), ("--redis", "env:ANOTHER")):

@@ -5,7 +5,7 @@ import re
 import pytest
 from redis.asyncio import Redis
 
-from tests.cli.test_explain import facts, told, without_times
+from tests.cli.test_explain import explained, facts, without_times
 from tests.commandline import penstock
 from tests.tracked import KEYS, bury, crowd, event, in_flight, letter, now, policy, tombstone
 
@@ -24,19 +24,19 @@ async def test_dead(redis: Redis, redis_url: str) -> None:
         "Waiting for you: it is a dead letter in demo:dead and goes back to in:",
         "penstock revive demo 3",
     ]
-    assert await told(redis_url) == expected
-    assert await told(redis_url, "a") == expected
+    assert await explained(redis_url) == expected
+    assert await explained(redis_url, "a") == expected
     await redis.delete(KEYS.message("3"), KEYS.xid("a"))
-    assert await told(redis_url) == expected, "also when its record is gone"
-    assert await told(redis_url, "a") == expected
+    assert await explained(redis_url) == expected, "also when its record is gone"
+    assert await explained(redis_url, "a") == expected
 
 
 async def test_dead_and_never_tracked(redis: Redis, redis_url: str) -> None:
     await bury(redis, letter(None, reason="poison", xid="p", at=await now(redis) - 65, attempts=0))
-    first, second, last = await told(redis_url, "p")
+    first, second, last = await explained(redis_url, "p")
     assert re.fullmatch(r"Message @\w{12} \(xid p\) died 1 min 5 s ago \(T\): poison\.", first)
     assert "goes back to in" in second
-    assert (await told(redis_url, last.split()[-1])) == [first, second, last]
+    assert (await explained(redis_url, last.split()[-1])) == [first, second, last]
 
 
 async def test_revived(redis: Redis, redis_url: str) -> None:
@@ -44,7 +44,7 @@ async def test_revived(redis: Redis, redis_url: str) -> None:
     await bury(redis, letter("3", xid="a"))
     await event(redis, "dead")
     assert (await penstock("revive", "demo", "3", redis=redis_url)).status == 0
-    assert await told(redis_url) == [
+    assert await explained(redis_url) == [
         "Message 3 (xid a) died and was revived 0 s ago (T): it went back to in and gets a new id."
     ]
     await redis.delete(KEYS.message("3"), KEYS.xid("a"))
@@ -55,12 +55,12 @@ async def test_buried(redis: Redis, redis_url: str) -> None:
     await tombstone(redis)
     await bury(redis, letter("3", xid="a"))
     assert (await penstock("bury", "demo", "3", redis=redis_url)).status == 0
-    assert await told(redis_url) == ["Message 3 (xid a) died, and its letter was buried 0 s ago (T)."]
+    assert await explained(redis_url) == ["Message 3 (xid a) died, and its letter was buried 0 s ago (T)."]
 
 
-async def test_revived_or_buried_where_no_event_tells_which(redis: Redis, redis_url: str) -> None:
+async def test_revived_or_buried_if_no_event_says_which(redis: Redis, redis_url: str) -> None:
     await tombstone(redis)
-    assert await told(redis_url) == [
+    assert await explained(redis_url) == [
         "Message 3 (xid a) died 1 min 5 s ago (T) (timeout), and its letter is gone: it was revived or buried."
     ]
 
@@ -69,8 +69,8 @@ async def test_done(redis: Redis, redis_url: str) -> None:
     await event(redis, "registered", ago=70)
     await event(redis, "done", attempt=2, seconds="1.250000")
     expected = ["Message 3 (xid a) was done 1 min 5 s ago (T), with attempt 2 of 3. It took 1.250 s."]
-    assert await told(redis_url) == expected
-    assert await told(redis_url, "a") == expected
+    assert await explained(redis_url) == expected
+    assert await explained(redis_url, "a") == expected
 
 
 async def test_done_long_ago_under_a_number_that_is_an_xid_as_well(redis: Redis, redis_url: str) -> None:
@@ -82,7 +82,7 @@ async def test_done_long_ago_under_a_number_that_is_an_xid_as_well(redis: Redis,
 
 async def test_done_late(redis: Redis, redis_url: str) -> None:
     await event(redis, "late", seconds="31.5")
-    assert await told(redis_url) == [
+    assert await explained(redis_url) == [
         "Message 3 (xid a) was done 1 min 5 s ago (T), with attempt 1 of 3, after its time-out. It took 31.500 s."
     ]
 
@@ -90,13 +90,13 @@ async def test_done_late(redis: Redis, redis_url: str) -> None:
 async def test_done_and_there_again_under_the_same_xid(redis: Redis, redis_url: str) -> None:
     await event(redis, "done")
     await in_flight(redis, "4")
-    assert (await told(redis_url, "a"))[0].startswith("Message 4 (xid a) is in flight")
-    assert (await told(redis_url, "3"))[0].startswith("Message 3 (xid a) was done")
+    assert (await explained(redis_url, "a"))[0].startswith("Message 4 (xid a) is in flight")
+    assert (await explained(redis_url, "3"))[0].startswith("Message 3 (xid a) was done")
 
 
 async def test_expired(redis: Redis, redis_url: str) -> None:
     await event(redis, "expired", attempt="")
-    assert await told(redis_url) == [
+    assert await explained(redis_url) == [
         "Message 3 (xid a) expired 1 min 5 s ago (T): its record was gone when it was due."
     ]
 

@@ -1,4 +1,4 @@
-"""penstock lint: props files of any service that is installed, found by entry point."""
+"""penstock lint: props files of any installed service, found by its entry point."""
 
 import asyncio
 from importlib.metadata import EntryPoint
@@ -14,7 +14,7 @@ GOOD = "redisNamespace: demo\nin: work\npending: work:pending\nout: [a, b]\n"
 
 
 class Fan:
-    """Settings of services that are not ours: they find fault with every file."""
+    """Settings of a foreign service that refuse every file."""
 
     name = "fan"
 
@@ -30,7 +30,7 @@ class StrictFan(Fan):
 
 @pytest.fixture
 def foreign(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two services that are not ours, and one that cannot be loaded."""
+    """Install two foreign services, and one that cannot be loaded."""
     entries = [
         EntryPoint("fan", "tests.cli.test_lint:Fan", "penstock.services"),
         EntryPoint("fan-strict", "tests.cli.test_lint:StrictFan", "penstock.services"),
@@ -84,9 +84,7 @@ async def test_a_property_that_is_missing_is_named(tmp_path: Path) -> None:
         ("mpush.json5", "{\nin: 'work',\nin: 'other', pending: 'p', out: ['a']}", 3),
     ],
 )
-async def test_a_file_that_cannot_be_read_is_told_with_its_line(
-    tmp_path: Path, name: str, text: str, line: int
-) -> None:
+async def test_an_invalid_file_is_reported_with_its_line(tmp_path: Path, name: str, text: str, line: int) -> None:
     status, lines = await lint_text(tmp_path / name, text)
     assert status == 1
     assert lines[0].startswith(f"FILE:{line}: ")
@@ -155,7 +153,7 @@ async def test_a_service_that_cannot_be_loaded_is_one_clear_line(tmp_path: Path)
     assert "the service broken is not installed correctly: No module named 'no'" in result.error
 
 
-async def test_a_service_that_nobody_knows_is_a_wrong_call(tmp_path: Path) -> None:
+async def test_an_unknown_service_is_a_usage_error(tmp_path: Path) -> None:
     result = await penstock("lint", "--service", "nosuch", tmp_path / "props.yaml")
     assert result.status == 2
     assert "unknown service 'nosuch'" in result.error
@@ -165,8 +163,8 @@ async def test_files_are_needed() -> None:
     assert (await penstock("lint")).status == 2
 
 
-async def test_what_is_unwise_is_a_warning_and_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """REDIS that overrides a file or a composition that names its server, and TLS that verifies nothing."""
+async def test_unwise_settings_are_warnings_and_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Warn of TLS without verification, and of REDIS overriding the server of a file or composition."""
     monkeypatch.setenv("REDIS", "redis://other/0")
     file = tmp_path / "mpush.yaml"
     file.write_text(GOOD + "redis: rediss://:s3cret@h/1?ssl_check_hostname=no\ndone: d\n")

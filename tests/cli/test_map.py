@@ -34,11 +34,11 @@ DIR
 
 @pytest.fixture(autouse=True)
 def within(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No process for each drawing: it reads no input."""
+    """Run the command in this process, as it reads no input."""
     monkeypatch.setattr("tests.commandline.IN_PROCESS", {"map"})
 
 
-async def test_the_way_of_messages_is_drawn_from_where_they_come_in_to_where_they_go_out(tmp_path: Path) -> None:
+async def test_the_way_of_messages_is_drawn_from_source_to_sink(tmp_path: Path) -> None:
     result = await penstock("map", compose(tmp_path))
     assert (result.status, result.error) == (0, "")
     text = result.text.replace(str(tmp_path), "DIR")
@@ -52,7 +52,7 @@ async def test_a_pipeline_is_joined_to_all_streams_of_its_pattern(tmp_path: Path
 
 
 async def plain(directory: Path) -> str:
-    """The composition as it is without a change."""
+    """Return the drawing of the unchanged composition."""
     return (await penstock("map", compose(directory))).text.replace(str(directory), "DIR")
 
 
@@ -126,7 +126,7 @@ async def test_without_graphviz_a_picture_says_what_to_install(tmp_path: Path, m
 
 
 def escaped(name: str) -> str:
-    """With numbers for what is no letter, digit or harmless sign."""
+    """Return ``name`` with all but letters, digits and harmless characters replaced by their code points."""
     return re.sub(r"[^\w :./(),+*@~-]", lambda found: f"#{ord(found[0])};", name)
 
 
@@ -151,7 +151,7 @@ async def test_a_list_may_have_any_name(tmp_path: Path, name: str) -> None:
         (["--live", "--mermaid"], "pass --once with --live"),
     ],
 )
-async def test_a_wrong_call_is_told(tmp_path: Path, words: list[str], reason: str) -> None:
+async def test_a_usage_error_is_reported(tmp_path: Path, words: list[str], reason: str) -> None:
     result = await penstock("map", *(str(compose(tmp_path)) if word == "DIR" else word for word in words))
     assert (result.status, result.out) == (2, b"")
     assert reason in result.error

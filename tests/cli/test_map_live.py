@@ -1,4 +1,4 @@
-"""penstock map --live: what is running, by its registrations or by its files, with what is in its lists."""
+"""penstock map --live: running services, by registrations or files, with the lengths of their lists."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ def hop(redis: Redis, redis_url: str, tmp_path: Path) -> Service:
 
 
 async def registered(redis: Redis, namespace: str = "demo") -> None:
-    """Wait until a service has said what it reads and writes."""
+    """Wait until a service has published which lists it reads and writes."""
 
     async def said() -> bool:
         return bool(await redis.exists(f"{namespace}:shape"))
@@ -34,7 +34,7 @@ async def registered(redis: Redis, namespace: str = "demo") -> None:
     await eventually(said)
 
 
-async def test_what_has_registered_is_drawn_with_what_waits(hop: Service, redis: Redis, redis_url: str) -> None:
+async def test_registered_services_are_drawn_with_waiting_messages(hop: Service, redis: Redis, redis_url: str) -> None:
     with hop:
         await registered(redis)
         await redis.lpush("in", *map(str, range(100)))
@@ -111,7 +111,7 @@ async def test_a_composition_is_drawn_with_its_programs(
     assert "end  1" in result.text
 
 
-async def test_a_list_that_grows_is_marked_until_somebody_takes(hop: Service, redis: Redis, redis_url: str) -> None:
+async def test_a_growing_list_is_marked_until_a_reader_takes(hop: Service, redis: Redis, redis_url: str) -> None:
     with hop:
         await registered(redis)
         async with running("map", "--live", "--json", redis=redis_url) as process:
@@ -163,7 +163,7 @@ async def test_on_a_terminal_it_is_refreshed_in_place_and_ctrl_c_ends_it_with_0(
         os.close(theirs)
 
 
-async def test_it_goes_on_when_the_server_does_not_answer_for_a_while(tmp_path: Path) -> None:
+async def test_it_survives_a_server_that_does_not_answer_for_a_while(tmp_path: Path) -> None:
     with EmbeddedServer() as server, Service("mpush", tmp_path / "log", redis=server.url, **HOP):
         async with Redis.from_url(server.url) as client:
             await registered(client)
@@ -192,7 +192,7 @@ async def test_a_server_that_is_not_there_is_a_failure(tmp_path: Path) -> None:
     assert (result.status, "cannot reach localhost" in result.error) == (1, True)
 
 
-async def test_what_somebody_else_has_written_there_is_left_out(redis: Redis, redis_url: str) -> None:
+async def test_invalid_shapes_are_left_out(redis: Redis, redis_url: str) -> None:
     wrong = b'{"service": "x", "ends": [1], "watched": [], "watches": []}'
     for number, text in enumerate((b"", b"\xff", b"[]", b"{}", wrong)):
         await redis.set(f"other{number}:shape", text)

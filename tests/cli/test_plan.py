@@ -1,4 +1,4 @@
-"""penstock plan and apply: a composition is changed while messages flow; none is lost, doubled or out of order."""
+"""penstock plan and apply: change a composition under load; no message is lost, duplicated or out of order."""
 
 import asyncio
 import json
@@ -218,8 +218,8 @@ async def test_a_removed_subscriber_is_dropped_and_counted(mine: Composition, lo
     await holds(mine)
 
 
-async def test_what_is_read_is_renamed_in_order_where_producers_went_first(mine: Composition, load: Producer) -> None:
-    """The service has a backlog under the old name, when messages come under the new one."""
+async def test_an_input_list_is_renamed_in_order_if_producers_switch_first(mine: Composition, load: Producer) -> None:
+    """The service still has a backlog under the old name when messages arrive under the new one."""
     await mine.start("mpush", **FAN, maxLength=60)
     async with load.pushing():
         await load.more(200)
@@ -235,8 +235,8 @@ async def test_what_is_read_is_renamed_in_order_where_producers_went_first(mine:
     await holds(mine)
 
 
-async def test_what_is_read_is_renamed_in_order_where_producers_stay(mine: Composition, load: Producer) -> None:
-    """What they push to the old name waits there until the next call."""
+async def test_an_input_list_is_renamed_in_order_if_producers_stay(mine: Composition, load: Producer) -> None:
+    """Messages that they push to the old name wait there until the next call."""
     await mine.start("mpush", **FAN)
     async with load.pushing():
         await load.more()
@@ -275,7 +275,7 @@ async def test_an_output_is_renamed_under_load(mine: Composition, load: Producer
 
 
 async def test_a_list_between_two_services_is_renamed_in_order(mine: Composition, load: Producer) -> None:
-    """Its reader sees every message once, the older ones first, though it has a backlog."""
+    """The reader has a backlog, but sees every message once, oldest first."""
     await mine.start("mpush", **FAN)
     await mine.start("mdispatch", **TRACK)
     async with load.pushing():
@@ -293,7 +293,7 @@ async def test_a_list_between_two_services_is_renamed_in_order(mine: Composition
     await holds(mine)
 
 
-async def test_what_nobody_would_read_any_more_is_drained_before_its_reader_leaves(mine: Composition) -> None:
+async def test_a_list_that_loses_its_only_reader_is_drained_first(mine: Composition) -> None:
     await mine.start("mpush", **FAN)
     track = await mine.start("mdispatch", **TRACK)
     track.signal(signal.SIGSTOP)
@@ -313,7 +313,7 @@ async def test_what_nobody_would_read_any_more_is_drained_before_its_reader_leav
 async def test_settings_that_cannot_be_used_are_refused_by_the_service_which_runs_on(
     mine: Composition, load: Producer
 ) -> None:
-    """The file here is right, the one that the service reads is not, or is another one."""
+    """The file in the composition is valid, but the service reads another one, which is unchanged or invalid."""
     there = mine.directory.parent / "there.yaml"
     mine.change("mpush", **FAN)
     right = (mine.directory / "mpush.yaml").read_text()
@@ -342,7 +342,7 @@ async def test_a_file_that_cannot_be_used_changes_nothing(mine: Composition) -> 
     assert f"{mine.directory}/mpush.yaml:" in result.error
 
 
-async def test_what_needs_a_restart_is_refused_before_anything_is_done(mine: Composition) -> None:
+async def test_changes_that_need_a_restart_are_refused_before_anything_is_done(mine: Composition) -> None:
     await mine.start("mpush", **FAN)
     await mine.start("vpush", **SEND)
     mine.change("mpush", out=["a", "b", "c"])
@@ -353,7 +353,7 @@ async def test_what_needs_a_restart_is_refused_before_anything_is_done(mine: Com
     assert not await mine.redis.hexists("fan:1", "reload")
 
 
-async def test_what_does_not_run_is_told(mine: Composition) -> None:
+async def test_services_that_do_not_run_are_reported(mine: Composition) -> None:
     await mine.start("mpush", **FAN)
     mine.change("mpush", out=["a", "b", "c"])
     mine.change("mdispatch", **TRACK)
@@ -386,7 +386,7 @@ async def test_a_call_that_was_killed_between_two_steps_is_followed_by_the_next(
 
 
 async def begin(mine: Composition, steps: int) -> None:
-    """What ``penstock apply`` does until it is killed after so many steps."""
+    """Do what ``penstock apply`` does before it is killed after ``steps`` steps."""
     call = _Call(mine.directory, Options(), None, json=False)
     async with _planned(call) as found:
         assert len(found.steps) == 4
@@ -398,7 +398,7 @@ async def begin(mine: Composition, steps: int) -> None:
 async def test_a_call_that_is_killed_while_it_waits_for_an_answer_is_followed_by_the_next(
     mine: Composition, load: Producer
 ) -> None:
-    """Of two instances the one was told, the other not: what has registered says nothing of that."""
+    """Only one of two instances got the order, which the registered shape does not show."""
     await mine.start("mpush", **FAN)
     await mine.start("mpush")
     mine.services["mpush"].signal(signal.SIGSTOP)
@@ -430,7 +430,7 @@ async def test_a_call_that_is_killed_while_it_waits_for_an_answer_is_followed_by
     await holds(mine)
 
 
-async def test_without_a_terminal_it_is_not_done_unless_said(mine: Composition) -> None:
+async def test_without_a_terminal_apply_needs_yes(mine: Composition) -> None:
     result = await mine.penstock("apply")
     assert (
         result.status,
@@ -447,7 +447,7 @@ async def test_without_a_terminal_it_is_not_done_unless_said(mine: Composition) 
         (["--backfill", "x=a"], "x is not an output of a service that fans out"),
     ],
 )
-async def test_a_wish_that_does_not_fit_is_told(mine: Composition, words: list[str], message: str) -> None:
+async def test_options_that_do_not_fit_are_refused(mine: Composition, words: list[str], message: str) -> None:
     mine.change("mpush", **FAN)
     result = await mine.penstock("plan", *words)
     assert (result.status > 0, message in result.error) == (True, True)

@@ -1,4 +1,4 @@
-"""penstock pull: messages come out as they went in, oldest first."""
+"""penstock pull: messages are written unchanged, oldest first."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ def numbered(count: int, size: int = 0) -> list[bytes]:
 
 
 async def left(redis: Redis, name: str = "in") -> list[bytes]:
-    """What is in the list, the oldest first."""
+    """Return the messages of a list, oldest first."""
     messages: Any = await redis.lrange(name, 0, -1)
     return list(messages[::-1])
 
@@ -104,7 +104,7 @@ async def test_follow_waits_for_messages_and_ends_cleanly_on_a_signal(redis: Red
 
 
 async def test_follow_never_pops_for_good(redis: Redis, redis_url: str) -> None:
-    """What BLPOP hands to a client that is gone is lost; BLMOVE leaves it on the server."""
+    """BLPOP loses the message if the client is gone; BLMOVE leaves it on the server."""
     await redis.config_resetstat()
     async with running("pull", "in", "--follow", redis=redis_url) as process:
         await redis.lpush("in", "one")

@@ -1,4 +1,4 @@
-"""penstock pull, ended in every way that there is: nothing is lost, and what was not written goes back in order."""
+"""penstock pull, ended in every possible way: nothing is lost, and unwritten messages go back in order."""
 
 import asyncio
 import fcntl
@@ -25,12 +25,12 @@ from tests.commandline import TIMEOUT_SECONDS, ended, penstock, running, until
 
 
 @asynccontextmanager
-async def stuck(
+async def blocked_pull(
     redis: Redis, redis_url: str, messages: list[bytes], pulls: int = 1
 ) -> AsyncIterator[tuple[Process, FileIO]]:
-    """A pull whose reader has not read yet, and the reader's end: the pipe is full and a batch is out of the list.
+    """Yield a pull that is blocked by a full pipe, with a batch in hand, and the reading end of the pipe.
 
-    ``pulls`` of them hold a batch by then.
+    Wait until ``pulls`` of them, this one included, hold a batch.
     """
     if messages:
         await push(redis, messages)
@@ -39,7 +39,7 @@ async def stuck(
         async with running("pull", "in", redis=redis_url, stdout=theirs) as process:
             os.close(theirs)
             await until(lambda: holding(redis, pulls))
-            await asyncio.to_thread(_fills, reader)
+            await asyncio.to_thread(_wait_until_full, reader)
             yield process, reader
 
 
@@ -47,8 +47,8 @@ async def holding(redis: Redis, pulls: int) -> bool:
     return len(await redis.keys("in:pull:*")) >= pulls
 
 
-def _fills(reader: FileIO) -> None:
-    """Wait until a pipe takes no more: its content has stopped to grow."""
+def _wait_until_full(reader: FileIO) -> None:
+    """Wait until a pipe is full, so its content no longer grows."""
     enough, before, until = fcntl.fcntl(reader, fcntl.F_GETPIPE_SZ) // 2, 0, time.monotonic() + 20
     while time.monotonic() < until:
         size = struct.unpack("i", fcntl.ioctl(reader, termios.FIONREAD, b"\0\0\0\0"))[0]
@@ -65,7 +65,7 @@ async def test_a_signal_puts_back_in_order_what_was_not_written(
     redis: Redis, redis_url: str, number: signal.Signals, size: int
 ) -> None:
     messages = numbered(20_000 if size == 10 else 300, size)
-    async with stuck(redis, redis_url, messages) as (process, reader):
+    async with blocked_pull(redis, redis_url, messages) as (process, reader):
         process.send_signal(number)
         status, err = await ended(process, 5)
         assert status == 0
@@ -78,7 +78,7 @@ async def test_a_signal_puts_back_in_order_what_was_not_written(
 
 async def test_a_reader_that_goes_away_leaves_the_rest_in_the_list_in_order(redis: Redis, redis_url: str) -> None:
     messages = numbered(20_000)
-    async with stuck(redis, redis_url, messages) as (process, reader):
+    async with blocked_pull(redis, redis_url, messages) as (process, reader):
         some = reader.read(1000)
         reader.close()
         assert (await ended(process, 5))[0] == 0
@@ -90,7 +90,7 @@ async def test_a_reader_that_goes_away_leaves_the_rest_in_the_list_in_order(redi
 
 async def test_a_killed_pull_loses_nothing(redis: Redis, redis_url: str) -> None:
     messages = numbered(20_000)
-    async with stuck(redis, redis_url, messages) as (process, reader):
+    async with blocked_pull(redis, redis_url, messages) as (process, reader):
         process.kill()
         await ended(process)
         written = reader.readall().split(b"\n")[:-1]
@@ -108,7 +108,7 @@ async def test_what_several_killed_pulls_left_goes_back_in_the_order_it_was_take
     written = []
     async with AsyncExitStack() as stack:
         pulls = [
-            await stack.enter_async_context(stuck(redis, redis_url, messages if place == 1 else [], place))
+            await stack.enter_async_context(blocked_pull(redis, redis_url, messages if place == 1 else [], place))
             for place in (1, 2, 3)
         ]
         for process, reader in pulls:
@@ -125,7 +125,7 @@ async def test_what_several_killed_pulls_left_goes_back_in_the_order_it_was_take
 
 async def test_what_a_living_pull_holds_is_not_put_back(redis: Redis, redis_url: str) -> None:
     messages = numbered(20_000)
-    async with stuck(redis, redis_url, messages) as (process, reader):
+    async with blocked_pull(redis, redis_url, messages) as (process, reader):
         other = await penstock("pull", "in", redis=redis_url)
         assert other.error == ""
         process.terminate()
@@ -142,7 +142,7 @@ async def test_two_pulls_at_once_share_a_list(redis: Redis, redis_url: str) -> N
     assert sorted(b"".join(result.out for result in results).splitlines()) == sorted(messages)
 
 
-async def test_a_full_disk_is_told_and_nothing_is_lost(redis: Redis, redis_url: str) -> None:
+async def test_a_full_disk_is_reported_and_nothing_is_lost(redis: Redis, redis_url: str) -> None:
     await push(redis, numbered(10))
     full = os.open("/dev/full", os.O_WRONLY)
     async with running("pull", "in", redis=redis_url, stdout=full) as process:
@@ -162,9 +162,9 @@ async def test_a_file_is_an_output_too(redis: Redis, redis_url: str, tmp_path: P
         assert (tmp_path / "out").read_bytes().splitlines() == numbered(5000, 100)
 
 
-async def test_a_connection_that_breaks_between_two_batches_is_made_anew(redis: Redis, redis_url: str) -> None:
+async def test_a_connection_that_breaks_between_two_batches_is_reopened(redis: Redis, redis_url: str) -> None:
     messages = numbered(20_000)
-    async with stuck(redis, redis_url, messages) as (process, reader):
+    async with blocked_pull(redis, redis_url, messages) as (process, reader):
         await redis.client_kill_filter(_type="normal", skipme=True)
         assert (await asyncio.to_thread(reader.readall)).splitlines() == messages
         assert (await ended(process))[0] == 0
@@ -176,7 +176,7 @@ async def test_a_server_that_goes_away_keeps_what_was_not_written(tmp_path: Path
     with EmbeddedServer(directory=tmp_path, aof=True) as server:
         async with (
             Redis.from_url(server.url) as redis,
-            stuck(redis, server.url, messages) as (process, reader),
+            blocked_pull(redis, server.url, messages) as (process, reader),
         ):
             server.kill()
             written = await asyncio.to_thread(reader.readall)

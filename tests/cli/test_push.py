@@ -52,7 +52,7 @@ async def test_messages_separated_by_nul_may_hold_newlines(redis: Redis, redis_u
     assert await redis.lrange("in", 0, -1) == [b"two", b"", b"one\nline"]
 
 
-async def test_a_file_is_read_and_the_count_and_rate_are_told(redis: Redis, redis_url: str, tmp_path: Path) -> None:
+async def test_a_file_is_read_and_count_and_rate_are_printed(redis: Redis, redis_url: str, tmp_path: Path) -> None:
     file = tmp_path / "lines"
     file.write_bytes(b"one\ntwo\n")
     result = await penstock("push", "in", "--file", file, "--json", redis=redis_url)
@@ -94,7 +94,7 @@ async def test_lines_are_pushed_as_they_come(redis: Redis, redis_url: str) -> No
         assert await redis.lrange("in", 0, -1) == [b"three", b"two", b"one"]
 
 
-async def test_an_interrupted_push_tells_what_it_has_pushed(redis: Redis, redis_url: str) -> None:
+async def test_an_interrupted_push_reports_what_it_has_pushed(redis: Redis, redis_url: str) -> None:
     async with running("push", "in", redis=redis_url) as process:
         assert process.stdin is not None
         process.stdin.write(b"one\ntwo\nthr")
@@ -105,7 +105,7 @@ async def test_an_interrupted_push_tells_what_it_has_pushed(redis: Redis, redis_
         assert err == "penstock: 2 messages were pushed to in before the interrupt\n"
 
 
-async def test_a_server_that_is_full_is_told_with_what_was_pushed(redis: Redis, redis_url: str) -> None:
+async def test_a_full_server_is_reported_with_what_was_pushed(redis: Redis, redis_url: str) -> None:
     await redis.config_set("maxmemory", "1")
     try:
         result = await penstock("push", "in", redis=redis_url, stdin=b"one\n" * 10)

@@ -58,7 +58,7 @@ COMMANDS = [
 
 @pytest.fixture
 async def filled(redis: Redis, server: EmbeddedServer) -> int:
-    """The port of a server with one of each."""
+    """Fill the server with a key of each type; return its port."""
     await redis.set("bytes", bytes(range(256)))
     await redis.rpush("long", *(f"element {number}" for number in range(12)))
     await redis.hset("hash", mapping={b"na\xefve": b"\x00\x01", b"n": b"-1"})

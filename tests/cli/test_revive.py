@@ -1,4 +1,4 @@
-"""penstock revive: each message back where it came from, byte for byte, in order."""
+"""penstock revive: return each message to its source, byte for byte, in order."""
 
 import pytest
 from redis.asyncio import Redis
@@ -97,7 +97,7 @@ async def test_a_destination_that_is_no_list_is_named_and_its_letters_stay(redis
 
 
 @pytest.mark.parametrize(("key", "kind"), [("demo:metrics:revived", "hash"), ("demo:events", "stream")])
-async def test_a_key_of_another_type_is_told_before_anything_is_written(
+async def test_a_key_of_another_type_is_reported_before_anything_is_written(
     redis: Redis, redis_url: str, key: str, kind: str
 ) -> None:
     await bury(redis, letter("1"))
@@ -109,21 +109,21 @@ async def test_a_key_of_another_type_is_told_before_anything_is_written(
     assert await redis.exists("in") == 0
 
 
-async def test_dead_letters_that_are_no_list_are_told(redis: Redis, redis_url: str) -> None:
+async def test_dead_letters_of_another_type_are_reported(redis: Redis, redis_url: str) -> None:
     await redis.set("demo:dead", "text")
     for words in (["revive", "demo", "1"], ["bury", "demo", "1"]):
         result = await penstock(*words, redis=redis_url)
         assert "demo:dead is a string, expected a list" in result.error
 
 
-async def test_a_counter_that_is_no_number_holds_up_no_message(redis: Redis, redis_url: str) -> None:
+async def test_an_invalid_counter_holds_up_no_message(redis: Redis, redis_url: str) -> None:
     await redis.hset("demo:metrics:revived", "count", "x")
     await bury(redis, letter("1"))
     assert (await penstock("revive", "demo", "1", redis=redis_url)).status == 0
     assert await redis.llen("in") == 1
 
 
-async def test_what_is_no_letter_of_ours_stays_and_is_told(redis: Redis, redis_url: str) -> None:
+async def test_foreign_letters_stay_and_are_reported(redis: Redis, redis_url: str) -> None:
     strange = [
         b"not JSON",
         b'{"source":"in"}',
@@ -162,7 +162,7 @@ async def test_events_tell_of_tracked_messages(redis: Redis, redis_url: str) -> 
     assert (buried[b"event"], buried[b"id"], len(buried)) == (b"buried", b"2", 8)
 
 
-async def test_nobody_writes_events_where_none_are_wanted(redis: Redis, redis_url: str) -> None:
+async def test_no_events_are_written_if_none_are_wanted(redis: Redis, redis_url: str) -> None:
     await policy(redis, eventCapacity=0)
     await bury(redis, letter("1"))
     await penstock("revive", "demo", "1", redis=redis_url)

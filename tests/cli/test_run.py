@@ -1,4 +1,4 @@
-"""``penstock run``, ``--version`` and the completion of the shell: the command line as one that is installed."""
+"""``penstock run``, ``--version`` and shell completion, as in an installation."""
 
 import os
 import signal
@@ -24,7 +24,7 @@ TRAP = "raise SystemExit('a folder of somebody else was imported')\n"
 
 @contextmanager
 def started(directory: Path, *words: object, **environ: str) -> Iterator["subprocess.Popen[str]"]:
-    """``penstock WORDS`` in ``directory``, without a trace of this process's environment but PATH."""
+    """Run ``penstock WORDS`` in ``directory``, with nothing of this process's environment but PATH."""
     process = subprocess.Popen(
         [sys.executable, "-m", "penstock", *map(str, words)],
         cwd=directory,
@@ -47,7 +47,7 @@ def ended(directory: Path, *words: object, **environ: str) -> tuple[int, str, st
 
 
 def trapped(directory: Path) -> None:
-    """Folders that have the names of our packages, and end whoever imports them."""
+    """Create folders with the names of our packages whose import ends the process."""
     for name in ("services", "common", "services/mpush"):
         (directory / name).mkdir()
         (directory / name / "__init__.py").write_text(TRAP)
@@ -64,7 +64,7 @@ def trapped(directory: Path) -> None:
 def test_a_service_is_run_by_its_props_file_whatever_the_folder_holds(
     tmp_path: Path, redis: "Redis", redis_url: str, file: str, text: str, more: list[str]
 ) -> None:
-    """The same process from the call to SIGTERM; its status is 0; health finds it by its command line."""
+    """The service replaces the command in the same process, ends with 0, and has the command line that health needs."""
     (tmp_path / file).write_text(text)
     trapped(tmp_path)
     with Redis.from_url(redis_url) as client, started(tmp_path, "run", *more, file, REDIS=redis_url) as process:
@@ -122,7 +122,7 @@ def test_lint_reads_the_property_service(tmp_path: Path) -> None:
 
 
 def test_a_service_of_another_distribution_is_found_by_its_entry_point(tmp_path: Path) -> None:
-    """Its exit status is that of the call, its arguments are those of a service."""
+    """The call has the exit status of the service, which gets the usual arguments."""
     site, work = tmp_path / "site", tmp_path / "work"
     (site / "acme_fan").mkdir(parents=True)
     (site / "acme-1.dist-info").mkdir()
@@ -151,7 +151,7 @@ def test_packages_that_another_distribution_has_installed_over_ours_are_named(
         launch.require_own_packages()
 
 
-def test_ours_are_searched_first_where_others_lie_before_them(tmp_path: Path) -> None:
+def test_our_packages_are_found_before_others_of_the_same_name(tmp_path: Path) -> None:
     (tmp_path / "common").mkdir()
     free, other = str(tmp_path / "free"), str(tmp_path)
     assert launch.python_path({}, [free, str(ROOT), other]) == {}
@@ -186,7 +186,7 @@ def test_a_missing_extra_is_one_line_that_says_what_to_install(tmp_path: Path, w
     assert (ran.returncode, ran.stdout, ran.stderr) == (1, "", expected)
 
 
-async def test_the_version_is_told() -> None:
+async def test_the_version_is_printed() -> None:
     result = await penstock("--version")
     assert (result.status, result.text) == (0, f"penstock {__version__}\n")
 

@@ -1,4 +1,4 @@
-"""penstock shovel: what was in one list is in the other, in order and once, however the call ends."""
+"""penstock shovel: messages move from list to list, once and in order, however the call ends."""
 
 import asyncio
 import os
@@ -28,10 +28,10 @@ from tests.reliability.proxy import Proxy, ProxyConnection, received, send
 from tests.reliability.two_servers import assert_same
 
 HALFWAY = b"halfway"
-"""In every message of some batches: the first request that has it is a good moment for trouble."""
+"""Part of all messages of some middle batches; tests inject a fault at the first request with it."""
 
-NARROW = 1 << 20
-"""The least that a server can be told to take at most as one message."""
+SMALLEST_LIMIT = 1 << 20
+"""Smallest possible limit (bytes) of a server's message size."""
 
 
 @pytest.fixture(scope="module")
@@ -54,13 +54,13 @@ async def there(there_url: str) -> AsyncIterator[Redis]:
 
 @pytest.fixture
 def proxy(there_server: EmbeddedServer) -> Iterator[Proxy]:
-    """A link to the other server that can be broken."""
+    """Yield a proxy to the target that can be cut."""
     with Proxy(there_server.port) as started:
         yield started
 
 
 class Gate(Proxy):
-    """Replies wait while it is closed, which it is from the first request with ``word`` in it, until it is opened."""
+    """Proxy that holds back replies from the first request with ``word`` until ``open`` is called."""
 
     def __init__(self, port: int, word: bytes = HALFWAY) -> None:
         super().__init__(port)
@@ -101,7 +101,7 @@ def gate(there_server: EmbeddedServer) -> Iterator[Gate]:
 
 
 def messages_with_trouble(count: int = 20_000, size: int = 0) -> list[bytes]:
-    """Any bytes, each message another, and a stretch of them with ``HALFWAY``."""
+    """Return different messages of arbitrary bytes, 2,000 of them with ``HALFWAY`` from the middle on."""
     noise = random.Random(4).randbytes(512)
     return [
         b"%d " % number
@@ -125,14 +125,14 @@ async def finished(process: Process) -> tuple[int | None, bytes, str]:
     return process.returncode, out, err.decode()
 
 
-async def set_off(event: threading.Event) -> None:
+async def wait_for(event: threading.Event) -> None:
     assert await asyncio.to_thread(event.wait, TIMEOUT_SECONDS)
 
 
 async def kill_once(event: threading.Event, *words: str) -> str:
-    """A shovel killed when that has happened; what it said on stderr."""
+    """Run shovel, kill it after ``event``; return its stderr."""
     async with shoveling(*words) as process:
-        await set_off(event)
+        await wait_for(event)
         process.kill()
         return (await ended(process))[1]
 
@@ -143,7 +143,7 @@ async def keys(redis: Redis) -> list[bytes]:
 
 
 async def assert_moved(redis: Redis, there: Redis, messages: list[bytes]) -> None:
-    """All of them, once and in order, and nothing else is left on either side."""
+    """Check that ``messages`` are in ``out``, once and in order, and that no other key is left on either server."""
     assert_same(await left(there, "out"), messages)
     assert (await keys(redis), await keys(there)) == ([], [b"out"] if messages else [])
 
@@ -162,7 +162,7 @@ async def test_twenty_thousand_messages_of_any_bytes_are_moved_in_order(
     await assert_moved(redis, there, messages)
 
 
-async def test_what_is_told_to_programs(redis: Redis, there: Redis, redis_url: str, there_url: str) -> None:
+async def test_json_output(redis: Redis, there: Redis, redis_url: str, there_url: str) -> None:
     await push(redis, [b"one", b"two", b"three"])
     told = (await shovel(redis_url, "in", there_url, "out", "--json")).json
     assert told.pop("seconds") > 0
@@ -177,7 +177,7 @@ async def test_what_is_pushed_meanwhile_stays_unless_it_goes_on_until_empty(
     for words in ([], ["--until-empty"]):
         await push(redis, messages)
         async with shoveling(redis_url, "in", gate.url, "out", *words) as process:
-            await set_off(gate.closed)
+            await wait_for(gate.closed)
             await push(redis, later)
             gate.open()
             assert (await ended(process))[0] == 0
@@ -241,10 +241,12 @@ async def test_the_list_here_need_not_have_a_name_in_utf8(
     assert "is not UTF-8" in refused.error
 
 
-# What cannot be done.
+# Refused calls
 
 
-async def test_what_is_no_list_or_not_there(redis: Redis, there: Redis, redis_url: str, there_url: str) -> None:
+async def test_a_missing_list_or_another_type_is_refused(
+    redis: Redis, there: Redis, redis_url: str, there_url: str
+) -> None:
     missing = await shovel(redis_url, "in", there_url, "out")
     assert (missing.status, missing.error) == (1, "penstock: in is empty or does not exist: nothing to move\n")
     await redis.hset("in", "field", "value")
@@ -334,7 +336,7 @@ def test_a_place_is_the_same_however_it_is_written() -> None:
     assert address_of(several[0]) == address_of("redis+sentinel://a:1,b:2/main")
 
 
-# Trouble on the way.
+# Faults on the link
 
 
 @pytest.mark.parametrize("words", [[], ["--copy"]])
@@ -346,7 +348,7 @@ async def test_a_link_that_is_cut_before_or_after_a_reply_loses_and_doubles_noth
     await push(redis, messages)
     fault = proxy.fault(HALFWAY.decode(), forward=forward)
     async with shoveling(redis_url, "in", proxy.url, "out", *words) as process:
-        await set_off(fault.met)
+        await wait_for(fault.met)
         fault.cut()
         status, out, err = await finished(process)
     assert (status, err.count("the link is broken")) == (0, 1)
@@ -368,7 +370,7 @@ async def test_a_link_to_the_source_that_is_cut_loses_and_doubles_nothing(
     with Proxy(server.port) as proxy:
         fault = proxy.fault(verb, forward=forward)
         async with shoveling(proxy.url, "in", there_url, "out") as process:
-            await set_off(fault.met)
+            await wait_for(fault.met)
             fault.cut()
             status, err = await ended(process)
         if verb == "LLEN":
@@ -403,10 +405,10 @@ async def test_what_a_killed_shovel_sent_and_a_link_held_back_is_refused_when_it
     await push(redis, messages)
     fault = proxy.fault("EVALSHA", forward=False)
     async with shoveling(redis_url, "in", proxy.url, "out") as process:
-        await set_off(fault.met)
+        await wait_for(fault.met)
         assert (await shovel(redis_url, "in", proxy.url, "out")).status == 0
         fault.late()
-        await set_off(fault.answered)
+        await wait_for(fault.answered)
         process.kill()
         await ended(process)
     await assert_moved(redis, there, messages)
@@ -434,7 +436,7 @@ async def test_killed_again_and_again_it_loses_and_doubles_nothing(
     await assert_moved(redis, there, messages)
 
 
-async def test_what_one_left_that_was_killed_at_its_very_end_goes_with_the_next(
+async def test_the_rest_of_a_shovel_killed_at_its_very_end_is_removed_by_the_next(
     redis: Redis, there: Redis, redis_url: str, there_url: str, proxy: Proxy
 ) -> None:
     messages = messages_with_trouble(100)
@@ -444,7 +446,7 @@ async def test_what_one_left_that_was_killed_at_its_very_end_goes_with_the_next(
     assert len(await keys(there)) == 2
     new = [b"new %d" % number for number in range(10)]
     await push(redis, new)
-    # By another way to the same server it is another call, so by the same way it must go on.
+    # The proxy's URL counts as another target than the server's, so only the same URL resumes the call.
     assert (await shovel(redis_url, "in", proxy.url, "out")).status == 0
     await assert_moved(redis, there, [*messages, *new])
 
@@ -456,7 +458,7 @@ async def test_of_two_at_once_the_later_goes_on_and_the_earlier_is_refused(
     await push(redis, messages)
     fault = proxy.fault(HALFWAY.decode(), forward=True)
     async with shoveling(redis_url, "in", proxy.url, "out") as earlier:
-        await set_off(fault.met)
+        await wait_for(fault.met)
         assert (await shovel(redis_url, "in", proxy.url, "out")).status == 0
         await assert_moved(redis, there, messages)
         await push(redis, [b"new"])
@@ -490,7 +492,7 @@ async def test_two_targets_share_a_list(redis: Redis, there: Redis, redis_url: s
     assert await keys(redis) == []
 
 
-# Ended by a signal.
+# Signals
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -500,7 +502,7 @@ async def test_a_signal_settles_what_is_on_its_way_and_leaves_the_rest(
     messages = messages_with_trouble(40_000, size=1_000)
     await push(redis, messages)
     async with shoveling(redis_url, "in", gate.url, "out", "--json") as process:
-        await set_off(gate.closed)
+        await wait_for(gate.closed)
         process.send_signal(number)
         gate.open()
         status, told, err = await finished(process)
@@ -521,7 +523,7 @@ async def test_what_is_never_answered_is_put_back_unless_it_has_arrived(
     await push(redis, messages)
     fault = proxy.fault(HALFWAY.decode(), forward=forward)
     async with shoveling(redis_url, "in", proxy.url, "out") as process:
-        await set_off(fault.met)
+        await wait_for(fault.met)
         if forward:
             await until(lambda: _is_long(there, len(messages)))
         process.send_signal(signal.SIGINT)
@@ -534,7 +536,7 @@ async def test_what_is_never_answered_is_put_back_unless_it_has_arrived(
     assert await keys(redis) == ([b"in"] if rest else [])
 
 
-async def test_a_lot_that_has_not_arrived_is_put_back_in_order_and_in_a_few_transactions(
+async def test_many_unconfirmed_messages_are_put_back_in_order_in_few_transactions(
     redis: Redis, there: Redis, there_url: str
 ) -> None:
     messages = [b"%d" % number for number in range(20_000)]
@@ -560,7 +562,7 @@ async def test_a_signal_while_the_other_server_is_away_leaves_all_for_the_next_c
     with EmbeddedServer(directory=tmp_path, aof=True) as server, Proxy(server.port) as proxy:
         fault = proxy.fault(HALFWAY.decode(), forward=False)
         async with shoveling(redis_url, "in", proxy.url, "out") as process:
-            await set_off(fault.met)
+            await wait_for(fault.met)
             os.kill(server.pid, signal.SIGSTOP)
             process.send_signal(signal.SIGINT)
             status, err = await ended(process, 60)
@@ -573,7 +575,7 @@ async def test_a_signal_while_the_other_server_is_away_leaves_all_for_the_next_c
             await assert_moved(redis, there, messages)
 
 
-# What the servers may do to it.
+# Faults of the servers
 
 
 async def test_a_restart_of_the_other_server_is_waited_for(redis: Redis, redis_url: str, tmp_path: Path) -> None:
@@ -581,7 +583,7 @@ async def test_a_restart_of_the_other_server_is_waited_for(redis: Redis, redis_u
     await push(redis, messages)
     with EmbeddedServer(directory=tmp_path, aof=True) as server, Gate(server.port) as gate:
         async with shoveling(redis_url, "in", gate.url, "out") as process:
-            await set_off(gate.closed)
+            await wait_for(gate.closed)
             await asyncio.to_thread(server.kill)
             await asyncio.to_thread(server.start)
             gate.open()
@@ -612,7 +614,7 @@ async def _has_begun(redis: Redis) -> bool:
     return bool(await redis.keys("*:sequence"))
 
 
-async def test_a_full_server_is_told_and_nothing_is_lost(
+async def test_a_full_server_is_reported_and_nothing_is_lost(
     redis: Redis, there: Redis, redis_url: str, there_url: str
 ) -> None:
     await push(redis, [b"one", b"two"])
@@ -630,19 +632,19 @@ async def test_a_full_server_is_told_and_nothing_is_lost(
 
 
 @pytest.fixture
-async def narrow(there: Redis) -> AsyncIterator[Redis]:
-    """The other server, where no message may have more than ``NARROW`` bytes."""
-    await there.config_set("proto-max-bulk-len", NARROW)
+async def size_limited(there: Redis) -> AsyncIterator[Redis]:
+    """Yield the target with messages limited to ``SMALLEST_LIMIT`` bytes."""
+    await there.config_set("proto-max-bulk-len", SMALLEST_LIMIT)
     yield there
     await there.config_set("proto-max-bulk-len", 512 << 20)
 
 
 @pytest.mark.parametrize("words", [[], ["--copy"]])
 async def test_a_message_that_is_too_large_for_the_other_server_is_named_and_stays_with_all_behind_it(
-    redis: Redis, narrow: Redis, redis_url: str, there_url: str, words: list[str]
+    redis: Redis, size_limited: Redis, redis_url: str, there_url: str, words: list[str]
 ) -> None:
-    before = [b"x" * NARROW, *messages_with_trouble(3_000)]
-    behind = [b"x" * (NARROW + 1), b"small", b"x" * (NARROW + 2), *messages_with_trouble(1_500)]
+    before = [b"x" * SMALLEST_LIMIT, *messages_with_trouble(3_000)]
+    behind = [b"x" * (SMALLEST_LIMIT + 1), b"small", b"x" * (SMALLEST_LIMIT + 2), *messages_with_trouble(1_500)]
     await push(redis, before + behind)
     result = await shovel(redis_url, "in", there_url, "out", *words)
     place, done = (3_002, "copied") if words else (1, "moved")
@@ -652,42 +654,42 @@ async def test_a_message_that_is_too_large_for_the_other_server_is_named_and_sta
         f"penstock: message {place:,} from the old end of in has 1,048,577 bytes, and the other server takes 1,048,576 "
         f"at most: raise its proto-max-bulk-len, or take the message out (LINDEX in -{place} shows it)\n"
     )
-    assert_same(await left(narrow, "out"), before)
+    assert_same(await left(size_limited, "out"), before)
     assert_same(await left(redis), before + behind if words else behind)
-    assert (await keys(redis), await keys(narrow)) == ([b"in"], [b"out"])
+    assert (await keys(redis), await keys(size_limited)) == ([b"in"], [b"out"])
     assert await redis.lindex("in", -place) == behind[0]
-    await narrow.config_set("proto-max-bulk-len", 2 * NARROW)
-    await narrow.delete("out")
+    await size_limited.config_set("proto-max-bulk-len", 2 * SMALLEST_LIMIT)
+    await size_limited.delete("out")
     assert (await shovel(redis_url, "in", there_url, "out", *words)).status == 0
-    assert_same(await left(narrow, "out"), before + behind if words else behind)
+    assert_same(await left(size_limited, "out"), before + behind if words else behind)
 
 
 @pytest.mark.parametrize("words", [[], ["--copy"]])
 @pytest.mark.parametrize("forward", [True, False])
 async def test_a_link_that_is_cut_before_a_message_that_is_too_large_skips_nothing(
-    redis: Redis, narrow: Redis, redis_url: str, proxy: Proxy, words: list[str], forward: bool
+    redis: Redis, size_limited: Redis, redis_url: str, proxy: Proxy, words: list[str], forward: bool
 ) -> None:
-    before, behind = [HALFWAY], [b"x" * (NARROW + 1), *messages_with_trouble(100)]
+    before, behind = [HALFWAY], [b"x" * (SMALLEST_LIMIT + 1), *messages_with_trouble(100)]
     await push(redis, before + behind)
     fault = proxy.fault(HALFWAY.decode(), forward=forward)
     async with shoveling(redis_url, "in", proxy.url, "out", *words) as process:
-        await set_off(fault.met)
+        await wait_for(fault.met)
         fault.cut()
         status, err = await ended(process)
     assert (status, err.count("the link is broken")) == (1, 1)
     assert "has 1,048,577 bytes" in err
-    assert await left(narrow, "out") == before
+    assert await left(size_limited, "out") == before
     assert await left(redis) == (before + behind if words else behind)
 
 
 async def test_a_copy_names_a_message_that_is_too_large_by_its_place_after_others_were_taken(
-    redis: Redis, narrow: Redis, redis_url: str, gate: Gate
+    redis: Redis, size_limited: Redis, redis_url: str, gate: Gate
 ) -> None:
     messages = messages_with_trouble(40_000, size=1_000)
-    large = b"x" * (NARROW + 1)
+    large = b"x" * (SMALLEST_LIMIT + 1)
     await push(redis, [*messages, large])
     async with shoveling(redis_url, "in", gate.url, "out", "--copy") as process:
-        await set_off(gate.closed)
+        await wait_for(gate.closed)
         await redis.rpop("in", 3_000)
         gate.open()
         status, err = await ended(process)
@@ -713,7 +715,7 @@ async def test_a_target_that_is_no_list_any_more_leaves_the_rest_in_its_list(
     messages = messages_with_trouble(40_000, size=1_000)
     await push(redis, messages)
     async with shoveling(redis_url, "in", gate.url, "out") as process:
-        await set_off(gate.closed)
+        await wait_for(gate.closed)
         async with there.pipeline(transaction=True) as transaction:
             transaction.rename("out", "aside")
             transaction.set("out", "value")
@@ -727,7 +729,7 @@ async def test_a_target_that_is_no_list_any_more_leaves_the_rest_in_its_list(
     assert (await keys(redis), await keys(there)) == ([b"in"], [b"aside", b"out"])
 
 
-async def test_a_target_that_lost_its_data_is_told_with_the_way_out(
+async def test_a_target_that_lost_its_data_is_reported_with_the_way_out(
     redis: Redis, there: Redis, redis_url: str, proxy: Proxy
 ) -> None:
     messages = messages_with_trouble(40_000, size=1_000)
@@ -746,14 +748,14 @@ async def test_a_target_that_lost_its_data_is_told_with_the_way_out(
     assert (await left(there, "out"), await keys(redis)) == (messages[settled:], [])
 
 
-async def test_a_source_that_lost_its_data_is_told_with_the_way_out(
+async def test_a_source_that_lost_its_data_is_reported_with_the_way_out(
     redis: Redis, there: Redis, redis_url: str, proxy: Proxy
 ) -> None:
     messages = messages_with_trouble()
     await push(redis, messages)
     fault = proxy.fault(HALFWAY.decode(), forward=True)
     async with shoveling(redis_url, "in", proxy.url, "out") as process:
-        await set_off(fault.met)
+        await wait_for(fault.met)
         await until(lambda: _is_long(there, len(messages)))
         process.kill()
         await ended(process)
@@ -770,7 +772,7 @@ async def _is_long(redis: Redis, length: int) -> bool:
     return await redis.llen("out") == length
 
 
-# Copies.
+# Copies
 
 
 async def test_a_copy_leaves_the_list_as_it_is(redis: Redis, there: Redis, redis_url: str, there_url: str) -> None:
@@ -791,7 +793,7 @@ async def test_a_copy_is_not_disturbed_by_what_is_pushed_or_taken_meanwhile(
     messages, later = messages_with_trouble(40_000, size=1_000), [b"later %d" % number for number in range(5_000)]
     await push(redis, messages)
     async with shoveling(redis_url, "in", gate.url, "out", "--copy", *words) as process:
-        await set_off(gate.closed)
+        await wait_for(gate.closed)
         await push(redis, later)
         await redis.rpop("in", 3_000)
         gate.open()
@@ -805,7 +807,7 @@ async def test_a_copy_that_is_overtaken_says_so(redis: Redis, there: Redis, redi
     messages = messages_with_trouble(40_000, size=1_000)
     await push(redis, messages)
     async with shoveling(redis_url, "in", gate.url, "out", "--copy") as process:
-        await set_off(gate.closed)
+        await wait_for(gate.closed)
         await redis.rpop("in", 39_990)
         gate.open()
         status, err = await ended(process)
@@ -822,7 +824,7 @@ async def test_messages_that_are_all_the_same_and_are_taken_are_counted(
 ) -> None:
     await push(redis, [HALFWAY + b"x" * 1_000] * 40_000)
     async with shoveling(redis_url, "in", gate.url, "out", "--copy") as process:
-        await set_off(gate.closed)
+        await wait_for(gate.closed)
         await redis.rpop("in", 5_000)
         gate.open()
         status, err = await ended(process)
@@ -854,11 +856,11 @@ async def test_a_copy_never_guesses(redis: Redis, there: Redis) -> None:
         await copy.take(len(first) + 1)
 
 
-# What is seen.
+# Output
 
 
 async def on_terminal(*words: str) -> tuple[Process, int]:
-    """A shovel, and the terminal that it writes to."""
+    """Start shovel on a terminal; return the process and the terminal's file descriptor."""
     ours, theirs = pty.openpty()
     process = await asyncio.create_subprocess_exec(
         sys.executable,
@@ -877,7 +879,7 @@ async def test_words_have_a_line_of_their_own_beside_the_bar(
     await push(redis, messages_with_trouble())
     fault = proxy.fault(HALFWAY.decode(), forward=False)
     process, terminal = await on_terminal(redis_url, "in", proxy.url, "out")
-    await set_off(fault.met)
+    await wait_for(fault.met)
     while b"left," not in await asyncio.to_thread(os.read, terminal, 65536):
         pass
     fault.cut()
@@ -906,7 +908,7 @@ def _all_of(terminal: int) -> bytes:
     while True:
         try:
             piece = os.read(terminal, 65536)
-        except OSError:  # nobody writes to it any more
+        except OSError:  # EIO: no writer is left
             return found
         found += piece
 
@@ -914,7 +916,7 @@ def _all_of(terminal: int) -> bytes:
 async def test_credentials_come_from_a_file_or_a_variable_and_never_stand_on_the_command_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What ``ps`` shows is what the process was called with, as long as it runs."""
+    """``ps`` shows the arguments of a process as long as it runs."""
     guarded: dict[str, Any] = {"requirepass": "s3cret"}
     with EmbeddedServer(**guarded) as first, EmbeddedServer(**guarded) as second:
         urls = [server.url.replace("redis://", "redis://:s3cret@") for server in (first, second)]

@@ -56,7 +56,7 @@ async def test_an_instance_is_shown_with_all_that_is_known(redis: Redis, redis_u
     assert ttl in ("60 s", "59 s")
 
 
-async def test_what_an_instance_waits_for_is_said(redis: Redis, redis_url: str) -> None:
+async def test_what_an_instance_waits_for_is_shown(redis: Redis, redis_url: str) -> None:
     for id in "1", "2":
         await register(redis, "demo", id)
     await redis.hset("demo:2", "waiting", "no replica\n is connected")
@@ -142,7 +142,7 @@ async def _linked(redis: Redis, **noted: Any) -> int:
     return now
 
 
-async def test_a_link_is_told_in_one_line(redis: Redis, redis_url: str) -> None:
+async def test_a_link_is_shown_in_one_line(redis: Redis, redis_url: str) -> None:
     now = await _linked(redis)
     told = (await penstock("status", "demo", redis=redis_url)).text
     assert re.search(
@@ -172,7 +172,7 @@ async def test_a_link_is_told_in_one_line(redis: Redis, redis_url: str) -> None:
     assert re.search(rf"^Link unused: no vpush is alive; {waits}$", told, re.MULTILINE)
 
 
-async def test_a_link_is_told_to_programs(redis: Redis, redis_url: str) -> None:
+async def test_a_link_is_shown_in_json(redis: Redis, redis_url: str) -> None:
     await register(redis, "demo", "3")
     assert (await penstock("status", "demo", "--json", redis=redis_url)).json["link"] is None
     await _linked(redis, state="down", reason="closed", waiting=1, oldest="2.5")
@@ -182,7 +182,7 @@ async def test_a_link_is_told_to_programs(redis: Redis, redis_url: str) -> None:
     assert link == {"alive": True, "up": False, "reason": "closed", "waiting": 1, "round_trip": 0.001234}
 
 
-async def test_the_dead_are_not_shown_but_what_they_hold_is(redis: Redis, redis_url: str) -> None:
+async def test_dead_instances_are_not_shown_but_their_messages_are(redis: Redis, redis_url: str) -> None:
     await register(redis, "demo", "3")
     await redis.delete("demo:3")
     await redis.rpush("work pending:3", "c")
@@ -247,7 +247,7 @@ async def test_an_empty_server_has_no_namespaces(redis: Redis, redis_url: str) -
     assert "no namespaces" in (await penstock("status", redis=redis_url)).text
 
 
-async def test_a_namespace_that_nobody_knows_is_a_failure_that_names_the_known(redis: Redis, redis_url: str) -> None:
+async def test_an_unknown_namespace_is_a_failure_that_names_the_known(redis: Redis, redis_url: str) -> None:
     await register(redis, "demo:mpush", "1")
     result = await penstock("status", "demo:mpusch", redis=redis_url)
     assert (result.status, result.out) == (1, b"")
@@ -267,7 +267,7 @@ async def test_registrations_may_be_on_another_server(redis: Redis, redis_url: s
         assert [(one["namespace"], one["instances"]) for one in known["namespaces"]] == [("demo", 1)]
 
 
-async def test_names_play_no_tricks_on_a_terminal(redis: Redis, redis_url: str) -> None:
+async def test_control_characters_in_names_are_escaped(redis: Redis, redis_url: str) -> None:
     await register(redis, "demo", "3")
     await redis.hset("demo:lists", "\x1b[31mred\n[bold]", "out")
     result = await penstock("status", "demo", redis=redis_url)

@@ -16,7 +16,7 @@ from tests.harness import Service
 
 @pytest.fixture
 def services(redis: Redis, redis_url: str, tmp_path: Path) -> Iterator[list[Service]]:
-    """Two instances of mpush in the namespace ``demo``."""
+    """Yield two running instances of mpush in the namespace ``demo``."""
     settings = {"redis": redis_url, "redis_namespace": "demo", "in": "in", "pending": "pending", "out": ["out0"]}
     with ExitStack() as stack:
         yield [stack.enter_context(Service("mpush", tmp_path / f"log{place}", **settings)) for place in (0, 1)]
@@ -63,7 +63,7 @@ async def test_an_instance_that_is_not_there_is_a_failure(redis: Redis, redis_ur
     assert await redis.exists("demo:3") == 1
 
 
-async def test_an_instance_that_does_not_answer_is_told_after_the_wait(redis: Redis, redis_url: str) -> None:
+async def test_an_instance_that_does_not_stop_is_reported_after_the_wait(redis: Redis, redis_url: str) -> None:
     await register(redis, "demo", "3")
     result = await penstock("stop", "demo", "3", "--wait", "0.2", redis=redis_url)
     assert result.status == 1

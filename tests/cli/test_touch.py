@@ -1,4 +1,4 @@
-"""penstock touch, and the script behind it: more time for a message in flight, never less."""
+"""penstock touch and its script: more time for a message in flight, never less."""
 
 import asyncio
 import re
@@ -15,13 +15,13 @@ from tests.tracked import KEYS, delayed, event, events, in_flight, now, policy, 
 
 
 async def deadline_of(redis: Redis, id: str = "3", keys: Keys = KEYS) -> float:
-    """In seconds from now; the record says the same as the set."""
+    """Return the deadline in seconds from now; check that record and sorted set agree."""
     score, (field,) = await redis.zscore(keys.deadlines, id), await redis.hmget(keys.message(id), "deadline")
     assert score == pytest.approx(float(field or 0), abs=1e-3)
     return float(score or 0) - await now(redis)
 
 
-async def test_the_deadline_moves_to_so_many_seconds_from_now(redis: Redis, redis_url: str) -> None:
+async def test_the_deadline_moves_to_the_given_seconds_from_now(redis: Redis, redis_url: str) -> None:
     await policy(redis)
     await in_flight(redis, left=5)
     result = await penstock("touch", "demo", "3", "7200", redis=redis_url)
@@ -70,7 +70,7 @@ async def test_the_record_and_that_of_its_xid_outlive_what_may_follow(redis: Red
     assert await redis.ttl(KEYS.xid("a")) == -1
 
 
-async def test_an_event_tells_of_it(redis: Redis) -> None:
+async def test_an_event_is_written(redis: Redis) -> None:
     await policy(redis)
     await in_flight(redis, age=65, attempt=2, delivered=f"{await now(redis) - 5:.3f}")
     await touch(redis, KEYS, "3", 30)
@@ -150,7 +150,7 @@ async def test_a_namespace_that_tracks_nothing_is_a_failure(redis: Redis, redis_
 
 
 @pytest.mark.parametrize("key", ["demo:events", "demo:metrics:touched", "demo:message:deadlines", "demo:message:xid:a"])
-async def test_a_key_of_another_type_is_told_before_anything_is_written(redis: Redis, key: str) -> None:
+async def test_a_key_of_another_type_is_reported_before_anything_is_written(redis: Redis, key: str) -> None:
     await policy(redis)
     await in_flight(redis, left=5)
     await redis.delete(key)

@@ -9,7 +9,7 @@ from tests.tracked import KEYS, crowd, event, in_flight, now, policy, tombstone
 
 
 async def life(redis: Redis, id: str = "3", xid: str = "a", *, ago: float = 60) -> None:
-    """A message that times out once and is done at the second try, with those of others in between."""
+    """Write the events of a message that times out once and is then done, with other messages' events between."""
     for after, name, attempt, seconds in (
         (0.0, "registered", 1, ""),
         (10.25, "timeout", 1, "10.250000"),
@@ -76,8 +76,8 @@ async def test_a_number_is_an_id_first_and_then_an_xid(redis: Redis, redis_url: 
     assert len(named(await penstock("trace", "demo", "0012345", "--json", redis=redis_url))) == 4
 
 
-async def test_of_a_number_that_is_an_xid_in_flight_that_one_is_shown(redis: Redis, redis_url: str) -> None:
-    """``done`` means it, too: message 3 is done and not tracked any more."""
+async def test_a_number_that_is_an_xid_in_flight_means_that_message(redis: Redis, redis_url: str) -> None:
+    """``penstock done`` means the same message: message 3 is done and no longer tracked."""
     await policy(redis)
     await in_flight(redis, "9", "3", age=30)
     await event(redis, "registered", "9", "3", ago=30)
