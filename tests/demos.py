@@ -1,4 +1,4 @@
-"""Demos of compositions, run as a user runs them."""
+"""Run demos of compositions as a user does."""
 
 import os
 import subprocess
@@ -14,7 +14,7 @@ def environment(url: str | None) -> dict[str, str]:
 
 
 def demonstrate(url: str | None, *words: str) -> subprocess.CompletedProcess[str]:
-    """Python with ``words``, on the server at ``url`` or on one that the demo starts."""
+    """Run Python with ``words``, on the server at ``url``, or on one that the demo starts if None."""
     command = [sys.executable, *words]
     return subprocess.run(command, env=environment(url), cwd=ROOT, capture_output=True, text=True, timeout=90)
 

@@ -1,4 +1,4 @@
-"""Settings of mpush as the tests give them."""
+"""Settings of mpush for tests."""
 
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ def made(**more: Any) -> Settings:
 
 
 def problems(**more: Any) -> list[str]:
-    """What is wrong with the least settings and ``more``; ``...`` leaves one out."""
+    """Return the problems of minimal settings with ``more``; ``...`` omits a setting."""
     with pytest.raises(SettingsError) as refusal:
         Settings(**{name: value for name, value in {**LEAST, **more}.items() if value is not ...})
     return [str(problem) for problem in refusal.value.problems]

@@ -1,4 +1,4 @@
-"""Services as users run them: processes with logs, to be started, stopped and killed."""
+"""Services as processes with logs, which tests start, stop and kill."""
 
 import os
 import signal

@@ -190,7 +190,7 @@ class Hop:
         return await ReplyListExpiry(self.monitors[monitor].context, self.keys).expire()
 
     async def advance(self, seconds: int) -> None:
-        """Let ``seconds`` pass: make all that is recorded that much older, and end it that much sooner."""
+        """Let ``seconds`` pass: make all recorded times that much older, and shorten all TTLs by as much."""
         if self.eager:
             await self.take()
         names = [key async for key in self.redis.scan_iter(f"{self.keys.message('')}*")]

@@ -1,4 +1,4 @@
-"""Compositions for penstock lint: one that is right, mistakes with their findings, and what only looks like one."""
+"""Compositions for penstock lint: a correct one, mistakes with their findings, and apparent mistakes without."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -49,9 +49,9 @@ programs:
     writes: [shop:track:done]
 """,
 }
-"""A composition that is right."""
+"""Files of a correct composition."""
 Breaks = Mapping[str, tuple[str, str]]
-"""By file, what to write in place of what; a file that there is not is made of the second."""
+"""Replaced and replacing text, by file; a missing file is created with the latter."""
 
 SECOND = "fan2: python -m services.mpush --props mpush-2.yaml\n"
 """A line of the Procfile."""
@@ -287,6 +287,6 @@ def compose(directory: Path, breaks: Breaks = MappingProxyType({})) -> Path:
 
 
 def found(directory: Path, *, notes: bool = False) -> list[str]:
-    """Findings as lines, without the folder."""
+    """Return the findings as lines, without the folder."""
     findings = [each for each in lint(read(directory)) if notes or not each.note]
     return [f"{each.problem} [{each.rule}]".replace(f"{directory}/", "") for each in findings]

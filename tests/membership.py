@@ -1,4 +1,4 @@
-"""Instances of a namespace without their processes: registries and pending lists in the hands of a test."""
+"""Instances of a namespace without processes: registries and pending lists that a test controls."""
 
 from dataclasses import dataclass, field
 from itertools import count
@@ -22,7 +22,7 @@ def settings(**more: Any) -> Settings:
 
 
 def registry(redis: "Redis", pid: object = "self", **more: Any) -> Registry:
-    """One that is not in yet; every ``pid`` is another process of this host."""
+    """Return a registry before its registration, for another process of this host if ``pid`` is given."""
     made = Registry(redis, KEYS, "mpush", settings(**more), structlog.get_logger())
     if pid != "self":
         made._pid = str(pid)
@@ -56,7 +56,7 @@ class Instance:
         return f"pending:{self.registry.id}"
 
     async def take(self, *messages: str) -> None:
-        """Have taken ``messages``, the oldest first."""
+        """Put ``messages``, oldest first, into the pending list."""
         await self.redis.lpush(self.pending, *messages)
 
     async def die(self) -> None:

@@ -1,4 +1,4 @@
-"""Small compositions with tests of their own: mpush, and programs that watch or that are wrong."""
+"""Small compositions with tests of their own: mpush, wrong programs, and programs that report what happens."""
 
 from pathlib import Path
 from textwrap import dedent
@@ -17,8 +17,8 @@ def connected():
             return server
         except redis.ConnectionError:
             time.sleep(0.02)
-def careless():
-    """Pops, and pushes when it has done its work, which takes long for the first b that comes."""
+def pops_and_pushes():
+    """Pop, work, and push; the work takes long for the first b."""
     server = connected()
     while True:
         _, message = server.brpop("in")
@@ -41,7 +41,7 @@ def swapping():
         one, other = server.brpop("in")[1], server.brpop("in")[1]
         server.lpush("out", other, one)
 def ending():
-    """Says when it starts and when it is asked to end, which it does with the status that is its argument."""
+    """Report the start and SIGTERM, then end with the status in the argument."""
     server = connected()
     server.lpush("out", "started")
     def end(*_):
@@ -51,7 +51,7 @@ def ending():
     while True:
         signal.pause()
 def beating():
-    """Says when it was held up."""
+    """Report pauses of the process."""
     server, last = connected(), time.monotonic()
     server.lpush("out", "ready")
     while True:
@@ -60,7 +60,7 @@ def beating():
             server.lpush("out", "held up")
         last = time.monotonic()
 def serving():
-    """Says which runs of the server it has seen."""
+    """Report each new run of the server."""
     seen = b""
     while True:
         try:
@@ -73,14 +73,14 @@ def serving():
         except redis.ConnectionError:
             pass
 def scripting():
-    """Says whether the server has its script, for each message."""
+    """Report for each message whether the server has the script."""
     server = connected()
     sha = server.script_load("return 1")
     while True:
         server.brpop("in")
         server.lpush("out", str(server.script_exists(sha)[0]))
 def typing():
-    """Says what type a key has, when it changes."""
+    """Report the type of a key when it changes."""
     server, last = connected(), None
     while True:
         found = server.type("in").decode()

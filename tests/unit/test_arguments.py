@@ -92,7 +92,7 @@ def test_all_problems_go_to_stderr_with_status_2(capsys: Output) -> None:
     assert "s3cr3t" not in errors
 
 
-def test_an_option_that_nobody_knows_is_refused_with_status_2(capsys: Output) -> None:
+def test_an_unknown_option_is_refused_with_status_2(capsys: Output) -> None:
     assert status("--prop", "x") == 2
     assert "--prop" in capsys.readouterr().err
 
@@ -111,7 +111,7 @@ def test_help_lists_every_setting_with_its_names_unit_and_default(capsys: Output
         assert "\n" not in field.description
 
 
-def test_version_is_told(capsys: Output) -> None:
+def test_version_is_printed(capsys: Output) -> None:
     assert status("--version") == 0
     assert capsys.readouterr().out == f"mpush {__version__}\n"
 
@@ -134,7 +134,7 @@ print([name for name in ("yaml", "pyjson5", "tomllib", "typer", "rich") if name 
     assert ran.stdout == "[]\n"
 
 
-def test_check_warns_of_a_server_that_the_environment_overrides_and_of_tls_without_proof(
+def test_check_warns_of_a_server_that_the_environment_overrides_and_of_unverified_tls(
     original: str, capsys: Output
 ) -> None:
     assert status("--check", original, REDIS="rediss://:s3cr3t@h?ssl_cert_reqs=none") == 0

@@ -1,4 +1,4 @@
-"""The comparison with others: catalog, table, plot, turns, and ours at each work. No peer is installed here."""
+"""The benchmark of peers: catalog, table, plot, rounds, and our own entries. No peer is installed here."""
 
 import importlib.util
 import json
@@ -48,7 +48,7 @@ THE_LIMIT, US, THEM = row(LIMIT, 1000, 3000, 2000), row(OURS, 500, 600, 1500), r
 GONE = row("gone", missing="pip install: no\nnetwork | none")
 
 
-def test_every_peer_that_is_promised_is_in_the_catalog_once() -> None:
+def test_every_promised_peer_is_in_the_catalog_once() -> None:
     names = [peer.name for peer in PEERS]
     promised = {"busmq", "hfx-bus", "BullMQ", "dramatiq", "taskiq", "RQ", "Celery", "RabbitMQ", "NATS", LIMIT, OURS}
     assert promised <= set(names)
@@ -74,7 +74,7 @@ def _drivers(words: tuple[str, ...]) -> set[Path]:
     return scripts | {Path(spec.origin) for spec in found if spec and spec.origin}
 
 
-def test_versions_are_pinned_and_whoever_is_installed_says_what_it_does_more() -> None:
+def test_versions_are_pinned_and_installed_peers_say_what_they_do_more() -> None:
     for peer in PEERS:
         assert bool(peer.more) or not peer.origin
         client = peer.origin.client if isinstance(peer.origin, FromDebian) else peer.origin
@@ -102,7 +102,7 @@ def test_the_table_has_the_best_first_and_says_why_a_figure_is_missing() -> None
     ]
 
 
-def test_of_waits_the_shortest_is_first() -> None:
+def test_the_shortest_wait_is_first() -> None:
     waits = [row("slow", 5, work=Work.REPLIES), row("quick", 1, work=Work.REPLIES)]
     assert [each.peer for each in ranked(waits)] == ["quick", "slow"]
 
@@ -134,11 +134,11 @@ def test_the_page_says_when_others_used_the_machine(load: str, shared: bool) -> 
     assert ("other work shared the cores" in text) is shared
 
 
-def test_the_page_of_a_work_that_nobody_did_has_no_picture() -> None:
+def test_the_page_of_a_work_without_figures_has_no_picture() -> None:
     assert "svg" not in page(report(GONE), "plots")
 
 
-def test_the_plot_has_a_bar_for_each_who_was_measured_and_is_the_same_for_the_same_figures() -> None:
+def test_the_plot_has_a_bar_for_each_measured_peer_and_is_deterministic() -> None:
     picture = bars([THE_LIMIT, US, THEM])
     words = {text.text for text in ElementTree.fromstring(picture).iter("{http://www.w3.org/2000/svg}text")}
     assert {LIMIT, OURS, "them", "2,000", "600", "300"} <= words
@@ -153,7 +153,7 @@ def test_figures_as_json_have_ratios_and_a_reason_where_there_are_none() -> None
 
 
 def _peer(name: str, *said: float | Exception, log: list[str]) -> Peer:
-    """One that gives these figures, the warm-ups included, or fails."""
+    """Return a peer that measures these figures, warm-ups included, or raises."""
     figures = iter(said)
 
     @contextmanager
@@ -178,7 +178,7 @@ def test_peers_take_turns_and_the_warm_up_does_not_count() -> None:
     assert log == ["a 10", "a 100", "b 10", "b 100"] * 2
 
 
-def test_who_fails_is_told_with_the_reason_and_not_tried_again() -> None:
+def test_a_peer_that_fails_is_shown_with_the_reason_and_not_tried_again() -> None:
     log: list[str] = []
     peers = [_peer("a", 1, 2, PeerFailed("ended with status 9"), log=log), _peer("b", *range(6), log=log)]
     rows = rounds.measured(peers, [Work.JOBS], {"a": None, "b": None}, 3, lambda *_: None)
@@ -187,7 +187,7 @@ def test_who_fails_is_told_with_the_reason_and_not_tried_again() -> None:
     assert log.count("a 10") == 2
 
 
-def test_who_cannot_be_installed_is_told_with_the_reason_and_the_others_run() -> None:
+def test_a_peer_that_cannot_be_installed_is_shown_with_the_reason_and_the_others_run() -> None:
     absent = Peer("absent", {}, FromDebian("none-such", Path("/nowhere/none-such"), FromPyPI(("x==1",))))
     told: list[str] = []
     found = rounds.installed([absent, _peer("b", log=[])], lambda what, _: told.append(what))
@@ -205,9 +205,7 @@ def test_without_npm_its_peers_are_not_installed(tmp_path: Path, monkeypatch: py
         FromNpm({"busmq": "3.1.0"}).into(tmp_path / "busmq")
 
 
-def test_an_installation_is_made_anew_only_when_something_else_is_wanted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_installation_is_repeated_only_after_a_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[str] = []
     monkeypatch.setattr(install, "_run", lambda *command: ran.append(command[-1]))
     monkeypatch.setattr("shutil.which", lambda program: program)
@@ -259,7 +257,7 @@ def test_of_a_client_the_median_wait_is_read_in_milliseconds() -> None:
 
 
 @pytest.mark.parametrize("piped", [True, False])
-def test_a_program_that_dies_is_told_with_its_last_words(piped: bool) -> None:
+def test_a_program_that_dies_is_reported_with_its_last_output(piped: bool) -> None:
     with PeerRun.opened(None) as run:
         dying = _producer(run, "sys.stdin.readline(); raise ValueError('out of paper')", piped=piped)
         measure = (run.latency if piped else run.throughput)(dying)
@@ -267,7 +265,7 @@ def test_a_program_that_dies_is_told_with_its_last_words(piped: bool) -> None:
             measure(10)
 
 
-def test_a_program_that_never_ends_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_that_never_ends_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peer_run, "STEP_SECONDS", 0.2)
     with PeerRun.opened(None) as run, pytest.raises(PeerFailed, match=r"not done within 0.2 s, 0 messages"):
         run.throughput(_producer(run, "time.sleep(60)"))(10)
@@ -286,7 +284,7 @@ def test_nothing_that_was_started_outlives_its_run() -> None:
 
 
 def _lives(pid: int) -> bool:
-    """Whether it is there and not a zombie that nobody has fetched yet."""
+    """Return True if ``pid`` runs and is not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:

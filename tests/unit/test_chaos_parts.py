@@ -1,4 +1,4 @@
-"""The parts of chaos: frames, shapes of commands, points, accounts and routes."""
+"""The parts of chaos: frames, shapes of commands, injection points, accounts and routes."""
 
 from itertools import permutations
 from pathlib import Path
@@ -63,7 +63,7 @@ frames = st.recursive(
 
 
 @given(st.lists(frames, max_size=5), st.data())
-def test_frames_are_found_whole_wherever_what_comes_is_cut(sent: list[bytes], data: st.DataObject) -> None:
+def test_frames_are_found_whole_wherever_the_input_is_cut(sent: list[bytes], data: st.DataObject) -> None:
     whole, found, splitter = b"".join(sent), list[bytes](), Frames()
     while whole:
         size = data.draw(st.integers(1, len(whole)))
@@ -185,7 +185,7 @@ def test_a_message_without_its_id_is_refused_where_it_stands(tmp_path: Path) -> 
         ("slow", {"slow link", "kill -9 + slow link"}),
     ],
 )
-def test_a_whole_name_means_one_fault_and_a_part_of_it_several(word: str, chosen: set[str]) -> None:
+def test_a_full_name_selects_one_fault_and_a_part_of_it_several(word: str, chosen: set[str]) -> None:
     faults = [*(kind.value for kind in Kind), *FAULTS, "kill -9 + slow link"]
     choice = Chosen(seed=1, faults=[word])
     assert {fault for fault in faults if choice.has(Injection(1, fault))} == chosen
@@ -205,7 +205,7 @@ def test_a_sample_is_drawn_by_the_seed_beside_the_run_without_a_fault() -> None:
     assert [each.fault for each in named] == ["cut before the reply"] * 3
 
 
-def test_a_composition_that_does_not_say_where_messages_go_is_told_what_to_say(tmp_path: Path) -> None:
+def test_a_composition_without_routes_gets_advice(tmp_path: Path) -> None:
     (tmp_path / "Procfile").write_text("mover: exec python -m shop.mover\n")
     with pytest.raises(PenstockError, match=r"composition\.yaml what programs read and write"):
         Routes.of(read(tmp_path))
@@ -231,7 +231,7 @@ def test_the_verdict_says_why_doubles_may_be_harmless(doubled: int, broken: int,
 
 
 async def test_of_a_transaction_that_is_discarded_only_its_ends_are_points(server: EmbeddedServer) -> None:
-    """So are dozens of commands that a service tries and takes back, to know its rights."""
+    """A service tries dozens of commands in discarded transactions to learn its rights: they change nothing."""
     async with FaultProxy(server.port) as proxy, connect(f"redis://{proxy.address}") as client:
         connection = await client.connection_pool.get_connection()
         proxy.seen.clear()

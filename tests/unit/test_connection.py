@@ -1,4 +1,4 @@
-"""Connections by URL: every scheme, and no password shown."""
+"""Connections by URL: every scheme, and no password in any text."""
 
 import asyncio
 import shutil
@@ -58,7 +58,7 @@ async def test_a_unix_socket_is_reached(tmp_path: Path) -> None:
         assert await ping(f"unix://{tmp_path}/s?db=2") == b"value"
 
 
-async def test_a_node_that_was_followed_to_and_is_gone_is_given_up_for_the_one_of_the_url(redis_url: str) -> None:
+async def test_a_redirect_target_that_is_gone_is_given_up_for_the_node_of_the_url(redis_url: str) -> None:
     async with connect(redis_url) as client:
         await follow(MovedError(f"0 127.0.0.1:{free_port()}"), client)
         with pytest.raises(ConnectionError):
@@ -105,7 +105,7 @@ async def encrypted(port: int, directory: Path) -> AsyncIterator[tuple[int, Path
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl to make a certificate with")
-async def test_tls_is_spoken_and_the_certificate_is_looked_at(server: EmbeddedServer, tmp_path: Path) -> None:
+async def test_tls_is_spoken_and_the_certificate_is_verified(server: EmbeddedServer, tmp_path: Path) -> None:
     async with encrypted(server.port, tmp_path) as (port, certificate):
         assert await ping(f"rediss://localhost:{port}/0?ssl_ca_certs={certificate}") == b"value"
         with pytest.raises(ConnectionError, match="certificate verify failed"):
@@ -118,7 +118,7 @@ async def test_one_connection_serves_many_that_ask_at_once(redis: Redis, redis_u
         assert [each["name"] for each in await redis.client_list()].count("only") == 1
 
 
-async def test_a_lost_reply_is_never_asked_for_again(redis: Redis, redis_url: str) -> None:
+async def test_a_command_whose_reply_was_lost_is_never_sent_again(redis: Redis, redis_url: str) -> None:
     """A BLMOVE that is sent twice takes two messages."""
     async with connect(redis_url, name="taker") as client:
         taking = asyncio.ensure_future(client.blmove("in", "pending", 0, "RIGHT", "LEFT"))
@@ -133,7 +133,7 @@ async def test_a_lost_reply_is_never_asked_for_again(redis: Redis, redis_url: st
 
 
 @pytest.mark.parametrize("turns", range(12))
-async def test_a_task_is_cancelled_at_whatever_moment_of_a_command(redis_url: str, turns: int) -> None:
+async def test_a_task_can_be_cancelled_at_any_moment_of_a_command(redis_url: str, turns: int) -> None:
     async with connect(redis_url) as client:
         await client.ping()
         asking = asyncio.create_task(_echoed(client, "lost"))
@@ -149,7 +149,7 @@ async def _echoed(client: Redis, word: str) -> object:
     return await client.echo(word)
 
 
-async def test_what_a_cancelled_task_still_asks_for_is_answered(redis_url: str) -> None:
+async def test_commands_of_a_cancelled_task_get_replies(redis_url: str) -> None:
     async with connect(redis_url) as client:
 
         async def work() -> object:
@@ -163,7 +163,7 @@ async def test_what_a_cancelled_task_still_asks_for_is_answered(redis_url: str) 
         assert await task == b"bye"
 
 
-async def test_a_server_that_says_nothing_counts_as_lost(redis: Redis, redis_url: str) -> None:
+async def test_a_silent_server_counts_as_lost(redis: Redis, redis_url: str) -> None:
     async with connect(redis_url, silence=0.1) as client:
         with pytest.raises(TimeoutError):
             await client.blpop(["nothing"], 0)

@@ -1,4 +1,4 @@
-"""Documents hold together: links, anchors, files that are named, tables and the width of lines."""
+"""Checks of all documents: links, anchors, named files, tables and line widths."""
 
 import re
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ every_page: Final = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(
 
 
 @every_page
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_have_targets(page: Path) -> None:
     for target in re.findall(r"\]\((?!https?:)([^)]+)\)", prose(page)):
         file, _, anchor = target.partition("#")
         linked = (page.parent / file).resolve() if file else page
@@ -71,6 +71,6 @@ def prose(page: Path) -> str:
 
 
 def anchors(page: Path) -> Iterator[str]:
-    """Yield what GitHub calls the headings of ``page``."""
+    """Yield the anchors that GitHub gives to the headings of ``page``."""
     for heading in re.findall(r"^#+ (.*)$", prose(page), re.MULTILINE):
         yield re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")

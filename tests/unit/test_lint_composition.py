@@ -1,4 +1,4 @@
-"""penstock lint of a composition as a whole: each rule, by a composition that breaks it and nothing else."""
+"""penstock lint of a composition: each rule, with a composition that breaks only this rule."""
 
 from itertools import count
 from pathlib import Path
@@ -35,7 +35,7 @@ def test_each_mistake_is_found_with_file_and_line_and_nothing_else(tmp_path: Pat
 
 
 @pytest.mark.parametrize("case", FINE)
-def test_what_looks_like_a_mistake_and_is_none_is_not_found(tmp_path: Path, case: str) -> None:
+def test_what_only_looks_like_a_mistake_is_not_found(tmp_path: Path, case: str) -> None:
     assert found(compose(tmp_path, FINE[case])) == []
 
 
@@ -65,8 +65,8 @@ def test_names_of_one_slot_are_no_note_and_others_are(tmp_path: Path) -> None:
 @pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(st.data())
-def test_whatever_is_wired_right_has_no_findings_and_one_wrong_name_is_found(data: st.DataObject) -> None:
-    """Fan-outs of fan-outs, whose legs end in a tracker with its worker, on another server, or with others."""
+def test_a_correct_composition_has_no_findings_and_one_wrong_name_is_found(data: st.DataObject) -> None:
+    """Generate trees of fan-outs; a branch ends in a tracker with a worker, on another server, or outside."""
     numbers, files, programs, outside, legs = count(1), dict[str, str](), list[str](), list[str](), list[str]()
     lines, tracked = list[str](), list[str]()
 
@@ -122,7 +122,7 @@ def test_whatever_is_wired_right_has_no_findings_and_one_wrong_name_is_found(dat
         assert rules == (["[orphan]"] if name in outside else ["[orphan]", "[unfed]"])
 
 
-async def test_the_command_tells_all_and_ends_with_1(tmp_path: Path) -> None:
+async def test_the_command_prints_all_and_ends_with_1(tmp_path: Path) -> None:
     compose(tmp_path, BREAKS["a list written by a misspelt name"][0])
     result = await penstock("lint", tmp_path)
     assert (result.status, result.error) == (1, "")

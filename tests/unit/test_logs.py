@@ -1,4 +1,4 @@
-"""What a service writes to standard error."""
+"""Log lines of a service on standard error."""
 
 import io
 import json
@@ -14,7 +14,7 @@ from tests.harness import Service, until
 
 
 class Writes(io.StringIO):
-    """Each write by itself, as the kernel gets them where Python does not buffer."""
+    """A stream that records each write by itself, as the kernel gets them from an unbuffered stream."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ def test_a_line_is_one_write_so_that_services_do_not_mix_theirs(written: list[st
 
 
 async def test_every_line_names_its_service_its_namespace_and_its_id_once_known(redis_url: str, tmp_path: Path) -> None:
-    """Also those of the settings, a warning and the end; the id from the registration on."""
+    """Includes the lines of the settings, of a warning and of the end; the id begins with the registration."""
     settings = {"redis": redis_url, "redis_namespace": "demo", "in_": "in", "pending": "pending", "out": "a"}
     with Service("mpush", tmp_path / "log", **settings, done="unused") as service:
         until(lambda: "registered" in service.log_text())

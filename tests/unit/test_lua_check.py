@@ -1,4 +1,4 @@
-"""What luacheck finds in the Lua scripts as the loader composes them, and in each part by itself."""
+"""luacheck on the Lua scripts as the loader composes them, and on each part by itself."""
 
 import re
 import shutil
@@ -14,7 +14,7 @@ from tests.unit.test_lua_files import FILES, SCRIPTS, bare_names, declared_for, 
 
 pytestmark = pytest.mark.skipif(not shutil.which("luacheck"), reason="luacheck is not installed (Debian: lua-check)")
 FIRST_LINE: Final = re.compile(r":1:.*\(W(211|231|431)\)")
-"""The loader's locals and the parts are on line 1: a script does not use all of them, and may name its own alike."""
+"""Findings to ignore: line 1 has the loader's locals and parts; a script may leave some unused, or shadow them."""
 
 
 def composed(file: Path) -> str:
@@ -24,7 +24,7 @@ def composed(file: Path) -> str:
 
 
 def completed(part: Path) -> str:
-    """Return the part with the locals that it uses, returning those that it gives."""
+    """Return the code of the part: with definitions of all that it uses, and returning all that it gives."""
     locals_ = sorted(bare_names(declared_in(part)) | set(words_of(part, "USES")))
     prelude = f"local {', '.join(locals_)} = unpack(ARGV) " if locals_ else ""
     return f"{prelude}{part.read_text()}return {', '.join(words_of(part, 'GIVES'))}\n"

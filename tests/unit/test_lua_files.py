@@ -1,4 +1,4 @@
-"""What every Lua file of the project promises in its header, and what none may do."""
+"""Rules for every Lua file: a header that is complete and true, and no forbidden code."""
 
 import re
 from pathlib import Path
@@ -23,13 +23,13 @@ def header_of(file: Path) -> list[str]:
 
 
 def body_of(file: Path) -> str:
-    """Its code, without comments."""
+    """Return the code without comments."""
     lines = file.read_text().splitlines()[len(header_of(file)) :]
     return "\n".join(re.sub(r"--.*", "", line) for line in lines)
 
 
 def declared_in(file: Path) -> list[tuple[str, str, str]]:
-    """Kind, name with its mark, and the words about it."""
+    """Return kind, name with its mark, and description of each key and argument."""
     found = (re.match(r"-- (KEYS|ARGV) (\S+)\s+(.*)", line) for line in header_of(file))
     return [(each[1], each[2], each[3]) for each in found if each]
 
@@ -39,7 +39,7 @@ def parts_of(file: Path) -> list[Path]:
 
 
 def declared_for(file: Path) -> list[tuple[str, str, str]]:
-    """Return what the header declares with that of its parts."""
+    """Return what the header and those of its parts declare."""
     return [each for path in (*parts_of(file), file) for each in declared_in(path)]
 
 
@@ -130,7 +130,7 @@ def test_a_part_says_what_it_gives_and_uses(part: Path) -> None:
 
 
 @each_file
-def test_no_body_counts_positions(file: Path) -> None:
+def test_no_script_uses_positions(file: Path) -> None:
     assert not re.search(r"\b(KEYS|ARGV)\b", body_of(file))
 
 
@@ -140,8 +140,8 @@ def test_no_script_looks_for_keys(file: Path) -> None:
 
 
 @each_file
-def test_no_script_makes_up_a_key(file: Path) -> None:
-    """Every command but TIME and PUBLISH works on a declared key, or on a name taken from a declared list of them."""
+def test_no_script_builds_a_key(file: Path) -> None:
+    """Every command but TIME and PUBLISH uses a declared key, or a name from a declared list of names."""
     keys = {name.rstrip("?.") for kind, name, _ in declared_for(file) if kind == "KEYS"} | set(words_of(file, "USES"))
     singles = {name.rstrip("?.") for kind, name, _ in declared_for(file) if name.endswith("...")}
     loops = {single.rstrip("s") for single in singles}
@@ -151,7 +151,7 @@ def test_no_script_makes_up_a_key(file: Path) -> None:
     for command, first in re.findall(r"call\('(MEMORY', 'USAGE|\w+)'(?:,\s*([^,)]+))?", body_of(file)):
         used = set(re.findall(r"\w+", first)) - {"and", "or", "here", "moved", "0"}
         if first.removeprefix("unpack(") in keys & singles:
-            used = {"key"}  # all of them
+            used = {"key"}  # the whole list of keys
         assert "'" not in first, f"{command} on {first}"
         assert ".." not in first, f"{command} on {first}"
         assert command in ("TIME", "PUBLISH") or (used and used <= (keys - singles) | loops | {"key", "into"}), (
@@ -161,7 +161,7 @@ def test_no_script_makes_up_a_key(file: Path) -> None:
 
 @each_file
 def test_unpack_is_bounded(file: Path) -> None:
-    """Lua's stack takes some thousand values; past that the script would fail in the middle of its work."""
+    """Lua's stack holds a few thousand values; with more, the script would fail halfway."""
     for arguments in re.findall(r"\bunpack\(([^()]*)\)", body_of(file)):
         assert arguments.count(",") == 2, f"unpack({arguments})"
 

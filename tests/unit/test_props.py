@@ -1,4 +1,4 @@
-"""Props files, in every format, good and bad."""
+"""Props files in every format, valid and invalid."""
 
 import asyncio
 import json
@@ -62,7 +62,7 @@ def written(directory: Path, suffix: str, text: str | bytes) -> Path:
 
 
 def refused(file: Path) -> Problem:
-    """The one problem that reading ``file`` tells."""
+    """Return the only problem that reading ``file`` raises."""
     with pytest.raises(SettingsError) as refusal:
         read_props(file)
     (problem,) = refusal.value.problems
@@ -175,7 +175,7 @@ def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
     assert "cannot be read" in refused(Path("a\0.json")).message
 
 
-def test_yaml_merges_what_it_is_told_to_merge(tmp_path: Path) -> None:
+def test_yaml_merge_keys_are_supported(tmp_path: Path) -> None:
     props = read_props(written(tmp_path, ".yml", "<<: {in: a, popTimeout: 5}\nin: b\n"))
     assert props.values == {"in": "b", "popTimeout": 5}
 
@@ -216,10 +216,10 @@ def _started(words: list[str]) -> "subprocess.CompletedProcess[str]":
         ("mpush.yaml", None, "cannot be read: not a regular file"),
     ],
 )
-async def test_a_file_that_would_take_for_ever_is_refused_in_one_line_at_once(
+async def test_a_file_that_would_take_forever_is_refused_in_one_line_at_once(
     tmp_path: Path, name: str, content: str | None, said: str
 ) -> None:
-    """A bomb, 60,000 unknown properties, a FIFO (None): with ``--check``, at a start, and by ``penstock lint``."""
+    """Refuse a bomb, 60,000 unknown properties and a FIFO (None): with ``--check``, at a start, and in lint."""
     file = tmp_path / name
     os.mkfifo(file) if content is None else file.write_text(content)
     before = time.process_time()
@@ -252,9 +252,7 @@ async def test_a_file_that_would_take_for_ever_is_refused_in_one_line_at_once(
         ("<<: s3cret\n", 1, "what << names has no properties"),
     ],
 )
-def test_a_mistake_in_yaml_is_named_in_words_that_say_what_to_mend(
-    tmp_path: Path, text: str, line: int, words: str
-) -> None:
+def test_a_mistake_in_yaml_is_reported_with_the_remedy(tmp_path: Path, text: str, line: int, words: str) -> None:
     problem = refused(written(tmp_path, ".yaml", text))
     assert problem.message.startswith("not YAML: ")
     assert words in problem.message

@@ -1,4 +1,4 @@
-"""The proxy that tests break: it must survive the death of the server behind it."""
+"""The proxy of the tests: it must survive the death of the server behind it."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from penstock.testing.server import EmbeddedServer
 from tests.reliability.proxy import Proxy
 
 
-def test_whoever_comes_while_the_server_is_down_is_sent_away_and_the_next_is_served(tmp_path: Path) -> None:
+def test_a_client_is_rejected_while_the_server_is_down_and_the_next_is_served(tmp_path: Path) -> None:
     with (
         EmbeddedServer(directory=tmp_path) as server,
         Proxy(server.port) as proxy,

@@ -14,7 +14,7 @@ def test_every_public_name_can_be_imported(name: str) -> None:
     assert name in dir(penstock)
 
 
-def test_another_name_is_no_attribute() -> None:
+def test_an_unknown_name_is_no_attribute() -> None:
     with pytest.raises(AttributeError, match=r"^module 'penstock' has no attribute 'Kees'$"):
         _ = penstock.Kees  # type: ignore[attr-defined]
 

@@ -1,4 +1,4 @@
-"""What follows from the types of a service's fields."""
+"""Properties that are derived from the types of a service's fields."""
 
 from typing import Any, ClassVar
 

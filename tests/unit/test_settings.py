@@ -223,7 +223,7 @@ def test_redis_of_the_environment_that_overrides_the_file_is_warned_of_with_both
     ],
 )
 def test_tls_that_verifies_nothing_is_warned_of(option: str, words: str | None) -> None:
-    """Whatever redis-py understands by an option it is asked for."""
+    """Warn by the meaning that redis-py gives to an option, however it is written."""
     warnings = made(redis=f"rediss://u:s3cret@h/0?{option}", service_redis="rediss://h").warnings()
     assert len(warnings) == (words is not None)
     for warning in warnings:
@@ -233,8 +233,8 @@ def test_tls_that_verifies_nothing_is_warned_of(option: str, words: str | None) 
         assert "s3cret" not in warning
 
 
-def test_a_name_of_the_environment_in_a_props_file_is_told_its_property(tmp_path: Path) -> None:
-    """As a Docker env_file has them."""
+def test_an_environment_name_in_a_props_file_is_answered_with_its_property(tmp_path: Path) -> None:
+    """A Docker env_file has such names."""
     file = tmp_path / "mpush.env"
     file.write_text("MPUSH_IN=in\nMPUSH_POP_TIMEOUT=7\nMPUSH_TYPO=1\n")
     problems = refused(file, **ENVIRONMENT)
@@ -248,7 +248,7 @@ def test_a_name_of_the_environment_in_a_props_file_is_told_its_property(tmp_path
 
 
 def test_every_setting_can_be_read_from_the_file_that_its_variable_names(tmp_path: Path) -> None:
-    """Another line's end than the last is part of the value."""
+    """Only the last line end is removed from the value."""
     for name, text in {"redis": "redis://:s3cret@h/1\n", "out": '["a", "b"]\r\n', "timeout": "7"}.items():
         (tmp_path / name).write_text(text)
     given = {"MPUSH_OUT_FILE": str(tmp_path / "out"), "MPUSH_POP_TIMEOUT_FILE": str(tmp_path / "timeout")}

@@ -1,4 +1,4 @@
-"""docs/settings.md is what the code says: ``python -m tests.unit.test_settings_page`` writes it."""
+"""docs/settings.md is generated from the code: ``python -m tests.unit.test_settings_page`` writes it."""
 
 from collections.abc import Iterator
 from importlib import import_module
@@ -34,7 +34,7 @@ TABLE: Final = """
 """
 
 
-def test_the_page_is_what_the_code_says() -> None:
+def test_the_page_equals_the_generated_one() -> None:
     assert PAGE.read_text() == page(), "python -m tests.unit.test_settings_page writes it anew"
 
 

@@ -1,4 +1,4 @@
-"""No password is ever told, whatever is wrong."""
+"""No error of the settings contains a password."""
 
 import io
 from contextlib import redirect_stderr, redirect_stdout, suppress
@@ -32,7 +32,7 @@ def test_neither_an_accepted_url_nor_a_refused_one_shows_its_password(before: st
 @pytest.mark.parametrize("suffix", READERS)
 @quick
 @given(data=st.data())
-def test_no_password_is_told_whatever_is_wrong_with_the_file(
+def test_no_password_is_shown_whatever_is_wrong_with_the_file(
     tmp_path_factory: pytest.TempPathFactory, suffix: str, data: st.DataObject
 ) -> None:
     text = FORMATS.get(suffix, as_javascript)(PLAIN)
@@ -49,7 +49,7 @@ def test_no_password_is_told_whatever_is_wrong_with_the_file(
     name=st.sampled_from(["REDIS", "MPUSH_IN", "MPUSH_OUT", "MPUSH_BATCH", "MPUSH_OVERFLOW", "MPUSH_X"]),
     add=st.text("[\"',: x"),
 )
-def test_no_password_of_the_environment_is_told(name: str, add: str) -> None:
+def test_no_password_of_the_environment_is_shown(name: str, add: str) -> None:
     assert PASSWORD not in said_of(None, {name: add + str(PLAIN["redis"])})
     assert PASSWORD not in said_of(None, {"REDIS": str(PLAIN["redis"]), name: str(PLAIN["redis"]) + add})
 

@@ -1,4 +1,4 @@
-"""Settings under hypothesis: what is valid survives every format, what is not is refused."""
+"""Settings under hypothesis: valid ones survive every format, invalid ones are refused."""
 
 import json
 from contextlib import suppress
@@ -26,12 +26,12 @@ NAMES: Final = st.text(
 quick: Final = settings(deadline=None, max_examples=40)
 OPTIONAL: Final[dict[str, st.SearchStrategy[object]]] = {"redisNamespace": NAMES, "popTimeout": st.integers(5, 30)}
 COMPANIONS: Final = {"service_expire": 86_400, "message_expire": 31_536_000, "message_timeout": 1}
-"""Settings under which every other one is free within its own bounds."""
+"""Settings with which every other one may have any value within its own bounds."""
 
 
 @st.composite
 def properties(draw: st.DrawFn) -> dict[str, Any]:
-    """A valid props file as a dict."""
+    """Draw the content of a valid props file."""
     names = draw(st.lists(NAMES, min_size=3, max_size=6, unique=True))
     props: dict[str, Any] = {"redis": "redis://h/1", "in": names[0], "pending": names[1], "out": names[2:]}
     props |= draw(st.fixed_dictionaries({}, optional=OPTIONAL))

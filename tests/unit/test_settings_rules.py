@@ -1,4 +1,4 @@
-"""What mpush refuses beyond the rows of the original, and that everything is told at once."""
+"""Rules of mpush beyond the inventory of the original; all problems are reported at once."""
 
 from pathlib import Path
 
@@ -13,12 +13,12 @@ from tests.given import ENVIRONMENT, made, one, problems, refused
 @pytest.mark.parametrize(
     "name", ["id", "ids", "7", "events", "dead", "done", "lease", "owners", "lists", "metrics:start", "message:ids"]
 )
-def test_the_services_own_keys_are_no_lists_of_the_operators(name: str) -> None:
+def test_the_services_own_keys_cannot_be_lists(name: str) -> None:
     key = f"demo:{name}"
     assert "is a key of the service itself" in one(redis_namespace="demo", in_=key)
     assert "is a key of the service itself" in one(redis_namespace="demo", pending=key)
     assert "is a key of the service itself" in one(redis_namespace="demo", out=["a", key])
-    assert made(in_=key).in_ == key  # without a namespace nothing else lies there
+    assert made(in_=key).in_ == key  # without a namespace, the service has no keys there
 
 
 def test_lists_may_lie_below_the_namespace() -> None:
@@ -26,7 +26,7 @@ def test_lists_may_lie_below_the_namespace() -> None:
     assert settings.lists() == {"demo:in": "in", "demo:pending": "pending", "demo:out0": "out", "demo:7a": "out"}
 
 
-def test_the_pending_list_of_an_instance_is_no_list_of_the_operators() -> None:
+def test_the_pending_list_of_an_instance_cannot_be_another_list() -> None:
     assert "is the pending list of an instance" in one(in_="pending:7")
     assert "is the pending list of an instance" in one(out=["a", "pending:12"])
     assert made(out=["pending:a", "pending:"]).out == ["pending:a", "pending:"]
@@ -37,7 +37,7 @@ def test_no_pending_list_of_an_instance_may_be_a_key_of_the_service(pending: str
     assert "would give instances pending lists" in one(redis_namespace="demo", pending=pending)
 
 
-def test_an_out_on_another_server_is_sent_to_vpush() -> None:
+def test_an_out_on_another_server_is_refused_in_favour_of_vpush() -> None:
     assert one(out=["redis://u:secret@h/0"]).endswith("use vpush to deliver to another one")
     assert "found the URL of a server" in one(in_="rediss://h")
 
@@ -71,7 +71,7 @@ def test_the_longest_wait_on_the_server_covers_the_pop_and_the_disk() -> None:
     assert made(pop_timeout=7, durability="aof", durability_timeout=20).longest_wait == 20
 
 
-def test_all_problems_are_told_at_once_in_the_order_of_the_file(tmp_path: Path) -> None:
+def test_all_problems_are_reported_at_once_in_the_order_of_the_file(tmp_path: Path) -> None:
     file = tmp_path / "props.yaml"
     file.write_text(
         "in: a\npending: a\nout: []\nserviceRenew: 40\nserviceExpire: 44\npopTimeout: 4\npop_timeout: 5\nmaxLenght: 3\n"
@@ -96,7 +96,7 @@ def test_all_problems_are_told_at_once_in_the_order_of_the_file(tmp_path: Path) 
     assert str(refusal.value).count("\n") == len(found) - 1
 
 
-def test_a_contradiction_is_told_beside_a_fault_of_another_field() -> None:
+def test_a_contradiction_is_reported_beside_an_error_of_another_field() -> None:
     assert [problem.partition(":")[0] for problem in problems(service_renew=57, batch=0, overflow="dead")] == [
         "batch",
         "serviceRenew",
@@ -125,7 +125,7 @@ def test_two_names_of_one_setting_in_a_file_contradict_each_other_by_line(tmp_pa
     assert f"{file}:2: serviceNamespace: contradicts redisNamespace" in "\n".join(refused(file, **ENVIRONMENT))
 
 
-def test_names_in_different_slots_are_told_with_their_slots() -> None:
+def test_names_in_different_slots_are_reported_with_their_slots() -> None:
     assert different_slots(["{demo}:in", "{demo}:out", "{demo}"]) == {}
     assert different_slots(["in", "out", "é"]).keys() == {"in", "out", "é"}
 

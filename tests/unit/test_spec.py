@@ -1,4 +1,4 @@
-"""Tests of compositions find wrong programs, and each fault does what it says."""
+"""Tests of compositions fail wrong programs, and each fault has its documented effect."""
 
 import asyncio
 from pathlib import Path
@@ -20,8 +20,8 @@ tests:
 """
 
 
-async def test_a_message_in_the_hand_of_a_careless_program_is_missed_when_it_is_killed(tmp_path: Path) -> None:
-    result = await run_case(tmp_path, KILLED, "careless")
+async def test_a_message_lost_by_a_killed_program_is_found(tmp_path: Path) -> None:
+    result = await run_case(tmp_path, KILLED, "pops_and_pushes")
     assert result.differences == [
         "out: expected 3 messages, in this order; got 2",
         "  missing: 1",
@@ -34,7 +34,7 @@ async def test_a_message_in_the_hand_of_a_careless_program_is_missed_when_it_is_
     assert fault.startswith("kill it, ")
 
 
-async def test_a_message_that_comes_twice_is_one_too_many(tmp_path: Path) -> None:
+async def test_a_duplicate_is_found(tmp_path: Path) -> None:
     tests = "tests: [{name: twice, push: {in: [a, b, c]}, expect: {out: {anyOrder: pushed}}, within: 3}]"
     result = await run_case(tmp_path, tests, "doubling")
     assert result.differences == ["out: expected 3 messages, in any order; got 4", "  too many: 1", '    "b"']
@@ -51,13 +51,13 @@ async def test_the_first_place_out_of_order_is_named(tmp_path: Path) -> None:
     ]
 
 
-async def test_what_was_never_taken_is_a_difference_though_all_else_is_as_expected(tmp_path: Path) -> None:
+async def test_an_untaken_message_is_a_difference_even_if_all_else_is_as_expected(tmp_path: Path) -> None:
     tests = "tests: [{name: left, push: {in: [a, b, c]}, expect: {out: [b, a]}, within: 3}]"
     result = await run_case(tmp_path, tests, "ending", "0")
     assert "in: 3 messages left in it, for it" in result.differences
 
 
-async def test_nothing_is_no_success_before_the_messages_went_through(tmp_path: Path) -> None:
+async def test_expecting_nothing_waits_until_the_messages_went_through(tmp_path: Path) -> None:
     tests = "tests: [{name: none, push: {in: [a, b]}, expect: {out: none}, within: 4}]"
     result = await run_case(tmp_path, tests, "late")
     assert result.differences == ["out: expected no message, got 2", "  got: 2", '    "a"', '    "b"']
@@ -114,7 +114,7 @@ async def test_flushed_scripts_are_gone(tmp_path: Path) -> None:
     assert result.holds, result.report()
 
 
-async def test_a_process_that_does_not_end_well_when_it_is_told_to_is_a_difference(tmp_path: Path) -> None:
+async def test_a_process_that_fails_on_sigterm_is_a_difference(tmp_path: Path) -> None:
     tests = """
     tests:
       - name: badly
@@ -137,7 +137,7 @@ async def test_what_was_in_a_spoiled_list_is_there_again_in_order(tmp_path: Path
     assert result.holds, result.report()
 
 
-async def test_a_fault_that_never_comes_about_is_a_difference(tmp_path: Path) -> None:
+async def test_a_fault_that_never_happens_is_a_difference(tmp_path: Path) -> None:
     tests = """
     tests:
       - name: never
@@ -151,7 +151,7 @@ async def test_a_fault_that_never_comes_about_is_a_difference(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("jobs", [1, 3])
-async def test_so_many_tests_run_at_a_time_as_there_are_jobs(
+async def test_jobs_limits_how_many_tests_run_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jobs: int
 ) -> None:
     tests = [f"{{name: test {number}, expect: {{out: none}}}}" for number in range(7)]

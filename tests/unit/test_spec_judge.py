@@ -63,7 +63,7 @@ def test_what_is_expected_is_no_difference(expected: Any, got: list[bytes]) -> N
         ({"atLeast": 2}, [b"a"], "expected at least 2 messages, got 1"),
     ],
 )
-def test_what_is_not_expected_is_one(expected: Any, got: list[bytes], difference: str) -> None:
+def test_what_is_not_expected_is_a_difference(expected: Any, got: list[bytes], difference: str) -> None:
     assert differences_of(expected, *got)[0] == difference
 
 
@@ -86,7 +86,7 @@ def test_all_that_makes_a_difference_is_listed_the_first_of_each_kind() -> None:
     ]
 
 
-def test_what_is_wrong_with_a_message_is_told_with_the_message() -> None:
+def test_a_wrong_message_is_shown() -> None:
     assert differences_of({"json": {"$.a[*].b": 2}}, b'{"a": [{"b": 1}, {"b": "2"}]}', b"[", b'{"a": 0}') == [
         "3 of 3 messages not as expected",
         '  message 1: expected $.a[*].b to be 2, got 1, "2"',

@@ -1,4 +1,4 @@
-"""A composition as its files have it: processes, settings, programs, and the lines on which names stand."""
+"""A composition read from its files: processes, settings, programs, and the line of each name."""
 
 import shutil
 import subprocess
@@ -39,7 +39,7 @@ def test_containers_are_read_where_there_is_no_procfile(directory: Path, tmp_pat
 @pytest.mark.parametrize("name", ["weather", "tracked", "sites"])
 def test_redis_names_the_server_of_all_parts(name: str, tmp_path: Path) -> None:
     shutil.copytree(ROOT / "compose" / name, tmp_path / "copy")
-    for _ in range(2):  # of the processes, then of the containers
+    for _ in range(2):  # for processes, then for containers
         found = read(tmp_path / "copy", {"REDIS": "redis://elsewhere:7000/3"})
         assert {end.place.server for _, end in found.ends("reads", "keeps")} == {"elsewhere:7000/3"}
         (tmp_path / "copy" / "Procfile").unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""What an operator may set of mdispatch and of monitor, and what is refused."""
+"""Settings of mdispatch and monitor, and what they refuse."""
 
 import subprocess
 import sys
@@ -51,7 +51,7 @@ def made(service: Service, **more: Any) -> Any:
 
 
 def problems(service: Service, **more: Any) -> list[str]:
-    """What is wrong with the least settings and ``more``; ``...`` leaves one out."""
+    """Return the problems of minimal settings with ``more``; ``...`` omits a setting."""
     given = {name: value for name, value in {**LEAST[service], **more}.items() if value is not ...}
     with pytest.raises(SettingsError) as refusal:
         service(**given)
@@ -74,7 +74,7 @@ def test_defaults_are_what_is_documented(service: Service) -> None:
 
 
 @BOTH
-def test_what_is_required_is_told_all_at_once(service: Service) -> None:
+def test_all_missing_settings_are_reported_at_once(service: Service) -> None:
     expected = {Mdispatch: ["redis", "in", "pending", "out", "redisNamespace"], Monitor: ["redis", "watch"]}
     with pytest.raises(SettingsError) as refusal:
         service()
@@ -276,7 +276,7 @@ def test_a_monitor_has_a_namespace_of_its_own_and_watches_others() -> None:
 
 
 @BOTH
-def test_a_name_that_nobody_knows_is_told_with_the_nearest(service: Service, tmp_path: Path) -> None:
+def test_an_unknown_name_is_reported_with_the_nearest(service: Service, tmp_path: Path) -> None:
     wrong = {Mdispatch: ("messageTimeut", "messageTimeout"), Monitor: ("metricPort", "metricsPort")}[service]
     file = tmp_path / "props.yaml"
     file.write_text(f"{wrong[0]}: 5\n")
@@ -289,7 +289,7 @@ def test_a_name_that_nobody_knows_is_told_with_the_nearest(service: Service, tmp
 
 
 @pytest.mark.parametrize(("service", "name"), [(Mdispatch, "mdispatch"), (Monitor, "monitor")])
-def test_help_tells_every_setting_with_its_unit_its_default_and_its_variable(service: Service, name: str) -> None:
+def test_help_shows_every_setting_with_its_unit_its_default_and_its_variable(service: Service, name: str) -> None:
     words = [sys.executable, "-m", f"services.{name}", "--help"]
     shown = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     lines = shown.splitlines()

@@ -1,4 +1,4 @@
-"""Which trouble passes by itself, and which ends a service."""
+"""Which errors are temporary, and which end a service."""
 
 import pytest
 from redis.exceptions import AuthenticationError, InvalidResponse, NoPermissionError, ResponseError
@@ -29,6 +29,6 @@ from penstock.errors import Unsuitable
     ],
     ids=str,
 )
-def test_what_waiting_mends(error: Exception, before: bool, after: bool) -> None:
-    """Before the server has let the service in, and after."""
+def test_temporary_errors(error: Exception, before: bool, after: bool) -> None:
+    """Check both before and after the first successful connection."""
     assert (passes(error), passes(error, was_connected=True)) == (before, after)

@@ -1,4 +1,4 @@
-"""What an operator may set of vpush, and what is refused, in the words that he sees."""
+"""Settings of vpush, and what they refuse, with the error texts."""
 
 import json
 import subprocess
@@ -51,7 +51,7 @@ def made(**more: Any) -> Settings:
 
 
 def problems(**more: Any) -> list[str]:
-    """What is wrong with the least settings and ``more``; ``...`` leaves one out."""
+    """Return the problems of minimal settings with ``more``; ``...`` omits a setting."""
     with pytest.raises(SettingsError) as refusal:
         Settings(**{name: value for name, value in {**LEAST, **more}.items() if value is not ...})
     return [str(problem) for problem in refusal.value.problems]
@@ -72,7 +72,7 @@ def test_defaults_are_what_is_documented() -> None:
     assert {name: getattr(settings, name) for name in DEFAULTS} == DEFAULTS
 
 
-def test_what_is_required_is_told_all_at_once() -> None:
+def test_all_missing_settings_are_reported_at_once() -> None:
     with pytest.raises(SettingsError) as refusal:
         Settings()
     said = [str(problem) for problem in refusal.value.problems]
@@ -202,7 +202,7 @@ def test_lists_and_metrics_are_those_of_the_source() -> None:
     assert settings.metrics() == ("taken", "settled", "delivered", "dead", "dropped", "batches")
 
 
-def test_a_name_that_nobody_knows_is_told_with_the_nearest(tmp_path: Path) -> None:
+def test_an_unknown_name_is_reported_with_the_nearest(tmp_path: Path) -> None:
     file = tmp_path / "props.yaml"
     file.write_text("outRedi: redis://there\n")
     with pytest.raises(SettingsError) as refusal:
@@ -227,7 +227,7 @@ def test_the_environment_wins_over_the_file(tmp_path: Path) -> None:
         "unix:///socket?password=s3cr3t",
     ],
 )
-def test_the_password_of_the_other_server_is_never_told(url: str, tmp_path: Path) -> None:
+def test_the_password_of_the_other_server_is_never_shown(url: str, tmp_path: Path) -> None:
     file = tmp_path / "props.json"
     file.write_text(json.dumps({"outRedis": url}))
     environ = {name: value for name, value in ENVIRONMENT.items() if name != "VPUSH_OUT_REDIS"}
@@ -242,7 +242,7 @@ def test_the_password_of_the_other_server_is_never_told(url: str, tmp_path: Path
     assert settings.out_redis == url
 
 
-def test_help_tells_every_setting_with_its_unit_its_default_and_its_variable() -> None:
+def test_help_shows_every_setting_with_its_unit_its_default_and_its_variable() -> None:
     lines = said_by({}, "--help").stdout.splitlines()
     names = Settings.names()
     for field, about in Settings.model_fields.items():

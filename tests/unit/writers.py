@@ -1,4 +1,4 @@
-"""Props files in every format, written from a dict."""
+"""Write a dict as a props file in every format."""
 
 import json
 from collections.abc import Callable
@@ -14,7 +14,7 @@ def as_toml(props: dict[str, Any]) -> str:
 
 
 def as_env(props: dict[str, Any]) -> str:
-    """In single quotes, where python-dotenv cannot read a backslash before the closing one."""
+    """Use single quotes; python-dotenv cannot read a backslash before the closing one, so skip such examples."""
     texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in props.items()}
     assume(not any(text.endswith("\\") or "\\'" in text for text in texts.values()))
     quoted = {name: text.replace("\\", "\\\\").replace("'", "\\'") for name, text in texts.items()}
@@ -22,7 +22,7 @@ def as_env(props: dict[str, Any]) -> str:
 
 
 def as_yaml(props: dict[str, Any]) -> str:
-    """PyYAML escapes NEL, which YAML reads as the end of a line, only together with everything else."""
+    """Escape all of Unicode if there is a NEL, which YAML reads as a line end: PyYAML cannot escape it alone."""
     return str(yaml.safe_dump(props, allow_unicode="\\u0085" not in json.dumps(props)))
 
 
