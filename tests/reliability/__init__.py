@@ -1,4 +1,4 @@
-"""The reliability suite: one set of promises, tested with every queue service."""
+"""Reliability suite: one set of guarantees, tested with every queue service."""
 
 import pytest
 

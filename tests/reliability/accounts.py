@@ -1,6 +1,6 @@
 """Assertions about a line once nothing is in flight: every request has ended once, and all records agree.
 
-They compare with what the test itself knows: what was pushed, what workers reported, the answers and dead letters.
+They compare the records with what the test knows: requests pushed, reports of workers, answers and dead letters.
 """
 
 import asyncio
@@ -14,26 +14,26 @@ from penstock.tracking.events import Entry, Event
 from tests.reliability.fleet import assert_registry_clean, audited
 from tests.reliability.jobs import REPLIES, UNWILLING, Job, parse_job
 from tests.reliability.tracked_line import TRACKING, Line
-from tests.reliability.tracked_worker import KEYS, SAID
+from tests.reliability.tracked_worker import KEYS, REPORTS
 
-LIFE: Final = re.compile(
+LIFE_PATTERN: Final = re.compile(
     "registered (delayed delivered )?"
     "((touched )*(timeout |(failed )+)retry ){0,2}"
     "((touched )*(failed )*(done|late)|(touched )*(timeout |(failed )+)(late|dead)) "
 )
 """All possible lives of a message, as the names of its events."""
-LEEWAY: Final = 60
-"""Seconds that the server keeps a list of answers that no monitor has ended."""
-GRACE: Final = 2_000
-"""Milliseconds that a report of a worker may wait while all processes are killed, one after the other."""
-PERMANENT: Final = re.compile(
+MAX_EXTRA_TTL: Final = 60
+"""Seconds by which the TTL of a reply list may exceed ``replyExpire``."""
+REPORT_MS: Final = 2_000
+"""Maximum milliseconds that a worker's report may wait while all processes are killed, one after the other."""
+PERMANENT_KEYS: Final = re.compile(
     r"(demo|watcher):(id|lists|owners|holdings|shape|metrics:[a-z:]+)|penstock:registered|demo:(message:(id|pushed|looks|answers|answers:more)|policy|events(:marks)?|dead)|"
-    + SAID
+    + REPORTS
 )
 """Keys without a TTL, by docs/keys.md."""
 
 
-class Books:
+class Records:
     """All records of the requests of a line."""
 
     def __init__(self, line: Line, accepted: Iterable[bytes], unsure: Iterable[bytes] = ()) -> None:
@@ -46,7 +46,7 @@ class Books:
         for event in self.events:
             self.lives[event.id].append(event)
         self.letters: list[dict[str, Any]] = [json.loads(letter) for letter in fleet.held(KEYS.dead)]
-        self.words = _read(fleet.redis.xrange(SAID))
+        self.reports = _with_times(fleet.redis.xrange(REPORTS))
 
     def named(self, *names: str) -> list[Event]:
         return [event for event in self.events if event.event in names]
@@ -55,45 +55,45 @@ class Books:
         return [letter for letter in self.letters if letter["reason"] in reasons]
 
 
-def assert_all_ended(line: Line, accepted: Sequence[bytes], unsure: Sequence[bytes] = ()) -> Books:
+def assert_all_ended(line: Line, accepted: Sequence[bytes], unsure: Sequence[bytes] = ()) -> Records:
     """Assert all of the following; requests in ``unsure`` may have been pushed, too."""
-    books = Books(line, accepted, unsure)
-    assert_each_ended_once(books)
-    assert_each_ended_as_it_says(books)
-    assert_answers(books)
-    assert_metrics(books)
-    assert_nothing_remains(books)
+    records = Records(line, accepted, unsure)
+    assert_each_ended_once(records)
+    assert_each_ended_as_it_says(records)
+    assert_answers(records)
+    assert_metrics(records)
+    assert_nothing_remains(records)
     assert asyncio.run(audited(line.dispatching)) == []
     for fleet in (line.dispatching, line.watching):
         assert_registry_clean(fleet, killed=line.killed(fleet))
-    return books
+    return records
 
 
-def assert_each_ended_once(books: Books) -> None:
-    for id, life in books.lives.items():
+def assert_each_ended_once(records: Records) -> None:
+    for id, life in records.lives.items():
         names = "".join(f"{event.event} " for event in life)
-        assert LIFE.fullmatch(names), f"{id}, {life[0].xid}: {names}"
+        assert LIFE_PATTERN.fullmatch(names), f"{id}, {life[0].xid}: {names}"
         deliveries = [str(event.attempt) for event in life if event.event in ("delivered", "retry")]
         first = 1 if deliveries and life[1].event == "delayed" else 2
         assert deliveries == [str(first + place) for place in range(len(deliveries))], (id, life)
-    ended = Counter(event.xid for event in books.named("done", "late", "dead"))
-    ended += Counter(parse_job(letter["message"].encode()).xid for letter in books.letters_of("poison"))
-    owed, maybe = (Counter(job.xid for job in jobs) for jobs in (books.accepted, books.unsure))
+    ended = Counter(event.xid for event in records.named("done", "late", "dead"))
+    ended += Counter(parse_job(letter["message"].encode()).xid for letter in records.letters_of("poison"))
+    owed, maybe = (Counter(job.xid for job in jobs) for jobs in (records.accepted, records.unsure))
     assert (owed - ended, ended - owed - maybe) == (Counter(), Counter()), "lost; ended more than once"
 
 
-def assert_each_ended_as_it_says(books: Books) -> None:
+def assert_each_ended_as_it_says(records: Records) -> None:
     """Assert each end by its kind: a request that workers finish may be dead only if no report came in time."""
-    assert {letter["reason"] for letter in books.letters} <= {"timeout", "failed", "poison"}
-    buried = {letter["id"]: letter for letter in books.letters if "id" in letter}
-    assert len(buried) == len(books.letters_of("timeout", "failed"))
-    assert set(buried) == {event.id for event in books.named("dead")}
+    assert {letter["reason"] for letter in records.letters} <= {"timeout", "failed", "poison"}
+    buried = {letter["id"]: letter for letter in records.letters if "id" in letter}
+    assert len(buried) == len(records.letters_of("timeout", "failed"))
+    assert set(buried) == {event.id for event in records.named("dead")}
     done: dict[str, list[int]] = defaultdict(list)
-    for at, said in books.words:
-        if said["verdict"] == "done":
-            done[said["xid"]].append(at)
+    for at, report in records.reports:
+        if report["verdict"] == "done":
+            done[report["xid"]].append(at)
     for letter in buried.values():
-        job = books.jobs[letter["xid"]]
+        job = records.jobs[letter["xid"]]
         assert letter["message"].encode() == job.message
         kind, reason, attempts = job.kind, letter["reason"], letter["attempts"]
         match kind, reason:
@@ -104,33 +104,33 @@ def assert_each_ended_as_it_says(books: Books) -> None:
             case _, "timeout":
                 assert attempts == 3
                 assert "error" not in letter
-                assert all(at > letter["at"] - GRACE for at in done[job.xid]), f"the word for {letter} was not heard"
+                assert all(at > letter["at"] - REPORT_MS for at in done[job.xid]), f"the report of {letter} was ignored"
             case "flaky", "failed":
-                assert all(at > letter["at"] - GRACE for at in done[job.xid]), f"the word for {letter} was not heard"
+                assert all(at > letter["at"] - REPORT_MS for at in done[job.xid]), f"the report of {letter} was ignored"
             case _:
                 raise AssertionError(f"{kind} died of {reason}: {letter}")
-    for event in books.named("done", "late"):
-        assert books.jobs[event.xid].kind not in UNWILLING, event
+    for event in records.named("done", "late"):
+        assert records.jobs[event.xid].kind not in UNWILLING, event
         assert done[event.xid], f"no worker said that {event} is done"
-    first = {(said["verdict"], said["xid"], said["attempt"]): at for at, said in reversed(books.words)}
-    for event in books.named("done", "failed"):
+    first = {(report["verdict"], report["xid"], report["attempt"]): at for at, report in reversed(records.reports)}
+    for event in records.named("done", "failed"):
         verdicts = ("done",) if event.event == "done" else ("failed", "final")
-        words = [(verdict, event.xid, attempt) for verdict in verdicts for attempt in ("", str(event.attempt))]
+        reports = [(verdict, event.xid, attempt) for verdict in verdicts for attempt in ("", str(event.attempt))]
         at = round(event.at * 1000)
-        assert any(first.get(word, at + 1) <= at for word in words), f"no worker had said it: {event}"
+        assert any(first.get(word, at + 1) <= at for word in reports), f"no worker had said it: {event}"
 
 
-def assert_answers(books: Books) -> None:
+def assert_answers(records: Records) -> None:
     """Assert one answer in each ``replyTo`` list: the worker's, or an error for a dead request."""
-    dead = {letter["xid"]: letter for letter in books.letters if "xid" in letter}
-    poison = {letter["message"].encode() for letter in books.letters_of("poison")}
-    ended = {event.xid for event in books.named("done", "late", "dead")}
+    dead = {letter["xid"]: letter for letter in records.letters if "xid" in letter}
+    poison = {letter["message"].encode() for letter in records.letters_of("poison")}
+    ended = {event.xid for event in records.named("done", "late", "dead")}
     expected: dict[str, dict[str, Any]] = defaultdict(dict)
-    for job in books.jobs.values():
+    for job in records.jobs.values():
         if job.reply_to and job.xid in ended and job.message not in poison:
             expected[job.reply_to][job.xid] = _answer(job, dead.get(job.xid))
     for name in REPLIES:
-        answers = [json.loads(answer) for answer in books.line.dispatching.held(name)]
+        answers = [json.loads(answer) for answer in records.line.dispatching.held(name)]
         found = {answer["meta"].pop("id"): answer for answer in answers}
         assert len(found) == len(answers), f"{name}: answered twice"
         for answer in found.values():
@@ -141,21 +141,21 @@ def assert_answers(books: Books) -> None:
 def _answer(job: Job, letter: dict[str, Any] | None) -> dict[str, Any]:
     if letter is None:
         return {"answer": job.xid}
-    words = {"words": letter["error"]} if "error" in letter else {}
-    return {"error": {"reason": letter["reason"], "attempts": letter["attempts"], **words}}
+    reports = {"words": letter["error"]} if "error" in letter else {}
+    return {"error": {"reason": letter["reason"], "attempts": letter["attempts"], **reports}}
 
 
-def assert_metrics(books: Books) -> None:
+def assert_metrics(records: Records) -> None:
     """Assert that metrics agree with the events and the reports."""
-    fleet, events = books.line.dispatching, Counter(event.event for event in books.events)
-    taken = len(books.lives) + len(books.letters_of("poison"))
-    if not books.unsure:
-        assert taken == len(books.accepted)
-    tracked = len(books.lives)
-    late = _metric(books, "done:late")
-    reasons = Counter(letter["reason"] for letter in books.letters)
+    fleet, events = records.line.dispatching, Counter(event.event for event in records.events)
+    taken = len(records.lives) + len(records.letters_of("poison"))
+    if not records.unsure:
+        assert taken == len(records.accepted)
+    tracked = len(records.lives)
+    late = _metric(records, "done:late")
+    reasons = Counter(letter["reason"] for letter in records.letters)
     assert late["completed"] == events["late"]
-    assert _metric(books, "dead") == reasons + Counter(count=len(books.letters))
+    assert _metric(records, "dead") == reasons + Counter(count=len(records.letters))
     assert events["dead"] == reasons["timeout"] + reasons["failed"]
     assert {name: fleet.metric(name).get("count", 0) for name in ("taken", "registered", "delivered", "untracked")} == {
         "taken": taken,
@@ -163,34 +163,34 @@ def assert_metrics(books: Books) -> None:
         "delivered": tracked,
         "untracked": 0,
     }
-    done = _metric(books, "done")
+    done = _metric(records, "done")
     assert done["count"] + late["completed"] == tracked - reasons["timeout"] - reasons["failed"]
     for name in ("done", "timeout", "failed", "retry", "touched", "expired"):
-        assert _metric(books, name)["count"] == events[name], name
+        assert _metric(records, name)["count"] == events[name], name
     assert events["expired"] == 0
     assert events["retry"] <= events["timeout"] + events["failed"]
     for name in ("done", "timeout"):
-        histogram = sum(count for field, count in _metric(books, name).items() if field.startswith("histo"))
+        histogram = sum(count for field, count in _metric(records, name).items() if field.startswith("histo"))
         assert histogram == events[name]
-    said = Counter(said["verdict"] == "touch" for _, said in books.words)
-    counted = done["count"] + sum(_metric(books, name)["count"] for name in ("done:late", "done:unknown", "failed"))
-    assert said[False] <= counted <= said.total(), "words of workers: each counts once, but for those that touched"
+    report = Counter(report["verdict"] == "touch" for _, report in records.reports)
+    counted = done["count"] + sum(_metric(records, name)["count"] for name in ("done:late", "done:unknown", "failed"))
+    assert report[False] <= counted <= report.total(), "words of workers: each counts once, but for those that touched"
 
 
-def assert_nothing_remains(books: Books) -> None:
+def assert_nothing_remains(records: Records) -> None:
     """Assert that every key is permanent or has a TTL, and that only records of dead messages remain."""
-    redis = books.line.redis
+    redis = records.line.redis
     permanent, mortal = list[str](), list[str]()
     for key in redis.scan_iter(count=10_000):
         (permanent if redis.ttl(key) == -1 else mortal).append(key.decode())
-    assert [key for key in permanent if not PERMANENT.fullmatch(key)] == []
+    assert [key for key in permanent if not PERMANENT_KEYS.fullmatch(key)] == []
     left = [key for key in mortal if not re.fullmatch(r"demo:message:(\d+|xid:.*)|" + "|".join(REPLIES), key)]
     assert left == []
     for key in mortal:
         life = redis.ttl(key)
         expire = TRACKING["reply_expire" if key in REPLIES else "message_expire"]
         assert isinstance(expire, int)
-        assert life <= expire + (LEEWAY if key in REPLIES else 0)
+        assert life <= expire + (MAX_EXTRA_TTL if key in REPLIES else 0)
         if key.startswith("demo:message:xid:"):
             fields = _texts(redis.hgetall(key))
             assert fields.keys() == {"id", "type", "dead"} or not fields, (key, fields)
@@ -199,12 +199,12 @@ def assert_nothing_remains(books: Books) -> None:
             assert not fields or fields["state"] == "dead", (key, fields)
 
 
-def _metric(books: Books, name: str) -> Counter[str]:
-    fields = _texts(books.line.redis.hgetall(KEYS.metric(name)))
+def _metric(records: Records, name: str) -> Counter[str]:
+    fields = _texts(records.line.redis.hgetall(KEYS.metric(name)))
     return Counter({field: int(value) for field, value in fields.items() if field not in ("sum", "max")})
 
 
-def _read(entries: Iterable[tuple[bytes, dict[bytes, bytes]]]) -> list[tuple[int, dict[str, str]]]:
+def _with_times(entries: Iterable[tuple[bytes, dict[bytes, bytes]]]) -> list[tuple[int, dict[str, str]]]:
     """Return the entries of a stream, each with its time (ms)."""
     return [(int(id.split(b"-")[0]), _texts(fields)) for id, fields in entries]
 

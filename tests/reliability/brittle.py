@@ -1,4 +1,4 @@
-"""An mdispatch that dies at the request ``poison``, as by a bug in a library."""
+"""mdispatch that crashes on the request ``poison``, as by a bug in a library."""
 
 import os
 from collections.abc import Callable

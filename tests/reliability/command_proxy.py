@@ -1,4 +1,4 @@
-"""A proxy that injects a fault at one command or at its reply, in every way that a connection can fail."""
+"""Proxy that injects a fault at one command or its reply, in every way that a connection can fail."""
 
 import asyncio
 import threading
@@ -13,9 +13,9 @@ from penstock.testing.chaos.proxy import FaultProxy, ProxyFault, Timing
 
 
 class Kind(Enum):
-    """The kind of fault at a command: its time, the share of the command or reply that passes, and if it swallows.
+    """The kind of fault at a command: its timing, the share of the command or reply that passes, and if it swallows.
 
-    Unless it swallows, the connection is then closed at both ends; if it does, it stays open and passes nothing more.
+    A fault that swallows leaves the connection open but passes nothing more. Others close it at both ends.
     """
 
     CUT_BEFORE = (Timing.BEFORE, 0.0, False)
@@ -33,9 +33,9 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class CommandFault:
-    """A fault at the ``nth`` command that begins with ``word``, counted from 0 as they come over all connections.
+    """A fault at the ``nth`` command that begins with ``word``, counted from 0 over all connections.
 
-    The order between connections is random; the commands of each are not.
+    The order within a connection is fixed; the order between connections is random.
     """
 
     kind: Kind
@@ -52,7 +52,7 @@ class CommandProxy(FaultProxy):
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
         self.commands: list[str] = []
-        """The first word of every command that came."""
+        """The first word of every command received."""
         self.met = False
 
     def command(self, frame: bytes, _: list[str]) -> ProxyFault | None:

@@ -56,7 +56,7 @@ def launch(service: QueueService, fork_server: ForkServer, tmp_path: Path) -> It
 
 @pytest.fixture
 def fleet(launch: Launch, server: EmbeddedServer) -> Fleet:
-    """Return a fleet on the server that no test breaks, emptied first."""
+    """Return a fleet on the shared server, which no test breaks; empty the server first."""
     fleet = launch(server)
     fleet.redis.flushall()
     return fleet
@@ -64,7 +64,7 @@ def fleet(launch: Launch, server: EmbeddedServer) -> Fleet:
 
 @dataclass(frozen=True)
 class Suspended:
-    """A replica suspended by SIGSTOP since the suite began, beside another one that works."""
+    """A replica suspended by SIGSTOP since the suite began, and another one that works."""
 
     fleet: Fleet
     replica: Replica

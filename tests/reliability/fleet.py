@@ -1,4 +1,4 @@
-"""A fleet: replicas of one service on a server, with pushed messages and assertions about their fate."""
+"""Fleet: replicas of one service on a server, with a publisher and assertions about its messages."""
 
 import asyncio
 import json
@@ -34,7 +34,7 @@ NAMESPACE = "demo"
 class QueueService:
     """What the suite needs to know of a service: its settings, its input list and its output lists.
 
-    Subclass it if the settings have other names, or if an output list holds something else than the message.
+    Subclass it if the settings have other names, or if an output list does not hold the message itself.
     """
 
     name: str
@@ -42,9 +42,9 @@ class QueueService:
     pending: str = "work:pending"
     outs: tuple[str, ...] = ("work:out0", "work:out1")
     ends_in: tuple[str, str] = ("taken", "delivered")
-    """The metrics of messages and of copies; in each, the field of an out list counts its copies."""
-    may_be_bare: bool = True
-    """True if it runs without a namespace."""
+    """The metrics of messages taken and of copies delivered; their fields count the copies for each out list."""
+    can_lack_namespace: bool = True
+    """True if it can run without a namespace."""
     namespace: str = NAMESPACE
     module: str = ""
     """The module to run instead of the service, if any."""
@@ -64,7 +64,7 @@ class Dispatching(QueueService):
     name: str = "mdispatch"
 
     outs: tuple[str, ...] = ("work:out",)
-    may_be_bare: bool = False
+    can_lack_namespace: bool = False
 
     def settings(self) -> dict[str, object]:
         return super().settings() | {"out": self.outs[0]}
@@ -78,7 +78,7 @@ class Watching(QueueService):
     source: str = f"{NAMESPACE}:done"
     pending: str = f"watcher:pending:{NAMESPACE}"
     outs: tuple[str, ...] = ()
-    may_be_bare: bool = False
+    can_lack_namespace: bool = False
     namespace: str = "watcher"
 
     def settings(self) -> dict[str, object]:
@@ -94,7 +94,7 @@ class Fleet:
         self.service, self.url, self.keys = service, url, Keys(service.namespace)
         self.redis: Any = Redis.from_url(url)
         self.replicas: list[Replica] = []
-        """All that were ever started, in order."""
+        """All replicas ever started, in order."""
         self._fork_server, self._directory, self._settings = fork_server, directory, settings
         self._ends = ExitStack()
 
@@ -175,7 +175,7 @@ class Fleet:
         until(self.is_settled, timeout)
 
     def taken(self) -> int:
-        """Return the number of messages settled since counting began."""
+        """Return the number of settled messages, by the counters."""
         return self.metric(self.service.ends_in[0]).get("count", 0) - sum(map(int, self.redis.hvals(self.keys.held)))
 
     def until_more_is_taken(self, timeout: float = 60) -> float:
@@ -208,14 +208,14 @@ class Publisher:
     """
 
     def __init__(self, fleet: Fleet, rng: random.Random, *, largest_batch: int = 50, most_waiting: int = 5_000) -> None:
-        self._redis: Any = Redis.from_url(fleet.url, retry=Retry(NoBackoff(), 0))  # nothing is pushed twice
+        self._redis: Any = Redis.from_url(fleet.url, retry=Retry(NoBackoff(), 0))  # so that nothing is pushed twice
         self._source = fleet.service.source
         self._rng = random.Random(rng.random())
         self._largest_batch, self._most_waiting = largest_batch, most_waiting
         self.accepted: list[bytes] = []
-        """Confirmed by the server: each must come out once; in this order if the service is ordered."""
+        """Confirmed by the server: each must be delivered once, in this order if the service is ordered."""
         self.unsure: list[bytes] = []
-        """Pushed, but the reply was lost: each may come out once."""
+        """Pushed, but the reply was lost: each may be delivered once."""
         self.refused = 0
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._publish)
@@ -229,7 +229,7 @@ class Publisher:
             self._ended.wait(0.05 if self._push(batch) > self._most_waiting else self._rng.random() * 0.004)
 
     def _push(self, batch: list[bytes]) -> int:
-        """Push ``batch`` and return the number of messages waiting; 0 if the server does not tell."""
+        """Push ``batch``; return the number of messages waiting, 0 if unknown."""
         try:
             waiting: int = self._redis.lpush(self._source, *batch)
         except ResponseError:
@@ -253,9 +253,9 @@ class Publisher:
 
 
 def assert_accounted(fleet: Fleet, accepted: Iterable[bytes], unsure: Iterable[bytes] = ()) -> None:
-    """Assert that every out list has every message once, by content, and no other; that counters and the audit agree.
+    """Assert that every out list has every message once and no other, by content, and that counters and audit agree.
 
-    A message that was in hand at three deaths of an instance may be among the dead letters instead.
+    A message that was in hand when instances died three times may be a dead letter instead.
     """
     copy = fleet.service.copy
     owed, maybe = Counter(map(copy, accepted)), Counter(map(copy, unsure))
@@ -279,7 +279,7 @@ def _poison(fleet: Fleet) -> Counter[bytes]:
 
 
 async def audited(fleet: Fleet) -> list[str]:
-    """Return the problems that ``penstock audit`` finds."""
+    """Return the problems that ``penstock audit`` would report."""
     async with AsyncRedis.from_url(fleet.url) as redis:
         tracked = await audit_tracked(redis, fleet.keys)
         found = tracked or await audit(redis, fleet.keys)

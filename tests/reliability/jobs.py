@@ -18,13 +18,13 @@ WEIGHTS: Final = {
     "touching": 5,
     "posthumous": 2,
 }
-"""How many of about a hundred are: done at once; the same, pushed several times; dropped; given up in every attempt;
-given up in the first; given up for good; done after the time-out; done after it, too, but touched at first; done when
-they are dead."""
+"""Weights of the kinds, of about 100. In order: done at once; done, but pushed several times; never reported; failed in
+every attempt; failed in the first; failed for good; done after the timeout; done after it, but touched before; done
+after the last attempt."""
 UNWILLING: Final = frozenset({"silent", "failing", "final"})
 """Kinds that no worker ever reports as done."""
 LATER: Final = {"late": 1.35, "touching": 1.35, "posthumous": 4.5}
-"""Seconds from delivery to done, of three kinds; a worker has 1 s, and the last attempt ends after 3.2 s."""
+"""Seconds from delivery to done for three kinds; the timeout is 1 s, and the last attempt ends after 3.2 s."""
 
 
 class Job(NamedTuple):

@@ -1,4 +1,4 @@
-"""A proxy between a replica and its server, which a test can break at the worst moment."""
+"""Proxy between a replica and its server that a test can break at the worst moment."""
 
 import socket
 import threading
@@ -13,46 +13,46 @@ CHUNK: Final = 65_536
 class Fault:
     """A fault for the first connection that sends a request with all ``words`` in it.
 
-    With ``forward``, the server gets the request but the replica does not get the reply; without, the server gets
-    nothing until ``late``. Either way, the replica gets nothing more over this connection, until ``cut`` or ``over``.
+    With ``forward``, the server gets the request, but the replica does not get the reply. Without, the server gets
+    nothing until ``late``. Either way, the replica gets nothing more over this connection until ``cut`` or ``over``.
     """
 
     def __init__(self, words: tuple[bytes, ...], *, forward: bool) -> None:
         self.words, self.forward = words, forward
         self.met, self.answered = threading.Event(), threading.Event()
-        """Set when the request has come, and been forwarded if it is to be; set when the server has answered."""
+        """``met``: set when the request has come (and with ``forward`` been sent). ``answered``: by the server."""
         self.connection: ProxyConnection | None = None
 
     def late(self) -> None:
-        """Forward what was kept back."""
+        """Forward the requests held back."""
         assert self.connection is not None
         self.connection.send_kept()
 
     def over(self) -> None:
-        """Forward what was kept back, and from now on everything, both ways."""
+        """End the fault: forward the requests held back, and from now on everything in both directions."""
         assert self.connection is not None
-        self.connection.mend()
+        self.connection.end_fault()
 
     def cut(self, *, server_too: bool = True) -> None:
-        """Close the connection; without ``server_too``, only to the replica, so that the server does not notice."""
+        """Close the connection; without ``server_too``, only the replica's end, so that the server does not notice."""
         assert self.connection is not None
         self.connection.cut(server_too=server_too)
 
 
 class ProxyConnection:
-    """One connection of the replica, and the one to the server that belongs to it."""
+    """A connection of the replica and its counterpart to the server."""
 
     def __init__(self, proxy: "Proxy", client: socket.socket, server: socket.socket) -> None:
         self._proxy, self._client, self._server = proxy, client, server
         self._fault: Fault | None = None
         self._kept = b""
-        for pump in (self._ask, self._answer):
+        for pump in (self._forward_requests, self._forward_replies):
             threading.Thread(target=pump, daemon=True).start()
 
-    def _ask(self) -> None:
+    def _forward_requests(self) -> None:
         while request := received(self._client):
-            if self._proxy.says:
-                send(self._client, self._proxy.says)
+            if self._proxy.canned_reply:
+                send(self._client, self._proxy.canned_reply)
                 continue
             if self._fault is None:
                 self._fault = self._proxy.met_by(request)
@@ -67,7 +67,7 @@ class ProxyConnection:
         if self._fault is None:
             self.cut()
 
-    def _answer(self) -> None:
+    def _forward_replies(self) -> None:
         while reply := received(self._server):
             if self._fault:
                 self._fault.answered.set()
@@ -82,7 +82,7 @@ class ProxyConnection:
             except OSError:  # closed by the other side
                 continue
 
-    def mend(self) -> None:
+    def end_fault(self) -> None:
         self._fault = None
         self.send_kept()
 
@@ -102,8 +102,8 @@ class Proxy:
         self._port = port
         self._connections: list[ProxyConnection] = []
         self._fault: Fault | None = None
-        self.says = b""
-        """Answer to every request, instead of the server's; empty for none."""
+        self.canned_reply = b""
+        """Reply to every request in place of the server's; empty for none."""
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"redis://127.0.0.1:{self._listener.getsockname()[1]}/0"
 
@@ -114,7 +114,7 @@ class Proxy:
 
     def met_by(self, request: bytes) -> Fault | None:
         fault = self._fault
-        if b"DISCARD" in request:  # the check of rights queues every command and executes none
+        if b"DISCARD" in request:  # the check of permissions queues commands and executes none
             return None
         if fault is None or not all(word in request for word in fault.words):
             return None
@@ -129,7 +129,7 @@ class Proxy:
                 return
             try:
                 server = socket.create_connection(("127.0.0.1", self._port))
-            except OSError:  # it is down: fail as a direct connection would
+            except OSError:  # the server is down: fail as a direct connection would
                 client.close()
             else:
                 self._connections.append(self.connection(client, server))
@@ -151,7 +151,7 @@ class Proxy:
 
 
 def received(connection: socket.socket) -> bytes:
-    """Return the next bytes, or b"" once the connection has ended or broken."""
+    """Return the next bytes, or b"" if the connection has ended or broken."""
     try:
         return connection.recv(CHUNK)
     except OSError:

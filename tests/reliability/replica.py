@@ -20,7 +20,7 @@ class Replica(Service):
         self._pid = 0
         self._ended = threading.Event()
         self.status: int | None = None
-        """Its exit status once it has ended; negative: the signal that ended it."""
+        """Exit status, or the negated signal number; None while it runs."""
 
     def start(self) -> Self:
         self.log.touch()
@@ -45,7 +45,7 @@ class Replica(Service):
 
     @property
     def listens(self) -> bool:
-        """Return True once it handles signals; an earlier one would end Python itself."""
+        """Return True once it handles signals; before that, a signal would kill Python itself."""
         return '"settings"' in self.log_text()
 
     def signal(self, number: int) -> None:

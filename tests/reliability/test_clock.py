@@ -1,4 +1,4 @@
-"""A host whose clock is wrong: all times are the server's."""
+"""Tests on a host with a wrong clock: all times are the server's."""
 
 import json
 from datetime import datetime
@@ -11,7 +11,7 @@ MESSAGES = [b"message %d" % number for number in range(100)]
 
 
 class Skewed(Service):
-    """A service on a host whose clock is ``skew`` seconds off."""
+    """Service on a host whose clock is ``skew`` seconds off."""
 
     def __init__(self, name: str, log: Path, skew: int, **settings: object) -> None:
         super().__init__(name, log, **settings)
@@ -19,7 +19,7 @@ class Skewed(Service):
         self._environment |= {"PYTHONPATH": path, "CLOCK_SKEW": str(skew)}
 
     def clock(self) -> float:
-        """What its clock showed when it spoke first (s since the epoch)."""
+        """Return the time of its first log line by its own clock (s since the epoch)."""
         return datetime.fromisoformat(json.loads(self.log_text().splitlines()[0])["timestamp"]).timestamp()
 
 

@@ -1,4 +1,4 @@
-"""``durability``: a batch is on disk or on replicas before the next one is taken."""
+"""Tests of ``durability``: a batch is on disk or on replicas before the next one is taken."""
 
 import os
 import random
@@ -39,7 +39,7 @@ def test_aof_is_refused_by_a_server_without_waitaof(launch: Launch) -> None:
 
 
 def old_server() -> EmbeddedServer:
-    """One that has no WAITAOF, by its age (before 7.2) or because it was taken away."""
+    """Return a server without WAITAOF: one older than 7.2, or one with the command renamed away."""
     gone = ("WAITAOF", "")
     try:
         with EmbeddedServer(rename_command=gone):
@@ -118,8 +118,8 @@ def calls_of_wait(fleet: Fleet) -> int:
     return calls
 
 
-def up_to(fleet: Fleet, *copies: EmbeddedServer) -> None:
-    """Return once the primary says that all of ``copies`` are connected."""
+def wait_until_online(fleet: Fleet, *copies: EmbeddedServer) -> None:
+    """Wait until the primary reports all of ``copies`` as online."""
     until(lambda: sum(line.get("state") == "online" for line in lines_of_replicas(fleet)) == len(copies))
 
 
@@ -132,14 +132,14 @@ def lines_of_replicas(fleet: Fleet) -> list[dict[str, object]]:
 def test_a_failover_to_any_of_two_replicas_finds_all_that_was_confirmed_by_a_majority(
     launch: Launch, durability: str
 ) -> None:
-    """One that lags is waited for; ``replicas:1`` goes on without it, and to fail over to it loses messages."""
+    """A majority waits for a lagging replica; ``replicas:1`` does not, so a failover to that replica loses messages."""
     with EmbeddedServer(repl_diskless_sync_delay="0", repl_timeout="600") as server, Proxy(server.port) as slow:
         fleet = launch(server)
         lagging = EmbeddedServer(
             replicaof=("127.0.0.1", slow.url.rpartition(":")[2].partition("/")[0]), repl_timeout="600"
         )
         with replica_of(server) as first, lagging as second, Redis.from_url(second.url) as promoted:
-            up_to(fleet, first, second)
+            wait_until_online(fleet, first, second)
             replica = fleet.up(durability=durability, durability_timeout=1, batch=BATCH)
             fleet.push(MESSAGES[:100])
             fleet.wait_until_settled()
@@ -165,7 +165,7 @@ def test_a_majority_of_three_goes_on_without_one_of_them_and_waits_without_two(l
     with EmbeddedServer(repl_diskless_sync_delay="0") as server:
         fleet = launch(server)
         with replica_of(server) as first, replica_of(server) as second, replica_of(server) as third:
-            up_to(fleet, first, second, third)
+            wait_until_online(fleet, first, second, third)
             replica = fleet.up(durability="replicas:majority", durability_timeout=1, batch=BATCH)
             fleet.push(MESSAGES[:100])
             fleet.wait_until_settled()
@@ -184,7 +184,7 @@ def test_a_majority_of_three_goes_on_without_one_of_them_and_waits_without_two(l
 
 
 def test_a_majority_counts_a_replica_from_when_it_connects(launch: Launch) -> None:
-    """With none it waits from the start on; one that comes later is waited for as those before it."""
+    """Without replicas, it waits from the start. A replica that connects later counts like the earlier ones."""
     with EmbeddedServer(repl_diskless_sync_delay="0", repl_timeout="600") as server:
         fleet = launch(server)
         replica = fleet.up(durability="replicas:majority", durability_timeout=1, batch=BATCH)
@@ -194,7 +194,7 @@ def test_a_majority_counts_a_replica_from_when_it_connects(launch: Launch) -> No
         with replica_of(server) as first:
             fleet.wait_until_settled()
             with replica_of(server) as second:
-                up_to(fleet, first, second)
+                wait_until_online(fleet, first, second)
                 fleet.push(MESSAGES[100:200])
                 fleet.wait_until_settled()
                 os.kill(second.pid, signal.SIGSTOP)
@@ -207,7 +207,7 @@ def test_a_majority_counts_a_replica_from_when_it_connects(launch: Launch) -> No
 
 
 def test_a_majority_is_counted_anew_after_a_failover() -> None:
-    """The new primary has one replica less: those of the former one do not count."""
+    """The new primary has one replica less; replicas of the old primary do not count."""
     durability = Durability("replicas:majority", 1)
     counts = []
     for primary, states in (("a", "online online"), ("a", "online"), ("a", "online online wait_bgsave online"),

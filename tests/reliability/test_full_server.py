@@ -1,4 +1,4 @@
-"""A server whose memory is full is drained, by services and by workers as the documents teach, until it works again."""
+"""Tests of a server out of memory: services, and workers that follow the docs, drain it until it works again."""
 
 import json
 import random
@@ -28,7 +28,7 @@ BATCH = 50
 ROOM = 1_000_000
 TIMES: dict[str, object] = {"attempts": 1, "message_timeout": 600, "message_expire": 3_600}
 FAN = QueueService("mpush", "fan:in", "fan:pending", ("fan:out",), namespace="fan")
-FAR = Pushing(source="far:in", pending="far:pending", namespace="far")
+LINK = Pushing(source="far:in", pending="far:pending", namespace="far")
 
 
 @pytest.fixture(params=KINDS)
@@ -38,7 +38,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[EmbeddedServer]:
 
 
 def scripts() -> list[str]:
-    """Those that docs/tracking.md teaches workers for a full server: to take, and to say done."""
+    """Return the scripts of docs/tracking.md for workers on a full server: one to take, one to report done."""
     page = (ROOT / "docs" / "tracking.md").read_text().partition("## While the server is full")[2]
     found = re.findall(r'EVAL "([^"]+)"', page)
     assert len(found) == 2
@@ -46,27 +46,27 @@ def scripts() -> list[str]:
 
 
 class Worker(threading.Thread):
-    """Takes from ``source`` and settles as the documents teach, until it is stopped; ``said`` gets what it says."""
+    """Worker that takes from ``source`` and settles as the docs say; with ``done_list``, it reports done there."""
 
-    def __init__(self, url: str, source: str, said: str = "") -> None:
+    def __init__(self, url: str, source: str, done_list: str = "") -> None:
         super().__init__(daemon=True)
         self._redis: Any = Redis.from_url(url)
-        self._source, self._mine, self._said = source, f"{source}:worker", said
+        self._source, self._pending, self._done_list = source, f"{source}:worker", done_list
         self._over = threading.Event()
         self.seen: list[bytes] = []
 
     def run(self) -> None:
         take, done = scripts()
         while not self._over.is_set():
-            message = self._redis.eval(take, 2, self._source, self._mine)
+            message = self._redis.eval(take, 2, self._source, self._pending)
             if message is None:
                 self._over.wait(0.02)
-            elif self._said:
-                word = json.dumps({"xid": json.loads(message)["meta"]["id"]})
-                self._redis.eval(done, 2, self._mine, self._said, word)
+            elif self._done_list:
+                report = json.dumps({"xid": json.loads(message)["meta"]["id"]})
+                self._redis.eval(done, 2, self._pending, self._done_list, report)
                 self.seen.append(message)
             else:
-                self._redis.rpop(self._mine)
+                self._redis.rpop(self._pending)
                 self.seen.append(message)
 
     def __enter__(self) -> Self:
@@ -93,15 +93,15 @@ def test_a_full_server_is_drained_by_services_and_workers_until_it_works_again_b
         Fleet(Dispatching(), server.url, fork_server, tmp_path, TIMES) as hop,
         Fleet(Watching(), server.url, fork_server, tmp_path, {}) as monitor,
         Fleet(FAN, server.url, fork_server, tmp_path, {}) as fan,
-        TwoServers(server.url, other.url, fork_server, tmp_path, service=FAR) as far,
+        TwoServers(server.url, other.url, fork_server, tmp_path, service=LINK) as link,
     ):
-        fleets = [hop, monitor, fan, far]
-        all_of_it = {fleet.service.source: messages(rng) for fleet in (hop, fan, far)}
+        fleets = [hop, monitor, fan, link]
+        all_of_it = {fleet.service.source: messages(rng) for fleet in (hop, fan, link)}
         hop.push(all_of_it["work:in"][: MESSAGES // 2])
         first = hop.up()
         hop.wait_until_settled()
         assert first.stop() == 0
-        for fleet in (hop, fan, far):
+        for fleet in (hop, fan, link):
             fleet.push(all_of_it[fleet.service.source][MESSAGES // 2 if fleet is hop else 0 :])
         memory = hop.redis.info("memory")["used_memory"]
         hop.redis.config_set("maxmemory", memory - 3 * MESSAGES * SIZE)
@@ -117,10 +117,10 @@ def test_a_full_server_is_drained_by_services_and_workers_until_it_works_again_b
             fleet.stop()
         tracked, copied = Counter(worker.seen), Counter(reader.seen)
         assert (tracked, copied) == (Counter(all_of_it["work:in"]), Counter(all_of_it["fan:in"]))
-        assert far.arrived() == all_of_it["far:in"]
+        assert link.arrived() == all_of_it["far:in"]
         assert int(hop.redis.hget(Keys("demo").metric("done"), "count")) == MESSAGES
         for replica in replicas:
-            waits, resumes = (replica.log_text().count(f'"event": "{word}"') for word in ("waiting", "resumed"))
+            waits, resumes = (replica.log_text().count(f'"event": "{event}"') for event in ("waiting", "resumed"))
             assert waits == resumes > 0
 
 
@@ -128,11 +128,11 @@ def test_a_full_server_is_drained_by_services_and_workers_until_it_works_again_b
 def test_a_server_that_becomes_full_in_the_midst_of_a_drain_leaves_whole_batches(
     server: EmbeddedServer, fork_server: ForkServer, tmp_path: Path, rng: random.Random, service: QueueService
 ) -> None:
-    """The copies, or the records, take more memory than the messages that they are made of."""
+    """The copies, or the records, take more memory than the messages themselves."""
     settings = {"batch": BATCH} | (TIMES if service.name == "mdispatch" else {})
     with Fleet(service, server.url, fork_server, tmp_path, settings) as fleet:
         pushed = messages(rng)
-        for first in range(0, MESSAGES, 100):  # one push would leave a large buffer, which is freed at some time
+        for first in range(0, MESSAGES, 100):  # a single push would leave a large buffer, freed at an unknown time
             fleet.push(pushed[first : first + 100])
         most = fleet.redis.info("memory")["used_memory"] + ROOM
         fleet.redis.config_set("maxmemory", most)

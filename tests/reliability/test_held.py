@@ -1,4 +1,4 @@
-"""A message that somebody removes from a pending list is missed, also after the death of the instance that held it."""
+"""Tests that the audit misses a message removed from a pending list, also after the death of its holder."""
 
 import asyncio
 import signal
@@ -28,23 +28,23 @@ POLICY = {
     "out": "work:out",
     "done": "demo:done",
 }
-"""What a monitor knows of the namespace that it watches."""
-WAYS: dict[str, tuple[Callable[[Any, str], object], int]] = {
+"""Policy of the namespace that a monitor watches."""
+REMOVALS: dict[str, tuple[Callable[[Any, str], object], int]] = {
     "DEL": (lambda redis, name: redis.delete(name), HELD),
     "RPOP": (lambda redis, name: redis.rpop(name), 1),
     "LTRIM": (lambda redis, name: redis.ltrim(name, 0, 1), HELD - 2),
     "TTL": (lambda redis, name: redis.pexpire(name, 1), HELD),
 }
-"""How a message may be removed, and how many are gone then."""
+"""Ways to remove messages, each with the number that it removes."""
 
 
 @dataclass(frozen=True)
 class Sending(QueueService):
-    """vpush, from one database of a server to another."""
+    """vpush from one database of a server to another."""
 
     name: str = "vpush"
     outs: tuple[str, ...] = ("work:there",)
-    may_be_bare: bool = False
+    can_lack_namespace: bool = False
 
     def settings(self) -> dict[str, object]:
         return super().settings() | {"out": self.outs[0]}
@@ -52,12 +52,12 @@ class Sending(QueueService):
 
 @dataclass(frozen=True)
 class Obstacle:
-    """What keeps ``service`` from settling what it has taken: a key of the wrong type."""
+    """A key of the wrong type that keeps ``service`` from settling messages."""
 
     service: QueueService
     key: str
     elsewhere: bool = False
-    """Whether the key lies in the other database."""
+    """True if the key is in the other database."""
 
 
 HOLDERS = [
@@ -80,13 +80,13 @@ def service(obstacle: Obstacle) -> QueueService:
 
 
 def prepare(fleet: Fleet) -> None:
-    """An empty server; for a monitor, with a namespace to watch."""
+    """Empty the server; for a monitor, add a namespace to watch."""
     fleet.redis.flushall()
     if isinstance(fleet.service, Watching):
         fleet.redis.hset("demo:policy", mapping=POLICY)
 
 
-class Scene:
+class BlockedHolder:
     """A service that holds ``HELD`` messages and cannot settle them."""
 
     def __init__(self, launch: Launch, server: EmbeddedServer, obstacle: Obstacle) -> None:
@@ -97,7 +97,7 @@ class Scene:
         self._obstacle = obstacle
         self.replica = self.fleet.up()
         self.fleet.waiting()
-        self._in_the_way("SET", obstacle.key, "in the way")
+        self._at_obstacle("SET", obstacle.key, "in the way")
         self.fleet.push([b'{"xid":"message %d"}' % number for number in range(HELD)])
         until(lambda: self.fleet.redis.exists(self.fleet.keys.held), 20)
         shared = obstacle.service.name == "vpush"
@@ -107,7 +107,7 @@ class Scene:
         until(lambda: self.fleet.redis.hget(self.fleet.keys.held, self.pending) == b"%d" % HELD, 20)
         assert self.problems() == []
 
-    def _in_the_way(self, *command: str) -> None:
+    def _at_obstacle(self, *command: str) -> None:
         with self.fleet.redis.client() as client:
             if self._obstacle.elsewhere:
                 client.execute_command("SELECT", 9)
@@ -120,11 +120,11 @@ class Scene:
         self.fleet.forget(self.replica)
 
     def mend(self) -> None:
-        self._in_the_way("DEL", self._obstacle.key)
+        self._at_obstacle("DEL", self._obstacle.key)
 
-    def remove(self, way: str) -> str:
-        """Returns how the audit must say so."""
-        remove, gone = WAYS[way]
+    def remove(self, removal: str) -> str:
+        """Remove messages; return the start of the audit's message about it."""
+        remove, gone = REMOVALS[removal]
         remove(self.fleet.redis, self.pending)
         until(lambda: self.fleet.redis.llen(self.pending) == HELD - gone)
         return f"{self.pending}: {gone} message{'s were' if gone > 1 else ' was'} taken and not settled, and gone"
@@ -140,38 +140,38 @@ class Scene:
         self.fleet.redis.hset(self.fleet.keys.accepted, self.pending, gone)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("removal", REMOVALS)
 def test_a_message_that_is_removed_from_a_pending_list_is_missed(
-    launch: Launch, server: EmbeddedServer, obstacle: Obstacle, way: str
+    launch: Launch, server: EmbeddedServer, obstacle: Obstacle, removal: str
 ) -> None:
-    """While its holder lives, after its death, and once another has adopted and settled what was left."""
-    scene = Scene(launch, server, obstacle)
-    words = scene.remove(way)
-    scene.assert_missed(words)
-    scene.kill()
-    scene.assert_missed(words)
-    scene.mend()
-    scene.fleet.up()
-    scene.fleet.wait_until_settled()
-    scene.assert_missed(words)
-    scene.accept(WAYS[way][1])
-    assert scene.problems() == []
+    """While its holder lives, after its death, and once another instance has adopted and settled the rest."""
+    holder = BlockedHolder(launch, server, obstacle)
+    words = holder.remove(removal)
+    holder.assert_missed(words)
+    holder.kill()
+    holder.assert_missed(words)
+    holder.mend()
+    holder.fleet.up()
+    holder.fleet.wait_until_settled()
+    holder.assert_missed(words)
+    holder.accept(REMOVALS[removal][1])
+    assert holder.problems() == []
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("removal", REMOVALS)
 def test_a_message_that_is_removed_after_the_death_of_its_holder_is_missed(
-    launch: Launch, server: EmbeddedServer, obstacle: Obstacle, way: str
+    launch: Launch, server: EmbeddedServer, obstacle: Obstacle, removal: str
 ) -> None:
-    scene = Scene(launch, server, obstacle)
-    scene.kill()
-    words = scene.remove(way)
-    scene.assert_missed(words)
-    scene.mend()
-    scene.fleet.up()
-    scene.fleet.wait_until_settled()
-    scene.assert_missed(words)
-    scene.accept(WAYS[way][1])
-    assert scene.problems() == []
+    holder = BlockedHolder(launch, server, obstacle)
+    holder.kill()
+    words = holder.remove(removal)
+    holder.assert_missed(words)
+    holder.mend()
+    holder.fleet.up()
+    holder.fleet.wait_until_settled()
+    holder.assert_missed(words)
+    holder.accept(REMOVALS[removal][1])
+    assert holder.problems() == []
 
 
 def test_what_a_wait_has_moved_is_counted_though_its_process_does_nothing_any_more(
@@ -184,7 +184,7 @@ def test_what_a_wait_has_moved_is_counted_though_its_process_does_nothing_any_mo
     prepare(fleet)
     replica = fleet.up()
     fleet.waiting()
-    fleet.redis.set(obstacle.key, "in the way")  # mpush is delivered by what counts, too
+    fleet.redis.set(obstacle.key, "in the way")  # for mpush, an out list that its script checks
     replica.signal(signal.SIGSTOP)
     fleet.push([b'{"xid":"message"}'])
     until(lambda: fleet.redis.hvals(fleet.keys.held) == [b"1"])

@@ -1,4 +1,4 @@
-"""Killed at any time, as by the kernel for want of memory: what one had taken, another delivers."""
+"""Tests of replicas killed at any time, as by the OOM killer: another replica delivers the messages in hand."""
 
 import random
 import time
@@ -9,7 +9,7 @@ import pytest
 from tests.harness import rounds
 from tests.reliability.fleet import Fleet, Publisher, assert_accounted, assert_registry_clean
 
-LONGEST_PEACE = 0.12
+MAX_INTERVAL = 0.12
 """Seconds between two kills, at most; a replica is at work within about a third of that."""
 
 
@@ -18,11 +18,11 @@ def test_either_of_two_replicas_killed_again_and_again_under_load_loses_and_doub
     fleet: Fleet, rng: random.Random
 ) -> None:
     killed, in_hand = set(), Counter[str]()
-    rarely = fleet.service.name == "mpush"  # has one in hand for no longer than a script: see test_held.py for more
+    rarely = fleet.service.name == "mpush"  # has messages in hand only during a script: see test_held.py
     with Publisher(fleet, rng) as publisher:
         replicas = [fleet.start(), fleet.start()]
         for _ in rounds(lambda: in_hand or rarely):
-            time.sleep(rng.uniform(0, LONGEST_PEACE))  # not a wait for something: the time of the kill is chance
+            time.sleep(rng.uniform(0, MAX_INTERVAL))  # a random time for the kill, not a wait
             which = rng.randrange(2)
             replicas[which].kill()
             killed.add(fleet.id_of(replicas[which]))

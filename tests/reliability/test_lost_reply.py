@@ -1,4 +1,4 @@
-"""A connection that breaks, or a replica that dies, between a request and its reply."""
+"""Tests of a connection that breaks, or a replica that dies, between a request and its reply."""
 
 from collections.abc import Iterator
 
@@ -23,16 +23,16 @@ def proxy(server: EmbeddedServer) -> Iterator[Proxy]:
 
 @pytest.fixture
 def fleet(launch: Launch, server: EmbeddedServer, proxy: Proxy) -> Fleet:
-    """Its replicas reach the server through ``proxy``; the test itself does not."""
+    """Return a fleet for replicas that connect through ``proxy``; the test itself does not."""
     fleet = launch(server)
     fleet.redis.flushall()
     return fleet
 
 
-def meet(fleet: Fleet, proxy: Proxy, request: str, *, forward: bool) -> tuple[Replica, Fault]:
-    """A replica whose request is stuck: the one that takes a message, or the transaction that settles it.
+def block_at(fleet: Fleet, proxy: Proxy, request: str, *, forward: bool) -> tuple[Replica, Fault]:
+    """Return a replica whose request is stuck: the one that takes a message, or the script that settles it.
 
-    With ``forward`` the server has done what was asked, and its reply is stuck.
+    With ``forward``, the server has executed the request and the reply is stuck.
     """
     if request == "take":
         fault = proxy.fault("BLMOVE", fleet.service.source, forward=forward)
@@ -61,7 +61,7 @@ def assert_all_comes_out_once(fleet: Fleet) -> None:
 def test_a_request_or_reply_lost_with_its_connection_loses_and_doubles_nothing(
     fleet: Fleet, proxy: Proxy, what: str, forward: bool, server_too: bool
 ) -> None:
-    _, fault = meet(fleet, proxy, what, forward=forward)
+    _, fault = block_at(fleet, proxy, what, forward=forward)
     fault.cut(server_too=server_too)
     assert_all_comes_out_once(fleet)
     assert_registry_clean(fleet)
@@ -72,7 +72,7 @@ def test_a_request_or_reply_lost_with_its_connection_loses_and_doubles_nothing(
 def test_killed_before_or_after_a_move_the_next_run_goes_on_where_this_one_was(
     fleet: Fleet, proxy: Proxy, what: str, forward: bool
 ) -> None:
-    replica, fault = meet(fleet, proxy, what, forward=forward)
+    replica, fault = block_at(fleet, proxy, what, forward=forward)
     id = fleet.id_of(replica)
     replica.kill()
     fault.cut()
@@ -83,7 +83,7 @@ def test_killed_before_or_after_a_move_the_next_run_goes_on_where_this_one_was(
 
 
 def test_a_message_that_a_lost_connection_takes_later_is_not_left_in_pending(fleet: Fleet, proxy: Proxy) -> None:
-    """The server has not noticed the loss, and hands the next message to nobody."""
+    """The server has not noticed the loss and moves the next message for the dead connection."""
     fault = proxy.fault("BLMOVE", fleet.service.source, forward=True)
     fleet.up(redis=proxy.url)
     until(fault.met.is_set)

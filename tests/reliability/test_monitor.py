@@ -1,4 +1,4 @@
-"""Monitors that are killed, or cut off, or meet a wrong key: what workers said has its effect once, if late."""
+"""Tests of monitors that are killed, cut off, or meet a key of the wrong type: each report takes effect once."""
 
 import asyncio
 import random
@@ -15,8 +15,8 @@ from tests.reliability.fleet import Dispatching, Fleet, QueueService, Watching, 
 from tests.reliability.proxy import Fault, Proxy
 from tests.reliability.replica import Replica
 
-WORDS = [b"%d" % number for number in range(10**9, 10**9 + 100)]
-"""Requests, and what workers say when they are done with them."""
+REPORTS = [b"%d" % number for number in range(10**9, 10**9 + 100)]
+"""Requests; also the reports of workers that they are done."""
 MANY = [b"%d" % number for number in range(10**9, 10**9 + 10_000)]
 
 
@@ -27,7 +27,7 @@ def service() -> QueueService:
 
 @pytest.fixture
 def dispatch(launch: Launch, fleet: Fleet, server: EmbeddedServer) -> Fleet:
-    """mdispatch of the namespace that the monitors watch, which has told its policy."""
+    """Return mdispatch of the namespace that the monitors watch, once it has published its policy."""
     dispatch = launch(server, Dispatching())
     dispatch.up(message_timeout=1, message_expire=100, backoff="0.1")
     dispatch.waiting()
@@ -35,29 +35,29 @@ def dispatch(launch: Launch, fleet: Fleet, server: EmbeddedServer) -> Fleet:
 
 
 def register(dispatch: Fleet, messages: list[bytes]) -> None:
-    """Have ``messages`` tracked, and taken by workers."""
+    """Push ``messages``, wait until they are tracked, and take them as workers would."""
     dispatch.push(messages)
     until(lambda: dispatch.redis.zcard(dispatch.keys.deadlines) == len(messages))
     dispatch.redis.delete("work:out")
 
 
 def take(dispatch: Fleet) -> bool:
-    """Have workers take all that was delivered; return True."""
+    """Take all delivered messages as workers would; return True."""
     while dispatch.redis.rpoplpush("work:out", "taken"):
         pass
     return True
 
 
 def assert_done(dispatch: Fleet, fleet: Fleet, count: int) -> None:
-    """So many messages are done, none twice, and nothing of them is left."""
+    """Assert that ``count`` messages are done, each once, and that nothing of them is left."""
     fleet.wait_until_settled()
     assert dispatch.redis.hget(dispatch.keys.metric("done"), "count") == b"%d" % count
     assert not dispatch.redis.exists(dispatch.keys.metric("done:unknown"), dispatch.keys.deadlines)
     assert asyncio.run(audited(dispatch)) == []
 
 
-def meet(fleet: Fleet, proxy: Proxy, request: str, *, forward: bool) -> tuple[Replica, Fault]:
-    """A monitor whose request is stuck: the one that takes a word, or the transaction that carries it out."""
+def block_at(fleet: Fleet, proxy: Proxy, request: str, *, forward: bool) -> tuple[Replica, Fault]:
+    """Return a monitor whose request is stuck: the one that takes a report, or the script that applies it."""
     if request == "take":
         fault = proxy.fault("BLMOVE", fleet.service.source, forward=forward)
         replica = fleet.up(redis=proxy.url)
@@ -66,7 +66,7 @@ def meet(fleet: Fleet, proxy: Proxy, request: str, *, forward: bool) -> tuple[Re
         replica = fleet.up(redis=proxy.url)
         fleet.waiting(2)
         fault = proxy.fault("EVAL", fleet.service.source, forward=forward)
-    fleet.push(WORDS[:50])
+    fleet.push(REPORTS[:50])
     until((fault.answered if forward else fault.met).is_set)
     return replica, fault
 
@@ -79,10 +79,10 @@ def test_what_workers_said_has_its_effect_once_if_its_monitor_fails_at_the_worst
 ) -> None:
     dispatch.stop()
     dispatch.up(message_timeout=100, message_expire=1000)
-    register(dispatch, WORDS)
+    register(dispatch, REPORTS)
     ids = []
     with Proxy(server.port) as proxy:
-        replica, fault = meet(fleet, proxy, what, forward=forward)
+        replica, fault = block_at(fleet, proxy, what, forward=forward)
         if killed:
             ids.append(str(fleet.id_of(replica)))
             replica.kill()
@@ -91,8 +91,8 @@ def test_what_workers_said_has_its_effect_once_if_its_monitor_fails_at_the_worst
         if killed:
             fleet.up()
         fleet.wait_until_settled()
-        fleet.push(WORDS[50:])
-        assert_done(dispatch, fleet, len(WORDS))
+        fleet.push(REPORTS[50:])
+        assert_done(dispatch, fleet, len(REPORTS))
         fleet.stop()
     assert_registry_clean(fleet, killed=ids)
 
@@ -112,7 +112,7 @@ def test_10000_words_that_a_dead_monitor_has_left_are_carried_out_once(fleet: Fl
 
 
 def test_a_monitor_that_lives_adopts_what_one_that_dies_later_has_left(fleet: Fleet, dispatch: Fleet) -> None:
-    register(dispatch, WORDS[:1])
+    register(dispatch, REPORTS[:1])
     fleet.up()
     fleet.waiting(2)
     fleet.redis.zadd(fleet.keys.owners, {"77": fleet.redis.time()[0]})
@@ -128,8 +128,8 @@ def test_a_monitor_that_lives_adopts_what_one_that_dies_later_has_left(fleet: Fl
 def test_a_key_of_the_wrong_type_is_named_and_what_is_due_waits_until_it_is_mended(
     fleet: Fleet, dispatch: Fleet, key: str
 ) -> None:
-    dispatch.push(WORDS)
-    until(lambda: dispatch.redis.zcard(dispatch.keys.deadlines) == len(WORDS))
+    dispatch.push(REPORTS)
+    until(lambda: dispatch.redis.zcard(dispatch.keys.deadlines) == len(REPORTS))
     take(dispatch)
     if fleet.redis.exists(key):
         fleet.redis.rename(key, "kept")
@@ -140,9 +140,9 @@ def test_a_key_of_the_wrong_type_is_named_and_what_is_due_waits_until_it_is_mend
     fleet.redis.delete(key)
     if fleet.redis.exists("kept"):
         fleet.redis.rename("kept", key)
-    until(lambda: take(dispatch) and dispatch.redis.llen(dispatch.keys.dead) == len(WORDS))
-    assert dispatch.metric("dead") == {"count": len(WORDS), "timeout": len(WORDS)}
-    assert dispatch.redis.llen("taken") == 3 * len(WORDS)
+    until(lambda: take(dispatch) and dispatch.redis.llen(dispatch.keys.dead) == len(REPORTS))
+    assert dispatch.metric("dead") == {"count": len(REPORTS), "timeout": len(REPORTS)}
+    assert dispatch.redis.llen("taken") == 3 * len(REPORTS)
     assert monitor.running
     fleet.stop()
     assert fleet.redis.hget(fleet.keys.metric("error"), "count") == b"1"
@@ -158,8 +158,8 @@ def test_scripts_forgotten_again_and_again_lose_and_double_nothing(
     for start in range(0, 5_000, 50):
         dispatch.push(MANY[start : start + 50])
         fleet.redis.script_flush()
-        fleet.push(MANY[start : start + 25])  # of the others the attempts run out
-        time.sleep(rng.uniform(0, 0.01))  # not a wait for something: the time of the flush is chance
+        fleet.push(MANY[start : start + 25])  # the others run out of attempts
+        time.sleep(rng.uniform(0, 0.01))  # a random time for the flush, not a wait
     under_way = dispatch.keys.deadlines, dispatch.keys.delayed
     until(lambda: take(dispatch) and not dispatch.redis.exists(*under_way), timeout=40)
     fleet.wait_until_settled()
@@ -190,10 +190,10 @@ def test_a_monitor_that_is_there_first_works_as_soon_as_there_is_something_to_wa
 ) -> None:
     fleet.up()
     dispatch: Fleet = request.getfixturevalue("dispatch")
-    dispatch.push(WORDS[:2])
+    dispatch.push(REPORTS[:2])
     until(lambda: dispatch.redis.llen("work:out") == 2)
     began = time.monotonic()
-    fleet.push(WORDS[:1])
+    fleet.push(REPORTS[:1])
     until(lambda: dispatch.redis.hget(dispatch.keys.metric("done"), "count") == b"1")
     assert time.monotonic() - began < 5
     until(lambda: take(dispatch) and dispatch.redis.hget(dispatch.keys.metric("timeout"), "count") == b"1")

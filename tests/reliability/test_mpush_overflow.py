@@ -1,4 +1,4 @@
-"""mpush and a subscriber that does not read: its list ends at ``maxLength``, and every copy is accounted for."""
+"""Tests of mpush with a subscriber that does not read: its list stops at ``maxLength``; every copy is accounted for."""
 
 import asyncio
 import json
@@ -28,18 +28,18 @@ def service() -> QueueService:
 
 
 def assert_conserved(fleet: Fleet, taken: int, **given_up: int) -> None:
-    """For each list: taken = delivered + dead + dropped, with those numbers ``given_up``."""
+    """Assert for each list that taken = delivered + dead + dropped, with ``given_up`` dead and dropped."""
     counters = {name: fleet.metric(name) for name in ("taken", "delivered", "dead", "dropped")}
     for out in fleet.service.outs:
-        leg = {name: fields.get(out, 0) for name, fields in counters.items()}
-        assert leg["taken"] == leg["delivered"] + leg["dead"] + leg["dropped"] == taken
-        assert {name: leg[name] for name in given_up} == given_up
+        counts = {name: fields.get(out, 0) for name, fields in counters.items()}
+        assert counts["taken"] == counts["delivered"] + counts["dead"] + counts["dropped"] == taken
+        assert {name: counts[name] for name in given_up} == given_up
     for name in ("delivered", "dead", "dropped"):
         assert counters[name].get("count", 0) == sum(counters[name].get(out, 0) for out in fleet.service.outs)
 
 
 def dead_letters(fleet: Fleet) -> list[dict[str, object]]:
-    """The oldest first; a byte of a message is a character (Latin 1), since it need not be UTF-8."""
+    """Return the dead letters, oldest first. Messages are decoded as Latin 1, as they need not be UTF-8."""
     return [json.loads(letter.decode("latin-1")) for letter in fleet.held(fleet.keys.dead)]
 
 
@@ -102,7 +102,7 @@ def test_dead_letters_hold_every_byte_and_say_why_and_for_whom(fleet: Fleet) -> 
 
 @contextmanager
 def subscriber(fleet: Fleet, out: str, rng: random.Random) -> Iterator[list[bytes]]:
-    """Reads ``out`` now and then, a few messages at a time; the list of all it got."""
+    """Read ``out`` now and then, a few messages at a time, in a thread; yield the list of all that it got."""
     got: list[bytes] = []
     ended = Event()
 
@@ -131,7 +131,7 @@ def test_every_copy_is_accounted_for_when_replicas_are_killed_at_the_limit(
         with Publisher(fleet, rng, most_waiting=2 * LIMIT) as publisher:
             for _ in range(20):
                 replica = fleet.up(**settings)
-                time.sleep(rng.uniform(0, 0.05))  # not a wait for something: the time of the kill is chance
+                time.sleep(rng.uniform(0, 0.05))  # a random time for the kill, not a wait
                 killed.append(str(fleet.id_of(replica)))
                 replica.kill()
                 fleet.forget(replica)

@@ -1,4 +1,4 @@
-"""A chain whose next service is down for longer than answers live: what others pushed to its ``in`` is not lost."""
+"""Tests of a next service that is down for longer than ``replyExpire``: messages pushed to its ``in`` are not lost."""
 
 import json
 import time
@@ -26,11 +26,11 @@ TRACKING: dict[str, Any] = {
 }
 NEXT: dict[str, Any] = {"redis_namespace": "next", "in": "next:in", "pending": "next:pending", "out": "next:out"}
 ACCEPTED = [b"accepted %d" % number for number in range(1000)]
-"""What others push to the next service, and are told that it is accepted."""
+"""Messages that other publishers push to the next service, which the server accepts."""
 
 
 class Chain:
-    """A server for mdispatch, a monitor, and a next service."""
+    """A server with mdispatch, a monitor, and a next service."""
 
     def __init__(self, stack: ExitStack, directory: Path) -> None:
         self._stack, self._directory = stack, directory
@@ -64,7 +64,7 @@ def stack() -> Iterator[ExitStack]:
 def test_a_next_service_that_is_down_for_longer_than_reply_expire_gets_all_that_was_accepted(
     stack: ExitStack, tmp_path: Path, allowed: str, end: str
 ) -> None:
-    """It was never started before, so nobody can know whose list that is; the first to push to it is an answer."""
+    """It was never started, so the owner of its list is unknown; the first message pushed to it is an answer."""
     chain = Chain(stack, tmp_path)
     chain.track(allowed)
     chain.ask("a")

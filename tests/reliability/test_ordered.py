@@ -1,4 +1,4 @@
-"""``ordered``: one active replica by lease, so that every list has all messages in the order they came."""
+"""Tests of ``ordered``: one active replica by lease, so that every list has all messages in the order of arrival."""
 
 import json
 import random
@@ -13,13 +13,13 @@ from tests.reliability.replica import Replica
 
 
 def active(fleet: Fleet) -> Replica | None:
-    """The one that holds the lease."""
+    """Return the replica that holds the lease, or None."""
     owner = (fleet.redis.hget(fleet.keys.lease, "owner") or b"").decode()
     return next((each for each in fleet.replicas if each.running and fleet.id_of(each) == owner), None)
 
 
 def until_active(fleet: Fleet, other_than: Replica | None = None, timeout: float = 60) -> Replica:
-    """Wait until one is active, not ``other_than``."""
+    """Wait until a replica other than ``other_than`` is active, and return it."""
     until(lambda: active(fleet) not in (None, other_than), timeout)
     found = active(fleet)
     assert found
@@ -32,10 +32,10 @@ def assert_in_order(fleet: Fleet, messages: list[bytes]) -> None:
     assert_accounted(fleet, messages)
 
 
-def turns(fleet: Fleet) -> int:
-    """How many times one became active, each time with a token of its own, larger than all before."""
-    spoken = [json.loads(line) for replica in fleet.replicas for line in replica.log_text().splitlines()]
-    tokens = [(line["timestamp"], line["token"]) for line in spoken if line["event"] == "active"]
+def activations(fleet: Fleet) -> int:
+    """Return how often a replica became active; assert that each fencing token is larger than all before."""
+    events = [json.loads(line) for replica in fleet.replicas for line in replica.log_text().splitlines()]
+    tokens = [(line["timestamp"], line["token"]) for line in events if line["event"] == "active"]
     assert [token for _, token in sorted(tokens)] == sorted({token for _, token in tokens})
     return len(tokens)
 
@@ -49,7 +49,7 @@ def test_order_holds_when_the_active_replica_is_killed_again_and_again(fleet: Fl
         for _ in range(4):
             leader = until_active(fleet)
             fleet.until_more_is_taken()
-            time.sleep(rng.uniform(0, 0.1))  # not a wait for something: the time of the kill is chance
+            time.sleep(rng.uniform(0, 0.1))  # a random time for the kill, not a wait
             killed.append(str(fleet.id_of(leader)))
             leader.kill()
             fleet.forget(leader)
@@ -58,7 +58,7 @@ def test_order_holds_when_the_active_replica_is_killed_again_and_again(fleet: Fl
     fleet.wait_until_settled()
     fleet.stop()
     assert_in_order(fleet, publisher.accepted)
-    assert turns(fleet) >= 3
+    assert activations(fleet) >= 3
     assert_registry_clean(fleet, killed=killed)
 
 
@@ -81,12 +81,12 @@ def test_an_active_replica_that_hangs_is_replaced_and_fenced_off_when_it_goes_on
     fleet.wait_until_settled()
     fleet.stop()
     assert_in_order(fleet, publisher.accepted)
-    assert turns(fleet) >= 3
+    assert activations(fleet) >= 3
     assert_registry_clean(fleet)
 
 
 def test_what_a_hanging_replica_takes_is_delivered_by_the_one_that_replaced_it(fleet: Fleet) -> None:
-    """Its wait goes on in the server; the message that ends it lies in the pending list that both share."""
+    """Its BLMOVE stays blocked in the server; the message that ends it goes to the pending list that both share."""
     settings: dict[str, object] = {"ordered": True, "lease_expire": 2, "pop_timeout": 30}
     first = fleet.up(**settings)
     fleet.waiting()
@@ -103,7 +103,7 @@ def test_what_a_hanging_replica_takes_is_delivered_by_the_one_that_replaced_it(f
 
 
 def test_a_move_that_comes_late_is_refused_once_another_replica_is_active(fleet: Fleet, server: EmbeddedServer) -> None:
-    """It was on its way when its sender hung; the token that goes with it is an old one."""
+    """It was in flight when its sender was suspended; it carries an old fencing token."""
     settings: dict[str, object] = {"ordered": True, "lease_expire": 2}
     messages = [b"message %d" % number for number in range(20)]
     with Proxy(server.port) as proxy:
@@ -131,7 +131,7 @@ def test_a_move_that_comes_late_is_refused_once_another_replica_is_active(fleet:
 
 
 def test_a_standby_takes_over_at_once_when_the_active_one_is_stopped(fleet: Fleet, rng: random.Random) -> None:
-    """Long before the lease would have run out."""
+    """It does not wait for the lease to expire."""
     settings: dict[str, object] = {"ordered": True, "lease_expire": 3_600}
     fleet.up(**settings)
     fleet.up(**settings)
@@ -145,7 +145,7 @@ def test_a_standby_takes_over_at_once_when_the_active_one_is_stopped(fleet: Flee
     fleet.wait_until_settled()
     fleet.stop()
     assert_in_order(fleet, publisher.accepted)
-    assert turns(fleet) == 4
+    assert activations(fleet) == 4
     assert_registry_clean(fleet)
 
 

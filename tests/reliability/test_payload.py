@@ -1,4 +1,4 @@
-"""Any bytes as a message, any text as a name."""
+"""Tests of any bytes as a message and any text as a name."""
 
 from dataclasses import replace
 

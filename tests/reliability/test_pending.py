@@ -1,4 +1,4 @@
-"""What a dead run left in its pending list is delivered once, first and in order."""
+"""Tests of recovery: messages in the pending list of a dead instance are delivered once, first and in order."""
 
 import signal
 
@@ -26,7 +26,7 @@ BARE: dict[str, object] = {"redis_namespace": ""}
 def test_10000_messages_of_a_dead_run_are_delivered_once_and_first_and_in_order(
     fleet: Fleet, id: str | None, settings: dict[str, object]
 ) -> None:
-    if settings is BARE and not fleet.service.may_be_bare:
+    if settings is BARE and not fleet.service.can_lack_namespace:
         pytest.skip(f"{fleet.service.name} needs a namespace")
     if id:
         fleet.redis.set(fleet.keys.counter, id)
@@ -57,7 +57,7 @@ def test_the_lists_of_several_dead_runs_are_adopted_the_oldest_first(fleet: Flee
 
 
 def test_a_run_that_lives_adopts_what_one_that_dies_later_has_left(fleet: Fleet) -> None:
-    """At its next renewal, without a message that wakes it."""
+    """It does so at its next heartbeat, without a message to wake it."""
     fleet.up()
     fleet.waiting()
     fleet.redis.zadd(fleet.keys.owners, {"77": fleet.redis.time()[0]})
@@ -88,7 +88,7 @@ def test_a_run_told_to_stop_while_it_adopts_finishes_what_it_has_adopted(
 
 
 def test_a_run_that_lives_keeps_what_it_holds(fleet: Fleet) -> None:
-    """Its pending list is no orphan while its registration is there."""
+    """Its pending list is no orphan while it is registered."""
     living = fleet.up()
     fleet.waiting()
     id = str(fleet.id_of(living))

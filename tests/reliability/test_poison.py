@@ -1,4 +1,4 @@
-"""A request that kills whoever reads it goes to the dead letters after the third death; its neighbours do not."""
+"""Tests of a request that crashes its reader: after three deaths it is a dead letter, and its neighbours are not."""
 
 import asyncio
 import json
@@ -14,12 +14,12 @@ AFTER = [b"after %d" % number for number in range(5)]
 
 @pytest.fixture
 def service() -> QueueService:
-    """Its replicas die of the request ``poison``."""
+    """Return mdispatch that crashes on the request ``poison``."""
     return Dispatching(module="tests.reliability.brittle")
 
 
-def death(fleet: Fleet, **settings: object) -> None:
-    """One that is started and dies, and is forgotten."""
+def crash(fleet: Fleet, **settings: object) -> None:
+    """Start a replica, wait until it has crashed, and remove its registration and lease."""
     replica = fleet.start(**settings)
     assert replica.wait() == 9
     fleet.forget(replica)
@@ -38,7 +38,7 @@ def test_a_request_that_killed_three_is_a_dead_letter_and_its_neighbours_are_del
     ids = []
     for _ in range(3):
         assert letters(fleet) == []
-        death(fleet, **settings)
+        crash(fleet, **settings)
         ids.append(fleet.redis.get(fleet.keys.counter).decode())
     assert fleet.held("work:out") == BEFORE
     survivor = fleet.up(**settings)
@@ -61,7 +61,7 @@ def test_a_request_that_killed_three_is_a_dead_letter_and_its_neighbours_are_del
 def test_a_letter_of_poison_says_what_is_known(fleet: Fleet) -> None:
     fleet.push([b"poison"])
     for _ in range(3):
-        death(fleet)
+        crash(fleet)
     began = fleet.redis.time()[0]
     fleet.up()
     fleet.wait_until_settled()
@@ -79,10 +79,10 @@ def test_a_letter_of_poison_says_what_is_known(fleet: Fleet) -> None:
 
 
 def test_a_request_that_killed_twice_and_is_handled_by_the_third_has_a_clean_slate(fleet: Fleet) -> None:
-    """As when what it died of was mended in between."""
+    """As if the bug was fixed in between."""
     fleet.push([b"poison"])
     for _ in range(2):
-        death(fleet)
+        crash(fleet)
     assert 259_000 < fleet.redis.ttl(fleet.keys.deaths) <= 259_200
     mended = Dispatching()
     fleet.service = mended
@@ -95,14 +95,14 @@ def test_a_request_that_killed_twice_and_is_handled_by_the_third_has_a_clean_sla
     fleet.push([b"poison"])
     for _ in range(3):
         assert letters(fleet) == []
-        death(fleet)
+        crash(fleet)
     fleet.up()
     until(lambda: letters(fleet) == [("poison", "poison")])
     assert not sound.running
 
 
 def test_trouble_with_the_server_is_no_death(fleet: Fleet) -> None:
-    """An instance that comes back to a request it had in hand has not died of it."""
+    """An instance that reconnects and finds its request still in hand has not died of it."""
     fleet.service = Dispatching()
     fleet.redis.zadd(fleet.keys.owners, {"77": fleet.redis.time()[0]})
     fleet.redis.lpush("work:pending:77", "suspect")
@@ -119,6 +119,6 @@ def test_trouble_with_the_server_is_no_death(fleet: Fleet) -> None:
 
 
 def calls(fleet: Fleet) -> int:
-    """Of scripts, so far."""
+    """Return the number of script calls so far."""
     found = fleet.redis.info("commandstats")
     return sum(found.get(f"cmdstat_{name}", {}).get("calls", 0) for name in ("eval", "evalsha"))

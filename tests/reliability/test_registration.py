@@ -1,4 +1,4 @@
-"""A replica is registered or it does not run, whatever becomes of its registration, its server and its replies."""
+"""Tests that a replica runs only while registered, whatever happens to its registration, its server and its replies."""
 
 import random
 import time
@@ -17,7 +17,7 @@ MESSAGES = [b"message %d" % number for number in range(100)]
 
 
 def delete_registration(fleet: Fleet) -> None:
-    """The order to stop, as an operator gives it."""
+    """Delete the registration, which orders the replica to stop."""
     (id,) = fleet.ids()
     assert fleet.redis.delete(fleet.keys.instance(id)) == 1
 
@@ -50,16 +50,16 @@ def test_a_registration_deleted_while_the_server_restarts_stops_the_replica_or_i
         fleet = launch(server)
         for _ in range(5):
             replica = fleet.up()
-            until(lambda: len(fleet.ids()) == 1)  # those of dead ones are gone
+            until(lambda: len(fleet.ids()) == 1)  # those of dead replicas have expired
             sooner |= set(fleet.ids())
             with Publisher(fleet, rng, most_waiting=5_000 if loaded else 0):
                 delete_registration(fleet)
-                time.sleep(rng.uniform(0, 0.02) if loaded else 0)  # not a wait: when the server goes is chance
+                time.sleep(rng.uniform(0, 0.02) if loaded else 0)  # a random time for the outage, not a wait
                 rng.choice([server.kill, server.stop])()
                 server.start()
                 until(partial(stopped_or_registered, fleet, replica))
-            # One that has seen the deletion is on its way out, though the server may have come back without it: an
-            # append-only file is written later while the one before is synced.
+            # A replica that has seen the deletion stops, though the server may have come back without it: a write to
+            # the append-only file is delayed while the previous one is synced.
             fleet.push(MESSAGES)
             until(lambda replica=replica: fleet.is_settled() or not replica.running)  # type: ignore[misc]
             fleet.redis.delete(*map(fleet.keys.instance, fleet.ids()), "-")

@@ -1,4 +1,4 @@
-"""A registration that ran out, its renewals refused or unanswered, is made anew; one that is deleted is an order."""
+"""Tests that a registration that expired in trouble is renewed, while a deleted one is an order to stop."""
 
 import signal
 import time
@@ -17,95 +17,97 @@ from tests.reliability.two_servers import Pushing, TwoServers
 from tests.servers import KINDS, started
 
 FAN = QueueService("mpush", "fan:in", "fan:pending", ("fan:out0", "fan:out1"), namespace="fan")
-FAR = Pushing(source="far:in", pending="far:pending", namespace="far")
-TOO_LONG = 33
-"""Seconds after which a registration that nobody renews has run out; settings allow no less than 30."""
+LINK = Pushing(source="far:in", pending="far:pending", namespace="far")
+EXPIRED_SECONDS = 33
+"""Seconds after which a registration has expired without heartbeats; its TTL is at least 30."""
 
 
 @dataclass
-class Crew:
-    """One of each service, on a server of its own behind a proxy, and what troubles it."""
+class Deployment:
+    """One replica of each service on a server of their own behind a proxy, and a fault to ``begin`` and ``end``."""
 
     fleets: list[Fleet]
     replicas: list[Replica]
     begin: Callable[[], object]
     end: Callable[[], object]
     renews: bool = False
-    """Whether renewals succeed all the same."""
+    """True if heartbeats succeed despite the fault."""
 
 
-def crew(
-    kind: str, trouble: str, other: EmbeddedServer, fork_server: ForkServer, directory: Path, ends: ExitStack
-) -> Crew:
-    server = ends.enter_context(started(kind))
-    proxy = ends.enter_context(Proxy(server.port))
+def deploy(
+    kind: str, fault: str, other: EmbeddedServer, fork_server: ForkServer, directory: Path, stack: ExitStack
+) -> Deployment:
+    server = stack.enter_context(started(kind))
+    proxy = stack.enter_context(Proxy(server.port))
     directory.mkdir()
     fleets: list[Fleet] = [
-        ends.enter_context(Fleet(service, server.url, fork_server, directory, {}))
+        stack.enter_context(Fleet(service, server.url, fork_server, directory, {}))
         for service in (FAN, Dispatching(), Watching())
     ]
     fleets.append(
-        ends.enter_context(
+        stack.enter_context(
             TwoServers(
-                server.url, other.url, fork_server, directory, service=replace(FAR, outs=(f"{directory.name}:out",))
+                server.url, other.url, fork_server, directory, service=replace(LINK, outs=(f"{directory.name}:out",))
             )
         )
     )
-    made = Crew(fleets, [fleet.up(redis=proxy.url) for fleet in fleets], lambda: None, lambda: None)
+    deployment = Deployment(fleets, [fleet.up(redis=proxy.url) for fleet in fleets], lambda: None, lambda: None)
     redis = fleets[0].redis
 
-    def signalled(number: int) -> Callable[[], object]:
+    def signal_all(number: int) -> Callable[[], object]:
         def send() -> None:
-            for replica in made.replicas:
+            for replica in deployment.replicas:
                 replica.signal(number)
 
         return send
 
-    def hold(says: bytes) -> Callable[[], object]:
-        return lambda: setattr(proxy, "says", says)
+    def hold(reply: bytes) -> Callable[[], object]:
+        return lambda: setattr(proxy, "canned_reply", reply)
 
-    made.begin, made.end = {
+    deployment.begin, deployment.end = {
         "full": (lambda: redis.config_set("maxmemory", 1), lambda: redis.config_set("maxmemory", 0)),
         "read-only": (lambda: redis.replicaof("127.0.0.1", "1"), lambda: redis.replicaof("NO", "ONE")),
         "no replicas": (
             lambda: redis.config_set("min-replicas-to-write", 1),
             lambda: redis.config_set("min-replicas-to-write", 0),
         ),
-        "suspended": (signalled(signal.SIGSTOP), signalled(signal.SIGCONT)),
+        "suspended": (signal_all(signal.SIGSTOP), signal_all(signal.SIGCONT)),
         "cut": (hold(b"-ERR upstream not ready\r\n"), hold(b"")),
-    }[trouble]
-    made.renews = trouble == "full"
-    return made
+    }[fault]
+    deployment.renews = fault == "full"
+    return deployment
 
 
-def crews(other: EmbeddedServer, fork_server: ForkServer, directory: Path, ends: ExitStack) -> Iterator[Crew]:
+def deploy_all(
+    other: EmbeddedServer, fork_server: ForkServer, directory: Path, stack: ExitStack
+) -> Iterator[Deployment]:
     for kind in KINDS:
-        yield crew(kind, "full", other, fork_server, directory / f"full-{kind}", ends)
-    for trouble in ("read-only", "no replicas", "suspended", "cut"):
-        yield crew("embedded", trouble, other, fork_server, directory / trouble.replace(" ", "-"), ends)
+        yield deploy(kind, "full", other, fork_server, directory / f"full-{kind}", stack)
+    for fault in ("read-only", "no replicas", "suspended", "cut"):
+        yield deploy("embedded", fault, other, fork_server, directory / fault.replace(" ", "-"), stack)
 
 
 def test_a_registration_that_runs_out_in_trouble_is_made_anew_and_a_deletion_is_obeyed(
     fork_server: ForkServer, tmp_path: Path
 ) -> None:
-    with EmbeddedServer() as other, ExitStack() as ends:
-        all_of_them = list(crews(other, fork_server, tmp_path, ends))
-        for each in all_of_them:
+    with EmbeddedServer() as other, ExitStack() as stack:
+        deployments = list(deploy_all(other, fork_server, tmp_path, stack))
+        for each in deployments:
             each.begin()
-        time.sleep(TOO_LONG)
-        for each in all_of_them:
+        time.sleep(EXPIRED_SECONDS)
+        for each in deployments:
             for fleet, replica in zip(each.fleets, each.replicas, strict=True):
                 assert replica.running
                 assert bool(fleet.id_of(replica)) == each.renews, replica.log_text()
             each.end()
-        for each in all_of_them:
+        for each in deployments:
             for fleet, replica in zip(each.fleets, each.replicas, strict=True):
                 until(lambda fleet=fleet, replica=replica: fleet.id_of(replica))  # type: ignore[misc]
                 assert replica.running
                 assert "registration deleted" not in replica.log_text()
-        for each in all_of_them:
+        for each in deployments:
             if each.renews:
-                each.begin()  # an order is obeyed while the server is full, too
+                each.begin()  # the order must be obeyed on a full server, too
             for fleet, replica in zip(each.fleets, each.replicas, strict=True):
                 fleet.forget(replica)
                 assert replica.wait() == 0

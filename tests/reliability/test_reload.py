@@ -1,4 +1,4 @@
-"""Settings change while messages are in hand, and replicas die meanwhile: nothing is lost or doubled."""
+"""Tests of reloads with messages in hand while replicas die: nothing is lost or doubled."""
 
 import random
 import signal
@@ -14,12 +14,12 @@ from tests.harness import rounds, until
 from tests.reliability.fleet import Fleet, Publisher, assert_accounted, assert_registry_clean
 from tests.reliability.replica import Replica
 
-BASE = "work:pending"
-"""How all names of pending lists begin."""
+PREFIX = "work:pending"
+"""Prefix of the names of all pending lists."""
 
 
 class Reloading:
-    """Two replicas of ``fleet`` that read in one props file how their pending lists are called, and their batch."""
+    """Two replicas of ``fleet`` that read the name of their pending list and their batch size from one props file."""
 
     def __init__(self, fleet: Fleet, props: Path, rng: random.Random) -> None:
         self.fleet, self._props, self._rng = fleet, props, rng
@@ -31,21 +31,21 @@ class Reloading:
         return self.fleet.start(pending="")  # as in the props file
 
     def write(self) -> None:
-        """Other settings than ever before; the file changes in one step."""
-        unborn = self._props.with_suffix(".new.yaml")
-        settings = {"pending": f"{BASE}{next(self._names)}", "batch": self._rng.choice([1, 7, 500])}
-        unborn.write_text(yaml.safe_dump(settings))
-        unborn.replace(self._props)
+        """Write settings never used before; replace the file atomically."""
+        new_file = self._props.with_suffix(".new.yaml")
+        settings = {"pending": f"{PREFIX}{next(self._names)}", "batch": self._rng.choice([1, 7, 500])}
+        new_file.write_text(yaml.safe_dump(settings))
+        new_file.replace(self._props)
 
     def reload(self) -> None:
-        """Order it, of those that obey signals by now."""
+        """Write new settings and send SIGHUP to the replicas that handle signals already."""
         self.write()
         for replica in self.replicas:
             if replica.listens:
                 replica.signal(signal.SIGHUP)
 
     def kill_one(self) -> str | None:
-        """And start another; the id of the dead."""
+        """Kill a random replica and start another; return the id of the killed one."""
         which = self._rng.randrange(2)
         self.replicas[which].kill()
         id = self.fleet.id_of(self.replicas[which])
@@ -54,9 +54,9 @@ class Reloading:
         return id
 
     def held(self) -> dict[str, int]:
-        """The lengths of all pending lists that hold anything."""
+        """Return the lengths of all pending lists that are not empty."""
         redis = self.fleet.redis
-        names = [name.decode() for name in redis.scan_iter(f"{BASE}*", count=1_000, _type="list")]
+        names = [name.decode() for name in redis.scan_iter(f"{PREFIX}*", count=1_000, _type="list")]
         return {name: length for name in names if (length := redis.llen(name))}
 
     def is_settled(self) -> bool:
@@ -77,7 +77,7 @@ def test_two_replicas_that_reload_at_random_times_under_load_lose_and_double_not
     until(lambda: all(map(fleet.id_of, reloading.replicas)))
     with Publisher(fleet, rng) as publisher:
         for _ in rounds():
-            time.sleep(rng.uniform(0, 0.06))  # not a wait for something: the time of the order is chance
+            time.sleep(rng.uniform(0, 0.06))  # a random time for the order, not a wait
             reloading.reload()
     until(reloading.is_settled)
     until(lambda: fleet.metric("reload").get("count", 0) >= 2)
@@ -92,7 +92,7 @@ def test_replicas_killed_while_their_settings_change_lose_and_double_nothing(
 ) -> None:
     fleet = reloading.fleet
     killed, in_hand = set(), Counter[str]()
-    rarely = fleet.service.name == "mpush"  # has one in hand for no longer than a script: see test_held.py for more
+    rarely = fleet.service.name == "mpush"  # has messages in hand only during a script: see test_held.py
     with Publisher(fleet, rng) as publisher:
         for _ in rounds(lambda: in_hand or rarely):
             time.sleep(rng.uniform(0, 0.12))  # as above

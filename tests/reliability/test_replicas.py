@@ -1,4 +1,4 @@
-"""Several replicas on one input."""
+"""Tests of several replicas on one input."""
 
 import signal
 
@@ -22,7 +22,7 @@ def test_three_replicas_on_one_input_deliver_10000_messages_once(fleet: Fleet) -
 
 
 def test_a_suspended_replica_whose_registration_was_deleted_stops_when_it_goes_on(fleet: Fleet) -> None:
-    """Another one has adopted what it held; what it still does is neither lost nor doubled."""
+    """Another one has adopted its messages; what it still does loses and doubles nothing."""
     suspended = fleet.up()
     fleet.waiting()
     id = str(fleet.id_of(suspended))
@@ -42,7 +42,7 @@ def test_a_suspended_replica_whose_registration_was_deleted_stops_when_it_goes_o
 
 
 def test_a_replica_suspended_beyond_its_registrations_life_registers_anew(suspended: Suspended) -> None:
-    """By the server's clock: the fixture suspended it when the suite began, with a message in hand."""
+    """The fixture suspended it when the suite began, with a message in hand; the server's clock decides."""
     fleet, replica, id = suspended.fleet, suspended.replica, suspended.id
     until(lambda: not fleet.redis.exists(fleet.keys.instance(id)), timeout=40, every=0.1)
     fleet.wait_until_settled()

@@ -1,4 +1,4 @@
-"""The server goes away and comes back."""
+"""Tests of a server that goes away and comes back."""
 
 import random
 import socket
@@ -13,8 +13,8 @@ from tests.reliability.conftest import Launch
 from tests.reliability.fleet import Publisher, assert_accounted, assert_registry_clean
 
 RESTARTS = 20
-RESUMES_WITHIN = 10.0
-"""Seconds, on a machine that is busy with other tests; else a second or two."""
+MAX_RESUME_SECONDS = 10.0
+"""Maximum seconds on a machine busy with other tests; usually a second or two."""
 
 
 @pytest.mark.fast
@@ -27,10 +27,10 @@ def test_consumption_resumes_soon_each_time_a_server_with_aof_restarts_under_loa
         replicas = [fleet.up(), fleet.up()]
         with Publisher(fleet, rng) as publisher:
             for _ in range(RESTARTS):
-                time.sleep(rng.uniform(0, 0.2))  # not a wait for something: the time of the restart is chance
+                time.sleep(rng.uniform(0, 0.2))  # a random time for the restart, not a wait
                 rng.choice([server.kill, server.stop])()
                 server.start()
-                took.append(fleet.until_more_is_taken(RESUMES_WITHIN))
+                took.append(fleet.until_more_is_taken(MAX_RESUME_SECONDS))
         print(f"resumed after {', '.join(f'{seconds:.2f}' for seconds in took)} s")
         fleet.wait_until_settled()
         until(lambda: all("resumed" in replica.log_text() for replica in replicas))
@@ -58,7 +58,7 @@ def test_a_server_that_forgot_everything_is_served_again(launch: Launch, rng: ra
 
 
 def test_consumption_resumes_soon_after_an_outage_that_made_a_replica_patient(launch: Launch) -> None:
-    """It has asked so often in vain that its back-off is as long as it gets."""
+    """It has failed so often that its back-off is at the maximum."""
     messages = [b"message %d" % number for number in range(100)]
     with EmbeddedServer(aof=True) as server:
         fleet = launch(server)
@@ -70,7 +70,7 @@ def test_consumption_resumes_soon_after_an_outage_that_made_a_replica_patient(la
                 nobody.accept()[0].close()
         server.start()
         fleet.push(messages)
-        fleet.wait_until_settled(RESUMES_WITHIN)
+        fleet.wait_until_settled(MAX_RESUME_SECONDS)
         fleet.stop()
         assert_accounted(fleet, messages)
 

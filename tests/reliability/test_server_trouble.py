@@ -1,4 +1,4 @@
-"""The server is there, but forgets its scripts, says nothing for a while, or has no memory left."""
+"""Tests of a server that forgets its scripts, does not answer for a while, or has no memory left."""
 
 import json
 import random
@@ -22,7 +22,7 @@ def test_script_flush_under_load_loses_and_doubles_nothing(fleet: Fleet, rng: ra
     fleet.up()
     with Publisher(fleet, rng) as publisher:
         for _ in range(200):
-            time.sleep(rng.uniform(0, 0.01))  # not a wait for something: the time of the flush is chance
+            time.sleep(rng.uniform(0, 0.01))  # a random time for the flush, not a wait
             fleet.redis.script_flush()
         fleet.until_more_is_taken()
     fleet.wait_until_settled()
@@ -83,7 +83,7 @@ def test_memory_that_runs_out_does_not_keep_a_replica_from_stopping(launch: Laun
 def test_a_server_that_is_read_only_for_a_while_under_load_loses_and_doubles_nothing(
     launch: Launch, rng: random.Random
 ) -> None:
-    """As in a failover: a master becomes a replica, here of nobody, and a master again."""
+    """As in a failover: a master becomes a replica, here of no server, and a master again."""
     with EmbeddedServer() as server:
         fleet = launch(server)
         replica = fleet.up()
@@ -102,7 +102,7 @@ def test_a_server_that_is_read_only_for_a_while_under_load_loses_and_doubles_not
 
 
 def test_a_server_whose_disk_is_full_is_waited_for(launch: Launch) -> None:
-    """It refuses writes with MISCONF, here from the registration on."""
+    """It refuses writes with MISCONF, here already at the registration."""
     messages = [b"message %d" % number for number in range(100)]
     with EmbeddedServer(save=("3600", "1000000")) as server:
         fleet = launch(server)
@@ -120,20 +120,20 @@ def test_a_server_whose_disk_is_full_is_waited_for(launch: Launch) -> None:
 
 
 def save(fleet: Fleet) -> str:
-    """Save a snapshot; whether the last one went well."""
+    """Save a snapshot; return the status of the last one."""
     with suppress(ResponseError):
         fleet.redis.bgsave()
     return str(fleet.redis.info("persistence")["rdb_last_bgsave_status"])
 
 
 def reasons(replica: Replica) -> list[str]:
-    """What the replica has said that it waits for."""
+    """Return the reasons for waiting that the replica has logged."""
     lines = map(json.loads, replica.log_text().splitlines())
     return [line["reason"] for line in lines if line["event"] == "waiting"]
 
 
 @pytest.mark.parametrize(
-    ("says", "reason"),
+    ("reply", "reason"),
     [
         (b"-ERR upstream not ready\r\n", "upstream not ready"),
         (b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n", "does not speak Redis's protocol"),
@@ -143,7 +143,7 @@ def reasons(replica: Replica) -> list[str]:
     ids=["error", "http", "noauth", "garbage"],
 )
 def test_what_a_proxy_says_while_the_server_behind_it_is_away_is_waited_for(
-    launch: Launch, server: EmbeddedServer, rng: random.Random, says: bytes, reason: str
+    launch: Launch, server: EmbeddedServer, rng: random.Random, reply: bytes, reason: str
 ) -> None:
     with Proxy(server.port) as proxy:
         fleet = launch(server)
@@ -151,11 +151,11 @@ def test_what_a_proxy_says_while_the_server_behind_it_is_away_is_waited_for(
         replica = fleet.up(redis=proxy.url)
         with Publisher(fleet, rng) as publisher:
             fleet.until_more_is_taken()
-            proxy.says = says
-            until(lambda: any(reason in said for said in reasons(replica)))
-            time.sleep(rng.uniform(0.5, 1.5))  # not a wait for something: how long it is away is chance
-            assert len(reasons(replica)) == len(set(reasons(replica)))  # each is said once
-            proxy.says = b""
+            proxy.canned_reply = reply
+            until(lambda: any(reason in logged for logged in reasons(replica)))
+            time.sleep(rng.uniform(0.5, 1.5))  # a random outage, not a wait
+            assert len(reasons(replica)) == len(set(reasons(replica)))  # each is logged once
+            proxy.canned_reply = b""
             fleet.until_more_is_taken()
         fleet.wait_until_settled()
         fleet.stop()
@@ -167,9 +167,9 @@ def test_a_proxy_that_is_not_ready_at_the_start_is_waited_for(launch: Launch, se
     with Proxy(server.port) as proxy:
         fleet = launch(server)
         fleet.redis.flushall()
-        proxy.says = b"-ERR upstream not ready\r\n"
+        proxy.canned_reply = b"-ERR upstream not ready\r\n"
         replica = fleet.start(redis=proxy.url)
         until(lambda: '"waiting"' in replica.log_text())
-        proxy.says = b""
+        proxy.canned_reply = b""
         until(lambda: fleet.id_of(replica))
         assert replica.stop() == 0

@@ -1,4 +1,4 @@
-"""The chain under every fault at once, for a short while; and proof that its accounting finds what is wrong."""
+"""Short soak test: the chain under all faults at once, and proof that its accounting finds errors."""
 
 import json
 import random
@@ -15,40 +15,40 @@ from penstock.testing.forkserver import ForkServer
 from tests.harness import ROOT, until
 from tests.reliability.soak.__main__ import cells, line
 from tests.reliability.soak.account import Account, Pushed, account, message_of
-from tests.reliability.soak.chain import DONE, HERE, LEGS, WORK, Chain
-from tests.reliability.soak.faults import FAULTS, drawn
-from tests.reliability.soak.payloads import LARGE, payloads, xid_of
+from tests.reliability.soak.chain import BRANCHES, DONE, HERE, WORK, Chain
+from tests.reliability.soak.faults import FAULTS, draw_fault
+from tests.reliability.soak.payloads import LARGE_BYTES, payloads, xid_of
 from tests.reliability.soak.seed import Result, run_seed
 
 PUSHED = [b"1", b"", b"2", b"x", b"", b"y"]
 
 
 def held_up(chain: Chain, name: str, key: str, act: Callable[[Any], None]) -> None:
-    """Let ``act`` change a list while those that take from it are suspended and some messages lie in it."""
-    places = [place for place in chain.places if place.name == name]
-    for place in places:
-        place.signal(signal.SIGSTOP)
-    with chain.asking(HERE) as redis:
+    """Call ``act`` to change a list while its consumers are suspended and it holds some messages."""
+    processes = [process for process in chain.processes if process.name == name]
+    for process in processes:
+        process.signal(signal.SIGSTOP)
+    with chain.connected(HERE) as redis:
         until(lambda: len({*filter(None, redis.lrange(key, -3, -1))}) == 3)
         act(redis)
-    for place in places:
-        place.signal(signal.SIGCONT)
+    for process in processes:
+        process.signal(signal.SIGCONT)
 
 
 def loses(chain: Chain) -> None:
-    held_up(chain, "vpush", LEGS[0], lambda redis: redis.rpop(LEGS[0]))
+    held_up(chain, "vpush", BRANCHES[0], lambda redis: redis.rpop(BRANCHES[0]))
 
 
 def doubles(chain: Chain) -> None:
-    held_up(chain, "vpush", LEGS[0], lambda redis: redis.rpush(LEGS[0], redis.lindex(LEGS[0], -1)))
+    held_up(chain, "vpush", BRANCHES[0], lambda redis: redis.rpush(BRANCHES[0], redis.lindex(BRANCHES[0], -1)))
 
 
 def swaps(chain: Chain) -> None:
-    held_up(chain, "vpush", LEGS[0], lambda redis: redis.rpoplpush(LEGS[0], LEGS[0]))
+    held_up(chain, "vpush", BRANCHES[0], lambda redis: redis.rpoplpush(BRANCHES[0], BRANCHES[0]))
 
 
 def ends_unkept(chain: Chain) -> None:
-    """What a `done` that meant another message does."""
+    """Do what a `done` for the wrong message does."""
 
     def end(redis: Any) -> None:
         redis.lpush(DONE, json.dumps({"xid": xid_of(redis.rpop(WORK))}))
@@ -120,14 +120,14 @@ def test_the_seed_decides_the_messages_and_the_faults() -> None:
     def made(seed: int) -> tuple[list[bytes], list[str]]:
         rng = random.Random(seed)
         messages = payloads(random.Random(rng.random()))
-        return [next(messages) for _ in range(2_000)], [drawn(rng) for _ in range(200)]
+        return [next(messages) for _ in range(2_000)], [draw_fault(rng) for _ in range(200)]
 
     assert made(1) == made(1)
     messages, faults = made(1)
     assert made(2) != (messages, faults)
     assert {*faults} == {*FAULTS}
     sizes = [len(message) for message in messages]
-    assert (min(sizes), LARGE / 4 < max(sizes) < 3 * LARGE) == (0, True)
+    assert (min(sizes), LARGE_BYTES / 4 < max(sizes) < 3 * LARGE_BYTES) == (0, True)
     assert sum(message.isdigit() for message in messages) > 400
     full = [message for message in messages if message]
     assert len({*full}) == len(full), "each is known by its content"

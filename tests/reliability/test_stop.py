@@ -1,4 +1,4 @@
-"""Told to stop, at any time: what is in hand is settled, nothing is left behind, and the exit status is 0."""
+"""Tests of a stop at any time: messages in hand are settled, nothing is left behind, and the exit status is 0."""
 
 import random
 import signal
@@ -16,7 +16,7 @@ def test_two_replicas_told_to_stop_at_random_times_under_load_leave_nothing_behi
     with Publisher(fleet, rng) as publisher:
         for _ in rounds():
             replicas = fleet.listening(2)
-            time.sleep(rng.uniform(0, 0.08))  # not a wait for something: the time of the signal is chance
+            time.sleep(rng.uniform(0, 0.08))  # a random time for the signal, not a wait
             for replica in replicas:
                 replica.signal(rng.choice([signal.SIGTERM] * 5 + [signal.SIGINT]))
             assert [replica.wait() for replica in replicas] == [0] * len(replicas)

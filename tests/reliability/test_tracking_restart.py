@@ -1,4 +1,4 @@
-"""The server goes away and comes back under a tracked line: what it acknowledged is tracked to its end."""
+"""Tests of a tracked line whose server goes away and comes back: what it acknowledged is tracked to its end."""
 
 import asyncio
 import random
@@ -15,8 +15,8 @@ from tests.reliability.tracked_line import Line, Load
 from tests.reliability.tracked_worker import KEYS
 
 RESTARTS = 5
-RESUMES_WITHIN = 10.0
-"""Seconds until a request that was pushed afterwards is registered, and until another one is done."""
+MAX_RESUME_SECONDS = 10.0
+"""Maximum seconds until a request pushed afterwards is registered, and until another one is done."""
 
 
 @pytest.fixture
@@ -33,10 +33,10 @@ def test_a_server_with_aof_that_restarts_under_load_loses_no_request_and_ends_no
         with Load(line, rng, rate=250) as load:
             until(lambda: ended(line))
             for busy in rng.sample(2 * line.members, RESTARTS):
-                time.sleep(rng.uniform(0.2, 1.5))  # not a wait for something: the time of the restart is chance
+                time.sleep(rng.uniform(0.2, 1.5))  # a random time for the restart, not a wait
                 busy.wait_until_busy(2)
                 rng.choice([server.kill, server.stop])()
-                time.sleep(rng.choice([0, rng.uniform(0, 1.5)]))  # some are due meanwhile
+                time.sleep(rng.choice([0, rng.uniform(0, 1.5)]))  # so that some become due
                 server.start()
                 assert asyncio.run(audited(line.dispatching)) == []
                 took.append(until_more_end(line))
@@ -49,13 +49,13 @@ def test_a_server_with_aof_that_restarts_under_load_loses_no_request_and_ends_no
 
 
 def until_more_end(line: Line) -> float:
-    """Wait until another request is registered, and another one done; how long it took (s)."""
+    """Wait until another request is registered and another one done; return the seconds that it took."""
     before, begun = ended(line), time.monotonic()
-    line.dispatching.until_more_is_taken(RESUMES_WITHIN)
-    until(lambda: ended(line) > before, RESUMES_WITHIN)
+    line.dispatching.until_more_is_taken(MAX_RESUME_SECONDS)
+    until(lambda: ended(line) > before, MAX_RESUME_SECONDS)
     return time.monotonic() - begun
 
 
 def ended(line: Line) -> int:
-    """How many are done in time."""
+    """Return the number of requests done in time."""
     return int(line.redis.hget(KEYS.metric("done"), "count") or 0)

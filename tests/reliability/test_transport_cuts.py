@@ -1,4 +1,4 @@
-"""A connection fails at each command in every way: all messages arrive once, in order."""
+"""Tests of a connection that fails at each command in every way: all messages arrive once, in order."""
 
 import math
 from collections import Counter
@@ -41,7 +41,7 @@ class Sweep:
         self._end, self._servers, self._fork_server, self._directory = end, servers, fork_server, directory
 
     def inject_each(self, kinds: list[Kind], at_once: int) -> None:
-        """Inject a fault of each kind at each command of an undisturbed run; ``at_once`` runs go on side by side."""
+        """Inject a fault of each kind at each command of an undisturbed run, with ``at_once`` runs in parallel."""
         commands = Counter(self.run(BATCHES).commands)
         each = [(word, nth) for word, times in commands.items() for nth in range(times)]
         faults = [CommandFault(kind, word, nth) for kind in kinds for word, nth in each]
@@ -96,5 +96,5 @@ def test_a_link_cut_at_each_command_loses_and_doubles_nothing(sweep: Sweep) -> N
 
 
 def test_a_link_that_swallows_each_command_or_reply_loses_and_doubles_nothing(sweep: Sweep) -> None:
-    """Most of the time of a run is a wait for the silence to have lasted long enough."""
+    """A run spends most of its time waiting for the timeout."""
     sweep.inject_each(SWALLOWS, at_once=60)

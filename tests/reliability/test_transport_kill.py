@@ -1,4 +1,4 @@
-"""Replicas of vpush killed at any time: what one had on its way, another sends, once and in order."""
+"""Tests of vpush replicas killed at any time: another one sends the messages in flight, once and in order."""
 
 import random
 import time
@@ -13,9 +13,9 @@ from tests.harness import rounds
 from tests.reliability.fleet import Publisher, assert_registry_clean
 from tests.reliability.two_servers import TwoServers, assert_once_in_order
 
-ENOUGH: Final = 4
-"""Kills that must meet messages on their way."""
-LONGEST_PEACE: Final = 0.25
+MIN_IN_FLIGHT: Final = 4
+"""Minimum number of kills with messages in flight."""
+MAX_INTERVAL: Final = 0.25
 """Seconds between two kills, at most; a standby looks at the lease three times a second."""
 
 
@@ -31,8 +31,8 @@ def test_any_of_three_replicas_killed_again_and_again_under_load_loses_and_doubl
     ):
         with Publisher(fleet, rng) as publisher:
             replicas = [fleet.start() for _ in range(3)]
-            for _ in rounds(lambda: len(met) >= ENOUGH):
-                time.sleep(rng.uniform(0, LONGEST_PEACE))  # not a wait for something: the time of the kill is chance
+            for _ in rounds(lambda: len(met) >= MIN_IN_FLIGHT):
+                time.sleep(rng.uniform(0, MAX_INTERVAL))  # a random time for the kill, not a wait
                 which = rng.randrange(3)
                 was_active = fleet.active() is replicas[which]
                 replicas[which].kill()
@@ -49,13 +49,13 @@ def test_any_of_three_replicas_killed_again_and_again_under_load_loses_and_doubl
         print(f"{len(publisher.accepted)} messages; {active} kills of the active one, {len(met)} with some under way")
         assert_once_in_order(fleet, publisher.accepted)
         assert_registry_clean(fleet, killed=filter(None, killed))
-        assert len(met) >= ENOUGH, "too few kills met messages on their way: the test proves nothing"
+        assert len(met) >= MIN_IN_FLIGHT, "too few kills met messages on their way: the test proves nothing"
 
 
 def test_a_standby_takes_over_from_a_killed_replica_when_its_lease_has_run_out(
     fork_server: ForkServer, tmp_path: Path, rng: random.Random
 ) -> None:
-    """Nobody helps: not the lease, and not the registration."""
+    """The test removes neither the lease nor the registration."""
     with (
         EmbeddedServer() as here,
         EmbeddedServer() as there,

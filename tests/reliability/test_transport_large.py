@@ -1,4 +1,4 @@
-"""Large messages to another server: they flow, in any mixture, and hold neither server nor lease."""
+"""Tests of large messages to another server: they arrive in any mixture, and block neither server nor lease."""
 
 import re
 from collections.abc import Iterator
@@ -45,7 +45,7 @@ def message(number: int, size: int) -> bytes:
 
 
 def assert_there(redis: Any, out: str, sizes: list[int]) -> None:
-    """All of them, once and in order."""
+    """Assert that all messages arrived, once and in order."""
     assert redis.llen(out) == len(sizes)
     for number, size in enumerate(sizes):
         assert redis.lindex(out, -1 - number) == message(number, size), f"message {number}"
@@ -69,7 +69,7 @@ def test_vpush_moves_them_all_without_losing_its_lease(
 def test_large_ones_at_regular_distances_are_not_overlooked(
     servers: Servers, fork_server: ForkServer, tmp_path: Path, small: int
 ) -> None:
-    """A look at every tenth message, say, would see small ones only, and read them all at once."""
+    """Sampling every tenth message, for example, would find only small ones, and then read all at once."""
     sizes = [20] * small + [300_000, 20] * 400
     here, there = (server.url for server in servers)
     with TwoServers(here, there, fork_server, tmp_path, {"batch": 5_000, "window": 200}) as fleet:

@@ -1,4 +1,4 @@
-"""An active vpush that hangs for longer than its lease, and goes on when another one is active."""
+"""Tests of an active vpush that hangs for longer than its lease, and resumes when another one is active."""
 
 import random
 import signal
@@ -16,7 +16,7 @@ from tests.reliability.proxy import Proxy
 from tests.reliability.two_servers import TwoServers, assert_once_in_order, assert_same, numbered
 
 MESSAGES = numbered(300)
-"""Some batches; those of a whole window are on their way when the link swallows the first of them."""
+"""Several batches; a whole window is in flight when the link swallows the first of them."""
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def fleet(here: EmbeddedServer, there: EmbeddedServer, fork_server: ForkServer, 
 
 
 def test_batches_of_a_hanging_replica_that_come_late_are_refused(fleet: TwoServers, there: EmbeddedServer) -> None:
-    """They come when the next one has met the other server, and has sent nothing: only the token tells them apart."""
+    """They arrive when the next replica has contacted the target but sent nothing: only the fencing token differs."""
     with ExitStack() as ends:
         links = [ends.enter_context(Proxy(there.port)) for _ in range(2)]
         faults = [link.fault("EVALSHA", fleet.service.out, forward=False) for link in links]
@@ -108,7 +108,7 @@ def test_an_active_replica_suspended_beyond_its_lease_again_and_again_under_load
 
 
 def test_a_lease_lost_while_the_source_says_nothing_is_taken_again(fleet: TwoServers, here: EmbeddedServer) -> None:
-    """The run shall end, and waits for a reply that never comes: the connection is cut all the same."""
+    """The run has to end but waits for a reply that never comes: the connection is cut anyway."""
     with Proxy(here.port) as link:
         fleet.up(redis=link.url)
         fleet.waiting()
@@ -124,7 +124,7 @@ def test_a_lease_lost_while_the_source_says_nothing_is_taken_again(fleet: TwoSer
 def test_batches_that_come_late_after_their_own_sender_has_sent_them_again_have_no_effect(
     fleet: TwoServers, there: EmbeddedServer
 ) -> None:
-    """The link was silent for longer than ``linkTimeout``; the token is the same, only the numbers tell them apart."""
+    """The link was silent for longer than ``linkTimeout``; the token is the same, only the sequence numbers differ."""
     with Proxy(there.port) as link:
         fault = link.fault("EVALSHA", fleet.service.out, forward=False)
         fleet.up(out_redis=link.url)

@@ -1,4 +1,4 @@
-"""The other server is there and refuses what it is sent: vpush waits, says why once, and goes on by itself."""
+"""Tests of a target that refuses batches: vpush waits, logs the reason once, and resumes by itself."""
 
 import json
 import random
@@ -24,16 +24,16 @@ Change = Callable[[Any], object]
 
 @dataclass(frozen=True)
 class Refusal:
-    """What an operator does to a server, what that makes it say, and what he does about it."""
+    """A change that makes a server refuse, the pattern of its error, and the change that ends it."""
 
     name: str
     begin: Change
-    said: str
+    error: str
     end: Change
 
 
 def put_aside(there: Any) -> None:
-    """Another type lies where the list was."""
+    """Replace the list by a key of another type."""
     there.pipeline().rename(OUT, "aside").set(OUT, "a string").execute()
 
 
@@ -72,7 +72,7 @@ REFUSALS = [
 
 @pytest.fixture
 def fleet(fork_server: ForkServer, tmp_path: Path) -> Iterator[TwoServers]:
-    """The replicas are ``USER`` at the target, who may do what they need."""
+    """Return a fleet whose replicas log in to the target as ``USER``, with the permissions they need."""
     with EmbeddedServer() as here, EmbeddedServer() as there:
         with Redis.from_url(there.url) as redis:
             redis.execute_command("ACL", "SETUSER", USER, "on", f">{PASSWORD}", f"~{OUT}*", "+@all")
@@ -81,8 +81,8 @@ def fleet(fork_server: ForkServer, tmp_path: Path) -> Iterator[TwoServers]:
             yield started
 
 
-def tries(fleet: TwoServers) -> int:
-    """Batches, and attempts to agree on them, that the target was asked for, granted or refused."""
+def attempts(fleet: TwoServers) -> int:
+    """Return the number of batches and handshakes that the target executed or refused."""
     stats = fleet.there.info("commandstats")
     names = ("cmdstat_evalsha", "cmdstat_eval")
     return sum(stats[name]["calls"] + stats[name].get("rejected_calls", 0) for name in names if name in stats)
@@ -92,7 +92,7 @@ def tries(fleet: TwoServers) -> int:
 def test_a_target_that_refuses_under_load_is_waited_for(
     fleet: TwoServers, rng: random.Random, refusal: Refusal
 ) -> None:
-    """Three times, so that what was told once is told again when it begins again."""
+    """Three times, so that a reason logged once is logged again when the refusal starts again."""
     fleet.up()
     with Publisher(fleet, rng) as publisher:
         for _ in range(3):
@@ -117,25 +117,25 @@ def test_a_target_that_refuses_from_the_start_is_waited_for(fleet: TwoServers, r
 
 
 def refuse_for_a_while(fleet: TwoServers, refusal: Refusal, meanwhile: Callable[[], object] = lambda: None) -> None:
-    """The replica tries in vain some times; its log has each reason once, and the end."""
+    """Begin and end a refusal; assert that the replica retried, and logged each reason and the end once."""
     begun, resumed = len(reasons(fleet)), fleet.count_logged("resumed")
     refusal.begin(fleet.there)
     meanwhile()
     until(lambda: len(reasons(fleet)) > begun)
-    before = tries(fleet)
-    until(lambda: tries(fleet) >= before + 6)
+    before = attempts(fleet)
+    until(lambda: attempts(fleet) >= before + 6)
     refusal.end(fleet.there)
     until(lambda: fleet.count_logged("resumed") > resumed)
     assert fleet.count_logged("resumed") == resumed + 1
-    told = [reason.rstrip(".0123456789") for reason in reasons(fleet)[begun:]]
-    assert len(told) == len(set(told))
-    assert all(reason.startswith("the other server: ") and re.search(refusal.said, reason) for reason in told), told
+    logged = [reason.rstrip(".0123456789") for reason in reasons(fleet)[begun:]]
+    assert len(logged) == len(set(logged))
+    assert all(line.startswith("the other server: ") and re.search(refusal.error, line) for line in logged), logged
 
 
 def reasons(fleet: TwoServers) -> list[str]:
-    """What all replicas together said when they began to wait."""
-    said = [json.loads(line) for replica in fleet.replicas for line in replica.log_text().splitlines()]
-    return [line["reason"] for line in said if line["event"] == "waiting"]
+    """Return the reasons for waiting that all replicas have logged."""
+    lines = [json.loads(line) for replica in fleet.replicas for line in replica.log_text().splitlines()]
+    return [line["reason"] for line in lines if line["event"] == "waiting"]
 
 
 def test_script_flush_on_either_server_under_load_loses_and_doubles_nothing(
@@ -144,7 +144,7 @@ def test_script_flush_on_either_server_under_load_loses_and_doubles_nothing(
     fleet.up()
     with Publisher(fleet, rng) as publisher:
         for _ in range(100):
-            time.sleep(rng.uniform(0, 0.03))  # not a wait for something: the time of the flush is chance
+            time.sleep(rng.uniform(0, 0.03))  # a random time for the flush, not a wait
             rng.choice([fleet.there, fleet.there, fleet.redis]).script_flush()
         fleet.until_more_arrives()
     fleet.wait_until_settled()

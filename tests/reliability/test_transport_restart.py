@@ -1,4 +1,4 @@
-"""Either server goes away and comes back, with what it had or without."""
+"""Tests of either server going away and coming back, with or without its data."""
 
 import random
 import time
@@ -21,7 +21,7 @@ Between = Callable[..., TwoServers]
 
 @pytest.fixture
 def between(fork_server: ForkServer, tmp_path: Path) -> Iterator[Between]:
-    """``between(here, there, **settings)``: vpush from one server to the other."""
+    """Yield ``between(here, there, **settings)``, which returns a fleet of vpush from one server to the other."""
     with ExitStack() as ends:
 
         def started(here: EmbeddedServer, there: EmbeddedServer, **settings: Any) -> TwoServers:
@@ -39,7 +39,7 @@ def test_a_server_with_aof_that_restarts_20_times_under_load_loses_and_doubles_n
         replicas = [fleet.up(), fleet.up()]
         with Publisher(fleet, rng) as publisher:
             for _ in range(RESTARTS):
-                time.sleep(rng.uniform(0, 0.2))  # not a wait for something: the time of the restart is chance
+                time.sleep(rng.uniform(0, 0.2))  # a random time for the restart, not a wait
                 rng.choice([server.kill, server.stop])()
                 server.start()
                 fleet.until_more_arrives()
@@ -53,7 +53,7 @@ def test_a_server_with_aof_that_restarts_20_times_under_load_loses_and_doubles_n
 def test_a_target_that_lost_its_data_ends_the_service_until_an_operator_decides(
     between: Between, rng: random.Random
 ) -> None:
-    """He goes on without what was lost: what waits here arrives, all of it and once."""
+    """Once the operator accepts the loss, all messages that wait at the source arrive once."""
     with EmbeddedServer() as here, EmbeddedServer() as there:
         fleet = between(here, there)
         replica = fleet.up()
@@ -112,7 +112,7 @@ def test_a_source_that_forgot_everything_is_served_again_from_its_first_message(
 
 
 def test_a_source_that_was_set_back_is_served_again_though_some_arrive_twice(between: Between) -> None:
-    """As from an old snapshot: its sequence and its fencing token are smaller than those that the target knows."""
+    """As from an old snapshot: its sequence and fencing token are lower than those that the target knows."""
     with EmbeddedServer(save=("3600", "1000000")) as here, EmbeddedServer() as there:
         fleet = between(here, there)
         replica = fleet.up()

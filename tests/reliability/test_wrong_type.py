@@ -1,4 +1,4 @@
-"""A key of the wrong type delivers to nobody, says which key it is, and is mended in place."""
+"""Tests of a key of the wrong type: nothing is delivered, the error names the key, and a repair needs no restart."""
 
 from functools import partial
 
@@ -13,24 +13,24 @@ from tests.reliability.fleet import Fleet, Watching, assert_accounted, assert_re
 MESSAGES = [b"message %d" % number for number in range(500)]
 
 
-def troubles(fleet: Fleet) -> int:
+def errors(fleet: Fleet) -> int:
     return int(fleet.redis.hget(fleet.keys.metric("error"), "count") or 0)
 
 
-def has_troubles(fleet: Fleet, count: int) -> bool:
-    return troubles(fleet) == count
+def has_errors(fleet: Fleet, count: int) -> bool:
+    return errors(fleet) == count
 
 
-def until_told(fleet: Fleet, key: str) -> None:
+def until_error_names(fleet: Fleet, key: str) -> None:
     """Wait for the error that names ``key``."""
     until(lambda: f"{key} holds a string" in (fleet.redis.hget(fleet.keys.metric("error"), "last") or b"").decode())
     until(lambda: f"{key} holds a string" in fleet.replicas[-1].log_text())
 
 
 def assert_mended(fleet: Fleet) -> None:
-    """All that was pushed comes out once, by the process that was there before; the trouble counts once."""
+    """Assert that all messages are delivered once by the same process, and that the error was counted once."""
     fleet.wait_until_settled()
-    assert troubles(fleet) == 1
+    assert errors(fleet) == 1
     assert fleet.replicas[-1].running
     fleet.stop()
     assert_accounted(fleet, MESSAGES)
@@ -43,7 +43,7 @@ def test_an_out_list_of_the_wrong_type_keeps_messages_from_all_until_it_is_mende
     fleet.redis.set(wrong, "not a list")
     fleet.up()
     fleet.push(MESSAGES)
-    until_told(fleet, wrong)
+    until_error_names(fleet, wrong)
     assert [fleet.redis.exists(out) for out in right] == [0] * len(right)
     assert fleet.redis.llen(fleet.service.source) + sum(fleet.pending().values()) == len(MESSAGES)
     fleet.redis.delete(wrong)
@@ -57,31 +57,31 @@ def test_trouble_counts_once_each_time_it_comes(fleet: Fleet) -> None:
         fleet.waiting()
         fleet.redis.set(out, "not a list")
         fleet.push(MESSAGES)
-        until(partial(has_troubles, fleet, sooner + 1))
+        until(partial(has_errors, fleet, sooner + 1))
         fleet.redis.delete(out)
         fleet.wait_until_settled()
         assert fleet.held(out) == MESSAGES
         fleet.redis.delete(*fleet.service.outs)
-    assert troubles(fleet) == 3
+    assert errors(fleet) == 3
 
 
 def test_an_in_list_of_the_wrong_type_is_told_and_mended(fleet: Fleet) -> None:
     fleet.redis.set(fleet.service.source, "not a list")
     fleet.up()
-    until_told(fleet, fleet.service.source)
+    until_error_names(fleet, fleet.service.source)
     fleet.redis.delete(fleet.service.source)
     fleet.push(MESSAGES)
     assert_mended(fleet)
 
 
 def test_a_pending_list_of_the_wrong_type_is_told_and_mended(fleet: Fleet) -> None:
-    """It becomes one while the replica waits, with messages of a dead run to be adopted into it."""
+    """It becomes one while the replica waits, with messages of a dead instance to adopt into it."""
     replica = fleet.up()
     fleet.waiting()
     own = pending_of(fleet.service.pending, fleet.id_of(replica))
     fleet.redis.set(own, "not a list")
     fleet.push(MESSAGES)
-    until_told(fleet, own)
+    until_error_names(fleet, own)
     fleet.redis.delete(own)
     assert_mended(fleet)
 
@@ -97,7 +97,7 @@ def test_a_pending_list_of_the_wrong_type_that_would_be_adopted_is_told_and_mend
     fleet.redis.set(orphan, "not a list")
     fleet.up()
     fleet.push(MESSAGES)
-    until_told(fleet, orphan)
+    until_error_names(fleet, orphan)
     fleet.redis.delete(orphan)
     fleet.wait_until_settled()
     assert fleet.replicas[-1].running
@@ -110,7 +110,7 @@ def test_a_metric_of_the_wrong_type_is_told_and_mended(fleet: Fleet, metric: str
     fleet.redis.set(fleet.keys.metric(metric), "not a hash")
     fleet.up()
     fleet.push(MESSAGES)
-    until_told(fleet, fleet.keys.metric(metric))
+    until_error_names(fleet, fleet.keys.metric(metric))
     assert not any(map(fleet.redis.exists, fleet.service.outs))
     fleet.redis.delete(fleet.keys.metric(metric))
     assert_mended(fleet)
@@ -146,7 +146,7 @@ def test_a_policy_of_the_wrong_type_is_told_by_the_monitor(launch: Launch, serve
 
 
 def test_a_counter_that_is_no_number_holds_up_no_message(fleet: Fleet) -> None:
-    """It is for the audit to tell; a service that ended over it would move a batch at every start and count none."""
+    """The audit reports it; a service that stopped for it would move a batch at every start and count none."""
     counted = fleet.service.ends_in[0]
     fleet.up()
     fleet.waiting()

@@ -1,4 +1,4 @@
-"""A tracked line on a server, under load: mdispatch, monitors and test workers."""
+"""Tracked line on a server, under load: mdispatch, monitors and test workers."""
 
 import random
 import time
@@ -30,7 +30,7 @@ WORKING = QueueService(
 
 
 class Member:
-    """One process of the line, which is replaced when it dies."""
+    """One process of the line; ``start`` replaces a dead one."""
 
     def __init__(self, fleet: Fleet, number: int) -> None:
         self.fleet, self._number = fleet, number
@@ -55,7 +55,7 @@ class Member:
         return in_hand
 
     def wait_until_busy(self, longest: float = 0.2) -> None:
-        """Wait until it has a message in hand, at most for ``longest`` seconds."""
+        """Wait until it has a message in hand, at most ``longest`` seconds."""
         end = time.monotonic() + longest
         while time.monotonic() < end and not any(map(self.fleet.redis.llen, self._held())):
             time.sleep(0.0005)
@@ -69,7 +69,7 @@ class Member:
 
 
 class Line:
-    """A line with that number of each process."""
+    """A line with the given number of each process."""
 
     def __init__(self, launch: Callable[..., Fleet], server: Any, mdispatch: int, monitors: int, workers: int) -> None:
         self.dispatching: Fleet = launch(server, Dispatching(), **TRACKING)

@@ -1,6 +1,6 @@
-"""A worker that may be killed at any time.
+"""Worker that may be killed at any time.
 
-It moves each message to a list of its own, and reports it in the transaction that removes it from that list.
+It moves each message to its own list, and reports it in the transaction that removes it from that list.
 """
 
 import json
@@ -19,8 +19,8 @@ from tests.reliability.jobs import LATER, Job, parse_job
 OUT: Final = "work:out"
 RES: Final = "work:res"
 KEYS: Final = Keys("demo")
-SAID: Final = "test:said"
-"""The stream of all reports of workers, for the test to compare with."""
+REPORTS: Final = "test:said"
+"""Stream of all reports of workers, for the test to compare with."""
 
 
 def working_of(number: object) -> str:
@@ -34,10 +34,10 @@ def later_of(number: object) -> str:
 
 
 class Worker:
-    """Handles one message at a time, and puts aside those that take longer."""
+    """Worker that handles one message at a time and sets aside those to finish later."""
 
     def __init__(self, url: str, number: str) -> None:
-        self._redis: Any = Redis.from_url(url, retry=Retry(NoBackoff(), 0))  # nothing is moved twice
+        self._redis: Any = Redis.from_url(url, retry=Retry(NoBackoff(), 0))  # so that nothing is moved twice
         self._working, self._later = working_of(number), later_of(number)
 
     def work(self) -> None:
@@ -55,16 +55,16 @@ class Worker:
         with self._redis.pipeline(transaction=True) as transaction:
             transaction.rpop(self._working)
             if job.kind == "failing" or (job.kind == "flaky" and attempt == 1):
-                self._say(transaction, job, "failed", attempt, error=f"no tea for {job.xid}")
+                self._report(transaction, job, "failed", attempt, error=f"no tea for {job.xid}")
             elif job.kind == "final":
-                self._say(transaction, job, "final", error=f"no tea for {job.xid}", retry=False)
+                self._report(transaction, job, "final", error=f"no tea for {job.xid}", retry=False)
             elif seconds := LATER.get(job.kind):
                 if job.kind == "touching":
-                    self._say(transaction, job, "touch", touch=3)
+                    self._report(transaction, job, "touch", touch=3)
                 entry = json.dumps([job.message.decode(), attempt])
                 transaction.zadd(self._later, {entry: time.time() + seconds}, nx=True)
             elif job.kind != "silent":
-                self._say(transaction, job, "done")
+                self._report(transaction, job, "done")
             transaction.execute()
 
     def _finish_what_is_ready(self) -> None:
@@ -72,7 +72,7 @@ class Worker:
             message, attempt = json.loads(entry)
             with self._redis.pipeline(transaction=True) as transaction:
                 transaction.zrem(self._later, entry)
-                self._say(transaction, parse_job(message.encode()), "done", attempt)
+                self._report(transaction, parse_job(message.encode()), "done", attempt)
                 transaction.execute()
 
     def _attempt(self, job: Job) -> int | None:
@@ -81,15 +81,15 @@ class Worker:
         attempt = self._redis.hget(KEYS.message(id.decode()), "attempt") if id else None
         return int(attempt) if attempt else None
 
-    def _say(self, transaction: Any, job: Job, verdict: str, attempt: int | None = None, **more: object) -> None:
-        spoken = {} if attempt is None else {"attempt": attempt}
+    def _report(self, transaction: Any, job: Job, verdict: str, attempt: int | None = None, **more: object) -> None:
+        attempt_field = {} if attempt is None else {"attempt": attempt}
         if verdict == "done" and job.reply_to:
-            transaction.lpush(RES, json.dumps({"meta": {"id": job.xid, **spoken}, "answer": job.xid}))
-        elif more or spoken or len(job.xid) % 2:
-            transaction.lpush(KEYS.done, json.dumps({"xid": job.xid, **spoken, **more}))
+            transaction.lpush(RES, json.dumps({"meta": {"id": job.xid, **attempt_field}, "answer": job.xid}))
+        elif more or attempt_field or len(job.xid) % 2:
+            transaction.lpush(KEYS.done, json.dumps({"xid": job.xid, **attempt_field, **more}))
         else:
             transaction.lpush(KEYS.done, job.xid)
-        transaction.xadd(SAID, {"xid": job.xid, "verdict": verdict, "attempt": attempt or ""})
+        transaction.xadd(REPORTS, {"xid": job.xid, "verdict": verdict, "attempt": attempt or ""})
 
 
 if __name__ == "__main__":

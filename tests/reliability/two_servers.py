@@ -1,4 +1,4 @@
-"""A fleet of vpush from one server to another, with assertions about the result."""
+"""Fleet of vpush from one server to another, with assertions about the result."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from tests.reliability.fleet import Fleet, QueueService, assert_accounted
 from tests.reliability.replica import Replica
 
 SMALL_BATCHES: dict[str, object] = {"batch": 20, "window": 5}
-"""Settings with which several batches are in flight nearly always."""
+"""Settings that keep several batches in flight nearly always."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Pushing(QueueService):
 
     name: str = "vpush"
     outs: tuple[str, ...] = ("there:out",)
-    may_be_bare: bool = False
+    can_lack_namespace: bool = False
 
     @property
     def out(self) -> str:
@@ -74,11 +74,11 @@ class TwoServers(Fleet):
         return decoded_fields(known)
 
     def let_the_lease_run_out(self) -> None:
-        """Expire the lease now; its holder is dead."""
+        """Expire the lease now, whose holder is dead."""
         self.redis.hset(self.keys.lease, "expires", 0)
 
     def until_active(self, other_than: Replica | None = None) -> Replica:
-        """Wait until a running replica holds the lease, one that is not ``other_than``, and return it."""
+        """Wait until a running replica other than ``other_than`` holds the lease, and return it."""
         until(lambda: self.active() not in (None, other_than))
         found = self.active()
         assert found

@@ -1,4 +1,4 @@
-"""A wrong clock: every process with this folder in its PYTHONPATH is CLOCK_SKEW seconds off; durations are right."""
+"""Wrong clock: it is CLOCK_SKEW seconds off in every process with this folder in PYTHONPATH; durations are right."""
 
 import datetime
 import os

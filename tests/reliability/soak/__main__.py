@@ -12,7 +12,7 @@ from pathlib import Path
 from threading import Event, Lock
 
 from penstock.testing.forkserver import ForkServer
-from tests.reliability.soak.seed import MODULES, Result, run_seed, worst
+from tests.reliability.soak.seed import MODULES, Result, exit_status, run_seed
 
 COLUMNS = (
     "seed",
@@ -30,14 +30,14 @@ COLUMNS = (
 
 
 class Progress:
-    """Show progress in one line of a terminal, or else in a line for each seed."""
+    """Show progress in one line on a terminal, otherwise one line per seed."""
 
     def __init__(self, total: int) -> None:
         self._total, self._done = total, 0
         self._states: dict[int, str] = {}
         self._lock = Lock()
 
-    def tell(self, seed: int, state: str) -> None:
+    def report(self, seed: int, state: str) -> None:
         with self._lock:
             self._states[seed] = state
             if sys.stderr.isatty():
@@ -54,11 +54,11 @@ class Progress:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="soak", description="Run a chain of all services under every fault, by seed.")
-    parser.add_argument("--seeds", type=int, default=10, metavar="N", help="how many (10)")
-    parser.add_argument("--first", type=int, default=1, metavar="N", help="the first of them (1)")
-    parser.add_argument("--seconds", type=float, default=180, metavar="S", help="of faults for each seed (180)")
-    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="seeds at a time (1)")
-    parser.add_argument("--json", action="store_true", help="print the results for programs")
+    parser.add_argument("--seeds", type=int, default=10, metavar="N", help="number of seeds (10)")
+    parser.add_argument("--first", type=int, default=1, metavar="N", help="first seed (1)")
+    parser.add_argument("--seconds", type=float, default=180, metavar="S", help="seconds of faults for each seed (180)")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="seeds to run at a time (1)")
+    parser.add_argument("--json", action="store_true", help="print the results as JSON")
     options = parser.parse_args()
     seeds = range(options.first, options.first + options.seeds)
     progress = Progress(len(seeds))
@@ -72,8 +72,8 @@ def main() -> int:
             return
         logs = Path(tempfile.gettempdir())
         with ForkServer(*MODULES) as fork_server:
-            tell = partial(progress.tell, seed)
-            result = run_seed(fork_server, seed, options.seconds, logs=logs, tell=tell, stop=stop)
+            report = partial(progress.report, seed)
+            result = run_seed(fork_server, seed, options.seconds, logs=logs, report=report, stop=stop)
         if not stop.is_set():
             progress.ended(result)
             results.append(result)
@@ -81,15 +81,15 @@ def main() -> int:
     with ThreadPoolExecutor(options.jobs) as pool:
         futures = [pool.submit(one, seed) for seed in seeds]
         while wait(futures, timeout=0.2).not_done:
-            pass  # a signal in the instant before a wait without end would not end it
+            pass  # an endless wait would miss a signal that comes just before it
         for future in futures:
             future.result()
     results.sort(key=lambda result: result.seed)
     if options.json:
-        print(json.dumps({"results": [asdict(result) for result in results], "holds": not worst(results)}))
+        print(json.dumps({"results": [asdict(result) for result in results], "holds": not exit_status(results)}))
     else:
         table(results)
-    return 130 if stop.is_set() else worst(results)
+    return 130 if stop.is_set() else exit_status(results)
 
 
 def cells(result: Result) -> list[str]:

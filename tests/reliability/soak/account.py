@@ -1,4 +1,4 @@
-"""The account of all messages by content: lost, doubled, out of order, gone; from lists alone, without counters."""
+"""Account of all messages by content: lost, doubled, out of order, gone; from lists alone, without counters."""
 
 import json
 from collections import Counter
@@ -11,7 +11,7 @@ from tests.reliability.soak.chain import ARRIVED, DEAD, HERE, KEPT, THERE, Chain
 
 @dataclass
 class Pushed:
-    """Messages pushed: ``accepted`` by the server in this order; ``unsure``: its reply was lost."""
+    """Messages pushed: ``accepted`` were confirmed in this order; for ``unsure`` the reply was lost."""
 
     accepted: list[bytes] = field(default_factory=list)
     unsure: list[bytes] = field(default_factory=list)
@@ -28,10 +28,10 @@ class Account:
     disordered: int
     gone: int
     foreign: int
-    """Messages that came out but were never pushed: a failure, too."""
+    """Messages that arrived but were never pushed: a failure, too."""
     dead: int
     again: int
-    """Copies of tracked messages that workers got after the first: the promise is at least once."""
+    """Repeated deliveries of tracked messages: allowed, as the guarantee is at-least-once."""
     examples: dict[str, list[str]] = field(default_factory=dict)
 
     @property
@@ -40,13 +40,13 @@ class Account:
 
 
 def account(pushed: Pushed, arrived: Sequence[bytes], kept: Iterable[bytes], dead: Iterable[bytes]) -> Account:
-    """Compare what was pushed with what arrived, oldest first, and with what workers kept and what died."""
+    """Compare the pushed messages with those that arrived (oldest first), that workers kept, and dead letters."""
     owed, maybe, came = Counter(pushed.accepted), Counter(pushed.unsure), Counter(arrived)
     lost, surplus = owed - came, came - owed
     doubled, foreign = Counter[bytes](), Counter[bytes]()
     for message, many in (surplus - maybe).items():
         (doubled if owed[message] or maybe[message] else foreign)[message] = many
-    disordered = behind(pushed.accepted, arrived)
+    disordered = out_of_order(pushed.accepted, arrived)
     kept_ones, letters = Counter(kept), Counter(dead)
     gone = owed - kept_ones - letters
     foreign += Counter({each: n for each, n in (kept_ones + letters).items() if not owed[each] and not maybe[each]})
@@ -66,8 +66,8 @@ def account(pushed: Pushed, arrived: Sequence[bytes], kept: Iterable[bytes], dea
     )
 
 
-def behind(accepted: Sequence[bytes], arrived: Sequence[bytes]) -> list[bytes]:
-    """Return messages that came out behind one pushed later; those pushed several times are ignored."""
+def out_of_order(accepted: Sequence[bytes], arrived: Sequence[bytes]) -> list[bytes]:
+    """Return messages that arrived after one pushed later; ignore those pushed several times."""
     counts = Counter(accepted)
     places = {message: place for place, message in enumerate(accepted) if counts[message] == 1}
     found, highest, seen = [], -1, set[bytes]()
@@ -82,15 +82,15 @@ def behind(accepted: Sequence[bytes], arrived: Sequence[bytes]) -> list[bytes]:
     return found
 
 
-def read(chain: Chain, pushed: Pushed) -> Account:
-    """Read the lists of both servers, and account for what was pushed."""
-    with chain.asking(HERE) as here, chain.asking(THERE) as there:
-        arrived = held(there, ARRIVED)[::-1]
-        return account(pushed, arrived, held(here, KEPT), map(message_of, held(here, DEAD)))
+def read_account(chain: Chain, pushed: Pushed) -> Account:
+    """Read the lists of both servers and account for the pushed messages."""
+    with chain.connected(HERE) as here, chain.connected(THERE) as there:
+        arrived = read_list(there, ARRIVED)[::-1]
+        return account(pushed, arrived, read_list(here, KEPT), map(message_of, read_list(here, DEAD)))
 
 
-def held(redis: Any, key: str) -> list[bytes]:
-    """Return a whole list, the newest first, read in parts."""
+def read_list(redis: Any, key: str) -> list[bytes]:
+    """Return a whole list, newest first, read in chunks."""
     found: list[bytes] = []
     while chunk := redis.lrange(key, len(found), len(found) + 4_999):
         found += chunk
@@ -98,6 +98,6 @@ def held(redis: Any, key: str) -> list[bytes]:
 
 
 def message_of(letter: bytes) -> bytes:
-    """Return the bytes that a dead letter carries."""
+    """Return the message of a dead letter as bytes."""
     text = letter.decode(errors="surrogateescape")
     return str(json.loads(text)["message"]).encode(errors="surrogateescape")

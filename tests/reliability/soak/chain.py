@@ -1,4 +1,4 @@
-"""The chain: mpush (2) feeds vpush (2) to another server, and mdispatch (2) with monitors (2) and a worker."""
+"""Chain of services: mpush (2) feeds vpush (2) to another server, and mdispatch (2) with monitors (2) and a worker."""
 
 import json
 import signal
@@ -20,14 +20,14 @@ from penstock.testing.forkserver import ForkServer
 from penstock.testing.server import EmbeddedServer
 from tests.harness import until
 from tests.reliability.replica import Replica
-from tests.reliability.soak.links import HarshProxy
+from tests.reliability.soak.links import FaultyProxy
 
 HERE, THERE = "here", "there"
 IN, ARRIVED, KEPT, DEAD = "soak:in", "soak:arrived", "soak:kept", "soak:track:dead"
 WORK, DONE, HAND = "soak:work", "soak:track:done", "soak:hand"
-LEGS: Final = ("soak:far", "soak:near")
+BRANCHES: Final = ("soak:far", "soak:near")
 SINKS: Final = (KEPT, DEAD)
-"""Lists of this server in which messages may remain in the end."""
+"""Lists of this server that may hold messages at the end."""
 SERVICES: Final = ("mpush", "vpush", "mdispatch", "monitor")
 GENERAL: Final[dict[str, object]] = {"service_expire": 30, "service_renew": 5, "pop_timeout": 5, "stop_timeout": 20}
 SETTINGS: Final[dict[str, dict[str, object]]] = {
@@ -35,13 +35,13 @@ SETTINGS: Final[dict[str, dict[str, object]]] = {
         "redis_namespace": "soak:fan",
         "in_": IN,
         "pending": "soak:fan:pending",
-        "out": json.dumps(LEGS),
+        "out": json.dumps(BRANCHES),
         "ordered": True,
         "lease_expire": 2,
     },
     "vpush": {
         "redis_namespace": "soak:link",
-        "in_": LEGS[0],
+        "in_": BRANCHES[0],
         "pending": "soak:link:pending",
         "out": ARRIVED,
         "lease_expire": 1,
@@ -49,7 +49,7 @@ SETTINGS: Final[dict[str, dict[str, object]]] = {
     },
     "mdispatch": {
         "redis_namespace": "soak:track",
-        "in_": LEGS[1],
+        "in_": BRANCHES[1],
         "pending": "soak:track:pending",
         "out": WORK,
         "message_timeout": 5,
@@ -65,25 +65,22 @@ SETTINGS: Final[dict[str, dict[str, object]]] = {
 NAMESPACES: Final = {name: str(values.get("redis_namespace", "")) for name, values in SETTINGS.items()}
 
 
-class Place:
-    """One process of the chain; whenever it ends, it is replaced, as by a container runtime.
-
-    ``proxies`` lead to the servers.
-    """
+class ManagedProcess:
+    """One process of the chain, restarted when it ends, as by a container runtime; ``proxies`` lead to the servers."""
 
     def __init__(
-        self, name: str, fork_server: ForkServer, log: Path, proxies: dict[str, HarshProxy], **more: object
+        self, name: str, fork_server: ForkServer, log: Path, proxies: dict[str, FaultyProxy], **more: object
     ) -> None:
         self.name, self.proxies = name, proxies
         self.statuses = Counter[int]()
-        """Exit statuses, with counts, of its processes that ended by themselves or were asked to."""
+        """Exit statuses, with counts, of the processes that have ended."""
         self.reasons: list[str] = []
-        """The last log lines of those that failed and were not killed."""
+        """Last log lines of the processes that failed without being killed."""
         self._fork_server, self._log, self._more = fork_server, log, more
         self._ending = threading.Event()
         self.replica = self._start()
-        self._keeper = threading.Thread(target=self._keep, daemon=True)
-        self._keeper.start()
+        self._restarter = threading.Thread(target=self._restart_until_ended, daemon=True)
+        self._restarter.start()
 
     def _start(self) -> Replica:
         settings: dict[str, object] = {"redis": self.proxies[HERE].url, **SETTINGS[self.name], **self._more}
@@ -96,7 +93,7 @@ class Place:
             replica.module = "tests.reliability.soak.worker"
         return replica.start()
 
-    def _keep(self) -> None:
+    def _restart_until_ended(self) -> None:
         while not self._ending.wait(0.05):
             if not self.replica.running:
                 status = self.replica.wait(1)
@@ -107,16 +104,16 @@ class Place:
                     self.replica = self._start()
 
     def signal(self, number: int) -> Replica:
-        """Send a signal to the process that is there now, and return that."""
+        """Send a signal to the current process, and return its replica."""
         replica = self.replica
         with suppress(ProcessLookupError):
             replica.signal(number)
         return replica
 
     def stop(self) -> int | None:
-        """Send SIGTERM and return the exit status of the last process; None if it does not end."""
+        """Send SIGTERM; return the exit status of the last process, None if it does not end."""
         self._ending.set()
-        self._keeper.join(10)
+        self._restarter.join(10)
         replica = self.replica
         if self.name == "worker":
             self.signal(signal.SIGKILL)
@@ -129,9 +126,9 @@ class Place:
             return None
 
     def end(self) -> None:
-        """Kill the process and start no other."""
+        """Kill the process for good."""
         self._ending.set()
-        self._keeper.join(10)
+        self._restarter.join(10)
         if self.replica.running:
             for number in (signal.SIGCONT, signal.SIGKILL):
                 self.signal(number)
@@ -141,10 +138,10 @@ class Place:
 
 
 class Chain:
-    """Two servers that write everything to disk, and all processes, each behind proxies of its own.
+    """Two servers that write everything to disk, and all processes, each behind its own proxies.
 
-    With ``plain``, the worker reports bare numbers, which are ids of other messages, too: `doneBy: xid` tells which is
-    meant. Without it, a number reported twice would end another message. ``loses`` makes the worker drop messages.
+    With ``plain``, the worker reports bare numbers, which are also ids of other messages, so `doneBy: xid` is set:
+    without it, a number reported twice would end another message. ``loses`` makes the worker drop messages.
     """
 
     def __init__(self, fork_server: ForkServer, directory: Path, *, plain: bool = False, loses: int = 0) -> None:
@@ -154,9 +151,9 @@ class Chain:
             self._more["mdispatch"] = {"done_by": "xid"}
         self._ends = ExitStack()
         self.servers: dict[str, EmbeddedServer] = {}
-        self.places: list[Place] = []
+        self.processes: list[ManagedProcess] = []
         self.locks = {HERE: threading.Lock(), THERE: threading.Lock()}
-        """One for each server, held by a fault that changes it as a whole."""
+        """One lock per server, held by a fault that affects the whole server."""
 
     def __enter__(self) -> Self:
         try:
@@ -176,31 +173,31 @@ class Chain:
 
     def _add(self, name: str, number: int, **more: object) -> None:
         sides = (HERE, THERE) if name == "vpush" else (HERE,)
-        proxies = {side: self._ends.enter_context(HarshProxy(self.servers[side].port)) for side in sides}
+        proxies = {side: self._ends.enter_context(FaultyProxy(self.servers[side].port)) for side in sides}
         log = self._directory / f"{name}-{number}.log"
         log.touch()
-        place = Place(name, self._fork_server, log, proxies, **more)
-        self._ends.callback(place.end)
-        self.places.append(place)
+        process = ManagedProcess(name, self._fork_server, log, proxies, **more)
+        self._ends.callback(process.end)
+        self.processes.append(process)
 
     def __exit__(self, *error: Any) -> None:
         self._ends.__exit__(*error)
 
     def client(self, side: str, timeout: float = 30) -> Any:
-        """Return a client without proxy and without retries."""
+        """Return a client that uses no proxy and no retries."""
         return Redis.from_url(self.servers[side].url, retry=Retry(NoBackoff(), 0), socket_timeout=timeout)
 
     @contextmanager
-    def asking(self, side: str) -> Iterator[Any]:
+    def connected(self, side: str) -> Iterator[Any]:
         client = self.client(side)
         try:
             yield client
         finally:
             client.close()
 
-    def insist(self, side: str, *words: Any) -> Any:
-        """Send a command until the server answers or refuses it."""
-        with self.asking(side) as client:
+    def execute_until_answered(self, side: str, *words: Any) -> Any:
+        """Repeat a command until the server answers or refuses it, for up to 60 s."""
+        with self.connected(side) as client:
             end = time.monotonic() + 60
             while True:
                 try:
@@ -210,10 +207,10 @@ class Chain:
                         raise
                 time.sleep(0.05)
 
-    def forget_the_dead(self) -> None:
+    def deregister_dead(self) -> None:
         """Remove the registrations of dead processes, as if they had expired."""
-        alive = {place.replica.pid for place in self.places if place.replica.running}
-        with self.asking(HERE) as redis:
+        alive = {process.replica.pid for process in self.processes if process.replica.running}
+        with self.connected(HERE) as redis:
             for service in SERVICES:
                 for id in redis.lrange(f"{NAMESPACES[service]}:ids", 0, -1):
                     key = f"{NAMESPACES[service]}:{id.decode()}"
@@ -221,9 +218,9 @@ class Chain:
                         redis.delete(key)
 
     def waiting(self) -> dict[str, int]:
-        """Return the number of messages in each list of this server, and of those in flight."""
+        """Return the number of messages in each list of this server, and in flight."""
         found = {}
-        with self.asking(HERE) as redis:
+        with self.connected(HERE) as redis:
             for key in redis.scan_iter(_type="list", count=10_000):
                 name = key.decode()
                 if name not in SINKS and not name.endswith(":ids"):
@@ -235,10 +232,10 @@ class Chain:
 
 
 def server() -> EmbeddedServer:
-    """Start and return a server that allows DEBUG, if it has an option for that."""
+    """Start and return a server that allows DEBUG."""
     found = EmbeddedServer(aof=True, enable_debug_command="yes")
     try:
         return found.start()
-    except PenstockError:  # Redis 6.2 knows no such option, and obeys
+    except PenstockError:  # Redis 6.2 has no such option and allows DEBUG
         found.__exit__()
         return EmbeddedServer(aof=True).start()

@@ -1,4 +1,4 @@
-"""The faults of the chain: each breaks something, waits, and repairs it; any number may go on at once."""
+"""Faults of the chain: each breaks something, waits, and repairs it; any number may be active at once."""
 
 import random
 import signal
@@ -10,13 +10,25 @@ from typing import Any, Final
 
 from redis.exceptions import RedisError, ResponseError
 
-from tests.reliability.soak.chain import ARRIVED, DONE, HERE, IN, LEGS, NAMESPACES, SERVICES, THERE, WORK, Chain, Place
+from tests.reliability.soak.chain import (
+    ARRIVED,
+    BRANCHES,
+    DONE,
+    HERE,
+    IN,
+    NAMESPACES,
+    SERVICES,
+    THERE,
+    WORK,
+    Chain,
+    ManagedProcess,
+)
 from tests.reliability.soak.links import DIRECTIONS
 
-EXPIRED: Final = 33.0
+EXPIRED_SECONDS: Final = 33.0
 """Seconds, longer than `serviceExpire`, whose minimum is 30."""
-LONG: Final = 90.0
-"""Seconds that must remain for a fault to last that long."""
+MIN_LEFT: Final = 90.0
+"""Seconds that must be left for a fault of ``EXPIRED_SECONDS``."""
 
 
 @dataclass
@@ -28,39 +40,39 @@ class FaultContext:
     left: float
     stop: threading.Event
 
-    def place(self, *names: str) -> Place:
-        return self.rng.choice([place for place in self.chain.places if place.name in (names or (place.name,))])
+    def process(self, *names: str) -> ManagedProcess:
+        return self.rng.choice([each for each in self.chain.processes if each.name in (names or (each.name,))])
 
     def side(self) -> str:
         return self.rng.choice((HERE, HERE, THERE))
 
     def seconds(self, least: float, most: float) -> float:
-        """Return a duration; one in six exceeds the life of a registration, if enough seconds are left."""
-        if self.left > LONG and self.rng.random() < 1 / 6:
-            return EXPIRED
+        """Return a duration; one in six exceeds the TTL of a registration, if enough seconds are left."""
+        if self.left > MIN_LEFT and self.rng.random() < 1 / 6:
+            return EXPIRED_SECONDS
         return self.rng.uniform(least, most)
 
     def order(self, side: str, *words: Any) -> None:
-        """Send a command, which may fail: the server may be down or refuse it."""
-        with self.chain.asking(side) as redis, suppress(RedisError):
+        """Send a command; ignore errors, as the server may be down or refuse it."""
+        with self.chain.connected(side) as redis, suppress(RedisError):
             redis.execute_command(*words)
 
 
 def killed(context: FaultContext) -> None:
-    context.place().signal(signal.SIGKILL)
+    context.process().signal(signal.SIGKILL)
 
 
 def stopped(context: FaultContext) -> None:
     """Stop a service with SIGTERM, once it handles signals; the worker can only be killed."""
-    place = context.place(*SERVICES)
-    if '"settings"' in place.replica.log_text():
-        place.signal(signal.SIGTERM)
+    process = context.process(*SERVICES)
+    if '"settings"' in process.replica.log_text():
+        process.signal(signal.SIGTERM)
 
 
 def suspended(context: FaultContext) -> None:
     """Suspend a process for longer than a lease lasts, and sometimes longer than a registration."""
-    place, seconds = context.place(), context.seconds(1.5, 5)
-    pid = place.signal(signal.SIGSTOP)
+    process, seconds = context.process(), context.seconds(1.5, 5)
+    pid = process.signal(signal.SIGSTOP)
     context.stop.wait(seconds)
     with suppress(ProcessLookupError):
         pid.signal(signal.SIGCONT)
@@ -92,12 +104,12 @@ def asleep(context: FaultContext) -> None:
 
 
 def full(context: FaultContext) -> None:
-    """Fill the memory of a server for a moment, and sometimes longer than a registration lasts."""
+    """Let a server run out of memory for a while, sometimes longer than a registration lasts."""
     side, seconds = context.side(), context.seconds(0.5, 4)
     with context.chain.locks[side]:
         context.order(side, "CONFIG", "SET", "maxmemory", "1")
         context.stop.wait(seconds)
-        context.chain.insist(side, "CONFIG", "SET", "maxmemory", "0")
+        context.chain.execute_until_answered(side, "CONFIG", "SET", "maxmemory", "0")
 
 
 def read_only(context: FaultContext) -> None:
@@ -106,22 +118,22 @@ def read_only(context: FaultContext) -> None:
     with context.chain.locks[side]:
         context.order(side, "REPLICAOF", "127.0.0.1", "1")
         context.stop.wait(seconds)
-        context.chain.insist(side, "REPLICAOF", "NO", "ONE")
+        context.chain.execute_until_answered(side, "REPLICAOF", "NO", "ONE")
 
 
 def wrong_type(context: FaultContext) -> None:
-    """Replace any key of the services by a string, or a string by a list, for a while."""
+    """Replace a key of the services by a string, or a string by a list, for a while."""
     side = context.rng.choice((HERE, HERE, HERE, THERE))
     key, seconds = _key(context, side), context.rng.uniform(0.2, 3)
     aside = f"aside:{key}"
     with context.chain.locks[side]:
         try:
-            with context.chain.asking(side) as redis:
+            with context.chain.connected(side) as redis:
                 found = redis.eval(SPOIL, 2, key, aside)
         except RedisError:
             found = None
         context.stop.wait(seconds if found != b"spoiled" else 0)
-        context.chain.insist(side, "EVAL", MEND, 2, key, aside)
+        context.chain.execute_until_answered(side, "EVAL", MEND, 2, key, aside)
 
 
 SPOIL: Final = """
@@ -141,7 +153,7 @@ if kind == 'list' then found = redis.call('LINDEX', KEYS[1], -1) end
 if found == 'spoiled by a test' then
   redis.call('DEL', KEYS[1])
 elseif kind ~= 'none' then
-  return redis.call('DEL', KEYS[2]) -- a service wrote it anew, as it does with what it knows
+  return redis.call('DEL', KEYS[2]) -- a service has written the key again
 end
 if redis.call('EXISTS', KEYS[2]) == 1 then redis.call('RENAME', KEYS[2], KEYS[1]) end
 return 'mended'
@@ -155,7 +167,7 @@ def _key(context: FaultContext, side: str) -> str:
     track = NAMESPACES["mdispatch"]
     kinds = (
         IN,
-        *LEGS,
+        *BRANCHES,
         WORK,
         DONE,
         *(f"{namespace}:{name}" for name in ("ids", "owners", "holdings", "lists", "lease", "metrics:taken")),
@@ -170,10 +182,10 @@ def _key(context: FaultContext, side: str) -> str:
 
 def deregistered(context: FaultContext) -> None:
     """Order an instance to stop; the chain starts another one."""
-    place = context.place(*SERVICES)
-    pid = str(place.replica.pid).encode()
-    namespace = NAMESPACES[place.name]
-    with context.chain.asking(HERE) as redis, suppress(RedisError):
+    process = context.process(*SERVICES)
+    pid = str(process.replica.pid).encode()
+    namespace = NAMESPACES[process.name]
+    with context.chain.connected(HERE) as redis, suppress(RedisError):
         for id in redis.lrange(f"{namespace}:ids", 0, -1):
             key = f"{namespace}:{id.decode()}"
             if redis.hget(key, "pid") == pid:
@@ -181,18 +193,18 @@ def deregistered(context: FaultContext) -> None:
 
 
 def cut(context: FaultContext) -> None:
-    place = context.place()
-    context.rng.choice(list(place.proxies.values())).cut()
+    process = context.process()
+    context.rng.choice(list(process.proxies.values())).cut()
 
 
 def torn(context: FaultContext) -> None:
-    place = context.place()
-    context.rng.choice(list(place.proxies.values())).tear(context.rng)
+    process = context.process()
+    context.rng.choice(list(process.proxies.values())).tear(context.rng)
 
 
 def held(context: FaultContext) -> None:
-    """Hold one direction, sometimes for longer than the process waits for a reply."""
-    proxy = context.rng.choice(list(context.place().proxies.values()))
+    """Hold back one direction, sometimes for longer than the process waits for a reply."""
+    proxy = context.rng.choice(list(context.process().proxies.values()))
     direction, cuts = context.rng.choice(DIRECTIONS), context.rng.random() < 0.5
     proxy.hold(direction, context.rng.choice((context.rng.uniform(0.2, 3), context.rng.uniform(8, 14))), cut=cuts)
 
@@ -215,15 +227,15 @@ FAULTS: Final[dict[str, Callable[[FaultContext], None]]] = {
     "one direction held": held,
 }
 WEIGHTS: Final = {"kill -9": 3, "SIGTERM": 2, "server kill": 1, "cut": 3, "torn at a byte": 3, "wrong type": 3}
-"""The weight with which a fault is drawn; 2 for the others."""
+"""Weights of the faults in the random choice; 2 for the others."""
 
 
-def drawn(rng: random.Random) -> str:
+def draw_fault(rng: random.Random) -> str:
     names = list(FAULTS)
     return rng.choices(names, [WEIGHTS.get(name, 2) for name in names])[0]
 
 
 def inject(name: str, context: FaultContext) -> None:
-    """Carry out a fault to its end; a command that the server refuses is no failure."""
+    """Run a fault to its end; ignore commands that the server refuses."""
     with suppress(ResponseError):
         FAULTS[name](context)

@@ -1,4 +1,4 @@
-"""Links that can be cut at a random byte, or say nothing in one direction for a while."""
+"""Proxy whose connections can be cut at a random byte, or held back in one direction for a while."""
 
 import random
 import socket
@@ -11,8 +11,8 @@ from tests.reliability.proxy import Proxy, ProxyConnection, received, send
 DIRECTIONS: Final = ("to the server", "from the server")
 
 
-class HarshLink(ProxyConnection):
-    """One connection; ``hold`` and ``tear`` may be called from any thread."""
+class FaultyConnection(ProxyConnection):
+    """A connection with faults; ``hold`` and ``tear`` may be called from any thread."""
 
     def __init__(self, proxy: Proxy, client: socket.socket, server: socket.socket) -> None:
         self.over = False
@@ -22,10 +22,10 @@ class HarshLink(ProxyConnection):
             event.set()
         super().__init__(proxy, client, server)
 
-    def _ask(self) -> None:
+    def _forward_requests(self) -> None:
         self._pump(DIRECTIONS[0], self._client, self._server)
 
-    def _answer(self) -> None:
+    def _forward_replies(self) -> None:
         self._pump(DIRECTIONS[1], self._server, self._client)
 
     def _pump(self, direction: str, source: socket.socket, target: socket.socket) -> None:
@@ -42,15 +42,15 @@ class HarshLink(ProxyConnection):
         self.cut()
 
     def hold(self, direction: str) -> None:
-        """Keep back what comes in this direction until ``release``."""
+        """Hold back data in this direction until ``release``."""
         self._open[direction].clear()
 
     def release(self, direction: str) -> None:
-        """Send on what was kept back, and what follows, also where the other side has given up meanwhile."""
+        """Forward the data held back and all that follows, even if the other side has given up."""
         self._open[direction].set()
 
     def tear(self, direction: str, after: int) -> None:
-        """Cut the connection once ``after`` more bytes have gone in this direction."""
+        """Cut the connection after ``after`` more bytes in this direction."""
         self._left[direction] = after
 
     def close(self) -> None:
@@ -59,19 +59,19 @@ class HarshLink(ProxyConnection):
         super().close()
 
 
-class HarshProxy(Proxy):
-    """Breaks its connections at random."""
+class FaultyProxy(Proxy):
+    """Proxy that breaks its connections at random."""
 
     def connection(self, client: socket.socket, server: socket.socket) -> ProxyConnection:
         over = [link for link in self._connections if link not in self.open_links]
         for each in over:
             each.close()
             self._connections.remove(each)
-        return HarshLink(self, client, server)
+        return FaultyConnection(self, client, server)
 
     @property
-    def open_links(self) -> list[HarshLink]:
-        return [link for link in list(self._connections) if isinstance(link, HarshLink) and not link.over]
+    def open_links(self) -> list[FaultyConnection]:
+        return [link for link in list(self._connections) if isinstance(link, FaultyConnection) and not link.over]
 
     def cut(self) -> None:
         """Close all connections."""
@@ -79,12 +79,12 @@ class HarshProxy(Proxy):
             link.cut()
 
     def tear(self, rng: random.Random) -> None:
-        """Cut each connection at a random byte of what comes next."""
+        """Cut each connection at a random byte of the following data."""
         for link in self.open_links:
             link.tear(rng.choice(DIRECTIONS), rng.choice((0, 1, rng.randrange(1, 200), rng.randrange(1, 20_000))))
 
     def hold(self, direction: str, seconds: float, *, cut: bool) -> None:
-        """Let one direction say nothing for so long; then ``cut`` the connections, or send on what was kept back."""
+        """Hold back one direction for ``seconds``; then ``cut`` the connections, or forward the data held back."""
         links = self.open_links
         for link in links:
             link.hold(direction)

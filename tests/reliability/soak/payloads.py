@@ -6,17 +6,17 @@ from collections.abc import Iterator
 from hashlib import sha1
 from typing import Final
 
-LARGE: Final = 100_000
-EMPTY: Final = 0.002
+LARGE_BYTES: Final = 100_000
+EMPTY_SHARE: Final = 0.002
 """The share of empty messages, the only ones that cannot be distinguished."""
 
 
 def payloads(rng: random.Random) -> Iterator[bytes]:
-    """Yield messages without end: bare numbers that are ids of others, texts, JSON with and without an id, bytes."""
+    """Yield messages without end: numbers that are also ids of other messages, text, JSON with or without id, bytes."""
     number = 0
     while True:
         number += 1
-        if rng.random() < EMPTY:
+        if rng.random() < EMPTY_SHARE:
             yield b""
             continue
         yield _one(rng, number)
@@ -35,13 +35,13 @@ def _one(rng: random.Random, number: int) -> bytes:
 
 
 def _filler(rng: random.Random) -> bytes:
-    """Return mostly a few bytes, seldom up to ``LARGE``."""
-    size = rng.choice((0, 3, 20, 100)) if rng.random() < 0.9 else round(LARGE ** rng.random())
+    """Return usually a few bytes, rarely up to ``LARGE_BYTES``."""
+    size = rng.choice((0, 3, 20, 100)) if rng.random() < 0.9 else round(LARGE_BYTES ** rng.random())
     return rng.randbytes(size)
 
 
 def xid_of(message: bytes) -> str:
-    """Return what a worker calls a message, by docs/keys.md."""
+    """Return the correlation id of a message, as in docs/keys.md."""
     if message.isdigit():
         return message.decode()
     try:

@@ -1,4 +1,4 @@
-"""One seed: the chain under load and under faults for some seconds, then calm, then the accounting."""
+"""Run of one seed: the chain under load and faults, then without faults until it settles, then the accounting."""
 
 import random
 import tempfile
@@ -15,25 +15,25 @@ from typing import Final
 from redis.exceptions import RedisError, ResponseError
 
 from penstock.testing.forkserver import ForkServer
-from tests.reliability.soak.account import Account, Pushed, read
-from tests.reliability.soak.chain import HERE, IN, LEGS, SERVICES, WORK, Chain, Place
-from tests.reliability.soak.faults import FaultContext, drawn, inject
+from tests.reliability.soak.account import Account, Pushed, read_account
+from tests.reliability.soak.chain import BRANCHES, HERE, IN, SERVICES, WORK, Chain, ManagedProcess
+from tests.reliability.soak.faults import FaultContext, draw_fault, inject
 from tests.reliability.soak.payloads import payloads
 
 MODULES: Final = ("common.app", "redis", *(f"services.{name}.service" for name in SERVICES))
-"""What a fork server imports."""
-PAUSE: Final = 0.9
-"""Seconds between two faults, on an average."""
-CROWDED: Final = {IN: 3_000, LEGS[0]: 3_000, LEGS[1]: 1_000, WORK: 200}
-"""Messages in a list at which no more are pushed for a while."""
-CALM: Final = 240.0
-"""Seconds in which all that is on its way must have ended."""
-Tell = Callable[[str], None]
+"""Modules that the fork server imports."""
+MEAN_INTERVAL: Final = 0.9
+"""Mean seconds between two faults."""
+MAX_WAITING: Final = {IN: 3_000, BRANCHES[0]: 3_000, BRANCHES[1]: 1_000, WORK: 200}
+"""Length of a list above which pushing slows down."""
+SETTLE_SECONDS: Final = 240.0
+"""Maximum seconds until nothing is in flight once the faults are over."""
+Report = Callable[[str], None]
 
 
 @dataclass
 class Result:
-    """``waiting`` are lists that still hold messages after ``CALM``; ``statuses`` how processes ended by name."""
+    """Result of a seed: ``waiting`` lists that are not empty at the end; ``statuses``: exit statuses by name."""
 
     seed: int
     account: Account
@@ -42,9 +42,9 @@ class Result:
     waiting: dict[str, int] = field(default_factory=dict)
     statuses: dict[str, dict[int, int]] = field(default_factory=dict)
     stops: dict[str, int | None] = field(default_factory=dict)
-    """The status of every process that did not end with 0 when it was stopped last."""
+    """The status of every process that did not end with 0 at the final stop."""
     reasons: list[str] = field(default_factory=list)
-    """The last words of processes that ended by themselves with a status above 0: harm that a restart mends."""
+    """Last log lines of processes that ended with a status above 0: errors that a restart repairs."""
 
     @property
     def holds(self) -> bool:
@@ -52,7 +52,7 @@ class Result:
 
 
 class Publisher:
-    """Pushes messages of one seed in batches of all sizes until its block ends."""
+    """Push messages of one seed in batches of various sizes until the block ends."""
 
     def __init__(self, chain: Chain, rng: random.Random) -> None:
         self.pushed, self._rng = Pushed(), rng
@@ -61,15 +61,15 @@ class Publisher:
         self._thread = threading.Thread(target=self._publish, daemon=True)
 
     def _publish(self) -> None:
-        with self._chain.asking(HERE) as redis:
+        with self._chain.connected(HERE) as redis:
             while not self._ended.is_set():
                 batch = [next(self._messages) for _ in range(self._rng.choice((1, 1, 2, 5, 30)))]
                 try:
                     redis.lpush(IN, *batch)
                     self.pushed.accepted += batch
-                    crowded = any(redis.llen(name) > most for name, most in CROWDED.items())
+                    crowded = any(redis.llen(name) > most for name, most in MAX_WAITING.items())
                 except ResponseError:
-                    crowded = False  # nothing of a refused batch is there
+                    crowded = False  # a refused batch is refused as a whole
                 except RedisError:
                     if self.pushed.accepted[-len(batch) :] != batch:
                         self.pushed.unsure += batch
@@ -95,13 +95,13 @@ def run_seed(
     sabotage: Callable[[Chain], None] | None = None,
     loses: int = 0,
     logs: Path | None = None,
-    tell: Tell = lambda _: None,
+    report: Report = lambda _: None,
     stop: threading.Event | None = None,
 ) -> Result:
-    """Run the chain and return what came of it.
+    """Run the chain and return the result.
 
-    ``sabotage`` happens once, amid the load, and ``loses`` makes the worker a broken one: both must be found. If the
-    seed fails, the logs of all processes are kept below ``logs``. ``stop`` ends it early, all mended and nothing left.
+    ``sabotage`` is called once under load, and ``loses`` breaks the worker: the accounting must find both. If the seed
+    fails, keep the logs of all processes below ``logs``. ``stop`` ends it early, with all faults repaired.
     """
     began, rng, happened = time.monotonic(), random.Random(seed), Counter[str]()
     stop = stop or threading.Event()
@@ -111,60 +111,59 @@ def run_seed(
     ):
         with Publisher(chain, random.Random(rng.random())) as pushed:
             if faults:
-                _break(
-                    chain, rng, began + seconds, happened, partial(_say, tell, began, seconds, pushed, happened), stop
-                )
+                show = partial(_show, report, began, seconds, pushed, happened)
+                _inject_faults(chain, rng, began + seconds, happened, show, stop)
             else:
                 stop.wait(seconds / 2)
                 if sabotage:
                     sabotage(chain)
                 stop.wait(seconds / 2)
-        tell(f"{len(pushed.accepted):,} pushed; waiting for all to end")
+        report(f"{len(pushed.accepted):,} pushed; waiting for all to end")
         waiting = _settled(chain, stop)
-        with ThreadPoolExecutor(len(chain.places)) as pool:
-            statuses = [*zip(chain.places, pool.map(Place.stop, chain.places), strict=True)]
-        ended = {place.name: Counter[int]() for place in chain.places}
-        for place, _ in statuses:
-            ended[place.name] += place.statuses
-        found = read(chain, pushed)
-        bad = {f"{place.name}": status for place, status in statuses if status != 0}
+        with ThreadPoolExecutor(len(chain.processes)) as pool:
+            statuses = [*zip(chain.processes, pool.map(ManagedProcess.stop, chain.processes), strict=True)]
+        ended = {process.name: Counter[int]() for process in chain.processes}
+        for process, _ in statuses:
+            ended[process.name] += process.statuses
+        found = read_account(chain, pushed)
+        bad = {f"{process.name}": status for process, status in statuses if status != 0}
         counts = {name: dict(count) for name, count in ended.items()}
-        reasons = [f"{place.name}: {reason}" for place, _ in statuses for reason in place.reasons]
+        reasons = [f"{process.name}: {reason}" for process, _ in statuses for reason in process.reasons]
         result = Result(seed, found, time.monotonic() - began, dict(happened), waiting, counts, bad, reasons)
         if logs and not result.holds:
-            _keep(chain, logs / f"penstock-soak-failed-{seed}")
+            _keep_logs(chain, logs / f"penstock-soak-failed-{seed}")
     return result
 
 
-def _break(
+def _inject_faults(
     chain: Chain,
     rng: random.Random,
     until: float,
     happened: Counter[str],
-    tell: Callable[[], None],
+    report: Callable[[], None],
     stop: threading.Event,
 ) -> None:
-    """Begin one fault after the other, whether the ones before are over or not; return when all are mended."""
+    """Start one fault after the other, even if earlier ones are still active; return when all are repaired."""
     going: list[threading.Thread] = []
     while (left := until - time.monotonic()) > 0 and not stop.is_set():
-        name = drawn(rng)
+        name = draw_fault(rng)
         context = FaultContext(chain, random.Random(rng.random()), left, stop)
         happened[name] += 1
         going.append(threading.Thread(target=inject, args=(name, context), daemon=True))
         going[-1].start()
-        tell()
-        stop.wait(min(rng.expovariate(1 / PAUSE), max(left, 0)))
+        report()
+        stop.wait(min(rng.expovariate(1 / MEAN_INTERVAL), max(left, 0)))
     for thread in going:
         thread.join(120)
         assert not thread.is_alive(), "a fault is not mended"
 
 
 def _settled(chain: Chain, stop: threading.Event) -> dict[str, int]:
-    """Wait until nothing is on its way, twice in a row; return what still is when patience ends."""
-    end, empty, waiting = time.monotonic() + CALM, 0, dict[str, int]()
+    """Wait until nothing is in flight, three times in a row; return what still is after ``SETTLE_SECONDS``."""
+    end, empty, waiting = time.monotonic() + SETTLE_SECONDS, 0, dict[str, int]()
     while time.monotonic() < end and not stop.is_set():
         try:
-            chain.forget_the_dead()
+            chain.deregister_dead()
             waiting = chain.waiting()
         except RedisError:
             waiting = {"a server": 1}
@@ -175,17 +174,17 @@ def _settled(chain: Chain, stop: threading.Event) -> dict[str, int]:
     return waiting
 
 
-def _say(tell: Tell, began: float, seconds: float, pushed: Pushed, happened: Counter[str]) -> None:
+def _show(report: Report, began: float, seconds: float, pushed: Pushed, happened: Counter[str]) -> None:
     gone = time.monotonic() - began
-    tell(f"{gone:.0f} of {seconds:.0f} s, {len(pushed.accepted):,} pushed, {happened.total()} faults")
+    report(f"{gone:.0f} of {seconds:.0f} s, {len(pushed.accepted):,} pushed, {happened.total()} faults")
 
 
-def _keep(chain: Chain, directory: Path) -> None:
+def _keep_logs(chain: Chain, directory: Path) -> None:
     directory.mkdir(exist_ok=True)
-    for number, place in enumerate(chain.places):
-        (directory / f"{place.name}-{number}.log").write_text(place.log_text())
+    for number, process in enumerate(chain.processes):
+        (directory / f"{process.name}-{number}.log").write_text(process.log_text())
 
 
-def worst(results: Sequence[Result]) -> int:
-    """Return the exit status for all of them."""
+def exit_status(results: Sequence[Result]) -> int:
+    """Return the exit status: 0 if all seeds hold, otherwise 1."""
     return int(not all(result.holds for result in results))

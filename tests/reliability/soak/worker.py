@@ -1,4 +1,4 @@
-"""A worker that may be killed or cut off at any time: it keeps each message and reports `done` in one script.
+"""Worker that may be killed or cut off at any time: it keeps each message and reports `done` in one script.
 
 It uses no code of Penstock: it does what docs/tracking.md requires of any worker.
 """
@@ -34,7 +34,7 @@ return redis.call('LINDEX', KEYS[1], -1)
 
 
 class Worker:
-    """Takes from ``work``, puts into ``kept``, and reports in ``done``; one in ten is not reported the first time.
+    """Worker that takes from ``work``, copies to ``kept`` and reports to ``done``, except one in ten the first time.
 
     With ``loses`` above 0 it is broken: it reports every ``loses``-th message `done` without keeping it.
     """
@@ -47,7 +47,7 @@ class Worker:
         self._loses, self._count = int(environment.get("WORKER_LOSES", 0)), 0
         self._rng = random.Random()
         self._silent: set[str] = set()
-        """Messages that were not answered, which are at their next delivery."""
+        """Correlation ids not reported yet; they are reported at the next delivery."""
         self._settle = self._redis.register_script(SETTLE)
 
     def work(self) -> None:
@@ -61,7 +61,7 @@ class Worker:
                 time.sleep(0.05)
 
     def _finish(self, message: bytes) -> bytes | None:
-        """Return the next one."""
+        """Settle ``message``; return the next one, None if nothing waits."""
         xid = xid_of(message)
         answers = xid in self._silent or self._rng.random() < 0.9
         said = self._answer(message) if answers else ""
@@ -73,7 +73,7 @@ class Worker:
         return following
 
     def _answer(self, message: bytes) -> str:
-        """Return what says that it is done; a bare number only where ``plain`` says so, and then of bare numbers."""
+        """Return the report that ``message`` is done: a bare number for a bare number if ``plain``, otherwise JSON."""
         xid = xid_of(message)
         if self._plain and message.isdigit():
             return xid
