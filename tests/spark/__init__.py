@@ -15,7 +15,7 @@ from tests.spark.standalone import SMALL
 # Inherited by drivers and by commands of PySpark that tests start.
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-# A Java that lives for seconds spends a fifth of them on optimizing for days.
+# The second-stage compiler takes a fifth of the time of a Java that lives for seconds.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", SMALL)
 MISSING: Final = what_is_missing()
 
@@ -24,7 +24,7 @@ pytestmark: Final = pytest.mark.skipif(MISSING is not None, reason=str(MISSING))
 
 
 def schema_of(ddl: str) -> Any:
-    """Parse ``ddl``, which needs a running Spark."""
+    """Return the schema of ``ddl``; parsing needs a running Spark."""
     from pyspark.sql.types import StructType
 
     return StructType.fromDDL(ddl)
@@ -49,7 +49,7 @@ write_events('1700000000123', tonumber(history))
 def add_events(
     redis: Any, many: int, *, start: int = 1, each: int = 37, keys: Keys = SHOP, history: int = 10**6
 ) -> None:
-    """Write events of ``many`` messages, from id ``start`` on, with ``each`` events an entry."""
+    """Write events of ``many`` messages, from id ``start`` on, with ``each`` events per entry."""
     for first in range(start, start + many, each):
         count = min(each, start + many - first)
         redis.execute_command(*ADD_EVENTS.by_source(**keys.event_keys, history=history, many=count, **{"from": first}))

@@ -1,4 +1,4 @@
-"""Archives written without a pipeline, from columns or from events in Redis, with matching counters."""
+"""Write archives without a pipeline, from columns or from events in Redis, with matching counters."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -21,7 +21,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
         spark_driver_bindAddress="127.0.0.1",
         spark_sql_warehouse_dir=str(place / "warehouse"),
         spark_local_dir=str(place / "local"),
-        # For a few rows it takes longer to compile a plan than to interpret it; sessions of their own compile.
+        # With few rows, compiling a plan takes longer than interpreting it; tests with own sessions do compile.
         spark_sql_codegen_wholeStage="false",
         spark_sql_codegen_factoryMode="NO_CODEGEN",
         spark_sql_adaptive_enabled="false",

@@ -5,8 +5,8 @@ from typing import Any
 
 from penstock.keys import Keys
 
-PATIENCE = 300
-"""Longest wait (s), in which a Spark may start beside others."""
+TIMEOUT_SECONDS = 300
+"""Longest wait; enough for Spark to start beside others."""
 PIPE = Keys("pipe")
 
 

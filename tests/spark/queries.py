@@ -1,7 +1,7 @@
 """Queries from each kind of source to each kind of sink, for tests that kill them.
 
-``python -m tests.spark.queries URL DIRECTORY`` waits for a line, then runs them until it is killed, and starts anew
-those that fail. Each start and each failure is a line of its output.
+``python -m tests.spark.queries URL DIRECTORY`` waits for a line of input, then runs all until it is killed and restarts
+those that fail. It prints a line for each start and each failure.
 """
 
 import sys
@@ -18,10 +18,10 @@ NAMES: Final = ("events to list", "list to list", "entries to hashes", "list to 
 
 
 def started(spark: "SparkSession", name: str, url: str, place: Path, most: int, *, ends: bool = False) -> Any:
-    """The query of that name, with its checkpoint in ``place``; a micro-batch has ``most`` rows, about.
+    """Start the query ``name``, with its checkpoint in ``place`` and about ``most`` rows a micro-batch; return it.
 
-    One that ``ends`` does so when it has read what there is. Returns when it has done something, or failed: several
-    that start at once take Python so long on a busy machine that Spark gives up.
+    If ``ends``, the query ends after the available rows. Return only after its first progress or failure: if several
+    start at once on a busy machine, Python starts so slowly that Spark gives up.
     """
     limits = {"redis-list": "maxMessagesPerTrigger", "redis-stream": "maxEventsPerTrigger"}
 

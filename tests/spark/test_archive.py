@@ -1,4 +1,4 @@
-"""The archive: each row is read once, whatever is merged meanwhile and wherever a merge breaks off."""
+"""The archive: each row is read once, whatever is merged meanwhile and wherever a merge is interrupted."""
 
 import shutil
 from collections import Counter
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 NOW: Final = datetime.now(UTC)
 LONG_AGO: Final = NOW - timedelta(days=30)
 NAMES: Final = ("shop", "a b:é%/=[x]")
-"""The second one is escaped in a path, and once more in a URL."""
+"""Namespaces; the second is escaped in paths, and again in URLs."""
 
 
 def write(spark: "SparkSession", place: Path, *batches: Batches, at: datetime = NOW, without: str = "") -> None:
@@ -61,9 +61,7 @@ def small(number: int, query: str = "abcdef12") -> Batches:
     return Batches(query, number, number)
 
 
-def test_what_many_micro_batches_left_becomes_one_directory_and_no_row_is_lost(
-    spark: "SparkSession", tmp_path: Path
-) -> None:
+def test_many_micro_batches_become_one_directory_without_losing_a_row(spark: "SparkSession", tmp_path: Path) -> None:
     write(spark, tmp_path, *map(small, range(MIN_DIRECTORIES + 2)))
     merger = Merger(spark, str(tmp_path), 0)
     assert merger.merge("abcdef12", MIN_DIRECTORIES - 1) == 0, "seven of them have settled"
@@ -79,9 +77,7 @@ def test_what_many_micro_batches_left_becomes_one_directory_and_no_row_is_lost(
     assert ids(spark, tmp_path) == expected(*range(MIN_DIRECTORIES + 2))
 
 
-def test_what_was_written_with_the_timestamps_of_before_is_read_and_merged_with_the_rest(
-    spark: "SparkSession", tmp_path: Path
-) -> None:
+def test_rows_with_former_timestamps_are_read_and_merged_with_the_rest(spark: "SparkSession", tmp_path: Path) -> None:
     form = "spark.sql.parquet.outputTimestampType"
     told = spark.conf.get(form)
     spark.conf.set(form, "INT96")
@@ -110,7 +106,7 @@ def test_an_archive_without_the_column_extra_is_read_and_merged_with_the_rest(
     assert Counter(row.extra for row in events(spark, str(tmp_path)).collect()) == before
 
 
-def test_a_merge_that_broke_off_is_finished_by_the_next_and_each_row_is_read_once(
+def test_an_interrupted_merge_is_finished_by_the_next_and_each_row_is_read_once(
     spark: "SparkSession", tmp_path: Path
 ) -> None:
     write(spark, tmp_path, *map(small, range(MIN_DIRECTORIES)))
@@ -132,7 +128,7 @@ def test_a_day_that_is_over_becomes_one_directory_once_nothing_comes_any_more(
 ) -> None:
     write(spark, tmp_path, *map(small, range(2 * MIN_DIRECTORIES)), at=LONG_AGO)
     for first in range(0, 2 * MIN_DIRECTORIES, 2):
-        for namespace in tmp_path.glob(f"{EVENTS}/*/*"):  # as if they had been merged by twos
+        for namespace in tmp_path.glob(f"{EVENTS}/*/*"):  # as if merged in pairs
             target = namespace / f"batch={Batches('abcdef12', first, first + 1).name}"
             (namespace / f"batch={small(first).name}").rename(target)
             file = next((namespace / f"batch={small(first + 1).name}").glob("*.parquet"))
@@ -190,7 +186,7 @@ def test_a_merge_that_has_not_written_all_rows_deletes_nothing(
     assert directories(tmp_path) == before
 
 
-def test_whoever_reads_while_files_are_merged_reads_anew(
+def test_a_read_during_a_merge_is_repeated(
     spark: "SparkSession", tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     write(spark, tmp_path, *map(small, range(MIN_DIRECTORIES)))
@@ -204,7 +200,7 @@ def test_whoever_reads_while_files_are_merged_reads_anew(
     assert capfd.readouterr().err.count("files of the archive were merged meanwhile: reading it again") == 1
 
 
-def test_what_is_gone_for_good_is_told(spark: "SparkSession", tmp_path: Path) -> None:
+def test_missing_files_are_reported(spark: "SparkSession", tmp_path: Path) -> None:
     from py4j.protocol import Py4JError
 
     write(spark, tmp_path, small(0))
@@ -244,12 +240,10 @@ STEPS: Final = ("come", "come", "merge", "merge all", "break", "break off", "bre
 
 
 @given(st.lists(st.tuples(st.sampled_from(STEPS), st.integers(1, 12)), max_size=40), st.booleans())
-def test_whatever_comes_and_is_merged_in_whatever_order_each_batch_is_there_once(
-    steps: list[Step], seals: bool
-) -> None:
-    """A place as the set of its directories; each holds the batches that were in it when it was made.
+def test_each_batch_is_there_once_whatever_the_order_of_writes_and_merges(steps: list[Step], seals: bool) -> None:
+    """Model a place as the set of its directories, each with the batches that it held when it was written.
 
-    One without a manifest is of an older version. A merge may break as it deletes, or off as it renames.
+    A directory without a manifest is of an older version. A merge may be interrupted as it deletes or renames.
     """
     place: dict[Batches, set[int]] = {}
     sealed: set[Batches] = set()
@@ -266,7 +260,7 @@ def test_whatever_comes_and_is_merged_in_whatever_order_each_batch_is_there_once
             continue
         for batches in set.union(*look()):
             del place[batches]
-        # The last ones may not have settled.
+        # The newest batches may still change.
         settled = sorted(each for each in place if each.last < come - number % 3)
         if chosen := to_merge(settled, everything=step.endswith("all")):
             rows = [place[each] for each in chosen]

@@ -1,4 +1,4 @@
-"""penstock reconcile as people and programs see it, and the real services: a message taken from a list by hand."""
+"""penstock reconcile: text, JSON, and a message taken by hand from a list of real services."""
 
 import json
 import re
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def told(spark: "SparkSession", redis_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
-    """Return the exit status, stdout and stderr."""
+def reconcile(spark: "SparkSession", redis_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
+    """Return a function that runs reconcile and returns exit status, stdout and stderr."""
 
-    async def said(*namespaces: str, live: bool = False, as_json: bool = False) -> tuple[int, str, str]:
+    async def run(*namespaces: str, live: bool = False, as_json: bool = False) -> tuple[int, str, str]:
         status = await run_reconcile(
             str(tmp_path),
             list(namespaces),
@@ -38,19 +38,19 @@ def told(spark: "SparkSession", redis_url: str, tmp_path: Path, capsys: pytest.C
         )
         return status, *capsys.readouterr()
 
-    return said
+    return run
 
 
 def rows(out: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("│").split("│")] for line in out.splitlines() if line.startswith("│")]
 
 
-async def test_a_million_events_that_agree_are_said_to_agree(redis: Redis, told: Any, tmp_path: Path) -> None:
+async def test_a_million_events_agree(redis: Redis, reconcile: Any, tmp_path: Path) -> None:
     lanes = [Lane(name, np.arange(250_000)) for name in ("left", "right")]
     await counters(redis, *lanes, given=250_000)
     for lane in lanes:
         archive(tmp_path, lane.keys.namespace, lane.columns())
-    status, out, err = await told()
+    status, out, err = await reconcile()
     assert (status, err) == (0, "")
     assert out.splitlines()[-1] == "reconciled: 500,000 messages by 1,000,000 events, all accounted for"
     assert rows(out) == [
@@ -59,12 +59,12 @@ async def test_a_million_events_that_agree_are_said_to_agree(redis: Redis, told:
     ]
 
 
-async def test_what_is_wrong_is_said_a_line_each_and_all_of_it_as_json(redis: Redis, told: Any, tmp_path: Path) -> None:
+async def test_problems_are_one_line_each_and_complete_in_json(redis: Redis, reconcile: Any, tmp_path: Path) -> None:
     right, left = Lane("right", np.arange(1_000), open=range(1, 13)), Lane("left", np.arange(120, 1_000))
     await counters(redis, right, left, given=1_000)
     for lane in (right, left):
         archive(tmp_path, lane.keys.namespace, lane.columns())
-    status, out, err = await told()
+    status, out, err = await reconcile()
     assert status == 1
     lines = err.splitlines()
     assert lines[0] == "penstock: t:mpush -> t:left:in -> t:left: xid x0: missing; registered as 1 in t:right"
@@ -74,7 +74,7 @@ async def test_what_is_wrong_is_said_a_line_each_and_all_of_it_as_json(redis: Re
     assert "  and 2 more: --json has all" in out
     assert rows(out)[0][-2:] == ["120", "0"]
     assert "reconciled" not in out
-    status, out, err = await told(as_json=True)
+    status, out, err = await reconcile(as_json=True)
     found = json.loads(out)
     assert (status, err, found["holds"], len(found["findings"]), len(found["open"])) == (1, "", False, 120, 12)
     assert found["findings"][0] == {
@@ -89,13 +89,13 @@ async def test_what_is_wrong_is_said_a_line_each_and_all_of_it_as_json(redis: Re
     assert (found["legs"][0]["accepted"], found["legs"][0]["missing"]) == (1_000, 120)
 
 
-async def test_a_server_that_tracks_nothing_is_the_wrong_one(redis: Redis, told: Any, tmp_path: Path) -> None:
+async def test_a_server_that_tracks_nothing_is_the_wrong_one(redis: Redis, reconcile: Any, tmp_path: Path) -> None:
     (tmp_path / "events").mkdir()
     with pytest.raises(Failed, match="no mdispatch has registered on this server: name another"):
-        await told()
+        await reconcile()
 
 
-async def test_wrong_calls_are_told_before_spark_starts(redis: Redis, redis_url: str, tmp_path: Path) -> None:
+async def test_usage_errors_are_reported_before_spark_starts(redis: Redis, redis_url: str, tmp_path: Path) -> None:
     await counters(redis, Lane("left", np.arange(3)))
     for words, status, wrong in (
         ((), 2, "Missing option '--archive'"),
@@ -107,8 +107,8 @@ async def test_wrong_calls_are_told_before_spark_starts(redis: Redis, redis_url:
             assert (found, wrong in err) == (status, True), err
 
 
-async def test_a_message_that_somebody_pops_from_a_leg_of_real_services_is_named(
-    redis: Redis, redis_url: str, told: Any, tmp_path: Path
+async def test_a_message_popped_from_a_branch_of_real_services_is_named(
+    redis: Redis, redis_url: str, reconcile: Any, tmp_path: Path
 ) -> None:
     logs = tmp_path / "logs"
     logs.mkdir()
@@ -138,7 +138,7 @@ async def test_a_message_that_somebody_pops_from_a_leg_of_real_services_is_named
             server.lpush("t:right:done", *(json.dumps({"xid": f"{number}"}) for number in range(200)))
             until(lambda: (counted("t:left", "done"), counted("t:right", "done")) == (90, 200))
             keep(redis_url, tmp_path)
-            status, out, err = await told(live=True)
+            status, out, err = await reconcile(live=True)
     hop_and_name = r"penstock: t:mpush -> t:left:in -> t:left: xid 100: missing; registered as \d+ in t:right\n"
     assert re.fullmatch(hop_and_name, err)
     assert status == 1

@@ -1,4 +1,4 @@
-"""penstock replay: archived messages once more, in their order, at their pace, and how they fared."""
+"""penstock replay: push archived messages again in their order and pace, and compare the outcomes."""
 
 import asyncio
 import hashlib
@@ -39,7 +39,7 @@ LISTS = {"source": "shadow:in", "pending": "shadow:pending", "out": "shadow:out"
 
 
 @dataclass
-class Happened:
+class ArchiveRow:
     """A row of an archive."""
 
     event: str
@@ -60,7 +60,7 @@ SCHEMA = pa.schema(
 )
 
 
-def write(place: Path, rows: Sequence[Happened]) -> str:
+def write(place: Path, rows: Sequence[ArchiveRow]) -> str:
     """Write an archive as the pipeline does. Return its directory."""
     told = [
         {
@@ -92,8 +92,8 @@ async def test_messages_come_in_their_order_byte_for_byte_and_the_others_are_cou
     spark: "SparkSession", redis: Redis, redis_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     awkward = [b"", b"\0\xff\n\\", b'{"a": 1}', b"x" * 3_000_000]
-    rows = [Happened("registered", str(place), message=each, after=place) for place, each in enumerate(awkward)]
-    rows += [Happened("registered", "9", after=9), Happened("done", "1", after=9), Happened("done", "9", after=9)]
+    rows = [ArchiveRow("registered", str(place), message=each, after=place) for place, each in enumerate(awkward)]
+    rows += [ArchiveRow("registered", "9", after=9), ArchiveRow("done", "1", after=9), ArchiveRow("done", "9", after=9)]
     write(tmp_path, rows[::-1])
     await policy(redis, Keys("shadow"), **LISTS)
     assert await replayed_here(spark, redis_url, request(tmp_path)) == 0
@@ -109,7 +109,7 @@ async def test_messages_come_in_their_order_byte_for_byte_and_the_others_are_cou
 async def test_an_interval_and_a_namespace_can_be_chosen(
     spark: "SparkSession", redis: Redis, redis_url: str, tmp_path: Path
 ) -> None:
-    both = [Happened("registered", str(at), message=b"%d" % at, after=at) for at in range(6)]
+    both = [ArchiveRow("registered", str(at), message=b"%d" % at, after=at) for at in range(6)]
     write(tmp_path, [*both, *(replace(each, namespace="other", message=b"theirs") for each in both)])
     await policy(redis, Keys("shadow"), **LISTS)
     with pytest.raises(Misused, match="has messages of other, shop: name one of them with --from"):
@@ -119,7 +119,7 @@ async def test_an_interval_and_a_namespace_can_be_chosen(
     assert await redis.lrange("shadow:in", 0, -1) == [b"3", b"2", b"1"]
 
 
-async def test_what_cannot_be_replayed_is_said_and_what_to_do(
+async def test_what_cannot_be_replayed_is_reported_with_the_remedy(
     spark: "SparkSession", redis: Redis, redis_url: str, tmp_path: Path
 ) -> None:
     async def refusal(kind: type[Exception], **more: Any) -> str:
@@ -130,7 +130,7 @@ async def test_what_cannot_be_replayed_is_said_and_what_to_do(
     assert "shadow" in await refusal(Failed)
     await policy(redis, Keys("shadow"), **LISTS)
     assert f"{tmp_path}/events: there is no archive" in await refusal(NoArchive)
-    write(tmp_path, [Happened("registered", "1"), Happened("done", "1")])
+    write(tmp_path, [ArchiveRow("registered", "1"), ArchiveRow("done", "1")])
     assert "has none of the 1 messages of shop themselves: have them archived" in await refusal(Failed)
     assert "no message of nobody was registered: look" in await refusal(Failed, origin="nobody")
     later = await refusal(Failed, since=BEGUN + timedelta(days=1), until=BEGUN + timedelta(days=2))
@@ -143,7 +143,7 @@ async def test_what_cannot_be_replayed_is_said_and_what_to_do(
     assert "shadow:in is a string, expected a list" in await refusal(Failed, origin="shop")
 
 
-async def test_it_is_a_command_and_a_wrong_call_is_refused_before_anything_starts(redis: Redis, redis_url: str) -> None:
+async def test_a_usage_error_is_refused_before_anything_starts(redis: Redis, redis_url: str) -> None:
     calls: list[tuple[tuple[str, ...], str]] = [
         (("--speed", "0"), "--speed takes a number above 0"),
         (("--speed", "nan"), "--speed takes a number above 0"),
@@ -182,13 +182,13 @@ async def test_each_is_pushed_when_it_is_due_and_no_delay_adds_up(speed: float) 
         count = await pace.due(rest)
         pushed.append((round((clock.now - 1000) * speed, 6), count))
         rest = rest[count:]
-        clock.now += 0.25 / speed  # that is what a push takes
+        clock.now += 0.25 / speed  # the duration of a push
     assert pushed == [(0, 2), (1, 1), (3.5, 2), (10, 1)]
     assert clock.slept == [round(each / speed, 6) for each in (0.75, 2.25, 6.25)]
     assert pace.behind < 1e-9
 
 
-async def test_what_is_late_is_pushed_at_once_and_the_delay_is_told() -> None:
+async def test_late_messages_are_pushed_at_once_and_the_delay_is_reported() -> None:
     clock = Clock()
     pace, rest = Pace(1, clock, clock.sleep), [Message(float(at), b"") for at in (0, 1, 2, 3, 10)]
     assert await pace.due(rest) == 1
@@ -219,7 +219,7 @@ async def test_an_interrupted_push_knows_what_has_arrived(redis: Redis) -> None:
     assert await redis.lrange("in", 0, -1) == [b"2", b"1"]
 
 
-async def test_an_interrupted_push_waits_for_the_word_on_what_is_under_way(
+async def test_an_interrupted_push_waits_for_replies_to_what_is_in_flight(
     redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lpush, under_way, pushed = redis.lpush, asyncio.Event(), Pushed()
@@ -254,17 +254,17 @@ def test_messages_are_read_part_by_part_in_order(spark: "SparkSession", monkeypa
 
 def test_each_registration_has_an_outcome_and_what_died_stays_dead(spark: "SparkSession", tmp_path: Path) -> None:
     lives = {"1": ["done"], "2": ["timeout", "late"], "3": ["dead", "late"], "4": ["expired"], "5": ["retry"]}
-    told = [Happened("done", "1", after=-1)]  # of an id that was given before
+    told = [ArchiveRow("done", "1", after=-1)]  # with an id that was used before
     for id, events in lives.items():
-        told += [Happened(event, id, after=int(id)) for event in ("registered", *events)]
-    told += [Happened("registered", "1", after=10), Happened("dead", "1", after=11), Happened("dead", "77")]
+        told += [ArchiveRow(event, id, after=int(id)) for event in ("registered", *events)]
+    told += [ArchiveRow("registered", "1", after=10), ArchiveRow("dead", "1", after=11), ArchiveRow("dead", "77")]
     rows = spark.read.schema(DDL).parquet(write(tmp_path, told) + "/events")
     found = [(row.key, row.outcome) for row in outcomes_by_key(rows, rows.xid).collect()]
     expected = [("x1", "dead"), ("x1", "done"), ("x2", "late"), ("x3", "dead"), ("x4", "expired"), ("x5", "open")]
     assert sorted(found) == expected
 
 
-def test_of_messages_with_the_same_name_as_many_as_can_have_fared_alike(spark: "SparkSession") -> None:
+def test_messages_with_the_same_xid_are_paired_by_equal_outcomes(spark: "SparkSession") -> None:
     def rows(**outcomes: str) -> Any:
         pairs = [{"key": key, "outcome": outcome} for key, words in outcomes.items() for outcome in words.split()]
         return spark.createDataFrame(pa.Table.from_pylist(pairs))
@@ -292,7 +292,7 @@ def test_a_masked_message_is_known_by_what_is_left_of_it(spark: "SparkSession") 
     assert found == [hashlib.sha1(b'{"card":"***"}').hexdigest(), "a" * 40, "12", told[3][0]]
 
 
-async def test_events_that_were_trimmed_before_they_were_read_are_told(redis: Redis, redis_url: str) -> None:
+async def test_events_trimmed_before_they_were_read_are_reported(redis: Redis, redis_url: str) -> None:
     keys = Keys("shadow")
     with Blocking.from_url(redis_url) as blocking:
         add_events(blocking, 5, keys=keys)
@@ -328,7 +328,7 @@ async def test_the_wait_ends_when_all_have_ended_or_nothing_can_come_any_more(re
 
 @contextmanager
 def working(url: str, namespace: str, act: Callable[[bytes], bool | None]) -> Iterator[None]:
-    """Run a worker. ``act`` returns True if a message is done, False if it has failed for good, None for no reply."""
+    """Run a worker. ``act`` returns True if a message is done, False if it failed for good, None for no report."""
     over = Event()
 
     def work() -> None:
@@ -386,7 +386,7 @@ def archive(spark: "SparkSession", url: str, place: Path) -> None:
     rows.write.partitionBy("date", "namespace", "batch").parquet(f"{place}/events")
 
 
-async def test_a_replay_has_the_outcome_of_before_and_a_worker_that_does_otherwise_is_found_out(
+async def test_a_replay_repeats_the_outcomes_and_a_worker_that_differs_is_found(
     spark: "SparkSession",
     services: Callable[[str], Service],
     redis_url: str,

@@ -78,7 +78,7 @@ def found(tmp_path: Path) -> ReportRequest:
     return ReportRequest(archive(tmp_path / "archive", generate(60, 1)), "shop", None, None)
 
 
-def test_a_page_is_one_file_that_plays_no_tricks() -> None:
+def test_a_page_is_one_file_with_escaped_names() -> None:
     text = page(REPORT)
     read = Reader(text)
     assert not read.open
@@ -191,7 +191,7 @@ def test_a_browser_breaks_no_number_cuts_no_column_and_shows_plots_that_can_be_r
     assert width < 1280 or make_report["cut"] == []
 
 
-def test_what_there_is_nothing_of_is_said_in_words() -> None:
+def test_empty_parts_are_stated_in_words() -> None:
     empty = {"times": {}, "histogram": {"done": [0] * 11, "timeout": [0] * 11}, "slowest": []}
     less: Any = {**empty, "totals": {"registered": 5}, "counts": {"registered": [5, 0, 0, 0]}}
     nobody_died = {reason: [0] * 4 for reason in SECTION.dead}
@@ -220,7 +220,7 @@ def test_a_page_can_be_made_from_a_zip_archive(tmp_path: Path) -> None:
     assert int(length) > 1000
 
 
-def test_the_page_the_json_and_the_tables_tell_the_same(
+def test_page_json_and_tables_show_the_same(
     spark: "SparkSession", found: ReportRequest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "report.html"
@@ -235,7 +235,7 @@ def test_the_page_the_json_and_the_tables_tell_the_same(
     assert [each.name for each in tmp_path.iterdir() if each.is_file()] == ["report.html"]
 
 
-def test_tables_are_for_people(
+def test_tables_are_readable(
     monkeypatch: pytest.MonkeyPatch, spark: "SparkSession", found: ReportRequest, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("penstock.cli.report._made", lambda *_: replace(REPORT, sections=[SECTION, SECTION]))
@@ -252,13 +252,13 @@ def test_tables_are_for_people(
 @pytest.mark.parametrize(
     "asked", [{"namespace": "nobody"}, {"namespace": None, "since": datetime(2027, 1, 1, tzinfo=UTC)}]
 )
-def test_nothing_found_says_what_there_is(spark: "SparkSession", found: ReportRequest, asked: dict[str, Any]) -> None:
+def test_an_empty_result_says_what_exists(spark: "SparkSession", found: ReportRequest, asked: dict[str, Any]) -> None:
     with pytest.raises(Failed, match=r"shop has .* from 2026-01-01 12:00:01 to 2026-01-01 12:01:") as error:
         make_report(lambda: nullcontext(spark), replace(found, **asked), None, False)
     assert ("of nobody" if asked["namespace"] else "since 2027-01-01 00:00:00") in str(error.value)
 
 
-def test_a_file_that_cannot_be_written_is_told_before_spark_starts(found: ReportRequest, tmp_path: Path) -> None:
+def test_an_unwritable_file_is_reported_before_spark_starts(found: ReportRequest, tmp_path: Path) -> None:
     def session() -> Any:
         raise AssertionError("too late")
 
@@ -290,11 +290,11 @@ def test_a_page_replaces_the_old_one_at_the_end_or_not_at_all(tmp_path: Path) ->
         (["shop", "--since", "1h", "--until", "2h"], "nothing between"),
     ],
 )
-async def test_a_wrong_call_is_told(words: list[str], said: str) -> None:
+async def test_a_usage_error_is_reported(words: list[str], said: str) -> None:
     result = await penstock("report", *words, "--archive", "nowhere")
     assert (result.status, result.out) == (2, b"")
     assert said in result.error
 
 
-def test_what_is_told_as_json_is_all_of_it() -> None:
+def test_json_is_complete() -> None:
     assert json.loads(json.dumps(asdict(REPORT)))["sections"][0]["backlog"]["over_time"] == [6, 5, 4, 3]

@@ -34,12 +34,12 @@ spark = session()
 given = {"url": url, "keys": "shop:*:events", "partitions": 4}
 
 
-def told(rows):
+def describe(rows):
     import penstock.spark.streams
     yield os.getcwd(), sum(1 for _ in rows), penstock.spark.streams.__file__
 
 
-parts = spark.read.format("redis-stream").options(**given).load().rdd.mapPartitions(told).collect()
+parts = spark.read.format("redis-stream").options(**given).load().rdd.mapPartitions(describe).collect()
 events = spark.readStream.format("redis-stream").options(**given).option("maxEventsPerTrigger", 40_000).load()
 writer = events.writeStream.format("parquet").options(path=f"{place}/archive", checkpointLocation=f"{place}/checkpoint")
 query = writer.trigger(availableNow=True).start()
@@ -48,9 +48,9 @@ batches = [each["batchId"] for each in query.recentProgress]
 ids = spark.readStream.format("redis-stream").options(url=url, keys="shop:two:events").load().selectExpr("id as value")
 writer = ids.coalesce(1).writeStream.format("redis-list").options(url=url, key="ids", checkpointLocation=f"{place}/ids")
 writer.trigger(availableNow=True).start().awaitTermination()
-told = {"parts": parts, "driver": penstock.__file__, "master": spark.sparkContext.master, "batches": len(batches)}
-with open(f"{place}/told.json", "w") as file:
-    json.dump(told, file)
+result = {"parts": parts, "driver": penstock.__file__, "master": spark.sparkContext.master, "batches": len(batches)}
+with open(f"{place}/result.json", "w") as file:
+    json.dump(result, file)
 spark.stop()
 """
 
@@ -101,16 +101,16 @@ def test_a_submitted_script_reads_with_all_workers_and_archives_every_event_once
 ) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
     submit(master, "--py-files", wheel(tmp_path), tmp_path / "script.py", shop, tmp_path, cwd=tmp_path)
-    told: dict[str, Any] = json.loads((tmp_path / "told.json").read_text())
-    assert told["master"] == master
-    assert ".whl/" in told["driver"]
-    places, counts, sources = zip(*told["parts"], strict=True)
+    result: dict[str, Any] = json.loads((tmp_path / "result.json").read_text())
+    assert result["master"] == master
+    assert ".whl/" in result["driver"]
+    places, counts, sources = zip(*result["parts"], strict=True)
     assert len(set(places)) == 2  # executors
     assert min(counts) == TWO
     assert sum(counts) == ONE + TWO
     assert len(counts) == 3
     assert all(f"/{SHIPPED}/" in source for source in sources)
-    assert told["batches"] > 1
+    assert result["batches"] > 1
     assert archived(tmp_path / "archive") == [
         (f"shop:{name}", number, str(number), f"x{number}")
         for name, many in (("one", ONE), ("two", TWO))

@@ -1,4 +1,4 @@
-"""The cluster composition, typed as its README says: messages in, every event in the archive once."""
+"""The cluster composition, typed as in its README: every event of the messages is archived once."""
 
 import re
 from collections import Counter
@@ -26,7 +26,9 @@ def shell() -> Iterator[Shell]:
     session.ports |= {"7077": str(free_port()), "8080": str(free_port())}
     session.run("export SPARK_MASTER=spark://127.0.0.1:7077 SPARK_MASTER_WEBUI_PORT=8080 SPARK_WORKER_WEBUI_PORT=0")
     yield session
-    left = psutil.Process(session.pid).children(recursive=True)  # those of a composition are in groups of their own
+    left = psutil.Process(session.pid).children(
+        recursive=True
+    )  # a composition's processes are in process groups of their own
     session.close()
     for process in left:
         with suppress(psutil.NoSuchProcess):
@@ -75,7 +77,7 @@ async def test_its_props_files_are_fine() -> None:
     assert (result.status, result.error) == (0, "")
 
 
-def test_a_node_listens_to_this_machine_alone_where_its_master_is_here(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_listens_to_this_machine_alone_if_its_master_is_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SPARK_LOCAL_IP", raising=False)  # as a session of this process may have it
     command, environment = node("master", "spark://127.0.0.1:7999")
     assert command[1:] == ["org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", "--port", "7999"]

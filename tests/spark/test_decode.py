@@ -1,4 +1,4 @@
-"""Decoding a page of entries gives the same rows as decoding them one by one."""
+"""Decoding a page of entries yields the same rows as decoding them one by one."""
 
 import json
 from collections.abc import Sequence
@@ -44,15 +44,15 @@ def rows(found: list[pa.RecordBatch]) -> list[dict[str, object]]:
     return [row for batch in found for row in batch.to_pylist()]
 
 
-@settings(deadline=None)  # the first one loads much
+@settings(deadline=None)  # the first example imports much
 @given(entries())
 @example([entry("1-0", 1, 2, event=[b"a", b"a"], id=[b"1", b"2"]), entry("2-0", 3, 1, event=[b"a\\n"])])
 def test_a_page_has_the_events_of_its_entries_in_order(page: list[RawEntry]) -> None:
     expected = []
     for name, fields in page:
-        told = dict(zip(fields[::2], fields[1::2], strict=True))
-        for place, event in enumerate(Entry(name, told).events()):
-            number = int(told[b"first"]) + place
+        decoded = dict(zip(fields[::2], fields[1::2], strict=True))
+        for place, event in enumerate(Entry(name, decoded).events()):
+            number = int(decoded[b"first"]) + place
             words = event.event, event.id, event.xid, event.queue, event.service, event.attempt, event.seconds
             expected.append((name.decode(), place, number, round(event.at * 1000), *words))
     found = [
@@ -69,7 +69,7 @@ def test_a_page_has_the_events_of_its_entries_in_order(page: list[RawEntry]) -> 
     ("name", "word"),
     [("count", b"0"), ("count", b"x"), ("first", b""), ("at", b"noon"), ("attempt", b"1.5"), ("seconds", b"long")],
 )
-def test_an_entry_that_tells_of_no_event_is_kept_aside_and_the_others_are_read(name: str, word: bytes) -> None:
+def test_an_entry_without_an_event_is_kept_aside_and_the_others_are_read(name: str, word: bytes) -> None:
     good = [entry(f"{number}-0", number, 1, event=[b"done"], id=[b"%d" % number]) for number in range(1, 8)]
     bad = good[3][1].copy()
     bad[2 * FIELDS.index(name.encode()) + 1] = word
@@ -83,14 +83,14 @@ def test_an_entry_that_tells_of_no_event_is_kept_aside_and_the_others_are_read(n
 @pytest.mark.parametrize("words", [[b""], [b"done", b""]])
 def test_an_event_without_a_kind_is_malformed_and_the_others_are_read(words: list[bytes]) -> None:
     good = [entry(f"{number}-0", number, 1, event=[b"done"], id=[b"%d" % number]) for number in (1, 4)]
-    told = rows(decode_entries("demo", [good[0], entry("2-0", 2, 2, event=words, id=[b"2", b"3"]), good[1]]))
-    assert [(row["id"], row["event"]) for row in told] == [("1", "done"), (None, None), ("4", "done")]
-    assert json.loads(str(told[1]["malformed"]))["event"] == b"\n".join(words).decode()
+    decoded = rows(decode_entries("demo", [good[0], entry("2-0", 2, 2, event=words, id=[b"2", b"3"]), good[1]]))
+    assert [(row["id"], row["event"]) for row in decoded] == [("1", "done"), (None, None), ("4", "done")]
+    assert json.loads(str(decoded[1]["malformed"]))["event"] == b"\n".join(words).decode()
     (alone,) = rows(decode_entries("demo", [(b"5-0", [b"event", b"", b"id", b"7"])]))
     assert (alone["event"], alone["malformed"]) == (None, '{"event": "", "id": "7"}')
 
 
-def test_fields_that_are_none_of_ours_are_kept_beside_the_event() -> None:
+def test_foreign_fields_are_kept_beside_the_event() -> None:
     first = entry("1-0", 1, 2, event=[b"done"], id=[b"1", b"2"])
     wider = (first[0], [b"colour", b"red\\n\nblue", *first[1], b"node", b"a"])
     plain, foreign = entry("2-0", 3, 1, event=[b"done"], id=[b"3"]), (b"3-0", [b"event", b"done", b"node", b"\xff"])
@@ -110,19 +110,19 @@ def test_a_field_with_too_few_lines_is_no_event() -> None:
     assert json.loads(str(row["malformed"]))["id"] == "1\n2"
 
 
-def test_an_entry_of_somebody_else_is_one_event_where_it_tells_of_one() -> None:
-    told, odd = rows(
+def test_a_foreign_entry_is_one_event_if_it_has_one() -> None:
+    decoded, odd = rows(
         decode_entries("demo", [(b"5-0", [b"event", b"done", b"id", b"\xff"]), (b"6-0", [b"temperature", b"20"])])
     )
-    assert (told["event"], told["id"], told["attempt"], told["malformed"]) == ("done", "\\xff", None, None)
-    assert told["at"].timestamp() == 0.005  # type: ignore[attr-defined]
+    assert (decoded["event"], decoded["id"], decoded["attempt"], decoded["malformed"]) == ("done", "\\xff", None, None)
+    assert decoded["at"].timestamp() == 0.005  # type: ignore[attr-defined]
     assert (odd["entry"], odd["malformed"]) == ("6-0", '{"temperature": "20"}')
 
 
-def test_bytes_that_are_no_text_are_shown_beside_those_that_stand_for_others() -> None:
+def test_bytes_that_are_no_text_are_shown_beside_escaped_newlines() -> None:
     (first, second) = rows(decode_entries("demo", [entry("1-0", 1, 2, event=[b"done"], id=[b"\xff\\n", b"b"])]))
     assert (first["id"], second["id"]) == ("\\xff\n", "b")
 
 
-def test_nothing_is_nothing() -> None:
+def test_an_empty_page_has_no_rows() -> None:
     assert decode_entries("demo", []) == []

@@ -83,7 +83,7 @@ def numbers_in(client: Any, key: str = "s") -> list[int]:
     return [int(fields[b"n"]) for fields in entries(client, key)]
 
 
-# Both together
+# Sink and source together
 
 
 def test_what_a_job_writes_is_read_again(spark: "SparkSession", here: Any, redis_url: str) -> None:
@@ -154,9 +154,9 @@ def test_from_the_end_only_what_comes_later_is_read(here: Any, redis_url: str) -
 
 @pytest.mark.parametrize("where", ["before it was planned", "after it was planned", "in the middle", "all of it"])
 @pytest.mark.parametrize("most", [100, 3])
-def test_entries_that_are_gone_before_they_were_read_are_told(here: Any, redis_url: str, where: str, most: int) -> None:
+def test_entries_deleted_before_they_were_read_are_reported(here: Any, redis_url: str, where: str, most: int) -> None:
     add(here, 1, 4)
-    here.xdel("s", here.xrange("s")[1][0])  # before anybody reads: no loss
+    here.xdel("s", here.xrange("s")[1][0])  # before the first read: no loss
     reader = reader_of(redis_url)
     start = planned(reader, {})
     add(here, 5, 12)
@@ -204,7 +204,7 @@ def test_a_field_that_is_there_twice_has_its_last_value(here: Any, redis_url: st
     assert read_by(reader, {}, planned(reader, {})) == [{"n": "2", "m": "3"}]
 
 
-def test_wrong_types_and_wrong_options_are_told(here: Any, redis_url: str, as_query: None) -> None:
+def test_wrong_types_and_wrong_options_are_reported(here: Any, redis_url: str, as_query: None) -> None:
     here.set("s", "no stream")
     with pytest.raises(WrongType, match=r"^s holds something else, expected a stream$"):
         planned(reader_of(redis_url), {})
@@ -253,7 +253,7 @@ def test_each_row_may_name_its_stream_any_name(here: Any, redis_url: str, as_que
     assert [numbers_in(here, name) for name in names[:3]] == [[1, 4], [2], [3]]
 
 
-def test_a_commit_that_broke_off_is_finished_with_its_own_rows(
+def test_an_interrupted_commit_is_finished_with_its_own_rows(
     monkeypatch: pytest.MonkeyPatch, here: Any, redis_url: str, as_query: None
 ) -> None:
     writer = writer_of(redis_url)
@@ -319,7 +319,7 @@ def test_a_full_server_refuses_before_anything_is_moved(here: Any, redis_url: st
     assert numbers_in(here) == [1, 2]
 
 
-def test_a_row_that_no_entry_can_hold_is_told_and_leaves_nothing(here: Any, redis_url: str, as_query: None) -> None:
+def test_a_row_that_no_entry_can_hold_is_reported_and_leaves_nothing(here: Any, redis_url: str, as_query: None) -> None:
     writer = writer_of(redis_url)
     empty = pa.RecordBatch.from_pydict({"n": pa.array([1, None], pa.int64())})
     with pytest.raises(PenstockError, match="all fields of a row are null: an entry has one at least"):
@@ -335,7 +335,7 @@ def test_a_row_that_no_entry_can_hold_is_told_and_leaves_nothing(here: Any, redi
     assert sorted(here.keys()) == [b"s", b"s:spark-written:q"]
 
 
-def test_staged_rows_that_are_gone_are_told_and_nothing_is_written(here: Any, redis_url: str, as_query: None) -> None:
+def test_missing_staged_rows_are_reported_and_nothing_is_written(here: Any, redis_url: str, as_query: None) -> None:
     writer = writer_of(redis_url)
     staged = [writer.write(iter([batch_of(1)]))]
     here.flushall()

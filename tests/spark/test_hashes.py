@@ -1,4 +1,4 @@
-"""Hashes as source and sink of Spark: reads and writes are complete, and nothing is added twice."""
+"""Hashes as Spark source and sink: reads and writes are complete, and nothing is added twice."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -103,7 +103,7 @@ def test_a_repeated_batch_adds_nothing(monkeypatch: pytest.MonkeyPatch, here: An
     assert [key for key in here.scan_iter() if not key.startswith(b"h:")] == [b"penstock:spark:q"]
 
 
-def test_a_commit_that_broke_off_is_finished_with_its_own_rows(
+def test_an_interrupted_commit_is_finished_with_its_own_rows(
     monkeypatch: pytest.MonkeyPatch, here: Any, redis_url: str
 ) -> None:
     writer = adder_of(redis_url, monkeypatch)
@@ -164,7 +164,7 @@ def test_what_cannot_be_added_is_refused_before_anything_is(
         writer.write(iter([hits("one", seconds=float("nan"))]))
 
 
-def test_staged_rows_that_are_gone_are_told(monkeypatch: pytest.MonkeyPatch, here: Any, redis_url: str) -> None:
+def test_missing_staged_rows_are_reported(monkeypatch: pytest.MonkeyPatch, here: Any, redis_url: str) -> None:
     writer = adder_of(redis_url, monkeypatch)
     staged = [writer.write(iter([hits("one")]))]
     here.flushall()
@@ -197,7 +197,7 @@ def test_a_query_adds_each_row_once_over_a_restart(
         assert here.hgetall("two") == {b"hits": b"%d" % (100 * (number + 1))}
 
 
-def test_wrong_values_types_and_options_are_told(here: Any, redis_url: str) -> None:
+def test_wrong_values_types_and_options_are_reported(here: Any, redis_url: str) -> None:
     here.hset("one", "hits", "many")
     here.set("string", "")
     here.hset(b"\xff", "hits", "1")

@@ -28,8 +28,8 @@ __all__ = ["pytestmark"]
 ROUNDS: Final = int(os.environ.get("PENSTOCK_SPARK_ROUNDS", "1"))
 KILLS: Final = ("worker", "driver", "server")
 """Kills of a round, in any order; then the driver is killed once more."""
-PATIENCE: Final = float(os.environ.get("SPARK_PATIENCE", "300"))
-"""Longest wait (s)."""
+TIMEOUT_SECONDS: Final = float(os.environ.get("SPARK_PATIENCE", "300"))
+"""Longest wait for progress."""
 
 
 class Feed:
@@ -58,7 +58,7 @@ class Feed:
 
     def wait_for_all(self, told: Callable[[], str]) -> None:
         """Wait until each query has written further rows."""
-        before, until = self.done(), time.monotonic() + PATIENCE
+        before, until = self.done(), time.monotonic() + TIMEOUT_SECONDS
         while any(now <= was for now, was in zip(self.done(), before, strict=True)):
             assert time.monotonic() < until, f"{before} {self.done()} {told()[-5000:]}"
             time.sleep(0.02)
@@ -85,7 +85,7 @@ class Feed:
 
 def finish(spark: "SparkSession", url: str, place: Path) -> None:
     """Run all queries to the end of their input. Restart one that fails, as an operator would."""
-    until = time.monotonic() + PATIENCE
+    until = time.monotonic() + TIMEOUT_SECONDS
     for name in NAMES:
         query = started(spark, name, url, place, most=10**6, ends=True)
         while query.isActive or query.exception():
@@ -124,7 +124,7 @@ class Driver:
     def kill_a_worker(self, chance: random.Random) -> None:
         """Kill workers until a query fails: some are idle and needed by none."""
         failed = self.told().count("failed ")
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + TIMEOUT_SECONDS
         while self.told().count("failed ") == failed:
             assert time.monotonic() < until, self.told()[-5000:]
             workers = [each for each in _family(self._process.pid) if _is_worker(each)]

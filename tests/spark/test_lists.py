@@ -1,4 +1,4 @@
-"""Lists as source and sink of Spark: reads and writes are complete, and a crash loses and doubles nothing."""
+"""Lists as Spark source and sink: reads and writes are complete, and a crash loses and duplicates nothing."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,7 +31,7 @@ ANY_BYTES = [bytes([first, second]) * (first % 7) for first in range(256) for se
 
 
 def waiting(client: "Redis", key: str) -> list[bytes]:
-    """Return the messages of a list, the oldest first."""
+    """Return the messages of a list, oldest first."""
     found: Any = client.lrange(key, 0, -1)
     return list(found[::-1])
 
@@ -74,7 +74,7 @@ def written(monkeypatch: pytest.MonkeyPatch, writer: Any, batch: int, *tasks: pa
     writer.commit([writer.write(iter([task])) for task in tasks], batch)
 
 
-# In batch
+# Batch jobs
 
 
 def test_a_list_is_read_oldest_first_and_stays_as_it_is(spark: "SparkSession", here: Any, redis_url: str) -> None:
@@ -120,7 +120,7 @@ def test_a_job_that_fails_leaves_nothing(spark: "SparkSession", here: Any, redis
     assert not here.keys()
 
 
-def test_text_that_is_no_utf8_is_told_by_its_place(here: Any, redis_url: str) -> None:
+def test_invalid_utf8_is_reported_with_its_position(here: Any, redis_url: str) -> None:
     here.lpush("in", "å", b"\xff")
     reader = reader_of(redis_url, text="true")
     with pytest.raises(PenstockError, match=r"in:spark:stream:1: the message at position 1 is no UTF-8"):
@@ -182,7 +182,7 @@ def test_queries_of_different_names_share_a_list(here: Any, redis_url: str) -> N
     assert read_by(other, {"sequence": 0}, latest(other, 0)) == [b"2"]
 
 
-def test_a_segment_that_is_gone_is_told_unless_the_user_goes_on(here: Any, redis_url: str) -> None:
+def test_a_missing_segment_is_reported_unless_the_user_continues(here: Any, redis_url: str) -> None:
     here.lpush("in", "1")
     reader = reader_of(redis_url)
     latest(reader, 0)
@@ -209,7 +209,7 @@ def test_with_available_now_what_comes_later_is_left_for_the_next_run(here: Any,
     assert read_by(reader, {"sequence": 0}, {"sequence": 2}) == [b"1", b"2", b"3"]
 
 
-def test_a_server_that_restarts_is_asked_again_and_one_that_stays_away_is_told(tmp_path: Path) -> None:
+def test_a_server_that_restarts_is_asked_again_and_one_that_stays_away_is_reported(tmp_path: Path) -> None:
     with EmbeddedServer(directory=tmp_path, aof=True) as server:
         with connect(server.url) as client:
             client.lpush("in", "1", "2")
@@ -225,7 +225,7 @@ def test_a_server_that_restarts_is_asked_again_and_one_that_stays_away_is_told(t
         reader.stop()
 
 
-def test_wrong_types_and_wrong_options_are_told(here: Any, redis_url: str) -> None:
+def test_wrong_types_and_wrong_options_are_reported(here: Any, redis_url: str) -> None:
     here.set("in", "no list")
     with pytest.raises(WrongType, match="in holds a string, expected a list"):
         latest(reader_of(redis_url), 0)
@@ -307,7 +307,7 @@ def test_a_full_server_refuses_before_anything_is_moved(
             latest(reader, 1)
         with pytest.raises(OutOfMemoryError):
             writer.commit(staged, 0)
-        reader.commit({"sequence": 1})  # which makes room
+        reader.commit({"sequence": 1})  # which frees memory
     finally:
         here.config_set("maxmemory", "0")
     assert waiting(here, "in") == [b"2"]
@@ -315,7 +315,7 @@ def test_a_full_server_refuses_before_anything_is_moved(
     assert waiting(here, "out") == [b"1"]
 
 
-def test_staged_rows_that_are_gone_are_told_and_nothing_is_written(
+def test_missing_staged_rows_are_reported_and_nothing_is_written(
     monkeypatch: pytest.MonkeyPatch, here: Any, redis_url: str
 ) -> None:
     monkeypatch.setattr("penstock.spark.sinks.writers.query_of_task", lambda: "q")
@@ -327,7 +327,7 @@ def test_staged_rows_that_are_gone_are_told_and_nothing_is_written(
     assert not here.exists("out", "out:spark-written")
 
 
-# Real queries
+# Running queries
 
 
 def copy(spark: "SparkSession", url: str, checkpoint: Path) -> None:

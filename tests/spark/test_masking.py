@@ -1,4 +1,4 @@
-"""What paths find in a message is not archived, nor is a message whose content is ambiguous."""
+"""Values that paths select in a message are not archived, nor are messages with ambiguous content."""
 
 import json
 from typing import TYPE_CHECKING, Annotated, Any

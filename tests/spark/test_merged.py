@@ -1,4 +1,4 @@
-"""Incomplete merged directories, and those without a manifest, hide no row."""
+"""Merged directories that are incomplete or have no manifest hide no row."""
 
 import shutil
 from pathlib import Path
@@ -74,9 +74,7 @@ def test_a_merged_directory_whose_files_are_not_those_of_its_manifest_stands_for
     assert ids(spark, tmp_path) == expected(*range(MIN_DIRECTORIES)), "nor where nothing but its footer tells"
 
 
-def test_an_archive_of_before_without_manifests_is_read_and_merged_as_it_is(
-    spark: "SparkSession", tmp_path: Path
-) -> None:
+def test_an_older_archive_without_manifests_is_read_and_merged(spark: "SparkSession", tmp_path: Path) -> None:
     write(spark, tmp_path, *map(small, range(MIN_DIRECTORIES)))
     kept = shutil.copytree(tmp_path / EVENTS, tmp_path / "kept")
     Merger(spark, str(tmp_path), 0).merge("abcdef12", MIN_DIRECTORIES)

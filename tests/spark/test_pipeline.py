@@ -1,4 +1,4 @@
-"""The pipeline as a service, in this process: every event is archived once, and a failure says what to do."""
+"""The pipeline as a service in this process: every event is archived once, and failures say what to do."""
 
 import asyncio
 import signal
@@ -23,7 +23,7 @@ from services.pipeline.service import Pipeline
 from services.pipeline.settings import Settings
 from tests.harness import until
 from tests.spark import SHOP, add_events, pytestmark  # noqa: F401
-from tests.spark.pipelines import PATIENCE, PIPE, archived, events_in, malformed_in
+from tests.spark.pipelines import PIPE, TIMEOUT_SECONDS, archived, events_in, malformed_in
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,7 +46,7 @@ PAID: Any = {
 
 
 async def met(condition: Callable[[], object]) -> None:
-    await asyncio.to_thread(until, condition, PATIENCE)
+    await asyncio.to_thread(until, condition, TIMEOUT_SECONDS)
 
 
 async def stopped(service: "asyncio.Task[int]") -> int:
@@ -57,7 +57,7 @@ async def stopped(service: "asyncio.Task[int]") -> int:
 
 
 def reason_of(log: list[Any]) -> str:
-    """Return why it failed."""
+    """Return the reason of the failure."""
     return str(next(line["reason"] for line in log if line["event"] == "failed"))
 
 
@@ -165,7 +165,7 @@ async def test_a_python_that_starts_too_slowly_for_spark_is_waited_for(
     assert len(events_in(tmp_path)) == 10
 
 
-async def test_events_that_were_trimmed_before_they_were_read_end_it_unless_told_otherwise(
+async def test_events_trimmed_before_they_were_read_end_it_unless_allowed(
     shop: Any, serve: Serve, tmp_path: Path
 ) -> None:
     add_events(shop, 100)
@@ -191,7 +191,7 @@ async def test_an_archive_that_cannot_be_written_is_named_and_ends_it(shop: Any,
     assert reason_of(log) == f"/proc/archive/_checkpoint cannot be written: {remedy}"
 
 
-def test_settings_that_make_no_sense_are_told() -> None:
+def test_invalid_settings_are_reported() -> None:
     with pytest.raises(SettingsError) as told:
         Settings(redis="redis://h", redis_namespace="p", watch=[], trigger=-1)
     assert {problem.property for problem in told.value.problems} == {"watch", "trigger", "archive"}

@@ -19,7 +19,7 @@ from common.settings.fields import YEAR
 from tests.demos import ROOT, environment
 from tests.harness import Service, until
 from tests.spark import add_events, pytestmark  # noqa: F401
-from tests.spark.pipelines import PATIENCE, archived, events_in, table
+from tests.spark.pipelines import TIMEOUT_SECONDS, archived, events_in, table
 
 KILLS = int(os.environ.get("PENSTOCK_SPARK_ROUNDS", "1"))
 """Number of kills of the pipeline."""
@@ -49,10 +49,10 @@ def test_killed_at_any_moment_nothing_is_lost_or_doubled_and_its_java_ends_with_
     def add_more() -> None:
         before = archived(shop)
         add_events(shop, 6_000, start=6_000 * runs.pop(0) + 1, each=rng.choice([10, 100]))
-        until(lambda: archived(shop) > before, PATIENCE, every=0.002)
+        until(lambda: archived(shop) > before, TIMEOUT_SECONDS, every=0.002)
 
     for _ in range(KILLS):
-        # With no lateness windows are over at once, and made anew for whatever comes next.
+        # Without lateness, windows end at once and are computed again for each later event.
         with pipeline(lateness=rng.choice([0, 600]), **usual) as service:
             add_more()
             java = java_of(service)
@@ -64,12 +64,12 @@ def test_killed_at_any_moment_nothing_is_lost_or_doubled_and_its_java_ends_with_
         until(lambda java=java: not java.is_running())  # type: ignore[misc]
     with pipeline(lateness=0, **usual) as service:
         add_more()
-        until(lambda: service.runs() and archived(shop) == told, PATIENCE)
-        until(lambda: service.runs() and final(tmp_path) == told, PATIENCE)
-        until(lambda: '"merged"' in service.log_text(), PATIENCE)
+        until(lambda: service.runs() and archived(shop) == told, TIMEOUT_SECONDS)
+        until(lambda: service.runs() and final(tmp_path) == told, TIMEOUT_SECONDS)
+        until(lambda: '"merged"' in service.log_text(), TIMEOUT_SECONDS)
         before = len(service.log_text())
         java_of(service).kill()
-        assert service.wait(PATIENCE) == 1
+        assert service.wait(TIMEOUT_SECONDS) == 1
         lines = service.log_text()[before:].splitlines()
         last = "\n".join(line for line in lines if line.startswith("{"))  # py4j logs tracebacks of its own
         assert '"reason": "Spark\'s Java process was killed (SIGKILL): see the system\'s log' in last
@@ -103,7 +103,7 @@ def worker_of(service: Service) -> int | None:
 
 
 def final(place: Path) -> int:
-    """Return the number of events in the roll-up of the day, 0 if it is not written yet."""
+    """Return the number of events in the daily roll-up, 0 if it is not written yet."""
     with suppress(OSError):
         return sum(row["count"] for row in table(place / "archive/rollups/size=day"))
     return 0
@@ -112,7 +112,7 @@ def final(place: Path) -> int:
 def test_without_java_it_ends_and_says_what_to_install(pipeline: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
     with pipeline() as service:
-        assert service.wait(PATIENCE) == 1
+        assert service.wait(TIMEOUT_SECONDS) == 1
         said = "there is no Java (JAVA_HOME=/nowhere): install Java 17 or newer, or set JAVA_HOME"
         assert said in service.log_text()
 
@@ -120,7 +120,9 @@ def test_without_java_it_ends_and_says_what_to_install(pipeline: Start, monkeypa
 def test_the_demo_archives_reports_and_accounts_for_every_message() -> None:
     sample = "from compose.tracked import demo, pipeline_demo; pipeline_demo.main(rows=demo.ROWS[::25])"
     words = [sys.executable, "-c", sample, "--json"]
-    done = subprocess.run(words, env=environment(None), cwd=ROOT, capture_output=True, text=True, timeout=2 * PATIENCE)
+    done = subprocess.run(
+        words, env=environment(None), cwd=ROOT, capture_output=True, text=True, timeout=2 * TIMEOUT_SECONDS
+    )
     assert done.returncode == 0, done.stderr + done.stdout
     told = json.loads(done.stdout)
     assert (told["differences"], told["pushed"]) == ([], 351)

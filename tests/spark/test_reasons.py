@@ -1,4 +1,4 @@
-"""Errors of Spark in one line: what happened, where, and what to do."""
+"""Errors of Spark as one line: what happened, where, and what to do."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Reconciliation finds what is missing, doubled, under way or not archived yet, and nothing else."""
+"""Reconciliation finds missing, duplicated, in-flight and not yet archived messages, and nothing else."""
 
 import time
 from collections.abc import Awaitable, Callable
@@ -46,7 +46,7 @@ async def lay(redis: Redis, place: Path, *lanes: Lane, given: int) -> None:
         archive(place, lane.keys.namespace, lane.columns())
 
 
-def told(found: Reconciliation) -> list[tuple[str, str, str, str]]:
+def findings(found: Reconciliation) -> list[tuple[str, str, str, str]]:
     return [(each.kind, each.where, each.id, each.xid) for each in found.findings]
 
 
@@ -64,7 +64,7 @@ async def test_of_a_million_events_one_message_missing_one_doubled_and_one_in_fl
     begun = time.monotonic()
     found = await reconciled()
     print(f"{time.monotonic() - begun:.1f} s for {found.events:,} events")
-    assert told(found) == [("doubled", LEFT, "", "x123456"), ("missing", LEFT, "", "x77777")]
+    assert findings(found) == [("doubled", LEFT, "", "x123456"), ("missing", LEFT, "", "x77777")]
     assert found.findings[1].words == "missing; registered as 77778 in t:right"
     assert [(each.namespace, each.id, each.xid, each.event) for each in found.open] == [
         ("t:right", "4711", "x4710", "registered")
@@ -119,12 +119,12 @@ async def shop(redis: Redis) -> Shop:
     return await Shop(redis, message_timeout=10, attempts=1).start()
 
 
-async def test_all_that_may_become_of_messages_is_accounted_for(
+async def test_every_possible_end_of_messages_is_accounted_for(
     shop: Shop, redis: Redis, redis_url: str, reconciled: Reconcile, tmp_path: Path
 ) -> None:
     left, right = shop.left, shop.right
     await shop.give("1", "again", "again", "2", "fails", '{"meta": {"id": "held", "delay": 60}}', "3")
-    await shop.give('{"meta": {"id": "bad", "delay": -1}}')  # refused at the door
+    await shop.give('{"meta": {"id": "bad", "delay": -1}}')  # refused as a bad request
     await shop.take()
     await left.push_done(
         "again", "1", {"xid": "fails", "error": "no", "retry": False}, {"xid": "2", "touch": 30}, "nobody"
@@ -133,14 +133,16 @@ async def test_all_that_may_become_of_messages_is_accounted_for(
     await right.push_done("1")
     await right.advance(10)
     await right.sweep()  # the others die
-    await right.push_done("2", "3")  # too late: these are dead
+    await right.push_done("2", "3")  # late: these are dead
     await redis.delete(left.keys.message("7"))
     await left.advance(10)
     await left.sweep()  # 7 expires, others die
     await revive(redis, right.keys, LetterFilter(reason="timeout"), RedriveResult(), lambda _: None)
     await shop.take(right)
     await right.push_done("again")
-    await revive(redis, left.keys, LetterFilter(ids=frozenset({"2"})), RedriveResult(), lambda _: None)  # and waits
+    await revive(
+        redis, left.keys, LetterFilter(ids=frozenset({"2"})), RedriveResult(), lambda _: None
+    )  # redriven, and waiting
     keep(redis_url, tmp_path)
     found = await reconciled()
     assert words(found) == []
@@ -173,20 +175,20 @@ async def test_a_message_taken_away_by_hand_is_named_among_those_that_wait(
     assert words(found) == [f"{LEFT}: missing; registered as 1 in t:right"]
     assert found.findings[0].xid == "100"
     await shop.take(shop.left)
-    assert told(await reconciled(live=True)) == [
+    assert findings(await reconciled(live=True)) == [
         ("behind", "t:left", "", ""),
         ("missing", LEFT, "", "100"),
     ]
 
 
 def less(columns: dict[str, Any], *places: int) -> dict[str, Any]:
-    """``columns`` without some events; the others keep their numbers."""
+    """Return ``columns`` without the events at ``places``; the others keep their numbers."""
     kept = np.setdiff1d(np.arange(len(columns["id"])), np.array(places) - 1)
     whole = columns | {"number": np.arange(1, len(columns["id"]) + 1)}
     return {name: pa.array(column).take(kept) for name, column in whole.items()}
 
 
-async def test_whatever_else_does_not_agree_is_told_and_nothing_more(
+async def test_every_other_mismatch_is_reported_and_nothing_more(
     redis: Redis, reconciled: Reconcile, tmp_path: Path
 ) -> None:
     ten = np.arange(10)
@@ -196,7 +198,7 @@ async def test_whatever_else_does_not_agree_is_told_and_nothing_more(
     lanes["shrunk"] = Lane("shrunk", ten, open=[7])
     lanes["ahead"] = Lane("ahead", ten)
     await counters(redis, *lanes.values())
-    lanes["ahead"].more.append(("done", 3))  # told after the counters were read
+    lanes["ahead"].more.append(("done", 3))  # written after the counters were read
     for name, lane in lanes.items():
         columns = lane.columns()
         shown = {"holes": less(columns, 4, 5, 9), "behind": less(columns, 18, 19, 20)}.get(name, columns)
@@ -230,10 +232,10 @@ async def test_whatever_else_does_not_agree_is_told_and_nothing_more(
         "t:twice: events 3 to 4 are in the archive 2 times, in a-0, b-0",
     ]
     found = await reconciled("t:gone", "t:shrunk", live=True)
-    assert told(found) == [("missing", "t:gone -> out", "7", "x6"), ("stray", "t:shrunk -> out", "99", "")]
+    assert findings(found) == [("missing", "t:gone -> out", "7", "x6"), ("stray", "t:shrunk -> out", "99", "")]
 
 
-async def test_where_nothing_is_archived_it_says_so(reconciled: Reconcile, redis: Redis) -> None:
+async def test_an_empty_archive_is_reported(reconciled: Reconcile, redis: Redis) -> None:
     with pytest.raises(NoArchive, match="there is no archive; expected the directory that a pipeline writes"):
         await reconciled()
 

@@ -1,4 +1,4 @@
-"""The numbers of a report equal those that plain Python computes from the same events."""
+"""All numbers of a report equal those that plain Python computes from the same events."""
 
 import math
 from collections import Counter
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 SHOP = generate(1_500, 1)
 SHIP = generate(200, 2, start=NOON + 600, namespace="ship")
 LATER = [each for each in generate(300, 3, namespace="later") if (each.number or 0) > 200]
-"""Events of an archive that was begun when the namespace had 200 events."""
+"""Events of an archive that began after the namespace's first 200 events."""
 REASONS = ("timeout", "failed", "queueTimeout")
 BORN = {each.id: each.at for each in generate(300, 3) if each.event == "registered"}
 AGAIN = in_order(
@@ -162,7 +162,7 @@ def test_an_id_that_is_given_again_is_another_message(whole: Report) -> None:
     assert found == [("dead", 10, 3), ("dead", 5, 1), ("done", 0, 1)]
 
 
-def test_what_nobody_knows_is_told_as_such(whole: Report) -> None:
+def test_unknown_values_are_shown_as_unknown(whole: Report) -> None:
     again = section(whole, "again")
     assert {reason: sum(line) for reason, line in again.dead.items()} == dict.fromkeys(REASONS, 0) | {
         "timeout": 1,
@@ -171,7 +171,7 @@ def test_what_nobody_knows_is_told_as_such(whole: Report) -> None:
     assert again.unmeasured == 2, "a time-out without its time, and one done without the time allowed"
 
 
-def test_nothing_is_told_from_something(spark: "SparkSession", directory: str, tmp_path: Path) -> None:
+def test_without_events_there_is_no_report(spark: "SparkSession", directory: str, tmp_path: Path) -> None:
     assert report(spark, directory, ["nobody"]) is None
     assert report(spark, directory, ["shop"], datetime.fromtimestamp(NOON + 10 * DAY, UTC)) is None
     assert {each.namespace: each.events for each in coverage(spark, directory)} == {

@@ -1,4 +1,4 @@
-"""Roll-ups added up from parts equal those that plain Python and NumPy compute, and nothing counts twice."""
+"""Roll-ups that are added up from parts equal those by plain Python and NumPy, and nothing counts twice."""
 
 import math
 import random
@@ -140,7 +140,7 @@ def test_what_batches_say_is_in_hashes_and_parquet_once_whatever_is_done_twice(
             assert again.add(frame(spark, rows[150:300]), "q", 1, "q-1") == 0
         again.close()
         assert again.add(frame(spark, rows[300:]), "q", 2, "q-2") == 100, "late"
-        # Another one, as after a crash: a late micro-batch is done again, and its hours are made anew.
+        # Another roll-up, as after a crash: a late micro-batch is repeated, and its hours are computed again.
         last = Rollups(spark, str(tmp_path), redis, KEPT, 0)
         assert last.add(frame(spark, rows[300:]), "q", 2, "q-2") == 100
         Rollups(spark, str(tmp_path), redis, KEPT, 0).close()
@@ -209,7 +209,7 @@ def test_a_window_is_left_open_while_it_lasts_and_for_a_while_after(
     from services.pipeline.rollups import Rollups
 
     now, before, rows = now_and_before()
-    rows[0] |= {"at": now + timedelta(hours=1)}  # an hour that does not end meanwhile
+    rows[0] |= {"at": now + timedelta(hours=1)}  # an hour that does not end during the test
     with Redis.from_url(redis_url) as redis:
         rollups = Rollups(spark, str(tmp_path), redis, KEPT, 3_600)
         rollups.add(frame(spark, rows), "q", 0, "q-0")

@@ -1,4 +1,4 @@
-"""The session of services and commands: its own decisions, and those that it leaves to spark-submit."""
+"""The session of services and commands: options that it sets, and those that it leaves to spark-submit."""
 
 import socket
 import sys
@@ -68,7 +68,7 @@ def test_nothing_is_shipped_to_workers_that_see_our_files(spark: "SparkSession")
 def test_workers_that_cannot_import_penstock_are_warned_of(
     spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    register(spark)  # which warns of nothing: warnings are errors
+    register(spark)  # no warning: warnings are errors
     python = tmp_path / "python-without"
     python.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
     python.chmod(0o755)
@@ -76,4 +76,4 @@ def test_workers_that_cannot_import_penstock_are_warned_of(
         patched.setattr(spark.sparkContext, "pythonExec", str(tmp_path / name))
         with pytest.warns(UserWarning, match=rf"run {tmp_path / name}, .* set PYSPARK_PYTHON={sys.executable} before"):
             register(spark)
-    register(spark)  # Spark keeps with each format the Python that it was registered with
+    register(spark)  # Spark stores with each format the Python of its registration

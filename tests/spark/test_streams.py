@@ -1,4 +1,4 @@
-"""Event streams as a source of Spark: each event once, in bounded micro-batches, and no gap without notice."""
+"""Event streams as a Spark source: each event once, in bounded micro-batches, and no gap without an error."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -153,7 +153,7 @@ def test_entries_without_numbers_are_bounded_too(shop: Any, redis_url: str) -> N
 
 
 @pytest.mark.parametrize("where", ["before it was planned", "after it was planned", "in the middle", "all of it"])
-def test_what_was_trimmed_before_it_was_read_is_told(shop: Any, redis_url: str, where: str) -> None:
+def test_events_trimmed_before_they_were_read_are_reported(shop: Any, redis_url: str, where: str) -> None:
     add_events(shop, 40, each=10)
     names = [name for name, _ in shop.xrange(SHOP.events)]
     source = reader(redis_url)
@@ -186,7 +186,7 @@ TRIMMED = ["some are left", "somebody else's are left", "the last one is somebod
 
 @pytest.mark.parametrize("left", TRIMMED)
 @pytest.mark.parametrize("checkpoint", ["of today", "of before"])
-def test_what_was_trimmed_past_a_checkpoint_is_told_whoever_wrote_its_last_entry(
+def test_a_trim_past_a_checkpoint_is_reported_even_after_foreign_entries(
     shop: Any, redis_url: str, left: str, checkpoint: str
 ) -> None:
     add_events(shop, 30, each=10)
@@ -217,7 +217,7 @@ def test_what_was_trimmed_past_a_checkpoint_is_told_whoever_wrote_its_last_entry
     assert [lost in row["malformed"] for row in rows if row["place"] == -1] == [True]
 
 
-def test_a_checkpoint_without_a_number_is_no_loss_where_nothing_was_trimmed_past_it(shop: Any, redis_url: str) -> None:
+def test_a_checkpoint_without_a_number_is_no_loss_if_nothing_was_trimmed_past_it(shop: Any, redis_url: str) -> None:
     add_events(shop, 20, each=10)
     odd = shop.xadd(SHOP.events, {"temperature": 20})
     add_events(shop, 20, start=21, each=10)
@@ -233,7 +233,7 @@ def test_a_checkpoint_without_a_number_is_no_loss_where_nothing_was_trimmed_past
         numbers(source, start, end)
 
 
-def test_a_query_from_the_end_knows_where_that_is_whoever_wrote_the_last_entry(shop: Any, redis_url: str) -> None:
+def test_a_query_from_the_end_finds_it_even_after_foreign_entries(shop: Any, redis_url: str) -> None:
     add_events(shop, 20, each=10)
     for _ in range(120):
         shop.xadd(SHOP.events, {"temperature": 20})
@@ -284,7 +284,7 @@ def test_a_key_of_another_type_is_named(shop: Any, redis_url: str) -> None:
         ({"url": "http://user:secret@host"}, r"option url: 'http://user:\*\*\*@host': "),
     ],
 )
-def test_a_wrong_option_is_told(redis_url: str, more: dict[str, str], said: str) -> None:
+def test_a_wrong_option_is_reported(redis_url: str, more: dict[str, str], said: str) -> None:
     with pytest.raises(WrongOption, match=said) as told:
         reader(redis_url, **more)
     assert "secret" not in str(told.value)
