@@ -1,4 +1,4 @@
-"""Comparison of what went into a list and what came out, by content: lists of equal length can still differ."""
+"""Comparison of sent and received messages by content: lists of equal length can still differ."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from typing import Self
 
 @dataclass(frozen=True)
 class Comparison:
-    """Result for one way through the composition; a payload that was sent twice must come out twice."""
+    """Result for one route through the composition; a payload that was sent twice must arrive twice."""
 
     name: str
     sent: int
@@ -16,7 +16,7 @@ class Comparison:
     lost: Counter[bytes]
     doubled: Counter[bytes]
     foreign: Counter[bytes]
-    """Payloads that came out and were never sent."""
+    """Payloads that arrived but were never sent."""
     in_order: bool
 
     @classmethod
@@ -28,7 +28,7 @@ class Comparison:
         return cls(name, len(sent), len(got), owed - had, doubled, surplus - doubled, list(sent) == list(got))
 
     def faults(self) -> list[str]:
-        """Return a line for each kind of fault; [] if all that was sent came out once, in any order."""
+        """Return a line for each kind of fault; [] if everything sent arrived once, in any order."""
         return [
             f"{self.name}: {kind} {payloads.total()}, e.g. {next(iter(payloads))!r}"
             for kind, payloads in (("lost", self.lost), ("doubled", self.doubled), ("never sent", self.foreign))
@@ -36,7 +36,7 @@ class Comparison:
         ]
 
     def differences(self) -> list[str]:
-        """Return the faults, or if there are none a line for another order."""
+        """Return the faults; if there are none, a line if the order differs."""
         return self.faults() or ([] if self.in_order else [f"{self.name}: all there, but in another order"])
 
     def counts(self) -> dict[str, int]:

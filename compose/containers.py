@@ -1,7 +1,7 @@
-"""Runner of a compose.yaml with buildah, for machines without a container engine: one container a process.
+"""Runner of a compose.yaml with buildah, for machines without a container engine: one container per process.
 
-Each shares the host's network and reaches the caller's server on loopback. Of compose.yaml it uses: command,
-environment, mounts, replicas, whether there is a health check, and the grace period.
+Each shares the host's network and reaches the caller's server on loopback. It uses these parts of compose.yaml:
+command, environment, mounts, replicas, grace period, and if there is a health check.
 """
 
 import json
@@ -51,7 +51,7 @@ class Service:
     mounts: list[str]
     replicas: int
     grace: float
-    """Longest time from SIGTERM to the end (s)."""
+    """Maximum time from SIGTERM to the exit (s)."""
     probed: bool
 
     @classmethod
@@ -73,7 +73,7 @@ class Service:
 
 
 class Container:
-    """One running service process in a root file system of its own."""
+    """One running service process in its own root file system."""
 
     def __init__(self, image: Image, service: Service, name: str, logs: Path) -> None:
         self.name, self.service = name, service
@@ -91,7 +91,7 @@ class Container:
         return [*BUILDAH, *RUN, "--hostname", self.name, *options, self._id, "--", *words]
 
     def healthy(self) -> bool:
-        """Return whether the image's health check passes; if it is disabled, whether the process runs."""
+        """Return True if the image's health check passes; if it is disabled, if the process runs."""
         if not self.service.probed:
             return self._process.poll() is None
         return subprocess.run(self._run(*self._image.probe), capture_output=True, check=False).returncode == 0
@@ -120,7 +120,7 @@ class Container:
 
 @contextmanager
 def containers(file: Path, image: str, url: str) -> Iterator[list[Container]]:
-    """Start all services of the compose.yaml ``file``; at the end kill and remove what is left of them."""
+    """Start all services of the compose.yaml ``file``; at the end kill and remove the containers."""
     with ExitStack() as stack:
         logs = Path(stack.enter_context(TemporaryDirectory(prefix="penstock-logs-")))
         inspected, started = Image.inspect(image), []

@@ -1,4 +1,4 @@
-"""How a composition ended: exit statuses, and what it left on the server."""
+"""Final state of a composition: exit statuses, and what it left on the server."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class Ending:
     left: dict[str, int]
     """Messages left behind, by list."""
     registered: list[str]
-    """Registrations of instances that are gone."""
+    """Remaining registrations of instances that have stopped."""
 
     @classmethod
     async def read(cls, redis: "Redis", keyspace: Keyspace, statuses: Mapping[str, int]) -> Self:
@@ -26,7 +26,7 @@ class Ending:
         return cls(dict(statuses), await keyspace.left(redis), registered)
 
     def differences(self) -> list[str]:
-        """Return a line for each thing that should not be so."""
+        """Return a line for each message left, registration left, or exit status other than 0."""
         found = [f"{name}: {length:,} left behind" for name, length in self.left.items()]
         found += [f"{key}: still registered" for key in self.registered]
         return found + [f"{name}: exit status {status}" for name, status in self.statuses.items() if status]

@@ -1,4 +1,4 @@
-"""Keys of a composition on a server."""
+"""Key space of a composition on a server."""
 
 import re
 from dataclasses import dataclass
@@ -15,15 +15,15 @@ SIZES: Final = {"list": "LLEN", "zset": "ZCARD"}
 
 @dataclass(frozen=True)
 class Keyspace:
-    """Keys that begin with ``name``, as others' keys may, too."""
+    """Keys of a composition, which begin with ``name``; keys of others may begin so, too."""
 
     name: str
     namespaces: tuple[str, ...]
     """Namespaces of its services."""
-    own: re.Pattern[str]
+    pattern: re.Pattern[str]
     """Matches the keys that the composition may leave."""
-    way: re.Pattern[str]
-    """Matches its lists and sorted sets that are empty once all is through."""
+    in_flight: re.Pattern[str]
+    """Matches its lists and sorted sets that are empty once all messages are through."""
 
     @property
     def marker(self) -> str:
@@ -33,7 +33,7 @@ class Keyspace:
     async def present(self, redis: "Redis") -> list[str]:
         """Return its keys that exist, sorted."""
         found = [decoded(key) async for key in redis.scan_iter(f"{self.name}:*", count=CHUNK)]
-        return sorted({key for key in found if key == self.marker or self.own.fullmatch(key)})
+        return sorted({key for key in found if key == self.marker or self.pattern.fullmatch(key)})
 
     async def prepare(self, redis: "Redis") -> None:
         """Delete all but the marker. Raise ``PenstockError`` and delete nothing if the data is not the demo's."""
@@ -54,8 +54,8 @@ class Keyspace:
         return [key for key, namespace, _, id in pairs if namespace in self.namespaces and id.isdigit()]
 
     async def left(self, redis: "Redis") -> dict[str, int]:
-        """Return the lists and sorted sets with messages on their way, with their lengths; {} once all is through."""
-        keys = [key for key in await self.present(redis) if self.way.fullmatch(key)]
+        """Return the length of each list or sorted set with messages in flight; {} once all are through."""
+        keys = [key for key in await self.present(redis) if self.in_flight.fullmatch(key)]
         lengths: dict[str, Any] = {}
         for key in keys:
             raw = encoded(key)

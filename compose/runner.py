@@ -23,9 +23,9 @@ from penstock.errors import PenstockError
 from penstock.testing.server import EmbeddedServer
 
 MAX_SECONDS: Final = 60.0
-"""Longest time until all messages are through."""
+"""Maximum time until all messages are through."""
 STANDSTILL_SECONDS: Final = 1.0
-"""Seconds after which messages count as lost if none is on its way."""
+"""Seconds after which messages count as lost if none is in flight."""
 SETTING_PREFIXES: Final = ("MPUSH_", "MDISPATCH_", "MONITOR_", "VPUSH_", "PIPELINE_")
 """Prefixes of environment variables that would override the composition's files."""
 
@@ -50,7 +50,7 @@ def main(
     run: Callable[[str], Coroutine[Any, Any, OutcomeT]],
     show: Callable[[OutcomeT, Console], None],
 ) -> NoReturn:
-    """Run the demo in ``module`` on the server that REDIS names, or on one of its own."""
+    """Run the demo in ``module`` on the server of the variable REDIS, or on an embedded one."""
     parser = argparse.ArgumentParser(prog=f"python -m {module}", description=about.partition("\n")[0])
     parser.add_argument("--json", action="store_true", help="print the outcome as JSON")
     as_json = parser.parse_args().json
@@ -79,34 +79,34 @@ async def run_composition(
     directory: Path,
     keyspace: Keyspace,
     carry: Callable[["Redis", Composition], Awaitable[None]],
-    judge: Callable[["Redis", Mapping[str, int]], Awaitable[OutcomeT]],
+    evaluate: Callable[["Redis", Mapping[str, int]], Awaitable[OutcomeT]],
     *,
-    beside: Sequence["Redis"] = (),
-    own: Mapping[str, Mapping[str, str]] | None = None,
+    other_servers: Sequence["Redis"] = (),
+    process_variables: Mapping[str, Mapping[str, str]] | None = None,
     **variables: str,
 ) -> OutcomeT:
-    """Start the composition in ``directory`` with ``variables``, ``carry`` messages through, stop it, and ``judge``.
+    """Start the composition in ``directory`` with ``variables``, ``carry`` messages through, stop it, and ``evaluate``.
 
-    ``judge`` is called with the exit status of each process. The output of the processes is printed only if there are
-    differences. ``beside`` are further servers of the composition, ``own`` are variables of single processes by name.
+    ``evaluate`` gets the exit status of each process. The output of the processes is printed only if there are
+    differences. ``other_servers`` belong to the composition, too; ``process_variables`` are by process.
     Raise ``PenstockError`` if a server holds data of a composition that is no demo.
     """
-    said: list[Any] = []
+    output: list[Any] = []
     environ = {name: value for name, value in os.environ.items() if not name.startswith(SETTING_PREFIXES)}
     print(f"{keyspace.name}: {directory / 'Procfile'} on {mask_password(url)}", file=sys.stderr)
     async with connect(url) as redis:
-        for server in (redis, *beside):
+        for server in (redis, *other_servers):
             await keyspace.prepare(server)
-        with Composition(directory, write=said.append) as composition:
-            for name, given in (own or {}).items():
+        with Composition(directory, write=output.append) as composition:
+            for name, given in (process_variables or {}).items():
                 words = " ".join(f"{variable}={shlex.quote(value)}" for variable, value in given.items())
                 composition.commands[name] = f"export {words}; {composition.commands[name]}"
             composition.start(environ | {"REDIS": url} | variables)
             await carry(redis, composition)
             await asyncio.to_thread(composition.stop)
-        outcome = await judge(redis, composition.statuses)
+        outcome = await evaluate(redis, composition.statuses)
     if outcome.differences:
-        for line in said:
+        for line in output:
             print(f"{line.name}: {line.data.decode(errors='backslashreplace').rstrip()}", file=sys.stderr)
     return outcome
 
@@ -118,15 +118,15 @@ class Snapshot(NamedTuple):
     """Numbers that change while messages move."""
     through: bool
     waiting: bool
-    """Whether messages are on their way."""
+    """True if messages are in flight."""
 
 
-async def until_through(composition: Composition, look: Callable[[], Awaitable[Snapshot]]) -> None:
-    """Wait until all messages are through, or cannot be any more."""
+async def until_through(composition: Composition, take_snapshot: Callable[[], Awaitable[Snapshot]]) -> None:
+    """Wait until all messages are through, or until that is no longer possible."""
     until = time.monotonic() + MAX_SECONDS
     seen, since = tuple[int, ...](), time.monotonic()
     while time.monotonic() < until and len(composition.running) == len(composition.commands):
-        snapshot = await look()
+        snapshot = await take_snapshot()
         if snapshot.waiting or snapshot.counts != seen:
             seen, since = snapshot.counts, time.monotonic()
         if not snapshot.waiting and (snapshot.through or time.monotonic() - since > STANDSTILL_SECONDS):

@@ -13,7 +13,7 @@ from penstock.accounting.tracked import TrackedAudit
 
 
 def content(comparisons: Sequence[Comparison], caption: str, *, ordered: bool = True) -> Table:
-    """Return a table of what went in and what came out."""
+    """Return a table of the messages sent and received, by list."""
     table = Table("list", title="By content", caption=caption, title_justify="left", caption_justify="left")
     for heading in ("in", "out", "lost", "doubled", "never sent", *(["in order"] if ordered else [])):
         table.add_column(heading, justify="right")
@@ -31,14 +31,14 @@ def content(comparisons: Sequence[Comparison], caption: str, *, ordered: bool = 
 
 
 def conservation(audit: Audit) -> Table:
-    """Return a table of a hop's counters, a row for each list that it feeds."""
+    """Return a table of a hop's counters, one row per list that it feeds."""
     title = f"Conservation: taken {'=' if audit.holds else 'is not'} delivered + dead + dropped + pending"
     table = Table("list", title=title, title_justify="left")
     for heading in ("taken", "delivered", "dead", "dropped", "pending", "missing"):
         table.add_column(heading, justify="right")
-    for leg in audit.legs:
-        amounts = (leg.taken, leg.delivered, leg.dead, leg.dropped, leg.pending, leg.difference)
-        table.add_row(leg.name, *(f"{amount:,}" for amount in amounts))
+    for branch in audit.legs:
+        amounts = (branch.taken, branch.delivered, branch.dead, branch.dropped, branch.pending, branch.difference)
+        table.add_row(branch.name, *(f"{amount:,}" for amount in amounts))
     return table
 
 

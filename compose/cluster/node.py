@@ -1,6 +1,6 @@
-"""A node of a standalone Spark cluster: ``python -m compose.cluster.node master``, or ``worker``.
+"""Node of a standalone Spark cluster: ``python -m compose.cluster.node master``, or ``worker``.
 
-SPARK_MASTER says where the master is. Spark's own variables hold besides, such as SPARK_WORKER_CORES.
+SPARK_MASTER is the URL of the master. Spark's own variables, such as SPARK_WORKER_CORES, apply as well.
 """
 
 import os
@@ -14,18 +14,18 @@ from penstock.spark.session import LOOPBACK, masters, wait_for_master, what_is_m
 
 MASTER: Final = "spark://127.0.0.1:7077"
 ROLES: Final = {"master": "org.apache.spark.deploy.master.Master", "worker": "org.apache.spark.deploy.worker.Worker"}
-USUAL: Final = {
+DEFAULTS: Final = {
     "SPARK_DAEMON_MEMORY": "128m",
     "SPARK_DAEMON_JAVA_OPTS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
     "SPARK_WORKER_CORES": "1",
     "SPARK_WORKER_MEMORY": "1g",
     "SPARK_WORKER_DIR": str(Path(tempfile.gettempdir()) / "penstock-cluster-work"),
 }
-"""For small nodes, of which several share a machine."""
+"""Defaults for small nodes that share a machine."""
 
 
 def main(words: list[str]) -> NoReturn:
-    """Replace this process by that of Spark."""
+    """Replace this process by Spark's."""
     if len(words) != 1 or words[0] not in ROLES:
         print("usage: python -m compose.cluster.node master|worker", file=sys.stderr)
         sys.exit(2)
@@ -38,7 +38,7 @@ def main(words: list[str]) -> NoReturn:
 
 
 def node(role: str, master: str) -> tuple[list[str], dict[str, str]]:
-    """Return its command and environment; a worker waits for the master first. Raise ``Unsuitable``."""
+    """Return the node's command and environment; a worker waits for the master first. Raise ``Unsuitable``."""
     if problem := what_is_missing():
         raise Unsuitable(problem)
     import pyspark
@@ -46,9 +46,9 @@ def node(role: str, master: str) -> tuple[list[str], dict[str, str]]:
     if not (addresses := masters(master)):
         raise Unsuitable(f"SPARK_MASTER={master}: expected spark://host:port")
     (host, port), *_ = addresses
-    environment = USUAL | dict(os.environ)
+    environment = DEFAULTS | dict(os.environ)
     environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), environment.get("PATH", os.defpath)])
-    if host in LOOPBACK:  # no other machine shall reach what runs whatever it is told to
+    if host in LOOPBACK:  # the node runs any code sent to it, so no other machine may reach it
         environment["SPARK_LOCAL_IP"] = "127.0.0.1"
     command = [str(Path(pyspark.__file__).parent / "bin" / "spark-class"), ROLES[role]]
     if role == "master":

@@ -1,7 +1,7 @@
 """Three sites, one down for a while, checked: ``python -m compose.sites.demo [--json]``, or ``make demo-sites``.
 
-Each on a server of its own, or on the ones that REDIS (site one), SITE_TWO and SITE_THREE name. Exits 0 only if nothing
-was lost, doubled or out of order at any site, all sums hold and every process ended with 0 on SIGTERM.
+Each site uses an embedded server, or the one of the variable REDIS (site one), SITE_TWO or SITE_THREE. The exit status
+is 0 only if nothing was lost, doubled or out of order, all sums hold, and every process ended with 0 on SIGTERM.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from compose.sites.keyspace import KEYSPACE, LINKS
 from compose.sites.outcome import Outcome, read_outcome
 from compose.sites.sent import Sent
 from compose.sites.show import show
-from compose.sites.site import Site, opened
+from compose.sites.site import Site, open_site
 from penstock.composition.procfile import Composition
 from penstock.connection import mask_password
 
@@ -42,7 +42,7 @@ async def run(url: str, rows: Sequence[bytes], directory: Path = HERE) -> Outcom
     sent = Sent(rows)
     async with AsyncExitStack() as stack:
         given = {name: os.environ.get(f"SITE_{name.upper()}") for name in LINKS}
-        sites = [await stack.enter_async_context(opened(name, url)) for name, url in given.items()]
+        sites = [await stack.enter_async_context(open_site(name, url)) for name, url in given.items()]
         for site in sites:
             print(f"site {site.name}: {mask_password(site.url)}", file=sys.stderr)
         return await runner.run_composition(
@@ -51,20 +51,20 @@ async def run(url: str, rows: Sequence[bytes], directory: Path = HERE) -> Outcom
             KEYSPACE,
             lambda redis, composition: _carry(redis, sent, sites, composition),
             lambda redis, statuses: read_outcome(redis, sent, sites, statuses),
-            beside=[site.redis for site in sites],
-            own={f"to-{site.name}": {"VPUSH_OUT_REDIS": site.url} for site in sites},
+            other_servers=[site.redis for site in sites],
+            process_variables={f"to-{site.name}": {"VPUSH_OUT_REDIS": site.url} for site in sites},
         )
 
 
 async def _carry(redis: "Redis", sent: Sent, sites: Sequence[Site], composition: Composition) -> None:
-    """Push all rows, a third of them while site three is down; wait until they have arrived or cannot any more."""
+    """Push all rows, a third of them while site three is down; wait until they have arrived or no longer can."""
     total, three = len(sent.rows), sites[-1]
     async with AsyncExitStack() as stack:
         progress = stack.enter_context(runner.progress(TextColumn("{task.fields[state]}")))
         pushed = progress.add_task("pushed", total=total, state="at site one")
         bars = {site: progress.add_task(f"site {site.name}", total=total, state="") for site in sites}
 
-        async def look() -> Snapshot:
+        async def take_snapshot() -> Snapshot:
             progress.update(pushed, completed=len(sent.at))
             for site, bar in bars.items():
                 state = f"{'up' if site.up else 'down'}, {await sent.waiting(redis, site.name):,} wait at site one"
@@ -75,11 +75,11 @@ async def _carry(redis: "Redis", sent: Sent, sites: Sequence[Site], composition:
         for site in sites:
             await stack.enter_async_context(site.watched())
         await _until_registered(redis, composition)
-        await sent.push(redis, total // 3, look)
+        await sent.push(redis, total // 3, take_snapshot)
         async with three.down():
-            await sent.push(redis, 2 * total // 3, look)
-        await sent.push(redis, total, look)
-        await runner.until_through(composition, look)
+            await sent.push(redis, 2 * total // 3, take_snapshot)
+        await sent.push(redis, total, take_snapshot)
+        await runner.until_through(composition, take_snapshot)
 
 
 async def _until_registered(redis: "Redis", composition: Composition) -> None:

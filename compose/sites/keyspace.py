@@ -1,4 +1,4 @@
-"""The keys of the sites composition, on the servers of all three."""
+"""Keys of the sites composition, on the servers of all three sites."""
 
 import re
 from typing import Final
@@ -9,13 +9,13 @@ from penstock.keys import Keys
 SOURCE: Final = "sites:in"
 FANOUT: Final = Keys("sites:mpush")
 LINKS: Final = {name: Keys(f"sites:vpush:{name}") for name in ("two", "three")}
-"""Each site that site one sends to, and the namespace of the vpush that does it."""
+"""Sites that site one sends to, each with the namespace of its vpush."""
 
 KEYSPACE: Final = Keyspace(
     "sites",
     namespaces=(FANOUT.namespace, *(keys.namespace for keys in LINKS.values())),
-    own=re.compile(r"sites:(in|(for|mpush|vpush):.+|(two|three)(:from:.+)?)", re.DOTALL),
-    way=re.compile(r"sites:(in|for:(two|three)|(mpush|vpush:(two|three)):(pending(:.+)?|dead))", re.DOTALL),
+    pattern=re.compile(r"sites:(in|(for|mpush|vpush):.+|(two|three)(:from:.+)?)", re.DOTALL),
+    in_flight=re.compile(r"sites:(in|for:(two|three)|(mpush|vpush:(two|three)):(pending(:.+)?|dead))", re.DOTALL),
 )
 
 

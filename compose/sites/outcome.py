@@ -23,7 +23,7 @@ class LinkReport:
 
     metrics: dict[str, dict[str, str]]
     link: dict[str, str]
-    """The last state of the link that was written."""
+    """Last state of the link that vpush wrote."""
 
     @classmethod
     async def read(cls, redis: "Redis", keys: Keys) -> Self:
@@ -34,12 +34,12 @@ class LinkReport:
 
 @dataclass(frozen=True)
 class Delivery:
-    """What became of the messages for one site."""
+    """Fate of the messages for one site."""
 
     name: str
     comparison: Comparison
     delay: float | None
-    """The longest from push to arrival (s)."""
+    """Longest time from push to arrival (s)."""
     down_for: float
     """Time for which the site's server was down (s)."""
     most_waiting: int
@@ -77,9 +77,9 @@ class Outcome:
         if found is None:
             return [f"{namespace}: nothing to audit, no service has counted anything"]
         return [f"{namespace}: {problem}" for problem in found.problems] + [
-            f"{namespace}: {leg.delivered:,} of {self.pushed:,} counted as delivered to {leg.name}"
-            for leg in found.legs
-            if leg.delivered != self.pushed
+            f"{namespace}: {branch.delivered:,} of {self.pushed:,} counted as delivered to {branch.name}"
+            for branch in found.legs
+            if branch.delivered != self.pushed
         ]
 
     def figures(self) -> dict[str, object]:

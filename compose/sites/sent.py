@@ -1,4 +1,4 @@
-"""Messages pushed at site one: when, and how many of them waited there."""
+"""Messages pushed at site one, with their push times and the most that waited there."""
 
 import asyncio
 import time
@@ -11,17 +11,17 @@ from redis.asyncio import Redis
 from compose.sites.keyspace import SOURCE, queues_for
 
 BATCH: Final = 50
-PACE: Final = 0.04
+PUSH_SECONDS: Final = 0.04
 """Time between two pushes (s): messages keep coming while a site is down."""
 
 
 class Sent:
-    """``rows``, oldest first, of which the first ones have been pushed."""
+    """Messages to send: ``rows``, oldest first, of which the first ``len(at)`` have been pushed."""
 
     def __init__(self, rows: Sequence[bytes]) -> None:
         self.rows = rows
         self.at: list[float] = []
-        """When each was pushed (monotonic, s)."""
+        """Push time of each pushed row (monotonic, s)."""
         self.most_waiting: Counter[str] = Counter()
         """The highest result of ``waiting``, by site."""
 
@@ -32,7 +32,7 @@ class Sent:
             await redis.lpush(SOURCE, *pushed)
             self.at += [now] * len(pushed)
             await after_each()
-            await asyncio.sleep(PACE)
+            await asyncio.sleep(PUSH_SECONDS)
 
     async def waiting(self, redis: "Redis", site: str) -> int:
         """Return how many messages at site one are not settled as arrived at ``site``."""

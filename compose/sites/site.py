@@ -13,7 +13,7 @@ from compose.sites.keyspace import arrived
 from penstock.connection import connect
 from penstock.testing.server import EmbeddedServer
 
-EVERY: Final = 0.02
+CHECK_SECONDS: Final = 0.02
 """Seconds between two checks of a site's list, and so the precision of a delay."""
 
 
@@ -23,18 +23,18 @@ class Site:
     def __init__(self, name: str, url: str, server: EmbeddedServer | None, redis: "Redis") -> None:
         self.name, self.url, self.redis = name, url, redis
         self.down_for = 0.0
-        """Time between the server's end and its new start (s)."""
+        """Time between the server's stop and its restart (s)."""
         self.up = True
-        """Whether the server answered the last check."""
-        self.seen: list[tuple[int, float]] = []
-        """How many messages were there, and since when (monotonic, s): an entry whenever there were more."""
+        """True if the server answered the last check."""
+        self.arrivals: list[tuple[int, float]] = []
+        """Number of messages at the site and the time (monotonic, s): an entry for each increase."""
         self._server = server
         self._watched = False
 
     @property
     def count(self) -> int:
-        """Messages that have been seen here."""
-        return self.seen[-1][0] if self.seen else 0
+        """Return the number of messages seen at the site."""
+        return self.arrivals[-1][0] if self.arrivals else 0
 
     @asynccontextmanager
     async def down(self) -> AsyncIterator[None]:
@@ -61,7 +61,7 @@ class Site:
 
     async def _watch(self) -> None:
         while self._watched:
-            await asyncio.sleep(EVERY)
+            await asyncio.sleep(CHECK_SECONDS)
             try:
                 count = await self.redis.llen(arrived(self.name))
             except RedisError:
@@ -69,19 +69,19 @@ class Site:
                 continue
             self.up = True
             if count > self.count:
-                self.seen.append((count, time.monotonic()))
+                self.arrivals.append((count, time.monotonic()))
 
     def longest_delay(self, pushed: Sequence[float]) -> float | None:
         """Return the longest time from ``pushed`` (monotonic) to arrival, in seconds; None if no message came."""
-        before = [0, *(count for count, _ in self.seen)]
-        firsts = zip(before, self.seen, strict=False)
+        before = [0, *(count for count, _ in self.arrivals)]
+        firsts = zip(before, self.arrivals, strict=False)
         return max((at - pushed[first] for first, (_, at) in firsts if first < len(pushed)), default=None)
 
 
 @asynccontextmanager
-async def opened(name: str, url: str | None) -> AsyncIterator[Site]:
+async def open_site(name: str, url: str | None) -> AsyncIterator[Site]:
     """Open site ``name`` on the server at ``url``, or else on an embedded one that keeps its data when stopped."""
     with nullcontext() if url else EmbeddedServer(aof=True) as server:
-        where = server.url if server else str(url)
-        async with connect(where) as redis:
-            yield Site(name, where, server, redis)
+        server_url = server.url if server else str(url)
+        async with connect(server_url) as redis:
+            yield Site(name, server_url, server, redis)

@@ -1,4 +1,4 @@
-"""Counters and response times of a leg."""
+"""Counters and response times of a branch."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ FIGURES: Final = {
     "expired": ("expired", "count"),
     "untracked": ("untracked", "count"),
 }
-"""Figures of a leg, with the metric and field of each."""
+"""Figures of a branch, with the metric and field of each."""
 
 
 SPANS: Final = ("mean", "half at most", "longest")
@@ -33,7 +33,7 @@ SPANS: Final = ("mean", "half at most", "longest")
 
 @dataclass(frozen=True)
 class Counts:
-    """Figures of one leg."""
+    """Figures of one branch."""
 
     numbers: dict[str, int]
     seconds: dict[str, float]
@@ -46,11 +46,11 @@ class Counts:
         numbers = {name: int(metrics.get(metric, {}).get(field, 0)) for name, (metric, field) in FIGURES.items()}
         return cls(numbers, _seconds(metrics["done"], float(timeout)) if numbers["done"] else {})
 
-    def differences(self, leg: str, expected: Mapping[str, int]) -> list[str]:
+    def differences(self, branch: str, expected: Mapping[str, int]) -> list[str]:
         """Return a line for each figure that differs; those that ``expected`` lacks should be 0."""
-        owed = dict.fromkeys(FIGURES, 0) | dict(expected)
-        wrong = {name: number for name, number in self.numbers.items() if number != owed[name]}
-        return [f"{leg}: {name} is {number:,}, expected {owed[name]:,}" for name, number in wrong.items()]
+        wanted = dict.fromkeys(FIGURES, 0) | dict(expected)
+        wrong = {name: number for name, number in self.numbers.items() if number != wanted[name]}
+        return [f"{branch}: {name} is {number:,}, expected {wanted[name]:,}" for name, number in wrong.items()]
 
 
 def _seconds(done: Mapping[str, str], budget: float) -> dict[str, float]:

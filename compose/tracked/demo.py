@@ -1,7 +1,7 @@
-"""Every message tracked on two legs, checked: ``python -m compose.tracked.demo [--json]``, or ``make demo-tracked``.
+"""Every message tracked on two branches, checked: ``python -m compose.tracked.demo [--json]`` or ``make demo-tracked``.
 
-On a server of its own, or on the one that REDIS names. Exits 0 only if nothing was lost or doubled, every message ended
-as its leg says, all sums hold and every process ended with 0 on SIGTERM.
+It uses an embedded server, or the one of the variable REDIS. The exit status is 0 only if nothing was lost or doubled,
+every message ended as expected on its branch, all sums hold, and every process ended with 0 on SIGTERM.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from penstock.keys import Keys
 HERE: Final = Path(__file__).parent
 ROWS: Final = (HERE / "seattle-temps.csv").read_bytes().splitlines()[1:]
 BATCH: Final = 500
-SEEN: Final = {"delivered": "delivered", "done": "done", "timeout": "timed out", "retry": "retried", "dead": "dead"}
+COUNTERS: Final = {"delivered": "delivered", "done": "done", "timeout": "timed out", "retry": "retried", "dead": "dead"}
 """Metrics that a bar shows, and their headings."""
 
 
@@ -47,31 +47,32 @@ async def run(url: str, rows: Sequence[bytes], directory: Path = HERE) -> Outcom
 
 
 async def carry(redis: "Redis", rows: Sequence[bytes], composition: Composition) -> None:
-    """Push ``rows`` and wait until each has ended on both legs, or cannot any more."""
-    columns = (TextColumn(f"{{task.fields[seen][{metric}]}}", justify="right") for metric in SEEN)
+    """Push ``rows`` and wait until each has ended on both branches, or no longer can."""
+    columns = (TextColumn(f"{{task.fields[counts][{metric}]}}", justify="right") for metric in COUNTERS)
     with runner.progress(*columns, width=9) as progress:
-        # Beside the first bar stand words, the headings of the numbers beside the others.
-        pushed = progress.add_task("pushed", total=len(rows), seen=SEEN)
+        # The first bar shows the headings; the others show the numbers.
+        pushed = progress.add_task("pushed", total=len(rows), counts=COUNTERS)
+        zeros = dict.fromkeys(COUNTERS, "0")
         bars = {
-            keys: progress.add_task(keys.namespace.partition(":")[2], total=len(rows), seen=dict.fromkeys(SEEN, "0"))
+            keys: progress.add_task(keys.namespace.partition(":")[2], total=len(rows), counts=zeros)
             for keys in (ARCHIVE, ALERT)
         }
 
-        async def look() -> Snapshot:
-            snapshots = [await _look(redis, keys, progress, bar) for keys, bar in bars.items()]
+        async def take_snapshot() -> Snapshot:
+            snapshots = [await _branch_snapshot(redis, keys, progress, bar) for keys, bar in bars.items()]
             counts = tuple(count for snapshot in snapshots for count in snapshot.counts)
             through = all(snapshot.through for snapshot in snapshots)
             held = any(snapshot.waiting for snapshot in snapshots) or await redis.llen(SOURCE)
             return Snapshot(counts, through, waiting=bool(held or (not through and await KEYSPACE.left(redis))))
 
         await runner.push(redis, SOURCE, rows, BATCH, lambda amount: progress.advance(pushed, amount))
-        await runner.until_through(composition, look)
+        await runner.until_through(composition, take_snapshot)
 
 
-async def _look(redis: "Redis", keys: Keys, progress: Progress, bar: TaskID) -> Snapshot:
-    """Return the progress of one leg, and show it by its bar; a message has ended once it is done, dead or expired."""
+async def _branch_snapshot(redis: "Redis", keys: Keys, progress: Progress, bar: TaskID) -> Snapshot:
+    """Return the progress of one branch and update its bar; a message has ended once it is done, dead or expired."""
     async with redis.pipeline(transaction=True) as transaction:
-        for metric in SEEN:
+        for metric in COUNTERS:
             transaction.hget(keys.metric(metric), "count")
         transaction.hget(keys.metric("done:late"), "completed")
         transaction.hget(keys.metric("expired"), "count")
@@ -80,12 +81,12 @@ async def _look(redis: "Redis", keys: Keys, progress: Progress, bar: TaskID) -> 
         for name in waiting(keys):
             transaction.llen(name)
         replies: list[Any] = await transaction.execute()
-    *counts, late, expired = (int(reply or 0) for reply in replies[: len(SEEN) + 2])
-    seen = dict(zip(SEEN, counts, strict=True))
-    ended = seen["done"] + late + seen["dead"] + expired
-    progress.update(bar, completed=ended, seen={metric: f"{count:,}" for metric, count in seen.items()})
+    *counts, late, expired = (int(reply or 0) for reply in replies[: len(COUNTERS) + 2])
+    by_metric = dict(zip(COUNTERS, counts, strict=True))
+    ended = by_metric["done"] + late + by_metric["dead"] + expired
+    progress.update(bar, completed=ended, counts={metric: f"{count:,}" for metric, count in by_metric.items()})
     total = progress.tasks[bar].total or 0
-    return Snapshot((*counts, late, expired), ended >= total, any(replies[len(SEEN) + 2 :]))
+    return Snapshot((*counts, late, expired), ended >= total, any(replies[len(COUNTERS) + 2 :]))
 
 
 if __name__ == "__main__":

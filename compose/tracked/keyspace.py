@@ -1,4 +1,4 @@
-"""The keys of the tracked composition."""
+"""Keys of the tracked composition."""
 
 import re
 from typing import Final
@@ -12,15 +12,15 @@ ALERT: Final = Keys("tracked:alert")
 MONITOR: Final = Keys("tracked:monitor")
 SOURCE: Final = "tracked:in"
 KEPT: Final = "tracked:archive:kept"
-"""The list of messages that the worker of the archive leg has handled."""
+"""List of messages that the worker of the archive branch has handled."""
 TAKEN: Final = "tracked:alert:taken"
-"""The list of messages that the worker of the alert leg has taken, and never finished."""
+"""List of messages that the worker of the alert branch has taken and never finishes."""
 
 KEYSPACE: Final = Keyspace(
     "tracked",
     namespaces=tuple(keys.namespace for keys in (FANOUT, ARCHIVE, ALERT, MONITOR)),
-    own=re.compile(r"tracked:(in|(mpush|archive|alert|monitor):.+)", re.DOTALL),
-    way=re.compile(
+    pattern=re.compile(r"tracked:(in|(mpush|archive|alert|monitor):.+)", re.DOTALL),
+    in_flight=re.compile(
         r"tracked:(in|(archive|alert):(in|out|working|done|message:deadlines|message:delayed)"
         r"|(mpush|archive|alert|monitor):pending(:.+)?)",
         re.DOTALL,
@@ -29,5 +29,5 @@ KEYSPACE: Final = Keyspace(
 
 
 def waiting(keys: Keys) -> tuple[str, ...]:
-    """Return the lists of a leg on which messages wait."""
+    """Return the lists of a branch in which messages wait."""
     return tuple(f"{keys.namespace}:{name}" for name in ("in", "out", "working", "done"))

@@ -20,12 +20,12 @@ from penstock.tracking.dead_letters import Letter, newest_first
 from penstock.tracking.events import read_entries
 
 ATTEMPTS: Final = 3
-"""As mdispatch-alert.yaml says."""
+"""The value of ``attempts`` in mdispatch-alert.yaml."""
 
 
 @dataclass(frozen=True)
-class Leg:
-    """One leg of the fan-out."""
+class Branch:
+    """One branch of the fan-out."""
 
     name: str
     counts: Counts
@@ -39,9 +39,9 @@ class Leg:
         """Return a line for everything that is not as promised."""
         found = [line for comparison in self.comparisons for line in comparison.faults()]
         found += [
-            f"{self.name}: {count:,} dead letters say {why or 'no reason'} after {attempts or 'no'} attempts"
-            for (why, attempts), count in self.letters.items()
-            if (why, attempts) != ("timeout", str(ATTEMPTS))
+            f"{self.name}: {count:,} dead letters say {reason or 'no reason'} after {attempts or 'no'} attempts"
+            for (reason, attempts), count in self.letters.items()
+            if (reason, attempts) != ("timeout", str(ATTEMPTS))
         ]
         found += self.counts.differences(self.name, self.expected)
         if self.ledger is None:
@@ -54,33 +54,35 @@ class Outcome:
     """Result of a demo; ``differences`` has a line for everything that is not as promised."""
 
     pushed: int
-    legs: list[Leg]
+    branches: list[Branch]
     audit: Audit | None
-    """Of the fan-out."""
+    """Audit of the fan-out; None if nothing was counted."""
     ending: Ending
 
     @property
     def differences(self) -> list[str]:
-        found = [line for leg in self.legs for line in leg.differences()]
+        found = [line for branch in self.branches for line in branch.differences()]
         found += self.ending.differences()
         if self.audit is None:
             return [*found, f"{FANOUT.namespace}: nothing to audit, no service has counted anything"]
         found += [
-            f"{leg.name}: {leg.delivered:,} of {self.pushed:,} counted as delivered"
-            for leg in self.audit.legs
-            if leg.delivered != self.pushed
+            f"{branch.name}: {branch.delivered:,} of {self.pushed:,} counted as delivered"
+            for branch in self.audit.legs
+            if branch.delivered != self.pushed
         ]
         return found + self.audit.problems
 
     def figures(self) -> dict[str, object]:
         """Return what is printed as JSON."""
-        audits: dict[str, Any] = {FANOUT.namespace: self.audit} | {leg.name: leg.ledger for leg in self.legs}
+        audits: dict[str, Any] = {FANOUT.namespace: self.audit} | {each.name: each.ledger for each in self.branches}
         return {
             "holds": not self.differences,
             "differences": self.differences,
             "pushed": self.pushed,
-            "legs": {leg.name: {**leg.counts.numbers, "responseTime": leg.counts.seconds} for leg in self.legs},
-            "content": {comparison.name: comparison.counts() for leg in self.legs for comparison in leg.comparisons},
+            "legs": {each.name: {**each.counts.numbers, "responseTime": each.counts.seconds} for each in self.branches},
+            "content": {
+                comparison.name: comparison.counts() for each in self.branches for comparison in each.comparisons
+            },
             "audits": {name: found and asdict(found) | {"holds": found.holds} for name, found in audits.items()},
             "exitStatus": self.ending.statuses,
         }
@@ -96,21 +98,22 @@ async def read_outcome(redis: "Redis", rows: Sequence[bytes], statuses: Mapping[
     )
 
 
-async def _archive(redis: "Redis", rows: Sequence[bytes]) -> Leg:
-    """Expect every reading to be done once, and those of ``WARM`` and more to fail once before."""
+async def _archive(redis: "Redis", rows: Sequence[bytes]) -> Branch:
+    """Expect every reading to be done once; those of at least ``WARM`` fail once before."""
     warm = [row for row in rows if float(row.rpartition(b",")[2]) >= WARM]
-    happened = await _events(redis, ARCHIVE, rows)
+    rows_by_event = await _events(redis, ARCHIVE, rows)
     expected = dict.fromkeys(("registered", "delivered", "done"), len(rows))
+    expected |= dict.fromkeys(("failed attempts", "retries"), len(warm))
     comparisons = [
-        Comparison.compare(f"{ARCHIVE.namespace}: done", rows, [*happened["done"], *happened["late"]]),
-        Comparison.compare(f"{ARCHIVE.namespace}: failed once", warm, happened["failed"]),
+        Comparison.compare(f"{ARCHIVE.namespace}: done", rows, [*rows_by_event["done"], *rows_by_event["late"]]),
+        Comparison.compare(f"{ARCHIVE.namespace}: failed once", warm, rows_by_event["failed"]),
         Comparison.compare(KEPT, rows, await _content(redis, KEPT)),
         Comparison.compare(ARCHIVE.dead, [], await _dead(redis, ARCHIVE)),
     ]
-    return await _leg(redis, ARCHIVE, expected | dict.fromkeys(("failed attempts", "retries"), len(warm)), comparisons)
+    return await _read_branch(redis, ARCHIVE, expected, comparisons)
 
 
-async def _alert(redis: "Redis", rows: Sequence[bytes]) -> Leg:
+async def _alert(redis: "Redis", rows: Sequence[bytes]) -> Branch:
     """Expect every reading to be taken once an attempt, and to be one dead letter."""
     expected = dict.fromkeys(("registered", "delivered", "dead"), len(rows))
     expected |= {"timeouts": ATTEMPTS * len(rows), "retries": (ATTEMPTS - 1) * len(rows)}
@@ -118,24 +121,24 @@ async def _alert(redis: "Redis", rows: Sequence[bytes]) -> Leg:
         Comparison.compare(TAKEN, [*rows] * ATTEMPTS, await _content(redis, TAKEN)),
         Comparison.compare(ALERT.dead, rows, await _dead(redis, ALERT)),
     ]
-    return await _leg(redis, ALERT, expected, comparisons)
+    return await _read_branch(redis, ALERT, expected, comparisons)
 
 
-async def _leg(redis: "Redis", keys: Keys, expected: dict[str, int], comparisons: list[Comparison]) -> Leg:
-    said = Counter((each.text("reason"), each.text("attempts")) for each in await _letters(redis, keys))
+async def _read_branch(redis: "Redis", keys: Keys, expected: dict[str, int], comparisons: list[Comparison]) -> Branch:
+    letters = Counter((each.text("reason"), each.text("attempts")) for each in await _letters(redis, keys))
     counts = await Counts.read(redis, keys)
-    return Leg(keys.namespace, counts, expected, await audit_tracked(redis, keys), comparisons, said)
+    return Branch(keys.namespace, counts, expected, await audit_tracked(redis, keys), comparisons, letters)
 
 
 async def _events(redis: "Redis", keys: Keys, rows: Sequence[bytes]) -> dict[str, list[bytes]]:
-    """Return the rows of each kind of event, once an event; an unknown row is given by its xid."""
+    """Return the row of each event by kind of event; for an unknown row, its correlation id."""
     known = {sha1(row).hexdigest(): row for row in rows}
-    happened: dict[str, list[bytes]] = {"done": [], "late": [], "failed": []}
+    rows_by_event: dict[str, list[bytes]] = {"done": [], "late": [], "failed": []}
     async for chunk in read_entries(redis, keys):
         for event in (event for entry in chunk for event in entry.events()):
-            if event.event in happened:
-                happened[event.event].append(known.get(event.xid, event.xid.encode()))
-    return happened
+            if event.event in rows_by_event:
+                rows_by_event[event.event].append(known.get(event.xid, event.xid.encode()))
+    return rows_by_event
 
 
 async def _letters(redis: "Redis", keys: Keys) -> list[Letter]:

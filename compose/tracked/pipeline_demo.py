@@ -28,21 +28,21 @@ from penstock.keys import Keys
 
 PIPELINE: Final = Keys("tracked:pipeline")
 ARCHIVE_SECONDS: Final = 120.0
-"""Longest time until all events are archived."""
+"""Maximum time until all events are archived."""
 
 
 @dataclass(frozen=True)
 class Command:
     """A command, its exit status and its output."""
 
-    words: tuple[str, ...]
+    args: tuple[str, ...]
     status: int
     output: str
 
 
 @dataclass(frozen=True)
 class Observed:
-    """The outcome of the demo, the pipeline and the commands."""
+    """Outcome of the demo, the pipeline and the commands."""
 
     tracked: Outcome
     written: int
@@ -61,7 +61,7 @@ class Observed:
             found.append(f"{self.written:,} events were written, {self.archived:,} are archived")
         if self.status:
             found.append(f"pipeline: exit status {self.status}")
-        return found + [f"{' '.join(each.words)}: exit status {each.status}" for each in self.commands if each.status]
+        return found + [f"{' '.join(each.args)}: exit status {each.status}" for each in self.commands if each.status]
 
     def figures(self) -> dict[str, object]:
         """Return what ``--json`` prints."""
@@ -70,7 +70,7 @@ class Observed:
             "holds": not self.differences,
             "differences": self.differences,
             "events": {"told": self.written, "archived": self.archived},
-            "commands": {" ".join(each.words): each.status for each in self.commands},
+            "commands": {" ".join(each.args): each.status for each in self.commands},
             "report": str(self.report),
             "seconds": self.seconds,
         }
@@ -97,8 +97,8 @@ async def run(url: str, rows: Sequence[bytes], directory: Path = HERE) -> Observ
         environ = kept | {"REDIS": url, "PIPELINE_ARCHIVE": str(place / "archive")}
         await redis.delete(PIPELINE.metric("pipeline"))
         with (place / "pipeline.log").open("w") as log:
-            words = ("-m", "services.pipeline", "--props", str(HERE / "pipeline.yaml"))
-            pipeline = await asyncio.create_subprocess_exec(sys.executable, *words, env=environ, stdout=log, stderr=log)
+            args = ("-m", "services.pipeline", "--props", str(HERE / "pipeline.yaml"))
+            pipeline = await asyncio.create_subprocess_exec(sys.executable, *args, env=environ, stdout=log, stderr=log)
             try:
                 await carry(redis, rows, composition)
                 await _until_archived(redis, pipeline)
@@ -109,7 +109,7 @@ async def run(url: str, rows: Sequence[bytes], directory: Path = HERE) -> Observ
         if statuses["pipeline"]:
             print((place / "pipeline.log").read_text(), file=sys.stderr)
 
-    async def judge(redis: "Redis", ended: Mapping[str, int]) -> Observed:
+    async def evaluate(redis: "Redis", ended: Mapping[str, int]) -> Observed:
         archive = ("--archive", str(place / "archive"))
         report = await _command("report", "--all", *archive, "--html", str(place / "report.html"))
         reconciled = await _command("reconcile", *archive, "--live", "--redis", url)
@@ -123,7 +123,7 @@ async def run(url: str, rows: Sequence[bytes], directory: Path = HERE) -> Observ
             time.monotonic() - begun,
         )
 
-    return await runner.run_composition(url, directory, KEYSPACE, observe, judge, MONITOR_METRICS_PORT="0")
+    return await runner.run_composition(url, directory, KEYSPACE, observe, evaluate, MONITOR_METRICS_PORT="0")
 
 
 async def _until_archived(redis: "Redis", pipeline: asyncio.subprocess.Process) -> None:
@@ -145,27 +145,27 @@ async def _archived(redis: "Redis") -> int:
     return int(await redis.hget(PIPELINE.metric("pipeline"), "count") or 0)
 
 
-async def _command(*words: str) -> Command:
-    """Run ``penstock`` with ``words``."""
+async def _command(*args: str) -> Command:
+    """Run ``penstock`` with ``args``."""
     environ = os.environ | {"COLUMNS": "160"}
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
         "penstock",
-        *words,
+        *args,
         env=environ,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
     output, errors = await process.communicate()
     status = await process.wait()
-    return Command(("penstock", *words), status, (output + (errors if status else b"")).decode(errors="replace"))
+    return Command(("penstock", *args), status, (output + (errors if status else b"")).decode(errors="replace"))
 
 
 def _show(observed: Observed, console: Console) -> None:
     show.show(observed.tracked, console)
     for command in observed.commands:
-        console.print(f"\n[bold]{' '.join(command.words)}", highlight=False)
+        console.print(f"\n[bold]{' '.join(command.args)}", highlight=False)
         console.print(command.output, markup=False, highlight=False, soft_wrap=True)
     found = f"{observed.archived:,} of {observed.written:,} events archived in {observed.seconds:.0f} s"
     console.print(f"{found}; the report: {observed.report}", highlight=False, soft_wrap=True)

@@ -1,8 +1,8 @@
-"""A worker needs no library of ours: ``python -m compose.tracked.worker archive|alert``.
+"""Worker that needs no library of Penstock: ``python -m compose.tracked.worker archive|alert``.
 
-It takes readings into a list of its own, acts, and says in ``<leg>:done`` which are done, all in one MULTI: killed in
-between, it finds them there when it starts again. Each it calls by its xid: a number is its own, any other text has its
-SHA-1.
+It moves readings to its own list, acts on them, and reports to ``<branch>:done`` those that are done, in one MULTI. If
+it is killed before, it finds them in its list after a restart. It reports a reading by its correlation id: a number is
+its own id; any other text has its SHA-1.
 """
 
 import hashlib
@@ -21,17 +21,17 @@ from redis.retry import Retry
 
 BATCH: Final = 500
 WAIT: Final = 1
-"""Longest wait for a reading, and so for the exit after a SIGTERM (s)."""
+"""Maximum wait for a reading, and so for the exit after a SIGTERM (s)."""
 WARM: Final = 70.0
-"""Readings (F) of this and more fail in their first attempt."""
+"""Readings (F) of at least this fail in their first attempt."""
 
 
 class Worker:
-    """The only worker of a leg. A signal handler may call ``stop``."""
+    """The only worker of a branch. A signal handler may call ``stop``."""
 
-    def __init__(self, server: redis.Redis, leg: str) -> None:
-        self.server, self.act = server, {"archive": archive, "alert": alert}[leg]
-        self.out, self.working = f"tracked:{leg}:out", f"tracked:{leg}:working"
+    def __init__(self, server: redis.Redis, branch: str) -> None:
+        self.server, self.act = server, {"archive": archive, "alert": alert}[branch]
+        self.out, self.working = f"tracked:{branch}:out", f"tracked:{branch}:working"
         self.running = True
 
     def run(self) -> None:
@@ -61,38 +61,38 @@ class Worker:
         rows = cast(list[bytes], transaction.lrange(self.working, 0, -1))[::-1]
         known = transaction.smismember("tracked:archive:refused", rows) if rows else []
         transaction.multi()
-        for row, seen in zip(rows, known, strict=True):
-            self.act(transaction, row, seen=bool(seen))
+        for row, failed_before in zip(rows, known, strict=True):
+            self.act(transaction, row, failed_before=bool(failed_before))
         transaction.delete(self.working)
 
 
-def archive(transaction: Pipeline, row: bytes, *, seen: bool) -> None:
-    """Keep the reading, or report an error: a warm one is delivered again, what is no reading is not."""
-    said = row.decode() if row.isdigit() else hashlib.sha1(row).hexdigest()
+def archive(transaction: Pipeline, row: bytes, *, failed_before: bool) -> None:
+    """Keep the reading, or report an error: a warm reading is delivered again, an invalid one is not."""
+    report = row.decode() if row.isdigit() else hashlib.sha1(row).hexdigest()
     try:
         _, temperature = row.split(b",")
         warm = float(temperature) >= WARM
     except ValueError:
-        said = json.dumps({"xid": said, "error": "no reading", "retry": False})
+        report = json.dumps({"xid": report, "error": "no reading", "retry": False})
     else:
-        if warm and not seen:
-            said = json.dumps({"xid": said, "error": f"{WARM:g} F or more: look twice"})
+        if warm and not failed_before:
+            report = json.dumps({"xid": report, "error": f"{WARM:g} F or more: look twice"})
             transaction.sadd("tracked:archive:refused", row)
         else:
             transaction.lpush("tracked:archive:kept", row)
-    transaction.lpush("tracked:archive:done", said)
+    transaction.lpush("tracked:archive:done", report)
 
 
-def alert(transaction: Pipeline, row: bytes, *, seen: bool) -> None:
-    """Record that the reading came, and never report it done."""
+def alert(transaction: Pipeline, row: bytes, *, failed_before: bool) -> None:
+    """Record the reading, and never report it done."""
     transaction.lpush("tracked:alert:taken", row)
 
 
-def main(leg: str) -> None:
+def main(branch: str) -> None:
     url = os.environ.get("REDIS", "redis://localhost:6379/0")
-    # A BLMOVE that redis-py repeats in silence would take a second reading.
+    # A BLMOVE that redis-py silently retries would take a second reading.
     server = redis.Redis.from_url(url, retry=Retry(NoBackoff(), 0), socket_timeout=WAIT + 10, protocol=2)
-    worker = Worker(server, leg)
+    worker = Worker(server, branch)
     signal.signal(signal.SIGTERM, worker.stop)
     signal.signal(signal.SIGINT, worker.stop)
     worker.run()

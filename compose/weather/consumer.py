@@ -1,7 +1,7 @@
-"""A consumer needs no library of ours: ``python -m compose.weather.consumer archive|alarm|report [name]``.
+"""Consumer that needs no library of Penstock: ``python -m compose.weather.consumer archive|alarm|report [name]``.
 
-Take a message into a list of one's own, act, and settle in one MULTI. Whoever is killed in between leaves the message
-in ``<list>:working:<name>`` and finds it there at the next start; nothing is lost, and nothing is written twice.
+It moves a message to its own list, acts on it, and settles it in one MULTI. If it is killed in between, the message
+stays in ``<list>:working:<name>`` until the next start: nothing is lost, and nothing is written twice.
 """
 
 import json
@@ -23,18 +23,18 @@ from compose.weather.day import Day
 
 BATCH: Final = 500
 WAIT: Final = 1
-"""Longest wait for a message, and so for the exit after a SIGTERM (s)."""
+"""Maximum wait for a message, and so for the exit after a SIGTERM (s)."""
 AWAY: Final = (redis.ConnectionError, redis.TimeoutError, redis.ReadOnlyError, redis.OutOfMemoryError)
 HANDLED: Final = {
     "archive": "weather:archived",
     "alarm": "weather:alarm:handled",
     "report": "weather:report:handled",
 }
-"""The list in which each consumer keeps every message that it has settled."""
+"""List in which each consumer keeps every message that it has settled."""
 
 
 def archive(row: bytes) -> Iterator[tuple[str, str]]:
-    yield from ()  # that the row is kept as handled is all
+    yield from ()  # nothing to write: every handled row is kept
 
 
 def alarm(row: bytes) -> Iterator[tuple[str, str]]:
@@ -55,7 +55,7 @@ ACTS: Final[dict[str, Callable[[bytes], Iterator[tuple[str, str]]]]] = {
 
 
 class Consumer:
-    """One consumer; those that share a list need a name each. A signal handler may call ``stop``."""
+    """One consumer; consumers of the same list need different names. A signal handler may call ``stop``."""
 
     def __init__(self, server: redis.Redis, role: str, name: str = "1") -> None:
         self.server, self.role = server, role
@@ -89,7 +89,7 @@ class Consumer:
         return True
 
     def settle(self) -> None:
-        """Write the results and remove the messages, all or none; start again if the working list changed meanwhile."""
+        """Write the results and remove the messages, all or none; retry if the working list changed meanwhile."""
         self.server.transaction(self._settle, self.working)
 
     def _settle(self, transaction: Pipeline) -> None:
@@ -100,7 +100,7 @@ class Consumer:
         transaction.delete(self.working)
 
     def act(self, messages: list[bytes]) -> dict[str, list[bytes | str]]:
-        """Return what to write, by list, for ``messages``, oldest first; one that is no row goes to ``<list>:dead``."""
+        """Return what to write, by list, for ``messages``, oldest first; an invalid row goes to ``<list>:dead``."""
         results: dict[str, list[bytes | str]] = defaultdict(list)
         for message in messages:
             results[HANDLED[self.role]].append(message)
@@ -115,7 +115,7 @@ class Consumer:
 
 def main(role: str, name: str = "1") -> None:
     url = os.environ.get("REDIS", "redis://localhost:6379/0")
-    # A BLMOVE that redis-py repeats in silence would take a second message.
+    # A BLMOVE that redis-py silently retries would take a second message.
     server = redis.Redis.from_url(url, retry=Retry(NoBackoff(), 0), socket_timeout=WAIT + 10, protocol=2)
     consumer = Consumer(server, role, name)
     signal.signal(signal.SIGTERM, consumer.stop)

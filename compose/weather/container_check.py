@@ -1,7 +1,7 @@
-"""The weather composition in containers: ``python -m compose.weather.container_check IMAGE``.
+"""Check of the weather composition in containers: ``python -m compose.weather.container_check IMAGE``.
 
-Rows go through while one replica of mpush is told to stop; then everything is. Exits 0 only if nothing was lost or
-doubled, the audit holds, and every SIGTERM was obeyed in the grace period, with status 0 and no registration left.
+Send rows through while one replica of mpush is stopped; then stop everything. The exit status is 0 only if nothing was
+lost or doubled, the audit holds, and all ended in the grace period with status 0 and without a registration left.
 """
 
 import asyncio
@@ -16,16 +16,16 @@ from typing import Final
 from redis.asyncio import Redis
 
 from compose.containers import Container, containers
-from compose.weather.keyspace import KEYSPACE, LEGS, SOURCE
+from compose.weather.keyspace import BRANCHES, KEYSPACE, SOURCE
 from compose.weather.outcome import Outcome, read_outcome
 from penstock.connection import connect
 from penstock.testing.server import EmbeddedServer
 
 HERE: Final = Path(__file__).parent
 ROUNDS: Final = 40
-"""How many times every row is sent: enough that a replica is stopped in the middle."""
+"""Times that every row is sent: enough to stop a replica in the middle."""
 MAX_SECONDS: Final = 120.0
-"""Longest wait for the containers to be up, and for the rows to be through (s)."""
+"""Maximum wait until the containers are healthy, and until the rows are through (s)."""
 
 
 async def check(redis: "Redis", running: Sequence[Container], rows: Sequence[bytes]) -> list[str]:
@@ -36,10 +36,10 @@ async def check(redis: "Redis", running: Sequence[Container], rows: Sequence[byt
 
     async def through() -> bool:
         return not await KEYSPACE.left(redis) and all(
-            [await redis.llen(handled) >= len(rows) for handled in LEGS.values()]
+            [await redis.llen(handled) >= len(rows) for handled in BRANCHES.values()]
         )
 
-    if not await comes_true(healthy):
+    if not await becomes_true(healthy):
         return [f"{container.name}: not healthy" for container in running if not container.healthy()]
     stopped, *others = running
     part = len(rows) // ROUNDS
@@ -47,14 +47,14 @@ async def check(redis: "Redis", running: Sequence[Container], rows: Sequence[byt
         await redis.lpush(SOURCE, *rows[turn * part : (turn + 1) * part])
         if turn == ROUNDS // 2:
             stopped.terminate()
-    await comes_true(through)
+    await becomes_true(through)
     for container in others:
         container.terminate()
     return faults(await read_outcome(redis, rows, {container.name: container.wait() for container in running}))
 
 
 def faults(outcome: Outcome) -> list[str]:
-    """Replicas of mpush take turns, so another order is none."""
+    """Return the differences except in order, which several replicas of mpush do not keep."""
     for comparison in outcome.comparisons:
         print(f"{comparison.name}: {comparison.sent} in, {comparison.got} out")
     return replace(
@@ -62,7 +62,7 @@ def faults(outcome: Outcome) -> list[str]:
     ).differences
 
 
-async def comes_true(condition: Callable[[], Awaitable[bool]]) -> bool:
+async def becomes_true(condition: Callable[[], Awaitable[bool]]) -> bool:
     until = time.monotonic() + MAX_SECONDS
     while not await condition():
         if time.monotonic() > until:

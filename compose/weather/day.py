@@ -1,9 +1,9 @@
-"""One day of Seattle's weather as a CSV row, and what the alarm and the daily report say about it."""
+"""Day of Seattle's weather as a CSV row, with the texts of its alarm and its daily report."""
 
 from typing import Final, NamedTuple, Self
 
 STORM: Final = 8.0
-"""A day is a storm from this wind on (m/s): the column is the mean of the day, and 8 is Beaufort 5."""
+"""Minimum wind of a storm (m/s): the column is the mean of the day, and 8 is Beaufort 5."""
 
 
 class Day(NamedTuple):
@@ -18,7 +18,7 @@ class Day(NamedTuple):
 
     @classmethod
     def read(cls, row: bytes) -> Self:
-        """Parse a row. Raise ``ValueError`` if it is none."""
+        """Parse a row. Raise ``ValueError`` if it is invalid."""
         date, rain, warmest, coldest, wind, sky = row.decode().split(",")
         return cls(date, float(rain), float(warmest), float(coldest), float(wind), sky)
 

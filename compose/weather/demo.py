@@ -1,7 +1,7 @@
 """The weather composition on real input, checked: ``python -m compose.weather.demo [--json]``, or ``make demo``.
 
-On a server of its own, or on the one that REDIS names. Exits 0 only if nothing was lost or doubled, the audit holds and
-every process ended with 0 on SIGTERM.
+It uses an embedded server, or the one of the variable REDIS. The exit status is 0 only if nothing was lost or doubled,
+the audit holds, and every process ended with 0 on SIGTERM.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from redis.asyncio import Redis
 
 from compose import runner
 from compose.runner import Snapshot
-from compose.weather.keyspace import KEYS, KEYSPACE, LEGS, SOURCE
+from compose.weather.keyspace import BRANCHES, KEYS, KEYSPACE, SOURCE
 from compose.weather.outcome import Outcome, read_outcome
 from compose.weather.show import show
 from penstock.composition.procfile import Composition
@@ -41,22 +41,22 @@ async def run(url: str, rows: Sequence[bytes], directory: Path = HERE) -> Outcom
 
 
 async def _carry(redis: "Redis", rows: Sequence[bytes], composition: Composition) -> None:
-    """Push ``rows`` and wait until they are through, or cannot be any more; show progress bars."""
-    copies = len(rows) * len(LEGS)
+    """Push ``rows`` and wait until they are through, or no longer can be; show progress bars."""
+    copies = len(rows) * len(BRANCHES)
     with runner.progress() as progress:
         pushed = progress.add_task("pushed", total=len(rows))
         delivered = progress.add_task("delivered", total=copies)
         consumed = progress.add_task("consumed", total=copies)
 
-        async def look() -> Snapshot:
+        async def take_snapshot() -> Snapshot:
             waiting = await KEYSPACE.left(redis)
-            now = await _delivered(redis), sum([await redis.llen(handled) for handled in LEGS.values()])
+            now = await _delivered(redis), sum([await redis.llen(handled) for handled in BRANCHES.values()])
             progress.update(delivered, completed=now[0])
             progress.update(consumed, completed=now[1])
             return Snapshot(now, through=now[1] >= copies, waiting=bool(waiting))
 
         await runner.push(redis, SOURCE, rows, BATCH, lambda amount: progress.advance(pushed, amount))
-        await runner.until_through(composition, look)
+        await runner.until_through(composition, take_snapshot)
 
 
 async def _delivered(redis: "Redis") -> int:

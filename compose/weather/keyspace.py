@@ -1,4 +1,4 @@
-"""The keys of the weather composition."""
+"""Keys of the weather composition."""
 
 import re
 from typing import Final
@@ -12,11 +12,11 @@ SOURCE: Final = "weather:in"
 PENDING: Final = "weather:pending"
 STORMS: Final = "weather:storms"
 REPORTS: Final = "weather:reports"
-LEGS: Final = {f"weather:{role}": handled for role, handled in HANDLED.items()}
-"""Each list that mpush fills, and where its consumer keeps what it has settled."""
+BRANCHES: Final = {f"weather:{role}": handled for role, handled in HANDLED.items()}
+"""Lists that mpush fills, each with the list of messages that its consumer has settled."""
 
 _SINGLE: Final = (
-    *(SOURCE, PENDING, STORMS, REPORTS, *LEGS, *LEGS.values()),
+    *(SOURCE, PENDING, STORMS, REPORTS, *BRANCHES, *BRANCHES.values()),
     *(
         KEYS.counter,
         KEYS.ids,
@@ -31,11 +31,11 @@ _SINGLE: Final = (
     ),
 )
 _MANY: Final = r"weather:(\d+|pending:\d+|metrics:\w+|(archive|alarm|report):(working:.+|dead))"
-_WAY: Final = r"weather:(in|pending|pending:.+|archive|alarm|report|dead|.+:working:.+|.+:dead)"
+_IN_FLIGHT: Final = r"weather:(in|pending|pending:.+|archive|alarm|report|dead|.+:working:.+|.+:dead)"
 
 KEYSPACE: Final = Keyspace(
     KEYS.namespace,
     namespaces=(KEYS.namespace,),
-    own=re.compile("|".join([*map(re.escape, _SINGLE), _MANY]), re.DOTALL),
-    way=re.compile(_WAY, re.DOTALL),
+    pattern=re.compile("|".join([*map(re.escape, _SINGLE), _MANY]), re.DOTALL),
+    in_flight=re.compile(_IN_FLIGHT, re.DOTALL),
 )

@@ -9,7 +9,7 @@ from redis.asyncio import Redis
 from compose.comparison import Comparison
 from compose.ending import Ending
 from compose.weather.day import Day
-from compose.weather.keyspace import KEYS, KEYSPACE, LEGS, REPORTS, STORMS
+from compose.weather.keyspace import BRANCHES, KEYS, KEYSPACE, REPORTS, STORMS
 from penstock.accounting.audit import Audit, audit
 from penstock.metrics import read_metrics
 
@@ -32,11 +32,11 @@ class Outcome:
     def _miscounts(self) -> list[str]:
         if self.audit is None:
             return [f"{KEYS.namespace}: nothing to audit, no service has counted anything"]
-        counted = {leg.name: leg.delivered for leg in self.audit.legs}
+        counted = {branch.name: branch.delivered for branch in self.audit.legs}
         return self.audit.problems + [
             f"{comparison.name}: {counted.get(comparison.name, 0)} of {comparison.sent} counted as delivered"
             for comparison in self.comparisons
-            if comparison.name in LEGS and counted.get(comparison.name, 0) != comparison.sent
+            if comparison.name in BRANCHES and counted.get(comparison.name, 0) != comparison.sent
         ]
 
     def figures(self) -> dict[str, object]:
@@ -54,12 +54,12 @@ class Outcome:
 async def read_outcome(redis: "Redis", rows: Sequence[bytes], statuses: Mapping[str, int]) -> Outcome:
     """Compare what is on the server with what ``rows``, oldest first, must lead to."""
     days = [Day.read(row) for row in rows]
-    owed = {name: (handled, list(rows)) for name, handled in LEGS.items()} | {
+    wanted = {name: (handled, list(rows)) for name, handled in BRANCHES.items()} | {
         STORMS: (STORMS, [day.alarm().encode() for day in days if day.storm]),
         REPORTS: (REPORTS, [day.report().encode() for day in days]),
     }
     return Outcome(
-        [Comparison.compare(name, sent, await _content(redis, key)) for name, (key, sent) in owed.items()],
+        [Comparison.compare(name, sent, await _content(redis, key)) for name, (key, sent) in wanted.items()],
         await audit(redis, KEYS),
         await read_metrics(redis, KEYS),
         await Ending.read(redis, KEYSPACE, statuses),

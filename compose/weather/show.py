@@ -10,7 +10,7 @@ from penstock.redis_replies import Reply, format_typed
 
 
 def show(outcome: Outcome, console: Console) -> None:
-    """Print tables, metrics and, last, whether all is as promised."""
+    """Print tables, metrics and, last, the verdict."""
     console.print(content(outcome.comparisons, "storms and reports: in is what the rows themselves say"))
     if outcome.audit:
         console.print(conservation(outcome.audit))

@@ -286,9 +286,9 @@ async def test_a_demo_that_is_told_to_stop_while_a_site_is_down_leaves_no_proces
 async def test_the_longest_delay_is_that_of_the_oldest_message_that_came_late(redis: "Redis") -> None:
     site = Site("two", "", None, redis)
     assert site.longest_delay([1.0]) is None
-    site.seen = [(2, 9.0), (3, 13.0)]
+    site.arrivals = [(2, 9.0), (3, 13.0)]
     assert site.longest_delay([1.0, 8.5, 12.9]) == 8.0
-    site.seen = [(1, 1.5), (3, 13.0), (9, 14.0)]  # more than were pushed
+    site.arrivals = [(1, 1.5), (3, 13.0), (9, 14.0)]  # more than were pushed
     assert site.longest_delay([1.0, 2.0, 12.9]) == 11.0
 
 
