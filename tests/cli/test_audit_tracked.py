@@ -69,15 +69,15 @@ async def test_steps_are_a_table(redis: Redis, redis_url: str, busy: None) -> No
 
 
 async def test_json_says_the_same(redis: Redis, redis_url: str, busy: None) -> None:
-    told = (await penstock("audit", "demo", "--json", redis=redis_url)).json
-    assert {name: told[name] for name in ("namespace", "messages", "pending", "problems", "holds")} == {
+    output = (await penstock("audit", "demo", "--json", redis=redis_url)).json
+    assert {name: output[name] for name in ("namespace", "messages", "pending", "problems", "holds")} == {
         "namespace": "demo",
         "messages": 20,
         "pending": {"pending": 0, "pending:2": 2},
         "problems": [],
         "holds": True,
     }
-    taken, registered = told["laws"]
+    taken, registered = output["laws"]
     assert (taken["whole"], taken["count"], taken["missing"], sum(taken["parts"].values())) == ("taken", 22, 0, 22)
     assert (registered["whole"], registered["parts"]["done late"]) == ("registered", 3)
 

@@ -86,9 +86,9 @@ async def test_help_and_wrong_calls() -> None:
     assert {words[0] for words in COMMANDS} < set(registered)
     for command in registered:
         assert f"  {command} " in helped.text
-        told = (await penstock(command, "--help")).text
-        assert ("--redis" in told) is (command not in WITHOUT_REDIS)
-        assert "--json" in told
+        text = (await penstock(command, "--help")).text
+        assert ("--redis" in text) is (command not in WITHOUT_REDIS)
+        assert "--json" in text
     for wrong in (["nosuch"], ["push"], ["status", "--nosuch"], ["pull", "in", "--limit", "-1"]):
         assert (await penstock(*wrong)).status == 2
 
@@ -128,8 +128,8 @@ async def test_empty_states_say_what_is_empty(redis: Redis, redis_url: str) -> N
 
 
 def test_a_pull_from_nothing_says_so_on_a_terminal(redis_url: str) -> None:
-    told = on_a_terminal(80, "pull", "nothing", redis=redis_url)
-    assert told == "penstock: nothing is empty or does not exist: nothing to take (--follow waits)\n"
+    shown = on_a_terminal(80, "pull", "nothing", redis=redis_url)
+    assert shown == "penstock: nothing is empty or does not exist: nothing to take (--follow waits)\n"
 
 
 async def test_tables_break_no_word_on_a_terminal_of_80_columns(redis: Redis, redis_url: str) -> None:

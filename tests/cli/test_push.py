@@ -56,10 +56,10 @@ async def test_a_file_is_read_and_count_and_rate_are_printed(redis: Redis, redis
     file = tmp_path / "lines"
     file.write_bytes(b"one\ntwo\n")
     result = await penstock("push", "in", "--file", file, "--json", redis=redis_url)
-    told = result.json
-    assert (told["list"], told["messages"], told["bytes"], told["length"]) == ("in", 2, 6, 2)
-    assert told["rate"] > 0
-    assert told["seconds"] > 0
+    output = result.json
+    assert (output["list"], output["messages"], output["bytes"], output["length"]) == ("in", 2, 6, 2)
+    assert output["rate"] > 0
+    assert output["seconds"] > 0
 
 
 async def test_a_file_that_is_not_there_is_one_clear_line(redis_url: str) -> None:

@@ -49,9 +49,9 @@ async def test_ids_that_are_not_there_are_named_and_the_others_go_back(redis: Re
     await bury(redis, letter("1"), letter("2"))
     result = await penstock("revive", "demo", "1", "7", "no\nsuch", "--json", redis=redis_url)
     assert result.status == 1
-    told = result.json
-    assert (told["revived"], told["total"], told["left"]) == ({"in": 1}, 1, {})
-    assert told["problems"] == ["no such dead letter: 7, no\\nsuch"]
+    output = result.json
+    assert (output["revived"], output["total"], output["left"]) == ({"in": 1}, 1, {})
+    assert output["problems"] == ["no such dead letter: 7, no\\nsuch"]
     assert await left(redis) == ["2"]
 
 

@@ -164,10 +164,10 @@ async def test_twenty_thousand_messages_of_any_bytes_are_moved_in_order(
 
 async def test_json_output(redis: Redis, there: Redis, redis_url: str, there_url: str) -> None:
     await push(redis, [b"one", b"two", b"three"])
-    told = (await shovel(redis_url, "in", there_url, "out", "--json")).json
-    assert told.pop("seconds") > 0
-    assert told.pop("rate") > 0
-    assert told == {"from": "in", "to": "out", "copy": False, "interrupted": False, "messages": 3, "bytes": 11}
+    output = (await shovel(redis_url, "in", there_url, "out", "--json")).json
+    assert output.pop("seconds") > 0
+    assert output.pop("rate") > 0
+    assert output == {"from": "in", "to": "out", "copy": False, "interrupted": False, "messages": 3, "bytes": 11}
 
 
 async def test_what_is_pushed_meanwhile_stays_unless_it_goes_on_until_empty(
@@ -314,9 +314,9 @@ async def test_no_password_is_ever_shown_or_kept(redis: Redis, redis_url: str, t
 
 
 async def test_help_and_wrong_calls() -> None:
-    told = " ".join((await penstock("shovel", "--help")).text.split())
+    text = " ".join((await penstock("shovel", "--help")).text.split())
     for words in ("--until-empty", "an empty list is an error", "13 seconds at most", "LIST:from:<id> on the target"):
-        assert words in told
+        assert words in text
     for wrong in (["redis://h", "in", "redis://h"], ["redis://h", "in", "redis://h", "out", "--limit", "-1"]):
         assert (await shovel(*wrong)).status == 2
 
@@ -505,13 +505,13 @@ async def test_a_signal_settles_what_is_on_its_way_and_leaves_the_rest(
         await wait_for(gate.closed)
         process.send_signal(number)
         gate.open()
-        status, told, err = await finished(process)
+        status, out, err = await finished(process)
     assert (status, err) == (130, "")
-    assert b'"interrupted": true' in told
+    assert b'"interrupted": true' in out
     arrived, rest = await left(there, "out"), await left(redis)
     assert_same(arrived + rest, messages)
     assert rest
-    assert f'"messages": {len(arrived)},'.encode() in told
+    assert f'"messages": {len(arrived)},'.encode() in out
     assert (await keys(redis), await keys(there)) == ([b"in"], [b"out"])
 
 
@@ -602,10 +602,10 @@ async def test_a_server_that_is_away_for_a_moment_is_waited_for(redis: Redis, re
             await until(lambda: _has_begun(redis))
             await asyncio.to_thread(server.kill)
             assert process.stderr is not None
-            told = await asyncio.wait_for(process.stderr.readline(), TIMEOUT_SECONDS)
+            line = await asyncio.wait_for(process.stderr.readline(), TIMEOUT_SECONDS)
             await asyncio.to_thread(server.start)
             assert (await ended(process, 60))[0] == 0
-        assert told.startswith(b"penstock: the link is broken, retrying: ")
+        assert line.startswith(b"penstock: the link is broken, retrying: ")
         async with Redis.from_url(server.url) as there:
             await assert_moved(redis, there, [b"one", b"two"])
 

@@ -118,18 +118,18 @@ async def test_json_says_it_all(redis: Redis, redis_url: str) -> None:
     now = await redis.time()
     lease: dict[Any, Any] = {"owner": "3", "token": 4, "expires": now[0] * 1000 + 9000}
     await redis.hset("demo:lease", mapping=lease)
-    told = (await penstock("status", "demo", "--json", redis=redis_url)).json
-    assert told["namespace"] == "demo"
-    assert told["metrics"] == {"start": {"count": "1"}}
-    (instance,) = told["instances"]
+    output = (await penstock("status", "demo", "--json", redis=redis_url)).json
+    assert output["namespace"] == "demo"
+    assert output["metrics"] == {"start": {"count": "1"}}
+    (instance,) = output["instances"]
     assert instance | {"started": 0, "renewed_ago": 0, "ttl": 0} == {
         "id": "3", "host": "oak", "pid": "77", "service": "mpush", "version": "1", "started": 0, "renewed_ago": 0,
         "ttl": 0, "late": False, "waits": "",
     }  # fmt: skip
     assert 5 <= instance["renewed_ago"] < 10
-    assert {"name": "out0", "role": "out", "type": "none", "length": 0, "oldest": None} in told["lists"]
-    assert (told["lease"]["owner"], told["lease"]["token"]) == ("3", 4)
-    assert 0 < told["lease"]["expires_in"] <= 10
+    assert {"name": "out0", "role": "out", "type": "none", "length": 0, "oldest": None} in output["lists"]
+    assert (output["lease"]["owner"], output["lease"]["token"]) == ("3", 4)
+    assert 0 < output["lease"]["expires_in"] <= 10
 
 
 async def _linked(redis: Redis, **noted: Any) -> int:
@@ -144,10 +144,10 @@ async def _linked(redis: Redis, **noted: Any) -> int:
 
 async def test_a_link_is_shown_in_one_line(redis: Redis, redis_url: str) -> None:
     now = await _linked(redis)
-    told = (await penstock("status", "demo", redis=redis_url)).text
+    text = (await penstock("status", "demo", redis=redis_url)).text
     assert re.search(
         r"^Link up for 1 min 3\d s, as of its last batch; nothing waiting; last round trip 1.2 ms$",
-        told,
+        text,
         re.MULTILINE,
     )
     await redis.rpush("work in", *range(1500))
@@ -160,16 +160,16 @@ async def test_a_link_is_shown_in_one_line(redis: Redis, redis_url: str) -> None
         "at": now,
     }
     await redis.hset("demo:link", mapping=down)
-    told = (await penstock("status", "demo", redis=redis_url)).text
+    text = (await penstock("status", "demo", redis=redis_url)).text
     state, waits = (
         r"Link down for 1 min 3\d s: the other server: closed",
         r"1,501 waiting, the oldest for 1 min \d s",
     )
-    assert re.search(rf"^{state}; {waits}; last round trip 1.2 ms$", told, re.MULTILINE)
+    assert re.search(rf"^{state}; {waits}; last round trip 1.2 ms$", text, re.MULTILINE)
     await redis.delete("demo:lease")
     await redis.hdel("demo:link", "rtt")
-    told = (await penstock("status", "demo", redis=redis_url)).text
-    assert re.search(rf"^Link unused: no vpush is alive; {waits}$", told, re.MULTILINE)
+    text = (await penstock("status", "demo", redis=redis_url)).text
+    assert re.search(rf"^Link unused: no vpush is alive; {waits}$", text, re.MULTILINE)
 
 
 async def test_a_link_is_shown_in_json(redis: Redis, redis_url: str) -> None:
@@ -186,10 +186,10 @@ async def test_dead_instances_are_not_shown_but_their_messages_are(redis: Redis,
     await register(redis, "demo", "3")
     await redis.delete("demo:3")
     await redis.rpush("work pending:3", "c")
-    told = (await penstock("status", "demo", "--json", redis=redis_url)).json
-    assert told["instances"] == []
+    output = (await penstock("status", "demo", "--json", redis=redis_url)).json
+    assert output["instances"] == []
     assert "demo has no live instances" in (await penstock("status", "demo", redis=redis_url)).text
-    assert ("work pending:3", 1) in [(one["name"], one["length"]) for one in told["lists"]]
+    assert ("work pending:3", 1) in [(one["name"], one["length"]) for one in output["lists"]]
 
 
 async def test_replicas_that_take_turns_by_a_lease_have_one_pending_list(redis: Redis, redis_url: str) -> None:
@@ -198,8 +198,8 @@ async def test_replicas_that_take_turns_by_a_lease_have_one_pending_list(redis: 
     await redis.hset("demo:lease", mapping={"owner": "3", "token": 4, "expires": 0})
     await redis.rpush("work pending", "a", "b")
     await redis.rpush("work pending:5", "left when it had a list of its own")
-    told = (await penstock("status", "demo", "--json", redis=redis_url)).json["lists"]
-    pending = [(one["name"], one["length"]) for one in told if one["role"] == "pending"]
+    output = (await penstock("status", "demo", "--json", redis=redis_url)).json["lists"]
+    pending = [(one["name"], one["length"]) for one in output if one["role"] == "pending"]
     assert pending == [("work pending", 2), ("work pending:5", 1)]
 
 
@@ -207,8 +207,8 @@ async def test_an_instance_that_the_bounded_list_of_ids_lost_is_shown(redis: Red
     for id in ("8", "9", "10"):
         await register(redis, "demo", id)
     await redis.ltrim("demo:ids", 0, 0)
-    told = (await penstock("status", "demo", "--json", redis=redis_url)).json
-    assert [instance["id"] for instance in told["instances"]] == ["10", "9", "8"]
+    output = (await penstock("status", "demo", "--json", redis=redis_url)).json
+    assert [instance["id"] for instance in output["instances"]] == ["10", "9", "8"]
 
 
 async def test_a_registration_that_never_expires_stands_out(redis: Redis, redis_url: str) -> None:
@@ -225,9 +225,9 @@ async def test_without_a_namespace_all_are_listed(redis: Redis, redis_url: str) 
     await redis.sadd("somebody's:ids", "1")
     await redis.set("somebody's:lists", "1")
     await redis.rpush("work in", "a", "b", "c")
-    told = (await penstock("status", "--json", redis=redis_url)).json["namespaces"]
-    assert [one["namespace"] for one in told] == sorted(AWKWARD)
-    assert {(one["instances"], one["in"], tuple(one["services"])) for one in told} == {(1, 3, ("mpush",))}
+    output = (await penstock("status", "--json", redis=redis_url)).json["namespaces"]
+    assert [one["namespace"] for one in output] == sorted(AWKWARD)
+    assert {(one["instances"], one["in"], tuple(one["services"])) for one in output} == {(1, 3, ("mpush",))}
     result = await penstock("status", redis=redis_url)
     assert cells(result, "with space") == ["with space", "mpush", "1", "3", "0", "0"]
 
@@ -237,9 +237,9 @@ async def test_a_namespace_may_have_any_name(redis: Redis, redis_url: str, names
     await register(redis, namespace, "1")
     await redis.hset(f"{namespace}:metrics:start", "count", 1)
     await redis.hset("in:metrics:other", "count", 1)
-    told = (await penstock("status", namespace, "--json", redis=redis_url)).json
-    assert len(told["instances"]) == 1
-    assert told["metrics"].get("start") == {"count": "1"}
+    output = (await penstock("status", namespace, "--json", redis=redis_url)).json
+    assert len(output["instances"]) == 1
+    assert output["metrics"].get("start") == {"count": "1"}
 
 
 async def test_an_empty_server_has_no_namespaces(redis: Redis, redis_url: str) -> None:
@@ -260,9 +260,9 @@ async def test_registrations_may_be_on_another_server(redis: Redis, redis_url: s
     with EmbeddedServer(directory=tmp_path) as other:
         async with Redis.from_url(other.url) as registry:
             await register(registry, "demo", "3", data=redis)
-        told = (await penstock("status", "demo", "--json", "--service-redis", other.url, redis=redis_url)).json
-        assert [instance["id"] for instance in told["instances"]] == ["3"]
-        assert len(told["lists"]) > 3
+        output = (await penstock("status", "demo", "--json", "--service-redis", other.url, redis=redis_url)).json
+        assert [instance["id"] for instance in output["instances"]] == ["3"]
+        assert len(output["lists"]) > 3
         known = (await penstock("status", "--json", "--service-redis", other.url, redis=redis_url)).json
         assert [(one["namespace"], one["instances"]) for one in known["namespaces"]] == [("demo", 1)]
 

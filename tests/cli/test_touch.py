@@ -36,10 +36,10 @@ async def test_the_deadline_moves_to_the_given_seconds_from_now(redis: Redis, re
 async def test_without_seconds_it_is_the_message_timeout_of_the_policy(redis: Redis, redis_url: str) -> None:
     await policy(redis, messageTimeout=500)
     await in_flight(redis, left=5)
-    told = (await penstock("touch", "demo", "3", "--json", redis=redis_url)).json
-    assert (told["namespace"], told["id"]) == ("demo", "3")
-    assert told["seconds"] == pytest.approx(500, abs=5)
-    assert told["deadline"] == pytest.approx(await now(redis) + 500, abs=5)
+    output = (await penstock("touch", "demo", "3", "--json", redis=redis_url)).json
+    assert (output["namespace"], output["id"]) == ("demo", "3")
+    assert output["seconds"] == pytest.approx(500, abs=5)
+    assert output["deadline"] == pytest.approx(await now(redis) + 500, abs=5)
     assert await deadline_of(redis) == pytest.approx(500, abs=5)
 
 

@@ -46,9 +46,9 @@ async def test_a_life_is_a_table(redis: Redis, redis_url: str) -> None:
 async def test_json_says_the_same(redis: Redis, redis_url: str) -> None:
     await policy(redis)
     await life(redis)
-    told = (await penstock("trace", "demo", "a", "--json", redis=redis_url)).json
-    assert (told["namespace"], told["asked"], len(told["events"])) == ("demo", "a", 4)
-    last = told["events"][-1]
+    output = (await penstock("trace", "demo", "a", "--json", redis=redis_url)).json
+    assert (output["namespace"], output["asked"], len(output["events"])) == ("demo", "a", 4)
+    last = output["events"][-1]
     assert last.pop("at") == pytest.approx(await now(redis) - 47.25, abs=5)
     assert last.pop("since") == pytest.approx(12.75, abs=0.5)
     assert last == {
@@ -82,8 +82,8 @@ async def test_a_number_that_is_an_xid_in_flight_means_that_message(redis: Redis
     await in_flight(redis, "9", "3", age=30)
     await event(redis, "registered", "9", "3", ago=30)
     await event(redis, "done", "3", "a", ago=20)
-    told = (await penstock("trace", "demo", "3", "--json", redis=redis_url)).json["events"]
-    assert [each["id"] for each in told] == ["9"]
+    output = (await penstock("trace", "demo", "3", "--json", redis=redis_url)).json["events"]
+    assert [each["id"] for each in output] == ["9"]
 
 
 async def test_the_stream_is_read_from_the_time_that_the_record_tells(redis: Redis, redis_url: str) -> None:

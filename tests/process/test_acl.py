@@ -141,9 +141,9 @@ async def test_rights_that_a_user_lacks_are_named_all_at_once_and_those_elsewher
             until(lambda: "waiting" in running["vpush"].log_text())
             other.execute_command("ACL", "SETUSER", "send", "+lpushx", "+renamenx")
             until(lambda: "resumed" in running["vpush"].log_text())
-            told, elsewhere = running["mpush"].log_text(), running["vpush"].log_text()
+            log, elsewhere = running["mpush"].log_text(), running["vpush"].log_text()
         assert redis.llen("t:in") == 0
-    assert "lacks rights: +blmove +client|setname +lmove ~t:one ~t:two ~t:[x]; penstock acl FILE prints" in told
+    assert "lacks rights: +blmove +client|setname +lmove ~t:one ~t:two ~t:[x]; penstock acl FILE prints" in log
     assert "the other server: the user of this service lacks rights: +lpushx +renamenx; penstock acl" in elsewhere
 
 
@@ -175,8 +175,8 @@ async def test_the_tools_that_read_work_as_the_user_status(
         until(lambda: take(redis) and redis.llen("t:track:dead") == 1)
         url = f"redis://status:pw@127.0.0.1:{here.port}/0"
         calls = ["status", "status t:track", "status t:send", "audit --all", "explain t:track a", "trace t:track a"]
-        told = [await penstock(*words.split(), redis=url) for words in (*calls, "dead t:track", "map --live --once")]
-        assert [(result.status, result.error) for result in told] == [(0, "")] * len(told)
+        results = [await penstock(*words.split(), redis=url) for words in (*calls, "dead t:track", "map --live --once")]
+        assert [(result.status, result.error) for result in results] == [(0, "")] * len(results)
         assert [service.stop() for service in running.values()] == [0, 0, 0, 0]
     assert denied(here) == []
 

@@ -67,9 +67,9 @@ async def test_a_pass_is_reported_as_text_json_and_junit_xml(tmp_path: Path) -> 
     assert result.text.endswith(f"{directory}/tests/t.yaml:1: a copy each\n1 passed\n")
     suites = ElementTree.parse(junit).getroot()
     assert (suites.get("tests"), suites.get("failures")) == ("1", "0")
-    told = (await penstock("test", directory / "tests/t.yaml", "--json", "--jobs", "2")).json
-    assert told["holds"] is False
-    fine, wrong = told["tests"]
+    output = (await penstock("test", directory / "tests/t.yaml", "--json", "--jobs", "2")).json
+    assert output["holds"] is False
+    fine, wrong = output["tests"]
     assert (fine["name"], fine["holds"], fine["differences"], fine["logs"]) == ("a copy each", True, [], {})
     assert wrong["differences"][0] == "out: expected 2 messages, in this order; got 2"
     assert wrong["differences"][1:5] == ["  missing: 1", '    "c"', "  not expected: 1", '    "b"']

@@ -89,9 +89,9 @@ async def test_an_embedded_server_serves_to_the_end_and_goes_with_it(tmp_path: P
     procfile(tmp_path, asks=f"trap '{asks}; exit 0' TERM; {asks}; while true; do sleep 0.1; done")
     async with running("up", tmp_path, redis=None) as process:
         assert process.stderr is not None
-        told = (await asyncio.wait_for(process.stderr.readline(), 20)).decode()
-        assert told.startswith("penstock: an embedded server runs at redis://127.0.0.1:")
-        url = told.split()[6].rstrip(";")
+        announced = (await asyncio.wait_for(process.stderr.readline(), 20)).decode()
+        assert announced.startswith("penstock: an embedded server runs at redis://127.0.0.1:")
+        url = announced.split()[6].rstrip(";")
         await line_with(process, "PONG")
         assert (await penstock("redis", "ping", redis=url)).text == "PONG\n"
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all processes in the foreground
@@ -123,18 +123,18 @@ async def test_json_is_one_object_per_line(redis_url: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
         ("one: true\none: false\n", ":2: a second process is called 'one'"),
         ("one: true\njust words\n", ":2: expected a process, NAME: COMMAND, not 'just words'"),
         ("# nothing\n", ": no process in it"),
     ],
 )
-async def test_an_invalid_procfile_is_reported_with_its_line(tmp_path: Path, text: str, told: str) -> None:
+async def test_an_invalid_procfile_is_reported_with_its_line(tmp_path: Path, text: str, expected: str) -> None:
     await asyncio.to_thread((tmp_path / "Procfile").write_text, text)
     result = await penstock("up", tmp_path)
     assert (result.status, result.out) == (1, b"")
-    assert result.error.startswith(f"penstock: {tmp_path}/Procfile{told}")
+    assert result.error.startswith(f"penstock: {tmp_path}/Procfile{expected}")
 
 
 async def test_a_folder_without_a_procfile_is_one_clear_line(tmp_path: Path) -> None:

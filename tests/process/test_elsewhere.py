@@ -45,10 +45,10 @@ async def test_a_tool_finds_the_other_server(redis_url: str, registry_url: str, 
     from_lists, from_registry = [await penstock(*words, redis=url) for url in (redis_url, registry_url)]
     assert (from_lists.status, from_lists.error) == (from_registry.status, from_registry.error) == (0, "")
     if words[0] == "status":
-        for told in (from_lists.json, from_registry.json):
-            assert [one["service"] for one in told["instances"]] == ["mpush"]
-            assert {"name": "a", "role": "out", "type": "list", "length": 1, "oldest": None} in told["lists"]
-            assert told["metrics"]["delivered"]["count"] == "2"
+        for output in (from_lists.json, from_registry.json):
+            assert [one["service"] for one in output["instances"]] == ["mpush"]
+            assert {"name": "a", "role": "out", "type": "list", "length": 1, "oldest": None} in output["lists"]
+            assert output["metrics"]["delivered"]["count"] == "2"
     else:
         assert from_lists.text == from_registry.text
 

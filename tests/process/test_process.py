@@ -92,8 +92,8 @@ def test_a_stop_ends_with_0_even_if_a_registry_key_is_of_another_type(
     service.signal(signal.SIGTERM)
     service.signal(signal.SIGCONT)
     assert service.wait() == 0
-    (told,) = log_of(service, "not deregistered; the registration ends by itself")
-    assert told["reason"].startswith(f"{key} holds a string, expected a ")
+    (line,) = log_of(service, "not deregistered; the registration ends by itself")
+    assert line["reason"].startswith(f"{key} holds a string, expected a ")
 
 
 ORDERED_WHILE_IMPORTING = """
@@ -244,8 +244,8 @@ def test_a_stop_while_the_server_is_away_takes_no_time(mpush: Start) -> None:
         asked = time.monotonic()
         assert service.stop() == 0
         assert time.monotonic() - asked < 3
-    (told,) = log_of(service, "not deregistered; the registration ends by itself")
-    assert told["level"] == "warning"
+    (line,) = log_of(service, "not deregistered; the registration ends by itself")
+    assert line["level"] == "warning"
 
 
 def test_a_service_that_never_found_its_server_can_be_stopped(mpush: Start) -> None:
@@ -301,7 +301,7 @@ def test_an_outage_is_logged_once_and_its_end_once_with_its_duration(mpush: Star
 
 
 def test_each_kind_of_trouble_is_logged_once_for_each_server() -> None:
-    with capture_logs() as told:
+    with capture_logs() as lines:
         trouble = Outage(structlog.get_logger())
         for _ in range(2):
             for words in ("closed", "the other server: closed", "the other server: refused", "refused"):
@@ -309,7 +309,7 @@ def test_each_kind_of_trouble_is_logged_once_for_each_server() -> None:
             trouble.begins(Unanswered("the other server: silent"))
         trouble.over()
         trouble.begins(Disconnected("closed"))
-    assert [line.get("reason") for line in told] == [
+    assert [line.get("reason") for line in lines] == [
         "closed",
         "the other server: closed",
         "the other server: silent",

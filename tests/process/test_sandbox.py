@@ -32,10 +32,10 @@ async def test_no_server_that_the_environment_or_a_file_names_is_reached(
         await sandbox.start()
         log_tail = sandbox.processes["show"].log_tail
 
-        async def told() -> bool:
+        async def has_reported() -> bool:
             return "OTHER=" in log_tail() and "REDIS=" in sandbox.processes["plain"].log_tail()
 
-        await until(told)
+        await until(has_reported)
         ports = {host: server.port for host, server in sandbox.servers.items()}
         assert set(ports) == {"localhost:6379", "far.example:6391", "far.example:6392"}
         environ = dict(line.split("=", 1) for line in log_tail().splitlines() if "=" in line)
@@ -54,9 +54,9 @@ async def test_no_server_that_the_environment_or_a_file_names_is_reached(
 
 def test_a_command_that_names_a_server_is_refused_without_its_password(tmp_path: Path) -> None:
     (tmp_path / "Procfile").write_text("mover: exec python mover.py --from rediss://user:secret@far.example:6390/0\n")
-    with pytest.raises(PenstockError, match="mover: its command names a server, which it would reach") as told:
+    with pytest.raises(PenstockError, match="mover: its command names a server, which it would reach") as raised:
         Sandbox(read(tmp_path))
-    assert "secret" not in str(told.value)
+    assert "secret" not in str(raised.value)
 
 
 async def test_a_composition_of_containers_alone_runs_here(tmp_path: Path) -> None:

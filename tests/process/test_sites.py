@@ -54,23 +54,23 @@ signal.pause()
 def test_the_demo_carries_every_reading_to_both_sites_though_one_is_down_in_between() -> None:
     done = demonstrate(None, *DEMO, "--json")
     assert done.returncode == 0, done.stderr + done.stdout
-    told = json.loads(done.stdout)
-    assert (told["holds"], told["differences"], told["pushed"]) == (True, [], 8759)
-    assert list(told["sites"]) == ["two", "three"]
-    for name, site in told["sites"].items():
+    output = json.loads(done.stdout)
+    assert (output["holds"], output["differences"], output["pushed"]) == (True, [], 8759)
+    assert list(output["sites"]) == ["two", "three"]
+    for name, site in output["sites"].items():
         content = {"sent": 8759, "got": 8759, "lost": 0, "doubled": 0, "foreign": 0, "inOrder": True}
         assert content.items() <= site.items()
         assert site["metrics"]["delivered"] == {"count": "8759", f"sites:{name}": "8759"}
-    two, three = told["sites"].values()
+    two, three = output["sites"].values()
     assert two["down"] == 0
     assert 0 < three["down"] < three["longestDelay"]
     assert three["mostWaiting"] > 2000
-    assert {name: audit["problems"] for name, audit in told["audits"].items()} == {
+    assert {name: audit["problems"] for name, audit in output["audits"].items()} == {
         "sites:mpush": [],
         "sites:vpush:two": [],
         "sites:vpush:three": [],
     }
-    assert told["exitStatus"] == dict.fromkeys(PROCESSES, 0)
+    assert output["exitStatus"] == dict.fromkeys(PROCESSES, 0)
 
 
 class Urls(NamedTuple):

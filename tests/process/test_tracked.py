@@ -68,15 +68,15 @@ def warm(rows: list[bytes]) -> int:
 def test_the_demo_follows_every_reading_to_its_end_on_a_server_of_its_own() -> None:
     done = demonstrate(None, *DEMO, "--json")
     assert done.returncode == 0, done.stderr + done.stdout
-    told = json.loads(done.stdout)
-    assert (told["holds"], told["differences"], told["pushed"]) == (True, [], 8759)
-    archive, alert = told["legs"]["tracked:archive"], told["legs"]["tracked:alert"]
+    output = json.loads(done.stdout)
+    assert (output["holds"], output["differences"], output["pushed"]) == (True, [], 8759)
+    archive, alert = output["legs"]["tracked:archive"], output["legs"]["tracked:alert"]
     assert 0 < archive.pop("responseTime")["half at most"] <= 10
     assert alert.pop("responseTime") == {}
     nothing = dict.fromkeys(archive, 0) | {"registered": 8759, "delivered": 8759}
     assert archive == nothing | {"failed attempts": 462, "retries": 462, "done": 8759}
     assert alert == nothing | {"timeouts": 3 * 8759, "retries": 2 * 8759, "dead": 8759}
-    assert {name: each["sent"] for name, each in told["content"].items()} == {
+    assert {name: each["sent"] for name, each in output["content"].items()} == {
         "tracked:archive: done": 8759,
         "tracked:archive: failed once": 462,
         "tracked:archive:kept": 8759,
@@ -84,12 +84,12 @@ def test_the_demo_follows_every_reading_to_its_end_on_a_server_of_its_own() -> N
         "tracked:alert:taken": 3 * 8759,
         "tracked:alert:dead": 8759,
     }
-    assert {name: each["holds"] for name, each in told["audits"].items()} == {
+    assert {name: each["holds"] for name, each in output["audits"].items()} == {
         "tracked:mpush": True,
         "tracked:archive": True,
         "tracked:alert": True,
     }
-    assert told["exitStatus"] == dict.fromkeys(PROCESSES, 0)
+    assert output["exitStatus"] == dict.fromkeys(PROCESSES, 0)
 
 
 @pytest.fixture(scope="module")

@@ -53,16 +53,16 @@ def faulty(tmp_path: Path) -> Callable[[int, int], Path]:
 def test_the_demo_carries_every_row_to_every_list_on_a_server_of_its_own() -> None:
     done = demonstrate(None, *DEMO, "--json")
     assert done.returncode == 0, done.stderr + done.stdout
-    told = json.loads(done.stdout)
-    assert (told["holds"], told["differences"]) == (True, [])
-    assert list(told["lists"]) == LISTS
-    for name, figures in told["lists"].items():
+    output = json.loads(done.stdout)
+    assert (output["holds"], output["differences"]) == (True, [])
+    assert list(output["lists"]) == LISTS
+    for name, figures in output["lists"].items():
         amount = 9 if name == "weather:storms" else 1461
         clean = {"lost": 0, "doubled": 0, "foreign": 0, "inOrder": True}
         assert figures == {"sent": amount, "got": amount} | clean
-    assert told["exitStatus"] == dict.fromkeys(PROCESSES, 0)
-    assert told["audit"]["problems"] == []
-    assert told["metrics"]["delivered"] == {"count": "4383"} | dict.fromkeys(LISTS[:3], "1461")
+    assert output["exitStatus"] == dict.fromkeys(PROCESSES, 0)
+    assert output["audit"]["problems"] == []
+    assert output["metrics"]["delivered"] == {"count": "4383"} | dict.fromkeys(LISTS[:3], "1461")
 
 
 async def test_the_demo_on_a_given_server_leaves_its_lists_to_look_at_and_runs_again(

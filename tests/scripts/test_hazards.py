@@ -44,8 +44,8 @@ async def test_audit_fails_for_any_list_with_a_ttl_and_says_how_to_end_it(
     assert "conserved" not in result.text
     everything = await penstock("audit", "--all", redis=redis_url)
     assert (everything.status, "NOT CONSERVED" in everything.text) == (1, True)
-    told = (await penstock("audit", "demo", "--json", redis=redis_url)).json
-    assert (told["holds"], len(told["problems"])) == (False, 1)
+    output = (await penstock("audit", "demo", "--json", redis=redis_url)).json
+    assert (output["holds"], len(output["problems"])) == (False, 1)
 
 
 async def test_a_record_of_a_message_may_expire(redis: Redis, redis_url: str, hop: None) -> None:

@@ -34,13 +34,13 @@ NAMES: Final = ("shop", "a b:é%/=[x]")
 def write(spark: "SparkSession", place: Path, *batches: Batches, at: datetime = NOW, without: str = "") -> None:
     """Write micro-batches with three events of each namespace and unique ids."""
     same: dict[str, Any] = {"place": 0, "at": at, "date": at.date(), "extra": '{"node": "a"}'}
-    told: list[dict[str, Any]] = [
+    records: list[dict[str, Any]] = [
         {**same, "entry": id, "id": id, "namespace": namespace, "batch": batch.name}
         for batch in batches
         for id in (f"{batch.first}-{row}" for row in range(3))
         for namespace in NAMES
     ]
-    rows = spark.createDataFrame(told, DDL).drop(without)
+    rows = spark.createDataFrame(records, DDL).drop(without)
     overwrite(rows, str(place / EVENTS), "date", "namespace", "batch")
 
 
@@ -79,10 +79,10 @@ def test_many_micro_batches_become_one_directory_without_losing_a_row(spark: "Sp
 
 def test_rows_with_former_timestamps_are_read_and_merged_with_the_rest(spark: "SparkSession", tmp_path: Path) -> None:
     form = "spark.sql.parquet.outputTimestampType"
-    told = spark.conf.get(form)
+    former = spark.conf.get(form)
     spark.conf.set(form, "INT96")
     write(spark, tmp_path, *map(small, range(MIN_DIRECTORIES - 1)))
-    spark.conf.set(form, str(told))
+    spark.conf.set(form, str(former))
     write(spark, tmp_path, small(MIN_DIRECTORIES - 1))
     files = [pq.ParquetFile(file) for file in tmp_path.glob(f"{EVENTS}/**/*.parquet")]
     assert {file.schema.column(6).physical_type for file in files} == {"INT96", "INT64"}
@@ -215,10 +215,10 @@ def test_missing_files_are_reported(spark: "SparkSession", tmp_path: Path) -> No
                 tries += 1
                 rows.collect()
 
-    with pytest.raises(Py4JError) as told:
+    with pytest.raises(Py4JError) as raised:
         read()
     assert tries == MAX_READS
-    assert "does not exist" in reason_of_error(told.value)
+    assert "does not exist" in reason_of_error(raised.value)
 
 
 def test_a_checkpoint_older_than_the_archive_is_refused(spark: "SparkSession", tmp_path: Path, here: Any) -> None:

@@ -62,7 +62,7 @@ SCHEMA = pa.schema(
 
 def write(place: Path, rows: Sequence[ArchiveRow]) -> str:
     """Write an archive as the pipeline does. Return its directory."""
-    told = [
+    records = [
         {
             "entry": f"{round(row.after * 1000)}-{number}",
             "number": number,
@@ -75,7 +75,7 @@ def write(place: Path, rows: Sequence[ArchiveRow]) -> str:
         for number, row in enumerate(rows, start=1)
     ]
     parts = ["date", "namespace", "batch"]
-    table = pa.Table.from_pylist(told, SCHEMA)
+    table = pa.Table.from_pylist(records, SCHEMA)
     write_dataset(table, f"{place}/events", format="parquet", partitioning=parts, partitioning_flavor="hive")
     return str(place)
 
@@ -98,9 +98,9 @@ async def test_messages_come_in_their_order_byte_for_byte_and_the_others_are_cou
     await policy(redis, Keys("shadow"), **LISTS)
     assert await replayed_here(spark, redis_url, request(tmp_path)) == 0
     assert await redis.lrange("shadow:in", 0, -1) == awkward[::-1]
-    told = json.loads(capsys.readouterr().out)
-    assert told.pop("seconds") > 0
-    assert told == {
+    output = json.loads(capsys.readouterr().out)
+    assert output.pop("seconds") > 0
+    assert output == {
         "archive": str(tmp_path), "from": "shop", "into": "shadow", "list": "shadow:in", "messages": 4,
         "bytes": 3_000_012, "behind": 0.0, "withoutPayload": 1, "unfinished": 0, "compared": None,
     }  # fmt: skip
@@ -254,11 +254,11 @@ def test_messages_are_read_part_by_part_in_order(spark: "SparkSession", monkeypa
 
 def test_each_registration_has_an_outcome_and_what_died_stays_dead(spark: "SparkSession", tmp_path: Path) -> None:
     lives = {"1": ["done"], "2": ["timeout", "late"], "3": ["dead", "late"], "4": ["expired"], "5": ["retry"]}
-    told = [ArchiveRow("done", "1", after=-1)]  # with an id that was used before
+    history = [ArchiveRow("done", "1", after=-1)]  # with an id that was used before
     for id, events in lives.items():
-        told += [ArchiveRow(event, id, after=int(id)) for event in ("registered", *events)]
-    told += [ArchiveRow("registered", "1", after=10), ArchiveRow("dead", "1", after=11), ArchiveRow("dead", "77")]
-    rows = spark.read.schema(DDL).parquet(write(tmp_path, told) + "/events")
+        history += [ArchiveRow(event, id, after=int(id)) for event in ("registered", *events)]
+    history += [ArchiveRow("registered", "1", after=10), ArchiveRow("dead", "1", after=11), ArchiveRow("dead", "77")]
+    rows = spark.read.schema(DDL).parquet(write(tmp_path, history) + "/events")
     found = [(row.key, row.outcome) for row in outcomes_by_key(rows, rows.xid).collect()]
     expected = [("x1", "dead"), ("x1", "done"), ("x2", "late"), ("x3", "dead"), ("x4", "expired"), ("x5", "open")]
     assert sorted(found) == expected
@@ -286,10 +286,10 @@ def test_messages_with_the_same_xid_are_paired_by_equal_outcomes(spark: "SparkSe
 
 def test_a_masked_message_is_known_by_what_is_left_of_it(spark: "SparkSession") -> None:
     plain, order = b'{"card": "4111"}', b'{"meta": {"id": "%s"}, "card": "4111"}' % (b"a" * 40)
-    told = [(hashlib.sha1(plain).hexdigest(), plain), ("a" * 40, order), ("12", b"0012"), (hashlib.sha1(b"[]").hexdigest(), b"[]")]  # fmt: skip  # noqa: E501
-    rows = spark.createDataFrame(pa.Table.from_pylist([{"xid": xid, "message": message} for xid, message in told]))
+    archived = [(hashlib.sha1(plain).hexdigest(), plain), ("a" * 40, order), ("12", b"0012"), (hashlib.sha1(b"[]").hexdigest(), b"[]")]  # fmt: skip  # noqa: E501
+    rows = spark.createDataFrame(pa.Table.from_pylist([{"xid": xid, "message": message} for xid, message in archived]))
     found = [row.xid for row in masked(rows, ["$.card"]).select(replayed_as().alias("xid")).collect()]
-    assert found == [hashlib.sha1(b'{"card":"***"}').hexdigest(), "a" * 40, "12", told[3][0]]
+    assert found == [hashlib.sha1(b'{"card":"***"}').hexdigest(), "a" * 40, "12", archived[3][0]]
 
 
 async def test_events_trimmed_before_they_were_read_are_reported(redis: Redis, redis_url: str) -> None:
@@ -413,19 +413,19 @@ async def test_a_replay_repeats_the_outcomes_and_a_worker_that_differs_is_found(
     given = request(tmp_path, compare=True)
     with working(redis_url, "shadow", act):
         status = await replayed_here(spark, redis_url, replace(given, speed=3))
-    told = json.loads(capsys.readouterr().out)
+    output = json.loads(capsys.readouterr().out)
     died = sum(act(message) is not True for message in pushed)
-    assert {(row["before"], row["now"]): row["messages"] for row in told["compared"]["table"]} == {
+    assert {(row["before"], row["now"]): row["messages"] for row in output["compared"]["table"]} == {
         ("done", "done"): len(pushed) - died,
         ("dead", "dead"): died,
     }
-    assert (status, told["messages"], told["unfinished"], told["compared"]["differ"]) == (0, len(pushed), 0, 0)
+    assert (status, output["messages"], output["unfinished"], output["compared"]["differ"]) == (0, len(pushed), 0, 0)
     with Blocking.from_url(redis_url) as redis:
         letters: Any = redis.lrange("shop:dead", 0, -1)
         again: Any = redis.lrange("shadow:dead", 0, -1)
         assert [len(letters), len(again)] == [died, died]
     with working(redis_url, "shadow", lambda message: message not in (b"same", b"5") and act(message)):
         assert await replayed_here(spark, redis_url, given) == 1
-    told = json.loads(capsys.readouterr().out)["compared"]
-    assert (told["differ"], told["ids"]) == (3, sorted(["5", hashlib.sha1(b"same").hexdigest()]))
-    assert {"before": "done", "now": "dead", "messages": 3} in told["table"]
+    output = json.loads(capsys.readouterr().out)["compared"]
+    assert (output["differ"], output["ids"]) == (3, sorted(["5", hashlib.sha1(b"same").hexdigest()]))
+    assert {"before": "done", "now": "dead", "messages": 3} in output["table"]

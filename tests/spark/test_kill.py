@@ -56,11 +56,11 @@ class Feed:
             wire.llen("out:events").llen("out:list").hget("seen", "count").xlen("out:stream")
             return [int(reply or 0) for reply in wire.execute()]
 
-    def wait_for_all(self, told: Callable[[], str]) -> None:
+    def wait_for_all(self, log_text: Callable[[], str]) -> None:
         """Wait until each query has written further rows."""
         before, until = self.done(), time.monotonic() + TIMEOUT_SECONDS
         while any(now <= was for now, was in zip(self.done(), before, strict=True)):
-            assert time.monotonic() < until, f"{before} {self.done()} {told()[-5000:]}"
+            assert time.monotonic() < until, f"{before} {self.done()} {log_text()[-5000:]}"
             time.sleep(0.02)
 
     def check(self) -> None:
@@ -115,7 +115,7 @@ class Driver:
         self._process.stdin.write(b"go\n")
         self._process.stdin.flush()
 
-    def told(self) -> str:
+    def log_text(self) -> str:
         return self._log.read_text(errors="replace")
 
     def is_alive(self) -> bool:
@@ -123,10 +123,10 @@ class Driver:
 
     def kill_a_worker(self, chance: random.Random) -> None:
         """Kill workers until a query fails: some are idle and needed by none."""
-        failed = self.told().count("failed ")
+        failed = self.log_text().count("failed ")
         until = time.monotonic() + TIMEOUT_SECONDS
-        while self.told().count("failed ") == failed:
-            assert time.monotonic() < until, self.told()[-5000:]
+        while self.log_text().count("failed ") == failed:
+            assert time.monotonic() < until, self.log_text()[-5000:]
             workers = [each for each in _family(self._process.pid) if _is_worker(each)]
             if workers:
                 _kill(chance.choice(workers))
@@ -187,7 +187,7 @@ def test_queries_that_are_killed_at_random_lose_and_double_nothing(
         drivers[0].go()
         for kill in kills:
             feed.give(1_000)
-            feed.wait_for_all(drivers[0].told)
+            feed.wait_for_all(drivers[0].log_text)
             time.sleep(chance.uniform(0, 1))
             assert min(feed.done()) < feed.made, "killed in mid-run"
             match kill:

@@ -120,8 +120,8 @@ def test_a_path_to_parts_of_a_document_is_taken(path: str) -> None:
 
 def test_a_column_is_masked_row_by_row_and_all_else_stays(spark: "SparkSession") -> None:
     messages = [ORDER, None, b"plain", b'{"card":{"number":"4111"}}', b"123", b""]
-    told = [{"place": place, "word": "a\nb", "message": each} for place, each in enumerate(messages)]
-    rows = spark.createDataFrame(pa.Table.from_pylist(told))
+    records = [{"place": place, "word": "a\nb", "message": each} for place, each in enumerate(messages)]
+    rows = spark.createDataFrame(pa.Table.from_pylist(records))
     found = masked(rows, ["$.card.number", "$..until"])
     assert found.schema == rows.schema
     assert [(row.place, row.word, row.message and bytes(row.message)) for row in found.sort("place").collect()] == [

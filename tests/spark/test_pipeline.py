@@ -192,9 +192,9 @@ async def test_an_archive_that_cannot_be_written_is_named_and_ends_it(shop: Any,
 
 
 def test_invalid_settings_are_reported() -> None:
-    with pytest.raises(SettingsError) as told:
+    with pytest.raises(SettingsError) as raised:
         Settings(redis="redis://h", redis_namespace="p", watch=[], trigger=-1)
-    assert {problem.property for problem in told.value.problems} == {"watch", "trigger", "archive"}
+    assert {problem.property for problem in raised.value.problems} == {"watch", "trigger", "archive"}
     with pytest.raises(SettingsError, match="ordered: false would let two instances write one archive: leave it out"):
         Settings(redis="redis://h", redis_namespace="p", watch=["shop"], archive="a", ordered=False)
     with pytest.raises(SettingsError, match="mask: means nothing without payloads: true"):

@@ -42,7 +42,7 @@ def test_killed_at_any_moment_nothing_is_lost_or_doubled_and_its_java_ends_with_
 ) -> None:
     """At the end Java is killed: the reason names it and does not blame Redis."""
     monkeypatch.delenv("SPARK_LOCAL_IP", raising=False)
-    rng, told, runs = random.Random(), 6_000 * (KILLS + 1), [*range(KILLS + 1)]
+    rng, total, runs = random.Random(), 6_000 * (KILLS + 1), [*range(KILLS + 1)]
     usual = dict.fromkeys(["keep_minutes", "keep_hours", "keep_days"], 10 * YEAR)
     usual |= {"merge_every": 1, "trigger": 0, "max_events": 1_000}
 
@@ -64,8 +64,8 @@ def test_killed_at_any_moment_nothing_is_lost_or_doubled_and_its_java_ends_with_
         until(lambda java=java: not java.is_running())  # type: ignore[misc]
     with pipeline(lateness=0, **usual) as service:
         add_more()
-        until(lambda: service.runs() and archived(shop) == told, TIMEOUT_SECONDS)
-        until(lambda: service.runs() and final(tmp_path) == told, TIMEOUT_SECONDS)
+        until(lambda: service.runs() and archived(shop) == total, TIMEOUT_SECONDS)
+        until(lambda: service.runs() and final(tmp_path) == total, TIMEOUT_SECONDS)
         until(lambda: '"merged"' in service.log_text(), TIMEOUT_SECONDS)
         before = len(service.log_text())
         java_of(service).kill()
@@ -75,13 +75,13 @@ def test_killed_at_any_moment_nothing_is_lost_or_doubled_and_its_java_ends_with_
         assert '"reason": "Spark\'s Java process was killed (SIGKILL): see the system\'s log' in last
         assert "refused" not in last
         assert "Exception occurred during processing" not in last
-    assert Counter(int(row["id"]) for row in events_in(tmp_path)) == Counter(range(1, told + 1))
-    micros = sum(id * 100_000 for id in range(1, told + 1))
+    assert Counter(int(row["id"]) for row in events_in(tmp_path)) == Counter(range(1, total + 1))
+    micros = sum(id * 100_000 for id in range(1, total + 1))
     for window, size in (("2023-11-14T22:13", "minute"), ("2023-11-14T22", "hour"), ("2023-11-14", "day")):
         found = shop.hmget(f"shop:rollup:{window}", "count", "done:out:count", "done:out:sum", "done:out:max")
-        assert [float(value) for value in found] == [told, told, micros / 1e6, told / 10]
+        assert [float(value) for value in found] == [total, total, micros / 1e6, total / 10]
         (row,) = table(tmp_path / f"archive/rollups/size={size}")
-        assert (row["count"], row["micros"], row["max"]) == (told, micros, told / 10)
+        assert (row["count"], row["micros"], row["max"]) == (total, micros, total / 10)
 
 
 def java_of(service: Service) -> psutil.Process:
@@ -124,9 +124,9 @@ def test_the_demo_archives_reports_and_accounts_for_every_message() -> None:
         words, env=environment(None), cwd=ROOT, capture_output=True, text=True, timeout=2 * TIMEOUT_SECONDS
     )
     assert done.returncode == 0, done.stderr + done.stdout
-    told = json.loads(done.stdout)
-    assert (told["differences"], told["pushed"]) == ([], 351)
+    output = json.loads(done.stdout)
+    assert (output["differences"], output["pushed"]) == ([], 351)
     # registered, done on one leg; registered, three time-outs, two retries, dead on the other
-    assert told["events"]["told"] == told["events"]["archived"] >= 351 * 9
-    assert list(told["commands"].values()) == [0, 0]
-    assert "tracked:alert" in Path(told["report"]).read_text()
+    assert output["events"]["told"] == output["events"]["archived"] >= 351 * 9
+    assert list(output["commands"].values()) == [0, 0]
+    assert "tracked:alert" in Path(output["report"]).read_text()

@@ -62,25 +62,25 @@ def failure(spark: "SparkSession", archive: str, place: Path) -> Any:
 def test_a_full_disk_is_named_with_the_directory_and_what_to_do(
     spark: "SparkSession", small_disk: Path, tmp_path: Path
 ) -> None:
-    told = query_error(str(failure(spark, f"{small_disk}/archive", tmp_path)), "elsewhere")
-    assert isinstance(told, QueryFailed)
+    error = query_error(str(failure(spark, f"{small_disk}/archive", tmp_path)), "elsewhere")
+    assert isinstance(error, QueryFailed)
     wanted = (
         f"{small_disk}/archive/events: the disk is full: make room and start again; nothing that was written is lost"
     )
-    assert str(told) == wanted
+    assert str(error) == wanted
     with pytest.raises(QueryFailed, match=r"^[^\n]*the disk is full: make room"), one_line_errors("elsewhere"):
         spark.range(100_000).selectExpr("randstr(100, 1)").write.parquet(f"{small_disk}/other")
 
 
 def test_a_directory_that_cannot_be_written_is_named_in_one_line(spark: "SparkSession", tmp_path: Path) -> None:
     wanted = "cannot be written: make it writable for this user, or name another directory"
-    with pytest.raises(QueryFailed) as told, one_line_errors("/proc/archive"):
+    with pytest.raises(QueryFailed) as raised, one_line_errors("/proc/archive"):
         raise failure(spark, str(tmp_path), Path("/proc/archive"))
-    assert str(told.value) == f"/proc/archive/_checkpoint {wanted}"
-    with pytest.raises(QueryFailed) as told, one_line_errors("/proc/archive"):
+    assert str(raised.value) == f"/proc/archive/_checkpoint {wanted}"
+    with pytest.raises(QueryFailed) as raised, one_line_errors("/proc/archive"):
         spark.range(1).write.parquet("/proc/archive/events")
-    assert str(told.value).startswith("/proc/archive/events")
-    assert str(told.value).endswith(wanted)
+    assert str(raised.value).startswith("/proc/archive/events")
+    assert str(raised.value).endswith(wanted)
 
 
 @pytest.mark.parametrize(

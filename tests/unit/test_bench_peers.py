@@ -115,12 +115,12 @@ def test_figures_have_three_digits(number: float, words: str) -> None:
 
 
 def test_the_page_says_what_was_measured_on_what_and_who_does_more(tmp_path: Path) -> None:
-    told = report(GONE, THEM, THE_LIMIT, US, row("them", 7, work=Work.REPLIES))
-    write(told, tmp_path / "benchmarks.md")
+    measured = report(GONE, THEM, THE_LIMIT, US, row("them", 7, work=Work.REPLIES))
+    write(measured, tmp_path / "benchmarks.md")
     text = (tmp_path / "benchmarks.md").read_text()
     assert "2026-11-21: 2 cores, Linux, Python 3" in text
     assert "3 times" in text
-    assert table(told, Work.JOBS) in text
+    assert table(measured, Work.JOBS) in text
     assert "| them | 1.2.3 | dances |" in text
     assert "Fan-out" not in text, "nobody was measured at that"
     assert re.findall(r"\]\((.*svg)\)", text) == ["benchmarks/jobs.svg", "benchmarks/replies.svg"]
@@ -146,10 +146,10 @@ def test_the_plot_has_a_bar_for_each_measured_peer_and_is_deterministic() -> Non
 
 
 def test_figures_as_json_have_ratios_and_a_reason_where_there_are_none() -> None:
-    told = json.loads(json.dumps(report(THE_LIMIT, US, GONE).as_json()))
-    assert [each["of_limit"] for each in told["figures"]] == [1, 0.5, None]
-    assert told["figures"][2]["not_measured"] == GONE.missing
-    assert told["figures"][2]["median"] is None
+    output = json.loads(json.dumps(report(THE_LIMIT, US, GONE).as_json()))
+    assert [each["of_limit"] for each in output["figures"]] == [1, 0.5, None]
+    assert output["figures"][2]["not_measured"] == GONE.missing
+    assert output["figures"][2]["median"] is None
 
 
 def _peer(name: str, *said: float | Exception, log: list[str]) -> Peer:
@@ -189,14 +189,14 @@ def test_a_peer_that_fails_is_shown_with_the_reason_and_not_tried_again() -> Non
 
 def test_a_peer_that_cannot_be_installed_is_shown_with_the_reason_and_the_others_run() -> None:
     absent = Peer("absent", {}, FromDebian("none-such", Path("/nowhere/none-such"), FromPyPI(("x==1",))))
-    told: list[str] = []
-    found = rounds.installed([absent, _peer("b", log=[])], lambda what, _: told.append(what))
+    messages: list[str] = []
+    found = rounds.installed([absent, _peer("b", log=[])], lambda what, _: messages.append(what))
     reason = "Debian's package none-such is not installed"
     assert found == {"absent": reason, "b": None}
-    assert told == [f"absent: {reason}", "b: ready"]
+    assert messages == [f"absent: {reason}", "b: ready"]
     missing = Peer("absent", _peer("x", log=[]).works)
-    (told_row,) = rounds.measured([missing], [Work.JOBS], {"absent": reason}, 1, lambda *_: None)
-    assert told_row.missing == reason
+    (missing_row,) = rounds.measured([missing], [Work.JOBS], {"absent": reason}, 1, lambda *_: None)
+    assert missing_row.missing == reason
 
 
 def test_without_npm_its_peers_are_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -297,10 +297,10 @@ def test_help_shows_every_setting_with_its_unit_its_default_and_its_variable(ser
     for field, about in service.model_fields.items():
         (written,) = [each for each in names.properties_of(field) if each != "serviceNamespace"]
         (place,) = [number for number, line in enumerate(lines) if line.split()[:1] == [written]]
-        told = "\n".join(lines[place : place + 4])
-        assert names.variable_of(field) in told, field
-        assert kind_of(about) in told, field
-        assert str(about.description)[:30] in told, field
+        paragraph = "\n".join(lines[place : place + 4])
+        assert names.variable_of(field) in paragraph, field
+        assert kind_of(about) in paragraph, field
+        assert str(about.description)[:30] in paragraph, field
 
 
 def test_start_is_refused_with_status_2_and_the_arithmetic() -> None:
