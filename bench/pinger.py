@@ -15,7 +15,7 @@ from bench.connection import Connection, packed
 from bench.testbed import PYTHON
 from tests.harness import ROOT
 
-PAUSE: Final = 0.002
+PING_SECONDS: Final = 0.002
 PING: Final = packed("PING")
 
 
@@ -61,7 +61,7 @@ if __name__ == "__main__":
     connection = Connection(int(sys.argv[1]))
     while sys.stdin.readline():
         longest = ping(connection)
-        while not select.select([sys.stdin], [], [], PAUSE)[0]:
+        while not select.select([sys.stdin], [], [], PING_SECONDS)[0]:
             longest = max(longest, ping(connection))
         sys.stdin.readline()
         print(longest, flush=True)

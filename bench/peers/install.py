@@ -122,8 +122,8 @@ def _run(*command: str) -> None:
     except subprocess.TimeoutExpired:
         raise NotInstalled(f"{_named(command)} took longer than {INSTALL_SECONDS} s") from None
     if done.returncode:
-        said = [line.strip() for line in (done.stderr or done.stdout).splitlines() if line.strip()]
-        reason = next((line for line in said if "error" in line.lower()), said[-1] if said else "it said nothing")
+        lines = [line.strip() for line in (done.stderr or done.stdout).splitlines() if line.strip()]
+        reason = next((line for line in lines if "error" in line.lower()), lines[-1] if lines else "it said nothing")
         raise NotInstalled(f"{_named(command)}: {reason}")
 
 

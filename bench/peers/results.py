@@ -110,15 +110,15 @@ def machine() -> dict[str, str]:
 def _server() -> str:
     """Return the name and version of the server, Redis or Valkey."""
     line = _first_line(binary(), "--version")
-    said = re.match(r"(\w+) server v=([\d.]+)", line)
-    return f"{said[1]} {said[2]}" if said else line or "unknown"
+    match = re.match(r"(\w+) server v=([\d.]+)", line)
+    return f"{match[1]} {match[2]}" if match else line or "unknown"
 
 
 def _first_line(*command: str) -> str:
     if not shutil.which(command[0]):
         return ""
-    said = subprocess.run(command, capture_output=True, text=True, check=False, timeout=20).stdout
-    return next(iter(said.splitlines()), "")
+    output = subprocess.run(command, capture_output=True, text=True, check=False, timeout=20).stdout
+    return next(iter(output.splitlines()), "")
 
 
 def ours_measured(rows: Iterable[Row]) -> bool:

@@ -24,7 +24,7 @@ from compose.weather.day import Day
 BATCH: Final = 500
 WAIT: Final = 1
 """Maximum wait for a message, and so for the exit after a SIGTERM (s)."""
-AWAY: Final = (redis.ConnectionError, redis.TimeoutError, redis.ReadOnlyError, redis.OutOfMemoryError)
+UNAVAILABLE: Final = (redis.ConnectionError, redis.TimeoutError, redis.ReadOnlyError, redis.OutOfMemoryError)
 HANDLED: Final = {
     "archive": "weather:archived",
     "alarm": "weather:alarm:handled",
@@ -70,7 +70,7 @@ class Consumer:
                 while self.running:
                     if self.take():
                         self.settle()
-            except AWAY as error:
+            except UNAVAILABLE as error:
                 print(f"{self.role}: waiting for the server: {error}", file=sys.stderr)
                 time.sleep(random.uniform(0.1, 0.5))
 

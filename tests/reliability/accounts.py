@@ -111,13 +111,13 @@ def assert_each_ended_as_it_says(records: Records) -> None:
                 raise AssertionError(f"{kind} died of {reason}: {letter}")
     for event in records.named("done", "late"):
         assert records.jobs[event.xid].kind not in UNWILLING, event
-        assert done[event.xid], f"no worker said that {event} is done"
+        assert done[event.xid], f"no worker reported {event} as done"
     first = {(report["verdict"], report["xid"], report["attempt"]): at for at, report in reversed(records.reports)}
     for event in records.named("done", "failed"):
         verdicts = ("done",) if event.event == "done" else ("failed", "final")
         reports = [(verdict, event.xid, attempt) for verdict in verdicts for attempt in ("", str(event.attempt))]
         at = round(event.at * 1000)
-        assert any(first.get(word, at + 1) <= at for word in reports), f"no worker had said it: {event}"
+        assert any(first.get(word, at + 1) <= at for word in reports), f"no worker had reported it: {event}"
 
 
 def assert_answers(records: Records) -> None:

@@ -25,14 +25,14 @@ class Replica(Service):
     def start(self) -> Self:
         self.log.touch()
         connection = self._fork_server.run(self.module, [], {**os.environ, **self._environment}, self.log)
-        said = connection.makefile("rb")
-        self._pid = int(said.readline())
-        threading.Thread(target=self._await_end, args=(connection, said), daemon=True).start()
+        status_lines = connection.makefile("rb")
+        self._pid = int(status_lines.readline())
+        threading.Thread(target=self._await_end, args=(connection, status_lines), daemon=True).start()
         return self
 
-    def _await_end(self, connection: socket.socket, said: Any) -> None:
-        with connection, said:
-            self.status = int(said.readline())
+    def _await_end(self, connection: socket.socket, status_lines: Any) -> None:
+        with connection, status_lines:
+            self.status = int(status_lines.readline())
         self._ended.set()
 
     @property

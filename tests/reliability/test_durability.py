@@ -99,7 +99,7 @@ def test_a_replica_of_the_server_that_is_away_is_waited_for_with_the_batch_in_ha
             until(lambda: copied.llen(fleet.service.outs[0]) == len(MESSAGES))
 
 
-def test_a_service_that_waits_for_a_replica_of_the_server_stops_when_told(launch: Launch) -> None:
+def test_a_service_that_waits_for_a_replica_of_the_server_stops_on_sigterm(launch: Launch) -> None:
     with EmbeddedServer() as server:
         fleet = launch(server)
         replica = fleet.up(durability="replicas:1", durability_timeout=1)

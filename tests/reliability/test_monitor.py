@@ -74,7 +74,7 @@ def block_at(fleet: Fleet, proxy: Proxy, request: str, *, forward: bool) -> tupl
 @pytest.mark.parametrize("killed", [False, True], ids=["cut off", "killed"])
 @pytest.mark.parametrize("forward", [True, False], ids=["after", "before"])
 @pytest.mark.parametrize("what", ["take", "settle"])
-def test_what_workers_said_has_its_effect_once_if_its_monitor_fails_at_the_worst_moment(
+def test_reports_take_effect_once_if_their_monitor_fails_at_the_worst_moment(
     fleet: Fleet, dispatch: Fleet, server: EmbeddedServer, what: str, forward: bool, killed: bool
 ) -> None:
     dispatch.stop()
@@ -97,7 +97,7 @@ def test_what_workers_said_has_its_effect_once_if_its_monitor_fails_at_the_worst
     assert_registry_clean(fleet, killed=ids)
 
 
-def test_10000_words_that_a_dead_monitor_has_left_are_carried_out_once(fleet: Fleet, dispatch: Fleet) -> None:
+def test_10000_reports_left_by_a_dead_monitor_take_effect_once(fleet: Fleet, dispatch: Fleet) -> None:
     dispatch.stop()
     dispatch.up(message_timeout=100, message_expire=1000)
     register(dispatch, MANY)

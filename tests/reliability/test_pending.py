@@ -68,7 +68,7 @@ def test_a_run_that_lives_adopts_what_one_that_dies_later_has_left(fleet: Fleet)
     assert_registry_clean(fleet, killed=["77"])
 
 
-def test_a_run_told_to_stop_while_it_adopts_finishes_what_it_has_adopted(
+def test_an_instance_stopped_while_it_adopts_finishes_the_adopted_messages(
     launch: Launch, server: EmbeddedServer
 ) -> None:
     with Proxy(server.port) as proxy:

@@ -101,7 +101,7 @@ def test_a_request_that_killed_twice_and_is_handled_by_the_third_has_a_clean_sla
     assert not sound.running
 
 
-def test_trouble_with_the_server_is_no_death(fleet: Fleet) -> None:
+def test_an_error_of_the_server_is_no_death(fleet: Fleet) -> None:
     """An instance that reconnects and finds its request still in hand has not died of it."""
     fleet.service = Dispatching()
     fleet.redis.zadd(fleet.keys.owners, {"77": fleet.redis.time()[0]})

@@ -87,7 +87,7 @@ def deploy_all(
         yield deploy("embedded", fault, other, fork_server, directory / fault.replace(" ", "-"), stack)
 
 
-def test_a_registration_that_runs_out_in_trouble_is_made_anew_and_a_deletion_is_obeyed(
+def test_an_expired_registration_is_renewed_after_an_outage_and_a_deletion_is_obeyed(
     fork_server: ForkServer, tmp_path: Path
 ) -> None:
     with EmbeddedServer() as other, ExitStack() as stack:

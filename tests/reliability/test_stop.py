@@ -10,9 +10,7 @@ from tests.harness import rounds
 from tests.reliability.fleet import Fleet, Publisher, assert_accounted, assert_registry_clean
 
 
-def test_two_replicas_told_to_stop_at_random_times_under_load_leave_nothing_behind(
-    fleet: Fleet, rng: random.Random
-) -> None:
+def test_two_replicas_stopped_at_random_times_under_load_leave_nothing_behind(fleet: Fleet, rng: random.Random) -> None:
     with Publisher(fleet, rng) as publisher:
         for _ in rounds():
             replicas = fleet.listening(2)

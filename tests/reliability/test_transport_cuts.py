@@ -51,7 +51,7 @@ class Sweep:
         print(f"{len(faults)} runs of {messages} messages; {met.count(False)} ended before the fault")
         assert met.count(False) < len(faults) / 10
         for kind in kinds:
-            words = {fault.word for fault, happened in zip(faults, met, strict=True) if happened and fault.kind is kind}
+            words = {fault.word for fault, was_met in zip(faults, met, strict=True) if was_met and fault.kind is kind}
             assert words >= {"CLIENT", "INFO", "EVALSHA"}, kind
 
     def run(self, messages: int, fault: CommandFault | None = None) -> Run:

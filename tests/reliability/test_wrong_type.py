@@ -50,7 +50,7 @@ def test_an_out_list_of_the_wrong_type_keeps_messages_from_all_until_it_is_mende
     assert_mended(fleet)
 
 
-def test_trouble_counts_once_each_time_it_comes(fleet: Fleet) -> None:
+def test_an_error_counts_once_each_time_it_occurs(fleet: Fleet) -> None:
     out = fleet.service.outs[0]
     fleet.up()
     for sooner in range(3):
@@ -65,7 +65,7 @@ def test_trouble_counts_once_each_time_it_comes(fleet: Fleet) -> None:
     assert errors(fleet) == 3
 
 
-def test_an_in_list_of_the_wrong_type_is_told_and_mended(fleet: Fleet) -> None:
+def test_an_in_list_of_the_wrong_type_is_reported_and_repaired(fleet: Fleet) -> None:
     fleet.redis.set(fleet.service.source, "not a list")
     fleet.up()
     until_error_names(fleet, fleet.service.source)
@@ -74,7 +74,7 @@ def test_an_in_list_of_the_wrong_type_is_told_and_mended(fleet: Fleet) -> None:
     assert_mended(fleet)
 
 
-def test_a_pending_list_of_the_wrong_type_is_told_and_mended(fleet: Fleet) -> None:
+def test_a_pending_list_of_the_wrong_type_is_reported_and_repaired(fleet: Fleet) -> None:
     """It becomes one while the replica waits, with messages of a dead instance to adopt into it."""
     replica = fleet.up()
     fleet.waiting()
@@ -87,7 +87,7 @@ def test_a_pending_list_of_the_wrong_type_is_told_and_mended(fleet: Fleet) -> No
 
 
 @pytest.mark.parametrize("id", [None, "7"], ids=["bare", "of a dead run"])
-def test_a_pending_list_of_the_wrong_type_that_would_be_adopted_is_told_and_mended(
+def test_a_pending_list_of_the_wrong_type_that_would_be_adopted_is_reported_and_repaired(
     fleet: Fleet, id: str | None
 ) -> None:
     orphan = pending_of(fleet.service.pending, id)
@@ -106,7 +106,7 @@ def test_a_pending_list_of_the_wrong_type_that_would_be_adopted_is_told_and_mend
 
 
 @pytest.mark.parametrize("metric", ["taken", "delivered"])
-def test_a_metric_of_the_wrong_type_is_told_and_mended(fleet: Fleet, metric: str) -> None:
+def test_a_metric_of_the_wrong_type_is_reported_and_repaired(fleet: Fleet, metric: str) -> None:
     fleet.redis.set(fleet.keys.metric(metric), "not a hash")
     fleet.up()
     fleet.push(MESSAGES)
@@ -120,7 +120,7 @@ KERNEL = {"ids": "list", "owners": "zset", "holdings": "hash", "id": "string", "
 
 
 @pytest.mark.parametrize("key", KERNEL)
-def test_a_key_of_the_kernel_of_the_wrong_type_is_told_and_mended(fleet: Fleet, key: str) -> None:
+def test_a_key_of_the_kernel_of_the_wrong_type_is_reported_and_repaired(fleet: Fleet, key: str) -> None:
     wrong = f"{fleet.keys.namespace}:{key}"
     fleet.redis.zadd(wrong, {"not what it should be": 1}) if key != "owners" else fleet.redis.set(wrong, "")
     (replica,) = fleet.listening()
@@ -135,7 +135,7 @@ def test_a_key_of_the_kernel_of_the_wrong_type_is_told_and_mended(fleet: Fleet, 
     assert_registry_clean(fleet)
 
 
-def test_a_policy_of_the_wrong_type_is_told_by_the_monitor(launch: Launch, server: EmbeddedServer) -> None:
+def test_a_policy_of_the_wrong_type_is_reported_by_the_monitor(launch: Launch, server: EmbeddedServer) -> None:
     monitor = launch(server, Watching())
     monitor.redis.set("demo:policy", "not a hash")
     replica = monitor.up()

@@ -23,5 +23,5 @@ if __name__ == "__main__":
     source = messages()
     for count in orders():
         for batch in batches(count, source):
-            said = list(commands(batch, names))
-            connection.exchange(b"".join(said), len(said))
+            pushes = list(commands(batch, names))
+            connection.exchange(b"".join(pushes), len(pushes))

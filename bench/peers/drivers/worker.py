@@ -27,10 +27,10 @@ def least(connection: Connection, source: str, to: str) -> None:
 
 def one(connection: Connection, source: str, to: str) -> None:
     take = packed("BRPOP", source, 0)
-    said, replies = b"", 0
+    push, replies = b"", 0
     while True:
-        _, message = connection.exchange(said + take, replies + 1)[-1]
-        said, replies = packed("LPUSH", to, sha1(message, usedforsecurity=False).hexdigest()), 1
+        _, message = connection.exchange(push + take, replies + 1)[-1]
+        push, replies = packed("LPUSH", to, sha1(message, usedforsecurity=False).hexdigest()), 1
 
 
 if __name__ == "__main__":

@@ -114,12 +114,12 @@ def line(result: Result) -> str:
     found = result.account
     wrong = {"lost": found.lost, "doubled": found.doubled, "out of order": found.disordered, "gone": found.gone}
     wrong |= {"never pushed": found.foreign}
-    said = ", ".join(f"{count} {name}" for name, count in wrong.items() if count) or "nothing lost, doubled or gone"
+    problems = ", ".join(f"{count} {name}" for name, count in wrong.items() if count) or "nothing lost, doubled or gone"
     more = f"; still waiting: {result.waiting}" if result.waiting else ""
     more += f"; statuses at the stop: {result.stops}" if result.stops else ""
     more += f"; examples: {found.examples}" if found.examples else ""
     more += f"; {len(result.reasons)} ended by themselves: {result.reasons[0]}" if result.reasons else ""
-    return f"seed {result.seed}: {found.accepted:,} accepted, {said}{more}"
+    return f"seed {result.seed}: {found.accepted:,} accepted, {problems}{more}"
 
 
 if __name__ == "__main__":

@@ -103,7 +103,7 @@ def run_seed(
     ``sabotage`` is called once under load, and ``loses`` breaks the worker: the accounting must find both. If the seed
     fails, keep the logs of all processes below ``logs``. ``stop`` ends it early, with all faults repaired.
     """
-    began, rng, happened = time.monotonic(), random.Random(seed), Counter[str]()
+    began, rng, fault_counts = time.monotonic(), random.Random(seed), Counter[str]()
     stop = stop or threading.Event()
     with (
         tempfile.TemporaryDirectory(prefix="penstock-soak-") as directory,
@@ -111,8 +111,8 @@ def run_seed(
     ):
         with Publisher(chain, random.Random(rng.random())) as pushed:
             if faults:
-                show = partial(_show, report, began, seconds, pushed, happened)
-                _inject_faults(chain, rng, began + seconds, happened, show, stop)
+                show = partial(_show, report, began, seconds, pushed, fault_counts)
+                _inject_faults(chain, rng, began + seconds, fault_counts, show, stop)
             else:
                 stop.wait(seconds / 2)
                 if sabotage:
@@ -129,7 +129,7 @@ def run_seed(
         bad = {f"{process.name}": status for process, status in statuses if status != 0}
         counts = {name: dict(count) for name, count in ended.items()}
         reasons = [f"{process.name}: {reason}" for process, _ in statuses for reason in process.reasons]
-        result = Result(seed, found, time.monotonic() - began, dict(happened), waiting, counts, bad, reasons)
+        result = Result(seed, found, time.monotonic() - began, dict(fault_counts), waiting, counts, bad, reasons)
         if logs and not result.holds:
             _keep_logs(chain, logs / f"penstock-soak-failed-{seed}")
     return result
@@ -139,21 +139,21 @@ def _inject_faults(
     chain: Chain,
     rng: random.Random,
     until: float,
-    happened: Counter[str],
+    fault_counts: Counter[str],
     report: Callable[[], None],
     stop: threading.Event,
 ) -> None:
     """Start one fault after the other, even if earlier ones are still active; return when all are repaired."""
-    going: list[threading.Thread] = []
+    threads: list[threading.Thread] = []
     while (left := until - time.monotonic()) > 0 and not stop.is_set():
         name = draw_fault(rng)
         context = FaultContext(chain, random.Random(rng.random()), left, stop)
-        happened[name] += 1
-        going.append(threading.Thread(target=inject, args=(name, context), daemon=True))
-        going[-1].start()
+        fault_counts[name] += 1
+        threads.append(threading.Thread(target=inject, args=(name, context), daemon=True))
+        threads[-1].start()
         report()
         stop.wait(min(rng.expovariate(1 / MEAN_INTERVAL), max(left, 0)))
-    for thread in going:
+    for thread in threads:
         thread.join(120)
         assert not thread.is_alive(), "a fault is not mended"
 
@@ -174,9 +174,9 @@ def _settled(chain: Chain, stop: threading.Event) -> dict[str, int]:
     return waiting
 
 
-def _show(report: Report, began: float, seconds: float, pushed: Pushed, happened: Counter[str]) -> None:
+def _show(report: Report, began: float, seconds: float, pushed: Pushed, fault_counts: Counter[str]) -> None:
     gone = time.monotonic() - began
-    report(f"{gone:.0f} of {seconds:.0f} s, {len(pushed.accepted):,} pushed, {happened.total()} faults")
+    report(f"{gone:.0f} of {seconds:.0f} s, {len(pushed.accepted):,} pushed, {fault_counts.total()} faults")
 
 
 def _keep_logs(chain: Chain, directory: Path) -> None:

@@ -64,12 +64,12 @@ class Worker:
         """Settle ``message``; return the next one, None if nothing waits."""
         xid = xid_of(message)
         answers = xid in self._silent or self._rng.random() < 0.9
-        said = self._answer(message) if answers else ""
+        report = self._answer(message) if answers else ""
         (self._silent.discard if answers else self._silent.add)(xid)
         self._count += 1
         keeps = not self._loses or self._count % self._loses > 0
         keys = [self._hand, self._kept, self._done, self._work]
-        following: bytes | None = self._settle(keys=keys, args=[message, said, "keep" if keeps else ""])
+        following: bytes | None = self._settle(keys=keys, args=[message, report, "keep" if keeps else ""])
         return following
 
     def _answer(self, message: bytes) -> str:
