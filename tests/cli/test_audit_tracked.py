@@ -96,7 +96,7 @@ async def test_json_says_the_same(redis: Redis, redis_url: str, busy: None) -> N
         ("dead", "badAnswer", 1, "dead: count is 7, its reasons add up to 8"),
     ],
 )  # fmt: skip
-async def test_a_message_too_few_or_too_many_is_told_in_words(
+async def test_a_missing_or_surplus_message_is_reported_in_words(
     redis: Redis, redis_url: str, busy: None, counter: str, field: str, by: int, problem: str
 ) -> None:
     await redis.hincrby(KEYS.metric(counter), field, by)
@@ -109,7 +109,7 @@ async def test_a_late_done_of_a_dead_message_changes_nothing(redis: Redis, redis
     assert (await penstock("audit", "demo", redis=redis_url)).status == 0
 
 
-async def test_a_deadline_that_somebody_removed_is_found(redis: Redis, redis_url: str, busy: None) -> None:
+async def test_a_removed_deadline_is_found(redis: Redis, redis_url: str, busy: None) -> None:
     await redis.zrem(KEYS.deadlines, "7")
     result = await penstock("audit", "demo", redis=redis_url)
     assert result.status == 1

@@ -40,7 +40,7 @@ def steps(words: str) -> list[str]:
     return [step["step"] for step in json.loads(words)["steps"]]
 
 
-async def test_nothing_to_do_is_said(mine: Composition) -> None:
+async def test_nothing_to_do_is_reported(mine: Composition) -> None:
     await mine.start("mpush", **FAN)
     result = await mine.penstock("plan", "--check")
     assert (result.status, result.text) == (0, f"{mine.directory}: nothing to do\n")
@@ -184,7 +184,7 @@ async def test_a_removed_subscriber_is_drained_by_its_reader(mine: Composition, 
     await holds(mine)
 
 
-async def test_a_drain_that_nobody_does_ends_and_goes_on_when_called_again(mine: Composition) -> None:
+async def test_a_drain_without_a_reader_times_out_and_continues_with_the_next_call(mine: Composition) -> None:
     await mine.start("mpush", **FAN)
     await mine.redis.lpush("in", 1, 2)
     await mine.settled("in")

@@ -873,7 +873,7 @@ async def on_terminal(*words: str) -> tuple[Process, int]:
     return process, ours
 
 
-async def test_words_have_a_line_of_their_own_beside_the_bar(
+async def test_errors_have_their_own_line_beside_the_progress_bar(
     redis: Redis, there: Redis, redis_url: str, proxy: Proxy
 ) -> None:
     await push(redis, messages_with_trouble())

@@ -50,7 +50,7 @@ async def test_a_deadline_is_never_shortened(redis: Redis) -> None:
     assert await deadline_of(redis) == pytest.approx(300, abs=5)
 
 
-async def test_one_that_is_overdue_but_not_timed_out_yet_goes_on(redis: Redis) -> None:
+async def test_an_overdue_message_that_has_not_timed_out_yet_can_be_touched(redis: Redis) -> None:
     await policy(redis)
     await in_flight(redis, left=-3)
     await touch(redis, KEYS, "3", 0.5)

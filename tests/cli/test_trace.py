@@ -118,7 +118,7 @@ async def test_entries_that_say_little_are_shown_as_far_as_they_go(redis: Redis,
     assert "\x1b" not in result.text
 
 
-async def test_one_that_no_event_tells_of_is_a_failure(redis: Redis, redis_url: str) -> None:
+async def test_a_message_without_events_is_a_failure(redis: Redis, redis_url: str) -> None:
     await policy(redis)
     none = await penstock("trace", "demo", "3", redis=redis_url)
     assert (none.status, none.out) == (1, b"")

@@ -183,9 +183,7 @@ def test_messages_are_tracked_whichever_node_is_named(nodes: tuple[Node, Node], 
         assert service.stop() == 0
 
 
-def test_an_answers_list_in_another_slot_costs_its_request_and_nobody_else(
-    nodes: tuple[Node, Node], tmp_path: Path
-) -> None:
+def test_a_reply_list_in_another_slot_costs_only_its_own_request(nodes: tuple[Node, Node], tmp_path: Path) -> None:
     client = nodes[0].client
     with tracked(nodes[0], tmp_path) as service:
         client.lpush("{demo}:in", "before", '{"meta":{"id":"a","replyTo":"mine"}}', "after")

@@ -107,7 +107,7 @@ async def test_mp_d05_an_expired_registration_does_not_come_back_without_a_life(
     assert not await redis.exists(instance.key)
 
 
-def test_mp_d06_a_forced_exit_comes_in_time_and_is_told(client: "Redis", redis_url: str) -> None:
+def test_mp_d06_a_forced_exit_comes_in_time_and_is_logged(client: "Redis", redis_url: str) -> None:
     never_ends = """
 import asyncio
 from common.app import main
@@ -233,7 +233,7 @@ def test_mp_d23_a_number_that_is_none_is_refused_by_name(value: object) -> None:
     assert one(pop_timeout=value).startswith("popTimeout: ")
 
 
-def test_mp_d23_a_nought_is_a_value_and_is_told_why_it_cannot_be() -> None:
+def test_mp_d23_a_zero_is_a_value_and_is_refused_with_the_reason() -> None:
     assert "expected a whole number" in one(max_length=0)
 
 

@@ -52,7 +52,7 @@ def test_a_service_is_live_and_ready_until_it_ends(file: Path, server: EmbeddedS
     assert not list(file.parent.glob("health*"))
 
 
-def test_a_server_that_is_away_makes_it_unready_but_nobody_restarts_it(
+def test_a_server_that_is_away_makes_it_unready_but_still_live(
     file: Path, server: EmbeddedServer, tmp_path: Path
 ) -> None:
     with Service("mpush", tmp_path / "log", redis=server.url, redis_namespace="demo", **LISTS):
@@ -145,7 +145,7 @@ def test_without_the_variable_a_deleted_registration_ends_the_process(server: Em
         assert service.wait() == 0
 
 
-def test_a_file_that_cannot_be_written_is_said_once_and_disturbs_nothing(
+def test_an_unwritable_file_is_logged_once_and_disturbs_nothing(
     server: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PENSTOCK_HEALTH", str(tmp_path / "no" / "health"))

@@ -168,7 +168,7 @@ async def stray(redis: Redis) -> None:
     await redis.lpush("pending:7", "a", "b")
 
 
-async def test_a_pending_list_that_nobody_will_take_over_is_found_and_can_be_mended(
+async def test_a_pending_list_that_nobody_will_adopt_is_found_and_can_be_repaired(
     redis: Redis, redis_url: str, tmp_path: Path
 ) -> None:
     await stray(redis)
@@ -188,7 +188,7 @@ async def test_a_pending_list_that_nobody_will_take_over_is_found_and_can_be_men
     assert (await penstock("audit", "demo", redis=redis_url)).status == 0
 
 
-async def test_a_list_of_which_only_the_count_is_left_is_named_with_those_that_nobody_takes_over(redis: Redis) -> None:
+async def test_a_list_with_only_its_count_left_is_named_with_those_that_nobody_adopts(redis: Redis) -> None:
     await stray(redis)
     await redis.hset(KEYS.held, "pending:7", 2)
     await redis.hincrby(KEYS.metric("taken"), "count", 2)
@@ -196,9 +196,7 @@ async def test_a_list_of_which_only_the_count_is_left_is_named_with_those_that_n
     assert problem.startswith("pending:7: 2 messages that no instance takes over")
 
 
-async def test_what_a_stopped_service_left_for_its_next_start_is_conserved_and_said(
-    redis: Redis, redis_url: str
-) -> None:
+async def test_messages_left_by_a_stopped_service_are_conserved_and_reported(redis: Redis, redis_url: str) -> None:
     await stray(redis)
     await redis.zadd(KEYS.owners, {"7": 1})
     result = await penstock("audit", "demo", redis=redis_url)

@@ -147,7 +147,7 @@ async def test_the_demo_refuses_servers_with_data_of_another_composition(
         assert await site.lrange("sites:three", 0, -1) == [b"theirs"]
 
 
-async def test_what_was_taken_and_doubled_on_the_way_is_told_and_the_demo_exits_1(directory: Path) -> None:
+async def test_a_lost_and_a_duplicated_message_are_reported_and_the_demo_exits_1(directory: Path) -> None:
     done = demonstrate(None, "-c", SAMPLE, str(directory))
     assert done.returncode == 1, done.stderr
     differs = [line for line in done.stdout.splitlines() if line.startswith("differs: ")]
@@ -269,7 +269,7 @@ async def test_each_damage_after_a_run_is_reported_and_nothing_else(
         assert line.startswith(words)
 
 
-async def test_a_demo_that_is_told_to_stop_while_a_site_is_down_leaves_no_process_behind(
+async def test_a_demo_ordered_to_stop_while_a_site_is_down_leaves_no_process_behind(
     redis: "Redis", redis_url: str
 ) -> None:
     with begun(redis_url, *DEMO) as started:

@@ -229,7 +229,7 @@ def test_while_the_other_server_is_away_messages_wait_here(breakable: Line, tmp_
         assert len(logged(service, "resumed")) == 1
 
 
-def test_what_the_other_server_refuses_for_its_token_is_told_as_such_and_sent_with_another(line: Line) -> None:
+def test_a_batch_fenced_off_by_the_target_is_logged_and_sent_with_a_new_token(line: Line) -> None:
     service = line.up()
     line.push([b"one"])
     line.until_arrived([b"one"])
@@ -291,7 +291,7 @@ def test_a_server_that_refuses_is_named_once_and_waited_for(breakable: Line, ref
     assert PASSWORD not in service.log_text()
 
 
-def test_a_wrong_password_is_told_and_waited_for(breakable: Line) -> None:
+def test_a_wrong_password_is_logged_and_waited_for(breakable: Line) -> None:
     there = breakable.there
     there.config_set("requirepass", "another")
     there.auth("another")
@@ -399,7 +399,7 @@ def test_one_compresses_for_the_slow_link_and_another_unpacks(line: Line) -> Non
     [("491231", "another", "certificate verify failed"), ("200102", "own", "certificate has expired")],
     ids=["wrong CA", "expired"],
 )
-async def test_a_certificate_that_cannot_be_trusted_is_told_and_nothing_is_lost(
+async def test_an_untrusted_certificate_is_logged_and_nothing_is_lost(
     line: Line, target: EmbeddedServer, tmp_path: Path, last_day: str, trusted: str, reason: str
 ) -> None:
     own, another = certificate(tmp_path / "own", last_day), certificate(tmp_path / "another", "491231")

@@ -163,7 +163,7 @@ async def test_sigterm_is_obeyed_while_the_server_is_away() -> None:
 
 
 @pytest.mark.parametrize("bad", [b"", b"\x00\xff", b"no,row", b"2012/01/01,wet,1,2,3,rain"])
-async def test_what_is_not_a_row_goes_to_the_dead_list_and_the_rest_goes_on(
+async def test_invalid_rows_go_to_the_dead_list_and_the_rest_is_processed(
     redis: "Redis", redis_url: str, bad: bytes
 ) -> None:
     rows = [ROWS[0], bad, ROWS[1]]

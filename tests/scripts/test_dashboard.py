@@ -60,7 +60,7 @@ def test_series_of_several_monitors_count_once(target: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_counters_are_asked_for_their_rate_and_gauges_for_their_value(target: dict[str, Any]) -> None:
+def test_counters_are_queried_by_rate_and_gauges_by_value(target: dict[str, Any]) -> None:
     for function, name in re.findall(r"(\w*)\(penstock_(\w+)", target["expr"]):
         counts = name.endswith(("_total", "_bucket", "_sum", "_count"))
         assert function in (("rate", "increase") if counts else ("", "max", "sum", "min")), name
@@ -74,7 +74,7 @@ async def test_every_exported_series_is_shown(redis: Redis) -> None:
     assert {name for name in await series(redis) if name.startswith("penstock_")} == shown
 
 
-def test_panels_have_ids_of_their_own_and_do_not_overlap() -> None:
+def test_panels_have_unique_ids_and_do_not_overlap() -> None:
     ids = [panel["id"] for panel in PANELS]
     assert len(set(ids)) == len(ids) > 10
     places = [panel["gridPos"] for panel in PANELS]

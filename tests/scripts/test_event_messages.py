@@ -65,7 +65,7 @@ def sizes(redis: Blocking) -> list[int]:
 @example([("registered", b"\n"), ("registered", b"\n")])
 @example([("registered", b"\\"), ("delayed", b""), ("registered", b"n")])
 @example([("registered", b""), ("registered", b"")])
-def test_a_message_is_read_as_it_was_told(redis_url: str, events: list[tuple[str, bytes]]) -> None:
+def test_a_message_is_read_as_it_was_written(redis_url: str, events: list[tuple[str, bytes]]) -> None:
     with Blocking.from_url(redis_url) as redis:
         redis.flushall()
         given = [(event, message if event == "registered" else b"-") for event, message in events]

@@ -143,6 +143,6 @@ def test_none_are_written_where_none_are_wanted(redis_url: str) -> None:
         assert redis.keys() == []
 
 
-def test_an_entry_of_somebody_else_is_one_event_as_it_is() -> None:
+def test_a_foreign_entry_is_one_unchanged_event() -> None:
     (found,) = Entry(b"1700000000123-0", {b"event": b"done", b"id": b"1", b"xid": b"a\\n\nb"}).events()
     assert found == Event("done", 1_700_000_000.123, "1", "a\\n\nb", "", "", None, None)

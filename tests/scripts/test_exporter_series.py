@@ -82,7 +82,7 @@ async def test_the_age_counts_from_the_first_delivery_not_from_a_retry_or_while_
     assert (await scraped(redis))("oldest_in_flight_seconds") == pytest.approx(4, abs=2)
 
 
-async def test_lists_are_shown_with_their_roles_and_the_pending_lists_of_all_who_may_own_one(redis: Redis) -> None:
+async def test_lists_are_shown_with_their_roles_and_all_pending_lists_of_owners(redis: Redis) -> None:
     await policy(redis)
     await redis.hset("demo:lists", mapping={"in": "in", "out": "out", "pending": "pending", "res": "answers"})
     await redis.zadd("demo:owners", {"1": 5, "2": 6})
@@ -254,7 +254,7 @@ async def test_the_namespace_of_an_mpush_shows_what_it_has(redis: Redis) -> None
     }
 
 
-async def test_what_somebody_is_called_for_is_0_before_it_is_1(redis: Redis) -> None:
+async def test_counters_with_alerts_are_0_before_the_first_event(redis: Redis) -> None:
     await redis.hset("demo:lists", "in", "in")
     found = await scraped(redis)
     assert [found(f"{name}_total") for name in ("errors", "missing", "dropped")] == [0, 0, 0]

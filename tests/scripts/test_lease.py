@@ -39,7 +39,7 @@ async def test_a_standby_writes_nothing_and_a_full_server_takes_the_lease(redis:
     assert {name.removeprefix("cmdstat_") for name in stats} - {"config|resetstat"} == {"evalsha", "time", "hmget"}
 
 
-async def test_the_token_grows_though_somebody_deleted_the_owner(redis: Redis) -> None:
+async def test_the_token_grows_even_after_the_owner_was_deleted(redis: Redis) -> None:
     assert await lease(redis, "1").hold() == 1
     await redis.hdel(KEYS.lease, "owner", "expires")
     assert await lease(redis, "2").hold() == 2
@@ -58,14 +58,14 @@ async def test_a_standby_takes_over_at_once_after_a_release(redis: Redis) -> Non
     assert await first.hold() is None
 
 
-async def test_nobody_can_release_what_another_holds(redis: Redis) -> None:
+async def test_only_the_holder_can_release_the_lease(redis: Redis) -> None:
     await lease(redis, "1").hold()
     await lease(redis, "2").release()
     assert await lease(redis, "2").hold() is None
     assert await lease(redis, "1").hold() == 1
 
 
-async def test_a_release_of_what_nobody_holds_leaves_no_key(redis: Redis) -> None:
+async def test_a_release_without_a_holder_leaves_no_key(redis: Redis) -> None:
     await lease(redis, "1").release()
     assert not await redis.exists(KEYS.lease)
 

@@ -345,7 +345,7 @@ async def test_a_registration_outlives_a_server_that_keeps_it() -> None:
             assert await instance.renew() is Presence.DELETED
 
 
-async def test_many_that_start_at_once_have_ids_of_their_own(redis: Redis, redis_url: str) -> None:
+async def test_many_instances_that_start_at_once_have_different_ids(redis: Redis, redis_url: str) -> None:
     clients = [connect(redis_url) for _ in range(20)]
     ids = await asyncio.gather(*(registry(client, pid).register() for pid, client in enumerate(clients)))
     assert sorted(map(int, ids)) == list(range(1, 21))
@@ -363,7 +363,7 @@ async def test_a_renewal_says_what_the_instance_waits_for_and_the_next_one_that_
 
 
 @pytest.mark.parametrize("compact", [True, False])
-async def test_a_deletion_after_a_restart_that_nobody_noticed_is_an_order_to_stop(redis: Redis, compact: bool) -> None:
+async def test_a_deletion_after_an_unnoticed_restart_is_an_order_to_stop(redis: Redis, compact: bool) -> None:
     """A server with registrations only may restart unnoticed, as the run goes on while it is away."""
     instance = await registered(redis)
     instance._server = "another server 0"

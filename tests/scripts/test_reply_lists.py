@@ -119,7 +119,7 @@ async def test_the_lists_of_others_are_read_once_in_a_while_however_many_message
     assert (await redis.info("commandstats")).get("cmdstat_hgetall", {"calls": 0})["calls"] <= 2
 
 
-async def test_a_directory_that_cannot_be_read_stops_nobody(start: Start, redis: Any) -> None:
+async def test_an_unreadable_directory_stops_no_service(start: Start, redis: Any) -> None:
     await redis.set(Keys("demo").directories[0], "text")
     with capture_logs() as logs:
         hop = await start(reply_lists=["to:*"])
@@ -240,7 +240,7 @@ async def test_answers_are_waiting_then_taken(start: Start) -> None:
     assert not await hop.redis.exists(hop.keys.answers, hop.keys.answers_more)
 
 
-async def test_what_nobody_took_has_expired_when_a_monitor_ends_the_list(start: Start) -> None:
+async def test_untaken_answers_count_as_expired_when_a_monitor_ends_the_list(start: Start) -> None:
     hop = await answered(start)
     await hop.redis.rpop("to:a")
     assert 55 < await hop.end_answers() <= 60
@@ -251,7 +251,7 @@ async def test_what_nobody_took_has_expired_when_a_monitor_ends_the_list(start: 
     assert not await hop.redis.exists("to:a", hop.keys.answers, hop.keys.answers_more)
 
 
-async def test_without_a_monitor_the_server_ends_a_list_and_nobody_knows_what_was_in_it(start: Start) -> None:
+async def test_without_a_monitor_the_server_ends_a_list_and_its_answers_are_unseen(start: Start) -> None:
     hop = await answered(start)
     await hop.advance(121)
     assert not await hop.redis.exists("to:a")
@@ -271,7 +271,7 @@ async def test_an_answer_that_comes_as_its_list_is_to_end_keeps_it(start: Start)
     assert await parts(hop) == {"sent": 4, "waiting": 4}
 
 
-async def test_answers_in_lists_that_live_for_good_are_their_readers(start: Start) -> None:
+async def test_answers_in_lasting_lists_belong_to_their_readers(start: Start) -> None:
     hop = await start(reply_to="replies", reply_lists=["to:*", "next:in"], message_timeout=10, attempts=1)
     await hop.redis.lpush("to:others", "accepted")
     await hop.push(request("a"), request("b", replyTo="next:in"), request("c", replyTo="to:others"))

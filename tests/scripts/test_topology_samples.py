@@ -45,7 +45,7 @@ def test_after_one_sample_no_rate_is_known() -> None:
     assert samples.stats(IN).at_least
 
 
-def test_of_a_list_that_nobody_counts_only_its_growth_is_known() -> None:
+def test_only_the_growth_of_an_uncounted_list_is_known() -> None:
     samples = seen((0, 0, 0), (0, 9, 9))
     assert samples.stats(END) == ListStats(5, growth=0)
     samples.add(HOP, Sample(2.0, lengths={END: 9}))

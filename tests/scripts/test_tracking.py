@@ -265,7 +265,7 @@ async def test_the_policy_says_what_monitors_must_know(start: Start) -> None:
     assert json.loads((await hop.texts(hop.keys.policy))["backoff"]) == {"base": 1, "cap": 5}
 
 
-async def test_a_key_of_somebody_else_costs_a_message_its_record_and_nothing_more(start: Start) -> None:
+async def test_a_foreign_key_costs_a_message_its_record_and_nothing_more(start: Start) -> None:
     hop = await start(message_timeout=10)
     await hop.redis.set(hop.keys.message("2"), "not a record")
     await hop.redis.set(hop.keys.xid(SHA1), "not a record")

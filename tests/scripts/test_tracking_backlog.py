@@ -29,7 +29,7 @@ async def pass_time(hop: Hop, seconds: int, step: int = 1) -> None:
         await hop.sweep()
 
 
-async def test_a_message_that_nobody_has_taken_is_not_pushed_again_and_uses_up_no_attempt(start: Start) -> None:
+async def test_an_untaken_message_is_not_pushed_again_and_uses_up_no_attempt(start: Start) -> None:
     hop = await backlog(start, 300)
     await pass_time(hop, 200, 10)
     assert len(await hop.held()) == 300
@@ -67,7 +67,7 @@ async def test_the_clock_starts_when_a_message_is_taken(start: Start) -> None:
     assert await hop.problems() == []
 
 
-async def test_one_that_is_taken_shortly_before_its_first_deadline_has_its_whole_time(start: Start) -> None:
+async def test_a_message_taken_shortly_before_its_first_deadline_has_its_whole_time(start: Start) -> None:
     hop = await backlog(start, 1)
     await pass_time(hop, 8)
     await hop.take()

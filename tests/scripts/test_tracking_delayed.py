@@ -75,7 +75,7 @@ async def test_a_delayed_message_has_all_its_attempts(start: Start) -> None:
     assert await hop.problems() == []
 
 
-async def test_nobody_can_end_what_was_not_delivered_yet(start: Start) -> None:
+async def test_a_message_cannot_be_ended_before_its_delivery(start: Start) -> None:
     hop = await start()
     await hop.push(request(delay=100))
     await hop.push_done("1", "a", {"id": 1, "error": "no luck"}, {"id": 1, "touch": 10})

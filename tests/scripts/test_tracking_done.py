@@ -374,7 +374,7 @@ async def test_a_dead_letter_says_all_that_is_known(start: Start) -> None:
     ],
     ids=lambda entry: entry[:24],
 )
-async def test_an_entry_that_nobody_understands_is_a_dead_letter(start: Start, entry: bytes) -> None:
+async def test_an_entry_that_cannot_be_parsed_is_a_dead_letter(start: Start, entry: bytes) -> None:
     hop = await start()
     await hop.push(b"hello")
     await hop.push_done(entry)

@@ -640,7 +640,7 @@ def arrived(messages: list[bytes], last: int, first: int) -> TargetState:
 @pytest.mark.parametrize(
     ("settled_", "last", "first"), [(0, 0, 1), (0, 25, 21), (20, 25, 21), (3, 25, 4), (25, 25, 21)]
 )
-async def test_what_has_arrived_is_settled(settled_: int, last: int, first: int) -> None:
+async def test_arrived_batches_are_settled(settled_: int, last: int, first: int) -> None:
     here = Here(numbered(40), settled=settled_)
     assert await catch_up(here, arrived(here.messages, last, first), settled_) == last
     assert here.settled == last

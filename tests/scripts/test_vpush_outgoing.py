@@ -282,7 +282,7 @@ def test_a_message_crosses_as_many_links_as_it_may(most: int) -> None:
     ],
     ids=lambda message: message[:30].decode(errors="replace"),
 )
-def test_a_message_in_which_nobody_can_count_is_dead_and_the_others_go(message: bytes) -> None:
+def test_a_message_without_countable_hops_is_dead_and_the_others_go(message: bytes) -> None:
     going, dead = prepared([b"{}", message, b"{}"], first=7, largest=MIB, max_hops=3)
     assert going == [b'{"meta":{"hops":1}}'] * 2
     assert dead == [Dead(8, "noEnvelope", NO_ENVELOPE)]

@@ -275,7 +275,7 @@ def test_each_batch_is_there_once_whatever_the_order_of_writes_and_merges(steps:
         assert sorted(there) == list(range(come))
 
 
-def test_what_lies_between_small_ones_is_merged_with_them_since_it_will_be_covered() -> None:
+def test_a_large_batch_range_between_small_ones_is_merged_with_them() -> None:
     between = Batches("abcdef12", 4, 6)
     several = [*map(small, range(4)), between, *map(small, range(7, 7 + MIN_DIRECTORIES)), Batches("abcdef12", 90, 99)]
     assert to_merge(several, everything=False) == several[:-1]

@@ -145,7 +145,7 @@ def test_a_message_is_known_wherever_its_id_is() -> None:
     assert recognised(b"something else") is None
 
 
-def test_messages_go_from_where_others_push_to_where_nobody_reads() -> None:
+def test_messages_go_from_external_sources_to_lists_without_a_reader() -> None:
     routes = Routes.of(read(Path("compose/tracked")))
     (source,) = routes.sinks
     assert source.key == "tracked:in"

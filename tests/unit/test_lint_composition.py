@@ -39,7 +39,7 @@ def test_what_only_looks_like_a_mistake_is_not_found(tmp_path: Path, case: str) 
     assert found(compose(tmp_path, FINE[case])) == []
 
 
-def test_a_program_of_which_nothing_is_said_is_named_where_it_may_explain_what_is_missing(tmp_path: Path) -> None:
+def test_an_undeclared_program_is_named_if_it_may_explain_what_is_missing(tmp_path: Path) -> None:
     compose(tmp_path, {"composition.yaml": (SHOP["composition.yaml"].partition("programs:")[2], " {}\n")})
     assert len(lines := found(tmp_path)) == 2
     assert all("or what 'worker' " in line for line in lines)
