@@ -59,7 +59,7 @@ def proxy(there_server: EmbeddedServer) -> Iterator[Proxy]:
         yield started
 
 
-class Gate(Proxy):
+class ReplyGate(Proxy):
     """Proxy that holds back replies from the first request with ``word`` until ``open`` is called."""
 
     def __init__(self, port: int, word: bytes = HALFWAY) -> None:
@@ -77,14 +77,14 @@ class Gate(Proxy):
         self._open.set()
 
     def connection(self, client: socket.socket, server: socket.socket) -> ProxyConnection:
-        return HeldLink(self, client, server)
+        return HeldBackConnection(self, client, server)
 
     def wait(self) -> None:
         self._open.wait(TIMEOUT_SECONDS)
 
 
-class HeldLink(ProxyConnection):
-    _proxy: Gate
+class HeldBackConnection(ProxyConnection):
+    _proxy: ReplyGate
 
     def _answer(self) -> None:
         while reply := received(self._server):
@@ -95,8 +95,8 @@ class HeldLink(ProxyConnection):
 
 
 @pytest.fixture
-def gate(there_server: EmbeddedServer) -> Iterator[Gate]:
-    with Gate(there_server.port) as started:
+def gate(there_server: EmbeddedServer) -> Iterator[ReplyGate]:
+    with ReplyGate(there_server.port) as started:
         yield started
 
 
@@ -171,7 +171,7 @@ async def test_json_output(redis: Redis, there: Redis, redis_url: str, there_url
 
 
 async def test_what_is_pushed_meanwhile_stays_unless_it_goes_on_until_empty(
-    redis: Redis, there: Redis, redis_url: str, gate: Gate
+    redis: Redis, there: Redis, redis_url: str, gate: ReplyGate
 ) -> None:
     messages, later = messages_with_trouble(), [b"later"]
     for words in ([], ["--until-empty"]):
@@ -497,7 +497,7 @@ async def test_two_targets_share_a_list(redis: Redis, there: Redis, redis_url: s
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 async def test_a_signal_settles_what_is_on_its_way_and_leaves_the_rest(
-    redis: Redis, there: Redis, redis_url: str, gate: Gate, number: signal.Signals
+    redis: Redis, there: Redis, redis_url: str, gate: ReplyGate, number: signal.Signals
 ) -> None:
     messages = messages_with_trouble(40_000, size=1_000)
     await push(redis, messages)
@@ -581,7 +581,7 @@ async def test_a_signal_while_the_other_server_is_away_leaves_all_for_the_next_c
 async def test_a_restart_of_the_other_server_is_waited_for(redis: Redis, redis_url: str, tmp_path: Path) -> None:
     messages = messages_with_trouble(60_000, size=500)
     await push(redis, messages)
-    with EmbeddedServer(directory=tmp_path, aof=True) as server, Gate(server.port) as gate:
+    with EmbeddedServer(directory=tmp_path, aof=True) as server, ReplyGate(server.port) as gate:
         async with shoveling(redis_url, "in", gate.url, "out") as process:
             await wait_for(gate.closed)
             await asyncio.to_thread(server.kill)
@@ -683,7 +683,7 @@ async def test_a_link_that_is_cut_before_a_message_that_is_too_large_skips_nothi
 
 
 async def test_a_copy_names_a_message_that_is_too_large_by_its_place_after_others_were_taken(
-    redis: Redis, size_limited: Redis, redis_url: str, gate: Gate
+    redis: Redis, size_limited: Redis, redis_url: str, gate: ReplyGate
 ) -> None:
     messages = messages_with_trouble(40_000, size=1_000)
     large = b"x" * (SMALLEST_LIMIT + 1)
@@ -710,7 +710,7 @@ async def test_a_user_there_who_may_not_ask_for_the_largest_message_suffices(
 
 
 async def test_a_target_that_is_no_list_any_more_leaves_the_rest_in_its_list(
-    redis: Redis, there: Redis, redis_url: str, gate: Gate
+    redis: Redis, there: Redis, redis_url: str, gate: ReplyGate
 ) -> None:
     messages = messages_with_trouble(40_000, size=1_000)
     await push(redis, messages)
@@ -788,7 +788,7 @@ async def test_a_copy_leaves_the_list_as_it_is(redis: Redis, there: Redis, redis
 
 @pytest.mark.parametrize("words", [[], ["--until-empty"]])
 async def test_a_copy_is_not_disturbed_by_what_is_pushed_or_taken_meanwhile(
-    redis: Redis, there: Redis, redis_url: str, gate: Gate, words: list[str]
+    redis: Redis, there: Redis, redis_url: str, gate: ReplyGate, words: list[str]
 ) -> None:
     messages, later = messages_with_trouble(40_000, size=1_000), [b"later %d" % number for number in range(5_000)]
     await push(redis, messages)
@@ -803,7 +803,7 @@ async def test_a_copy_is_not_disturbed_by_what_is_pushed_or_taken_meanwhile(
     assert_same(await left(redis), (messages + later)[3_000:])
 
 
-async def test_a_copy_that_is_overtaken_says_so(redis: Redis, there: Redis, redis_url: str, gate: Gate) -> None:
+async def test_a_copy_that_is_overtaken_says_so(redis: Redis, there: Redis, redis_url: str, gate: ReplyGate) -> None:
     messages = messages_with_trouble(40_000, size=1_000)
     await push(redis, messages)
     async with shoveling(redis_url, "in", gate.url, "out", "--copy") as process:
@@ -820,7 +820,7 @@ async def test_a_copy_that_is_overtaken_says_so(redis: Redis, there: Redis, redi
 
 
 async def test_messages_that_are_all_the_same_and_are_taken_are_counted(
-    redis: Redis, there: Redis, redis_url: str, gate: Gate
+    redis: Redis, there: Redis, redis_url: str, gate: ReplyGate
 ) -> None:
     await push(redis, [HALFWAY + b"x" * 1_000] * 40_000)
     async with shoveling(redis_url, "in", gate.url, "out", "--copy") as process:

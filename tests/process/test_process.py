@@ -172,7 +172,7 @@ def test_a_right_password_is_shown_nowhere_either(mpush: Start) -> None:
         assert settings["redis"] == f"redis://:***@127.0.0.1:{server.port}/0"
 
 
-class Old(socketserver.StreamRequestHandler):
+class OutdatedServer(socketserver.StreamRequestHandler):
     """A stub of an outdated server with the replies that a service asks for."""
 
     def handle(self) -> None:
@@ -187,7 +187,7 @@ class Old(socketserver.StreamRequestHandler):
 
 
 def test_a_server_that_is_too_old_is_refused(mpush: Start) -> None:
-    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Old) as old:
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), OutdatedServer) as old:
         old.daemon_threads = True
         threading.Thread(target=old.serve_forever, daemon=True).start()
         service = mpush(f"redis://127.0.0.1:{old.server_address[1]}")

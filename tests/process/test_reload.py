@@ -40,7 +40,7 @@ VPUSH = vpush.Settings(**ELSEWHERE, in_="in", pending="pending", out_redis="redi
 PIPELINE = pipeline.Settings(**ELSEWHERE, watch=["shop"], archive="/nowhere")
 
 
-class Running:
+class ReloadableService:
     """A service whose props file the test changes."""
 
     def __init__(self, name: str, directory: Path, redis: "Redis", url: str, **more: Any) -> None:
@@ -52,7 +52,7 @@ class Running:
         self.service._environment["PROPS_FILE"] = str(self.props)
         self.orders = 0
 
-    def start(self) -> "Running":
+    def start(self) -> "ReloadableService":
         self.service.start()
         until(lambda: self.log("registered" if self.settings["redisNamespace"] else "settings"))
         return self
@@ -81,7 +81,7 @@ class Running:
         found: list[bytes] = self.redis.lrange(name, 0, -1)
         return found[::-1]
 
-    def hold(self, pending: str, *messages: str) -> None:
+    def let_it_take(self, pending: str, *messages: str) -> None:
         """Let the service take the first of ``messages`` and keep it in ``pending``: ``b`` is a string, not a list."""
         until(self.waits)
         self.redis.set("b", "no list")
@@ -104,13 +104,13 @@ class Running:
         until(lambda: self.registration().get("answered") == str(self.orders))
         return self.registration()
 
-    def hang_up(self, **changes: Any) -> None:
+    def reload_by_signal(self, **changes: Any) -> None:
         """Change the file and order a reload by SIGHUP."""
         self.write(**changes)
         self.service.signal(signal.SIGHUP)
 
 
-Start = Callable[..., Running]
+Start = Callable[..., ReloadableService]
 
 
 @pytest.fixture
@@ -120,10 +120,10 @@ def start(server: EmbeddedServer, tmp_path: Path) -> Iterator[Start]:
         redis = ends.enter_context(Redis(port=server.port))
         redis.flushall()
 
-        def started(name: str, **more: Any) -> Running:
+        def started(name: str, **more: Any) -> ReloadableService:
             directory = tmp_path / str(len(list(tmp_path.iterdir())))
             directory.mkdir()
-            running = Running(name, directory, redis, server.url, **more)
+            running = ReloadableService(name, directory, redis, server.url, **more)
             ends.callback(running.service.__exit__, None, None, None)
             return running.start()
 
@@ -131,7 +131,7 @@ def start(server: EmbeddedServer, tmp_path: Path) -> Iterator[Start]:
 
 
 @contextmanager
-def pushing(running: Running, source: str = "in") -> Iterator[list[bytes]]:
+def pushing(running: ReloadableService, source: str = "in") -> Iterator[list[bytes]]:
     """Push numbered messages while the block runs; yield the list of those pushed so far."""
     pushed: list[bytes] = []
     ended = threading.Event()
@@ -174,7 +174,7 @@ def test_a_subscriber_is_added_by_the_registration_and_the_answer_can_be_read(st
 def test_a_signal_orders_the_same(start: Start) -> None:
     mpush = start("mpush")
     for number in (1, 2):
-        mpush.hang_up(out=["a", f"c{number}"])
+        mpush.reload_by_signal(out=["a", f"c{number}"])
         until(lambda number=number: mpush.registration().get("reloaded") == f"SIGHUP {number}")  # type: ignore[misc]
     assert mpush.count("reload") == 2
     assert mpush.redis.hgetall(KEYS.lists).keys() == {b"in", b"pending", b"a", b"c2"}
@@ -182,11 +182,11 @@ def test_a_signal_orders_the_same(start: Start) -> None:
 
 def test_a_service_without_a_namespace_obeys_the_signal(start: Start) -> None:
     mpush = start("mpush", redisNamespace=None)
-    mpush.hang_up(out=["c"])
+    mpush.reload_by_signal(out=["c"])
     until(lambda: mpush.log("reloaded"))
     mpush.redis.lpush("in", "one")
     until(lambda: mpush.redis.llen("c"))
-    mpush.hang_up(pending="another")
+    mpush.reload_by_signal(pending="another")
     until(lambda: mpush.log("reload refused"))
     assert mpush.redis.keys() == [b"c"]
     assert mpush.service.stop() == 0
@@ -305,7 +305,7 @@ def test_the_level_of_the_log_changes(start: Start) -> None:
 def test_messages_in_pending_lists_of_the_old_name_are_delivered_first_in_order(start: Start) -> None:
     mpush = start("mpush")
     redis = mpush.redis
-    mpush.hold("pending:1", "mine", "waits")
+    mpush.let_it_take("pending:1", "mine", "waits")
     for id in (-8, -7):
         redis.zadd(KEYS.owners, {id: redis.time()[0]})
     redis.hset(KEYS.holdings, "-7", json.dumps([["older"], ["oldest"]]))
@@ -324,7 +324,7 @@ def test_messages_in_pending_lists_of_the_old_name_are_delivered_first_in_order(
 @pytest.mark.parametrize("ordered", [False, True])
 def test_a_message_of_a_killed_instance_is_found_after_pending_was_renamed(start: Start, ordered: bool) -> None:
     first = start("mpush", ordered=ordered, leaseExpire=2)
-    first.hold("pending" if ordered else "pending:1", "one")
+    first.let_it_take("pending" if ordered else "pending:1", "one")
     first.service.kill()
     first.redis.delete("b", KEYS.instance("1"))
     first.redis.lpush("in", "two")
@@ -365,7 +365,7 @@ def test_a_late_order_does_not_restore_a_registration(start: Start) -> None:
 
 def test_an_order_to_the_dead_does_not_keep_their_messages(start: Start) -> None:
     first = start("mpush")
-    first.hold("pending:1", "one")
+    first.let_it_take("pending:1", "one")
     first.service.kill()
     first.redis.delete("b", KEYS.instance("1"))
     first.redis.hset(KEYS.instance("1"), "reload", 1)
@@ -376,12 +376,12 @@ def test_an_order_to_the_dead_does_not_keep_their_messages(start: Start) -> None
 
 def test_an_order_that_comes_while_the_server_is_away_is_obeyed_when_it_is_back(tmp_path: Path) -> None:
     with EmbeddedServer(aof=True) as server, Redis(port=server.port) as redis:
-        mpush = Running("mpush", tmp_path, redis, server.url)
+        mpush = ReloadableService("mpush", tmp_path, redis, server.url)
         with mpush.service:
             until(lambda: mpush.log("registered"))
             server.stop()
             until(lambda: mpush.log("waiting"))
-            mpush.hang_up(out=["c"])
+            mpush.reload_by_signal(out=["c"])
             server.start()
             until(lambda: mpush.log("reloaded"))
             redis.lpush("in", "one")
@@ -395,7 +395,7 @@ def test_active_and_standby_reload_and_the_lease_stays_where_it_is(start: Start)
     standby = start("mpush", ordered=True, leaseExpire=3_600)
     lease = active.redis.hgetall(KEYS.lease)
     for running in (standby, active):
-        running.hang_up(pending="another", out=["c"])
+        running.reload_by_signal(pending="another", out=["c"])
         until(lambda running=running: running.log("reloaded"))  # type: ignore[misc]
     active.redis.lpush("in", "one")
     until(lambda: active.held("c") == [b"one"])
@@ -404,7 +404,7 @@ def test_active_and_standby_reload_and_the_lease_stays_where_it_is(start: Start)
 
 
 def test_vpush_sends_on_in_order_and_once_when_its_settings_change(start: Start) -> None:
-    """Also change them while the target is stopped, so nobody knows which messages of the old list it has."""
+    """Also change them while the target is stopped, when it is unknown which messages it has."""
     with EmbeddedServer() as target, Redis(port=target.port) as there:
         sender = start("vpush", outRedis=target.url, linkTimeout=2)
         until(lambda: sender.log("active"))
@@ -506,7 +506,7 @@ def test_a_secret_that_was_rotated_is_read_again_and_used(tmp_path: Path, name: 
         url = server.url.replace("redis://", "redis://:{}@")
         secret.write_text(f"{url.format('old')}\n")
         out = {"outRedis": url.format("old")} if name == "vpush" else {}
-        running = Running(name, tmp_path, redis, "", **out)
+        running = ReloadableService(name, tmp_path, redis, "", **out)
         del running.settings["redis"]
         running.write()
         running.service._environment["REDIS_FILE"] = str(secret)

@@ -73,7 +73,7 @@ def test_the_demo_carries_every_reading_to_both_sites_though_one_is_down_in_betw
     assert output["exitStatus"] == dict.fromkeys(PROCESSES, 0)
 
 
-class Urls(NamedTuple):
+class SiteUrls(NamedTuple):
     """URLs of the three sites, a database each."""
 
     one: str
@@ -81,7 +81,7 @@ class Urls(NamedTuple):
     three: str
 
     @classmethod
-    def on(cls, url: str) -> "Urls":
+    def on(cls, url: str) -> "SiteUrls":
         return cls(*(url.replace("/0", f"/{database}") for database in range(3)))
 
     def given(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,8 +91,8 @@ class Urls(NamedTuple):
 
 
 @pytest.fixture
-def urls(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Urls:
-    found = Urls.on(redis_url)
+def urls(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> SiteUrls:
+    found = SiteUrls.on(redis_url)
     found.given(monkeypatch)
     return found
 
@@ -107,7 +107,7 @@ def directory(tmp_path: Path) -> Path:
 
 
 async def test_the_demo_on_given_servers_leaves_everything_to_look_at_and_runs_again(
-    redis: "Redis", urls: Urls
+    redis: "Redis", urls: SiteUrls
 ) -> None:
     await redis.mset({"sites:other": "somebody's"})
     for _ in range(2):
@@ -136,7 +136,7 @@ async def test_the_demo_on_given_servers_leaves_everything_to_look_at_and_runs_a
 
 @pytest.mark.parametrize("place", [0, 1, 2])
 async def test_the_demo_refuses_servers_with_data_of_another_composition(
-    redis: "Redis", urls: Urls, place: int
+    redis: "Redis", urls: SiteUrls, place: int
 ) -> None:
     async with Redis.from_url(urls[place]) as site:
         await site.lpush("sites:three", "theirs")
@@ -159,17 +159,17 @@ async def test_a_lost_and_a_duplicated_message_are_reported_and_the_demo_exits_1
 
 
 @pytest.fixture(scope="module")
-def ran() -> Iterator[tuple[Urls, subprocess.CompletedProcess[str]]]:
+def ran() -> Iterator[tuple[SiteUrls, subprocess.CompletedProcess[str]]]:
     """Run the demo with ``ROWS``; yield the sites' URLs and the finished process."""
     with EmbeddedServer() as server:
-        urls = Urls.on(server.url)
+        urls = SiteUrls.on(server.url)
         with pytest.MonkeyPatch.context() as monkeypatch:
             urls.given(monkeypatch)
             done = demonstrate(urls.one, "-c", SAMPLE, "compose/sites")
         yield urls, done
 
 
-class Places(NamedTuple):
+class SiteClients(NamedTuple):
     """A client for each site."""
 
     one: "Redis"
@@ -182,10 +182,10 @@ class Places(NamedTuple):
 
 
 @pytest.fixture
-async def after(ran: tuple[Urls, object]) -> AsyncIterator[Places]:
+async def after(ran: tuple[SiteUrls, object]) -> AsyncIterator[SiteClients]:
     """Yield clients of the sites after the demo; restore their data after the test."""
     async with AsyncExitStack() as stack:
-        places = Places(*[await stack.enter_async_context(Redis.from_url(url)) for url in ran[0]])
+        places = SiteClients(*[await stack.enter_async_context(Redis.from_url(url)) for url in ran[0]])
         kept = [{key: await each.dump(key) for key in await each.keys()} for each in places]
         yield places
         for each, values in zip(places, kept, strict=True):
@@ -194,50 +194,50 @@ async def after(ran: tuple[Urls, object]) -> AsyncIterator[Places]:
                 await each.restore(key, 0, value or b"")
 
 
-async def lose(at: Places) -> None:
+async def lose(at: SiteClients) -> None:
     await at.three.lrem("sites:three", 1, ROWS[70].decode())
 
 
-async def double(at: Places) -> None:
+async def double(at: SiteClients) -> None:
     await at.two.lpush("sites:two", ROWS[70])
 
 
-async def swap(at: Places) -> None:
+async def swap(at: SiteClients) -> None:
     """Replace a message by another: all counts stay the same."""
     await at.two.lset("sites:two", 0, ROWS[70].decode())
 
 
-async def turn(at: Places) -> None:
+async def turn(at: SiteClients) -> None:
     await at.three.lmove("sites:three", "sites:three", "LEFT", "RIGHT")
 
 
-async def invent(at: Places) -> None:
+async def invent(at: SiteClients) -> None:
     await at.three.rpush("sites:three", "2010/02/30 12:00,40.0")
 
 
-async def miscount(at: Places) -> None:
+async def miscount(at: SiteClients) -> None:
     await at.one.hincrby("sites:vpush:two:metrics:delivered", "count", -1)
     await at.one.hincrby("sites:vpush:two:metrics:delivered", "sites:two", -1)
 
 
-async def forget(at: Places) -> None:
+async def forget(at: SiteClients) -> None:
     await at.one.rpush("sites:for:three", ROWS[0])
 
 
-async def bury(at: Places) -> None:
+async def bury(at: SiteClients) -> None:
     await at.one.lpush("sites:vpush:two:dead", "{}")
 
 
-async def stay(at: Places) -> None:
+async def stay(at: SiteClients) -> None:
     await at.one.hset("sites:vpush:three:7", "pid", "1")
 
 
-async def erase(at: Places) -> None:
+async def erase(at: SiteClients) -> None:
     keys: Any = await at.one.keys("sites:vpush:two:*")
     await at.one.delete(*keys)
 
 
-BROKEN: list[tuple[Callable[[Places], Awaitable[None]], list[str]]] = [
+BROKEN: list[tuple[Callable[[SiteClients], Awaitable[None]], list[str]]] = [
     (lose, [f"sites:three: lost 1, e.g. {ROWS[70]!r}"]),
     (double, [f"sites:two: doubled 1, e.g. {ROWS[70]!r}"]),
     (swap, [f"sites:two: lost 1, e.g. {ROWS[-1]!r}", f"sites:two: doubled 1, e.g. {ROWS[70]!r}"]),
@@ -259,7 +259,7 @@ BROKEN: list[tuple[Callable[[Places], Awaitable[None]], list[str]]] = [
 
 @pytest.mark.parametrize(("damage", "expected"), BROKEN)
 async def test_each_damage_after_a_run_is_reported_and_nothing_else(
-    after: Places, damage: Callable[[Places], Awaitable[None]], expected: list[str]
+    after: SiteClients, damage: Callable[[SiteClients], Awaitable[None]], expected: list[str]
 ) -> None:
     assert (await after.judged()).differences == []
     await damage(after)

@@ -465,7 +465,7 @@ async def test_many_messages_are_refused_as_a_whole_by_a_full_server(redis: Redi
 
 
 @dataclass
-class Here:
+class MemorySource:
     """A source in memory that ends when no message is left."""
 
     messages: list[bytes]
@@ -489,7 +489,7 @@ class Here:
         return None
 
 
-def transfer(here: Here, there: Target, window: int = 5, window_bytes: int = 2**30, **more: Any) -> Transfer:
+def transfer(here: MemorySource, there: Target, window: int = 5, window_bytes: int = 2**30, **more: Any) -> Transfer:
     return Transfer(here, there, max_batches=window, max_bytes=lambda: window_bytes, **more)
 
 
@@ -499,15 +499,15 @@ def transfer(here: Here, there: Target, window: int = 5, window_bytes: int = 2**
 async def test_everything_arrives_in_order_and_is_settled(
     redis: Redis, there: Target, count: int, window: int, batch: int
 ) -> None:
-    here = Here(numbered(count), batch)
+    here = MemorySource(numbered(count), batch)
     await transfer(here, there, window).run(0)
     assert await held(redis, "out") == here.messages
     assert here.settled == count
 
 
 async def test_it_goes_on_behind_what_was_settled(redis: Redis, there: Target) -> None:
-    here = Here(numbered(100))
-    await transfer(Here(here.messages[:42]), there).run(0)
+    here = MemorySource(numbered(100))
+    await transfer(MemorySource(here.messages[:42]), there).run(0)
     await transfer(here, there).run(42)
     assert await held(redis, "out") == here.messages
     assert here.takes[0] == 43
@@ -540,7 +540,7 @@ async def test_no_more_than_the_window_is_on_the_way(redis: Redis, window: int, 
     wire = RawConnection(redis)
     there = HeldBackTarget(wire, "out", "me", 7)
     await there.meet()
-    here = Here([b"x" * 12] * 1_000, batch=3)
+    here = MemorySource([b"x" * 12] * 1_000, batch=3)
     work = asyncio.create_task(transfer(here, there, window, window_bytes).run(0))
     while there.open < most:
         await asyncio.sleep(0)
@@ -552,7 +552,7 @@ async def test_no_more_than_the_window_is_on_the_way(redis: Redis, window: int, 
 
 
 async def test_an_order_to_end_stops_sending_and_what_was_sent_is_settled(redis: Redis, there: Target) -> None:
-    here = Here(numbered(1_000))
+    here = MemorySource(numbered(1_000))
     seen: list[Batch] = []
     await transfer(here, there, on_arrival=seen.append, keep_going=lambda: len(seen) < 3).run(0)
     arrived = await held(redis, "out")
@@ -566,7 +566,7 @@ async def test_what_is_prepared_arrives_in_place_of_the_messages(redis: Redis, t
         dead = [Dead(number, "even", "it is") for number, _ in enumerate(messages, first) if number % 2 == 0]
         return Outgoing([message for message in messages if int(message) % 2], dead)
 
-    here = Here(numbered(95))
+    here = MemorySource(numbered(95))
     await transfer(here, there, encode=odd_ones).run(0)
     assert await held(redis, "out") == [b"%d" % number for number in range(1, 96, 2)]
     assert [letter.number for letter in here.dead] == list(range(2, 95, 2))
@@ -585,7 +585,7 @@ async def test_a_script_that_the_server_has_forgotten_is_a_refusal_and_is_there_
     redis: Redis, there: Target
 ) -> None:
     await redis.script_flush()
-    here = Here(numbered(100))
+    here = MemorySource(numbered(100))
     assert str(await refusal_of(transfer(here, there).run(0))).startswith("the other server: No matching script")
     assert (await held(redis, "out"), here.settled) == ([], 0)
     wire = RawConnection(redis)
@@ -600,13 +600,13 @@ async def test_another_sender_ends_it(redis: Redis, there: Target) -> None:
     wire = RawConnection(redis)
     await Target(wire, "out", "me", 8).meet()
     await wire.close()
-    error = await refusal_of(transfer(Here(numbered(100)), there).run(0))
+    error = await refusal_of(transfer(MemorySource(numbered(100)), there).run(0))
     assert isinstance(error, Fenced)
     assert str(error) == "the other server: out:from:me"
 
 
 async def test_a_gap_is_reported(there: Target) -> None:
-    error = await refusal_of(transfer(Here(numbered(100)), there).run(50))
+    error = await refusal_of(transfer(MemorySource(numbered(100)), there).run(50))
     assert isinstance(error, Refused)
     assert str(error) == "the other server has 0 messages where 60 were expected"
 
@@ -623,7 +623,7 @@ async def test_trouble_with_the_connection_says_that_it_is_the_other_server_and_
     there = Target(wire, "out", "me", 7)
     await there.meet()
     monkeypatch.setattr(wire, step, cut)
-    error = await refusal_of(transfer(Here(numbered(100)), there).run(0))
+    error = await refusal_of(transfer(MemorySource(numbered(100)), there).run(0))
     assert (type(error), str(error)) == (kind, "the other server: cut")
     with pytest.raises(kind, match="the other server: cut"):
         await there.meet()
@@ -641,7 +641,7 @@ def arrived(messages: list[bytes], last: int, first: int) -> TargetState:
     ("settled_", "last", "first"), [(0, 0, 1), (0, 25, 21), (20, 25, 21), (3, 25, 4), (25, 25, 21)]
 )
 async def test_arrived_batches_are_settled(settled_: int, last: int, first: int) -> None:
-    here = Here(numbered(40), settled=settled_)
+    here = MemorySource(numbered(40), settled=settled_)
     assert await catch_up(here, arrived(here.messages, last, first), settled_) == last
     assert here.settled == last
 
@@ -650,21 +650,21 @@ async def test_dead_messages_of_arrived_batches_are_settled() -> None:
     def dying(first: int, messages: list[bytes], size: int) -> Outgoing:
         return Outgoing(messages, [Dead(number, "bad", "it is") for number in range(first, first + len(messages))])
 
-    here = Here(numbered(40), settled=4)
+    here = MemorySource(numbered(40), settled=4)
     assert await catch_up(here, arrived(here.messages, 25, 21), 4, dying) == 25
     assert [letter.number for letter in here.dead] == list(range(5, 26))
 
 
 @pytest.mark.parametrize("kept", [0, 5, 24])
 async def test_a_source_that_lacks_what_arrived_is_detected(kept: int) -> None:
-    here = Here(numbered(kept))
+    here = MemorySource(numbered(kept))
     assert await catch_up(here, arrived(numbered(40), 25, 21), 0) is None
     assert here.settled == 0
 
 
 @pytest.mark.parametrize("other", [21, 25])
 async def test_a_source_that_has_other_messages_is_detected(other: int) -> None:
-    here = Here(numbered(40))
+    here = MemorySource(numbered(40))
     here.messages[other - 1] = b"another"
     assert await catch_up(here, arrived(numbered(40), 25, 21), 0) is None
     assert here.settled == 0
@@ -672,7 +672,7 @@ async def test_a_source_that_has_other_messages_is_detected(other: int) -> None:
 
 async def test_a_target_that_has_less_than_was_settled_is_detected() -> None:
     with pytest.raises(TargetLost, match="the other server has 25 messages of ours, of 26 that had arrived"):
-        await catch_up(Here(numbered(40)), arrived(numbered(40), 25, 21), 26)
+        await catch_up(MemorySource(numbered(40)), arrived(numbered(40), 25, 21), 26)
 
 
 @pytest.mark.parametrize("unseen", [1, 32])

@@ -126,7 +126,7 @@ def test_the_demo_archives_reports_and_accounts_for_every_message() -> None:
     assert done.returncode == 0, done.stderr + done.stdout
     output = json.loads(done.stdout)
     assert (output["differences"], output["pushed"]) == ([], 351)
-    # registered, done on one leg; registered, three time-outs, two retries, dead on the other
+    # one branch: registered, done; the other: registered, three time-outs, two retries, dead
     assert output["events"]["told"] == output["events"]["archived"] >= 351 * 9
     assert list(output["commands"].values()) == [0, 0]
     assert "tracked:alert" in Path(output["report"]).read_text()

@@ -13,7 +13,7 @@ from common import logs
 from tests.harness import Service, until
 
 
-class Writes(io.StringIO):
+class RecordedWrites(io.StringIO):
     """A stream that records each write by itself, as the kernel gets them from an unbuffered stream."""
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class Writes(io.StringIO):
 
 @pytest.fixture
 def written(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    writes = Writes()
+    writes = RecordedWrites()
     monkeypatch.setattr(sys, "stderr", writes)
     logs.configure("info")
     yield writes.all
