@@ -173,7 +173,7 @@ def most_read(url: str, once: Callable[[Reader], Awaitable[tuple[int, int]]], si
     return asyncio.run(drain())
 
 
-def small_sizes(size: int = 100) -> Sizes:
+def calm(size: int = 100) -> Sizes:
     sizes = Sizes()
     sizes.note(MIN_SMALL_MESSAGES, size)
     return sizes
@@ -194,7 +194,7 @@ def test_the_bound_holds_when_large_messages_follow_small_ones(redis_url: str, o
     @on_a_server
     @given(small, st.integers(1, 300), large, st.integers(1, 100))
     def reads(size: int, count: int, then: int, more: int) -> None:
-        assert most_read(redis_url, once, small_sizes(), [size] * count + [then] * more) <= BYTES + max(then, 2 * SMALL)
+        assert most_read(redis_url, once, calm(), [size] * count + [then] * more) <= BYTES + max(then, 2 * SMALL)
 
     reads()
 
@@ -204,7 +204,7 @@ def test_large_messages_among_many_small_ones_exceed_the_bound_by_few_messages(r
     @on_a_server
     @given(mixtures)
     def reads(messages: list[int]) -> None:
-        assert most_read(redis_url, once, small_sizes(), messages) <= BYTES + READ_AT_ONCE * max(messages)
+        assert most_read(redis_url, once, calm(), messages) <= BYTES + READ_AT_ONCE * max(messages)
 
     reads()
 
