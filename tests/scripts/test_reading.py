@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from redis.asyncio import Redis
 
@@ -174,6 +174,7 @@ def most_read(url: str, once: Callable[[Reader], Awaitable[tuple[int, int]]], si
 
 
 def calm(size: int = 100) -> Sizes:
+    """Return what a reader knows that has read many small messages."""
     sizes = Sizes()
     sizes.note(MIN_SMALL_MESSAGES, size)
     return sizes
@@ -193,6 +194,8 @@ def test_a_script_reads_at_most_its_bytes_and_one_message_whatever_the_sizes(red
 def test_the_bound_holds_when_large_messages_follow_small_ones(redis_url: str, once: Any) -> None:
     @on_a_server
     @given(small, st.integers(1, 300), large, st.integers(1, 100))
+    @example(0, 1, SMALL - 300, 4)
+    @example(100, 64, SMALL, 100)
     def reads(size: int, count: int, then: int, more: int) -> None:
         assert most_read(redis_url, once, calm(), [size] * count + [then] * more) <= BYTES + max(then, 2 * SMALL)
 

@@ -26,14 +26,16 @@ end
 local function several(key, before, most, bytes, from_head)
   if most < 1 or messages_read > 0 and bytes_read >= bytes then return 0 end
   if unseen == 1 or messages_read == 0 or largest_read > SMALL then return 1 end
-  local count = math.min(unseen, most, math.floor((bytes - bytes_read) / math.max(largest, largest_read)))
+  local known = math.max(largest, largest_read)
+  local count, first = math.min(unseen, most, math.floor((bytes - bytes_read) / known)), 1
   if count < 2 then return 1 end
   drawn = drawn or math.randomseed(redis.call('TIME')[2]) or true
-  for first = 1, count, STRIDE do
+  while first <= count do
     local place = math.min(first + math.random(0, STRIDE - 1), count)
     local size = #redis.call('LINDEX', key, from_head and before + place - 1 or -before - place)
-    bytes_read, largest_read = bytes_read + size, math.max(largest_read, size)
-    if size > SMALL then return bytes_read < bytes and 1 or 0 end
+    bytes_read, largest_read, first = bytes_read + size, math.max(largest_read, size), first + STRIDE
+    if size > known then known, count = size, math.min(count, math.floor((bytes - bytes_read) / size)) end
+    if size > SMALL or count < 2 then return bytes_read < bytes and 1 or 0 end
   end
   return count
 end
