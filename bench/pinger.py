@@ -3,6 +3,7 @@
 A line on stdin starts a measurement, and the next line ends and prints it.
 """
 
+import os
 import select
 import subprocess
 import sys
@@ -59,9 +60,9 @@ def ping(connection: Connection) -> float:
 
 if __name__ == "__main__":
     connection = Connection(int(sys.argv[1]))
-    while sys.stdin.readline():
+    while os.read(0, 1):  # not sys.stdin, which would buffer the second line, so that select does not see it
         longest = ping(connection)
-        while not select.select([sys.stdin], [], [], PING_SECONDS)[0]:
+        while not select.select([0], [], [], PING_SECONDS)[0]:
             longest = max(longest, ping(connection))
-        sys.stdin.readline()
+        os.read(0, 1)
         print(longest, flush=True)
