@@ -1,6 +1,7 @@
 """The types of settings, with unit and bounds, and words for what was expected."""
 
 import re
+from types import NoneType
 from typing import Annotated, Any, Final, Literal, get_args, get_origin
 
 from annotated_types import Ge, Le
@@ -71,11 +72,17 @@ def kind_of(field: FieldInfo) -> str:
 def expected_of(field: FieldInfo) -> str:
     """Return what an operator may write there, for a sentence."""
     least, most = bounds_of(field)
-    noun, number = _noun(field), NUMBERS.get(field.annotation)
+    noun, number = _noun(field), next(filter(None, map(NUMBERS.get, _types(field))), None)
     if number:
         unit = "" if noun == number else f" of {noun}"
         return f"a {number}{unit}" + ("" if least is None else f" from {least} to {most}")
     return noun if "|" in noun else f"a {noun}"
+
+
+def _types(field: FieldInfo) -> tuple[Any, ...]:
+    """Return the type of ``field``, or those of a union with None."""
+    types = get_args(field.annotation)
+    return tuple(getattr(each, "__origin__", each) for each in types) if NoneType in types else (field.annotation,)
 
 
 def bounds_of(field: FieldInfo) -> tuple[int | None, int | None]:
@@ -93,4 +100,5 @@ def _noun(field: FieldInfo) -> str:
         return str(extra["kind"])
     if get_origin(field.annotation) is Literal:
         return " | ".join(map(str, get_args(field.annotation)))
-    return "list" if is_list(field) else (NUMBERS | OTHERS).get(field.annotation, "value")
+    names = [(NUMBERS | OTHERS).get(each) for each in _types(field)]
+    return "list" if is_list(field) else next(filter(None, names), "value")

@@ -121,8 +121,8 @@ class Fleet:
         return replica
 
     def waiting(self, replicas: int = 1) -> None:
-        """Wait until ``replicas`` replicas are blocked in a pop on the server."""
-        until(lambda: self.redis.info("clients")["blocked_clients"] == replicas)
+        """Wait until ``replicas`` replicas are blocked in a pop on the server, beside those of other services."""
+        until(lambda: self.redis.info("clients")["blocked_clients"] >= replicas)
 
     def id_of(self, replica: Replica) -> str | None:
         """Return the id under which it is registered, or None."""

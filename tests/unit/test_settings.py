@@ -293,7 +293,14 @@ def test_a_setting_and_its_file_together_and_files_that_give_nothing_are_refused
 
 @pytest.mark.parametrize(
     ("annotation", "expected"),
-    [(float, "a number"), (int, "a whole number"), (bool, "true | false"), (list[str], "a list"), (dict, "a value")],
+    [
+        (float, "a number"),
+        (int, "a whole number"),
+        (int | None, "a whole number"),
+        (bool, "true | false"),
+        (list[str], "a list"),
+        (dict, "a value"),
+    ],
 )
 def test_a_field_that_says_no_kind_is_named_by_its_type(annotation: object, expected: str) -> None:
     assert expected_of(FieldInfo(annotation=annotation)) == expected  # type: ignore[arg-type]
