@@ -89,7 +89,7 @@ def settling(bed: Testbed, rounds: int, messages: int) -> Figure:
                 theirs.append(messages / bare)
     note = f"{statistics.median(ours) / 1000:,.0f} k/s against {statistics.median(theirs) / 1000:,.0f} k/s"
     name = f"backlog of {messages:,} x 32 B routed by their first letter, examples/router / bare client"
-    return Figure(name, "x", ratios, 1.0, at_least=True, note=note)
+    return Figure(name, "x", ratios, 0.6, at_least=True, note=note)
 
 
 class Probe:
