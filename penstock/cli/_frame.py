@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import typer
 
 from penstock.cli._text import shown
-from penstock.cli._url import URL_FORMS, resolve_url
+from penstock.cli._url import URL_FORMS, redis_option, resolve_url
 from penstock.encoding import decoded
 from penstock.errors import PenstockError
 from penstock.secrets import without_files
@@ -29,12 +29,7 @@ DEFAULT_URL: Final = "redis://localhost:6379/0"
 NAME_ANOTHER: Final = "or name another with --redis URL or REDIS"
 SCHEMES: Final = ("redis://", "rediss://", "unix://", "redis+sentinel://", "redis+cluster://")
 
-RedisUrl = Annotated[
-    str,
-    typer.Option(
-        "--redis", envvar="REDIS", metavar="URL", callback=resolve_url, help=f"The server of the lists. {URL_FORMS}"
-    ),
-]
+RedisUrl = Annotated[str, redis_option(f"The server of the lists. {URL_FORMS}")]
 ServiceRedisUrl = Annotated[
     str | None,
     typer.Option(

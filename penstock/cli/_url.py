@@ -1,7 +1,7 @@
 """Options for the URL of a server: the URL, or a reference to it that keeps a password off the command line."""
 
 import os
-from typing import Final
+from typing import Any, Final
 
 import typer
 
@@ -26,3 +26,8 @@ def resolve_url(ctx: typer.Context, param: typer.CallbackParam, value: str | Non
         return None if value is None else resolve_reference(value, os.environ)
     except NoSecret as error:
         raise typer.BadParameter(str(error), param_hint=given_by) from None
+
+
+def redis_option(help: str) -> Any:
+    """Return an option ``--redis URL`` that reads REDIS, too."""
+    return typer.Option("--redis", envvar="REDIS", metavar="URL", callback=resolve_url, help=help)

@@ -13,7 +13,7 @@ import typer
 from penstock.cli._frame import DEFAULT_URL, Failed, Json, Misused, complain, connected, environment, require_path, run
 from penstock.cli._servers import lists_of
 from penstock.cli._text import print_json, print_table, shown
-from penstock.cli._url import resolve_url
+from penstock.cli._url import redis_option
 from penstock.cli.status import unknown_namespace
 from penstock.encoding import encoded
 
@@ -66,16 +66,7 @@ def audit(
     watch: Annotated[
         bool, typer.Option("--watch", help="Repeat every second until ctrl-C; exit status 1 if any check failed.")
     ] = False,
-    redis: Annotated[
-        str | None,
-        typer.Option(
-            "--redis",
-            envvar="REDIS",
-            metavar="URL",
-            callback=resolve_url,
-            help=f"The server of the lists: {DEFAULT_URL} by default.",
-        ),
-    ] = None,
+    redis: Annotated[str | None, redis_option(f"The server of the lists: {DEFAULT_URL} by default.")] = None,
     json: Json = False,
 ) -> None:
     """Prove that no message was lost or doubled.

@@ -20,7 +20,7 @@ from penstock.cli._frame import (
     service_named,
 )
 from penstock.cli._text import print_json, shown
-from penstock.cli._url import resolve_url
+from penstock.cli._url import redis_option
 from penstock.errors import Problem, SettingsError
 
 if TYPE_CHECKING:
@@ -40,16 +40,7 @@ def lint(
         bool, typer.Option("--cluster", help="Report what a Redis Cluster does not support, too.")
     ] = False,
     live: Annotated[bool, typer.Option("--live", help="Check the servers of the compositions, too.")] = False,
-    redis: Annotated[
-        str | None,
-        typer.Option(
-            "--redis",
-            envvar="REDIS",
-            metavar="URL",
-            callback=resolve_url,
-            help="With --live, use this server instead of `redis`.",
-        ),
-    ] = None,
+    redis: Annotated[str | None, redis_option("With --live, use this server instead of `redis`.")] = None,
     json: Json = False,
 ) -> None:
     """Validate props files and compositions, naming file and line.

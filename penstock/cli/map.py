@@ -22,7 +22,7 @@ from penstock.cli._frame import (
     run,
 )
 from penstock.cli._text import clock, print_json
-from penstock.cli._url import resolve_url
+from penstock.cli._url import redis_option
 
 if TYPE_CHECKING:
     from rich.tree import Tree
@@ -48,16 +48,7 @@ def draw(
     ] = False,
     svg: Annotated[Path | None, typer.Option(metavar="FILE", help="Write an SVG image; needs penstock[map].")] = None,
     mermaid: Annotated[bool, typer.Option("--mermaid", help="Print a Mermaid flowchart.")] = False,
-    redis: Annotated[
-        str | None,
-        typer.Option(
-            "--redis",
-            envvar="REDIS",
-            metavar="URL",
-            callback=resolve_url,
-            help=f"With --live, the server: {DEFAULT_URL} by default.",
-        ),
-    ] = None,
+    redis: Annotated[str | None, redis_option(f"With --live, the server: {DEFAULT_URL} by default.")] = None,
     json: Json = False,
 ) -> None:
     """Draw the services of a composition, their lists and servers.

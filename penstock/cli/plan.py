@@ -12,7 +12,7 @@ import typer
 
 from penstock.cli._frame import Failed, Json, Misused, complain, connected, environment, require_path, run
 from penstock.cli._text import print_json, print_table, shown
-from penstock.cli._url import resolve_url
+from penstock.cli._url import redis_option
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -33,16 +33,7 @@ Backfill = Annotated[
 Drain = Annotated[bool, typer.Option("--drain", help="Wait until the lists of removed subscribers are empty.")]
 Drop = Annotated[bool, typer.Option("--drop", help="Delete the messages in the lists of removed subscribers.")]
 Reload = Annotated[bool, typer.Option("--reload", help="Have every service reload its settings.")]
-Server = Annotated[
-    str | None,
-    typer.Option(
-        "--redis",
-        envvar="REDIS",
-        metavar="URL",
-        callback=resolve_url,
-        help="Use this server instead of `redis` in the files.",
-    ),
-]
+Server = Annotated[str | None, redis_option("Use this server instead of `redis` in the files.")]
 
 
 def plan(

@@ -11,7 +11,7 @@ import typer
 
 from penstock.cli._frame import Json, complain, require_path, run
 from penstock.cli._text import print_json
-from penstock.cli._url import resolve_url
+from penstock.cli._url import redis_option
 from penstock.secrets import without_files
 
 if TYPE_CHECKING:
@@ -20,16 +20,7 @@ if TYPE_CHECKING:
 
 def up(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="The composition: a folder with a Procfile.")],
-    redis: Annotated[
-        str | None,
-        typer.Option(
-            "--redis",
-            envvar="REDIS",
-            metavar="URL",
-            callback=resolve_url,
-            help="The server; default: an embedded one.",
-        ),
-    ] = None,
+    redis: Annotated[str | None, redis_option("The server; default: an embedded one.")] = None,
     json: Json = False,
 ) -> None:
     """Run a composition on this machine.
