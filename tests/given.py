@@ -1,10 +1,12 @@
 """Settings of mpush for tests."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from common.settings.base import ServiceSettings
 from penstock.errors import SettingsError
 from services.mpush.settings import Settings
 
@@ -31,8 +33,13 @@ def made(**more: Any) -> Settings:
 
 def problems(**more: Any) -> list[str]:
     """Return the problems of minimal settings with ``more``; ``...`` omits a setting."""
+    return problems_of(Settings, {**LEAST, **more})
+
+
+def problems_of(service: type[ServiceSettings], given: Mapping[str, Any]) -> list[str]:
+    """Return the problems of the settings ``given``, without those that are ``...``."""
     with pytest.raises(SettingsError) as refusal:
-        Settings(**{name: value for name, value in {**LEAST, **more}.items() if value is not ...})
+        service(**{name: value for name, value in given.items() if value is not ...})
     return [str(problem) for problem in refusal.value.problems]
 
 

@@ -7,8 +7,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Final
 
+import psutil
 import pytest
 
 from penstock.testing.server import free_port
@@ -56,12 +58,13 @@ class Shell:
     def ours(self, text: str) -> str:
         return re.sub("|".join(self.ports), lambda port: self.ports[port[0]], text)
 
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
     def close(self) -> None:
+        """Kill it and what it started: the processes of a composition are in process groups of their own."""
+        started = psutil.Process(self._process.pid).children(recursive=True)
         os.killpg(self._process.pid, signal.SIGKILL)
+        for process in started:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
         self._process.communicate()
 
 

@@ -16,7 +16,7 @@ from penstock.testing.server import EmbeddedServer, binary, free_port
 from penstock.testing.watchdog import Watchdog
 from tests.commandline import until
 from tests.harness import Service
-from tests.process.tls import certificate, encrypted, needs_openssl
+from tests.tls import certificate, encrypted, needs_openssl
 
 
 @contextmanager

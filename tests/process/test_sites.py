@@ -5,7 +5,7 @@ import json
 import re
 import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -296,13 +296,7 @@ async def test_the_longest_delay_is_that_of_the_oldest_message_that_came_late(re
 def shell() -> Iterator[Shell]:
     session = Shell(*(free_port() for _ in range(3)))
     yield session
-    left = psutil.Process(session.pid).children(
-        recursive=True
-    )  # a composition's processes are in process groups of their own
     session.close()
-    for process in left:
-        with suppress(psutil.NoSuchProcess):
-            process.kill()
 
 
 def test_every_command_of_its_readme_works_as_typed(shell: Shell, tmp_path: Path) -> None:

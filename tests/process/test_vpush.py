@@ -16,7 +16,7 @@ from penstock.connection import connect
 from penstock.keys import Keys
 from penstock.testing.server import EmbeddedServer, free_port
 from tests.harness import Service, until
-from tests.process.tls import certificate, encrypted, needs_openssl
+from tests.tls import certificate, encrypted, needs_openssl
 
 KEYS = Keys("demo")
 PASSWORD = "s3cr3t"

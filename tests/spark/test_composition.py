@@ -3,10 +3,8 @@
 import re
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
-import psutil
 import pytest
 
 from compose.cluster.node import node
@@ -26,13 +24,7 @@ def shell() -> Iterator[Shell]:
     session.ports |= {"7077": str(free_port()), "8080": str(free_port())}
     session.run("export SPARK_MASTER=spark://127.0.0.1:7077 SPARK_MASTER_WEBUI_PORT=8080 SPARK_WORKER_WEBUI_PORT=0")
     yield session
-    left = psutil.Process(session.pid).children(
-        recursive=True
-    )  # a composition's processes are in process groups of their own
     session.close()
-    for process in left:
-        with suppress(psutil.NoSuchProcess):
-            process.kill()
 
 
 def test_every_command_of_its_readme_works_as_typed(shell: Shell, tmp_path: Path) -> None:

@@ -1,12 +1,8 @@
 """Connections by URL: every scheme, and no password in any text."""
 
 import asyncio
-import shutil
-import ssl
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
-from subprocess import DEVNULL
 from typing import Any
 
 import pytest
@@ -16,6 +12,7 @@ from redis.exceptions import AuthenticationError, ConnectionError, MovedError, T
 from penstock.connection import connect, follow, mask_password, return_home
 from penstock.testing.server import EmbeddedServer, free_port
 from tests.harness import Service
+from tests.tls import certificate, encrypted, needs_openssl
 
 
 @pytest.mark.parametrize(
@@ -79,35 +76,11 @@ async def test_a_user_and_a_password_with_awkward_characters_are_accepted(tmp_pa
             await ping(server.url)
 
 
-@asynccontextmanager
-async def encrypted(port: int, directory: Path) -> AsyncIterator[tuple[int, Path]]:
-    """Yield a TLS port in front of the plain ``port``, as managed servers have, and its certificate."""
-    key, certificate = directory / "key.pem", directory / "certificate.pem"
-    made = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-    made += ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-days", "1"]
-    making = await asyncio.create_subprocess_exec("openssl", *made, "-keyout", key, "-out", certificate, stderr=DEVNULL)
-    assert await making.wait() == 0
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(certificate, key)
-
-    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while data := await reader.read(65536):
-            writer.write(data)
-        writer.close()
-
-    async def bridge(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        there, back = await asyncio.open_connection("127.0.0.1", port)
-        await asyncio.gather(pump(reader, back), pump(there, writer))
-
-    front = await asyncio.start_server(bridge, "127.0.0.1", 0, ssl=context)
-    async with front:
-        yield front.sockets[0].getsockname()[1], certificate
-
-
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl to make a certificate with")
+@needs_openssl
 async def test_tls_is_spoken_and_the_certificate_is_verified(server: EmbeddedServer, tmp_path: Path) -> None:
-    async with encrypted(server.port, tmp_path) as (port, certificate):
-        assert await ping(f"rediss://localhost:{port}/0?ssl_ca_certs={certificate}") == b"value"
+    own = certificate(tmp_path / "own", "491231")
+    async with encrypted(server.port, own) as port:
+        assert await ping(f"rediss://localhost:{port}/0?ssl_ca_certs={own}") == b"value"
         with pytest.raises(ConnectionError, match="certificate verify failed"):
             await ping(f"rediss://localhost:{port}/0")
 

@@ -12,6 +12,7 @@ from common.settings.fields import kind_of
 from penstock.errors import SettingsError
 from services.mdispatch.settings import Settings as Mdispatch
 from services.monitor.settings import Settings as Monitor
+from tests.given import problems_of
 from tests.harness import ROOT
 
 LEAST: dict[type[ServiceSettings], dict[str, Any]] = {
@@ -52,10 +53,7 @@ def made(service: Service, **more: Any) -> Any:
 
 def problems(service: Service, **more: Any) -> list[str]:
     """Return the problems of minimal settings with ``more``; ``...`` omits a setting."""
-    given = {name: value for name, value in {**LEAST[service], **more}.items() if value is not ...}
-    with pytest.raises(SettingsError) as refusal:
-        service(**given)
-    return [str(problem) for problem in refusal.value.problems]
+    return problems_of(service, {**LEAST[service], **more})
 
 
 def one(service: Service, **more: Any) -> str:

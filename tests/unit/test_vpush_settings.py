@@ -11,6 +11,7 @@ import pytest
 from common.settings.fields import kind_of
 from penstock.errors import SettingsError
 from services.vpush.settings import Settings
+from tests.given import problems_of
 from tests.harness import ROOT
 
 HERE, THERE = "redis://here", "redis://there"
@@ -52,9 +53,7 @@ def made(**more: Any) -> Settings:
 
 def problems(**more: Any) -> list[str]:
     """Return the problems of minimal settings with ``more``; ``...`` omits a setting."""
-    with pytest.raises(SettingsError) as refusal:
-        Settings(**{name: value for name, value in {**LEAST, **more}.items() if value is not ...})
-    return [str(problem) for problem in refusal.value.problems]
+    return problems_of(Settings, {**LEAST, **more})
 
 
 def one(**more: Any) -> str:
