@@ -184,3 +184,9 @@ def mask_password(url: str) -> str:
     """Return ``url`` with ``***`` for its password, for logs."""
     hidden = re.sub(r"(?<=://)([^/@:]*):.*@", r"\1:***@", url)
     return re.sub(r"(?i)(password=)[^&]*", r"\1***", hidden)
+
+
+async def server_time(redis: "Redis") -> float:
+    """Return the server's time in seconds since the epoch."""
+    seconds, micros = await redis.time()
+    return float(seconds + micros / 1e6)

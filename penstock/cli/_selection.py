@@ -57,10 +57,10 @@ async def choice_of(
 
     Letters that are written after that time never match: with a worker that fails at once there would be no end.
     """
+    from penstock.connection import server_time
     from penstock.tracking.dead_letters import LetterFilter
 
-    seconds, micros = await redis.time()
-    now = seconds + micros / 1e6
+    now = await server_time(redis)
     start = None if since is None else parse_time(since, now)
     return (LetterFilter(frozenset(ids), reason, start) if ids else LetterFilter(None, reason, start, now)), now
 

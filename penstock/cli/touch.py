@@ -42,6 +42,7 @@ def touch(
 
 
 async def _touch(namespace: str, word: str, by: "By", seconds: float | None, url: str, as_json: bool) -> int:
+    from penstock.connection import server_time
     from penstock.keys import Keys
     from penstock.tracking.record import find_message, touch
 
@@ -55,8 +56,7 @@ async def _touch(namespace: str, word: str, by: "By", seconds: float | None, url
             raise Misused(str(error)) from None
         if found is None or deadline is None:
             raise not_in_flight(keys, word, "it has no deadline to move")
-        now = await redis.time()
-    left = deadline - now[0] - now[1] / 1e6
+        left = deadline - await server_time(redis)
     if as_json:
         print_json({"namespace": namespace, "id": found.id, "deadline": deadline, "seconds": left})
     else:

@@ -6,6 +6,7 @@ from typing import Any
 
 from redis.asyncio import Redis
 
+from penstock.connection import server_time
 from penstock.encoding import decoded, encoded
 from penstock.inspect.namespace import LeaseState, ServiceKey
 from penstock.keys import Keys
@@ -37,12 +38,11 @@ async def read_link(
 ) -> LinkState | None:
     """Return the link of the namespace that has these ``lists`` and this ``lease``; None if no vpush ever worked."""
     waiting = [one.length for one in lists if one.role in ("in", "pending") and one.type in ("list", "none")]
-    seconds, micros = await redis.time()
     return link_state(
         await redis.hgetall(encoded(keys.link)),
         alive=lease is not None and lease.expires_in > 0,
         waiting=sum(waiting) if waiting else None,
-        now=seconds + micros / 1e6,
+        now=await server_time(redis),
     )
 
 

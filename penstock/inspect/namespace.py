@@ -7,6 +7,7 @@ from typing import Any, Final
 from redis.asyncio import Redis
 
 from penstock.atomic import AtomicRead
+from penstock.connection import server_time
 from penstock.encoding import decoded, decoded_fields, encoded, parse_number, parse_whole
 from penstock.inspect.pending import read_pending
 from penstock.keys import Keys
@@ -181,8 +182,7 @@ async def _oldest(redis: "Redis", key: bytes, kind: str, role: str) -> float | N
         made = int(entries[0][0].partition(b"-")[0]) if entries else None
     if made is None:
         return None
-    seconds, micros = await redis.time()
-    return max(0.0, seconds + micros / 1e6 - made / 1000)
+    return max(0.0, await server_time(redis) - made / 1000)
 
 
 def _made(letter: Any) -> float | None:
@@ -199,7 +199,6 @@ async def read_lease(redis: "Redis", keys: Keys) -> LeaseState | None:
     fields = await redis.hgetall(encoded(keys.lease))
     if not fields.get(b"owner"):
         return None
-    seconds, micros = await redis.time()
     expires = (parse_number(fields.get(b"expires")) or 0) / 1000
     token = parse_whole(fields.get(b"token")) or 0
-    return LeaseState(decoded(fields[b"owner"]), token, expires - seconds - micros / 1e6)
+    return LeaseState(decoded(fields[b"owner"]), token, expires - await server_time(redis))
