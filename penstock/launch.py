@@ -51,6 +51,11 @@ def python_path(environ: Mapping[str, str], found: Iterable[str]) -> dict[str, s
     return {"PYTHONPATH": os.pathsep.join([str(ROOT), *([given] if given else [])])}
 
 
+def search_path(environ: Mapping[str, str]) -> str:
+    """Return a PATH on which the programs beside this Python come first."""
+    return os.pathsep.join([str(Path(sys.executable).parent), environ.get("PATH", os.defpath)])
+
+
 def require_own_packages() -> None:
     """Raise ``PenstockError`` if another distribution has installed files over ours."""
     for distribution in distributions(path=[str(ROOT)]):

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from penstock.errors import PenstockError, Unsuitable
+from penstock.launch import search_path
 from penstock.spark.session import LOOPBACK, masters, wait_for_master, what_is_missing
 
 MASTER: Final = "spark://127.0.0.1:7077"
@@ -47,7 +48,7 @@ def node(role: str, master: str) -> tuple[list[str], dict[str, str]]:
         raise Unsuitable(f"SPARK_MASTER={master}: expected spark://host:port")
     (host, port), *_ = addresses
     environment = DEFAULTS | dict(os.environ)
-    environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), environment.get("PATH", os.defpath)])
+    environment["PATH"] = search_path(environment)
     if host in LOOPBACK:  # the node runs any code sent to it, so no other machine may reach it
         environment["SPARK_LOCAL_IP"] = "127.0.0.1"
     command = [str(Path(pyspark.__file__).parent / "bin" / "spark-class"), ROLES[role]]

@@ -18,6 +18,7 @@ from honcho.printer import Message, Printer
 from honcho.process import Process
 
 from penstock.errors import PenstockError, Problem, SettingsError
+from penstock.launch import search_path
 
 T = TypeVar("T")
 STOP_SECONDS: Final = 40.0
@@ -58,7 +59,7 @@ class Composition:
     def start(self, environ: Mapping[str, str] | None = None) -> Self:
         """Start all processes; ``environ`` is their whole environment, by default that of this process."""
         environment = {"PYTHONUNBUFFERED": "1"} | dict(os.environ if environ is None else environ)
-        environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), environment.get("PATH", os.defpath)])
+        environment["PATH"] = search_path(environment)
         for name, command in self.commands.items():
             process = Process(command, name=name, env=environment)
             threading.Thread(target=self._run, args=(process,), name=name, daemon=True).start()

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import Unsuitable
+from penstock.launch import search_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -82,7 +83,7 @@ def _choose_python(master: str) -> None:
     """Run local workers with this Python; on other machines Spark takes the ``python3`` of PATH."""
     if master.startswith("local"):
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    os.environ["PATH"] = search_path(os.environ)
 
 
 def _choose_address(master: str) -> None:

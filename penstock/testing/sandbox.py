@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 import signal
-import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
@@ -21,6 +20,7 @@ from penstock.connection import connect
 from penstock.encoding import decoded, encoded
 from penstock.errors import PenstockError
 from penstock.keys import Keys
+from penstock.launch import search_path
 from penstock.secrets import without_files
 from penstock.testing.forkserver import ForkServer
 from penstock.testing.server import EmbeddedServer
@@ -289,7 +289,7 @@ class Sandbox:
     def _environ(self, part: Part, place: Path) -> dict[str, str]:
         """Return the environment of a process, with the servers that its files name and none of this process."""
         environ = {name: value for name, value in os.environ.items() if not _is_server(value)}
-        environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), environ.get("PATH", os.defpath)])
+        environ["PATH"] = search_path(environ)
         environ |= {"PYTHONUNBUFFERED": "1", "REDIS": part.ends[0].url if part.ends else DEFAULT_URL, **part.environ}
         if part.settings is not None:
             names, fields = part.settings.names(), dict(part.settings)
