@@ -13,8 +13,7 @@ from redis.asyncio import Redis
 
 from penstock.accounting.fanout import Branch, Finding, branches_of, compare_branches, sibling_groups
 from penstock.accounting.search import SearchResult, search
-from penstock.accounting.snapshot import NamespaceSnapshot, Snapshot
-from penstock.accounting.snapshot import read_snapshot as read_books
+from penstock.accounting.snapshot import NamespaceSnapshot, Snapshot, read_snapshot
 from penstock.spark import conservation
 from penstock.spark.archive_snapshot import ArchiveSnapshot, strangers, take_snapshot
 from penstock.spark.conservation import MAX_ROWS, Numbers
@@ -94,7 +93,7 @@ async def reconcile(
     that is behind and does not grow. ``say`` is called with each step. Raise ``NoArchive`` or ``WrongType``.
     """
     say("reading the counters")
-    books = await read_books(redis)
+    books = await read_snapshot(redis)
     ways = branches_of(books, list(namespaces or books.tracked))
     chosen = {book.namespace: book for leg in ways for book in leg.consumers}
     groups = sibling_groups(ways)
