@@ -9,7 +9,7 @@ from redis.exceptions import AuthenticationError, RedisError, ResponseError
 from structlog.typing import FilteringBoundLogger
 
 from common.settings.base import ServiceSettings
-from common.settings.sources import property_of
+from penstock.composition.model import property_of
 from penstock.connection import connect
 from penstock.errors import Unsuitable
 

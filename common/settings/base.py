@@ -12,11 +12,11 @@ from common.acl import BATCHES, least
 from common.settings.fields import LONGEST, YEAR, Name, Seconds, Url, Whole, setting
 from common.settings.props import place_of, read_props
 from common.settings.roles import Role, conflicts, pending_lists, roles_of
-from common.settings.sources import Found, Given, Names, property_of
+from common.settings.sources import Found, Given, Names
 from common.settings.urls import unverified, without_login
 from common.settings.validation import Rule, checked
 from penstock.acl import Rights
-from penstock.composition.model import End, Shape, Use
+from penstock.composition.model import End, Shape, Use, property_of
 from penstock.connection import mask_password
 from penstock.errors import Problem, SettingsError, WrongCall
 from penstock.keys import Keys

@@ -1,6 +1,5 @@
 """The types of settings, with unit and bounds, and words for what was expected."""
 
-import re
 from types import NoneType
 from typing import Annotated, Any, Final, Literal, get_args, get_origin
 
@@ -9,7 +8,7 @@ from pydantic import AfterValidator, AllowInfNan, BeforeValidator, Field, String
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticKnownError
 
-from common.settings.urls import server_url
+from common.settings.urls import is_url, server_url
 
 YEAR: Final = 31_536_000
 """Seconds; the upper bound of every long time."""
@@ -26,7 +25,7 @@ def _one_of_one(out: object) -> object:
 
 
 def _no_url(name: str) -> str:
-    if re.match(r"(rediss?(\+sentinel|\+cluster)?|unix)://", name):
+    if is_url(name):
         raise ValueError("expected a name, found the URL of a server")
     return name
 

@@ -4,7 +4,6 @@ From these types ``ServiceSettings`` derives which lists a service has, which ar
 composition, its rights, and the rule that no list is used twice.
 """
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -17,8 +16,8 @@ from pydantic.fields import FieldInfo
 from common.settings.collisions import collision, pending_collision
 from common.settings.fields import Name, OneName, PopTimeout
 from common.settings.redaction import quoted
-from common.settings.sources import property_of
-from penstock.composition.model import Use
+from common.settings.urls import is_url
+from penstock.composition.model import Use, property_of
 from penstock.keys import Keys
 
 __all__ = [
@@ -63,7 +62,7 @@ class Role:
 
 
 def _on_this_server(name: object) -> object:
-    if isinstance(name, str) and re.match(r"(rediss?(\+sentinel|\+cluster)?|unix)://", name):
+    if isinstance(name, str) and is_url(name):
         raise ValueError(
             "expected the name of a list on the same server, found a URL: use vpush to deliver to another one"
         )

@@ -12,6 +12,7 @@ from pydantic.fields import FieldInfo
 from common.settings.fields import is_list
 from common.settings.props import Props, read_props
 from common.settings.redaction import nearest, plain, shown
+from penstock.composition.model import property_of
 from penstock.errors import Problem, SettingsError
 from penstock.secrets import FILE_SUFFIX, NoSecret, secret_in_file
 
@@ -185,11 +186,6 @@ class Names:
             except (ValueError, RecursionError):
                 value = text
         return Given(value, one.name, one.file, one.line)
-
-
-def property_of(name: str) -> str:
-    """Return the name of a field in files: ``pop_timeout`` is ``popTimeout``, ``in_`` is ``in``."""
-    return re.sub(r"_(\w)", lambda letter: letter[1].upper(), name.rstrip("_"))
 
 
 def _hint(near: str | None) -> str:

@@ -22,6 +22,11 @@ UNVERIFIED: Final = {
 """Options that weaken TLS: the pattern of values that do, and the consequence."""
 
 
+def is_url(text: str) -> bool:
+    """Return True if ``text`` begins as the URL of a server does."""
+    return text.startswith(tuple(f"{scheme}://" for scheme in SCHEMES))
+
+
 def server_url(text: str) -> str:
     """Return ``text`` if it is a URL as in ``EXPECTED``. Raise ``ValueError`` without quoting it if not.
 

@@ -11,7 +11,8 @@ from pydantic_settings import BaseSettings
 
 from common.settings.fields import expected_of
 from common.settings.redaction import nearest, shown
-from common.settings.sources import Found, Given, Names, property_of
+from common.settings.sources import Found, Given, Names
+from penstock.composition.model import property_of
 from penstock.errors import Problem, SettingsError
 
 Rule = Callable[..., str | None]

@@ -1,5 +1,6 @@
 """The model of a composition: its parts, the keys that each reads and writes, and their servers."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -228,3 +229,8 @@ def server_of(url: str) -> str:
 
 def _distinct(ends: Iterable[End]) -> list[End]:
     return list({end.place: end for end in ends}.values())
+
+
+def property_of(field: str) -> str:
+    """Return the name of a settings field in files: ``pop_timeout`` is ``popTimeout``, ``in_`` is ``in``."""
+    return re.sub(r"_(\w)", lambda letter: letter[1].upper(), field.rstrip("_"))

@@ -17,7 +17,7 @@ import yaml
 from redis import Redis
 
 from common.settings.base import ServiceSettings
-from common.settings.sources import property_of
+from penstock.composition.model import property_of
 from penstock.errors import SettingsError
 from penstock.keys import Keys
 from penstock.testing.server import EmbeddedServer, free_port

@@ -9,7 +9,7 @@ from redis.crc import key_slot
 
 from penstock.composition.draw.sketch import redelivers
 from penstock.composition.findings import Finding, at, at_property, display_name
-from penstock.composition.model import End, Part, Topology
+from penstock.composition.model import End, Part, Topology, property_of
 from penstock.encoding import encoded
 from penstock.keys import Keys, pending_of
 
@@ -42,7 +42,7 @@ def namespaces(topology: Topology) -> Iterator[Finding]:
             mine, theirs = other.setting(name), part.setting(name)
             if mine != theirs:
                 differs = f"{mine} here and {theirs} in {part.file}, another replica of {part.namespace!r}"
-                yield at_property("replicas", other, _property(name), f"{differs}; expected the same in both")
+                yield at_property("replicas", other, property_of(name), f"{differs}; expected the same in both")
 
 
 def own_keys(topology: Topology) -> Iterator[Finding]:
@@ -114,7 +114,3 @@ def _is_in_hand(theirs: End, held: End) -> bool:
     if theirs.place.server != held.place.server:
         return False
     return theirs.key == held.key or bool(re.fullmatch(re.escape(pending_of(held.key, "")) + "[0-9]+", theirs.key))
-
-
-def _property(field: str) -> str:
-    return re.sub(r"_(\w)", lambda letter: letter[1].upper(), field)

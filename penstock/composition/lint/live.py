@@ -1,6 +1,5 @@
 """Lint rules on the servers of a composition: their settings, the types of its keys, and its live instances."""
 
-import re
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from redis.exceptions import ResponseError
 
 from penstock.composition.findings import Finding, at, at_property, display_name
 from penstock.composition.lint.replies import unfit
-from penstock.composition.model import End, Part, Topology, server_of
+from penstock.composition.model import End, Part, Topology, property_of, server_of
 from penstock.encoding import decoded, decoded_fields, encoded
 from penstock.errors import WrongType
 from penstock.inspect.hazards import describe_expiry, expiring_keys
@@ -189,4 +188,4 @@ def _addresses(part: Part) -> Iterator[Address]:
         return
     for field, value in part.settings:
         if "redis" in field and isinstance(value, str) and "://" in value:
-            yield Address(value, part, property=re.sub(r"_(\w)", lambda letter: letter[1].upper(), field))
+            yield Address(value, part, property=property_of(field))

@@ -4,11 +4,10 @@ The writers of a list are changed before its readers. So the messages under the 
 new one, and are moved in front of them before the first reader takes from there.
 """
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from penstock.composition.draw.sketch import redelivers
-from penstock.composition.model import Part, Place, Topology, Use
+from penstock.composition.model import Part, Place, Topology, Use, property_of
 from penstock.composition.rollout.current import CurrentState
 from penstock.composition.rollout.difference import Difference, Removal, Rename
 from penstock.composition.rollout.notes import REMOVED, is_moved, renamed
@@ -212,5 +211,5 @@ def _fixed_properties(state: CurrentState) -> list[str]:
         for shape in (state.shape, state.desired)
     )
     roles = {role for role, *_ in before ^ after}
-    fixed = {re.sub(r"_(\w)", lambda letter: letter[1].upper(), name.rstrip("_")) for name in settings.fixed()}
+    fixed = {property_of(name) for name in settings.fixed()}
     return sorted({end.setting for end in settings.shape().ends if end.role in roles} & fixed)
