@@ -14,7 +14,7 @@ from structlog.typing import FilteringBoundLogger
 
 from common.durability import Durability
 from common.in_flight import ArrivalCounter
-from common.outage import Outage, is_full
+from common.outage import Outage
 from common.settings.base import ServiceSettings
 from common.settle import Batch, Event, Settling
 from common.transaction import REFUSED, Taken, Transaction
@@ -22,6 +22,7 @@ from penstock.connection import MAX_SILENCE
 from penstock.encoding import decoded
 from penstock.errors import WrongCall, WrongType
 from penstock.keys import Keys, pending_of
+from penstock.passing import is_full
 from penstock.raw_connection import Command, RawConnection, pack
 from penstock.script import Script, translate_error
 

@@ -7,17 +7,13 @@ from typing import Any, Final
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
-from penstock.errors import PenstockError, Unsuitable
+from penstock.errors import NotDurable, Unsuitable
 from penstock.raw_connection import Command
 from penstock.script import Script
 
 _confirm: Final = Script.read(Path(__file__).parent / "lua" / "confirm.lua")
 
 MAJORITY: Final = "replicas:majority"
-
-
-class NotDurable(PenstockError):
-    """The batch was settled, but the server did not confirm in time that disk or replicas have it."""
 
 
 class Durability:

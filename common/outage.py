@@ -1,76 +1,12 @@
 """Outages that pass by themselves: logged once when they begin, and once, with their length, when they are over."""
 
-import re
 import time
-from typing import Final
 
-from redis.exceptions import (
-    AskError,
-    AuthenticationError,
-    ClusterError,
-    ConnectionError,
-    InvalidResponse,
-    NoPermissionError,
-    OutOfMemoryError,
-    ReadOnlyError,
-    ResponseError,
-    TimeoutError,
-    TryAgainError,
-)
+from redis.exceptions import AskError, InvalidResponse
 from structlog.typing import FilteringBoundLogger
 
-from common.durability import NotDurable
 from penstock.connection import OTHER_SERVER
 from penstock.errors import Refused, WrongType
-
-PASSING: Final = (
-    ConnectionError,
-    TimeoutError,
-    ClusterError,
-    AskError,
-    OutOfMemoryError,
-    ReadOnlyError,
-    TryAgainError,
-    InvalidResponse,
-    NotDurable,
-    Refused,
-    WrongType,
-)
-PASSING_WORDS: Final = re.compile(
-    r"(?:^|caused error: \W*|@user_script: ?\d+: \W*)(?:BUSY|MISCONF|NOREPLICAS|UNBLOCKED|OOM|READONLY|WRONGTYPE)"
-)
-"""How errors begin that waiting mends, behind what the client says of a pipeline, and Redis 6.2 of a script."""
-LASTING_WORDS: Final = re.compile(
-    r"NOPERM|no permission|can't (?:run|access)|CROSSSLOT|NOSCRIPT|NOPROTO|unknown (?:sub)?command|wrong number of arg"
-    r"|syntax error|[Ee]rror (?:compiling|running) script|user_script|not allowed|not an? |invalid|out of range|must be"
-)
-"""What a server says of a call that is wrong, or that it will never allow. Any other word may be a proxy's."""
-
-
-def first_of(error: Exception) -> Exception:
-    """Return the error that ended a group of tasks: those that share a server all raise the same."""
-    while isinstance(error, ExceptionGroup):
-        error = error.exceptions[0]
-    return error
-
-
-def passes(error: Exception, *, was_connected: bool = False) -> bool:
-    """Return True if waiting mends ``error``: the server is away, full or failing over, or an operator mends a key.
-
-    What a proxy answers while its server is away passes, too. A refused login ends a service, unless it
-    ``was_connected`` with a login before: then its password is being changed.
-    """
-    error = first_of(error)
-    if isinstance(error, AuthenticationError):
-        return was_connected
-    if isinstance(error, PASSING) or not isinstance(error, ResponseError) or isinstance(error, NoPermissionError):
-        return isinstance(error, PASSING)
-    return bool(PASSING_WORDS.search(str(error))) or not LASTING_WORDS.search(str(error))
-
-
-def is_full(reply: object) -> bool:
-    """Return True if the server refused something as its memory is full; of a script Redis 6.2 says so in words."""
-    return isinstance(reply, OutOfMemoryError) or (isinstance(reply, ResponseError) and "OOM" in str(reply))
 
 
 def describe(error: Exception) -> str:

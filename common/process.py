@@ -16,13 +16,14 @@ from common.context import Context
 from common.durability import Durability
 from common.health import beat
 from common.membership import Membership
-from common.outage import describe, first_of
+from common.outage import describe
 from common.reload import Reload
 from common.server import check_logins, check_server
 from common.settings.base import ServiceSettings
 from common.supervision import FAILURES, MAX_UNCHECKED, Run, Supervisor
 from penstock.errors import PenstockError, WrongType
 from penstock.keys import Keys
+from penstock.passing import first_of
 
 S = TypeVar("S", bound=ServiceSettings)
 Lifespan = Callable[[S], AbstractAsyncContextManager[object]]

@@ -14,7 +14,7 @@ from structlog.typing import FilteringBoundLogger
 from common.connections import Connections
 from common.context import Context
 from common.membership import Membership
-from common.outage import Outage, describe, first_of, passes
+from common.outage import Outage, describe
 from common.reload import Reload
 from common.settings.base import ServiceSettings
 from common.wrong_types import name_wrong_key
@@ -23,6 +23,7 @@ from penstock.connection import OTHER_SERVER
 from penstock.errors import Fenced, PenstockError, WrongType
 from penstock.keys import Keys
 from penstock.metrics import count
+from penstock.passing import first_of, passes
 
 S = TypeVar("S", bound=ServiceSettings)
 Run = Callable[[Context[S]], Awaitable[None]]

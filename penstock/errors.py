@@ -53,6 +53,18 @@ class Refused(PenstockError):
     """The target server refuses what it was sent; an operator can repair that at any time."""
 
 
+class NotDurable(PenstockError):
+    """The batch was settled, but the server did not confirm in time that disk or replicas have it."""
+
+
+class Unavailable(PenstockError):
+    """The server was away, full or read-only for longer than the caller was willing to wait; nothing was done."""
+
+
+class Unconfirmed(PenstockError):
+    """The connection was lost after a command was sent: the server may have executed it or not."""
+
+
 class TargetLost(PenstockError):
     """The target server has lost messages that had arrived there."""
 

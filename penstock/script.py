@@ -79,9 +79,13 @@ class Script:
         return FIRST_WRITE
 
     @classmethod
-    def read(cls, path: Path) -> "Script":
-        """Load ``path``, which may be in the zip archive that we are imported from (Spark's ``--py-files``)."""
-        return cls(path.name, _text(path))
+    def read(cls, path: Path, *, grows: bool = False) -> "Script":
+        """Load ``path``, which may be in the zip archive that we are imported from (Spark's ``--py-files``).
+
+        With ``grows`` ignore its FLAGS: a full server refuses the script.
+        """
+        text = _text(path)
+        return cls(path.name, FLAGS.sub("--", text) if grows else text)
 
     async def __call__(self, redis: "Redis", /, **named: Any) -> Any:
         """Run the script by its digest, or by its source if the server does not know it (SCRIPT FLUSH, a restart).

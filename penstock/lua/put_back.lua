@@ -6,6 +6,7 @@
 -- KEYS source   list   where it came from
 -- KEYS state?   hash   `source`, the source id for the other server; with the last message only `ended` is left: that id
 -- KEYS takers?  zset   names that may hold a pending list of this source; `who` is removed
+-- KEYS steps?   hash   what is recorded of each consumer; that of `who` is removed
 -- ARGV who      the source id as the caller knows it, or the name whose list it is; if `state` has another, nothing is done
 -- ARGV settled  how many of the oldest are settled: they are removed
 -- ARGV most     most messages to move
@@ -20,4 +21,5 @@ if state and call('LLEN', pending) == 0 then
   call('HSET', state, 'ended', who)
 end
 if takers then call('ZREM', takers, who) end
+if steps then call('HDEL', steps, who) end
 return back

@@ -9,10 +9,10 @@ from redis.exceptions import ResponseError
 
 from common.context import FULL, Context
 from common.in_flight import counters
-from common.outage import is_full
 from penstock.atomic import AtomicWrites
 from penstock.encoding import decoded
 from penstock.errors import Refused
+from penstock.passing import is_full
 from penstock.script import Script
 from penstock.transfer.engine import Batch
 from penstock.transfer.protocol import SCRIPT_MESSAGES, Dead, next_messages, settle

@@ -8,10 +8,11 @@ from redis.exceptions import TimeoutError as Unanswered
 
 from common.acl import require_at
 from common.context import Context
-from common.outage import describe, first_of
+from common.outage import describe
 from common.server import check_server
 from penstock.connection import OTHER_SERVER, connect
 from penstock.errors import Refused, Unsuitable
+from penstock.passing import first_of
 from penstock.raw_connection import RawConnection
 from penstock.transfer.engine import Batch, Transfer
 from penstock.transfer.protocol import agree, largest_message, refused

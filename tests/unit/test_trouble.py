@@ -3,8 +3,8 @@
 import pytest
 from redis.exceptions import AuthenticationError, InvalidResponse, NoPermissionError, ResponseError
 
-from common.outage import passes
 from penstock.errors import Unsuitable
+from penstock.passing import passes
 
 
 @pytest.mark.parametrize(

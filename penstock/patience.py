@@ -1,0 +1,39 @@
+"""Repeat a call while trouble passes by itself, for a bounded time."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+
+from redis.backoff import EqualJitterBackoff
+from redis.exceptions import RedisError
+
+from penstock.errors import PenstockError, Unavailable
+from penstock.passing import passes
+
+BACKOFF: Final = EqualJitterBackoff(cap=1, base=0.02)
+T = TypeVar("T")
+
+
+class Patience:
+    """``await patience(call)`` returns what ``call`` does, a coroutine function that may run several times.
+
+    Raise ``Unavailable`` if a server is away, full or read-only for longer than ``seconds``; None waits without end.
+    """
+
+    def __init__(self, seconds: float | None) -> None:
+        self.seconds = seconds
+
+    async def __call__(self, call: Callable[[], Awaitable[T]]) -> T:
+        begun, failures = time.monotonic(), 0
+        while True:
+            try:
+                return await call()
+            except (RedisError, OSError, PenstockError) as error:
+                if not passes(error):
+                    raise
+                waited = time.monotonic() - begun
+                if self.seconds is not None and waited >= self.seconds:
+                    raise Unavailable(f"waited {waited:.0f} s (patience): {error}") from error
+            failures += 1
+            await asyncio.sleep(BACKOFF.compute(failures))
