@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 from redis.backoff import EqualJitterBackoff
 from redis.exceptions import RedisError
 
-from penstock.errors import PenstockError, Unavailable
+from penstock.errors import PenstockError, Unavailable, WrongType
 from penstock.passing import passes
 
 BACKOFF: Final = EqualJitterBackoff(cap=1, base=0.02)
@@ -30,7 +30,7 @@ class Patience:
             try:
                 return await call()
             except (RedisError, OSError, PenstockError) as error:
-                if not passes(error):
+                if isinstance(error, WrongType) or not passes(error):
                     raise
                 waited = time.monotonic() - begun
                 if self.seconds is not None and waited >= self.seconds:

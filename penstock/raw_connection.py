@@ -124,6 +124,8 @@ class RawConnection:
 
         Raise redis-py's ``ConnectionError`` or ``TimeoutError``.
         """
+        if self._connection is not None and self._asked is None and self._connection._reader.at_eof():
+            await self.close()  # the server has closed it while nothing was under way
         if self._connection is None:
             self._connection = await self.redis.connection_pool.get_connection()
         self._asked = time.monotonic()

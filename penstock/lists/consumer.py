@@ -5,6 +5,7 @@ import json
 import secrets
 import time
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from math import inf
 from pathlib import Path
 from types import TracebackType
@@ -15,7 +16,7 @@ from redis.exceptions import NoScriptError, OutOfMemoryError, RedisError
 
 from penstock.connection import MAX_SILENCE
 from penstock.encoding import decoded, encoded
-from penstock.errors import WrongCall
+from penstock.errors import Unavailable, WrongCall
 from penstock.patience import BACKOFF
 from penstock.raw_connection import Command, RawConnection, pack
 from penstock.script import LUA, Script, translate_error
@@ -224,11 +225,13 @@ class Consumer:
         if handled:
             self._failures = self._failures + 1 if failed == handled else 0
         messages, dead, largest = reply
-        if messages or not batch:
-            self._sizes.note(len(messages), largest)
+        self._sizes.note(len(messages), largest)
+        if not dead:
             return list(messages)
-        adopted = [await self._adopt(each) for each in dead]
-        return await self._call(batch) if any(adopted) else []
+        for each in dead:
+            if await self._adopt(each):
+                break  # the next one once its messages are handled
+        return await self._call(batch)
 
     def _named(self, batch: int, step: int) -> dict[str, Any]:
         """Return keys and arguments of ``consume.lua``; with a ``step`` of before it settles nothing."""
@@ -292,8 +295,17 @@ class Consumer:
         return reply
 
     async def _put_back(self) -> None:
-        if await self._call(0) is None:
-            return
+        try:
+            if await self._call(0) is None:
+                return
+        except Unavailable:
+            if not self._results:
+                raise
+            # A full server refuses results, not that their messages go back.
+        if time.monotonic() < self._unsure_until and self._raw.id is not None:
+            with suppress(RedisError, OSError):
+                await self._lists.redis.client_unblock(self._raw.id)
+                self._unsure_until = 0.0
         named = {"pending": self._working, "source": self._source, "who": self._id, "settled": 0}
         bounds = {"most": self._prefetch, "bytes": self._size}
         while await self._lists.patience(lambda: _put_back(self._lists.redis, **named, **bounds)):

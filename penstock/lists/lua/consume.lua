@@ -19,8 +19,8 @@
 -- ARGV bytes      no more are returned once they have this many bytes together
 -- ARGV counts     of `outs`, the place of each and how many of `results` go there: `1:20,2:1`
 -- ARGV results... what to push, oldest first
--- Returns the messages, the consumers whose lease has ended, and the bytes of the largest message read; false if the
--- consumer has gone. Run twice with the same step: the second run returns the same again, or more.
+-- Returns the messages, or consumers whose lease has ended, to be adopted before more is taken, and the bytes of the largest
+-- message read; false if the consumer has gone. Run twice with the same step: the second run returns the same again, or more.
 local call = redis.call
 local refused = wrong_type({list = {source, working}, zset = {consumers}, hash = {steps}}) or wrong_type({list = outs})
 if refused then return refused end
@@ -52,6 +52,6 @@ while count > 0 do
   for place = #messages, 1, -1 do found[#found + 1] = messages[place] end
   count = several(working, #found, math.min(here, batch) - #found, bytes)
 end
-if here == 0 then take(source, working, found, math.min(batch, call('LLEN', source)), bytes) end
-local ended = call('ZRANGEBYSCORE', consumers, '-inf', string.format('(%d', now), 'LIMIT', 0, 10)
+local ended = here == 0 and call('ZRANGEBYSCORE', consumers, '-inf', string.format('(%d', now), 'LIMIT', 0, 10) or {}
+if here == 0 and #ended == 0 then take(source, working, found, math.min(batch, call('LLEN', source)), bytes) end
 return {found, ended, largest_read}

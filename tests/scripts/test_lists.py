@@ -1,0 +1,350 @@
+"""``penstock.lists``: messages are taken in order, settled once handled, and found again after any failure."""
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+from structlog.testing import capture_logs
+
+from penstock.errors import Unavailable, Unconfirmed, WrongCall, WrongType
+from penstock.lists import List, Lists, Message
+from penstock.testing.server import EmbeddedServer
+
+Fill = Callable[[], Any]
+NUMBERS: list[bytes | str] = [b"%d" % number for number in range(1, 2_001)]
+
+
+@pytest.fixture
+async def lists(redis: "Redis", redis_url: str) -> AsyncIterator[Lists]:
+    async with Lists(redis_url, patience=10, lease=2) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def orders(lists: Lists) -> List:
+    return lists["orders"]
+
+
+async def take(source: List, many: int, **options: Any) -> list[bytes | str]:
+    """Handle ``many`` messages and leave the loop."""
+    handled = list[bytes | str]()
+    async for message in source.messages(**options):
+        with message:
+            handled.append(message.body)
+        if len(handled) == many:
+            break
+    return handled
+
+
+async def handle(source: List, handler: Callable[[Message], object]) -> None:
+    """Handle messages until ``handler`` raises."""
+    async for message in source.messages():
+        with message:
+            handler(message)
+
+
+async def waiting(redis: "Redis", name: str = "orders") -> list[bytes | str]:
+    """Return what waits in a list, oldest first, once no consumer holds anything."""
+    async with asyncio.timeout(10):
+        while [key async for key in redis.scan_iter(f"{name}:pull*")]:
+            await asyncio.sleep(0.01)
+    found: list[bytes | str] = await redis.lrange(name, 0, -1)
+    return found[::-1]
+
+
+async def test_messages_come_in_order_and_what_was_not_handled_goes_back(redis: "Redis", orders: List) -> None:
+    assert await orders.push_many(NUMBERS) == 2_000
+    assert await take(orders, 1_300) == NUMBERS[:1_300]
+    assert await waiting(redis) == NUMBERS[1_300:]
+
+
+async def test_a_message_that_fails_comes_next_again_and_those_behind_it_follow(redis: "Redis", orders: List) -> None:
+    await orders.push_many(NUMBERS)
+    with pytest.raises(ZeroDivisionError):
+        await handle(orders, lambda message: 1 // (int(message.body) - 700))
+    assert await waiting(redis) == NUMBERS[699:]
+
+
+async def test_a_message_whose_handler_is_cancelled_goes_back(redis: "Redis", orders: List) -> None:
+    await orders.push_many(["a", "b"])
+
+    async def handle() -> None:
+        async for message in orders.messages():
+            with message:
+                await asyncio.sleep(0 if message.body == b"a" else 60)
+
+    task = asyncio.create_task(handle())
+    await asyncio.sleep(0.5)
+    task.cancel()
+    await asyncio.wait({task})
+    assert await waiting(redis) == [b"b"]
+
+
+async def test_a_loop_goes_on_behind_a_message_that_fails_and_does_not_spin(redis: "Redis", orders: List) -> None:
+    await orders.push_many(NUMBERS[:20])
+    handled, attempts, end = list[bytes](), 0, time.monotonic() + 1
+    async for message in orders.messages():
+        try:
+            with message:
+                if message.body == b"7":
+                    attempts += 1
+                    raise ValueError("poison")
+                handled.append(message.body)
+        except ValueError:
+            if time.monotonic() > end:
+                break
+    assert sorted(handled, key=int) == [each for each in NUMBERS[:20] if each != b"7"]
+    assert 2 < attempts < 30
+    assert await waiting(redis) == [b"7"]
+
+
+async def test_results_are_pushed_with_the_settlement_and_those_of_a_failure_are_not(
+    redis: "Redis", orders: List
+) -> None:
+    await orders.push_many(NUMBERS)
+
+    def square(message: Message) -> None:
+        message.also_push("squares", b"%d" % int(message.body) ** 2, "and")
+        message.also_push("other", message.body)
+        assert message.body != b"1500"
+
+    with pytest.raises(AssertionError):
+        await handle(orders, square)
+    assert await waiting(redis) == NUMBERS[1_499:]
+    squares = [word for number in range(1, 1_500) for word in (b"%d" % number**2, b"and")]
+    assert await waiting(redis, "squares") == squares
+    assert await waiting(redis, "other") == NUMBERS[:1_499]
+
+
+async def test_loops_share_a_list_and_each_message_is_handled_once(redis: "Redis", lists: Lists, orders: List) -> None:
+    await orders.push_many(NUMBERS)
+    handled = list[bytes]()
+
+    async def handle() -> None:
+        async for message in orders.messages(prefetch=20):
+            with message:
+                await asyncio.sleep(0)
+                handled.append(message.body)
+            if len(handled) == len(NUMBERS):
+                lists.stop()
+
+    await asyncio.wait_for(asyncio.gather(*(handle() for _ in range(5))), 30)
+    assert sorted(handled, key=int) == NUMBERS
+    assert await waiting(redis) == []
+
+
+async def test_a_slow_loop_leaves_messages_to_others(redis: "Redis", orders: List) -> None:
+    await orders.push_many(NUMBERS)
+    async for message in orders.messages():
+        with message:
+            await asyncio.sleep(0.06)
+            left = await redis.llen("orders")
+        if message.body == b"10":
+            break
+    assert left > 1_980
+
+
+async def test_a_signal_ends_loops_after_the_message_in_hand(redis: "Redis", redis_url: str) -> None:
+    handled = list[bytes]()
+    async with Lists(redis_url, stop_signals=[signal.SIGTERM]) as lists:
+
+        async def handle() -> None:
+            async for message in lists["orders"].messages():
+                with message:
+                    os.kill(os.getpid(), signal.SIGTERM)
+                    await asyncio.sleep(0.1)
+                    handled.append(message.body)
+
+        async def idle() -> None:
+            async for message in lists["nothing"].messages():
+                raise AssertionError(message)
+
+        both = asyncio.gather(handle(), idle())
+        await asyncio.sleep(0.1)
+        begun = time.monotonic()
+        await lists["orders"].push_many(["a", "b", "c"])
+        await asyncio.wait_for(both, 10)
+        assert time.monotonic() - begun < 3, "an idle loop does not wait for the end of its BLMOVE"
+    assert handled == [b"a"]
+    assert await waiting(redis) == [b"b", b"c"]
+
+
+async def abandoned(redis: "Redis", redis_url: str, many: int) -> list[bytes | str]:
+    """Have a consumer handle ``many`` messages and die. Return what it held, once its lease has ended."""
+    lists = Lists(redis_url, lease=1)
+    loop = lists["orders"].messages()
+    for _ in range(many):
+        with await anext(loop):
+            pass
+    (consumer,) = lists.consumers
+    await consumer._raw.close()
+    lists.consumers.clear()
+    await asyncio.sleep(1.1)
+    (held,) = [key async for key in redis.scan_iter("orders:pull:*")]
+    found: list[bytes | str] = await redis.lrange(held, 0, -1)
+    return found[::-1]
+
+
+async def test_what_a_dead_consumer_held_is_adopted_first(redis: "Redis", redis_url: str, orders: List) -> None:
+    await orders.push_many(NUMBERS)
+    held = await abandoned(redis, redis_url, 10)
+    assert len(held) >= 8, "those of a batch that it had not settled yet are among them"
+    with capture_logs() as log:
+        handled = await take(orders, 100)
+    first = int(held[0])
+    assert first <= 11
+    assert handled == NUMBERS[first - 1 : first + 99]
+    assert [line["event"] for line in log] == ["adopted"]
+
+
+async def test_a_consumer_that_slept_beyond_its_lease_settles_nothing_of_its_heir(
+    redis: "Redis", redis_url: str, orders: List
+) -> None:
+    """It finds out at its next call, goes on under another id, and loses nothing that it takes then."""
+    await orders.push_many(NUMBERS[:10])
+    async with Lists(redis_url, lease=1) as other:
+        slow = orders.messages(prefetch=3)
+        with await anext(slow) as message:
+            assert message.body == b"1"
+            for consumer in [key async for key in redis.scan_iter("orders:pulls")]:
+                await redis.zadd(consumer, dict.fromkeys(await redis.zrange(consumer, 0, -1), 1))  # type: ignore[type-var]
+            assert await take(other["orders"], 4) == NUMBERS[:4]
+        with capture_logs() as log:
+            handled: list[bytes | str] = [b"1"]
+            async for message in slow:
+                with message:
+                    handled.append(message.body)
+                if len(handled) == 7:
+                    break
+    assert [line["event"] for line in log] == ["lease lost"]
+    assert sorted(handled, key=int) == [b"1", *NUMBERS[4:10]]
+    await slow.aclose()  # type: ignore[attr-defined]
+    assert await redis.llen("orders") == 0
+
+
+async def test_a_long_handler_keeps_its_lease(redis: "Redis", redis_url: str, orders: List) -> None:
+    await orders.push("a")
+    async for message in orders.messages():
+        with message:
+            await asyncio.sleep(3)
+            async with Lists(redis_url) as other:
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(take(other["orders"], 1), 0.5)
+        break
+    assert await waiting(redis) == []
+
+
+async def test_scripts_that_the_server_forgot_are_sent_again(redis: "Redis", orders: List) -> None:
+    await orders.push_many(NUMBERS[:5])
+    async for message in orders.messages(prefetch=1):
+        with message:
+            await redis.script_flush()
+        if message.body == b"5":
+            break
+    assert await waiting(redis) == []
+
+
+async def test_a_full_server_is_emptied_and_results_wait_for_room(
+    redis: "Redis", redis_url: str, orders: List, fill: Fill
+) -> None:
+    await orders.push_many(NUMBERS)
+    await fill()
+    assert await take(orders, 1_000) == NUMBERS[:1_000]
+    async with Lists(redis_url, patience=0.3) as hasty:
+        with pytest.raises(Unavailable, match="maxmemory"):
+            await hasty["orders"].push("more")
+        with pytest.raises(Unavailable, match="maxmemory"):
+            await handle(hasty["orders"], lambda message: message.also_push("results", message.body))
+        await redis.config_set("maxmemory", 0)
+    assert await waiting(redis) == NUMBERS[1_000:]
+    assert not await redis.exists("results")
+
+
+async def test_a_key_of_another_type_is_named_and_stays(redis: "Redis", orders: List) -> None:
+    await redis.set("orders", "text")
+    with pytest.raises(WrongType, match="orders holds a string, expected a list"):
+        await take(orders, 1)
+    assert await redis.get("orders") == b"text"
+    with pytest.raises(WrongType, match="wrong kind of value"):
+        await orders.push("a")
+    await redis.delete("orders")
+    await orders.push("a")
+    await redis.set("out", "text")
+    with pytest.raises(WrongType, match="out holds a string, expected a list"):
+        await handle(orders, lambda message: message.also_push("out", "b"))
+    assert await redis.llen("orders") == 1 or [key async for key in redis.scan_iter("orders:pull:*")]
+
+
+async def test_a_message_without_with_is_an_error_and_goes_back(redis: "Redis", orders: List) -> None:
+    await orders.push_many(["a", "b"])
+    with pytest.raises(WrongCall, match="with message:"):
+        async for _ in orders.messages():
+            pass
+    assert await waiting(redis) == [b"a", b"b"]
+    kept = list[Message]()
+    async for message in orders.messages():
+        with message:
+            kept.append(message)
+        if len(kept) == 2:
+            break
+    with pytest.raises(WrongCall, match="handled once"), kept[0]:
+        pass
+    with pytest.raises(WrongCall, match="in hand"):
+        kept[0].also_push("out", "b")
+
+
+@pytest.mark.parametrize("wrong", [7, None, {"a": 1}, bytearray(b"a")])
+async def test_only_bytes_and_text_are_pushed(orders: List, wrong: Any) -> None:
+    with pytest.raises(WrongCall, match="expected bytes or text, found"):
+        await orders.push(wrong)
+
+
+async def test_any_bytes_and_sizes_pass(redis: "Redis", orders: List) -> None:
+    sent = [b"", b"\xff\0\r\n", "ü".encode(), *(bytes([size % 251]) * size for size in (1, 8_193, 300_000, 3_000_000))]
+    await orders.push_many(sent)
+    await orders.push("text")
+    assert await take(orders, len(sent) + 1) == [*sent, b"text"]
+    await orders.push('{"a": 1}')
+    async for message in orders.messages():
+        with message:
+            assert (message.json(), str(message), bytes(message)) == ({"a": 1}, '{"a": 1}', b'{"a": 1}')
+        break
+
+
+async def test_a_server_that_stays_away_is_not_waited_for_without_end() -> None:
+    with EmbeddedServer(aof=True) as server:
+        async with Lists(server.url, patience=0.5) as lists:
+            await lists["orders"].push_many(NUMBERS[:3])
+            loop = lists["orders"].messages(prefetch=1)
+            with await anext(loop):
+                pass
+            server.stop()
+            with pytest.raises(Unavailable, match=r"waited .* s \(patience\)"):
+                await anext(loop)
+            with pytest.raises(Unavailable):
+                await lists["orders"].push("4")
+            server.start()
+            await lists["orders"].push("5")
+        async with Lists(server.url, lease=1) as lists:
+            await asyncio.sleep(0)
+            assert await asyncio.wait_for(take(lists["orders"], 3), 60) in (
+                [b"2", b"3", b"5"],
+                [b"1", b"2", b"3"],
+            )
+
+
+async def test_a_push_whose_reply_is_lost_says_so(redis: "Redis", lists: Lists, orders: List) -> None:
+    await orders.push("a")
+    await redis.client_pause(1_000)
+    push = asyncio.create_task(orders.push("b"))
+    await asyncio.sleep(0.2)
+    await lists._producer._connection.disconnect(nowait=True)
+    with pytest.raises(Unconfirmed, match="may have been pushed"):
+        await push
+    await orders.push("c")
+    assert b"c" in await waiting(redis)
