@@ -2,5 +2,6 @@
 
 from penstock.lists.consumer import Message
 from penstock.lists.server import List, Lists
+from penstock.lists.work import Request, Work
 
-__all__ = ["List", "Lists", "Message"]
+__all__ = ["List", "Lists", "Message", "Request", "Work"]

@@ -4,7 +4,7 @@ import asyncio
 import json
 import secrets
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import suppress
 from math import inf
 from pathlib import Path
@@ -76,8 +76,9 @@ class Message:
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    ) -> bool | None:
         self._consumer.note_end(self, failed=kind is not None)
+        return None
 
     def also_push(self, name: bytes | str, *messages: bytes | str) -> None:
         """Push results to the list ``name`` in the transaction that settles this message, or not at all if it fails.
@@ -118,8 +119,8 @@ class Consumer:
         self._lists.consumers.add(self)
         try:
             while bodies := await self._next():
-                for body in bodies:
-                    self._in_hand = message = Message(body, self)
+                for message in await self._prepare(bodies):
+                    self._in_hand = message
                     yield message
                     if self._in_hand is not None:
                         raise WrongCall("a message was not handled: expected `with message:` around its handling")
@@ -129,6 +130,9 @@ class Consumer:
                         break  # others have the rest
         finally:
             await self.leave()
+
+    async def _prepare(self, bodies: list[bytes]) -> Iterable[Message]:
+        return (Message(body, self) for body in bodies)
 
     def note_end(self, message: Message, *, failed: bool) -> None:
         """Note that the handling of ``message`` has ended."""
@@ -154,6 +158,10 @@ class Consumer:
         if sum(len(each) for _, each in self._of_message) + len(results) > MAX_RESULTS:
             raise WrongCall(f"more than {MAX_RESULTS:,} results of one message: push them with List.push_many")
         self._of_message.append((name, results))
+
+    def drop_results(self) -> None:
+        """Forget the results of the message in hand."""
+        self._of_message = []
 
     async def renew(self) -> None:
         """Extend the lease on the connection that all consumers share, and cut a connection that is silent."""

@@ -12,6 +12,7 @@ from redis.exceptions import ConnectionError, RedisError, TimeoutError
 from penstock.connection import MAX_SILENCE, connect
 from penstock.errors import Unconfirmed, WrongCall
 from penstock.lists.consumer import NAME, PREFETCH, SIZE, Consumer, Message, as_bytes
+from penstock.lists.work import Work
 from penstock.patience import Patience
 from penstock.raw_connection import Packed, RawConnection, pack
 from penstock.script import translate_error
@@ -53,6 +54,10 @@ class Lists:
 
     def __getitem__(self, name: Payload) -> "List":
         return List(self, name)
+
+    def work(self, namespace: str, source: Payload | None = None) -> Work:
+        """Return the requests of the mdispatch with this namespace, taken from ``source``, by default its ``out``."""
+        return Work(self, namespace, source)
 
     async def __aenter__(self) -> Self:
         for number in self._signals:
