@@ -1,0 +1,96 @@
+"""Consumers of ``penstock.lists`` that are killed, cut off and stopped lose nothing and double nothing."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from redis import Redis
+
+from penstock.composition.files import read
+from penstock.testing.chaos.plan import Chosen
+from penstock.testing.chaos.report import summary
+from penstock.testing.chaos.run import Run
+from penstock.testing.server import EmbeddedServer
+from penstock.testing.watchdog import Watchdog
+from tests.harness import ROOT, rounds, until
+
+MESSAGES = [b"%d" % number for number in range(20_000)]
+WORKER = [sys.executable, "-m", "tests.reliability.list_worker", "in", "out"]
+
+
+@contextmanager
+def worker(url: str) -> Iterator["subprocess.Popen[bytes]"]:
+    """Run a worker; at the end let it stop."""
+    with subprocess.Popen(WORKER, cwd=ROOT, env=os.environ | {"REDIS": url}) as process:
+        watchdog = Watchdog(process.pid)
+        try:
+            yield process
+            process.terminate()
+            assert process.wait(30) in (0, -signal.SIGKILL, -signal.SIGTERM), "SIGTERM ends one that is starting"
+        finally:
+            process.kill()
+            process.wait()
+            watchdog.release()
+
+
+def assert_all_arrived_once(redis: "Redis") -> None:
+    until(lambda: redis.llen("out") >= len(MESSAGES), timeout=120)
+    assert Counter(redis.lrange("out", 0, -1)) == Counter(MESSAGES)
+    assert redis.llen("in") == 0
+
+
+def test_consumers_killed_at_any_moment_lose_and_double_nothing(redis_url: str) -> None:
+    rng = random.Random()
+    with Redis.from_url(redis_url) as redis:
+        redis.flushall()
+        redis.lpush("in", *MESSAGES[: len(MESSAGES) // 2])
+        with worker(redis_url):
+            for number in rounds():
+                with worker(redis_url) as killed:
+                    until(lambda: rng.random() < 0.02, every=0.01)
+                    killed.kill()
+                if number == 5:
+                    redis.lpush("in", *MESSAGES[len(MESSAGES) // 2 :])
+        with worker(redis_url):
+            assert_all_arrived_once(redis)
+        assert not [key for key in redis.scan_iter() if redis.type(key) == b"list" and key != b"out"]
+
+
+def test_consumers_that_sleep_beyond_their_lease_lose_and_double_nothing(redis_url: str) -> None:
+    """SIGSTOP for longer than the lease, with messages in hand: others have them when it wakes."""
+    rng = random.Random()
+    with Redis.from_url(redis_url) as redis:
+        redis.flushall()
+        redis.lpush("in", *MESSAGES)
+        with worker(redis_url) as one, worker(redis_url):
+            for _ in range(3):
+                until(lambda: rng.random() < 0.02, every=0.01)
+                os.kill(one.pid, signal.SIGSTOP)
+                until(lambda: rng.random() < 0.02, every=0.1)
+                os.kill(one.pid, signal.SIGCONT)
+            assert_all_arrived_once(redis)
+
+
+def test_a_server_that_restarts_under_load_loses_and_doubles_nothing() -> None:
+    with EmbeddedServer(aof=True) as server, Redis.from_url(server.url) as redis:
+        redis.lpush("in", *MESSAGES)
+        with worker(server.url), worker(server.url):
+            for share in (1, 2, 3):
+                until(lambda share=share: redis.llen("out") > share * len(MESSAGES) // 8, every=0.002)  # type: ignore[misc]
+                server.restart()
+            assert_all_arrived_once(redis)
+
+
+async def test_no_fault_at_any_command_of_a_consumer_loses_or_doubles_a_message(tmp_path: Path) -> None:
+    (tmp_path / "Procfile").write_text("mover: exec python -m tests.reliability.list_worker in out\n")
+    (tmp_path / "composition.yaml").write_text("programs: {mover: {reads: in, writes: [out], keeps: 'in:pull'}}\n")
+    report = await Run(read(tmp_path), Chosen(seed=1, rounds=1, lanes=8), lambda *_: None).report()
+    assert [summary(result) for result in report.results if result.broken] == []
+    assert len(report.points) > 8
+    assert sum(result.met for result in report.results) > len(report.results) * 0.8
