@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from bench import archive, figures, large, reading, replies, tracking, transport
+from bench import archive, figures, large, library, reading, replies, tracking, transport
 from bench.figures import KIB, MIB, Figure
 from bench.peers.command import app as peers
 from bench.testbed import Testbed
@@ -29,6 +29,7 @@ class Part(StrEnum):
     MPUSH = "mpush"
     TRACKING = "tracking"
     VPUSH = "vpush"
+    LIBRARY = "library"
     PIPELINE = "pipeline"
 
 
@@ -44,6 +45,7 @@ def main(
         Part.MPUSH: _mpush(quick),
         Part.TRACKING: _tracking(quick),
         Part.VPUSH: _vpush(quick),
+        Part.LIBRARY: library.plan(quick),
         Part.PIPELINE: _pipeline(quick),
     }
     plan = [benchmark for part in parts or Part for benchmark in groups[part]]

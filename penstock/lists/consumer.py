@@ -91,15 +91,15 @@ class Message:
 class Consumer:
     """Takes the messages of one list, oldest first, into a list of its own.
 
-    Keys: ``<list>:pull:<id>`` holds what was taken and not settled, ``<list>:pulls`` the leases of consumers, and
-    ``<list>:pulls:steps`` a number for each of them, so that no settlement is repeated after a lost reply.
+    Keys: ``<list>:consumer:<id>`` holds what was taken and not settled, ``<list>:consumers`` the leases, and
+    ``<list>:consumers:steps`` a number for each consumer, so that no settlement is repeated after a lost reply.
     """
 
     def __init__(self, lists: "Lists", source: bytes, prefetch: int, size: int) -> None:
         if prefetch < 1 or size < 1:
             raise WrongCall(f"prefetch={prefetch}, size={size}: expected at least 1 of each")
         self._lists, self._source, self._prefetch, self._size = lists, source, prefetch, size
-        self._consumers, self._steps = source + b":pulls", source + b":pulls:steps"
+        self._consumers, self._steps = source + b":consumers", source + b":consumers:steps"
         self._raw = RawConnection.to(lists.url, NAME)
         self._sizes = Sizes()
         self._id, self._joined, self._step = secrets.token_hex(8), False, 0
@@ -193,7 +193,7 @@ class Consumer:
 
     @property
     def _working(self) -> bytes:
-        return self._source + b":pull:" + self._id.encode()
+        return self._source + b":consumer:" + self._id.encode()
 
     async def _next(self) -> list[bytes]:
         """Settle what was handled and return the next messages, oldest first; none once all consumers shall stop."""
@@ -265,7 +265,7 @@ class Consumer:
 
     async def _adopt(self, dead: bytes) -> int:
         named = {"working": self._working, "consumers": self._consumers, "steps": self._steps, "dead": dead}
-        orphan, grace = self._source + b":pull:" + dead, GRACE_SECONDS * MICROSECONDS
+        orphan, grace = self._source + b":consumer:" + dead, GRACE_SECONDS * MICROSECONDS
         adopted: int = await self._lists.patience(
             lambda: _adopt(self._lists.redis, orphan=orphan, grace=grace, **named)
         )
@@ -326,8 +326,8 @@ class Consumer:
 
 def as_bytes(value: bytes | str) -> bytes:
     """Return ``value`` as it is pushed; text as UTF-8."""
-    if isinstance(value, str):
-        return encoded(value)
-    if not isinstance(value, bytes):
+    if isinstance(value, bytes):
+        return value
+    if not isinstance(value, str):
         raise WrongCall(f"expected bytes or text, found {type(value).__name__}")
-    return value
+    return encoded(value)

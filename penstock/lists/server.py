@@ -2,10 +2,11 @@
 
 import asyncio
 import signal
-from collections.abc import AsyncIterable, AsyncIterator, Iterable
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
 from contextlib import suppress
+from itertools import islice
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from redis.exceptions import ConnectionError, RedisError, TimeoutError
 
@@ -141,17 +142,12 @@ class List:
 
     async def push_many(self, messages: Iterable[Payload] | AsyncIterable[Payload]) -> int:
         """Push all of ``messages``, oldest first, in batches; return how many. Raise as ``push`` does."""
-        batch, size, count = list[bytes](), 0, 0
-        async for each in _each(messages):
-            message = as_bytes(each)
-            if batch and (len(batch) >= PUSH_MESSAGES or size + len(message) > PUSH_BYTES):
+        count = 0
+        async for some in _batches(messages):
+            for batch in _fitting([*map(as_bytes, some)]):
                 await self._lists.push(self.name, batch)
-                count, batch, size = count + len(batch), [], 0
-            batch.append(message)
-            size += len(message)
-        if batch:
-            await self._lists.push(self.name, batch)
-        return count + len(batch)
+                count += len(batch)
+        return count
 
     def messages(self, *, prefetch: int = PREFETCH, size: int = SIZE) -> AsyncIterator[Message]:
         """Take messages, oldest first, until ``Lists.stop``: ``async for message in orders.messages():``, and then
@@ -169,10 +165,33 @@ class List:
         return Consumer(self._lists, self.name, prefetch, size).messages()
 
 
-async def _each(messages: Iterable[Any] | AsyncIterable[Any]) -> AsyncIterable[Any]:
-    if isinstance(messages, AsyncIterable):
-        async for message in messages:
-            yield message
-    else:
-        for message in messages:
-            yield message
+async def _batches(messages: Iterable[Payload] | AsyncIterable[Payload]) -> AsyncIterator[list[Payload]]:
+    """Yield at most ``PUSH_MESSAGES`` of ``messages`` at a time."""
+    if not isinstance(messages, AsyncIterable):
+        each = iter(messages)
+        while batch := [*islice(each, PUSH_MESSAGES)]:
+            yield batch
+        return
+    batch = []
+    async for message in messages:
+        batch.append(message)
+        if len(batch) == PUSH_MESSAGES:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def _fitting(messages: list[bytes]) -> Iterator[list[bytes]]:
+    """Yield parts of ``messages`` of at most ``PUSH_BYTES`` each, or of one message that is larger."""
+    if sum(map(len, messages)) <= PUSH_BYTES:
+        yield messages
+        return
+    part, size = list[bytes](), 0
+    for message in messages:
+        if part and size + len(message) > PUSH_BYTES:
+            yield part
+            part, size = [], 0
+        part.append(message)
+        size += len(message)
+    yield part

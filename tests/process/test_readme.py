@@ -85,7 +85,7 @@ def examples(block: str) -> list[tuple[str, str]]:
     return [(part.partition("\n")[0], part.partition("\n")[2]) for part in parts]
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/tour.md", "docs/tracking.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/tour.md", "docs/tracking.md", "docs/lists.md"])
 def test_every_block_works_as_printed(page: str, shell: Shell) -> None:
     found = blocks((ROOT / page).read_text())
     assert [kind for kind, _ in found].count("console") >= 3

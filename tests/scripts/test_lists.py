@@ -51,7 +51,7 @@ async def handle(source: List, handler: Callable[[Message], object]) -> None:
 async def waiting(redis: "Redis", name: str = "orders") -> list[bytes | str]:
     """Return what waits in a list, oldest first, once no consumer holds anything."""
     async with asyncio.timeout(10):
-        while [key async for key in redis.scan_iter(f"{name}:pull*")]:
+        while [key async for key in redis.scan_iter(f"{name}:consumer*")]:
             await asyncio.sleep(0.01)
     found: list[bytes | str] = await redis.lrange(name, 0, -1)
     return found[::-1]
@@ -185,7 +185,7 @@ async def abandoned(redis: "Redis", redis_url: str, many: int) -> list[bytes | s
     await consumer._raw.close()
     lists.consumers.clear()
     await asyncio.sleep(1.1)
-    (held,) = [key async for key in redis.scan_iter("orders:pull:*")]
+    (held,) = [key async for key in redis.scan_iter("orders:consumer:*")]
     found: list[bytes | str] = await redis.lrange(held, 0, -1)
     return found[::-1]
 
@@ -211,7 +211,7 @@ async def test_a_consumer_that_slept_beyond_its_lease_settles_nothing_of_its_hei
         slow = orders.messages(prefetch=3)
         with await anext(slow) as message:
             assert message.body == b"1"
-            for consumer in [key async for key in redis.scan_iter("orders:pulls")]:
+            for consumer in [key async for key in redis.scan_iter("orders:consumers")]:
                 await redis.zadd(consumer, dict.fromkeys(await redis.zrange(consumer, 0, -1), 1))  # type: ignore[type-var]
             assert await take(other["orders"], 4) == NUMBERS[:4]
         with capture_logs() as log:
@@ -277,7 +277,7 @@ async def test_a_key_of_another_type_is_named_and_stays(redis: "Redis", orders: 
     await redis.set("out", "text")
     with pytest.raises(WrongType, match="out holds a string, expected a list"):
         await handle(orders, lambda message: message.also_push("out", "b"))
-    assert await redis.llen("orders") == 1 or [key async for key in redis.scan_iter("orders:pull:*")]
+    assert await redis.llen("orders") == 1 or [key async for key in redis.scan_iter("orders:consumer:*")]
 
 
 async def test_a_message_without_with_is_an_error_and_goes_back(redis: "Redis", orders: List) -> None:

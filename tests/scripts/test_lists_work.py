@@ -32,7 +32,7 @@ async def serve(lists: Lists, many: int, handle: Callable[[Request], object]) ->
 
 async def entries(redis: "Redis", name: str) -> list[Any]:
     async with asyncio.timeout(10):
-        while [key async for key in redis.scan_iter("*:pull*")]:
+        while [key async for key in redis.scan_iter("*:consumer*")]:
             await asyncio.sleep(0.01)
     return [json.loads(each) for each in (await redis.lrange(name, 0, -1))[::-1]]
 
