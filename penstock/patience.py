@@ -5,9 +5,11 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
+from redis.asyncio import Redis
 from redis.backoff import EqualJitterBackoff
-from redis.exceptions import RedisError
+from redis.exceptions import ConnectionError, MovedError, RedisError, TimeoutError
 
+from penstock.connection import follow, return_home
 from penstock.errors import PenstockError, Unavailable, WrongType
 from penstock.passing import passes
 
@@ -24,7 +26,8 @@ class Patience:
     def __init__(self, seconds: float | None) -> None:
         self.seconds = seconds
 
-    async def __call__(self, call: Callable[[], Awaitable[T]]) -> T:
+    async def __call__(self, call: Callable[[], Awaitable[T]], *clients: "Redis") -> T:
+        """Call, and let ``clients`` follow a slot of a cluster that has moved."""
         begun, failures = time.monotonic(), 0
         while True:
             try:
@@ -35,5 +38,9 @@ class Patience:
                 waited = time.monotonic() - begun
                 if self.seconds is not None and waited >= self.seconds:
                     raise Unavailable(f"waited {waited:.0f} s (patience): {error}") from error
+                if isinstance(error, MovedError):
+                    await follow(error, *clients)
+                elif isinstance(error, ConnectionError | TimeoutError):
+                    await return_home(*clients)
             failures += 1
             await asyncio.sleep(BACKOFF.compute(failures))

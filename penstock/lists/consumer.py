@@ -12,9 +12,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import structlog
-from redis.exceptions import NoScriptError, OutOfMemoryError, RedisError
+from redis.exceptions import MovedError, NoScriptError, OutOfMemoryError, RedisError
 
-from penstock.connection import MAX_SILENCE
+from penstock.connection import MAX_SILENCE, follow
 from penstock.encoding import decoded, encoded
 from penstock.errors import Unavailable, WrongCall
 from penstock.patience import BACKOFF
@@ -166,8 +166,14 @@ class Consumer:
     async def renew(self) -> None:
         """Extend the lease on the connection that all consumers share, and cut a connection that is silent."""
         await self._raw.cut_if_silent(WAIT_SECONDS + MAX_SILENCE)
-        if self._joined:
-            await _consume(self._lists.redis, **self._named(0, 0))
+        if not self._joined:
+            return
+        redis = self._lists.redis
+        try:
+            await _consume(redis, **self._named(0, 0))
+        except MovedError as moved:
+            await follow(moved, redis)
+            await _consume(redis, **self._named(0, 0))
 
     @property
     def connection_id(self) -> int | None:
@@ -222,7 +228,7 @@ class Consumer:
         Return None, and begin anew under another id, if this consumer's lease has ended: others have what it held.
         """
         step, handled, failed = self._step + bool(self._handled), self._handled, len(self._failed)
-        reply = await self._lists.patience(lambda: self._run(self._named(batch, step)))
+        reply = await self._lists.patience(lambda: self._run(self._named(batch, step)), self._raw.redis)
         self._settled_at = time.monotonic()
         self._handled, self._failed, self._results = 0, [], {}
         if reply is None:
@@ -267,7 +273,7 @@ class Consumer:
         named = {"working": self._working, "consumers": self._consumers, "steps": self._steps, "dead": dead}
         orphan, grace = self._source + b":consumer:" + dead, GRACE_SECONDS * MICROSECONDS
         adopted: int = await self._lists.patience(
-            lambda: _adopt(self._lists.redis, orphan=orphan, grace=grace, **named)
+            lambda: _adopt(self._lists.redis, orphan=orphan, grace=grace, **named), self._lists.redis
         )
         if adopted:
             _log.info("adopted", list=decoded(self._source), consumer=decoded(dead), messages=adopted)
@@ -293,6 +299,8 @@ class Consumer:
         reply = await self._send(script.by_digest(**named))
         if isinstance(reply, NoScriptError):
             reply = await self._send(script.by_source(**named))
+        if isinstance(reply, MovedError):
+            await self._raw.close()  # to connect to the other node
         if isinstance(reply, Exception):
             raise translate_error(reply)
         return reply
@@ -316,12 +324,13 @@ class Consumer:
                 self._unsure_until = 0.0
         named = {"pending": self._working, "source": self._source, "who": self._id, "settled": 0}
         bounds = {"most": self._prefetch, "bytes": self._size}
-        while await self._lists.patience(lambda: _put_back(self._lists.redis, **named, **bounds)):
+        redis = self._lists.redis
+        while await self._lists.patience(lambda: _put_back(redis, **named, **bounds), redis):
             pass
         if time.monotonic() < self._unsure_until:
             return  # others adopt what a wait without a reply may still move
         ended = {"takers": self._consumers, "steps": self._steps}
-        await self._lists.patience(lambda: _put_back(self._lists.redis, **named, **bounds, **ended))
+        await self._lists.patience(lambda: _put_back(redis, **named, **bounds, **ended), redis)
 
 
 def as_bytes(value: bytes | str) -> bytes:

@@ -8,7 +8,7 @@ from itertools import islice
 from types import TracebackType
 from typing import Final, Self
 
-from redis.exceptions import ConnectionError, RedisError, TimeoutError
+from redis.exceptions import ConnectionError, MovedError, RedisError, TimeoutError
 
 from penstock.connection import MAX_SILENCE, connect
 from penstock.errors import Unconfirmed, WrongCall
@@ -102,11 +102,13 @@ class Lists:
                 (reply,) = await self._producer.receive(1)
             except (ConnectionError, TimeoutError) as error:
                 raise Unconfirmed(f"{len(messages):,} messages may have been pushed, or not: {error}") from error
+            if isinstance(reply, MovedError):
+                await self._producer.close()  # to connect to the other node
             if isinstance(reply, Exception):
                 raise translate_error(reply)
 
         async with self._sending:
-            await self.patience(push)
+            await self.patience(push, self._producer.redis)
 
     async def _renew(self) -> None:
         """Keep the leases of consumers whose handlers take long, and end connections that are silent."""

@@ -148,7 +148,7 @@ class WorkConsumer(Consumer):
                     wire.execute_command(*command)
                 return await wire.execute()
 
-        return await self._lists.patience(read)
+        return await self._lists.patience(read, self.redis)
 
 
 class Work:
@@ -177,4 +177,4 @@ class Work:
 
 async def policy_of(lists: "Lists", keys: Keys) -> Policy | None:
     """Return the policy that mdispatch has published, None if there is none."""
-    return await lists.patience(lambda: Policy.read(lists.redis, keys))
+    return await lists.patience(lambda: Policy.read(lists.redis, keys), lists.redis)

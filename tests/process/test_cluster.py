@@ -12,6 +12,7 @@ import pytest
 from redis import Redis
 from redis.crc import key_slot
 
+from penstock.lists import Lists
 from penstock.testing.server import BUS_OFFSET, EmbeddedServer, free_port
 from tests.commandline import penstock
 from tests.harness import Service, until
@@ -115,6 +116,22 @@ def test_names_in_different_slots_are_refused_with_what_to_do(
         assert "Traceback" not in service.log_text()
     for node in nodes:
         assert set(node.client.keys()) <= {f"{names.get('redis_namespace', '{demo}')}:metrics:error".encode()}
+
+
+@pytest.mark.parametrize("asked", ["the node that has the slot", "the other node"])
+async def test_a_program_takes_and_pushes_whichever_node_is_named(nodes: tuple[Node, Node], asked: str) -> None:
+    here, there = nodes
+    async with Lists((there if "other" in asked else here).server.url, patience=10) as lists:
+        assert await lists["{demo}:in"].push_many(str(number) for number in range(1_000)) == 1_000
+        count = 0
+        async for message in lists["{demo}:in"].messages():
+            with message:
+                message.also_push("{demo}:a", message.body)
+            count += 1
+            if count == 990:
+                break
+    assert here.client.llen("{demo}:a") == 990
+    assert set(here.client.keys()) == {b"{demo}:in", b"{demo}:a"}
 
 
 def test_a_slot_that_is_moved_while_messages_flow_takes_the_service_with_it(
