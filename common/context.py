@@ -27,10 +27,9 @@ from penstock.raw_connection import Command, RawConnection, pack
 from penstock.script import Script, translate_error
 
 S = TypeVar("S", bound=ServiceSettings)
-FULL: Final = 0.2
+FULL_POLL_SECONDS: Final = 0.2
 """Seconds between two checks of a list while the server is full."""
-NOWHERE: Final[Mapping[str, Sequence[bytes]]] = {}
-CALM: Final = 3.0
+RECOVERY_SECONDS: Final = 3.0
 """Seconds without a failure after which a connection counts as recovered: a few back-offs."""
 
 
@@ -118,7 +117,7 @@ class Context(Generic[S]):
     async def settle(
         self,
         batch: Batch,
-        to: Mapping[str, Sequence[bytes]] = NOWHERE,
+        to: Mapping[str, Sequence[bytes]] = {},
         dead: Iterable[tuple[bytes, str]] = (),
         events: Iterable[Event] = (),
         history: int = 100_000,
@@ -193,7 +192,7 @@ class Context(Generic[S]):
                 return True
             if time.monotonic() >= until:
                 return False
-            await self.pause(FULL)
+            await self.pause(FULL_POLL_SECONDS)
             try:
                 await self.redis.execute_command("LMOVE", pending, pending, "RIGHT", "RIGHT")  # changes nothing
             except ResponseError as error:
@@ -264,11 +263,11 @@ class Context(Generic[S]):
         self._recovered(certain=not only_looks)
 
     def _recovered(self, *, certain: bool) -> None:
-        """End the outage once every wire that failed has settled something, or has not failed for ``CALM`` seconds."""
+        """End the outage once each failed wire has settled something, or not failed for ``RECOVERY_SECONDS``."""
         if certain:
             self._failing.pop(self.name, None)
         for name, failed in [*self._failing.items()]:
-            if time.monotonic() - failed > CALM:
+            if time.monotonic() - failed > RECOVERY_SECONDS:
                 del self._failing[name]
         if self.recovers_alone and not self._failing:
             self.outage.over()
@@ -327,7 +326,7 @@ class Context(Generic[S]):
             if not is_full(error):
                 raise
             self.outage.full_server(error)
-            await self.pause(FULL)
+            await self.pause(FULL_POLL_SECONDS)
             return REFUSED
         self.outage.has_room()
         return result

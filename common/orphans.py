@@ -19,7 +19,7 @@ from penstock.keys import Keys, pending_of
 from penstock.script import Script
 
 _adopt: Final = Script.read(Path(__file__).parent / "lua" / "adopt.lua")
-GRACE: Final = 60
+GRACE_SECONDS: Final = 60
 """Seconds that a blocked command may still add to a list after its registration ended or its name changed."""
 Names = Sequence[str]
 """The names of the pending lists of one instance at one time, without its id."""
@@ -39,7 +39,7 @@ class Orphans:
 
     def change(self, settings: ServiceSettings) -> None:
         """Use ``settings`` from now on; call ``record_ownership`` before you take a message."""
-        until = time.monotonic() + GRACE
+        until = time.monotonic() + GRACE_SECONDS
         self._names = {settings.pending_lists: inf} | {
             names: min(end, until) for names, end in self._names.items() if names != settings.pending_lists
         }
@@ -124,7 +124,7 @@ class Orphans:
                     holds=self._keys.held,
                     missing=self._keys.metric("missing"),
                     id=id or "",
-                    grace=GRACE + self._settings.service_expire,
+                    grace=GRACE_SECONDS + self._settings.service_expire,
                 )
         return adopted
 

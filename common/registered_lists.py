@@ -55,7 +55,7 @@ class RegisteredLists:
         self._read_at = float("-inf")
         self._refused = ""
 
-    async def look(self) -> Ownership | None:
+    async def read(self) -> Ownership | None:
         """Return the registered names, or None if the last ones are still fresh or the server refuses."""
         if time.monotonic() - self._read_at < STALE:
             return None

@@ -20,7 +20,7 @@ from penstock.keys import Keys
 from penstock.script import Script
 
 LUA: Final = Path(__file__).parent / "lua"
-FEW: Final = 3
+ALWAYS_CHECKED: Final = 3
 """Instances that are always checked one by one."""
 _next_id, _register, _renew, _compact, _deregister, _answer = (
     Script.read(LUA / f"{verb}.lua") for verb in ("next_id", "register", "renew", "compact", "deregister", "answer")
@@ -145,7 +145,7 @@ class Registry:
         Of many ids, count first how many exist. Even if all do, one call in as many checks them one by one, since an
         order that comes too late creates a key without an instance.
         """
-        counts = len(ids) > FEW and random.random() * len(ids) > 1
+        counts = len(ids) > ALWAYS_CHECKED and random.random() * len(ids) > 1
         if counts and await self._redis.exists(*map(self._keys.instance, ids)) == len(ids):
             return []
         async with self._redis.pipeline(transaction=False) as wire:

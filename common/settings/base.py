@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, PrivateAttr, StringConstraints
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 
 from common.acl import BATCHES, least
-from common.settings.fields import LONGEST, YEAR, Name, Seconds, Url, Whole, setting
+from common.settings.fields import LONGEST_WAIT, YEAR, Name, Seconds, Url, Whole, setting
 from common.settings.props import place_of, read_props
 from common.settings.roles import Role, conflicts, pending_lists, roles_of
 from common.settings.sources import Found, Given, Names
@@ -133,7 +133,7 @@ class ServiceSettings(BaseSettings):
         if isinstance(props_file, str):
             props_file = place_of(props_file, environ)
         names = cls.names()
-        found = names.look(props_file, environ)
+        found = names.read(props_file, environ)
         settings = cls(**checked(cls, cls.rules, names, found, cls._conflicts))
         settings._given, settings._in_file, settings._read_from = found.given, found.in_file, (props_file, environ)
         return settings
@@ -175,8 +175,8 @@ class ServiceSettings(BaseSettings):
         if frozen:
             raise SettingsError([self._restart_for(name) for name in frozen])
         old, new = before.shown(), self.shown()
-        told = {name: f"{old[name]} -> {new[name]}" for name in map(property_of, changed)}
-        return told | {property_of(name): "another login" for name in changed if self._is_login(name, before)}
+        changes = {name: f"{old[name]} -> {new[name]}" for name in map(property_of, changed)}
+        return changes | {property_of(name): "another login" for name in changed if self._is_login(name, before)}
 
     def _is_login(self, name: str, before: Self) -> bool:
         """Return True if only the user or the password of a server's URL has changed."""
@@ -195,7 +195,7 @@ class ServiceSettings(BaseSettings):
     def message_wait(self) -> float:
         """Return how many seconds one command may wait for a message: the ``PopTimeout``, or 0 without one."""
         fields = type(self).model_fields.items()
-        return max([0.0, *(float(getattr(self, name)) for name, field in fields if LONGEST in field.metadata)])
+        return max([0.0, *(float(getattr(self, name)) for name, field in fields if LONGEST_WAIT in field.metadata)])
 
     @property
     def longest_wait(self) -> float:

@@ -21,7 +21,7 @@ from penstock.errors import SettingsError
 if TYPE_CHECKING:
     from common.settings.redis_hash import Hash
 
-WAIT: Final = 1.0
+RETRY_SECONDS: Final = 1.0
 """Seconds between two attempts to reach a server that is away."""
 S = TypeVar("S", bound=ServiceSettings)
 
@@ -54,19 +54,19 @@ def _wait_for(place: "Hash") -> None:
     """Wait until the server answers; exit with 0 on an order to stop, which ``common.signals`` has held back."""
     from common.settings.redis_hash import Away
 
-    told = False
+    reported = False
     while True:
         try:
             place.read()
         except Away as error:
-            if not told:
+            if not reported:
                 print(f"{place}: {error}; waiting", file=sys.stderr)
-            told = True
+            reported = True
         except Unreadable:
             return  # reported with all other problems
         else:
             return
-        if signal.sigtimedwait((signal.SIGTERM, signal.SIGINT), WAIT):
+        if signal.sigtimedwait((signal.SIGTERM, signal.SIGINT), RETRY_SECONDS):
             sys.exit(0)
 
 

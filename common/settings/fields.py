@@ -35,11 +35,11 @@ Seconds = Annotated[float, BeforeValidator(_no_bool), AllowInfNan(False)]
 NUMBERS: Final[dict[Any, str]] = {int: "whole number", float: "number"}
 OTHERS: Final[dict[Any, str]] = {str: "text", bool: "true | false"}
 """What to call a value whose field does not say it; see ``setting``."""
-LONGEST: Final = "longest wait"
+LONGEST_WAIT: Final = "longest wait"
 """Marks a field with the seconds that one command may wait on the server."""
 PopTimeout = Annotated[
     Whole,
-    LONGEST,
+    LONGEST_WAIT,
     Field(
         description="Longest wait for a message, in seconds; a stop does not wait for it.",
         ge=5,

@@ -29,7 +29,7 @@ TOML_TOKEN: Final = re.compile(
 )
 
 
-MOST: Final = 1_000
+MAX_PROPERTIES: Final = 1_000
 """Maximum number of properties in a props file."""
 Properties = TypeVar("Properties")
 
@@ -47,7 +47,7 @@ def json_text(text: str) -> tuple[object, Lines]:
         value = json.loads(text)
     except json.JSONDecodeError as error:
         raise Unreadable(f"not JSON: {error.msg[:1].lower()}{error.msg[1:]}", error.lineno) from None
-    return _few(value), _json_lines(text)
+    return _limited(value), _json_lines(text)
 
 
 def json5_text(text: str) -> tuple[object, Lines]:
@@ -62,7 +62,7 @@ def json5_text(text: str) -> tuple[object, Lines]:
         words = re.sub(r"U\+([0-9a-fA-F]+)", lambda code: ascii(chr(int(code[1], 16))), words)
         line = _line(text, max(0, int(place[1]) - 1)) if place else None
         raise Unreadable(f"not JSON5: {words[:1].lower()}{words[1:]}", line) from None
-    return _few(value), _json_lines(text)
+    return _limited(value), _json_lines(text)
 
 
 def javascript_text(text: str) -> tuple[object, Lines]:
@@ -95,7 +95,7 @@ def yaml_text(text: str) -> tuple[object, Lines]:
     try:
         loader = BoundedLoader(text)
         node = loader.get_single_node()
-        pairs = _few(node.value) if isinstance(node, yaml.MappingNode) else []
+        pairs = _limited(node.value) if isinstance(node, yaml.MappingNode) else []
         lines = [(str(name.value), name.start_mark.line + 1) for name, _ in pairs if name.value != "<<"]
         return loader.construct_document(node) if node else {}, lines
     except yaml.MarkedYAMLError as error:
@@ -111,7 +111,7 @@ def toml_text(text: str) -> tuple[object, Lines]:
     import tomllib
 
     try:
-        value = _few(tomllib.loads(text))
+        value = _limited(tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:
         words = _discreet(re.sub(r" \(at .*\)$", "", str(error)))
         place = re.search(r"\(at line (\d+)", str(error))
@@ -135,14 +135,14 @@ def env_text(text: str) -> tuple[object, Lines]:
             raise Unreadable("expected NAME=value", line)
         if found.key is not None and found.value is not None:
             values[found.key] = found.value
-            _few(lines).append((found.key, line))
+            _limited(lines).append((found.key, line))
     return values, lines
 
 
-def _few(value: Properties) -> Properties:
+def _limited(value: Properties) -> Properties:
     """Return ``value``. Raise ``Unreadable`` if it has more properties than any service."""
-    if isinstance(value, dict | list) and len(value) > MOST:
-        raise Unreadable(f"more than {MOST:,} properties: not a props file")
+    if isinstance(value, dict | list) and len(value) > MAX_PROPERTIES:
+        raise Unreadable(f"more than {MAX_PROPERTIES:,} properties: not a props file")
     return value
 
 

@@ -6,14 +6,14 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Final
 
-LONGEST: Final = 60
+MAX_SHOWN: Final = 60
 """Most characters of a value that a message quotes."""
 
 
 def shown(value: object) -> str:
     """Return ``value`` as a message quotes it. Only describe a long text, or one that may hold a password."""
     if isinstance(value, str):
-        secret = len(value) > LONGEST or re.search(r"@|://|passw", value, re.IGNORECASE)
+        secret = len(value) > MAX_SHOWN or re.search(r"@|://|passw", value, re.IGNORECASE)
         return f"a text of {len(value)} characters" if secret else quoted(value)
     if value is None:
         return "nothing"
@@ -33,13 +33,13 @@ def quoted(text: str) -> str:
 
 def plain(name: str) -> str:
     """Return the name of a property or a variable as it is, or as ``shown`` if it cannot be such a name."""
-    return name if re.fullmatch(rf"[\w.$-]{{1,{LONGEST}}}", name) else shown(name)
+    return name if re.fullmatch(rf"[\w.$-]{{1,{MAX_SHOWN}}}", name) else shown(name)
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """Return the one of ``known`` that was probably meant, or None; ``pop_timeout`` is near ``popTimeout``."""
     by_letters = {_letters(each): each for each in known}
-    found = get_close_matches(_letters(name[:LONGEST]), by_letters, n=1)
+    found = get_close_matches(_letters(name[:MAX_SHOWN]), by_letters, n=1)
     return by_letters[found[0]] if found else None
 
 

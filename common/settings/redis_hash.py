@@ -12,7 +12,7 @@ from redis.exceptions import AuthenticationError, MovedError, RedisError, Respon
 from redis.exceptions import ConnectionError as Disconnected
 from redis.exceptions import TimeoutError as Unanswered
 
-from common.settings.formats import MOST, Unreadable
+from common.settings.formats import MAX_PROPERTIES, Unreadable
 from common.settings.redaction import plain
 from common.settings.urls import EXPECTED, server_url
 from penstock.connection import connect, follow, mask_password
@@ -89,8 +89,8 @@ class Hash:
             raise
         if not count:
             raise Unreadable("no such key, or no fields: expected a hash with a field for each property")
-        if count > MOST:
-            raise Unreadable(f"more than {MOST:,} properties: not props")
+        if count > MAX_PROPERTIES:
+            raise Unreadable(f"more than {MAX_PROPERTIES:,} properties: not props")
         names = await redis.hkeys(self.key)
         async with redis.pipeline(transaction=False) as wire:
             for name in names:

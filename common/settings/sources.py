@@ -89,7 +89,7 @@ class Names:
     def properties_of(self, field: str) -> list[str]:
         return [name for name, owner in self._properties.items() if owner == field]
 
-    def look(self, props_file: "Path | Hash | None", environ: Mapping[str, str]) -> Found:
+    def read(self, props_file: "Path | Hash | None", environ: Mapping[str, str]) -> Found:
         """Return the values of the environment over those of the props file."""
         try:
             found = self.in_file(read_props(props_file) if props_file else Props())

@@ -38,7 +38,7 @@ class ReplyRules:
 
     async def refresh(self) -> None:
         """Read what other services have registered, unless that was done within ``STALE`` seconds."""
-        ownership = await self._directory.look()
+        ownership = await self._directory.read()
         if ownership:
             self._ownership = ownership
             self.refusal.cache_clear()

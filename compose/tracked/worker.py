@@ -20,7 +20,7 @@ from redis.client import Pipeline
 from redis.retry import Retry
 
 BATCH: Final = 500
-WAIT: Final = 1
+WAIT_SECONDS: Final = 1
 """Maximum wait for a reading, and so for the exit after a SIGTERM (s)."""
 WARM: Final = 70.0
 """Readings (F) of at least this fail in their first attempt."""
@@ -48,7 +48,7 @@ class Worker:
 
     def take(self) -> bool:
         """Move the next reading, and the backlog behind it, to the working list."""
-        if self.server.blmove(self.out, self.working, WAIT, src="RIGHT", dest="LEFT") is None:
+        if self.server.blmove(self.out, self.working, WAIT_SECONDS, src="RIGHT", dest="LEFT") is None:
             return False
         backlog = min(self.server.llen(self.out), BATCH - 1)
         with self.server.pipeline(transaction=False) as moves:
@@ -91,7 +91,7 @@ def alert(transaction: Pipeline, row: bytes, *, failed_before: bool) -> None:
 def main(branch: str) -> None:
     url = os.environ.get("REDIS", "redis://localhost:6379/0")
     # A BLMOVE that redis-py silently retries would take a second reading.
-    server = redis.Redis.from_url(url, retry=Retry(NoBackoff(), 0), socket_timeout=WAIT + 10, protocol=2)
+    server = redis.Redis.from_url(url, retry=Retry(NoBackoff(), 0), socket_timeout=WAIT_SECONDS + 10, protocol=2)
     worker = Worker(server, branch)
     signal.signal(signal.SIGTERM, worker.stop)
     signal.signal(signal.SIGINT, worker.stop)

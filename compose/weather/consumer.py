@@ -22,7 +22,7 @@ from redis.retry import Retry
 from compose.weather.day import Day
 
 BATCH: Final = 500
-WAIT: Final = 1
+WAIT_SECONDS: Final = 1
 """Maximum wait for a message, and so for the exit after a SIGTERM (s)."""
 UNAVAILABLE: Final = (redis.ConnectionError, redis.TimeoutError, redis.ReadOnlyError, redis.OutOfMemoryError)
 HANDLED: Final = {
@@ -79,7 +79,7 @@ class Consumer:
 
     def take(self) -> bool:
         """Move the next message, and the backlog behind it, to the working list. Never BLPOP: that loses it."""
-        if self.server.blmove(self.source, self.working, WAIT, src="RIGHT", dest="LEFT") is None:
+        if self.server.blmove(self.source, self.working, WAIT_SECONDS, src="RIGHT", dest="LEFT") is None:
             return False
         backlog = min(self.server.llen(self.source), BATCH - 1)
         with self.server.pipeline(transaction=False) as moves:
@@ -116,7 +116,7 @@ class Consumer:
 def main(role: str, name: str = "1") -> None:
     url = os.environ.get("REDIS", "redis://localhost:6379/0")
     # A BLMOVE that redis-py silently retries would take a second message.
-    server = redis.Redis.from_url(url, retry=Retry(NoBackoff(), 0), socket_timeout=WAIT + 10, protocol=2)
+    server = redis.Redis.from_url(url, retry=Retry(NoBackoff(), 0), socket_timeout=WAIT_SECONDS + 10, protocol=2)
     consumer = Consumer(server, role, name)
     signal.signal(signal.SIGTERM, consumer.stop)
     signal.signal(signal.SIGINT, consumer.stop)

@@ -71,13 +71,13 @@ class Observer:
         return self._read_last
 
     async def _read(self) -> None:
-        from penstock.composition.live.registered import read
+        from penstock.composition.live.registered import read_registered
         from penstock.inspect.namespace import namespaces
 
         redis = self._clients[server_of(self._url)]
         if monotonic() >= self._search_at:
             self._names, self._search_at = await namespaces(redis), monotonic() + SEARCH_SECONDS
-        self._read_last = await read(redis, self._url, self._names)
+        self._read_last = await read_registered(redis, self._url, self._names)
         if not self._read_last.parts:
             self._search_at = 0.0
 

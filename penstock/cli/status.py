@@ -71,9 +71,9 @@ def _alive(row: dict[str, Any]) -> str:
 
 async def _registered(redis: "Redis", keys: "Keys") -> list[str]:
     """Return the services that registered under ``keys`` last; empty if none did."""
-    from penstock.composition.live.registered import read
+    from penstock.composition.live.registered import read_registered
 
-    return [part.service for part in (await read(redis, "", [keys.namespace])).parts if part.service]
+    return [part.service for part in (await read_registered(redis, "", [keys.namespace])).parts if part.service]
 
 
 async def _one(redis: "Redis", service_redis: "Redis", namespace: str, as_json: bool) -> None:

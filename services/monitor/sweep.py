@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from redis.exceptions import ResponseError
 
-from common.context import FULL, Context
+from common.context import FULL_POLL_SECONDS, Context
 from common.registered_lists import RegisteredLists
 from common.tracking.reply_lists import ReplyRules
 from common.transaction import REFUSED
@@ -98,7 +98,7 @@ class Sweeper:
         timed_out = [Action(one, "queueTimeout") for one in untaken if _has_waited(one, self.swept_at, policy)]
         acted = await self._carry_out([*actions, *timed_out], policy) if actions or timed_out else 0
         if again is REFUSED or acted is REFUSED:
-            return FULL
+            return FULL_POLL_SECONDS
         if again or taken or overdue or actions or acted:
             return 0
         return min(float(due.wait or inf), untaken_check_interval(policy.timeout) if due.unseen else inf)

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from redis.exceptions import ResponseError
 
-from common.context import FULL, Context
+from common.context import FULL_POLL_SECONDS, Context
 from common.in_flight import counters
 from penstock.atomic import AtomicWrites
 from penstock.encoding import decoded
@@ -147,7 +147,7 @@ class LocalSource:
         (found,) = await context.settled()
         messages = self._taken(first, found)
         if not messages and context.outage.server_is_full:
-            await context.pause(FULL)
+            await context.pause(FULL_POLL_SECONDS)
         return messages if self._context.running else None
 
     def _looking(self, first: int, many: int) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from redis.asyncio import Redis
 from common.context import Context
 from common.durability import Durability
 from common.membership import Membership
-from common.orphans import GRACE, Orphans
+from common.orphans import GRACE_SECONDS, Orphans
 from common.outage import Outage
 from penstock.encoding import decoded
 from penstock.errors import WrongType
@@ -94,7 +94,8 @@ async def test_the_dead_are_forgotten_once_nothing_can_arrive_in_their_lists(red
     now, _ = await redis.time()
     expire = settings().service_expire
     await redis.zadd(
-        KEYS.owners, {late.registry.id: now - GRACE - expire + 5, gone.registry.id: now - GRACE - expire - 1}
+        KEYS.owners,
+        {late.registry.id: now - GRACE_SECONDS - expire + 5, gone.registry.id: now - GRACE_SECONDS - expire - 1},
     )
     for each in (late, gone):
         await each.take(each.registry.id)

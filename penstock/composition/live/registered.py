@@ -24,7 +24,7 @@ def shape_json(settings: ServiceSettings) -> str:
     return json.dumps(known | ({} if registry == server_of(settings.redis) else {"registry": registry}))
 
 
-async def read(redis: "Redis", url: str, namespaces: Iterable[str]) -> Topology:
+async def read_registered(redis: "Redis", url: str, namespaces: Iterable[str]) -> Topology:
     """Return the composition of the services of ``namespaces`` that registered on ``redis``, which is at ``url``.
 
     Services whose registered shape is missing or cannot be parsed are left out.
