@@ -4,7 +4,7 @@ import asyncio
 import json
 import secrets
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from math import inf
 from pathlib import Path
@@ -116,23 +116,41 @@ class Consumer:
 
     async def messages(self) -> AsyncIterator[Message]:
         """See ``List.messages``."""
-        self._lists.consumers.add(self)
         try:
-            while bodies := await self._next():
-                for message in await self._prepare(bodies):
-                    self._in_hand = message
-                    yield message
-                    if self._in_hand is not None:
-                        raise WrongCall("a message was not handled: expected `with message:` around its handling")
-                    if self._lists.stopping:
-                        return
-                    if time.monotonic() - self._settled_at >= SETTLE_SECONDS and await self._call(0) is None:
-                        break  # others have the rest
+            while batch := await self.batch():
+                for message in batch:
+                    yield self.hand_out(message)
+                    if self.ends_batch() or (self.is_due() and not await self.settle()):
+                        break
         finally:
             await self.leave()
 
-    async def _prepare(self, bodies: list[bytes]) -> Iterable[Message]:
-        return (Message(body, self) for body in bodies)
+    async def batch(self) -> list[Message]:
+        """Settle what was handled and return the next messages, oldest first; none once all consumers shall stop."""
+        self._lists.consumers.add(self)
+        return await self._prepare(await self._next())
+
+    def hand_out(self, message: Message) -> Message:
+        """Note that ``message`` is in hand, and return it."""
+        self._in_hand = message
+        return message
+
+    def ends_batch(self) -> bool:
+        """Return whether the rest of the batch goes back. Raise ``WrongCall`` if the last message was not handled."""
+        if self._in_hand is not None:
+            raise WrongCall("a message was not handled: expected `with message:` around its handling")
+        return self._lists.stopping
+
+    def is_due(self) -> bool:
+        """Return whether to settle before the next message of the batch."""
+        return time.monotonic() - self._settled_at >= SETTLE_SECONDS
+
+    async def settle(self) -> bool:
+        """Settle what was handled. Return False if the lease has ended: then others have the rest of the batch."""
+        return await self._call(0) is not None
+
+    async def _prepare(self, bodies: list[bytes]) -> list[Message]:
+        return [Message(body, self) for body in bodies]
 
     def note_end(self, message: Message, *, failed: bool) -> None:
         """Note that the handling of ``message`` has ended."""

@@ -164,7 +164,11 @@ class List:
 
         Raise ``Unavailable`` if the server stays away, and ``WrongType`` if a key is of another type.
         """
-        return Consumer(self._lists, self.name, prefetch, size).messages()
+        return self.consumer(prefetch, size).messages()
+
+    def consumer(self, prefetch: int, size: int) -> Consumer:
+        """Return what ``messages`` iterates."""
+        return Consumer(self._lists, self.name, prefetch, size)
 
 
 async def _batches(messages: Iterable[Payload] | AsyncIterable[Payload]) -> AsyncIterator[list[Payload]]:

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -125,7 +125,7 @@ class WorkConsumer(Consumer):
         self.redis, self.keys = lists.redis, keys
         self._policy, self._read_at = policy, time.monotonic()
 
-    async def _prepare(self, bodies: list[bytes]) -> Iterable[Message]:
+    async def _prepare(self, bodies: list[bytes]) -> list[Message]:
         """Return the requests, with their records read in two round trips."""
         correlations = [*map(correlation_of, bodies)]
         if time.monotonic() - self._read_at > POLICY_SECONDS:
@@ -162,17 +162,20 @@ class Work:
 
         Raise ``Unsuitable`` if no mdispatch has begun the namespace.
         """
+        consumer = await self.consumer(prefetch, size)
+        try:
+            async for message in consumer.messages():
+                yield cast(Request, message)
+        finally:
+            await consumer.leave()
+
+    async def consumer(self, prefetch: int, size: int) -> WorkConsumer:
+        """Return a consumer of the list that the policy of the namespace names."""
         policy = await policy_of(self._lists, self._keys)
         if policy is None:
             raise Unsuitable(f"{self._keys.namespace} is no namespace of mdispatch: expected one that has started")
         source = as_bytes(policy.out if self._source is None else self._source)
-        consumer = WorkConsumer(self._lists, source, prefetch, size, self._keys, policy)
-        messages = consumer.messages()
-        try:
-            async for message in messages:
-                yield cast(Request, message)
-        finally:
-            await consumer.leave()
+        return WorkConsumer(self._lists, source, prefetch, size, self._keys, policy)
 
 
 async def policy_of(lists: "Lists", keys: Keys) -> Policy | None:

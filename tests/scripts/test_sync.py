@@ -1,0 +1,124 @@
+"""``penstock.sync``: the same lists, blocking."""
+
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from penstock.errors import Unavailable, WrongCall
+from penstock.sync import Lists
+from tests.harness import until
+
+
+@pytest.fixture
+def lists(here: Any, redis_url: str) -> Iterator[Lists]:
+    with Lists(redis_url, lease=2) as opened:
+        yield opened
+
+
+def test_messages_are_pushed_taken_and_settled(here: Any, lists: Lists) -> None:
+    sent = [b"%d" % number for number in range(3_000)]
+    assert lists["orders"].push_many(sent) == 3_000
+    lists["orders"].push("last")
+    taken = list[bytes]()
+    for message in lists["orders"].messages():
+        with message:
+            message.also_push("results", message.body)
+            taken.append(message.body)
+        if message.body == b"last":
+            break
+    assert taken == [*sent, b"last"]
+    assert here.lrange("results", 0, -1)[::-1] == taken
+    assert here.keys() == [b"results"]
+
+
+def test_an_exception_puts_the_message_back_and_a_break_the_rest(here: Any, lists: Lists) -> None:
+    lists["orders"].push_many(["a", "b", "c"])
+
+    def handle() -> None:
+        for message in lists["orders"].messages():
+            with message:
+                assert message.body != b"b"
+
+    with pytest.raises(AssertionError):
+        handle()
+    assert here.lrange("orders", 0, -1) == [b"c", b"b"]
+    for message in lists["orders"].messages():
+        with message:
+            pass
+        break
+    assert here.lrange("orders", 0, -1) == [b"c"]
+    assert here.keys() == [b"orders"]
+
+
+def test_a_computation_longer_than_the_lease_keeps_it(here: Any, redis_url: str, lists: Lists) -> None:
+    lists["orders"].push("a")
+    for message in lists["orders"].messages():
+        with message:
+            until_ = time.monotonic() + 3
+            while time.monotonic() < until_:
+                sum(range(1_000))
+            (lease,) = (score for _, score in here.zscan_iter("orders:consumers"))
+            assert lease > time.time() * 1e6, "renewed by the thread of the library"
+        break
+    assert here.keys() == []
+
+
+def test_a_signal_ends_the_loop(here: Any, redis_url: str) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with Lists(redis_url, stop_signals=[signal.SIGTERM]) as lists:
+        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGTERM)).start()
+        begun = time.monotonic()
+        for message in lists["orders"].messages():
+            raise AssertionError(message)
+        assert time.monotonic() - begun < 3
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_an_interrupt_while_it_waits_leaves_nothing(here: Any, lists: Lists) -> None:
+    def interrupt() -> None:
+        until(lambda: here.info("clients")["blocked_clients"])
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        next(lists["orders"].messages())
+    thread.join()
+    until(lambda: here.keys() == [])
+
+
+def test_requests_are_answered(here: Any, lists: Lists) -> None:
+    policy = {"messageTimeout": 10, "messageExpire": 100, "attempts": 3, "backoff": "1", "source": "in", "out": "out"}
+    here.hset(
+        "shop:policy", mapping=policy | {"done": "shop:done", "res": "res", "eventCapacity": 0, "replyExpire": 60}
+    )
+    here.lpush("out", '{"meta": {"id": "a"}}', "5")
+    requests = lists.work("shop").requests()
+    for request in requests:
+        with request:
+            assert lists.run(request.touch(5)) is None, "it has no record"
+            if request.meta:
+                request.answer({"price": 7})
+        if not request.meta:
+            break
+    assert json.loads(here.lpop("res")) == {"price": 7, "meta": {"id": "a", "attempt": 1}}
+    assert json.loads(here.lpop("shop:done")) == {"xid": "5"}
+
+
+def test_errors_come_through(lists: Lists) -> None:
+    with pytest.raises(WrongCall, match="bytes or text"):
+        lists["orders"].push(7)  # type: ignore[arg-type]
+    with Lists("redis://127.0.0.1:1", patience=0.2) as nowhere, pytest.raises(Unavailable):
+        nowhere["orders"].push("a")
+
+    async def inside() -> None:
+        lists["orders"].push("a")
+
+    with pytest.raises(WrongCall, match="would wait for ever"):
+        lists.run(inside())
