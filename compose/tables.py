@@ -18,15 +18,8 @@ def content(comparisons: Sequence[Comparison], caption: str, *, ordered: bool = 
     for heading in ("in", "out", "lost", "doubled", "never sent", *(["in order"] if ordered else [])):
         table.add_column(heading, justify="right")
     for comparison in comparisons:
-        amounts = (
-            comparison.sent,
-            comparison.got,
-            comparison.lost.total(),
-            comparison.doubled.total(),
-            comparison.foreign.total(),
-        )
         order = ["yes" if comparison.in_order else "no"] if ordered else []
-        table.add_row(comparison.name, *(f"{amount:,}" for amount in amounts), *order)
+        table.add_row(comparison.name, *(f"{amount:,}" for amount in comparison.counts().values()), *order)
     return table
 
 

@@ -109,10 +109,10 @@ async def delayed(
     await redis.zadd(keys.delayed, {id: moment + left})
 
 
-async def tombstone(redis: Redis, id: str = "3", xid: str = "a", *, age: float = 65, reason: str = "timeout") -> None:
+async def tombstone(redis: Redis, id: str = "3", xid: str = "a", *, age: float = 65) -> None:
     moment = await now(redis)
     stamps = {"timestamp": f"{moment - 2 * age:.3f}", "died": f"{moment - age:.3f}"}
-    await write(redis, KEYS.message(id), state="dead", xid=xid, reason=reason, attempt=3, **stamps)
+    await write(redis, KEYS.message(id), state="dead", xid=xid, reason="timeout", attempt=3, **stamps)
     await redis.expire(KEYS.message(id), 60)
     await write(redis, KEYS.xid(xid), id=id, type="meta", dead=1)
 
@@ -153,9 +153,9 @@ async def event(
     await redis.xadd(KEYS.events, fields | {"attempt": attempt, "seconds": seconds}, id=f"{at}-{next(SEQUENCE)}")
 
 
-async def crowd(redis: Redis, events: int, *, ago: float = 100) -> None:
-    """Write events of many other messages."""
-    at = round((await now(redis) - ago) * 1000)
+async def crowd(redis: Redis, events: int) -> None:
+    """Write events of many other messages, 100 seconds old."""
+    at = round((await now(redis) - 100) * 1000)
     async with redis.pipeline(transaction=False) as wire:
         for number in range(events):
             fields: dict[Any, Any] = {"event": "registered", "id": number + 1000, "xid": "x", "at": at}

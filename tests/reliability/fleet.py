@@ -252,6 +252,16 @@ class Publisher:
         self._redis.close()
 
 
+def assert_all_settled(
+    fleet: Fleet, accepted: Iterable[bytes], unsure: Iterable[bytes] = (), killed: Iterable[str] = ()
+) -> None:
+    """Wait until all is settled, stop the fleet, and assert that messages and registrations are accounted for."""
+    fleet.wait_until_settled()
+    fleet.stop()
+    assert_accounted(fleet, accepted, unsure)
+    assert_registry_clean(fleet, killed)
+
+
 def assert_accounted(fleet: Fleet, accepted: Iterable[bytes], unsure: Iterable[bytes] = ()) -> None:
     """Assert that every out list has every message once and no other, by content, and that counters and audit agree.
 

@@ -13,7 +13,7 @@ from penstock.errors import PenstockError
 from penstock.testing.server import EmbeddedServer
 from tests.harness import until
 from tests.reliability.conftest import Launch
-from tests.reliability.fleet import Fleet, Publisher, assert_accounted, assert_registry_clean
+from tests.reliability.fleet import Fleet, Publisher, assert_accounted, assert_all_settled, assert_registry_clean
 from tests.reliability.proxy import Proxy
 
 BATCH = 10
@@ -71,10 +71,7 @@ def test_with_aof_every_batch_is_waited_for_and_a_power_cut_loses_and_doubles_no
             server.start()
             accepted += publisher.accepted
             unsure += publisher.unsure
-        fleet.wait_until_settled()
-        fleet.stop()
-        assert_accounted(fleet, accepted, unsure)
-        assert_registry_clean(fleet)
+        assert_all_settled(fleet, accepted, unsure)
 
 
 def test_a_replica_of_the_server_that_is_away_is_waited_for_with_the_batch_in_hand(launch: Launch) -> None:
@@ -177,10 +174,7 @@ def test_a_majority_of_three_goes_on_without_one_of_them_and_waits_without_two(l
             until(lambda: "on 1 of 2 replicas" in replica.log_text())
             assert fleet.taken() <= 200 + 2 * BATCH
             second.start()
-            fleet.wait_until_settled()
-            fleet.stop()
-            assert_accounted(fleet, MESSAGES)
-            assert_registry_clean(fleet)
+            assert_all_settled(fleet, MESSAGES)
 
 
 def test_a_majority_counts_a_replica_from_when_it_connects(launch: Launch) -> None:

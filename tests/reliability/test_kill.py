@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from tests.harness import rounds
-from tests.reliability.fleet import Fleet, Publisher, assert_accounted, assert_registry_clean
+from tests.reliability.fleet import Fleet, Publisher, assert_all_settled
 
 MAX_INTERVAL = 0.12
 """Seconds between two kills, at most; a replica is at work within about a third of that."""
@@ -30,8 +30,5 @@ def test_either_of_two_replicas_killed_again_and_again_under_load_loses_and_doub
             fleet.forget(replicas[which])
             replicas[which] = fleet.start()
     fleet.forget(*(replica for replica in fleet.replicas if not replica.running))
-    fleet.wait_until_settled()
-    fleet.stop()
-    assert_accounted(fleet, publisher.accepted)
-    assert_registry_clean(fleet, killed=filter(None, killed))
+    assert_all_settled(fleet, publisher.accepted, killed=filter(None, killed))
     assert in_hand or rarely, "no kill met a message in hand: the test proves nothing"

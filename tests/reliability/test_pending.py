@@ -8,7 +8,7 @@ from penstock.keys import pending_of
 from penstock.testing.server import EmbeddedServer
 from tests.harness import until
 from tests.reliability.conftest import Launch
-from tests.reliability.fleet import Fleet, assert_accounted, assert_registry_clean
+from tests.reliability.fleet import Fleet, assert_accounted, assert_all_settled, assert_registry_clean
 from tests.reliability.proxy import Proxy
 
 LEFT = [b"left %d" % number for number in range(10_000)]
@@ -62,10 +62,7 @@ def test_a_run_that_lives_adopts_what_one_that_dies_later_has_left(fleet: Fleet)
     fleet.waiting()
     fleet.redis.zadd(fleet.keys.owners, {"77": fleet.redis.time()[0]})
     fleet.redis.lpush(pending_of(fleet.service.pending, "77"), *LATER)
-    fleet.wait_until_settled()
-    fleet.stop()
-    assert_accounted(fleet, LATER)
-    assert_registry_clean(fleet, killed=["77"])
+    assert_all_settled(fleet, LATER, killed=["77"])
 
 
 def test_an_instance_stopped_while_it_adopts_finishes_the_adopted_messages(
@@ -100,7 +97,4 @@ def test_a_run_that_lives_keeps_what_it_holds(fleet: Fleet) -> None:
     until(lambda: fleet.redis.hget(fleet.keys.metric("error"), "count"))
     assert fleet.redis.llen(held)
     fleet.redis.delete(fleet.service.outs[0])
-    fleet.wait_until_settled()
-    fleet.stop()
-    assert_accounted(fleet, LATER)
-    assert_registry_clean(fleet)
+    assert_all_settled(fleet, LATER)

@@ -4,7 +4,7 @@ import signal
 
 from tests.harness import until
 from tests.reliability.conftest import Suspended
-from tests.reliability.fleet import Fleet, assert_accounted, assert_registry_clean
+from tests.reliability.fleet import Fleet, assert_accounted, assert_all_settled
 
 MESSAGES = [b"message %d" % number for number in range(10_000)]
 LATER = [b"later %d" % number for number in range(100)]
@@ -15,10 +15,7 @@ def test_three_replicas_on_one_input_deliver_10000_messages_once(fleet: Fleet) -
         fleet.up(batch=7)
     for start in range(0, len(MESSAGES), 100):
         fleet.push(MESSAGES[start : start + 100])
-    fleet.wait_until_settled()
-    fleet.stop()
-    assert_accounted(fleet, MESSAGES)
-    assert_registry_clean(fleet)
+    assert_all_settled(fleet, MESSAGES)
 
 
 def test_a_suspended_replica_whose_registration_was_deleted_stops_when_it_goes_on(fleet: Fleet) -> None:
@@ -35,10 +32,7 @@ def test_a_suspended_replica_whose_registration_was_deleted_stops_when_it_goes_o
     suspended.signal(signal.SIGCONT)
     assert suspended.wait() == 0
     fleet.push(LATER)
-    fleet.wait_until_settled()
-    fleet.stop()
-    assert_accounted(fleet, MESSAGES + LATER)
-    assert_registry_clean(fleet, killed=[id])
+    assert_all_settled(fleet, MESSAGES + LATER, killed=[id])
 
 
 def test_a_replica_suspended_beyond_its_registrations_life_registers_anew(suspended: Suspended) -> None:
@@ -51,7 +45,4 @@ def test_a_replica_suspended_beyond_its_registrations_life_registers_anew(suspen
     until(lambda: fleet.id_of(replica) not in (None, id))
     suspended.other.stop()
     fleet.push(LATER)
-    fleet.wait_until_settled()
-    fleet.stop()
-    assert_accounted(fleet, suspended.messages + LATER)
-    assert_registry_clean(fleet, killed=[id])
+    assert_all_settled(fleet, suspended.messages + LATER, killed=[id])

@@ -12,7 +12,7 @@ from redis.exceptions import ResponseError
 from penstock.testing.server import EmbeddedServer
 from tests.harness import until
 from tests.reliability.conftest import Launch
-from tests.reliability.fleet import Fleet, Publisher, assert_accounted, assert_registry_clean
+from tests.reliability.fleet import Fleet, Publisher, assert_all_settled, assert_registry_clean
 from tests.reliability.proxy import Proxy
 from tests.reliability.replica import Replica
 
@@ -25,10 +25,7 @@ def test_script_flush_under_load_loses_and_doubles_nothing(fleet: Fleet, rng: ra
             time.sleep(rng.uniform(0, 0.01))  # a random time for the flush, not a wait
             fleet.redis.script_flush()
         fleet.until_more_is_taken()
-    fleet.wait_until_settled()
-    fleet.stop()
-    assert_accounted(fleet, publisher.accepted)
-    assert_registry_clean(fleet)
+    assert_all_settled(fleet, publisher.accepted)
 
 
 def test_a_server_that_pauses_its_clients_under_load_loses_and_doubles_nothing(
@@ -43,10 +40,7 @@ def test_a_server_that_pauses_its_clients_under_load_loses_and_doubles_nothing(
         fleet.redis.client_pause(500)
         (replica,) = fleet.listening()
         assert replica.stop() == 0
-    fleet.wait_until_settled()
-    fleet.stop()
-    assert_accounted(fleet, publisher.accepted)
-    assert_registry_clean(fleet)
+    assert_all_settled(fleet, publisher.accepted)
 
 
 def test_memory_that_runs_out_under_load_and_is_there_again_loses_and_doubles_nothing(
@@ -63,10 +57,7 @@ def test_memory_that_runs_out_under_load_and_is_there_again_loses_and_doubles_no
                     time.sleep(0.01)
                 fleet.redis.config_set("maxmemory", 0)
                 fleet.until_more_is_taken()
-        fleet.wait_until_settled()
-        fleet.stop()
-        assert_accounted(fleet, publisher.accepted)
-        assert_registry_clean(fleet)
+        assert_all_settled(fleet, publisher.accepted)
 
 
 def test_memory_that_runs_out_does_not_keep_a_replica_from_stopping(launch: Launch) -> None:
@@ -95,10 +86,7 @@ def test_a_server_that_is_read_only_for_a_while_under_load_loses_and_doubles_not
                     time.sleep(0.01)
                 fleet.redis.replicaof("NO", "ONE")
                 fleet.until_more_is_taken()
-        fleet.wait_until_settled()
-        fleet.stop()
-        assert_accounted(fleet, publisher.accepted)
-        assert_registry_clean(fleet)
+        assert_all_settled(fleet, publisher.accepted)
 
 
 def test_a_server_whose_disk_is_full_is_waited_for(launch: Launch) -> None:
@@ -113,10 +101,7 @@ def test_a_server_whose_disk_is_full_is_waited_for(launch: Launch) -> None:
         until(lambda: "MISCONF" in replica.log_text())
         (server.directory / "dump.rdb").rmdir()
         until(lambda: save(fleet) == "ok")
-        fleet.wait_until_settled()
-        fleet.stop()
-        assert_accounted(fleet, messages)
-        assert_registry_clean(fleet)
+        assert_all_settled(fleet, messages)
 
 
 def save(fleet: Fleet) -> str:
@@ -157,10 +142,7 @@ def test_what_a_proxy_says_while_the_server_behind_it_is_away_is_waited_for(
             assert len(reasons(replica)) == len(set(reasons(replica)))  # each is logged once
             proxy.canned_reply = b""
             fleet.until_more_is_taken()
-        fleet.wait_until_settled()
-        fleet.stop()
-        assert_accounted(fleet, publisher.accepted)
-        assert_registry_clean(fleet)
+        assert_all_settled(fleet, publisher.accepted)
 
 
 def test_a_proxy_that_is_not_ready_at_the_start_is_waited_for(launch: Launch, server: EmbeddedServer) -> None:

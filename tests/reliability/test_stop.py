@@ -7,7 +7,7 @@ import time
 import pytest
 
 from tests.harness import rounds
-from tests.reliability.fleet import Fleet, Publisher, assert_accounted, assert_registry_clean
+from tests.reliability.fleet import Fleet, Publisher, assert_all_settled, assert_registry_clean
 
 
 def test_two_replicas_stopped_at_random_times_under_load_leave_nothing_behind(fleet: Fleet, rng: random.Random) -> None:
@@ -20,10 +20,7 @@ def test_two_replicas_stopped_at_random_times_under_load_leave_nothing_behind(fl
             assert [replica.wait() for replica in replicas] == [0] * len(replicas)
             assert_registry_clean(fleet)
     fleet.up()
-    fleet.wait_until_settled()
-    fleet.stop()
-    assert_accounted(fleet, publisher.accepted)
-    assert_registry_clean(fleet)
+    assert_all_settled(fleet, publisher.accepted)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

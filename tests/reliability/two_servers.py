@@ -92,9 +92,9 @@ class TwoServers(Fleet):
         """Return how many times all replicas together logged ``event``."""
         return sum(replica.log_text().count(f'"event": "{event}"') for replica in self.replicas)
 
-    def until_more_arrives(self, timeout: float = 60) -> None:
+    def until_more_arrives(self) -> None:
         before = self.there.llen(self.service.out)
-        until(lambda: self.there.llen(self.service.out) > before, timeout)
+        until(lambda: self.there.llen(self.service.out) > before, 60)
 
 
 def numbered(count: int, first: int = 0) -> list[bytes]:

@@ -173,10 +173,10 @@ def most_read(url: str, once: Callable[[Reader], Awaitable[tuple[int, int]]], si
     return asyncio.run(drain())
 
 
-def calm(size: int = 100) -> Sizes:
+def calm() -> Sizes:
     """Return what a reader knows that has read many small messages."""
     sizes = Sizes()
-    sizes.note(MIN_SMALL_MESSAGES, size)
+    sizes.note(MIN_SMALL_MESSAGES, 100)
     return sizes
 
 

@@ -124,10 +124,10 @@ def is_seen(client: "Redis") -> bool:
     return bool(number == b"1") and time.time() - float(moment) > 1
 
 
-def is_quiet(client: "Redis", seconds: float = 0.2) -> bool:
-    """Return True if no command was sent for ``seconds``."""
+def is_quiet(client: "Redis") -> bool:
+    """Return True if no command was sent for 0.2 s."""
     before = commands(client)
-    time.sleep(seconds)
+    time.sleep(0.2)
     return commands(client) == before
 
 
