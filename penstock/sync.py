@@ -7,7 +7,7 @@ watched, while the program computes.
 import asyncio
 import signal
 import threading
-from collections.abc import AsyncIterable, Coroutine, Iterable, Iterator
+from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Iterator
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast
 
@@ -30,6 +30,7 @@ class Portal:
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self.loop.run_forever, name="penstock", daemon=True)
         self._thread.start()
+        self._last = set[asyncio.Task[None]]()
 
     def __call__(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Wait for ``coroutine``; cancel it, and wait for its end, if this thread is interrupted meanwhile."""
@@ -50,6 +51,13 @@ class Portal:
             done.wait()
             raise
         return tasks[0].result()
+
+    def finish(self, call: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run ``call`` for a generator that ends, perhaps in the garbage collector of any thread, or after ``close``."""
+        if threading.current_thread() is self._thread:
+            self._last.add(self.loop.create_task(call()))
+        elif not self.loop.is_closed():
+            self(call())
 
     def close(self) -> None:
         """End the thread."""
@@ -151,4 +159,4 @@ def _messages(consumer: _consumer.Consumer, run: Portal) -> Iterator[Message]:
                 if consumer.ends_batch() or (consumer.is_due() and not run(consumer.settle())):
                     break
     finally:
-        run(consumer.leave())
+        run.finish(consumer.leave)

@@ -94,7 +94,7 @@ def test_an_interrupt_while_it_waits_leaves_nothing(here: Any, lists: Lists) -> 
 
 
 def test_requests_are_answered(here: Any, lists: Lists) -> None:
-    policy = {"messageTimeout": 10, "messageExpire": 100, "attempts": 3, "backoff": "1", "source": "in", "out": "out"}
+    policy = {"messageTimeout": 10, "messageExpire": 100, "attempts": 3, "backoff": "[1]", "source": "in", "out": "out"}
     here.hset(
         "shop:policy", mapping=policy | {"done": "shop:done", "res": "res", "eventCapacity": 0, "replyExpire": 60}
     )
@@ -109,6 +109,15 @@ def test_requests_are_answered(here: Any, lists: Lists) -> None:
             break
     assert json.loads(here.lpop("res")) == {"price": 7, "meta": {"id": "a", "attempt": 1}}
     assert json.loads(here.lpop("shop:done")) == {"xid": "5"}
+
+
+def test_a_loop_that_is_never_ended_does_no_harm(here: Any, redis_url: str) -> None:
+    with Lists(redis_url) as lists:
+        lists["orders"].push("a")
+        loop = lists["orders"].messages()
+        next(loop)
+    assert here.keys() == [b"orders"]
+    loop.close()  # type: ignore[attr-defined]
 
 
 def test_errors_come_through(lists: Lists) -> None:
