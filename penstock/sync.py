@@ -53,7 +53,7 @@ class Portal:
         return tasks[0].result()
 
     def finish(self, call: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run ``call`` for a generator that ends, perhaps in the garbage collector of any thread, or after ``close``."""
+        """Run ``call`` for a generator that ends, perhaps in the garbage collector of any thread or after ``close``."""
         if threading.current_thread() is self._thread:
             self._last.add(self.loop.create_task(call()))
         elif not self.loop.is_closed():

@@ -99,8 +99,7 @@ def test_requests_are_answered(here: Any, lists: Lists) -> None:
         "shop:policy", mapping=policy | {"done": "shop:done", "res": "res", "eventCapacity": 0, "replyExpire": 60}
     )
     here.lpush("out", '{"meta": {"id": "a"}}', "5")
-    requests = lists.work("shop").requests()
-    for request in requests:
+    for request in lists.work("shop").requests():
         with request:
             assert lists.run(request.touch(5)) is None, "it has no record"
             if request.meta:
