@@ -23,7 +23,7 @@ def show(outcome: Outcome, console: Console) -> None:
 
 
 def _branch_table(outcome: Outcome) -> Table:
-    table = Table("", title="What happened on each leg", title_justify="left")
+    table = Table("", title="What happened on each branch", title_justify="left")
     for branch in outcome.branches:
         table.add_column(branch.name, justify="right")
     table.add_row("pushed", *(f"{outcome.pushed:,}" for _ in outcome.branches))

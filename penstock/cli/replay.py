@@ -280,12 +280,12 @@ def _table(request: ReplayRequest, there: "Archived", unfinished: int, compariso
     if unfinished:
         complain(f"{unfinished:,} messages of {into} did not end within the time that its settings allow", 1)
     rows = [[*pair, count] for pair, count in sorted(comparison.pairs.items(), key=lambda each: -each[1])]
-    print_table("How they fared", (origin, into, "messages"), rows)
+    print_table("Outcomes", (origin, into, "messages"), rows)
     if comparison.differ:
         ids = ", ".join(map(shown, comparison.ids))
-        complain(f"{comparison.differ:,} fared otherwise than in {origin}, e.g. {ids}", 1)
+        complain(f"{comparison.differ:,} ended otherwise than in {origin}, e.g. {ids}", 1)
     else:
-        typer.echo(f"all of them fared as in {origin}")
+        typer.echo(f"all of them ended as in {origin}")
 
 
 def _as_json(comparison: "Comparison") -> dict[str, Any]:
