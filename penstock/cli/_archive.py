@@ -42,13 +42,13 @@ def parse_time(text: str | None, option: str) -> datetime | None:
     """Return the time that ``--since`` or ``--until`` means, in UTC. Raise ``Misused``, naming ``option``."""
     if text is None:
         return None
-    if ago := DURATION.fullmatch(text):
-        return datetime.now(UTC) - timedelta(**{UNITS[ago[2]]: int(ago[1])})
     try:
+        if ago := DURATION.fullmatch(text):
+            return datetime.now(UTC) - timedelta(**{UNITS[ago[2]]: int(ago[1])})
         given = datetime.fromisoformat(text)
-    except ValueError:
+        return given.astimezone(UTC) if given.tzinfo else given.replace(tzinfo=UTC)
+    except (ValueError, OverflowError):
         raise Misused(f"--{option} {text!r}: expected {EXPECTED_TIME}") from None
-    return given.astimezone(UTC) if given.tzinfo else given.replace(tzinfo=UTC)
 
 
 def require_archive(directory: str) -> None:

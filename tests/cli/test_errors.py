@@ -79,6 +79,13 @@ async def test_a_wrong_option_names_what_was_expected_and_found(words: tuple[str
     assert f"Error: Invalid value for {said}" in result.error
 
 
+@pytest.mark.parametrize("when", ["999999d", "99999999999d", "0001-01-01T00:00+14:00"])
+async def test_a_time_before_the_calendar_begins_is_a_wrong_call(when: str, tmp_path: Path) -> None:
+    result = await penstock("report", "--archive", tmp_path, "--all", "--since", when)
+    assert (result.status, result.text) == (2, "")
+    assert f"--since '{when}': expected how long ago" in result.error
+
+
 async def test_help_and_wrong_calls() -> None:
     helped = await penstock("--help")
     assert helped.status == 0
