@@ -13,13 +13,13 @@ from common.settings.fields import LONGEST_WAIT, YEAR, Name, Seconds, Url, Whole
 from common.settings.props import place_of, read_props
 from common.settings.roles import Role, conflicts, pending_lists, roles_of
 from common.settings.sources import Found, Given, Names
-from common.settings.urls import unverified, without_login
 from common.settings.validation import Rule, checked
 from penstock.acl import Rights
 from penstock.composition.model import End, Shape, Use, property_of
 from penstock.connection import mask_password
 from penstock.errors import Problem, SettingsError, WrongCall
 from penstock.keys import Keys
+from penstock.urls import unverified, without_login
 
 if TYPE_CHECKING:
     from common.settings.redis_hash import Hash

@@ -8,7 +8,7 @@ from pydantic import AfterValidator, AllowInfNan, BeforeValidator, Field, String
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticKnownError
 
-from common.settings.urls import is_url, server_url
+from penstock.urls import is_url, server_url
 
 YEAR: Final = 31_536_000
 """Seconds; the upper bound of every long time."""

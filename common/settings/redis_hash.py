@@ -14,8 +14,8 @@ from redis.exceptions import TimeoutError as Unanswered
 
 from common.settings.formats import MAX_PROPERTIES, Unreadable
 from common.settings.redaction import plain
-from common.settings.urls import EXPECTED, server_url
 from penstock.connection import connect, follow, mask_password
+from penstock.urls import EXPECTED, server_url
 
 LARGEST: Final = 1024 * 1024
 """Bytes of all names and values; a larger hash holds no props."""

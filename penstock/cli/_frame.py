@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
-from urllib.parse import urlsplit
 
 import typer
 
@@ -24,10 +23,8 @@ if TYPE_CHECKING:
 
 BROKEN_PIPE_STATUS: Final = 141
 """The exit status if the reader closes our output early (``| head``), as for a process that SIGPIPE ends."""
-DATABASE: Final = re.compile("|/|/[0-9]{1,9}")
 DEFAULT_URL: Final = "redis://localhost:6379/0"
 NAME_ANOTHER: Final = "or name another with --redis URL or REDIS"
-SCHEMES: Final = ("redis://", "rediss://", "unix://", "redis+sentinel://", "redis+cluster://")
 
 RedisUrl = Annotated[str, redis_option(f"The server of the lists. {URL_FORMS}")]
 ServiceRedisUrl = Annotated[
@@ -117,17 +114,13 @@ async def connected(
     from redis.exceptions import RedisError
 
     from penstock.connection import connect
+    from penstock.urls import server_url
 
-    if not url.replace("rediss+", "redis+", 1).startswith(SCHEMES):
-        begins = f"expected {DEFAULT_URL} or one that begins {_listed(SCHEMES)}"
-        raise Misused(f"{masked(url)!r} is not the URL of a server: {begins}")
-    parts = urlsplit(url)
-    if parts.scheme in ("redis", "rediss") and not DATABASE.fullmatch(parts.path):
-        raise Misused(f"{masked(url)}: {parts.path[1:]!r} is not the number of a database: expected {DEFAULT_URL}")
     try:
-        client = connect(url, silence=silence, name=name)
+        client = connect(server_url(url), silence=silence, name=name)
     except ValueError as error:
-        raise Misused(f"{masked(url)} is not the URL of a server: {error}") from error
+        quoted = "this" if "@" in url or "password" in url else repr(url)  # where a password ends is not known
+        raise Misused(f"{quoted} is {error}, e.g. {DEFAULT_URL}") from None
     try:
         await client.ping()
         yield client
@@ -192,7 +185,3 @@ def masked(url: str) -> str:
     from penstock import connection
 
     return shown(connection.mask_password(url))
-
-
-def _listed(words: tuple[str, ...]) -> str:
-    return f"{', '.join(words[:-1])} or {words[-1]}"

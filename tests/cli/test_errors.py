@@ -195,8 +195,25 @@ async def test_redis_can_be_named_by_a_file_or_another_variable(
 async def test_what_is_no_database_is_not_taken_for_database_0(words: list[str], url: str) -> None:
     result = await penstock(*words, "--redis", url)
     assert result.status == 2
-    assert "is not the number of a database: expected redis://localhost:6379/0" in result.error
+    assert "(what follows the host is not the number of a database): expected redis://host:port/db" in result.error
     assert "secret" not in result.error
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://u:hunter2#x@h:1/0",
+        "redis//u:hunter2@h",
+        "redis://u:hun/ter2@h:1/0",
+        "redis://h?password=hunter2&db=x",
+        "redis://u:hunter2@h?ssl_chek=1",
+    ],
+)
+async def test_a_password_in_a_url_with_a_mistake_is_not_printed(url: str) -> None:
+    result = await penstock("status", redis=url)
+    assert (result.status, "Traceback" in result.error) == (2, False)
+    assert "is not the URL of a server" in result.error
+    assert not [part for part in ("hun", "ter2", "hunter2") if part in result.error]
 
 
 @pytest.mark.parametrize("command", ["lint", "acl", "map", "plan"])
