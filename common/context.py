@@ -317,9 +317,9 @@ class Context(Generic[S]):
 
     async def begin(self, script: Script, /, **named: Any) -> Any:
         """Like ``run_unless_full``, for a script that another one follows: its success does not end an outage."""
-        return await self._unless_full(self._run(script, lambda: None, named, recovers=False))
+        return await self._unless_full(self._run(script, lambda: None, named, recovers=False), ends_outage=False)
 
-    async def _unless_full(self, running: Awaitable[Any]) -> Any:
+    async def _unless_full(self, running: Awaitable[Any], *, ends_outage: bool = True) -> Any:
         try:
             result = await running
         except ResponseError as error:
@@ -328,7 +328,8 @@ class Context(Generic[S]):
             self.outage.full_server(error)
             await self.pause(FULL_POLL_SECONDS)
             return REFUSED
-        self.outage.has_room()
+        if ends_outage:
+            self.outage.has_room()
         return result
 
     async def ask(self, script: Script, /, **named: Any) -> Any:

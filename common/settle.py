@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from hashlib import sha1
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -20,6 +21,8 @@ _hold, _settle = (Script.read(Path(__file__).parent / "lua" / f"{name}.lua") for
 METRICS: Final = ("settled", "delivered", "dead", "dropped")
 MAX_BATCH: Final = 5_000
 """Messages that one call takes, and new ones that it makes; the stack of Lua ends at some 8,000 arguments."""
+MAX_OUTS: Final = 3_000
+"""Lists that one call pushes to."""
 
 
 class Event(NamedTuple):
@@ -49,7 +52,8 @@ class Settling:
         self._context, self._sizes = context, Sizes()
         self._source: str = getattr(settings, sources[0])
         self._pending = context.pending(settings.pending_lists[0])
-        self._outs = {end.key for end in settings.shape().ends if end.use == "writes" and end.url == settings.redis}
+        ends = (end for end in settings.shape().ends if end.use == "writes" and end.url == settings.redis)
+        self._outs = {end.key for end in ends if end.role != "dead"}
         counts = counters(keys)
         self._count = counting(self._pending, counts)
         self._held: dict[str, Any] = {
@@ -89,6 +93,8 @@ class Settling:
         if reply is REFUSED:
             return None
         messages, held, largest = reply
+        if not messages:
+            self._context.outage.has_room()
         self._sizes.note(len(messages), largest)
         batch = Batch(messages)
         batch.held = held
@@ -106,7 +112,7 @@ class Settling:
         if batch is not self._in_hand:
             raise WrongCall("settle takes the Batch itself that batches() gave last, once")
         dead, events = [*dead], [*events]
-        self._check(to, dead, events)
+        self._check(to, dead, events, history)
         places, made = {message: place for place, message in enumerate(batch, start=1)}, list[bytes]()
         unsettled, pushed = Counter(batch), 0
 
@@ -129,24 +135,38 @@ class Settling:
             raise WrongCall(f"{len(made):,} new messages: expected at most {MAX_BATCH:,}; ask batches() for fewer")
         # Of messages made anew nobody knows what they were made of: then only the numbers are compared.
         plan["dropped"] = max(len(batch) - pushed, 0) if made else (+unsettled).total()
-        named = {"held": batch.held, "oldest": batch[0], "history": history, "plan": json.dumps(plan), "made": made}
+        named = {"held": batch.held, "digest": digest(batch), "plan": json.dumps(plan), "made": made}
+        named["history"] = history
         done = await self._context.run_unless_full(_settle, **self._settled, **named, outs=[*map(encoded, to)])
         self._in_hand = None
         return bool(done == 1)
 
-    def _check(self, to: Mapping[str, Any], dead: list[tuple[bytes, str]], events: list[Event]) -> None:
+    def _check(self, to: Mapping[str, Any], dead: list[tuple[bytes, str]], events: list[Event], history: int) -> None:
         """Raise ``WrongCall`` for anything at which the script could stop halfway."""
         for name, messages in to.items():
-            if isinstance(messages, bytes | str) or not all(isinstance(message, bytes) for message in messages):
+            if not isinstance(messages, list | tuple) or not all(isinstance(message, bytes) for message in messages):
                 raise WrongCall(f"to[{name!r}]: expected a list of messages, each of them bytes")
         for letter in dead:
-            if [*map(type, letter)] != [bytes, str]:
+            if [*map(type, letter)] != [bytes, str] or not _is_utf8(letter[1]):
                 raise WrongCall("dead: expected pairs of a message, as bytes, and a reason, as text")
         for event in events:
-            if [*map(type, event)] != [str] * len(Event._fields):
+            if [*map(type, event)] != [str] * len(Event._fields) or not all(map(_is_utf8, event)):
                 raise WrongCall("events: expected name, id, xid and queue of each, as text")
+        if type(history) is not int or history < 0:
+            raise WrongCall(f"history={history!r}: expected a whole number from 0 on")
+        if len(to) > MAX_OUTS:
+            raise WrongCall(f"{len(to):,} lists: expected at most {MAX_OUTS:,}")
         unknown = [name for name in to if name not in self._outs]
         if unknown:
             raise WrongCall(f"{unknown[0]} is not a list that the settings name for output")
         if dead and not self._context.settings.dead_letters:
             raise WrongCall("dead letters need redisNamespace, and `buries = True` in the settings")
+
+
+def digest(messages: Iterable[bytes]) -> str:
+    """Return the SHA-1 of ``messages`` with their lengths, as ``settle_batch.lua`` computes it."""
+    return sha1(b"".join(b"%d:%b" % (len(each), each) for each in messages), usedforsecurity=False).hexdigest()
+
+
+def _is_utf8(text: str) -> bool:
+    return not any("\ud800" <= letter <= "\udfff" for letter in text)

@@ -5,10 +5,10 @@
 -- WITH held: note keep
 -- WITH tallies: tally write_tallies
 -- WITH letters: push_letter
--- WITH events: report write_events
+-- WITH events: report write_events one_line
 -- KEYS pending     list   what this instance has taken and not settled (oldest at the tail)
 -- KEYS letters?    list   dead letters, JSON
--- KEYS settled?    hash   metric: messages that left the pending list
+-- KEYS settled?    hash   metric: messages that left the pending list; by list, how many more than these were pushed
 -- KEYS delivered?  hash   metric: messages pushed
 -- KEYS dead?       hash   metric: dead letters
 -- KEYS dropped?    hash   metric: messages that went nowhere
@@ -16,7 +16,7 @@
 -- KEYS outs...     list   where messages go
 -- ARGV token       the lease's fencing token that the caller holds
 -- ARGV held        how many messages were pending when the caller read them
--- ARGV oldest      the oldest of them, to find out whether they have changed
+-- ARGV digest      SHA-1 of the oldest ones, each behind its length and a colon, to find out whether they have changed
 -- ARGV source      the list that they were taken from
 -- ARGV history     most events to keep; 0 writes none
 -- ARGV plan        JSON: `count` of messages to remove; `outs`, for each of outs what to push, oldest first; `dead`, pairs of
@@ -30,7 +30,7 @@ local refused = wrong_type({list = outs}) or wrong_type({list = {pending, letter
   zset = {events_marks}, hash = {holds, missing, taken, settled, delivered, dead, dropped, events_written}})
 if refused then return refused end
 plan, held = cjson.decode(plan), tonumber(held)
-if call('LLEN', pending) ~= held or call('LINDEX', pending, -1) ~= oldest then return 0 end
+if call('LLEN', pending) ~= held then return 0 end
 
 -- A server whose memory is full refuses only a script's first write: meet that here, unless messages merely move.
 local pushed = #plan.dead
@@ -39,7 +39,12 @@ if #made > 0 or #plan.dead > 0 or pushed > plan.count then
   local full = redis.pcall('LMOVE', pending, pending, 'RIGHT', 'RIGHT')
   if type(full) == 'table' then return full end
 end
-local messages = call('RPOP', pending, plan.count)
+local messages, sized = call('RPOP', pending, plan.count), {}
+for place, message in ipairs(messages) do sized[place] = #message .. ':' .. message end
+if redis.sha1hex(table.concat(sized)) ~= digest then  -- a call that comes late, after its connection was cut
+  for place = #messages, 1, -1 do call('RPUSH', pending, messages[place]) end
+  return 0
+end
 local function message_at(place) return place > 0 and messages[place] or made[-place] end
 note(pending, held)
 keep(pending, held, held - plan.count)
@@ -64,6 +69,7 @@ if taken then
     tally(taken, out, #plan.outs[number])
     tally(delivered, out, #plan.outs[number])
     tally(delivered, 'count', #plan.outs[number])
+    tally(settled, out, math.max(#plan.outs[number] - plan.count, 0))
   end
   tally(taken, source, #plan.dead + plan.dropped)
   for metric, number in pairs({[dead] = #plan.dead, [dropped] = plan.dropped}) do
@@ -72,6 +78,6 @@ if taken then
   end
   write_tallies()
 end
-for _, event in ipairs(plan.events) do report(event[1], event[2], event[3], event[4], '', '') end
+for _, event in ipairs(plan.events) do report(one_line(event[1]), one_line(event[2]), event[3], event[4], '', '') end
 write_events(at, tonumber(history))
 return 1

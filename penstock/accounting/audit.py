@@ -80,11 +80,11 @@ async def audit(redis: "Redis", keys: Keys) -> Audit | None:
     outs += sorted({name for fields in numbers.values() for name in fields} - set(outs))
     legs = [_output(name, numbers, pending) for name in outs]
     problems += [f"{leg.name}: {leg.invariant.problem}" for leg in legs if leg.difference]
-    problems += _total_mismatches(counts, numbers)
+    left = parse_counters("settled", settled, problems)
+    problems += _total_mismatches(counts, numbers, left)
     held, gone = sum(each.counted for each in pending), sum(each.missing for each in pending)
     if starts.counting and starts.agree:
-        left = parse_counters("settled", settled, problems).get("count", 0)
-        taken = Invariant("taken", counts["taken"], {"settled": left, "held": held, "gone": gone})
+        taken = Invariant("taken", counts["taken"], {"settled": left.get("count", 0), "held": held, "gone": gone})
         problems += [taken.problem] if taken.difference else []
     lengths = {each.name: each.messages for each in pending}
     return Audit(keys.namespace, counts["taken"] - held - gone, lengths, legs, problems, notes)
@@ -130,12 +130,17 @@ def _output(name: str, numbers: Mapping[str, Mapping[str, int]], pending: Sequen
     return Output(name, settled, delivered, dead, dropped, held, lost)
 
 
-def _total_mismatches(counts: Mapping[str, int], numbers: Mapping[str, Mapping[str, int]]) -> list[str]:
-    """Return counters whose total contradicts their lists; a list that was added later was owed less, never more."""
+def _total_mismatches(
+    counts: Mapping[str, int], numbers: Mapping[str, Mapping[str, int]], more: Mapping[str, int]
+) -> list[str]:
+    """Return counters whose total contradicts their lists.
+
+    A list that was added later was owed less, and never ``more`` than a service that makes messages has noted.
+    """
     problems = [
         f"taken: {name} was owed {owed:,} copies of {counts['taken']:,} messages"
         for name, owed in numbers["taken"].items()
-        if owed > counts["taken"]
+        if owed > counts["taken"] + more.get(name, 0)
     ]
     for counter in COUNTERS[1:]:
         parts = sum(numbers[counter].values())

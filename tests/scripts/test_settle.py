@@ -19,6 +19,7 @@ from common.settle import Batch, Event
 from penstock.accounting.audit import audit
 from penstock.errors import Fenced, WrongCall
 from penstock.keys import Keys
+from penstock.script import Script
 
 KEYS = Keys("demo")
 Run = Callable[[Context["Settings"]], Awaitable[None]]
@@ -196,6 +197,87 @@ async def test_a_caller_without_the_lease_settles_nothing(redis: Any, redis_url:
     assert await redis.lrange("pending", 0, -1) == [b"a1"]
 
 
+async def test_a_call_that_comes_after_its_batch_was_settled_settles_no_other(redis: Any, redis_url: str) -> None:
+    """As after a cut: the next batch has the same number of messages, and an equal oldest one."""
+    await redis.lpush("in", "beat", "1", "2")
+    late: list[tuple[Any, ...]] = []
+
+    async def act(context: Context[Settings], batch: Batch) -> None:
+        run = context.run_unless_full
+
+        async def kept(script: Script, *more: Any, **named: Any) -> Any:
+            late.append((script, named))
+            return await run(script, *more, **named)
+
+        if not late:
+            context.run_unless_full = kept  # type: ignore[method-assign]
+            await context.settle(batch, {"a": [batch[0]]})
+            context.run_unless_full = run  # type: ignore[method-assign]
+            await redis.lpush("in", "beat", "3", "4")
+            return
+        script, named = late[0]
+        assert await script(redis, **named) == 0
+        assert await redis.lrange(context.pending("pending"), 0, -1) == [b"4", b"3", b"beat"]
+        await context.settle(batch, {"b": batch})
+
+    assert await serve(redis_url, each(act, 6)) == 0
+    assert (await texts(redis, "a"), await texts(redis, "b")) == (["beat"], ["beat", "3", "4"])
+
+
+async def test_a_service_that_makes_several_of_one_is_conserved(redis: Any, redis_url: str) -> None:
+    async def act(context: Context[Settings], batch: Batch) -> None:
+        await context.settle(batch, {"a": [b"%b/%d" % (message, n) for message in batch for n in range(3)]})
+
+    await redis.lpush("in", "x", "y")
+    assert await serve(redis_url, each(act, 2)) == 0
+    found = await audit(redis, KEYS)
+    assert found
+    assert found.holds, found.problems
+    await redis.hincrby(KEYS.metric("taken"), "a", 1)
+    found = await audit(redis, KEYS)
+    assert found
+    assert not found.holds
+
+
+async def test_no_counter_and_no_stream_stops_a_settlement_halfway(redis: Any, redis_url: str) -> None:
+    await redis.hset(KEYS.metric("missing"), "count", "abc")
+    await redis.execute_command("XADD", KEYS.events, f"{2**64 - 1}-{2**64 - 1}", "a", "b")
+
+    async def act(context: Context[Settings], batch: Batch) -> None:
+        await redis.hset(KEYS.held, context.pending("pending"), 100)
+        await context.settle(batch, {"a": batch}, events=[Event("done\nforged", id="7\n8") for _ in batch])
+
+    await redis.lpush("in", "x", "y")
+    assert await serve(redis_url, each(act, 2)) == 0
+    assert await texts(redis, "a") == ["x", "y"]
+
+
+async def test_words_of_an_event_stay_in_their_line(redis: Any, redis_url: str) -> None:
+    async def act(context: Context[Settings], batch: Batch) -> None:
+        await context.settle(batch, events=[Event("done\nforged", id="7\n8"), Event("seen", id="9")])
+
+    await redis.lpush("in", "x")
+    assert await serve(redis_url, each(act, 1)) == 0
+    ((_, entry),) = await redis.xrange(KEYS.events)
+    assert (entry[b"event"], entry[b"id"], entry[b"count"]) == (b"done\\nforged\nseen", b"7\\n8\n9", b"2")
+
+
+async def test_a_full_server_is_said_once_though_batches_can_be_read(redis: Any, redis_url: str, fill: Any) -> None:
+    attempts = 0
+
+    async def act(context: Context[Settings], batch: Batch) -> None:
+        nonlocal attempts
+        attempts += 1
+        await (fill() if attempts < 4 else redis.config_set("maxmemory", 0))
+        await context.settle(batch, {"a": [b"made"]})
+
+    attempts = 0
+    await redis.lpush("in", "x")
+    with capture_logs() as logs:
+        assert await serve(redis_url, each(act, 4)) == 0
+    assert [line["event"] for line in logs if line["event"] in ("waiting", "resumed")] == ["waiting", "resumed"]
+
+
 WRONG: dict[str, Callable[[Context[Settings], Batch], Awaitable[Any]]] = {
     "c is not a list that the settings name": lambda context, batch: context.settle(batch, {"c": batch}),
     "in is not a list that the settings name": lambda context, batch: context.settle(batch, {"in": batch}),
@@ -205,6 +287,15 @@ WRONG: dict[str, Callable[[Context[Settings], Batch], Awaitable[Any]]] = {
     "expected pairs of a message": lambda context, batch: context.settle(batch, dead=[(batch[0], None)]),  # type: ignore[list-item]
     "events: expected name": lambda context, batch: context.settle(batch, events=[Event("done", id=None)]),  # type: ignore[arg-type]
     "5,001 new messages": lambda context, batch: context.settle(batch, {"a": [b"%d" % n for n in range(5_001)]}),
+    "expected a list of messages, each": lambda context, batch: context.settle(batch, {"a": (each for each in batch)}),  # type: ignore[dict-item]
+    "list of messages, each of": lambda context, batch: context.settle(batch, {"a": {*batch}}),  # type: ignore[dict-item]
+    "history='x'": lambda context, batch: context.settle(batch, history="x"),  # type: ignore[arg-type]
+    "and a reason, as text": lambda context, batch: context.settle(batch, dead=[(batch[0], "\udcff")]),
+    "id, xid and queue of each, as text": lambda context, batch: context.settle(batch, events=[Event("\udcff")]),
+    "demo:dead is not a list that the settings name": lambda context, batch: context.settle(
+        batch, {"demo:dead": batch}
+    ),
+    "3,001 lists": lambda context, batch: context.settle(batch, {f"{n}": [] for n in range(3_001)}),
     "dead letters need redisNamespace": lambda context, batch: context.settle(batch, dead=[(batch[0], "why")]),
 }
 

@@ -57,7 +57,8 @@ local function message_of(from, to)
   if bodies then return 'message', column(bodies, from, to) end
 end
 
--- Write the events, at `at` (ms), and keep about `history` of all; write none if that is 0.
+-- Write the events, at `at` (ms), and keep about `history` of all; write none if that is 0. A stream that takes no entry,
+-- since it is at its last id, does not stop the script: numbers in `events_written` show what is missing.
 local function write_events(at, history)
   if events_told == 0 or history == 0 or not events then return end
   local total = redis.pcall('HINCRBY', events_written, 'count', events_told)
@@ -68,16 +69,16 @@ local function write_events(at, history)
   while from <= events_told do
     local to = last_of(from)
     local first, last = total - events_told + from, total - events_told + to
-    local entry = redis.call('XADD', events, '*', 'first', string.format('%d', first), 'count', to - from + 1,
+    local entry = redis.pcall('XADD', events, '*', 'first', string.format('%d', first), 'count', to - from + 1,
       'event', column(names, from, to, true), 'id', column(ids_told, from, to, true),
       'xid', column(xids, from, to, true), 'at', at, 'queue', column(queues, from, to),
       'service', column(services, from, to), 'attempt', column(attempts_told, from, to, true),
       'seconds', column(times, from, to, true), message_of(from, to))
-    if math.floor((first - 1) / step) < math.floor(last / step) then
+    if type(entry) == 'string' and math.floor((first - 1) / step) < math.floor(last / step) then
       redis.call('ZADD', events_marks, first, entry)
       local kept = redis.call('ZREVRANGEBYSCORE', events_marks, last - history + 1, '-inf', 'WITHSCORES', 'LIMIT', 0, 1)
       if kept[1] then
-        redis.call('XTRIM', events, 'MINID', kept[1])
+        redis.pcall('XTRIM', events, 'MINID', kept[1])
         redis.call('ZREMRANGEBYSCORE', events_marks, '-inf', '(' .. kept[2])
       end
     end

@@ -11,7 +11,7 @@ local function still_counted(list, here)
   local counted = tonumber(redis.call('HGET', holds, list) or 0) or here
   if counted <= here then return counted end
   if type(redis.pcall('HINCRBY', missing, list, counted - here)) == 'number' then
-    redis.call('HINCRBY', missing, 'count', counted - here)
+    redis.pcall('HINCRBY', missing, 'count', counted - here)
     if here > 0 then redis.call('HSET', holds, list, here) else redis.call('HDEL', holds, list) end
   end
   return here
