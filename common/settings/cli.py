@@ -125,7 +125,7 @@ def _refuse(error: SettingsError, *, as_json: bool) -> NoReturn:
 def _as_json(settings: ServiceSettings) -> str:
     origins = settings.origins()
     rows = {name: {"value": value, "from": origins[name]} for name, value in settings.shown().items()}
-    return json.dumps({"settings": rows, "warnings": settings.warnings()}, indent=2)
+    return json.dumps({"settings": rows, "warnings": settings.warnings()}, indent=2, default=str)
 
 
 def _as_table(settings: ServiceSettings) -> str:
@@ -141,4 +141,4 @@ def _text(value: object) -> str:
         return "none"
     if isinstance(value, str):
         return value if value.isprintable() and value == value.strip() else json.dumps(value)
-    return json.dumps(value, ensure_ascii=False)
+    return json.dumps(value, ensure_ascii=False, default=str)

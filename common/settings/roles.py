@@ -7,7 +7,7 @@ composition, its rights, and the rule that no list is used twice.
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, get_args
+from typing import Annotated, Any, Final, get_args, get_origin
 
 from annotated_types import MinLen
 from pydantic import BeforeValidator, Field, Strict
@@ -17,6 +17,7 @@ from common.settings.collisions import collision, pending_collision
 from common.settings.fields import Name, OneName, PopTimeout
 from common.settings.redaction import quoted
 from penstock.composition.model import Use, property_of
+from penstock.errors import WrongCall
 from penstock.keys import Keys
 from penstock.urls import is_url
 
@@ -34,6 +35,7 @@ __all__ = [
     "Subscribers",
     "Target",
 ]
+METRICS_TOTAL: Final = "count"
 PATTERN: Final = frozenset("*?[")
 """A name with one of these is a pattern."""
 
@@ -113,8 +115,16 @@ def is_pattern(name: str) -> bool:
 
 
 def roles_of(fields: Mapping[str, FieldInfo]) -> dict[str, Role]:
-    """Return the role of each field that has one, in the order of the class."""
+    """Return the role of each field that has one, in the order of the class.
+
+    Raise ``WrongCall`` for a field whose lists could not be found, or whose server has no field.
+    """
     found = {name: next(_roles_in(field.metadata, field.annotation), None) for name, field in fields.items()}
+    for name, role in found.items():
+        if role and get_origin(fields[name].annotation) in (dict, tuple, set, frozenset):
+            raise WrongCall(f"{name}: expected a type such as Out or Outs itself, not within another one")
+        if role and role.server not in fields:
+            raise WrongCall(f"{name}: its server is that of a field {role.server}, which the class does not have")
     return {name: role for name, role in found.items() if role}
 
 
@@ -168,6 +178,8 @@ def _taken(field: str, roles: Mapping[str, Role], values: Mapping[str, Any]) -> 
     if role.use == "keeps":
         return pending_collision(values[field], namespace)
     names = role.names(values[field])
+    if namespace and METRICS_TOTAL in names:
+        return f"{quoted(METRICS_TOTAL)} is the field of each metric that has its total: expected another name"
     repeated = [name for name, times in Counter(names).items() if times > 1]
     if repeated and role.name == "out":
         what = "each message would come more than once" if role.copies else "name it once"

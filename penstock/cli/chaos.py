@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli._frame import Failed, Json, complain, require_path, run
+from penstock.cli._frame import Failed, Json, Misused, complain, require_path, run
 from penstock.cli._text import print_json, print_table, shown
+from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
     from penstock.testing.chaos.plan import Chosen
@@ -64,6 +65,10 @@ async def _chaos(directory: Path, chosen: "Chosen", junit: Path | None, html: Pa
 
     require_path(directory)
     topology = read_sound(directory)
+    try:
+        chosen.check(topology)
+    except PenstockError as error:
+        raise Misused(str(error)) from None
     _note(f"seed {chosen.seed}")
     with _progress() as tell:
         report = await Run(topology, chosen, tell, _note).report()

@@ -40,7 +40,7 @@ class CannotListen(PenstockError):
 class Exporter:
     """Serves from ``__aenter__`` to ``__aexit__`` on ``port``; 0 chooses a free one.
 
-    ``read`` and ``is_ready`` run in the event loop that entered; ``is_ready`` returns whether the service works.
+    ``read`` and ``why_not_ready`` run in the event loop that entered; the latter returns None if the service works.
     """
 
     def __init__(
@@ -49,10 +49,10 @@ class Exporter:
         host: str,
         namespaces: Sequence[str],
         read: Callable[[Sequence[str]], Coroutine[Any, Any, list[NamespaceState]]],
-        is_ready: Callable[[], bool],
+        why_not_ready: Callable[[], str | None],
     ) -> None:
         self.port = port
-        self._host, self._namespaces, self._read, self._is_ready = host, namespaces, read, is_ready
+        self._host, self._namespaces, self._read, self._why_not_ready = host, namespaces, read, why_not_ready
         registry = CollectorRegistry()
         for collector in (StateCollector(namespaces, self._read_states), PROCESS_COLLECTOR, PLATFORM_COLLECTOR):
             registry.register(collector)
@@ -97,8 +97,8 @@ class Exporter:
             return None
 
     async def _readiness(self) -> str | None:
-        if not self._is_ready():
-            return "the service does not do its work"
+        if problem := self._why_not_ready():
+            return problem
         await self._read(self._namespaces)
         return None
 

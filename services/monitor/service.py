@@ -9,6 +9,7 @@ from math import inf
 from typing import Final
 
 from common.context import Context
+from common.outage import Outage
 from penstock.connection import connect
 from services.monitor.namespace import WatchedNamespace
 from services.monitor.settings import Settings
@@ -26,6 +27,7 @@ class Monitor:
     def __init__(self) -> None:
         self._swept_at = -inf
         """When (monotonic) the last sweep of all namespaces ended."""
+        self._outage: Outage | None = None
 
     @asynccontextmanager
     async def lifespan(self, settings: Settings) -> AsyncIterator[None]:
@@ -42,12 +44,13 @@ class Monitor:
             namespaces = [*settings.watch, str(settings.redis_namespace)]
             async with (
                 elsewhere,
-                Exporter(settings.metrics_port, settings.metrics_host, namespaces, read, self._is_ready),
+                Exporter(settings.metrics_port, settings.metrics_host, namespaces, read, self._problem),
             ):
                 yield
 
     async def run(self, context: Context[Settings]) -> None:
         """Sweep all namespaces in one loop, and take the ``done`` entries of each in a loop of its own."""
+        self._outage = context.outage
         namespaces = [WatchedNamespace(context, name) for name in context.settings.watch]
         timer = Timer(context.beside("timer"))
         async with asyncio.TaskGroup() as tasks:
@@ -66,5 +69,9 @@ class Monitor:
                 wait = min(wait + 0.001, MAX_SLEEP_SECONDS)
                 await timer.sleep(wait, before=max(namespace.swept_at for namespace in namespaces) + wait)
 
-    def _is_ready(self) -> bool:
-        return time.monotonic() - self._swept_at < READY_SECONDS
+    def _problem(self) -> str | None:
+        """Return why the service does not do its work; None while it does."""
+        if self._outage and self._outage.reason:
+            return f"waiting: {self._outage.reason}"
+        swept = time.monotonic() - self._swept_at < READY_SECONDS
+        return None if swept else "the service does not do its work"

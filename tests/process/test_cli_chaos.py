@@ -62,10 +62,10 @@ async def test_one_finding_can_be_reproduced_with_json_output(bad: Path) -> None
 
 async def test_compositions_that_chaos_cannot_test_are_refused_with_advice(bad: Path, tmp_path: Path) -> None:
     nothing = await penstock("chaos", bad, "--fault", "earthquake")
-    assert nothing.status == 1
+    assert nothing.status == 2
     assert "no fault is called 'earthquake': expected part of no fault, cut before the command, cut" in nothing.error
     nobody = await penstock("chaos", bad, "--service", "nobody")
-    assert nobody.status == 1
+    assert nobody.status == 2
     assert "no process is called 'nobody': expected one of mover" in nobody.error
     empty = tmp_path / "empty"
     empty.mkdir()

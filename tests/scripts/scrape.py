@@ -64,7 +64,7 @@ class Scrape:
 async def exporting(
     redis: "Redis", *namespaces: str, service_redis: "Redis | None" = None, **more: Any
 ) -> AsyncIterator[Exporter]:
-    settings: dict[str, Any] = {"port": 0, "host": "127.0.0.1", "is_ready": lambda: True} | more
+    settings: dict[str, Any] = {"port": 0, "host": "127.0.0.1", "why_not_ready": lambda: None} | more
     watched = namespaces or ("demo",)
     async with Exporter(
         namespaces=watched, read=partial(read_states, redis, service_redis or redis), **settings

@@ -9,12 +9,16 @@ import time
 from functools import partial
 
 import pytest
+import structlog
 from redis.asyncio import Redis
+from redis.exceptions import ReadOnlyError
 
+from common.outage import Outage
 from penstock.connection import connect
 from penstock.testing.server import EmbeddedServer, free_port
 from services.monitor import exporter as module
 from services.monitor.exporter import CannotListen, Exporter
+from services.monitor.service import Monitor
 from services.monitor.state import NamespaceState
 from tests.scripts.scrape import OPENMETRICS, Scrape, exporting, get, policy, scrape
 
@@ -105,7 +109,7 @@ async def test_a_reading_that_takes_too_long_is_given_up(monkeypatch: pytest.Mon
             given_up.set()
         return []
 
-    async with Exporter(0, "127.0.0.1", ["demo"], endless, lambda: True) as exporter:
+    async with Exporter(0, "127.0.0.1", ["demo"], endless, lambda: None) as exporter:
         assert (await scrape(exporter))("up") == 0
         await asyncio.wait_for(given_up.wait(), 10)
 
@@ -122,13 +126,22 @@ async def test_a_refusal_by_redis_is_shown_by_ready(redis: Redis, redis_url: str
 
 
 async def test_a_service_that_does_not_do_its_work_is_not_ready(redis: Redis) -> None:
-    runs = False
-    async with exporting(redis, is_ready=lambda: runs) as exporter:
+    problem: str | None = "waiting: You can't write against a read only replica."
+    async with exporting(redis, why_not_ready=lambda: problem) as exporter:
         answer = await get(exporter, "/ready")
-        assert (answer.status, answer.text) == (503, "the service does not do its work\n")
-        runs = True
+        assert (answer.status, answer.text) == (503, f"{problem}\n")
+        problem = None
         answer = await get(exporter, "/ready")
         assert (answer.status, answer.text) == (200, "ok\n")
+
+
+def test_a_monitor_that_waits_says_why_as_its_health_file_does() -> None:
+    monitor, outage = Monitor(), Outage(structlog.get_logger())
+    assert monitor._problem() == "the service does not do its work"
+    monitor._outage, monitor._swept_at = outage, time.monotonic()
+    assert monitor._problem() is None
+    outage.begins(ReadOnlyError("You can't write against a read only replica."))
+    assert monitor._problem() == "waiting: You can't write against a read only replica."
 
 
 async def test_a_stuck_event_loop_is_not_live_and_metrics_are_answered_all_the_same(

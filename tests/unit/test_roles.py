@@ -1,10 +1,12 @@
 """Properties that are derived from the types of a service's fields."""
 
+from datetime import timedelta
 from typing import Any, ClassVar
 
 import pytest
 
 from common.settings.base import ServiceSettings
+from common.settings.cli import _as_json, _as_table
 from common.settings.fields import Url, setting
 from common.settings.roles import (
     Answers,
@@ -148,3 +150,32 @@ def test_two_fields_never_share_a_pending_list() -> None:
     body = {"__module__": __name__, "__annotations__": {"one": Answers, "two": Answers}, "service": "odd"}
     with pytest.raises(WrongCall, match="two fields would share a pending list"):
         type("Odd", (ServiceSettings,), body)
+
+
+def test_a_field_whose_lists_could_not_be_found_is_refused() -> None:
+    with pytest.raises(WrongCall, match="routes: expected a type such as Out or Outs itself"):
+
+        class Nested(ServiceSettings):
+            service: ClassVar[str] = "nested"
+            routes: dict[str, Out]
+
+    with pytest.raises(WrongCall, match="far: its server is that of a field out_redis, which the class does not have"):
+
+        class Far(ServiceSettings):
+            service: ClassVar[str] = "far"
+            far: Target
+
+
+def test_a_list_with_the_name_of_the_total_of_metrics_is_refused() -> None:
+    with pytest.raises(SettingsError, match='"count" is the field of each metric that has its total'):
+        All(redis=HERE, redis_namespace="ns", in_="count", pending="pending")
+    assert All(redis=HERE, in_="count", pending="pending").in_ == "count"
+
+
+def test_a_default_of_any_type_is_shown() -> None:
+    class Timed(ServiceSettings):
+        service: ClassVar[str] = "timed"
+        every: timedelta = timedelta(seconds=5)
+
+    assert '"every"' in _as_json(Timed(redis=HERE))
+    assert "5" in _as_table(Timed(redis=HERE))
