@@ -6,17 +6,19 @@ import secrets
 import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from functools import partial
 from math import inf
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import structlog
-from redis.exceptions import MovedError, NoScriptError, OutOfMemoryError, RedisError
+from redis.exceptions import MovedError, NoScriptError, RedisError
 
 from penstock.connection import MAX_SILENCE, follow
 from penstock.encoding import decoded, encoded
-from penstock.errors import Unavailable, WrongCall
+from penstock.errors import PenstockError, Unavailable, WrongCall
+from penstock.passing import passes
 from penstock.patience import BACKOFF
 from penstock.raw_connection import Command, RawConnection, pack
 from penstock.script import LUA, Script, translate_error
@@ -36,8 +38,10 @@ SETTLE_SECONDS: Final = 0.05
 """Seconds after which handled messages are settled, though more are at hand. A batch is meant to last as long."""
 GRACE_SECONDS: Final = 600
 """Seconds for which a consumer that was given up is remembered: a command on its way may still give it a message."""
-FULL_SERVER_SECONDS: Final = 0.2
-"""Seconds between two reads while the server is full, and refuses to wait."""
+AGAIN_SECONDS: Final = 10
+"""Seconds after which its list is looked at again."""
+REFUSED_SECONDS: Final = 0.2
+"""Seconds between two reads while the server refuses to wait, e.g. since it is full."""
 MAX_RESULTS: Final = 1_000
 """Results that are kept until they are written, beyond those of one message; the stack of Lua ends at some 8,000."""
 MICROSECONDS: Final = 1_000_000
@@ -110,6 +114,9 @@ class Consumer:
         self._batch, self._taken_at, self._settled_at, self._failures = 1, 0.0, 0.0, 0
         self._unsure_until = 0.0
         """Until when (monotonic) a wait may still give it a message, though its connection is lost."""
+        self._unsure_id: int | None = None
+        """The CLIENT ID of that connection."""
+        self._began = False
         self._leaving = asyncio.Lock()
         self.waits = False
         """Whether it waits for a message in the server."""
@@ -127,6 +134,7 @@ class Consumer:
 
     async def batch(self) -> list[Message]:
         """Settle what was handled and return the next messages, oldest first; none once all consumers shall stop."""
+        self._lists.check_entered()
         self._lists.consumers.add(self)
         return await self._prepare(await self._next())
 
@@ -175,7 +183,8 @@ class Consumer:
             raise WrongCall("also_push belongs to the message in hand: call it inside `with message:`")
         if sum(len(each) for _, each in self._of_message) + len(results) > MAX_RESULTS:
             raise WrongCall(f"more than {MAX_RESULTS:,} results of one message: push them with List.push_many")
-        self._of_message.append((name, results))
+        if results:
+            self._of_message.append((name, results))
 
     def drop_results(self) -> None:
         """Forget the results of the message in hand."""
@@ -208,8 +217,11 @@ class Consumer:
                 self._handled -= 1
                 self._failed.pop()
             try:
-                if self._joined:
+                if self._began:
                     await self._put_back()
+            except Unavailable as error:
+                held = {"list": decoded(self._source), "consumer": self._id, "reason": str(error)}
+                _log.warning("not put back: others adopt it when the lease ends", **held)
             finally:
                 self._lists.consumers.discard(self)
                 await self._raw.close()
@@ -240,30 +252,31 @@ class Consumer:
         self._batch = min(max(round(self._batch * factor), 1), self._prefetch)
         return self._batch
 
-    async def _call(self, batch: int) -> list[bytes] | None:
+    async def _call(self, batch: int, *, hurries: bool = False) -> list[bytes] | None:
         """Settle what was handled, and return at most ``batch`` messages; adopt those of dead consumers first.
 
         Return None, and begin anew under another id, if this consumer's lease has ended: others have what it held.
         """
-        step, handled, failed = self._step + bool(self._handled), self._handled, len(self._failed)
-        reply = await self._lists.patience(lambda: self._run(self._named(batch, step)), self._raw.redis)
-        self._settled_at = time.monotonic()
-        self._handled, self._failed, self._results = 0, [], {}
-        if reply is None:
-            _log.warning("lease lost", list=decoded(self._source), consumer=self._id, handled=handled)
-            self._id, self._joined, self._step = secrets.token_hex(8), False, 0
-            return None
-        self._joined, self._step = True, step
-        if handled:
-            self._failures = self._failures + 1 if failed == handled else 0
-        messages, dead, largest = reply
-        self._sizes.note(len(messages), largest)
-        if not dead:
-            return list(messages)
-        for each in dead:
-            if await self._adopt(each):
-                break  # the next one once its messages are handled
-        return await self._call(batch)
+        while True:
+            step, handled, failed = self._step + bool(self._handled), self._handled, len(self._failed)
+            self._began = True
+            reply = await self._lists.patience(partial(self._run, batch, step), self._raw.redis, hurries=hurries)
+            self._settled_at = time.monotonic()
+            self._handled, self._failed, self._results = 0, [], {}
+            if reply is None:
+                _log.warning("lease lost", list=decoded(self._source), consumer=self._id, handled=handled)
+                self._id, self._joined, self._step = secrets.token_hex(8), False, 0
+                return None
+            self._joined, self._step = True, step
+            if handled:
+                self._failures = self._failures + 1 if failed == handled else 0
+            messages, dead, largest = reply
+            self._sizes.note(len(messages), largest)
+            if not dead:
+                return list(messages)
+            for each in dead:
+                if await self._adopt(each):
+                    break  # the next one once its messages are handled
 
     def _named(self, batch: int, step: int) -> dict[str, Any]:
         """Return keys and arguments of ``consume.lua``; with a ``step`` of before it settles nothing."""
@@ -289,10 +302,9 @@ class Consumer:
 
     async def _adopt(self, dead: bytes) -> int:
         named = {"working": self._working, "consumers": self._consumers, "steps": self._steps, "dead": dead}
-        orphan, grace = self._source + b":consumer:" + dead, GRACE_SECONDS * MICROSECONDS
-        adopted: int = await self._lists.patience(
-            lambda: _adopt(self._lists.redis, orphan=orphan, grace=grace, **named), self._lists.redis
-        )
+        times = {"grace": GRACE_SECONDS * MICROSECONDS, "again": AGAIN_SECONDS * MICROSECONDS}
+        orphan, redis = self._source + b":consumer:" + dead, self._lists.redis
+        adopted: int = await self._lists.patience(lambda: _adopt(redis, orphan=orphan, **named, **times), redis)
         if adopted:
             _log.info("adopted", list=decoded(self._source), consumer=decoded(dead), messages=adopted)
         return adopted
@@ -307,12 +319,16 @@ class Consumer:
             return None
         finally:
             self.waits = False
-            self._unsure_until = min(self._unsure_until, time.monotonic() + 2 * WAIT_SECONDS)
-        if isinstance(reply, OutOfMemoryError):
-            await asyncio.sleep(FULL_SERVER_SECONDS)
+            if self._unsure_until:
+                self._unsure_until, self._unsure_id = time.monotonic() + 2 * WAIT_SECONDS, self._raw.id
+        if isinstance(reply, Exception):
+            if not passes(reply):
+                raise translate_error(reply)
+            await asyncio.sleep(REFUSED_SECONDS)
         return reply if isinstance(reply, bytes) else None
 
-    async def _run(self, named: dict[str, Any]) -> Any:
+    async def _run(self, batch: int, step: int) -> Any:
+        named = self._named(batch, step)
         script = _consume_and_push if named["outs"] else _consume
         reply = await self._send(script.by_digest(**named))
         if isinstance(reply, NoScriptError):
@@ -329,26 +345,26 @@ class Consumer:
         return reply
 
     async def _put_back(self) -> None:
+        redis, patience = self._lists.redis, partial(self._lists.patience, hurries=True)
+        if time.monotonic() < self._unsure_until and self._unsure_id is not None:
+            with suppress(RedisError, OSError):
+                await redis.client_unblock(self._unsure_id)
+                self._unsure_until = 0.0
         try:
-            if await self._call(0) is None:
+            if await self._call(0, hurries=True) is None:
                 return
-        except Unavailable:
+        except (PenstockError, RedisError):
             if not self._results:
                 raise
-            # A full server refuses results, not that their messages go back.
-        if time.monotonic() < self._unsure_until and self._raw.id is not None:
-            with suppress(RedisError, OSError):
-                await self._lists.redis.client_unblock(self._raw.id)
-                self._unsure_until = 0.0
+            # A full server refuses results, and so does a key of another type; their messages go back.
         named = {"pending": self._working, "source": self._source, "who": self._id, "settled": 0}
         bounds = {"most": self._prefetch, "bytes": self._size}
-        redis = self._lists.redis
-        while await self._lists.patience(lambda: _put_back(redis, **named, **bounds), redis):
+        while await patience(lambda: _put_back(redis, **named, **bounds), redis):
             pass
         if time.monotonic() < self._unsure_until:
             return  # others adopt what a wait without a reply may still move
         ended = {"takers": self._consumers, "steps": self._steps}
-        await self._lists.patience(lambda: _put_back(redis, **named, **bounds, **ended), redis)
+        await patience(lambda: _put_back(redis, **named, **bounds, **ended), redis)
 
 
 def as_bytes(value: bytes | str) -> bytes:

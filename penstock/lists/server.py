@@ -11,7 +11,7 @@ from typing import Final, Self
 from redis.exceptions import ConnectionError, MovedError, RedisError, TimeoutError
 
 from penstock.connection import MAX_SILENCE, connect
-from penstock.errors import Unconfirmed, WrongCall
+from penstock.errors import PenstockError, Unconfirmed, WrongCall
 from penstock.lists.consumer import NAME, PREFETCH, SIZE, Consumer, Message, as_bytes
 from penstock.lists.work import Work
 from penstock.patience import Patience
@@ -60,7 +60,13 @@ class Lists:
         """Return the requests of the mdispatch with this namespace, taken from ``source``, by default its ``out``."""
         return Work(self, namespace, source)
 
+    def check_entered(self) -> None:
+        """Raise ``WrongCall`` outside ``async with``: leases would not be renewed."""
+        if not self._tasks:
+            raise WrongCall("expected `async with Lists(...) as lists:` around this call")
+
     async def __aenter__(self) -> Self:
+        self.stopping = self.patience.hurries = False
         for number in self._signals:
             asyncio.get_running_loop().add_signal_handler(number, self.stop)
         self._tasks.add(asyncio.create_task(self._renew()))
@@ -81,6 +87,7 @@ class Lists:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks.clear()
         await self._producer.close()
         await self._producer.redis.aclose()
         await self.redis.aclose()
@@ -88,7 +95,7 @@ class Lists:
     def stop(self) -> None:
         """End every loop over messages: after the message in hand, or at once if it waits for one."""
         if not self.stopping:
-            self.stopping = True
+            self.stopping = self.patience.hurries = True
             self._tasks.add(asyncio.create_task(self._unblock()))
 
     async def push(self, name: bytes, messages: list[bytes]) -> None:
@@ -96,19 +103,20 @@ class Lists:
         packed = pack([("LPUSH", name, Packed.of(messages))])
 
         async def push() -> None:
-            await self._producer.send(b"")  # connects; what fails until here has sent nothing
-            try:
-                await self._producer.send(packed)
-                (reply,) = await self._producer.receive(1)
-            except (ConnectionError, TimeoutError) as error:
-                raise Unconfirmed(f"{len(messages):,} messages may have been pushed, or not: {error}") from error
-            if isinstance(reply, MovedError):
-                await self._producer.close()  # to connect to the other node
-            if isinstance(reply, Exception):
-                raise translate_error(reply)
+            async with self._sending:
+                await self._producer.send(b"")  # connects; what fails until here has sent nothing
+                try:
+                    await self._producer.send(packed)
+                    (reply,) = await self._producer.receive(1)
+                except (ConnectionError, TimeoutError) as error:
+                    raise Unconfirmed(f"{len(messages):,} messages may have been pushed, or not: {error}") from error
+                if isinstance(reply, MovedError):
+                    await self._producer.close()  # to connect to the other node
+                if isinstance(reply, Exception):
+                    raise translate_error(reply)
 
-        async with self._sending:
-            await self.patience(push, self._producer.redis)
+        self.check_entered()
+        await self.patience(push, self._producer.redis)
 
     async def _renew(self) -> None:
         """Keep the leases of consumers whose handlers take long, and end connections that are silent."""
@@ -116,7 +124,7 @@ class Lists:
             await asyncio.sleep(min(self.lease / 3, MAX_SILENCE / 2))
             await self._producer.cut_if_silent(MAX_SILENCE)
             for consumer in tuple(self.consumers):
-                with suppress(RedisError, OSError):  # the consumer meets the same trouble, and reports it
+                with suppress(RedisError, OSError, PenstockError):  # the consumer meets it as well, and reports it
                     await consumer.renew()
 
     async def _unblock(self) -> None:

@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 from redis.asyncio import Redis
+from redis.exceptions import NoPermissionError
 from structlog.testing import capture_logs
 
 from penstock.errors import Unavailable, Unconfirmed, WrongCall, WrongType
 from penstock.lists import List, Lists, Message
+from penstock.lists import consumer as consumers
 from penstock.testing.server import EmbeddedServer
 
 Fill = Callable[[], Any]
@@ -176,7 +178,7 @@ async def test_a_signal_ends_loops_after_the_message_in_hand(redis: "Redis", red
 
 async def abandoned(redis: "Redis", redis_url: str, many: int) -> list[bytes | str]:
     """Have a consumer handle ``many`` messages and die. Return what it held, once its lease has ended."""
-    lists = Lists(redis_url, lease=1)
+    lists = await Lists(redis_url, lease=1).__aenter__()
     loop = lists["orders"].messages()
     for _ in range(many):
         with await anext(loop):
@@ -184,6 +186,7 @@ async def abandoned(redis: "Redis", redis_url: str, many: int) -> list[bytes | s
     (consumer,) = lists.consumers
     await consumer._raw.close()
     lists.consumers.clear()
+    await lists.__aexit__(None, None, None)
     await asyncio.sleep(1.1)
     (held,) = [key async for key in redis.scan_iter("orders:consumer:*")]
     found: list[bytes | str] = await redis.lrange(held, 0, -1)
@@ -348,3 +351,139 @@ async def test_a_push_whose_reply_is_lost_says_so(redis: "Redis", lists: Lists, 
         await push
     await orders.push("c")
     assert b"c" in await waiting(redis)
+
+
+async def test_no_results_are_no_results(redis: Any, orders: List) -> None:
+    await orders.push("a")
+    async for message in orders.messages():
+        with message:
+            message.also_push("out")
+        break
+    assert await waiting(redis) == []
+
+
+async def test_a_server_that_lost_settlements_gives_its_messages_again(redis: Any, orders: List) -> None:
+    """As after a restart from an older copy, or a failover to a replica that lagged behind."""
+    await orders.push_many(NUMBERS[:6])
+    handled = list[bytes]()
+    with capture_logs() as log:
+        async for message in orders.messages(prefetch=1):
+            with message:
+                handled.append(message.body)
+                if message.body == b"3":
+                    ((consumer, step),) = (await redis.hgetall("orders:consumers:steps")).items()
+                    await redis.hset("orders:consumers:steps", consumer, int(step) - 1)
+                    await redis.rpush(b"orders:consumer:" + consumer, "2")
+            if message.body == b"6":
+                break
+    assert handled == NUMBERS[:6]
+    assert [line["event"] for line in log] == ["lease lost"]
+    held = await redis.lrange(b"orders:consumer:" + consumer, 0, -1)
+    assert held == [b"3", b"2"], "they are adopted when the lease ends"
+
+
+async def test_a_wait_that_was_cancelled_on_a_dead_link_takes_no_message(
+    redis: Any, orders: List, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server sees the end of the connection late, and still serves its BLMOVE."""
+    loop = orders.messages()
+    waits = asyncio.ensure_future(anext(loop))
+    while not (await redis.info("clients"))["blocked_clients"]:
+        await asyncio.sleep(0.01)
+    (consumer,) = orders._lists.consumers
+    raw, kept = consumer._raw, consumer._raw._connection
+
+    async def leave_open() -> None:
+        raw._connection = None
+        raw.redis.connection_pool._in_use_connections.discard(kept)
+
+    monkeypatch.setattr(raw, "close", leave_open)
+    waits.cancel()
+    await asyncio.wait({waits})
+    await orders.push("a")
+    assert await redis.lrange("orders", 0, -1) == [b"a"]
+    await kept.disconnect()
+
+
+async def test_the_list_of_a_consumer_that_was_given_up_is_looked_at_again(
+    redis: Any, redis_url: str, orders: List, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consumers, "AGAIN_SECONDS", 1)
+    await redis.zadd("orders:consumers", {"dead": 1})
+    await redis.hset("orders:consumers:steps", "dead", 7)
+    await orders.push("b")
+    loop = orders.messages()
+    with await anext(loop) as message:
+        assert message.body == b"b"
+    await redis.lpush("orders:consumer:dead", "a")  # a command of it that was on its way
+    await asyncio.sleep(1.1)
+    async with asyncio.timeout(10):
+        with await anext(loop) as message:
+            assert message.body == b"a"
+    await loop.aclose()  # type: ignore[attr-defined]
+
+
+async def test_a_user_without_the_right_to_wait_is_told(redis: Any, redis_url: str) -> None:
+    await redis.execute_command("ACL", "SETUSER", "idle", "on", ">x", "~*", "&*", "+@all", "-blmove")
+    async with Lists(redis_url.replace("redis://", "redis://idle:x@"), patience=5) as lists:
+        with pytest.raises(NoPermissionError, match="blmove"):
+            await anext(lists["orders"].messages())
+    await redis.execute_command("ACL", "DELUSER", "idle")
+
+
+async def test_leases_are_renewed_again_after_trouble(redis: Any, redis_url: str, orders: List) -> None:
+    await orders.push("a")
+    async for message in orders.messages():
+        with message:
+            await redis.rename("orders:consumers", "aside")
+            await redis.set("orders:consumers", "no zset")
+            await asyncio.sleep(1.5)
+            await redis.rename("aside", "orders:consumers")
+            await asyncio.sleep(1)
+            ((_, lease),) = await redis.zrange("orders:consumers", 0, -1, withscores=True)
+            assert lease > (await redis.time())[0] * 1e6
+        break
+
+
+async def test_many_dead_consumers_are_cleared_away(redis: Any, orders: List) -> None:
+    await redis.zadd("orders:consumers", {f"dead{number}": number for number in range(3_000)})
+    await orders.push("a")
+    assert await asyncio.wait_for(take(orders, 1), 60) == [b"a"]
+
+
+async def test_pushes_beside_each_other_share_one_patience() -> None:
+    begun = time.monotonic()
+    async with Lists("redis://127.0.0.1:1", patience=1) as lists:
+        found = await asyncio.gather(*(lists["a"].push("x") for _ in range(10)), return_exceptions=True)
+    assert [type(each) for each in found] == [Unavailable] * 10
+    assert time.monotonic() - begun < 6
+
+
+async def test_a_stop_while_the_server_is_away_ends_soon() -> None:
+    with EmbeddedServer() as server:
+        async with Lists(server.url, patience=None) as lists:
+            loop = lists["orders"].messages()
+            waits = asyncio.ensure_future(anext(loop, None))
+            await asyncio.sleep(0.5)
+            server.stop()
+            await asyncio.sleep(0.5)
+            lists.stop()
+            await asyncio.wait({waits}, timeout=20)
+            assert waits.done()
+            waits.exception()
+
+
+async def test_outside_async_with_nothing_is_begun(redis_url: str) -> None:
+    lists = Lists(redis_url)
+    with pytest.raises(WrongCall, match="expected `async with"):
+        await anext(lists["orders"].messages())
+    with pytest.raises(WrongCall, match="expected `async with"):
+        await lists["orders"].push("a")
+
+
+async def test_what_was_taken_goes_back_if_results_meet_a_key_of_another_type(redis: Any, orders: List) -> None:
+    await orders.push_many(NUMBERS[:50])
+    await redis.set("out", "text")
+    with pytest.raises(WrongType):
+        await handle(orders, lambda message: message.also_push("out", "b"))
+    assert sorted(await waiting(redis), key=int) == NUMBERS[:50]
