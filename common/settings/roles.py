@@ -179,7 +179,7 @@ def _taken(field: str, roles: Mapping[str, Role], values: Mapping[str, Any]) -> 
         return pending_collision(values[field], namespace)
     names = role.names(values[field])
     if namespace and METRICS_TOTAL in names:
-        return f"{quoted(METRICS_TOTAL)} is the field of each metric that has its total: expected another name"
+        return f"`{METRICS_TOTAL}` is the field of the total in the metrics, where each list has its own"
     repeated = [name for name, times in Counter(names).items() if times > 1]
     if repeated and role.name == "out":
         what = "each message would come more than once" if role.copies else "name it once"

@@ -294,7 +294,7 @@ class Consumer:
             "lease": round(self._lists.lease * MICROSECONDS),
             "batch": batch,
             "bytes": self._size,
-            "counts": ",".join(f"{place}:{len(each)}" for place, each in enumerate(results.values(), start=1)),
+            "counts": ",".join(str(len(each)) for each in results.values()),
             "outs": [*results],
             "results": [message for each in results.values() for message in each],
             **self._sizes.named,

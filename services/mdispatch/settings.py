@@ -23,10 +23,6 @@ def tracking_needs_a_namespace(redis_namespace: str | None) -> str | None:
     )
 
 
-def out_is_no_total(out: str) -> str | None:
-    return "`count` is the field of the total in the metrics, where the list has its own" if out == "count" else None
-
-
 def replies_need_a_list_of_answers(reply_to: str | None, res: str | None) -> str | None:
     return "has no effect without res, where workers push answers" if reply_to and not res else None
 
@@ -68,7 +64,6 @@ class Settings(ServiceSettings):
     rules: ClassVar[tuple[Rule, ...]] = (
         *ServiceSettings.rules,
         tracking_needs_a_namespace,
-        out_is_no_total,
         replies_need_a_list_of_answers,
         messages_need_events,
         untaken_wait_for_their_first_deadline,

@@ -18,11 +18,6 @@ def out_fits_a_script(out: list[str]) -> str | None:
     return f"{len(out):,} lists: one step of the server can fill {MAX_OUTS:,}; make some of them `in` of another mpush"
 
 
-def out_is_no_total(out: list[str], redis_namespace: str | None) -> str | None:
-    taken = "count" in out and redis_namespace is not None
-    return "`count` is the field of the total in the metrics, where each list has its own" if taken else None
-
-
 def overflow_needs_a_limit(overflow: str, max_length: int | None, given: frozenset[str]) -> str | None:
     return "has no effect without maxLength" if "overflow" in given and max_length is None else None
 
@@ -48,7 +43,6 @@ class Settings(ServiceSettings):
     rules: ClassVar[tuple[Rule, ...]] = (
         *ServiceSettings.rules,
         out_fits_a_script,
-        out_is_no_total,
         overflow_needs_a_limit,
         dead_letters_need_a_namespace,
         messages_outlive_their_timeout,

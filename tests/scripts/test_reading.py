@@ -191,13 +191,15 @@ def test_a_script_reads_at_most_its_bytes_and_one_message_whatever_the_sizes(red
 
 
 @each_reader
-def test_the_bound_holds_when_large_messages_follow_small_ones(redis_url: str, once: Any) -> None:
+def test_few_messages_exceed_the_bound_when_large_ones_follow_small_ones(redis_url: str, once: Any) -> None:
+    """Six, if the samples lie around them; and a quarter of the bytes is read twice, for the samples."""
+
     @on_a_server
     @given(small, st.integers(1, 300), large, st.integers(1, 100))
-    @example(0, 1, SMALL - 300, 4)
+    @example(0, 1, SMALL - 300, 100)
     @example(100, 64, SMALL, 100)
     def reads(size: int, count: int, then: int, more: int) -> None:
-        assert most_read(redis_url, once, calm(), [size] * count + [then] * more) <= BYTES + max(then, 2 * SMALL)
+        assert most_read(redis_url, once, calm(), [size] * count + [then] * more) <= BYTES * 5 // 4 + 6 * then
 
     reads()
 

@@ -167,7 +167,7 @@ def test_a_field_whose_lists_could_not_be_found_is_refused() -> None:
 
 
 def test_a_list_with_the_name_of_the_total_of_metrics_is_refused() -> None:
-    with pytest.raises(SettingsError, match='"count" is the field of each metric that has its total'):
+    with pytest.raises(SettingsError, match="`count` is the field of the total in the metrics"):
         All(redis=HERE, redis_namespace="ns", in_="count", pending="pending")
     assert All(redis=HERE, in_="count", pending="pending").in_ == "count"
 

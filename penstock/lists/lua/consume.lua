@@ -18,7 +18,7 @@
 -- ARGV lease      how long the consumer lives without another call (us)
 -- ARGV batch      most messages to return; 0 only settles and renews
 -- ARGV bytes      no more are returned once they have this many bytes together
--- ARGV counts     of `outs`, the place of each and how many of `results` go there: `1:20,2:1`
+-- ARGV counts     of each of `outs`, how many of `results` go there, comma-separated
 -- ARGV results... what to push, oldest first
 -- Returns the messages, or consumers whose lease has ended, to be adopted before more is taken, and the bytes of the largest
 -- message read; false if the consumer has gone. Run twice with the same step: the second run returns the same again, or more.
@@ -32,10 +32,11 @@ local now = time[1] * 1000000 + time[2]
 call('ZADD', consumers, string.format('%d', now + lease), id)
 if not last then call('HSET', steps, id, 0) end
 if tonumber(step) > tonumber(last or 0) then
-  local place = 0
-  for number, count in string.gmatch(counts, '(%d+):(%d+)') do
-    call('LPUSH', outs[tonumber(number)], unpack(results, place + 1, place + count))
-    place = place + count
+  local many, place = {}, 0
+  for count in string.gmatch(counts, '%d+') do many[#many + 1] = tonumber(count) end
+  for number, out in ipairs(outs) do
+    call('LPUSH', out, unpack(results, place + 1, place + many[number]))
+    place = place + many[number]
   end
   local handled, failed = tonumber(settled) > 0 and call('RPOP', working, settled) or {}, {}
   for at in string.gmatch(back, '%d+') do failed[#failed + 1] = handled[tonumber(at)] end

@@ -1,6 +1,7 @@
 -- Read messages of unknown sizes: no command returns the size of a list element without reading it. So messages are read
 -- one by one until they have `bytes`, that is at most `bytes` and one message. After many small ones several are read at
--- once if a random sample of them, one in four, is small: a fixed distance would miss large ones at the same distance.
+-- once if a random sample of them, one in four, is small: a fixed distance would miss large ones at the same distance. So
+-- large messages behind many small ones may exceed `bytes` by some: six in a row, if the samples lie around them.
 --
 -- GIVES several take saw largest_read bytes_read SMALL
 -- ARGV unseen    most messages to read at once: 1 unless the caller has read many small ones in a row
