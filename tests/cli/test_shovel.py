@@ -86,7 +86,7 @@ class ReplyGate(Proxy):
 class HeldBackConnection(ProxyConnection):
     _proxy: ReplyGate
 
-    def _answer(self) -> None:
+    def _forward_replies(self) -> None:
         while reply := received(self._server):
             self._proxy.wait()
             send(self._client, reply)

@@ -489,7 +489,7 @@ class SlowConnection(ProxyConnection):
         super().__init__(proxy, client, server)
         threading.Thread(target=self._pass_on, daemon=True).start()
 
-    def _ask(self) -> None:
+    def _forward_requests(self) -> None:
         while request := received(self._client):
             self._kept_back += request
         self._gone.set()
