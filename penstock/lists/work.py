@@ -29,9 +29,9 @@ _log: Final = structlog.get_logger("penstock.lists")
 class Request(Message):
     """One request in hand: ``with request: request.answer(...)``.
 
-    When the ``with`` ends, mdispatch is told ``done``, unless ``answer`` or ``fail`` said more. An exception is
-    reported as by ``fail`` and ends there, so that the loop goes on; a cancellation puts the request back. The report
-    is pushed in the transaction that settles the message.
+    The end of the ``with`` reports ``done`` to mdispatch, or the outcome of ``answer`` or ``fail``. Report an exception
+    as ``fail`` does and go on with the loop; put the request back if the handler is cancelled. Push the report in the
+    transaction that settles the message.
     """
 
     __slots__ = ("_keys", "_policy", "_redis", "_report", "attempt", "correlation", "deadline", "id")
@@ -44,7 +44,7 @@ class Request(Message):
         self._report: tuple[str, bytes] | None = None
         self.correlation = correlation
         self.id: str | None = record.get("id")
-        """The id of its record; None if it has none: it was never tracked, or has ended."""
+        """The id of its record; None if it has none, or if several requests in flight have its xid."""
         self.attempt = int(record.get("attempt") or 1)
         """1 for its first delivery."""
         self.deadline: float | None = float(record["deadline"]) if "deadline" in record else None
@@ -69,8 +69,8 @@ class Request(Message):
             raise WrongCall("a request without meta.id cannot be answered")
         if not self._policy.res:
             raise WrongCall(f"the mdispatch of {self._keys.namespace} takes no answers: expected its setting res")
-        meta = {**reply.get("meta", {}), "id": self.meta["id"], "attempt": self.attempt}
-        self._say(self._policy.res, {**reply, "meta": meta})
+        attempt = {} if self.id is None else {"attempt": self.attempt}
+        self._say(self._policy.res, {**reply, "meta": {**reply.get("meta", {}), "id": self.meta["id"], **attempt}})
 
     def fail(self, error: str, *, retry: bool = True) -> None:
         """End the attempt: the request is tried again later, or never if ``retry`` is False."""
@@ -106,7 +106,7 @@ class Request(Message):
         return failed
 
     def _named(self) -> dict[str, Any]:
-        """Return how a report names the request: by its id and attempt, or by its xid if it has no record."""
+        """Return how a report names the request: by id and attempt, or by xid, which ends the oldest of several."""
         if self.id is None:
             return {"xid": self.xid}
         return {"id": int(self.id), "attempt": self.attempt}
@@ -132,7 +132,8 @@ class WorkConsumer(Consumer):
             self._policy = await policy_of(self._lists, self.keys) or self._policy
             self._read_at = time.monotonic()
         xids = [encoded(self.keys.xid(decoded(each.xid))) for each in correlations]
-        ids = await self._read([("HGET", xid, "id") for xid in xids])
+        chains = await self._read([("HMGET", xid, "id", "last") for xid in xids])
+        ids = [id if last in (None, id) else None for id, last in chains]
         commands = [("HGETALL", encoded(self.keys.message(decoded(id or b"0")))) for id in ids]
         records = [decoded_fields(each) for each in await self._read(commands)]
         known = [record | {"id": decoded(id)} if id and record else {} for id, record in zip(ids, records, strict=True)]

@@ -382,6 +382,21 @@ async def test_a_server_that_lost_settlements_gives_its_messages_again(redis: An
     assert held == [b"3", b"2"], "they are adopted when the lease ends"
 
 
+async def test_a_consumer_that_was_given_up_before_it_knew_that_it_had_begun_begins_anew(
+    redis: Any, orders: List
+) -> None:
+    """Its first call took messages, the reply was lost, and it could not repeat the call until its lease had ended."""
+    await orders.push("a")
+    consumer = orders.consumer(10, 1_000)
+    await redis.hset("orders:consumers:steps", consumer._id, "gone:1")
+    with capture_logs() as log:
+        (message,) = await consumer.batch()
+    with consumer.hand_out(message):
+        assert message.body == b"a"
+    await consumer.leave()
+    assert [line["event"] for line in log] == ["lease lost"]
+
+
 async def test_a_wait_that_was_cancelled_on_a_dead_link_takes_no_message(
     redis: Any, orders: List, monkeypatch: pytest.MonkeyPatch
 ) -> None:

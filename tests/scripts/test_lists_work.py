@@ -130,6 +130,16 @@ async def test_a_message_without_a_record_is_done_by_its_xid(redis: "Redis", lis
     assert await entries(redis, "demo:done") == [{"xid": "unknown"}]
 
 
+async def test_each_of_several_requests_with_one_xid_is_done(redis: "Redis", lists: Lists, start: Start) -> None:
+    hop = await start()
+    await hop.push(b"7", b"7", b"7")
+    await serve(lists, 3, lambda request: None)
+    await entries(redis, "demo:done")
+    for _ in range(3):
+        await hop.finish()
+    assert await redis.zcard(hop.keys.deadlines) == 0
+
+
 async def test_what_cannot_be_is_refused(redis: "Redis", lists: Lists, start: Start) -> None:
     with pytest.raises(Unsuitable, match="nowhere is no namespace of mdispatch"):
         async for _ in lists.work("nowhere").requests():

@@ -106,7 +106,7 @@ def test_requests_are_answered(here: Any, lists: Lists) -> None:
                 request.answer({"price": 7})
         if not request.meta:
             break
-    assert json.loads(here.lpop("res")) == {"price": 7, "meta": {"id": "a", "attempt": 1}}
+    assert json.loads(here.lpop("res")) == {"price": 7, "meta": {"id": "a"}}
     assert json.loads(here.lpop("shop:done")) == {"xid": "5"}
 
 

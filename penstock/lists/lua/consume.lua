@@ -10,7 +10,7 @@
 -- KEYS steps      hash   number of the last step of each consumer; `gone:<us>` since another one has adopted its messages
 -- KEYS outs...    list   where the handler's results go
 -- ARGV id         the consumer
--- ARGV joins      1 if the consumer begins; otherwise it must be one that has not gone
+-- ARGV joins      1 if the consumer may be new; one that has gone stays so
 -- ARGV step       number of this settlement: one more than the last one, or equal to it to settle nothing, as a call does that
 --                 is repeated after a lost reply. If the server has lost some, the consumer is treated as gone
 -- ARGV settled    how many of the oldest messages were handled: they are removed
@@ -26,7 +26,9 @@ local call = redis.call
 local refused = wrong_type({list = {source, working}, zset = {consumers}, hash = {steps}}) or wrong_type({list = outs})
 if refused then return refused end
 local last = call('HGET', steps, id)
-if joins == '0' and (not last or string.find(last, 'gone', 1, true) or tonumber(step) > last + 1) then return false end
+if not last and joins == '0' or last and (string.find(last, 'gone', 1, true) or tonumber(step) > last + 1) then
+  return false
+end
 local time = call('TIME')
 local now = time[1] * 1000000 + time[2]
 call('ZADD', consumers, string.format('%d', now + lease), id)
