@@ -163,9 +163,10 @@ class Settling:
             raise WrongCall("dead letters need redisNamespace, and `buries = True` in the settings")
 
 
-def digest(messages: Iterable[bytes]) -> str:
-    """Return the SHA-1 of ``messages`` with their lengths, as ``settle_batch.lua`` computes it."""
-    return sha1(b"".join(b"%d:%b" % (len(each), each) for each in messages), usedforsecurity=False).hexdigest()
+def digest(messages: Sequence[bytes]) -> str:
+    """Return the SHA-1 of the lengths of ``messages`` and of these, as ``settle_batch.lua`` computes it."""
+    sizes = ",".join(map(str, map(len, messages))).encode()
+    return sha1(b"".join((sizes, b":", *messages)), usedforsecurity=False).hexdigest()
 
 
 def _is_utf8(text: str) -> bool:

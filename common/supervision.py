@@ -7,7 +7,6 @@ from contextlib import suppress
 from math import inf
 from typing import Final, Generic, TypeVar
 
-from redis.backoff import EqualJitterBackoff
 from redis.exceptions import RedisError
 from structlog.typing import FilteringBoundLogger
 
@@ -24,11 +23,11 @@ from penstock.errors import Fenced, PenstockError, WrongType
 from penstock.keys import Keys
 from penstock.metrics import count
 from penstock.passing import first_of, passes
+from penstock.patience import BACKOFF
 
 S = TypeVar("S", bound=ServiceSettings)
 Run = Callable[[Context[S]], Awaitable[None]]
 FAILURES: Final = (PenstockError, RedisError, OSError, ExceptionGroup)
-BACKOFF: Final = EqualJitterBackoff(cap=1, base=0.02)
 CHECK_SECONDS: Final = 1.5
 """Seconds between two checks for an order to stop while nothing moves."""
 MAX_UNCHECKED: Final = 6.0

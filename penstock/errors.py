@@ -58,7 +58,7 @@ class NotDurable(PenstockError):
 
 
 class Unavailable(PenstockError):
-    """The server was away, full or read-only for longer than the caller was willing to wait; nothing was done."""
+    """The server was away, full or read-only for longer than the caller was willing to wait."""
 
 
 class Unconfirmed(PenstockError):

@@ -16,7 +16,7 @@
 -- KEYS outs...     list   where messages go
 -- ARGV token       the lease's fencing token that the caller holds
 -- ARGV held        how many messages were pending when the caller read them
--- ARGV digest      SHA-1 of the oldest ones, each behind its length and a colon, to find out whether they have changed
+-- ARGV digest      SHA-1 of the lengths of the oldest ones (`1,20:`) and of these, to find out whether they have changed
 -- ARGV source      the list that they were taken from
 -- ARGV history     most events to keep; 0 writes none
 -- ARGV plan        JSON: `count` of messages to remove; `outs`, for each of outs what to push, oldest first; `dead`, pairs of
@@ -39,9 +39,9 @@ if #made > 0 or #plan.dead > 0 or pushed > plan.count then
   local full = redis.pcall('LMOVE', pending, pending, 'RIGHT', 'RIGHT')
   if type(full) == 'table' then return full end
 end
-local messages, sized = call('RPOP', pending, plan.count), {}
-for place, message in ipairs(messages) do sized[place] = #message .. ':' .. message end
-if redis.sha1hex(table.concat(sized)) ~= digest then  -- a call that comes late, after its connection was cut
+local messages, sizes = call('RPOP', pending, plan.count), {}
+for place = 1, #messages do sizes[place] = #messages[place] end
+if redis.sha1hex(table.concat(sizes, ',') .. ':' .. table.concat(messages)) ~= digest then  -- a call that comes late, after its connection was cut
   for place = #messages, 1, -1 do call('RPUSH', pending, messages[place]) end
   return 0
 end
