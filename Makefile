@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help demo demo-tracked demo-sites demo-pipeline test test-all test-soak soak lint format bench bench-pipeline bench-peers container-check lock clean
+.PHONY: help demo demo-tracked demo-sites demo-bus demo-web demo-queue demo-jobs demo-edge demo-pipeline test test-all test-soak soak lint format bench bench-pipeline bench-peers container-check lock clean
 
 help:  ## Print this help
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/\1|\2/p' Makefile | awk -F'|' '{ printf "make %-16s %s\n", $$1, $$2 }'
@@ -17,18 +17,38 @@ demo-tracked: .venv/.ready  ## Run the tracked composition: time-outs, retries, 
 demo-sites: .venv/.ready  ## Run the sites composition: three servers, one down for a while (REDIS=, SITE_TWO=, SITE_THREE=)
 	@$(BIN)/python -m compose.sites.demo
 
+demo-bus: .venv/.ready  ## Run the bus composition: Node and Python on one queue, a gateway to a second site (REDIS=, SITE_TWO=)
+	@$(BIN)/python -m compose.bus.demo
+
+demo-web: .venv/.ready  ## Run the web composition under a load: a worker, an importer and a router are killed meanwhile (REDIS=)
+	@$(BIN)/python -m compose.web.demo
+
+demo-queue: .venv/.ready  ## Run the queue composition: bash, Node and Python work over HTTP, one is killed, one forges tokens (REDIS=)
+	@$(BIN)/python -m compose.queue.demo
+
+demo-jobs: .venv/.ready  ## Run the jobs composition: two groups, one of them Node's, one process is killed in its job (REDIS=)
+	@$(BIN)/python -m compose.jobs.demo
+
+demo-edge: .venv/.ready  ## Run the edge composition: three sites without a broker, one off the net, one killed (REDIS= is that of north)
+	@$(BIN)/python -m compose.edge.demo
+
 demo-pipeline: .venv/.ready  ## Run the tracked composition, archived by Spark, with report and reconciliation (needs Java; REDIS=)
 	@$(BIN)/python -m compose.tracked.pipeline_demo
 
-test: lint  ## Run every check and the fast tests, 4 minutes: each promise once
-	$(BIN)/python -m pytest --numprocesses 4 --dist loadgroup -m "not slow"
+# Compiled test files are kept: otherwise each worker compiles all of them, which takes it 15 s.
+unexport PYTHONDONTWRITEBYTECODE
+
+test: .venv/.ready  ## Run every check and the fast tests, 4 minutes: no process of a service, no kills
+	@# Meanwhile all test files are compiled once.
+	@$(BIN)/python -m pytest --collect-only -qq >/dev/null 2>&1 & $(MAKE) --no-print-directory lint; found=$$?; wait; exit $$found
+	$(BIN)/python -m pytest --numprocesses 4 --dist loadgroup -m "not slow" tests/unit tests/scripts tests/bus tests/http tests/jobs tests/outbox tests/cli
 
 test-all: test  ## Run the slow tests, too: processes, kills, cut links, Spark, chaos (PENSTOCK_ROUNDS=20 kills a test)
 	$(BIN)/python -m pytest --numprocesses 4 --dist loadgroup -m slow
 
 test-soak: .venv/.ready  ## Kill services 200 times in each test of the reliability suite, Spark 15 times; all faults of chaos
 	PENSTOCK_ROUNDS=200 $(BIN)/python -m pytest --numprocesses 2 tests/reliability tests/process/test_chaos.py tests/process/test_chaos_compositions.py
-	PENSTOCK_SPARK_ROUNDS=15 $(BIN)/python -m pytest tests/spark/test_kill.py tests/spark/test_pipeline_process.py -k killed
+	PENSTOCK_SPARK_ROUNDS=15 $(BIN)/python -m pytest tests/spark/test_kill.py tests/spark/test_pipeline_process.py tests/spark/test_cluster.py -k killed
 
 SEEDS ?= 10
 SECONDS ?= 180
@@ -55,7 +75,7 @@ bench-pipeline: .venv/.ready  ## Measure the pipeline alone, which takes about h
 bench-peers: .venv/.ready  ## Have others do the same work, in turns, and write docs/benchmarks.md (needs PyPI and npm; 10 minutes)
 	$(BIN)/python -m bench peers
 
-container-check: .venv/.ready  ## Build the image and run the weather composition from it (needs buildah)
+container-check: .venv/.ready  ## Build the image, run the weather, web and queue compositions from it (needs buildah)
 	scripts/container-check
 
 lock:  ## Choose the newest versions of all dependencies anew and write constraints.txt
@@ -63,8 +83,8 @@ lock:  ## Choose the newest versions of all dependencies anew and write constrai
 	.lock/bin/pip install -qq uv
 	.lock/bin/uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --upgrade --strip-extras \
 	  --quiet --no-annotate --custom-compile-command "make lock" --output-file constraints.txt
-	@for each in "pyproject.toml --output-file compose/requirements.txt" \
-	  "pyproject.toml --extra spark --output-file compose/cluster/requirements.txt" \
+	@for each in "pyproject.toml --extra web --extra hqueue --extra seal --extra jobs --extra outbox --extra speed --output-file compose/requirements.txt" \
+	  "pyproject.toml --extra web --extra speed --extra spark --output-file compose/cluster/requirements.txt" \
 	  "compose/requirements-build.in --output-file compose/requirements-build.txt"; do \
 	  .lock/bin/uv pip compile $$each --universal --python-version 3.11 --constraint constraints.txt --generate-hashes \
 	    --no-emit-index-url --quiet --no-annotate --custom-compile-command "make lock"; done

@@ -15,10 +15,12 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from bench import archive, figures, large, library, reading, replies, tracking, transport
+from bench import archive, figures, jobs, large, library, outbox, reading, replies, tables, tracking, transport
 from bench.figures import KIB, MIB, Figure
 from bench.peers.command import app as peers
+from bench.queue import plan as queue
 from bench.testbed import Testbed
+from bench.web import plan as web
 from penstock.spark.session import what_is_missing
 from penstock.testing.server import EmbeddedServer
 
@@ -31,6 +33,10 @@ class Part(StrEnum):
     VPUSH = "vpush"
     LIBRARY = "library"
     PIPELINE = "pipeline"
+    WEB = "web"
+    HQUEUE = "hqueue"
+    JOBS = "jobs"
+    OUTBOX = "outbox"
 
 
 def main(
@@ -47,6 +53,10 @@ def main(
         Part.VPUSH: _vpush(quick),
         Part.LIBRARY: library.plan(quick),
         Part.PIPELINE: _pipeline(quick),
+        Part.WEB: web.plan(quick),
+        Part.HQUEUE: queue.plan(quick),
+        Part.JOBS: jobs.plan(quick),
+        Part.OUTBOX: outbox.plan(quick),
     }
     plan = [benchmark for part in parts or Part for benchmark in groups[part]]
     results: list[Figure] = []
@@ -115,6 +125,10 @@ def _pipeline(quick: bool) -> list[Benchmark]:
     rounds, events = (1, 100_000) if quick else (5, archive.MILLION)
     return [
         lambda bed: reading.reading(bed, rounds, events),
+        lambda bed: reading.splitting(bed, rounds, 2 * events),
+        lambda bed: reading.one_hour(bed, 1 if quick else 3, 10 * events),
+        lambda bed: tables.hashes(bed, rounds, events),
+        lambda bed: tables.others(bed, rounds, events // 10),
         lambda bed: archive.archive(bed, 5 * events),
         lambda bed: archive.rolling_up(bed, 20 * events),
         lambda bed: archive.shards(bed, 1 if quick else 3, 4 * events),

@@ -1,4 +1,4 @@
-"""Figures of ``penstock.lists``, each compared with a bare client that moves the same batches.
+"""Figures of the library: those of lists, each compared with a bare client that moves the same batches, then the bus's.
 
 ``python -m bench.library ours|bare URL COUNT`` waits for messages one at a time and prints its latencies (ns).
 """
@@ -14,14 +14,14 @@ from typing import Final
 
 from redis import Redis
 
+from bench import bus, gateway
 from bench.figures import KIB, Figure
 from bench.large import MAX_PING_MS, MB
 from bench.pinger import pinging
 from bench.reference import HOLD
 from bench.testbed import PYTHON, SOURCE, Testbed
+from penstock.batches import MAX_BYTES, MAX_MESSAGES
 from penstock.lists import Lists
-from penstock.lists.consumer import SIZE
-from penstock.lists.server import PUSH_MESSAGES
 from tests.harness import ROOT, until
 
 BARE_SOURCE: Final = f"{SOURCE}:bare"
@@ -60,7 +60,7 @@ def _bare(redis: "Redis", messages: list[bytes], batch: int) -> float:
 def throughput(bed: Testbed, rounds: int, size: int, count: int, limit: float) -> list[Figure]:
     """Measure pushing ``count`` messages and taking them one by one, compared with a bare client."""
     messages = [b"%09d" % number + b"x" * (size - 9) for number in range(count)]
-    batch = max(1, min(PUSH_MESSAGES, SIZE // size))
+    batch = max(1, min(MAX_MESSAGES, MAX_BYTES // size))
     ratios, ours, theirs, pings = list[float](), list[float](), list[float](), list[float]()
     with pinging(bed.server.port) as pinger:
         for turn in range(rounds + 1):
@@ -133,6 +133,8 @@ def plan(quick: bool) -> list[Callable[[Testbed], Figure | list[Figure]]]:
         lambda bed: throughput(bed, rounds, 100_000, total // 100_000, 0.6),
         lambda bed: throughput(bed, rounds, MB, total // MB, 0.6),
         lambda bed: latency(bed, rounds, 200 if quick else 500),
+        *bus.plan(quick),
+        *gateway.plan(quick),
     ]
 
 

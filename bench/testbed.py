@@ -37,7 +37,7 @@ class Testbed:
         self.url = server.url
         self.server = server
         self.redis = Redis.from_url(server.url)
-        self._log = Path(tempfile.mkdtemp(prefix="penstock-bench-")) / "service.log"
+        self.log = Path(tempfile.mkdtemp(prefix="penstock-bench-")) / "service.log"
 
     @contextmanager
     def mpush(self, lists: int, **settings: object) -> Iterator[Service]:
@@ -50,13 +50,13 @@ class Testbed:
 
     def service(self, lists: int, **settings: object) -> Service:
         base = {"in": SOURCE, "pending": PENDING, "out": subscribers(lists), "redis_namespace": NAMESPACE}
-        return Service("mpush", self._log, redis=self.url, **{**base, **settings})
+        return Service("mpush", self.log, redis=self.url, **{**base, **settings})
 
     @contextmanager
     def router(self, out: list[str]) -> Iterator[None]:
         """Run examples/router from ``SOURCE`` to ``out``; wait until it is idle."""
         base = {"in": SOURCE, "pending": PENDING, "out": out, "redis_namespace": "bench:router"}
-        router = Service("router", self._log, redis=self.url, **base)
+        router = Service("router", self.log, redis=self.url, **base)
         router.folder, router.module = ROOT / "examples" / "router", "router"
         with router:
             until(lambda: self.blocked_clients() == 1)
@@ -68,7 +68,7 @@ class Testbed:
         """Run mdispatch from ``SOURCE`` to ``OUT``; wait until it is idle."""
         base = {"in": SOURCE, "pending": PENDING, "out": OUT, "redis_namespace": TRACKED}
         limits = {"message_capacity": 10_000_000, "message_timeout": 600, "message_expire": 3600}
-        mdispatch = Service("mdispatch", self._log, redis=self.url, **{**base, **limits, **settings})
+        mdispatch = Service("mdispatch", self.log, redis=self.url, **{**base, **limits, **settings})
         expected = self.blocked_clients() + (2 if "res" in settings else 1)
         with mdispatch:
             until(lambda: self.blocked_clients() == expected)
@@ -80,7 +80,7 @@ class Testbed:
         """Run a monitor of ``TRACKED``, which an mdispatch has used; wait until it is idle."""
         base = {"redis_namespace": "bench:monitor", "watch": TRACKED, "metrics_port": 0}
         expected = self.blocked_clients() + 1
-        with Service("monitor", self._log, redis=self.url, **base) as monitor:
+        with Service("monitor", self.log, redis=self.url, **base) as monitor:
             until(lambda: self.blocked_clients() == expected)
             yield
             monitor.stop()
@@ -98,7 +98,7 @@ class Testbed:
         """Return a vpush with ``route`` appended to the names of its lists and its namespace."""
         lists = {"in": SOURCE + route, "pending": PENDING + route, "out": OUT + route}
         base = {**lists, "out_redis": out_redis, "redis_namespace": TRANSPORT + route}
-        return Service("vpush", self._log, redis=self.url, **{**base, **settings})
+        return Service("vpush", self.log, redis=self.url, **{**base, **settings})
 
     @contextmanager
     def run_process(self, *command: str, **environment: str) -> Iterator[None]:

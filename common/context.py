@@ -3,75 +3,38 @@
 import asyncio
 import time
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Generic, Self, TypeVar
+from typing import Any, Final, Generic, Self
 
-from redis.asyncio import Redis
-from redis.exceptions import NoScriptError, ResponseError
-from structlog.typing import FilteringBoundLogger
+from redis.exceptions import ResponseError
 
-from common.durability import Durability
 from common.in_flight import ArrivalCounter
-from common.outage import Outage
-from common.settings.base import ServiceSettings
 from common.settle import Batch, Event, Settling
-from common.transaction import REFUSED, Taken, Transaction
+from common.settle_ahead import SettlingAhead
+from common.transaction import Taken, Transaction
+from common.wired import FULL_POLL_SECONDS, S, Wired
 from penstock.connection import MAX_SILENCE
-from penstock.encoding import decoded
-from penstock.errors import WrongCall, WrongType
-from penstock.keys import Keys, pending_of
+from penstock.errors import WrongCall
+from penstock.keys import Keys
 from penstock.passing import is_full
-from penstock.raw_connection import Command, RawConnection, pack
-from penstock.script import Script, translate_error
+from penstock.raw_connection import pack
+from penstock.script import Script
 
-S = TypeVar("S", bound=ServiceSettings)
-FULL_POLL_SECONDS: Final = 0.2
-"""Seconds between two checks of a list while the server is full."""
-RECOVERY_SECONDS: Final = 3.0
-"""Seconds without a failure after which a connection counts as recovered: a few back-offs."""
+UNBLOCK_SECONDS: Final = 0.02
+"""Seconds in which a wait reaches the server, so that it can be ended."""
 
 
 @dataclass
-class Context(Generic[S]):
-    """One run of a service, from (re)connection or lease to the next.
+class Context(Wired[S], Generic[S]):
+    """One run of a service, from (re)connection or lease to the next."""
 
-    ``wire`` is the raw connection on which the service waits and settles; ``redis`` is the client for everything else.
-    ``id`` and ``keys`` are None without a namespace; ``token`` is the fencing token of the lease if ``ordered`` is set.
-    """
-
-    settings: S
-    redis: "Redis"
-    new_wire: Callable[[], RawConnection]
-    log: FilteringBoundLogger
-    outage: Outage
-    durability: Durability
-    keys: Keys | None = None
-    id: str | None = None
-    token: int | None = None
-    registration: str | None = None
-    """The key of the own registration, for transactions to check; None if it is on another server."""
-    unregistered: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set if a transaction did not find the own registration: have the registry checked at once."""
-    recovers_alone: bool = True
-    """Whether an outage is over as soon as the server of the lists answers."""
     adopted: Counter[str] = field(default_factory=Counter)
     """How many messages were adopted from dead instances, by the name of the pending list without the id."""
-    name: str = ""
-    """The name by which ``beside`` made it; empty for the run itself."""
-    _failing: dict[str, float] = field(default_factory=dict)
-    """Monotonic time of the last failure of each wire that has not recovered, by its name."""
-    _stopped: asyncio.Event = field(default_factory=asyncio.Event)
     _beside: "dict[str, Self]" = field(default_factory=dict)
-    _under_way: deque[Transaction] = field(default_factory=deque)
     _woken: bool = False
     _waits: bool = False
-    _known: set[str] = field(default_factory=set)
     _settling: Settling | None = None
-
-    def __post_init__(self) -> None:
-        self.wire = self.new_wire()
 
     def beside(self, name: str) -> "Self":
         """Return this run on a wire of its own, for a second wait beside the first; the same for the same name."""
@@ -83,34 +46,21 @@ class Context(Generic[S]):
         return other
 
     @property
-    def running(self) -> bool:
-        """Return False once this run must end: finish what is in hand and return."""
-        return not self._stopped.is_set()
-
-    @property
     def required_keys(self) -> Keys:
         """Return ``keys``; raise ``WrongCall`` without a namespace."""
         if self.keys is None:
             raise WrongCall(f"{self.settings.service} needs redisNamespace")
         return self.keys
 
-    def pending(self, name: str) -> str:
-        """Return the name of this instance's pending list; ``name`` itself if instances share it (lease, no namespace).
-
-        Raise ``WrongCall`` for a name that is not among ``pending_lists``: nobody would adopt what is left in it.
-        """
-        if name not in self.settings.pending_lists:
-            raise WrongCall(f"{name} is not among the pending_lists of the settings: nobody would adopt what it holds")
-        return pending_of(name, None if self.settings.ordered else self.id)
-
-    async def batches(self, most: int = 500, size: int = 1_048_576) -> AsyncIterator[Batch]:
+    async def batches(self, most: int = 500, size: int = 1_048_576, *, ahead: bool = False) -> AsyncIterator[Batch]:
         """Yield batches of messages until the run ends: first what was left in hand, then what comes to ``in``.
 
         A batch has at most ``most`` messages, and no more once they have ``size`` bytes. Settle each one before you
-        ask for the next. Raise ``WrongCall`` if the settings have not exactly one field of each of the types ``In``,
-        ``Pending`` and ``PopTimeout``.
+        ask for the next. With ``ahead`` the server settles a batch of a backlog, and reads one more, while you work on
+        the next; ``settle`` returns True before that, and what was not settled comes again. Raise ``WrongCall`` if the
+        settings have not exactly one field of each of the types ``In``, ``Pending`` and ``PopTimeout``.
         """
-        self._settling = Settling(self)
+        self._settling = SettlingAhead(self) if ahead else Settling(self)
         async for batch in self._settling.batches(most, size):
             yield batch
 
@@ -121,18 +71,39 @@ class Context(Generic[S]):
         dead: Iterable[tuple[bytes, str]] = (),
         events: Iterable[Event] = (),
         history: int = 100_000,
+        answers: Mapping[str, Sequence[bytes]] = {},
+        life: int = 60,
+        broken: Mapping[str, int] = {},
     ) -> bool:
         """Push what becomes of ``batch``, count it and remove the batch from the pending list: all or nothing.
 
         ``to`` maps lists that the settings name for output to messages, oldest first; ``dead`` has messages and why
         each is a dead letter. Messages of neither count as dropped. ``events`` are appended to the event stream,
-        which keeps about ``history``. Return False if nothing was done, since the pending list has changed or the
-        server is full: the next batch then begins with the same messages. Raise as ``settled`` does, and ``WrongCall``
-        for an unknown list or a batch that is not the last one.
+        which keeps about ``history``.
+
+        ``answers`` maps lists that messages have named to what is pushed there instead of them. Have each such name
+        checked by ``ReplyRules`` before. A list that an answer creates lives ``life`` seconds; any other keeps its TTL.
+        If a list has the wrong type, its answers become dead letters. Together with the batch they are counted as
+        delivered by the list that the batch came from, since names that come in messages are without bound. ``broken``
+        says how many of them say that a list is too long, by the list: the metric ``broken`` counts these.
+
+        Return False if nothing was done, since the pending list has changed or the server is full: the next batch then
+        begins with the same messages. Raise as ``settled`` does, and ``WrongCall`` for an unknown list or a batch that
+        is not the last one.
         """
         if self._settling is None:
             raise WrongCall("settle takes a batch of batches()")
-        return await self._settling.settle(batch, to, dead, events, history)
+        return await self._settling.settle(batch, to, dead, events, history, answers, life, broken)
+
+    async def settle_by(self, script: Script, batch: Batch, **named: Any) -> Any:
+        """Settle ``batch`` by a ``script`` of the service's own, ``WITH lease``, ``in_hand`` and ``held``.
+
+        Their keys and arguments are given, ``named`` are all others. Return the script's result, or ``REFUSED`` if the
+        server is full. Unless it has removed the batch, the next one begins with the same messages.
+        """
+        if self._settling is None:
+            raise WrongCall("settle_by takes a batch of batches()")
+        return await self._settling.settle_by(script, batch, named)
 
     async def take(
         self,
@@ -141,6 +112,7 @@ class Context(Generic[S]):
         longest: float,
         then: Transaction | None = None,
         count: ArrivalCounter | None = None,
+        before: Callable[[], Awaitable[bool]] | None = None,
     ) -> Taken:
         """Wait for a message of ``source`` and move the oldest to ``pending``, at most ``longest`` seconds.
 
@@ -167,6 +139,9 @@ class Context(Generic[S]):
                 wait = pack([("BLMOVE", source, pending, "RIGHT", side, longest)])
                 behind = then or count
                 await self.wire.send(wait + (behind.packed if behind else b""))
+            if before and not await before() and self._waits:
+                await self._end_wait()
+            if self._waits:
                 reply, *counted = await self.wire.receive(2 if count else 1)
                 if count:
                     count.answered(*counted)
@@ -183,6 +158,18 @@ class Context(Generic[S]):
             return Taken(self._woken and self.running)
         finally:
             self._waits = self._woken = False
+
+    async def count(self, count: ArrivalCounter | None) -> None:
+        """Count what a wait has moved, though nothing could be taken."""
+        if count:
+            await self.wire.send(count.packed)
+            (reply,) = await self.wire.receive(1)
+            count.answered(reply)
+
+    async def _end_wait(self) -> None:
+        """End the wait that has just begun."""
+        await asyncio.sleep(UNBLOCK_SECONDS)
+        await self.redis.execute_command("CLIENT", "UNBLOCK", self.wire.id)
 
     async def _look_out(self, source: str, pending: str, longest: float) -> bool:
         """Poll for a message for at most ``longest`` seconds; return whether there is one, or ``wake`` was called."""
@@ -203,170 +190,10 @@ class Context(Generic[S]):
                 return self.running
         return self.running
 
-    def transaction(self, *commands: Command) -> Transaction:
-        """Return ``commands`` as one transaction that also checks the registration, packed to be sent many times.
-
-        Several commands go into a MULTI, which a full server refuses; give a script among them by its source. A script
-        alone needs no MULTI and may go by its digest: after NOSCRIPT nothing was done.
-        """
-        looks: list[Command] = [("EXISTS", self.registration)] if self.registration else []
-        multi = len(commands) > 1
-        batch = [("MULTI",), *commands, *looks, ("EXEC",)] if multi else [*commands, *looks]
-        batch += self.durability.commands
-        return Transaction(pack(batch), len(batch), multi)
-
-    async def send(self, transaction: Transaction) -> None:
-        """Send ``transaction``; ``settled`` returns its outcome. Several may be under way."""
-        await self.wire.send(transaction.packed)
-        self._under_way.append(transaction)
-
-    async def confirm(self) -> None:
-        """Wait until everything that earlier runs settled is as durable as the settings ask.
-
-        Raise ``NotDurable`` if it is not: then nothing more may be taken.
-        """
-        if self.durability.commands and self.settings.pending_lists:
-            key = self.pending(self.settings.pending_lists[0])
-            await self._count_replicas()
-            batch = self.durability.confirmation(key)
-            await self.wire.send(pack(batch))
-            replies = await self.wire.receive(len(batch))
-            for reply in replies:
-                if isinstance(reply, ResponseError):
-                    raise await self.named(reply, key)
-            self.durability.check(replies[len(replies) - len(self.durability.commands) :])
-
-    async def _count_replicas(self) -> None:
-        if self.durability.census:
-            await self.wire.send(pack(self.durability.census))
-            (reply,) = await self.wire.receive(1)
-            if isinstance(reply, ResponseError):
-                raise reply
-            self.durability.count(reply)
-
-    async def settled(self, *, recovers: bool = True) -> list[Any]:
-        """Return the replies to the commands of the oldest ``send``, once they are as durable as the settings ask.
-
-        Raise the first error among them. ``recovers`` is False for a transaction whose success ends no outage.
-        """
-        with self._watched(only_looks=not recovers):
-            return await self._settled(self._under_way.popleft())
-
-    @contextmanager
-    def _watched(self, *, only_looks: bool = False) -> Iterator[None]:
-        """Note a failure of the body, or its recovery."""
-        try:
-            yield
-        except Exception:
-            self._failing[self.name] = time.monotonic()
-            raise
-        self._recovered(certain=not only_looks)
-
-    def _recovered(self, *, certain: bool) -> None:
-        """End the outage once each failed wire has settled something, or not failed for ``RECOVERY_SECONDS``."""
-        if certain:
-            self._failing.pop(self.name, None)
-        for name, failed in [*self._failing.items()]:
-            if time.monotonic() - failed > RECOVERY_SECONDS:
-                del self._failing[name]
-        if self.recovers_alone and not self._failing:
-            self.outage.over()
-
-    async def _settled(self, transaction: Transaction) -> list[Any]:
-        replies = await self.wire.receive(transaction.replies)
-        count = len(replies) - len(self.durability.commands)
-        executed, confirmations = replies[:count], replies[count:]
-        if transaction.multi:
-            executed = [*executed[:-1], *(executed[-1] if isinstance(executed[-1], list) else executed[-1:])]
-        for reply in [*executed, *confirmations]:
-            if isinstance(reply, ResponseError):
-                raise translate_error(reply)
-        if transaction.multi:
-            executed = executed[count - 1 :]
-        self.durability.check(confirmations)
-        if self.registration and executed.pop() == 0:
-            self.unregistered.set()
-        return list(executed)
-
-    async def run(self, script: Script, meanwhile: Callable[[], object] = lambda: None, /, **named: Any) -> Any:
-        """Run ``script`` as the only transaction under way, and return its result.
-
-        Send its digest once the server has it. Call ``meanwhile`` while the server works. Raise as ``settled`` does.
-        """
-        return await self._run(script, meanwhile, named, recovers=True)
-
-    async def _run(
-        self, script: Script, meanwhile: Callable[[], object], named: dict[str, Any], *, recovers: bool
-    ) -> Any:
-        if script.name in self._known:
-            await self.send(self.transaction(script.by_digest(**named)))
-            meanwhile()
-            try:
-                return (await self.settled(recovers=recovers))[0]
-            except NoScriptError:
-                self._known.clear()
-        await self.send(self.transaction(script.by_source(**named)))
-        meanwhile()
-        (result,) = await self.settled(recovers=recovers)
-        self._known.add(script.name)
-        return result
-
-    async def run_unless_full(self, script: Script, *meanwhile: Callable[[], object], **named: Any) -> Any:
-        """Like ``run``, but if the server's memory is full, pause and return ``REFUSED``: nothing was done."""
-        return await self._unless_full(self.run(script, *meanwhile, **named))
-
-    async def begin(self, script: Script, /, **named: Any) -> Any:
-        """Like ``run_unless_full``, for a script that another one follows: its success does not end an outage."""
-        return await self._unless_full(self._run(script, lambda: None, named, recovers=False), ends_outage=False)
-
-    async def _unless_full(self, running: Awaitable[Any], *, ends_outage: bool = True) -> Any:
-        try:
-            result = await running
-        except ResponseError as error:
-            if not is_full(error):
-                raise
-            self.outage.full_server(error)
-            await self.pause(FULL_POLL_SECONDS)
-            return REFUSED
-        if ends_outage:
-            self.outage.has_room()
-        return result
-
-    async def ask(self, script: Script, /, **named: Any) -> Any:
-        """Return the result of the read-only ``script``, without a transaction. Raise as ``settled`` does."""
-        with self._watched(only_looks=True):
-            return await self._asked(script, named)
-
-    async def _asked(self, script: Script, named: dict[str, Any]) -> Any:
-        reply: Any = None
-        calls = [script.by_digest, script.by_source] if script.name in self._known else [script.by_source]
-        for command in calls:
-            await self.wire.send(pack([command(**named)]))
-            (reply,) = await self.wire.receive(1)
-            if not isinstance(reply, NoScriptError):
-                break
-        if isinstance(reply, ResponseError):
-            raise translate_error(reply)
-        self._known.add(script.name)
-        return reply
-
-    async def named(self, error: ResponseError, *keys: str, expected: str = "list") -> Exception:
-        """Return ``error``, or for a WRONGTYPE an error that names the one of ``keys`` that is not ``expected``."""
-        if str(error).startswith("WRONGTYPE"):
-            for key in keys:
-                kind = decoded(await self.redis.type(key))
-                if kind not in (expected, "none"):
-                    return WrongType(f"{key} holds a {kind}, expected a {expected}")
-        return error
-
-    async def pause(self, seconds: float, news: asyncio.Event | None = None) -> None:
-        """Sleep for ``seconds``, but end with the run, and when ``news`` is set."""
-        events = [asyncio.ensure_future(event.wait()) for event in (self._stopped, news) if event]
-        try:
-            await asyncio.wait(events, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for event in events:
-                event.cancel()
+    @property
+    def is_woken(self) -> bool:
+        """Return whether ``take`` will not wait."""
+        return self._woken
 
     async def wake(self) -> None:
         """End the wait in ``take``, or the next one before it begins."""
@@ -374,7 +201,7 @@ class Context(Generic[S]):
         while self._waits and self._woken and self.wire.id is not None:
             await self.wire.cut_if_silent(self.settings.longest_wait + MAX_SILENCE)
             await self.redis.execute_command("CLIENT", "UNBLOCK", self.wire.id)
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(UNBLOCK_SECONDS)
         for other in self._beside.values():
             await other.wake()
 

@@ -1,12 +1,17 @@
 """Outages that pass by themselves: logged once when they begin, and once, with their length, when they are over."""
 
+import re
 import time
+from typing import Final
 
 from redis.exceptions import AskError, InvalidResponse
 from structlog.typing import FilteringBoundLogger
 
 from penstock.connection import OTHER_SERVER
 from penstock.errors import Refused, WrongType
+
+IN_SCRIPT: Final = re.compile(r" *script: [0-9a-f]{40}, on @user_script:\d+\.?$")
+"""What Redis 7 adds to an error within a script: it tells an operator nothing, and makes one reason several."""
 
 
 def describe(error: Exception) -> str:
@@ -15,7 +20,7 @@ def describe(error: Exception) -> str:
         return f"slot {error.slot_id} of the cluster is at {error.host}:{error.port}"
     if isinstance(error, InvalidResponse):
         return f"what answers does not speak Redis's protocol, as a proxy that speaks HTTP: {error}"
-    return str(error) or type(error).__name__
+    return IN_SCRIPT.sub("", str(error)) or type(error).__name__
 
 
 class Outage:

@@ -153,12 +153,7 @@ class Process(Generic[S]):
 
     async def _change(self, settings: S, around: AsyncExitStack) -> None:
         """Apply ``settings``; keep the old ones if the lifespan cannot be entered with the new."""
-        await around.aclose()
-        try:
-            await around.enter_async_context(self._lifespan(settings))
-        except PenstockError as error:
-            self._reload.refuse(describe(error))
-            await around.enter_async_context(self._lifespan(self._settings))
+        if not await enter_anew(around, self._lifespan, settings, self._settings, self._reload):
             return
         await self._connections.use(settings)
         self._settings = settings
@@ -199,3 +194,18 @@ class Process(Generic[S]):
             except (RedisError, WrongType) as error:
                 reason = describe(await self._supervisor.name_key(error, self._settings))
                 self._log.warning("not deregistered; the registration ends by itself", reason=reason)
+
+
+async def enter_anew(around: AsyncExitStack, lifespan: Lifespan[S], settings: S, former: S, reload: Reload[S]) -> bool:
+    """Leave ``around``, and enter ``lifespan`` with ``settings``; if that fails, refuse them and enter with ``former``.
+
+    Return whether the new settings are in force.
+    """
+    await around.aclose()
+    try:
+        await around.enter_async_context(lifespan(settings))
+    except PenstockError as error:
+        reload.refuse(describe(error))
+        await around.enter_async_context(lifespan(former))
+        return False
+    return True

@@ -34,6 +34,8 @@ class Reload(Generic[S]):
         self._orders: deque[str] = deque()
         self._requested: str | None = None
         self._signals = 0
+        self._begun: str | None = None
+        """The last order for which a run ends."""
         self._changes: dict[str, str] = {}
         self._refused = ""
 
@@ -64,9 +66,10 @@ class Reload(Generic[S]):
     async def _check_order(self, present: S) -> None:
         try:
             found = await asyncio.to_thread(present.again)
-            if changes := found.changes_from(present):
+            changes, order = found.changes_from(present), self._orders[0]
+            if changes or (found.runs_anew and self._begun != order):
                 await self._check(found)
-                self.settings, self._changes = found, changes
+                self.settings, self._changes, self._begun = found, changes, order
         except (SettingsError, Unsuitable) as error:
             self.refuse(str(error))
 

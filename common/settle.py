@@ -2,13 +2,15 @@
 
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from hashlib import sha1
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from common.in_flight import counters, counting
 from common.transaction import REFUSED
+from common.wired import FULL_POLL_SECONDS
 from penstock.encoding import encoded
 from penstock.errors import WrongCall
 from penstock.script import Script
@@ -17,12 +19,14 @@ from penstock.transfer.read_size import Sizes
 if TYPE_CHECKING:
     from common.context import Context
 
-_hold, _settle = (Script.read(Path(__file__).parent / "lua" / f"{name}.lua") for name in ("hold_batch", "settle_batch"))
-METRICS: Final = ("settled", "delivered", "dead", "dropped")
+HOLD, SETTLE = (Script.read(Path(__file__).parent / "lua" / f"{name}.lua") for name in ("hold_batch", "settle_batch"))
+METRICS: Final = ("settled", "delivered", "dead", "dropped", "broken")
 MAX_BATCH: Final = 5_000
 """Messages that one call takes, and new ones that it makes; the stack of Lua ends at some 8,000 arguments."""
 MAX_OUTS: Final = 3_000
 """Lists that one call pushes to."""
+HASHED_AT_ONCE: Final = 16
+"""Messages that one hash is of; also in ``in_hand.lua``."""
 
 
 class Event(NamedTuple):
@@ -38,6 +42,41 @@ class Batch(tuple[bytes, ...]):
     """Messages that this instance has taken and not settled, oldest first. ``held`` were pending when it was read."""
 
     held: int
+    at: float
+    """When it was read, in seconds since the epoch by the server's clock."""
+
+
+class Places:
+    """The places of the messages of a batch, from 1 on, and below 0 those of messages that the caller has ``made``."""
+
+    def __init__(self, batch: Batch) -> None:
+        self._batch, self._used = batch, list[int]()
+        self._places = dict(zip(batch, count(1)))
+        self.made: list[bytes] = []
+
+    def of(self, messages: Sequence[bytes]) -> list[int]:
+        """Return the places of ``messages``, which are used then."""
+        places = self._places
+        if not places.keys() >= {*messages}:
+            for message in messages:
+                if message not in places:
+                    self.made.append(message)
+                    places[message] = -len(self.made)
+        found = [*map(places.__getitem__, messages)]
+        self._used += found
+        return found
+
+    @property
+    def unused(self) -> int:
+        """Return how many messages of the batch were not used.
+
+        Of messages made anew nobody knows what they were made of: then only the numbers are compared.
+        """
+        if self.made:
+            return max(len(self._batch) - len(self._used), 0)
+        if len(self._used) == len(self._places) == len(self._batch) == len(set(self._used)):
+            return 0
+        return (Counter(map(self._places.__getitem__, self._batch)) - Counter(self._used)).total()
 
 
 class Settling:
@@ -70,35 +109,63 @@ class Settling:
 
     async def batches(self, most: int, size: int) -> AsyncIterator[Batch]:
         """See ``Context.batches``."""
-        context, wait = self._context, self._context.settings.message_wait
-        if not 0 < most <= MAX_BATCH:
-            raise WrongCall(f"batches of {most:,} messages: expected 1 to {MAX_BATCH:,}")
+        context = self._context
+        self._check_bound(most)
         self._in_hand = None
         while True:
-            if batch := await self._take(most, size):
+            batch = await self._take(most, size)
+            while batch is not None and not batch and context.running:
+                batch = await self._wait(most, size)
+            if batch:
                 self._in_hand = batch
                 yield batch
                 if self._in_hand is batch:
                     raise WrongCall("a batch was not settled: call settle before you ask for the next one")
-            elif context.running:
-                await context.take(self._source, self._pending, wait, count=self._count)
-                continue
             if not context.running:
                 return
 
+    def _check_bound(self, most: int) -> None:
+        if not 0 < most <= MAX_BATCH:
+            raise WrongCall(f"batches of {most:,} messages: expected 1 to {MAX_BATCH:,}")
+
+    async def _wait(self, most: int, size: int, before: Callable[[], Awaitable[bool]] | None = None) -> Batch | None:
+        """Wait for a message; return it and those behind it, read as soon as the wait is over; None if that is refused.
+
+        ``before`` receives what was sent before.
+        """
+        context = self._context
+        hold = context.prepared(HOLD, **self._sought(most, size, skip=0))
+        await context.take(self._source, self._pending, context.settings.message_wait, then=hold, before=before)
+        reply = await context.outcome(HOLD, recovers=False)
+        if reply is REFUSED:
+            await context.count(self._count)
+            return None
+        batch = self._read(reply)
+        if not batch and context.outage.server_is_full:  # a full server does not wait
+            await context.pause(FULL_POLL_SECONDS)
+        return batch
+
     async def _take(self, most: int, size: int) -> Batch | None:
-        running = self._context.running
-        sought = {"source": self._source, "batch": most, "bytes": size, "takes": int(running), **self._sizes.named}
-        reply = await self._context.begin(_hold, **self._held, **sought)
+        """Return the oldest messages, or no messages; None if the server refuses to read them."""
+        reply = await self._context.begin(HOLD, **self._sought(most, size, skip=0))
         if reply is REFUSED:
             return None
-        messages, held, largest = reply
-        if not messages:
+        batch = self._read(reply)
+        if not batch:
             self._context.outage.has_room()
+        return batch
+
+    def _sought(self, most: int, size: int, skip: int) -> dict[str, Any]:
+        """Return what to call ``hold_batch.lua`` with."""
+        bounds = {"skip": skip, "batch": most, "bytes": size, "takes": int(self._context.running)}
+        return {**self._held, "source": self._source, **bounds, **self._sizes.named}
+
+    def _read(self, reply: Any) -> Batch:
+        messages, held, largest, at = reply
         self._sizes.note(len(messages), largest)
         batch = Batch(messages)
-        batch.held = held
-        return batch or None
+        batch.held, batch.at = held, float(at)
+        return batch
 
     async def settle(
         self,
@@ -107,45 +174,51 @@ class Settling:
         dead: Iterable[tuple[bytes, str]],
         events: Iterable[Event],
         history: int,
+        answers: Mapping[str, Sequence[bytes]],
+        life: int,
+        broken: Mapping[str, int],
     ) -> bool:
         """See ``Context.settle``."""
-        if batch is not self._in_hand:
-            raise WrongCall("settle takes the Batch itself that batches() gave last, once")
+        self._require(batch)
         dead, events = [*dead], [*events]
         self._check(to, dead, events, history)
-        places, made = {message: place for place, message in enumerate(batch, start=1)}, list[bytes]()
-        unsettled, pushed = Counter(batch), 0
-
-        def place_of(message: bytes) -> int:
-            nonlocal pushed
-            pushed += 1
-            unsettled[message] -= 1
-            if message not in places:
-                made.append(message)
-                places[message] = -len(made)
-            return places[message]
-
+        self._check_answers(to, answers)
+        places = Places(batch)
         plan = {
             "count": len(batch),
-            "outs": [[*map(place_of, messages)] for messages in to.values()],
-            "dead": [(place_of(message), reason) for message, reason in dead],
+            "outs": [places.of(messages) for messages in (*to.values(), *answers.values())],
+            "answers": len(answers),
+            "broken": broken,
+            "dead": [*zip(places.of([message for message, _ in dead]), (reason for _, reason in dead), strict=True)],
             "events": events,
         }
+        made = places.made
         if len(made) > MAX_BATCH:
             raise WrongCall(f"{len(made):,} new messages: expected at most {MAX_BATCH:,}; ask batches() for fewer")
-        # Of messages made anew nobody knows what they were made of: then only the numbers are compared.
-        plan["dropped"] = max(len(batch) - pushed, 0) if made else (+unsettled).total()
-        named = {"held": batch.held, "digest": digest(batch), "plan": json.dumps(plan), "made": made}
-        named["history"] = history
-        done = await self._context.run_unless_full(_settle, **self._settled, **named, outs=[*map(encoded, to)])
+        plan["dropped"] = places.unused
+        named = {**as_read(batch), "plan": json.dumps(plan), "made": made, "history": history, "life": life}
+        return await self._settle(batch, {**self._settled, **named, "outs": [*map(encoded, (*to, *answers))]})
+
+    async def _settle(self, batch: Batch, named: dict[str, Any]) -> bool:
+        """Call ``settle_batch.lua``; return whether the batch was settled."""
+        done = await self._context.run_unless_full(SETTLE, **named)
         self._in_hand = None
         return bool(done == 1)
 
+    async def settle_by(self, script: Script, batch: Batch, named: Mapping[str, Any]) -> Any:
+        """See ``Context.settle_by``."""
+        self._require(batch)
+        result = await self._context.run_unless_full(script, **self._held, **as_read(batch), **named)
+        self._in_hand = None
+        return result
+
+    def _require(self, batch: Batch) -> None:
+        if batch is not self._in_hand:
+            raise WrongCall("settle takes the Batch itself that batches() gave last, once")
+
     def _check(self, to: Mapping[str, Any], dead: list[tuple[bytes, str]], events: list[Event], history: int) -> None:
         """Raise ``WrongCall`` for anything at which the script could stop halfway."""
-        for name, messages in to.items():
-            if not isinstance(messages, list | tuple) or not all(isinstance(message, bytes) for message in messages):
-                raise WrongCall(f"to[{name!r}]: expected a list of messages, each of them bytes")
+        _check_messages("to", to)
         for letter in dead:
             if [*map(type, letter)] != [bytes, str] or not _is_utf8(letter[1]):
                 raise WrongCall("dead: expected pairs of a message, as bytes, and a reason, as text")
@@ -162,11 +235,37 @@ class Settling:
         if dead and not self._context.settings.dead_letters:
             raise WrongCall("dead letters need redisNamespace, and `buries = True` in the settings")
 
+    def _check_answers(self, to: Mapping[str, Any], answers: Mapping[str, Any]) -> None:
+        _check_messages("answers", answers)
+        if len(to) + len(answers) > MAX_OUTS:
+            raise WrongCall(f"{len(to) + len(answers):,} lists: expected at most {MAX_OUTS:,}")
+        if both := to.keys() & answers.keys():
+            raise WrongCall(f"{min(both)} gets messages and answers: expected a list of its own for answers")
+        if answers and not self._context.settings.dead_letters:
+            raise WrongCall("answers that are refused are dead letters: see `dead`")
+
+
+def _check_messages(parameter: str, lists: Mapping[str, Any]) -> None:
+    for name, messages in lists.items():
+        if not isinstance(messages, list | tuple) or not {*map(type, messages)} <= {bytes}:
+            raise WrongCall(f"{parameter}[{name!r}]: expected a list of messages, each of them bytes")
+
+
+def as_read(batch: Batch) -> dict[str, Any]:
+    """Return the arguments of ``in_hand.lua``."""
+    return {"held": batch.held, "digest": digest(batch)}
+
 
 def digest(messages: Sequence[bytes]) -> str:
-    """Return the SHA-1 of the lengths of ``messages`` and of these, as ``settle_batch.lua`` computes it."""
-    sizes = ",".join(map(str, map(len, messages))).encode()
-    return sha1(b"".join((sizes, b":", *messages)), usedforsecurity=False).hexdigest()
+    """Return the SHA-1 by which ``in_hand.lua`` recognizes ``messages``."""
+    places = range(0, len(messages), HASHED_AT_ONCE)
+    hashes = [_sha1(b"".join(messages[first : first + HASHED_AT_ONCE])) for first in places]
+    sizes = str([*map(len, messages)])[1:-1]
+    return _sha1((sizes + "".join(hashes)).encode())
+
+
+def _sha1(text: bytes) -> str:
+    return sha1(text, usedforsecurity=False).hexdigest()
 
 
 def _is_utf8(text: str) -> bool:

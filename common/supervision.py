@@ -79,6 +79,7 @@ class Supervisor(Generic[S]):
                 if self._membership:
                     await self._membership.enter(context)
                     if self._membership.deleted:
+                        self._stop_deleted()
                         return
                     self._reload.retry()
                 in_hand = context.adopted.total() > 0 and not context.settings.ordered
@@ -96,6 +97,7 @@ class Supervisor(Generic[S]):
         while not work.done() and await self._may_go_on(context):
             await self._wait_for_news(context, work)
         self._checked_at = inf
+        context.is_last = self.stop.is_set()
         context.stop()
         while not work.done():
             await self._connections.cut_silent()
@@ -121,9 +123,14 @@ class Supervisor(Generic[S]):
         self._checked_at = time.monotonic()
         self._reload.request(self._membership.reload_order)
         if self._membership.deleted:
+            self._stop_deleted()
+        return goes_on
+
+    def _stop_deleted(self) -> None:
+        """Obey a deletion, whether the run or the watch meets it first."""
+        if not self.stop.is_set():
             self._log.info("registration deleted: stopping")
             self.stop.set()
-        return goes_on
 
     async def _wait_for_news(self, context: Context[S], work: "asyncio.Task[None]") -> None:
         """Wait for an order, a missing registration, or the end of the run; at most until the next check."""
@@ -149,7 +156,7 @@ class Supervisor(Generic[S]):
             await self.count_error(error)
         await self._connections.after(error)
         with suppress(TimeoutError):
-            async with asyncio.timeout(BACKOFF.compute(self.outage.failures)):
+            async with asyncio.timeout(BACKOFF.delay_after(self.outage.failures)):
                 await self.stop.wait()
 
     async def name_key(self, error: Exception, settings: S) -> Exception:

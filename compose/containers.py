@@ -4,11 +4,12 @@ Each shares the host's network and reaches the caller's server on loopback. It u
 command, environment, mounts, replicas, grace period, and if there is a health check.
 """
 
+import asyncio
 import json
 import os
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,8 +56,8 @@ class Service:
     probed: bool
 
     @classmethod
-    def read(cls, file: Path, url: str) -> Iterator[Self]:
-        """Yield the services of ``file``, with ``url`` in place of its own server."""
+    def read(cls, file: Path, url: str, variables: Mapping[str, str]) -> Iterator[Self]:
+        """Yield the services of ``file``, with ``url`` in place of its own server, and ``variables`` for all."""
         for name, entry in yaml.safe_load(file.read_text())["services"].items():
             if "build" in entry:
                 yield cls(
@@ -64,7 +65,7 @@ class Service:
                     entry["command"],
                     # Containers without an engine share the host's /dev/shm.
                     {key: value.replace("redis://redis:6379/0", url) for key, value in entry["environment"].items()}
-                    | {"PENSTOCK_HEALTH": "/tmp/penstock-health"},
+                    | {"PENSTOCK_HEALTH": "/tmp/penstock-health", **variables},
                     [str(file.parent.resolve() / mount) for mount in entry.get("volumes", [])],
                     entry.get("deploy", {}).get("replicas", 1),
                     float(entry["stop_grace_period"].removesuffix("s")),
@@ -93,14 +94,19 @@ class Container:
     def healthy(self) -> bool:
         """Return True if the image's health check passes; if it is disabled, if the process runs."""
         if not self.service.probed:
-            return self._process.poll() is None
+            return self.runs
         return subprocess.run(self._run(*self._image.probe), capture_output=True, check=False).returncode == 0
 
     def terminate(self) -> None:
         """Send SIGTERM to the service itself: buildah would end at once and kill it."""
-        *_, innermost = psutil.Process(self._process.pid).children(recursive=True)
-        innermost.terminate()
+        inside = psutil.Process(self._process.pid).children(recursive=True)
+        next(each for each in inside if "buildah" not in each.cmdline()[0]).terminate()  # others are its children
         self._terminated = time.monotonic()
+
+    @property
+    def runs(self) -> bool:
+        """Return whether it has not ended."""
+        return self._process.poll() is None
 
     def wait(self) -> int:
         """Return the exit status, or -9 after killing a process that outlives the grace period, as an engine does."""
@@ -118,13 +124,38 @@ class Container:
         buildah("rm", self._id)
 
 
+MAX_SECONDS: Final = 120.0
+"""Maximum wait until containers are healthy, and until messages are through (s)."""
+
+
+async def becomes_true(condition: Callable[[], Awaitable[bool]]) -> bool:
+    """Return whether ``condition`` becomes true within ``MAX_SECONDS``."""
+    until = time.monotonic() + MAX_SECONDS
+    while not await condition():
+        if time.monotonic() > until:
+            return False
+        await asyncio.sleep(0.1)
+    return True
+
+
+async def unhealthy(running: Sequence[Container]) -> list[str]:
+    """Wait until all of ``running`` are healthy; return a line for each that is not."""
+
+    async def healthy() -> bool:
+        return all(container.healthy() for container in running)
+
+    if await becomes_true(healthy):
+        return []
+    return [f"{container.name}: not healthy" for container in running if not container.healthy()]
+
+
 @contextmanager
-def containers(file: Path, image: str, url: str) -> Iterator[list[Container]]:
+def containers(file: Path, image: str, url: str, **variables: str) -> Iterator[list[Container]]:
     """Start all services of the compose.yaml ``file``; at the end kill and remove the containers."""
     with ExitStack() as stack:
         logs = Path(stack.enter_context(TemporaryDirectory(prefix="penstock-logs-")))
-        inspected, started = Image.inspect(image), []
-        for service in Service.read(file, url):
+        inspected, started = Image.inspect(image), list[Container]()
+        for service in Service.read(file, url, variables):
             for number in range(1, service.replicas + 1):
                 started.append(Container(inspected, service, f"{service.name}-{number}", logs))
                 stack.callback(started[-1].remove)

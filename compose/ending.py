@@ -1,5 +1,6 @@
 """Final state of a composition: exit statuses, and what it left on the server."""
 
+import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
@@ -25,8 +26,11 @@ class Ending:
         registered = keyspace.registered(await keyspace.present(redis))
         return cls(dict(statuses), await keyspace.left(redis), registered)
 
-    def differences(self) -> list[str]:
-        """Return a line for each message left, registration left, or exit status other than 0."""
+    def differences(self, *killed: str) -> list[str]:
+        """Return a line for each message left, registration left, or exit status other than 0, or -9 if ``killed``."""
         found = [f"{name}: {length:,} left behind" for name, length in self.left.items()]
         found += [f"{key}: still registered" for key in self.registered]
-        return found + [f"{name}: exit status {status}" for name, status in self.statuses.items() if status]
+        wanted = dict.fromkeys(killed, -signal.SIGKILL)
+        return found + [
+            f"{name}: exit status {status}" for name, status in self.statuses.items() if status != wanted.get(name, 0)
+        ]

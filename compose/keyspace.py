@@ -53,6 +53,17 @@ class Keyspace:
         pairs = ((key, *key.rpartition(":")) for key in keys)
         return [key for key, namespace, _, id in pairs if namespace in self.namespaces and id.isdigit()]
 
+    async def expire_registration(self, redis: "Redis", pid: int) -> str | None:
+        """Delete the registration of the killed process ``pid``, and return its key; it would last for serviceExpire.
+
+        Others adopt at once then what it had in hand.
+        """
+        for key in self.registered(await self.present(redis)):
+            if decoded(await redis.hget(key, "pid") or b"") == str(pid):
+                await redis.delete(key)
+                return key
+        return None
+
     async def left(self, redis: "Redis") -> dict[str, int]:
         """Return the length of each list or sorted set with messages in flight; {} once all are through."""
         keys = [key for key in await self.present(redis) if self.in_flight.fullmatch(key)]

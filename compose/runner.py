@@ -26,7 +26,10 @@ MAX_SECONDS: Final = 60.0
 """Maximum time until all messages are through."""
 STANDSTILL_SECONDS: Final = 1.0
 """Seconds after which messages count as lost if none is in flight."""
-SETTING_PREFIXES: Final = ("MPUSH_", "MDISPATCH_", "MONITOR_", "VPUSH_", "PIPELINE_")
+SETTING_PREFIXES: Final = (
+    *("MPUSH_", "MDISPATCH_", "MONITOR_", "VPUSH_", "PIPELINE_"),
+    *("HIMPORTER_", "HROUTER_", "MBALANCE_", "HQUEUE_", "WORKER_", "OUTBOX_", "FIGURES_"),
+)
 """Prefixes of environment variables that would override the composition's files."""
 
 
@@ -49,13 +52,15 @@ def main(
     about: str,
     run: Callable[[str], Coroutine[Any, Any, OutcomeT]],
     show: Callable[[OutcomeT, Console], None],
+    *,
+    aof: bool = False,
 ) -> NoReturn:
-    """Run the demo in ``module`` on the server of the variable REDIS, or on an embedded one."""
+    """Run the demo in ``module`` on the server of the variable REDIS, or on an embedded one, with an ``aof`` or not."""
     parser = argparse.ArgumentParser(prog=f"python -m {module}", description=about.partition("\n")[0])
     parser.add_argument("--json", action="store_true", help="print the outcome as JSON")
     as_json = parser.parse_args().json
     try:
-        outcome = asyncio.run(stoppable(_on_a_server(run)))
+        outcome = asyncio.run(stoppable(_on_a_server(run, aof=aof)))
     except (PenstockError, RedisError) as error:
         sys.exit(f"demo: {error}")
     except (KeyboardInterrupt, asyncio.CancelledError):
@@ -67,10 +72,10 @@ def main(
     sys.exit(1 if outcome.differences else 0)
 
 
-async def _on_a_server(run: Callable[[str], Coroutine[Any, Any, OutcomeT]]) -> OutcomeT:
+async def _on_a_server(run: Callable[[str], Coroutine[Any, Any, OutcomeT]], *, aof: bool) -> OutcomeT:
     if named := os.environ.get("REDIS"):
         return await run(named)
-    async with EmbeddedServer() as server:
+    async with EmbeddedServer(aof=aof) as server:
         return await run(server.url)
 
 
@@ -81,6 +86,7 @@ async def run_composition(
     carry: Callable[["Redis", Composition], Awaitable[None]],
     evaluate: Callable[["Redis", Mapping[str, int]], Awaitable[OutcomeT]],
     *,
+    prepare: Callable[["Redis"], Awaitable[Mapping[str, str]]] | None = None,
     other_servers: Sequence["Redis"] = (),
     process_variables: Mapping[str, Mapping[str, str]] | None = None,
     **variables: str,
@@ -88,7 +94,8 @@ async def run_composition(
     """Start the composition in ``directory`` with ``variables``, ``carry`` messages through, stop it, and ``evaluate``.
 
     ``evaluate`` gets the exit status of each process. The output of the processes is printed only if there are
-    differences. ``other_servers`` belong to the composition, too; ``process_variables`` are by process.
+    differences. ``prepare`` is awaited before the start, and returns more variables. ``other_servers`` belong to the
+    composition, too; ``process_variables`` are by process.
     Raise ``PenstockError`` if a server holds data of a composition that is no demo.
     """
     output: list[Any] = []
@@ -97,11 +104,12 @@ async def run_composition(
     async with connect(url) as redis:
         for server in (redis, *other_servers):
             await keyspace.prepare(server)
+        more = await prepare(redis) if prepare else {}
         with Composition(directory, write=output.append) as composition:
             for name, given in (process_variables or {}).items():
                 words = " ".join(f"{variable}={shlex.quote(value)}" for variable, value in given.items())
                 composition.commands[name] = f"export {words}; {composition.commands[name]}"
-            composition.start(environ | {"REDIS": url} | variables)
+            composition.start(environ | {"REDIS": url} | variables | dict(more))
             await carry(redis, composition)
             await asyncio.to_thread(composition.stop)
         outcome = await evaluate(redis, composition.statuses)

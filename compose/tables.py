@@ -1,7 +1,9 @@
 """Tables and lines that the demos of several compositions print."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from typing import Any, Final
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -10,6 +12,9 @@ from compose.comparison import Comparison
 from compose.ending import Ending
 from penstock.accounting.audit import Audit
 from penstock.accounting.tracked import TrackedAudit
+
+NUMBERS: Final[dict[str, Any]] = {"min_width": 5, "overflow": "fold"}
+"""Options of a column of numbers: on a narrow terminal none is cut."""
 
 
 def content(comparisons: Sequence[Comparison], caption: str, *, ordered: bool = True) -> Table:
@@ -26,9 +31,10 @@ def content(comparisons: Sequence[Comparison], caption: str, *, ordered: bool = 
 def conservation(audit: Audit) -> Table:
     """Return a table of a hop's counters, one row per list that it feeds."""
     title = f"Conservation: taken {'=' if audit.holds else 'is not'} delivered + dead + dropped + pending"
-    table = Table("list", title=title, title_justify="left")
+    table = Table(title=title, title_justify="left")
+    table.add_column("list", overflow="fold")
     for heading in ("taken", "delivered", "dead", "dropped", "pending", "missing"):
-        table.add_column(heading, justify="right")
+        table.add_column(heading, justify="right", **NUMBERS)
     for branch in audit.legs:
         amounts = (branch.taken, branch.delivered, branch.dead, branch.dropped, branch.pending, branch.difference)
         table.add_row(branch.name, *(f"{amount:,}" for amount in amounts))
@@ -47,6 +53,14 @@ def laws(ledgers: Sequence[TrackedAudit]) -> Table:
         for part in same[0].parts:
             table.add_row(f"  {part}", *(f"{law.parts[part]:,}" for law in same))
         table.add_section()
+    return table
+
+
+def facts(title: str, *headings: str, numbers: Collection[int] = (1,)) -> Table:
+    """Return an empty table; the columns at the places ``numbers`` are for numbers."""
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    for place, heading in enumerate(headings):
+        table.add_column(heading, justify="right" if place in numbers else "left")
     return table
 
 

@@ -14,13 +14,14 @@ from penstock.errors import Unsuitable
 from penstock.raw_connection import Command, RawConnection, pack
 from penstock.script import LUA, PART
 
-COMMAND_WORD: Final = re.compile(r"""['"]([A-Z][A-Z_]+)['"]""")
+COMMAND_WORD: Final = re.compile(r"""['"]([A-Z][A-Z_]+)['"](?=(?:, *['"]([A-Z]+)['"])?)""")
+"""A word of a script that may be a command, and the next one, which may be its subcommand."""
 ALLOW_OOM: Final = re.compile(r"^-- FLAGS allow-oom$", re.MULTILINE)
 FIRST_WRITE: Final = frozenset({"EXISTS", "RENAMENX", "UNLINK"})
 """Commands that the loader puts before a script that is flagged ``allow-oom``."""
 
 COMMANDS: Final[dict[str, tuple[bool, int]]] = {
-    **dict.fromkeys(("DISCARD", "EXEC", "INFO", "MULTI", "PING", "TIME", "CLIENT|ID"), (False, 0)),
+    **dict.fromkeys(("DISCARD", "EXEC", "INFO", "MULTI", "PING", "ROLE", "TIME", "CLIENT|ID"), (False, 0)),
     **dict.fromkeys(("SCAN", "CLIENT|UNBLOCK", "CLIENT|SETNAME", "SCRIPT|LOAD"), (False, 1)),
     **dict.fromkeys(("CONFIG|GET", "CLIENT|LIST", "ECHO"), (False, 1)),
     **dict.fromkeys(("EVAL", "EVALSHA", "EVAL_RO", "EVALSHA_RO", "WAIT"), (False, 2)),
@@ -30,21 +31,28 @@ COMMANDS: Final[dict[str, tuple[bool, int]]] = {
         ("PTTL", "RPOP", "SCARD", "STRLEN", "TTL", "TYPE", "UNLINK", "XLEN", "ZCARD", "MEMORY|USAGE", "XINFO|STREAM"),
         (True, 0),
     ),
-    **dict.fromkeys(("EXPIRE", "EXPIREAT", "HDEL", "HEXISTS", "HGET", "HMGET", "INCRBY", "LINDEX", "LPOS"), (True, 1)),
+    "MGET": (True, 0),
+    "GETRANGE": (True, 2),
+    **dict.fromkeys(
+        ("EXPIRE", "EXPIREAT", "HDEL", "HEXISTS", "HGET", "HMGET", "HSTRLEN", "INCRBY", "LINDEX", "LPOS"), (True, 1)
+    ),
     **dict.fromkeys(("LPUSH", "LPUSHX", "PEXPIRE", "PEXPIREAT", "RENAME", "RENAMENX", "RPUSH"), (True, 1)),
-    **dict.fromkeys(("SET", "ZRANK", "ZREM", "ZSCORE", "ZMSCORE"), (True, 1)),
+    **dict.fromkeys(("SADD", "SET", "SSCAN", "ZRANK", "ZREM", "ZSCAN", "ZSCORE", "ZMSCORE"), (True, 1)),
     **dict.fromkeys(("HINCRBY", "HSET", "HSETNX", "LRANGE", "LREM", "LSET", "LTRIM", "XRANGE", "XREVRANGE"), (True, 2)),
-    **dict.fromkeys(("HINCRBYFLOAT", "XTRIM", "ZADD", "ZCOUNT", "ZRANGE", "ZRANGEBYSCORE"), (True, 2)),
-    **dict.fromkeys(("ZREVRANGEBYSCORE", "ZREMRANGEBYSCORE"), (True, 2)),
+    **dict.fromkeys(("HINCRBYFLOAT", "XTRIM", "ZADD", "ZCOUNT", "ZRANGE", "ZRANGEBYLEX", "ZRANGEBYSCORE"), (True, 2)),
+    **dict.fromkeys(("ZREVRANGEBYSCORE", "ZREMRANGEBYRANK", "ZREMRANGEBYSCORE"), (True, 2)),
     **dict.fromkeys(("LMOVE", "XADD"), (True, 3)),
+    **dict.fromkeys(("HRANDFIELD", "XINFO|GROUPS"), (True, 0)),
+    **dict.fromkeys(("XDEL", "XPENDING", "XINFO|CONSUMERS"), (True, 1)),
+    **dict.fromkeys(("XACK", "XGROUP|CREATE", "XGROUP|DELCONSUMER", "XGROUP|SETID"), (True, 2)),
+    "XCLAIM": (True, 4),
+    "XREADGROUP": (False, 6),
     **dict.fromkeys(("BLMOVE",), (True, 4)),
-    **dict.fromkeys(("PUBLISH", "SUBSCRIBE", "UNSUBSCRIBE"), (False, 1)),
+    **dict.fromkeys(("PUBLISH", "PSUBSCRIBE", "SUBSCRIBE", "UNSUBSCRIBE"), (False, 1)),
 }
 """All commands that Penstock sends: whether the first argument is a key, and the minimum number of further ones."""
 TWO_KEY_COMMANDS: Final = frozenset({"BLMOVE", "LMOVE", "RENAME", "RENAMENX"})
-SUBCOMMANDS: Final = {"MEMORY": "MEMORY|USAGE"}
-"""The subcommands that scripts use."""
-CHANNEL_COMMANDS: Final = frozenset({"PUBLISH", "SUBSCRIBE", "UNSUBSCRIBE"})
+CHANNEL_COMMANDS: Final = frozenset({"PUBLISH", "PSUBSCRIBE", "SUBSCRIBE", "UNSUBSCRIBE"})
 TRANSACTION_COMMANDS: Final = frozenset({"MULTI", "EXEC", "DISCARD"})
 OPTIONAL_COMMANDS: Final = frozenset({"INFO", "CONFIG|GET", "EVAL_RO", "EVALSHA_RO"})
 """Commands that a service can do without. Redis 6.2 does not know the last two."""
@@ -52,11 +60,14 @@ CONNECT_COMMANDS: Final = frozenset({"CLIENT|SETNAME", "CLIENT|ID", "PING"})
 READ_COMMANDS: Final = CONNECT_COMMANDS | frozenset(
     {
         *("ECHO", "EVAL", "EVALSHA", "EVAL_RO", "EVALSHA_RO", "INFO", "SCAN", "TIME", "TYPE", "EXISTS", "TTL", "PTTL"),
+        *("DBSIZE", "PUBSUB|NUMSUB"),
         *("GET", "STRLEN", "HGET", "HMGET", "HGETALL", "HVALS", "HLEN", "HEXISTS", "LLEN", "LINDEX", "LRANGE", "LPOS"),
         *("SCARD", "XLEN", "XRANGE", "XREVRANGE", "ZCARD", "ZCOUNT", "ZRANGE", "ZRANGEBYSCORE", "ZSCORE", "ZRANK"),
+        *("GETRANGE", "XINFO|CONSUMERS", "XINFO|GROUPS", "XPENDING", "ZMSCORE", "ZSCAN"),
     }
 )
-"""Commands that ``penstock status``, ``audit``, ``explain``, ``trace``, ``dead`` and ``map --live`` send."""
+"""Commands that ``penstock status``, ``audit``, ``explain``, ``trace``, ``dead``, ``map --live``, ``bus status``,
+``bus queue``, ``jobs status``, ``jobs list`` and ``jobs show`` send."""
 METRICS_COMMANDS: Final = CONNECT_COMMANDS | frozenset(
     {"INFO", "SCAN", "TYPE", "TTL", "HGETALL", "HMGET", "HGET", "HLEN", "LLEN", "XLEN", "ZCARD"}
 )
@@ -70,7 +81,9 @@ SPARK_COMMANDS: Final = CONNECT_COMMANDS | frozenset(
         *("TYPE", "UNLINK", "XINFO|STREAM", "XRANGE", "XREVRANGE", "ZREVRANGEBYSCORE"),
     }
 )
-"""Commands that the Python code of the PySpark sources and sinks sends."""
+"""Commands that the Python code of the PySpark sources and sinks of lists, hashes and streams sends."""
+SPARK_KEY_COMMANDS: Final = frozenset({"GET", "SET", "SADD", "SSCAN", "ZADD", "ZSCAN"})
+"""What those of strings, sets and sorted sets send besides, which the pipeline does not use."""
 
 
 def spark_rights(key: str) -> "Rights":
@@ -78,14 +91,16 @@ def spark_rights(key: str) -> "Rights":
     space, _, kind = key.rpartition(":")
     more = (f"{space}:policy", f"{space}:metrics:events") if kind == "events" else ()
     scripts = (LUA.parent / "spark" / "lua").glob("*.lua")
-    commands = SPARK_COMMANDS.union(*map(script_commands, scripts))
-    return Rights(_minimal((key, f"{key}:marks", f"{key}:spark*", "penstock:spark*", *more)), commands)
+    commands = SPARK_COMMANDS.union(SPARK_KEY_COMMANDS, *map(script_commands, scripts))
+    beside = (f"{key}:marks", f"{key}:spark*", f"{{{key}}}:spark*")
+    return Rights(_minimal((key, *beside, "penstock:spark*", *more)), commands)
 
 
 def script_commands(file: Path) -> frozenset[str]:
     """Return the commands that the Lua script ``file`` and its parts call."""
     text = file.read_text()
-    found = {SUBCOMMANDS.get(word, word) for word in COMMAND_WORD.findall(text)} & COMMANDS.keys()
+    pairs = COMMAND_WORD.findall(text)
+    found = {name for word, next in pairs for name in (word, f"{word}|{next}")} & COMMANDS.keys()
     for part in PART.findall(text):
         found |= script_commands(LUA / "parts" / f"{part}.lua")
     return frozenset(found | (FIRST_WRITE if ALLOW_OOM.search(text) else set()))

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
@@ -10,7 +11,7 @@ from redis.asyncio.connection import ConnectCallbackT, parse_url
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import SentinelConnectionPool
 from redis.backoff import NoBackoff
-from redis.exceptions import MovedError
+from redis.exceptions import ConnectionError, MovedError
 
 OTHER_SERVER: Final = "the other server: "
 """Prefix of an error of the target server, not of the server of the service's own lists."""
@@ -67,7 +68,10 @@ def cancellable(client: "Redis") -> "Redis":
         async def send_packed_command(self, *args: Any, **options: Any) -> None:
             task = asyncio.current_task()
             asked = task.cancelling() if task else 0
-            await super().send_packed_command(*args, **options)
+            try:
+                await super().send_packed_command(*args, **options)
+            except RuntimeError as error:  # as uvloop says that the connection was closed meanwhile
+                raise ConnectionError(str(error)) from error
             if task and task.cancelling() > asked:
                 await self.disconnect(nowait=True)  # its reply must not be taken for that of another command
                 raise asyncio.CancelledError
@@ -82,24 +86,33 @@ def hosts_of(url: str, port: int = 6379) -> list[tuple[str, int]]:
     return [(host, int(given or port)) for host, _, given in (each.partition(":") for each in named)]
 
 
-def _through_sentinel(url: str, options: dict[str, Any]) -> "Redis":
+@dataclass(frozen=True)
+class SentinelOptions:
+    """What a URL says of sentinels and of the server that they name, as options of redis-py."""
+
+    service: str
+    ours: dict[str, Any]
+    theirs: dict[str, Any]
+    """Those of the connections to the sentinels."""
+
+
+def sentinel_options(url: str) -> SentinelOptions:
     parts = urlsplit(url)
     given = dict(parse_qsl(parts.query))
     tls = _tls(parts.query) if parts.scheme.startswith("rediss") else {}
     login = {"username": given.get("sentinel_username"), "password": given.get("sentinel_password")}
     theirs = {} if given.get("sentinel_ssl", "true").lower() in ("false", "no", "0") else tls
-    never_again = {"socket_timeout": MAX_SILENCE, "protocol": 2, "retry": options["retry"]}
-    sentinel = Sentinel(hosts_of(url, 26379), sentinel_kwargs=never_again | login | theirs)
     user, password = (unquote(part) if part else None for part in (parts.username, parts.password))
     credentials: dict[str, Any] = {"username": user, "password": password, "db": int(given.get("db", 0))}
+    return SentinelOptions(parts.path.strip("/"), credentials | tls, login | theirs)
+
+
+def _through_sentinel(url: str, options: dict[str, Any]) -> "Redis":
+    how = sentinel_options(url)
+    never_again = {"socket_timeout": MAX_SILENCE, "protocol": 2, "retry": options["retry"]}
+    sentinel = Sentinel(hosts_of(url, 26379), sentinel_kwargs=never_again | how.theirs)
     client: Redis = sentinel.master_for(
-        parts.path.strip("/"),
-        connection_pool_class=_PoolOfOne,
-        max_connections=1,
-        timeout=None,
-        **options,
-        **credentials,
-        **tls,
+        how.service, connection_pool_class=_PoolOfOne, max_connections=1, timeout=None, **options, **how.ours
     )
     return client
 

@@ -15,6 +15,15 @@ def decoded(reply: Any) -> str:
     return reply.decode(errors="surrogateescape") if isinstance(reply, bytes) else str(reply)
 
 
+def is_unicode(text: str) -> bool:
+    """Return False for a text with a lone surrogate, which orjson refuses, and which nothing can be named by."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def decoded_fields(fields: Mapping[Any, Any] | None) -> dict[str, str]:
     """Return a hash as text; empty for None."""
     return {decoded(name): decoded(value) for name, value in (fields or {}).items()}
@@ -24,7 +33,7 @@ def parse_number(value: Any, least: float = -inf) -> float | None:
     """Return ``value`` as a number; None unless it is finite and at least ``least``."""
     try:
         number = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
     return number if isfinite(number) and number >= least else None
 

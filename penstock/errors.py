@@ -65,6 +65,47 @@ class Unconfirmed(PenstockError):
     """The connection was lost after a command was sent: the server may have executed it or not."""
 
 
+class Gone(PenstockError):
+    """The queue was closed, or has expired: its messages are gone."""
+
+
+class Moving(PenstockError):
+    """The queue is being moved to another server: its clients wait and follow."""
+
+
+class Full(PenstockError):
+    """The queue holds as many messages as its maxsize allows; ``ids`` are those of the messages before this one."""
+
+    def __init__(self, message: str, ids: "list[int] | None" = None) -> None:
+        super().__init__(message)
+        self.ids = ids or []
+
+
+class Occupied(PenstockError):
+    """Another consumer has the queue for itself."""
+
+
+class Unreadable(PenstockError):
+    """What a key or a message holds is not what the caller declared; the message says what it is."""
+
+
+class RequestTimeout(PenstockError):
+    """No answer to a request came in time."""
+
+
+class RequestFailed(PenstockError):
+    """The provider of a service answered with an error: ``error``, as it came (of an exception, a dict)."""
+
+    def __init__(self, error: object) -> None:
+        text = error.get("message") if isinstance(error, dict) else error
+        super().__init__(str(text))
+        self.error = error
+
+
+class Unauthorized(PenstockError):
+    """A server refuses the login or a command, or the gateway of another site the secret or what was asked."""
+
+
 class TargetLost(PenstockError):
     """The target server has lost messages that had arrived there."""
 
@@ -87,3 +128,19 @@ class Unsuitable(PenstockError):
 
 class TooMany(PenstockError):
     """More keys than one atomic read may have without blocking the server for long."""
+
+
+class Forgotten(PenstockError):
+    """The data keys of an owner were deleted for good: nothing of it can be opened, and nothing is sealed for it."""
+
+    def __init__(self, owner: str) -> None:
+        super().__init__(f"the owner {owner!r} was forgotten: its data keys are deleted for good")
+        self.owner = owner
+
+
+class Unopenable(PenstockError):
+    """A sealed message was changed, or was sealed for another owner, queue or task, or its data key is unknown."""
+
+
+class WrongMasterKey(PenstockError):
+    """The master key does not unwrap a data key; the message says which, and shows nothing of either."""

@@ -31,16 +31,35 @@ class Keys:
         self.deaths = f"{namespace}:deaths"
         self.sequence = f"{namespace}:sequence"
         self.link = f"{namespace}:link"
+        self.received = f"{namespace}:received"
+        self.remembered = f"{namespace}:remembered"
+        self.waiting = f"{namespace}:waiting"
+        self.bucket = f"{namespace}:bucket"
+        self.rates = f"{namespace}:rates"
         self.message_counter = f"{namespace}:message:id"
         self.message_ids = f"{namespace}:message:ids"
         self.deadlines = f"{namespace}:message:deadlines"
         self.delayed = f"{namespace}:message:delayed"
+        self.retry_budget = f"{namespace}:message:budget"
         self.answers = f"{namespace}:message:answers"
         self.answers_more = f"{namespace}:message:answers:more"
         self.pushed = f"{namespace}:message:pushed"
         self.looks = f"{namespace}:message:looks"
         self.due = f"{namespace}:message:due"
         """A channel, not a key: announces a deadline earlier than all others."""
+        self.responses = f"{namespace}:responses"
+        self.tokens = f"{namespace}:tokens"
+        self.pages = f"{namespace}:pages"
+        self.cancellations = f"{namespace}:cancelled"
+        """A channel, not a key: announces the ids of requests whose clients have gone."""
+        self.task_key = f"{namespace}:taskkey"
+        self.task_news = f"{namespace}:tasks"
+        """A channel, not a key: announces tasks that wait, and those that have ended."""
+        self.kept_tasks = f"{namespace}:message:kept"
+        self.outbox = f"{namespace}:message:outbox"
+        self.key_owners = f"{namespace}:keys"
+        self.key_changes = f"{namespace}:keychanges"
+        """A channel, not a key: announces the owners whose data keys have changed."""
 
     @property
     def fixed(self) -> frozenset[str]:
@@ -51,10 +70,12 @@ class Keys:
     def kinds(self) -> dict[str, str]:
         """The type of each key above."""
         lists = (self.ids, self.done, self.dead, self.message_ids)
-        zsets = (self.owners, self.event_marks, self.deadlines, self.delayed, self.answers)
-        strings = (self.counter, self.shape, self.message_counter)
+        tracked = (self.deadlines, self.delayed, self.answers)
+        more = (self.responses, self.tokens, self.pages, self.remembered, self.waiting, self.key_owners)
+        zsets = (self.owners, self.event_marks, *tracked, *more, self.kept_tasks, self.outbox, self.received)
+        strings = (self.counter, self.shape, self.message_counter, self.bucket, self.task_key)
         return (
-            dict.fromkeys(self.fixed - {self.due}, "hash")
+            dict.fromkeys(self.fixed - {self.due, self.cancellations, self.key_changes, self.task_news}, "hash")
             | dict.fromkeys(lists, "list")
             | dict.fromkeys(zsets, "zset")
             | dict.fromkeys(strings, "string")
@@ -82,6 +103,38 @@ class Keys:
         """The ids of the messages with the correlation id ``xid``."""
         return f"{self.namespace}:message:xid:{xid}"
 
+    def response(self, id: str) -> str:
+        """The list of answers for the requests of the himporter ``id``."""
+        return f"{self.namespace}:res:{id}"
+
+    def token(self, digest: str) -> str:
+        """What a token for HTTP allows, by its SHA-256 in hex."""
+        return f"{self.namespace}:token:{digest}"
+
+    def page(self, request: str) -> str:
+        """A page that himporter keeps, e.g. for ``GET example.org/a?b``."""
+        return f"{self.namespace}:page:{request}"
+
+    def page_tag(self, tag: str) -> str:
+        """Since when pages with ``tag`` are kept; without it none of them is used."""
+        return self.page(f"tag:{tag}")
+
+    def cancelled(self, id: str) -> str:
+        """Says that the client of the request ``id`` has gone."""
+        return f"{self.cancellations}:{id}"
+
+    def queue(self, name: str, part: str) -> str:
+        """A part of the queue ``name`` of hqueue, e.g. its tasks that wait: ``queue("anna/resize", "ready")``."""
+        return f"{self.namespace}:queue:{name}:{part}"
+
+    def outcomes(self, owner: str, name: str) -> str:
+        """The outcomes of tasks of hqueue that its ``owner``, percent-encoded, wanted in the list ``name``."""
+        return f"{self.namespace}:replies:{owner}/{name}"
+
+    def owner_keys(self, owner: str) -> str:
+        """The wrapped data keys of ``owner``."""
+        return f"{self.key_owners}:{owner}"
+
     @property
     def replies(self) -> str:
         """Default of ``replyLists``: a pattern of the lists that requests may name for their answers."""
@@ -101,6 +154,10 @@ class Keys:
             "answers_sent": self.metric("answers"),
         }
 
+    def bucket_of(self, digest: str) -> str:
+        """The bucket of one value of the field by which mlimit limits."""
+        return f"{self.bucket}:{digest}"
+
     def rollup(self, window: str) -> str:
         """The counts of a time window, named by its start: ``2026-11-21``, ``...T18``, ``...T18:05``."""
         return f"{self.namespace}:rollup:{window}"
@@ -110,7 +167,9 @@ class Keys:
 
     def owns(self, name: str) -> bool:
         """Return True if ``name`` is a key of the namespace."""
-        families = (self.metric(""), self.instance("message:"), self.rollup(""))
+        counted = (self.metric(""), self.instance("message:"), self.rollup(""), self.bucket_of(""))
+        http = (self.token(""), self.page(""), self.cancelled(""))
+        families = (*counted, *http, self.owner_keys(""), self.instance("queue:"))
         return (
             name in (*self.fixed, *self.directories)
             or name.startswith(families)

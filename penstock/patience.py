@@ -1,51 +1,80 @@
 """Repeat a call while trouble passes by itself, for a bounded time."""
 
 import asyncio
+import builtins
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from math import inf
 from typing import Final, TypeVar
 
 from redis.asyncio import Redis
-from redis.backoff import EqualJitterBackoff
 from redis.exceptions import ConnectionError, MovedError, RedisError, TimeoutError
 
 from penstock.connection import follow, return_home
-from penstock.errors import PenstockError, Unavailable, WrongType
+from penstock.errors import PenstockError, Unavailable, WrongCall, WrongType
 from penstock.passing import passes
+from penstock.tracking.backoff import Backoff
 
-BACKOFF: Final = EqualJitterBackoff(cap=1, base=0.02)
+BACKOFF: Final = Backoff((), 0.04, 1.0)
 HURRY_SECONDS: Final = 3.0
 """Longest wait (s) of a program that ends."""
 T = TypeVar("T")
 
 
+def _is_duration(value: object) -> bool:
+    return isinstance(value, int | float) and value >= 0
+
+
 class Patience:
     """``await patience(call)`` returns what ``call`` does, a coroutine function that may run several times.
 
-    Raise ``Unavailable`` if a server is away, full or read-only for longer than ``seconds``; None waits without end.
+    It raises ``Unavailable`` if a server is away, full or read-only for longer than ``seconds``; None waits for ever.
     Once ``hurries`` is set, no call waits for longer than ``HURRY_SECONDS``.
     """
 
     def __init__(self, seconds: float | None) -> None:
+        if seconds is not None and not _is_duration(seconds):
+            raise WrongCall(f"patience={seconds!r}: expected seconds, or None to wait without end")
         self.seconds = seconds
         self.hurries = False
 
-    async def __call__(self, call: Callable[[], Awaitable[T]], *clients: "Redis", hurries: bool = False) -> T:
-        """Call, and let ``clients`` follow a slot of a cluster that has moved; ``hurries`` is for this call alone."""
-        begun, failures = time.monotonic(), 0
+    def most(self, *, hurries: bool = False) -> float:
+        """Return how long (s) a call waits."""
+        most = inf if self.seconds is None else self.seconds
+        return min(most, HURRY_SECONDS) if hurries or self.hurries else most
+
+    @asynccontextmanager
+    async def bounded(self, why: Callable[[], str]) -> AsyncIterator[None]:
+        """Raise ``Unavailable`` with ``why()`` if the block waits for longer than ``seconds``."""
+        try:
+            async with asyncio.timeout(self.seconds) as limit:
+                yield
+        except builtins.TimeoutError:
+            if limit.expired():
+                raise Unavailable(f"waited {self.seconds:g} s (patience): {why()}") from None
+            raise
+
+    async def __call__(
+        self, call: Callable[[], Awaitable[T]], *clients: "Redis", hurries: bool = False, begun: float | None = None
+    ) -> T:
+        """Call, and let ``clients`` follow a slot of a cluster that has moved.
+
+        ``hurries`` is for this call alone; it has waited since ``begun`` (monotonic), by default from now on.
+        """
+        begun, failures = time.monotonic() if begun is None else begun, 0
         while True:
             try:
                 return await call()
             except (RedisError, OSError, PenstockError) as error:
                 if isinstance(error, WrongType) or not passes(error):
                     raise
-                waited, most = time.monotonic() - begun, inf if self.seconds is None else self.seconds
-                if waited >= (min(most, HURRY_SECONDS) if hurries or self.hurries else most):
+                waited = time.monotonic() - begun
+                if waited >= self.most(hurries=hurries):
                     raise Unavailable(f"waited {waited:.0f} s (patience): {error}") from error
                 if isinstance(error, MovedError):
                     await follow(error, *clients)
                 elif isinstance(error, ConnectionError | TimeoutError):
                     await return_home(*clients)
             failures += 1
-            await asyncio.sleep(BACKOFF.compute(failures))
+            await asyncio.sleep(BACKOFF.delay_after(failures))

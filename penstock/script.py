@@ -16,18 +16,19 @@ that changes nothing before the body. ``#!lua flags=allow-oom`` does the same si
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from hashlib import sha1
+from operator import itemgetter
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, cast
 from zipimport import zipimporter
 
 from redis.asyncio import Redis
 from redis.asyncio.client import Pipeline
 from redis.exceptions import NoScriptError, ResponseError
 
-from penstock.errors import Fenced, WrongCall, WrongType
-from penstock.raw_connection import Command, Packed, Word
+from penstock.errors import Fenced, Gone, Moving, Occupied, WrongCall, WrongType
+from penstock.raw_connection import LARGE, Command, Packed, Prefix, Word, pack, pack_small
 
 LUA: Final = Path(__file__).parent / "lua"
 PARTS: Final = LUA / "parts"
@@ -44,8 +45,39 @@ DECLARATION: Final = re.compile(r"^-- (KEYS|ARGV) (\w+)(\?|\.\.\.)?(?: |$)")
 def translate_error(error: Exception) -> Exception:
     """Return an error that one of our scripts returned as our exception; any other error unchanged."""
     word, _, text = str(error).partition(" ")
-    kinds: dict[str, type[Exception]] = {"WRONGTYPE": WrongType, "FENCED": Fenced}
+    kinds: dict[str, type[Exception]] = {
+        "WRONGTYPE": WrongType,
+        "FENCED": Fenced,
+        "GONE": Gone,
+        "OCCUPIED": Occupied,
+        "MOVING": Moving,
+    }
     return kinds[word](text) if word in kinds else error
+
+
+class _Fitting(NamedTuple):
+    """What calls with certain names and types have in common."""
+
+    source: str
+    digest: str
+    given: tuple[str, ...]
+    """The keys."""
+    words: Callable[[dict[str, Any]], tuple[Word | Packed, ...]] | None
+    """Returns keys and arguments in their order, without ``last``; None if another of them may be several."""
+    last: str
+    """The last argument if it is a list, else empty."""
+
+
+class Fixed:
+    """Calls of a script that differ only in the last key and the last argument: see ``Script.fixed``."""
+
+    def __init__(self, head: Command, keys: Command, arguments: Command) -> None:
+        self._head, self._keys, self._arguments = head, keys, arguments
+
+    def pack(self, keys: Sequence[Word], words: Sequence[Word], size: int) -> bytes:
+        """Return a call as RESP; ``size`` is about the length of its longest word, or more."""
+        command = (*self._head, len(self._keys) + len(keys), *self._keys, *keys, *self._arguments, *words)
+        return pack_small(command) if size <= LARGE else pack([command])
 
 
 class Script:
@@ -66,8 +98,8 @@ class Script:
         self._needed = self._known - {key for key, mark in self._keys if mark == "?"}
         first = "".join(f"{line} " for part in parts for line in _code(part))  # so that line numbers hold
         self._body = first + "\n".join(_code(text))
-        self._fitting: dict[tuple[tuple[str, ...], tuple[type, ...]], tuple[str, str, tuple[str, ...]]] = {}
-        """Source, digest and given keys, by the names and types of a call that matches the header."""
+        self._fitting: dict[tuple[object, ...], _Fitting] = {}
+        """By the names and types of a call that matches the header."""
 
     def _first_write_for(self, flags: list[str]) -> str:
         if not flags:
@@ -116,6 +148,22 @@ class Script:
         _, digest, call = self._prepare(named)
         return "EVALSHA", digest, *call
 
+    def prefix(self, **named: Any) -> Prefix:
+        """Return ``by_digest`` without the last argument, which takes several, for calls that give one."""
+        last, mark = self._arguments[-1]
+        if mark != "...":
+            raise WrongCall(f"{self.name}: its last argument {last} takes one")
+        return Prefix(*cast(tuple[Word, ...], self.by_digest(**named, **{last: []})))
+
+    def fixed(self, **named: Any) -> "Fixed":
+        """Return calls with all but the last key and the last argument, which both take several."""
+        (key, mark), (argument, mark_too) = self._keys[-1], self._arguments[-1]
+        if (mark, mark_too) != ("...", "..."):
+            raise WrongCall(f"{self.name}: its last key {key} or its last argument {argument} takes one")
+        _, digest, (_, *words) = self._prepare(named | {key: [], argument: []})
+        keys = len(words) - len(self._arguments) + 1
+        return Fixed(("EVALSHA", digest), tuple(words[:keys]), tuple(words[keys:]))
+
     def by_source(self, **named: Any) -> Command:
         """Return the EVAL command, which every server can run."""
         source, _, call = self._prepare(named)
@@ -123,16 +171,25 @@ class Script:
 
     def _prepare(self, named: dict[str, Any]) -> tuple[str, str, list[Word | Packed]]:
         """Return the source for the given keys, its digest, and the further words of EVAL and EVALSHA."""
-        shape = tuple(named), tuple(map(type, named.values()))
-        if shape not in self._fitting:
+        shape = (*named, *map(type, named.values()))
+        found = self._fitting.get(shape)
+        if found is None:
             self._check(named)
-            given = tuple(key for key, _ in self._keys if named.get(key) is not None)
-            source = self._prelude(given) + self._body
-            self._fitting[shape] = source, sha1(source.encode(), usedforsecurity=False).hexdigest(), given
-        source, digest, given = self._fitting[shape]
-        keys = _flat([named[key] for key in given])
+            found = self._fitting[shape] = self._fit(named)
+        if found.words:
+            last = named[found.last] if found.last else ()
+            return found.source, found.digest, [len(found.given), *found.words(named), *last]
+        keys = _flat([named[key] for key in found.given])
         count = sum(key.count if isinstance(key, Packed) else 1 for key in keys)
-        return source, digest, [count, *keys, *_flat([named[argument] for argument, _ in self._arguments])]
+        return found.source, found.digest, [count, *keys, *_flat([named[argument] for argument, _ in self._arguments])]
+
+    def _fit(self, named: dict[str, Any]) -> "_Fitting":
+        given = tuple(key for key, _ in self._keys if named.get(key) is not None)
+        source = self._prelude(given) + self._body
+        names = [*given, *(argument for argument, _ in self._arguments)]
+        last = names.pop() if self._arguments and isinstance(named[names[-1]], list) else ""
+        words = itemgetter(*names) if len(names) > 1 and self._several.isdisjoint(names) else None
+        return _Fitting(source, sha1(source.encode(), usedforsecurity=False).hexdigest(), given, words, last)
 
     def _check(self, named: dict[str, Any]) -> None:
         problems = [f"{name} is missing" for name in sorted(self._needed) if named.get(name) is None]

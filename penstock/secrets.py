@@ -19,9 +19,15 @@ class NoSecret(PenstockError):
     """A value cannot be read from its source; the message says why and shows nothing of the value."""
 
 
-def read_at_most(file: str, largest: int) -> bytes:
-    """Return the content of ``file``, at most ``largest + 1`` bytes. Raise ``OSError``; never wait for a writer."""
+def read_at_most(file: str, largest: int, *, private: bool = False) -> bytes:
+    """Return the content of ``file``, at most ``largest + 1`` bytes. Raise ``OSError``; never wait for a writer.
+
+    With ``private``, refuse a file that anyone but its owner may read or change.
+    """
     with open(file, "rb", opener=_regular) as stream:
+        mode = stat.S_IMODE(os.fstat(stream.fileno()).st_mode)
+        if private and mode & 0o077:
+            raise OSError(errno.EACCES, f"its mode is {mode:04o}, so others may use it: expected 0400 or 0600")
         return stream.read(largest + 1)
 
 
@@ -76,14 +82,17 @@ def without_files(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def without_secrets(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return a container's ``environ`` with a stand-in for each URL in a file that only the container has.
+    """Return a container's ``environ`` with a stand-in for each URL or secret in a file that only the container has.
 
-    The stand-in is the URL of a server with the file's name.
+    That of a URL is a server with the file's name.
     """
     seen = {}
     for name, value in environ.items():
-        if name.endswith(f"REDIS{FILE_SUFFIX}") and not os.path.isfile(value):  # noqa: PTH113
+        missing = name.endswith(FILE_SUFFIX) and not os.path.isfile(value)  # noqa: PTH113
+        if missing and name.endswith(f"REDIS{FILE_SUFFIX}"):
             seen[name.removesuffix(FILE_SUFFIX)] = f"redis://{value.rpartition('/')[2]}:6379/0"
+        elif missing and name.endswith(f"SECRET{FILE_SUFFIX}"):
+            seen[name.removesuffix(FILE_SUFFIX)] = f"in the file {value}"
         else:
             seen[name] = value
     return seen

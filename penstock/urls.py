@@ -2,7 +2,7 @@
 
 import re
 from typing import Final
-from urllib.parse import SplitResult, parse_qsl, urlsplit
+from urllib.parse import SplitResult, parse_qs, parse_qsl, urlsplit
 
 EXPECTED: Final = (
     "redis://host:port/db, rediss://host:port/db, unix:///path?db=0, redis+sentinel://host:port,host:port/service or "
@@ -110,6 +110,15 @@ def without_login(value: object) -> object:
     parts = urlsplit(value)
     options = [pair for pair in parse_qsl(parts.query, keep_blank_values=True) if pair[0] not in SECRETS]
     return parts.scheme, parts.netloc.rpartition("@")[2], parts.path, sorted(options)
+
+
+def address_of(url: str) -> str:
+    """Return host, port and database of a URL: equal for all ways to write it, except other names of the host."""
+    parts = urlsplit(url)
+    db = parse_qs(parts.query).get("db", [""])[0]
+    if parts.scheme in ("redis", "rediss"):
+        return f"{parts.hostname or 'localhost'}:{parts.port or 6379}/{db or parts.path.strip('/') or '0'}"
+    return f"{parts.netloc.rpartition('@')[2]}{parts.path}/{db or '0'}"
 
 
 def unverified(value: object) -> list[str]:

@@ -6,6 +6,8 @@ from typing import Any, Final
 MESSAGES: Final = {
     "missing": "is missing",
     "extra_forbidden": "unknown property",
+    "string_pattern_mismatch": "expected a text that matches {pattern}",
+    "string_too_long": "expected at most {max_length} characters",
     "too_short": "is empty: expected one at least",
     "string_too_short": "is empty: expected a text",
     "dict_type": "expected keys with values",

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import pytest
 import redis as sync
+from hypothesis import settings
 from redis.asyncio import Redis
 from xdist.remote import Producer
 
@@ -18,16 +19,18 @@ from tests.scheduling import SparkInTwoWorkers
 
 SLOW: Final = {"process", "reliability", "spark"}
 """Folders of tests that start service processes, kill them many times, or need Java."""
+settings.register_profile("penstock", deadline=None)  # a busy machine takes longer: time is measured in benchmarks
+settings.load_profile("penstock")
 for _number, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
     if signal.getsignal(_number) is signal.SIG_IGN:  # under nohup: processes that tests start would ignore it, too
         signal.signal(_number, _usual)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark all tests of the slow folders as slow, except those marked as fast."""
+    """Mark all tests of the slow folders as slow."""
     here = Path(__file__).parent
     for item in items:
-        if item.path.relative_to(here).parts[0] in SLOW and not item.get_closest_marker("fast"):
+        if item.path.relative_to(here).parts[0] in SLOW:
             item.add_marker("slow")
 
 

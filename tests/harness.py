@@ -1,5 +1,7 @@
 """Services as processes with logs, which tests start, stop and kill."""
 
+import asyncio
+import inspect
 import os
 import signal
 import subprocess
@@ -17,6 +19,8 @@ ROOT = Path(__file__).parent.parent
 USUAL_ROUNDS: Final = 20
 ROUNDS: Final = int(os.environ.get("PENSTOCK_ROUNDS", USUAL_ROUNDS))
 """How often a test repeats what it does at a random moment."""
+LEAST_FAULTS: Final = 12
+"""Fewest faults that are drawn: by chance, a process may not come to some of them."""
 
 
 def rounds(enough: Callable[[], object] = lambda: True) -> Iterator[int]:
@@ -28,8 +32,8 @@ def rounds(enough: Callable[[], object] = lambda: True) -> Iterator[int]:
 
 
 def sampled(faults: int) -> int | None:
-    """Return ``faults``, the number that a chaos run draws from all of its faults; None, for all, in a long run."""
-    return faults if ROUNDS <= USUAL_ROUNDS else None
+    """Return how many faults a chaos run draws: ``faults``, fewer with few rounds; None, for all, with many."""
+    return min(faults, max(LEAST_FAULTS, faults * ROUNDS // USUAL_ROUNDS)) if ROUNDS <= USUAL_ROUNDS else None
 
 
 class Service:
@@ -44,10 +48,13 @@ class Service:
         }
         self.process: subprocess.Popen[bytes] | None = None
         self._watchdog: Watchdog
+        self._logged = 0
+        """How many bytes its log had when it started."""
 
     def start(self) -> Self:
         environment = {**os.environ, "PYTHONPATH": str(self.folder), **self._environment}
         with self.log.open("ab") as log:
+            self._logged = log.tell()
             self.process = subprocess.Popen(
                 [sys.executable, "-m", self.module], cwd=self.folder, env=environment, stderr=log, stdout=log
             )
@@ -71,9 +78,25 @@ class Service:
         return status
 
     def stop(self, timeout: float = 60) -> int:
-        """Send SIGTERM and return the exit status."""
+        """Send SIGTERM, once Python has begun to run the service, and return the exit status."""
+        until(self._heeds_sigterm, timeout)
         self.signal(signal.SIGTERM)
         return self.wait(timeout)
+
+    def _heeds_sigterm(self) -> bool:
+        """Return whether SIGTERM does not simply end it: it holds it back, has a handler, has said something, or ended.
+
+        What waits for signals and nothing else does not seem to hold them back.
+        """
+        if self.log.stat().st_size > self._logged:
+            return True
+        try:
+            lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
+        except OSError:
+            return True
+        fields = dict(line.split(":", 1) for line in lines)
+        blocked, caught = (int(fields.get(name, "0"), 16) for name in ("SigBlk", "SigCgt"))
+        return "Z" in fields["State"] or bool((blocked | caught) >> (signal.SIGTERM - 1) & 1)
 
     def kill(self) -> None:
         self.signal(signal.SIGKILL)
@@ -98,6 +121,16 @@ class Service:
             self.wait()
         if error is not None:
             print(self.log_text()[-4000:])
+
+
+async def eventually(condition: Callable[[], object], seconds: float = 60) -> None:
+    """Wait until ``condition()`` is true, or, if it is awaitable, its result is; raise ``TimeoutError`` at the end."""
+    async with asyncio.timeout(seconds):
+        while True:
+            found = condition()
+            if await found if inspect.isawaitable(found) else found:
+                return
+            await asyncio.sleep(0.005)
 
 
 def until(condition: Callable[[], object], timeout: float = 60, every: float = 0.01) -> None:

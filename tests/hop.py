@@ -34,7 +34,7 @@ from services.monitor.reply_lists import ReplyListExpiry
 from services.monitor.sweep import Sweeper
 
 NAMES: dict[str, Any] = {"in_": "in", "pending": "pending", "out": "out", "res": "res", "reply_lists": ["*"]}
-TIMES = ("timestamp", "deadline", "delivered", "died", "taken")
+TIMES = ("timestamp", "deadline", "delivered", "died", "taken", "until")
 """Fields of a record that are times."""
 
 

@@ -44,10 +44,16 @@ def certificate(directory: Path, last_day: str) -> Path:
 
 
 @asynccontextmanager
-async def encrypted(port: int, certificate: Path) -> AsyncIterator[int]:
-    """Yield a TLS port that forwards to the plain ``port``, as managed servers have."""
+async def encrypted(port: int, certificate: Path, *, clients: Path | None = None) -> AsyncIterator[int]:
+    """Yield a TLS port that forwards to the plain ``port``, as managed servers have.
+
+    With ``clients`` each client needs a certificate that this authority has signed.
+    """
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(certificate, certificate.with_name("key.pem"))
+    if clients:
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(clients)
 
     async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(65536):

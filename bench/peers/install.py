@@ -71,7 +71,9 @@ class FromNpm:
         wanted = (json.dumps(manifest, indent=2),)
         if _changed(directory, wanted):
             (directory / "package.json").write_text(wanted[0])
-            _run("npm", "install", "--prefix", str(directory), "--no-audit", "--no-fund", "--ignore-scripts")
+            patience = ("--fetch-retries=1", "--fetch-retry-mintimeout=1000")
+            quiet = ("--no-audit", "--no-fund", "--ignore-scripts")
+            _run("npm", "install", "--prefix", str(directory), *quiet, *patience)
             _note(directory, wanted)
         return Installed(("node",), {"NODE_PATH": str(directory / "node_modules")}, directory, self.version)
 

@@ -38,7 +38,8 @@
 --                  `answer`, `recalled` (an answer, if that message is the oldest of its xid and its request names the
 --                  list in words), `refused` (an answer that no list may get, and why, in words), `failed`, `final`
 --                  (failed, and no more attempts), `touched` (done already), `late` (of an attempt that is over),
---                  `unknown`, or `badDone` and `badAnswer` for a dead letter; the attempt it is about, or empty; words
+--                  `unknown`, or `badDone` and `badAnswer` for a dead letter; the attempt it is about, or empty, and if its
+--                  worker measured its work, `/` and the seconds; words
 -- Returns false if `pending` holds others; the places of entries whose message was not the one that the caller meant,
 -- which are in `pending` again; and the entries taken. Run twice: nothing is done, since `pending` holds others.
 local call, pcall = redis.call, redis.pcall
@@ -87,8 +88,15 @@ local function is_stale(attempt, known)
   return current and (tonumber(attempt) or current) < current
 end
 
+-- Return the attempt that an entry is about, and the details of its event: how long its worker worked.
+local function measured(attempt)
+  local slash = string.find(attempt, '/', 1, true)
+  if not slash then return attempt end
+  return string.sub(attempt, 1, slash - 1), '{"work": ' .. string.sub(attempt, slash + 1) .. '}'
+end
+
 -- End a message that was delivered; return false if this entry must not end it.
-local function finish(record, xid_key, id, attempt, known)
+local function finish(record, xid_key, id, attempt, details, known)
   local current = tonumber(known[5])
   local overdue = call('ZREM', deadlines, id) == 0
   if not overdue then in_flight = in_flight - 1
@@ -107,12 +115,12 @@ local function finish(record, xid_key, id, attempt, known)
     observe(seconds, math.max(tonumber(known[3]) - begun, 0.001))
   end
   report(overdue and 'late' or 'done', id, known[1], known[6] or '', known[7] or '',
-    stale and string.format('%d', attempt) or current, seconds)
+    stale and string.format('%d', attempt) or current, seconds, nil, details)
   return true
 end
 
 -- End an attempt that a worker gave up; the monitor decides what comes next. Return false if it is not in flight.
-local function fail(record, id, final, words, known)
+local function fail(record, id, final, words, details, known)
   local current = tonumber(known[5])
   if not call('ZSCORE', deadlines, id) then return false end
   call('HSET', record, 'error', words)
@@ -120,7 +128,8 @@ local function fail(record, id, final, words, known)
   call('ZADD', deadlines, string.format('%.6f', now), id)
   urgent = true
   tally(failed, 'count')
-  report('failed', id, known[1], known[6] or '', known[7] or '', current, now - (known[4] or known[2]))
+  report('failed', id, known[1], known[6] or '', known[7] or '', current, now - (known[4] or known[2]), nil,
+    details)
   return true
 end
 
@@ -140,7 +149,8 @@ local count = #entries / 4
 local said = count > 0 and call('RPOP', pending, count) or {}
 for place = 1, count do
   local record, xid_key, answer = subjects[3 * place - 2], subjects[3 * place - 1], subjects[3 * place]
-  local id, verdict, attempt, words = unpack(entries, 4 * place - 3, 4 * place)
+  local id, verdict, reported, words = unpack(entries, 4 * place - 3, 4 * place)
+  local attempt, details = measured(reported)
   if verdict == 'badDone' or verdict == 'badAnswer' then
     bury(said[place], verdict, words)
   elseif verdict == 'late' then
@@ -164,8 +174,8 @@ for place = 1, count do
       elseif is_stale(attempt, known) and (fails or accept ~= '1') then
         tally(late, 'count')
         stays[xid_key] = true
-      elseif fails and fail(record, id, verdict == 'final', words, known)
-          or not fails and finish(record, xid_key, id, attempt, known) then
+      elseif fails and fail(record, id, verdict == 'final', words, details, known)
+          or not fails and finish(record, xid_key, id, attempt, details, known) then
         if verdict == 'answer' or verdict == 'recalled' then pass_on(said[place], answer)
         elseif verdict == 'refused' then pass_on(said[place], answer, words) end
       else

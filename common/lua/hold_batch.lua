@@ -8,28 +8,31 @@
 -- KEYS source   list  what publishers push to (newest at the head)
 -- KEYS lease?   hash  owner token expires of the one active replica
 -- ARGV token    the lease's fencing token that the caller holds
+-- ARGV skip     how many of the oldest the caller has read before: return those behind them
 -- ARGV batch    most messages to return
 -- ARGV bytes    no more are returned once they reach this size together
 -- ARGV takes    1 to take from the source, 0 to return only what is pending
--- Returns the messages, oldest first, how many are pending, and the bytes of the largest one read. Run twice: the same
--- again, or more.
+-- Returns the messages, oldest first, how many are pending, the bytes of the largest one read, and the time (s since the
+-- epoch). Run twice: the same again, or more.
 local refused = wrong_type({list = {pending, source}, hash = {holds, missing, taken}})
 if refused then return refused end
-batch, bytes = tonumber(batch), tonumber(bytes)
+skip, batch, bytes = tonumber(skip), tonumber(batch), tonumber(bytes)
 local here, found = redis.call('LLEN', pending), {}
+local unread = here - skip
 note(pending, here)
-local count = several(pending, 0, math.min(here, batch), bytes)
+local count = several(pending, skip, math.min(unread, batch), bytes)
 while count > 0 do
-  local messages = redis.call('LRANGE', pending, -#found - count, -#found - 1)
+  local messages = redis.call('LRANGE', pending, -skip - #found - count, -skip - #found - 1)
   saw(messages)
   for place = #messages, 1, -1 do found[#found + 1] = messages[place] end
-  count = several(pending, #found, math.min(here, batch) - #found, bytes)
+  count = several(pending, skip + #found, math.min(unread, batch) - #found, bytes)
 end
 local before = #found
-if takes == '1' and before == here then
+if takes == '1' and before == unread then
   take(source, pending, found, math.min(batch - before, redis.call('LLEN', source)), bytes)
   enter(#found - before)
-  keep(pending, here, #found)
-  here = #found
+  keep(pending, here, skip + #found)
+  here = skip + #found
 end
-return {found, here, largest_read}
+local time = redis.call('TIME')
+return {found, here, largest_read, string.format('%d.%06d', time[1], time[2])}

@@ -3,13 +3,14 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from pydantic import BeforeValidator, PrivateAttr, StringConstraints
+from pydantic import PrivateAttr
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 
 from common.acl import BATCHES, least
-from common.settings.fields import LONGEST_WAIT, YEAR, Name, Seconds, Url, Whole, setting
+from common.settings.fields import LONGEST_WAIT, is_secret
+from common.settings.kernel import KernelSettings, order_needs_a_namespace, renewal_is_in_time
 from common.settings.props import place_of, read_props
 from common.settings.roles import Role, conflicts, pending_lists, roles_of
 from common.settings.sources import Found, Given, Names
@@ -24,29 +25,9 @@ from penstock.urls import unverified, without_login
 if TYPE_CHECKING:
     from common.settings.redis_hash import Hash
 
-DURABILITY = r"^(memory|aof|replicas:([1-9][0-9]{0,2}|majority))\z"
-LEVELS = {"trace": "debug", "warn": "warning", "fatal": "critical"}
-"""Levels as Node's loggers name them."""
 
-
-def _level(value: object) -> object:
-    return LEVELS.get(value.lower(), value.lower()) if isinstance(value, str) else value
-
-
-def renewal_is_in_time(service_renew: int, service_expire: int) -> str | None:
-    if service_renew > service_expire - 5:
-        return f"serviceRenew ({service_renew} s) must be at most serviceExpire - 5 ({service_expire - 5} s)"
-    return None
-
-
-def order_needs_a_namespace(ordered: bool, redis_namespace: str | None) -> str | None:
-    if ordered and redis_namespace is None:
-        return "needs redisNamespace, where the lease lies that makes one instance the active one"
-    return None
-
-
-class ServiceSettings(BaseSettings):
-    """The settings of the kernel. A service's class names its ``service`` and adds fields and rules.
+class ServiceSettings(KernelSettings):
+    """The base of every service's settings. A service's class names its ``service`` and adds fields and rules.
 
     ``load`` reads props file and environment. The constructor takes Python names and reads no environment. Both raise
     ``SettingsError`` with all problems at once.
@@ -57,6 +38,8 @@ class ServiceSettings(BaseSettings):
     aliases: ClassVar[dict[str, str]] = {"service_namespace": "redis_namespace"}
     changes_login: ClassVar[bool] = True
     """Whether user and password of a URL may change while the service runs, e.g. to rotate a secret."""
+    runs_anew: ClassVar[bool] = False
+    """Whether an order to reload ends the run, for a new one, even if no setting has changed."""
     ignored: ClassVar[frozenset[str]] = frozenset()
     """Fields without effect, accepted for old props files."""
     buries: ClassVar[bool] = False
@@ -68,39 +51,6 @@ class ServiceSettings(BaseSettings):
     scripts: ClassVar[tuple[Path, ...]] = BATCHES
     """Scripts that the service calls there, besides the kernel's and those in ``lua`` beside its settings."""
 
-    redis: Url = setting("URL", "The server of the lists.")
-    service_redis: Url | None = setting("URL", "The server of the registrations; the same as redis by default.", None)
-    redis_namespace: Name | None = setting(
-        "name", "Prefix of all keys of the service; without it there is no registration and no metrics.", None
-    )
-    service_expire: Whole = setting(
-        "seconds", "Seconds after which the registration of a dead instance is gone.", 60, least=30, most=86_400
-    )
-    service_renew: Whole = setting(
-        "seconds", "Seconds between two renewals, at most serviceExpire - 5.", 15, least=5, most=86_395
-    )
-    service_capacity: Whole = setting(
-        "instances", "Instances that the list of ids shows, the newest first.", 10, least=1, most=10_000
-    )
-    stop_timeout: Whole = setting(
-        "seconds", "Seconds a stop may take before the process ends with status 1.", 30, least=1, most=3_600
-    )
-    metrics_expire: Whole | None = setting(
-        "seconds", "Seconds that metrics outlive the last instance; for good by default.", None, least=1, most=YEAR
-    )
-    logger_level: Annotated[Literal["debug", "info", "warning", "error", "critical"], BeforeValidator(_level)] = (
-        setting("", "The least level that is logged; debug by default where NODE_ENV is development.", "info")
-    )
-    ordered: bool = setting("true | false", "One active instance, so that order holds; the others stand by.", False)
-    lease_expire: Seconds = setting(
-        "seconds", "Seconds after which a standby takes over from a dead active instance.", 10, least=2, most=3_600
-    )
-    durability: Annotated[str, StringConstraints(strict=True, pattern=DURABILITY)] = setting(
-        "memory | aof | replicas:N | replicas:majority", "Where a batch must be before the next one is taken.", "memory"
-    )
-    durability_timeout: Whole = setting(
-        "seconds", "Seconds to wait for the server's disk or its replicas.", 5, least=1, most=60
-    )
     _given: dict[str, Given] = PrivateAttr(default_factory=dict)
     _in_file: dict[str, Given] = PrivateAttr(default_factory=dict)
     _read_from: "tuple[Path | Hash | None, Mapping[str, str]]" = PrivateAttr(default=(None, {}))
@@ -190,6 +140,17 @@ class ServiceSettings(BaseSettings):
     @classmethod
     def names(cls) -> Names:
         return Names(cls.service, cls.model_fields, cls.aliases)
+
+    @classmethod
+    def secret_variables(cls) -> dict[str, str]:
+        """Return by property the environment variable of each secret."""
+        fields = cls.model_fields.items()
+        return {property_of(name): cls.names().variable_of(name) for name, one in fields if is_secret(one)}
+
+    @property
+    def has_server(self) -> bool:
+        """Return whether the service uses a server at all; without one it has only what its lifespan does."""
+        return True
 
     @property
     def message_wait(self) -> float:
@@ -284,8 +245,12 @@ class ServiceSettings(BaseSettings):
         return ("taken", "settled", "delivered", "dead", "dropped")
 
     def shown(self) -> dict[str, Any]:
-        """Return the effective settings by property, in the order of the class, with passwords masked."""
-        return {property_of(name): _masked(getattr(self, name)) for name in type(self).model_fields}
+        """Return the effective settings by property, in the order of the class, with passwords and secrets masked."""
+        values = {name: (getattr(self, name), is_secret(field)) for name, field in type(self).model_fields.items()}
+        return {
+            property_of(name): "***" if secret and value is not None else _masked(value)
+            for name, (value, secret) in values.items()
+        }
 
     def origins(self) -> dict[str, str]:
         """Return where each of ``shown`` comes from: ``environment MPUSH_REDIS``, ``mpush.yaml:3``, ``default``."""
@@ -325,4 +290,6 @@ class ServiceSettings(BaseSettings):
 
 
 def _masked(value: object) -> object:
+    if isinstance(value, list):
+        return [*map(_masked, value)]
     return mask_password(value) if isinstance(value, str) and "://" in value else value

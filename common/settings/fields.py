@@ -10,6 +10,12 @@ from pydantic_core import PydanticKnownError
 
 from penstock.urls import is_url, server_url
 
+MIN_SECRET: Final = 8
+"""Fewest characters of a secret."""
+SECRET: Final = "secret"
+"""Marks a field whose value is never shown."""
+IN_FILE: Final = "in file"
+"""Marks a field with a list of objects, which may be in a file of its own: then its value is the name of the file."""
 YEAR: Final = 31_536_000
 """Seconds; the upper bound of every long time."""
 
@@ -28,6 +34,13 @@ def _no_url(name: str) -> str:
     if is_url(name):
         raise ValueError("expected a name, found the URL of a server")
     return name
+
+
+def _secret(value: object) -> object:
+    """Refuse what is no secret, without a word of it."""
+    if not isinstance(value, str) or len(value) < MIN_SECRET:
+        raise ValueError(f"expected a text of at least {MIN_SECRET} characters")
+    return value
 
 
 Whole = Annotated[int, BeforeValidator(_no_bool)]
@@ -51,6 +64,8 @@ PopTimeout = Annotated[
 Url = Annotated[str, StringConstraints(strict=True), AfterValidator(server_url)]
 Name = Annotated[str, StringConstraints(strict=True, min_length=1), AfterValidator(_no_url)]
 """The name of a list or a namespace: any text that is not empty."""
+Secret = Annotated[str, SECRET, BeforeValidator(_secret)]
+"""What others must know; best given in a file, by the variable with ``_FILE``."""
 OneName = Annotated[Name, BeforeValidator(_one_of_one)]
 """A name, or a list of one name, as some props files write ``out``."""
 
@@ -73,8 +88,10 @@ def expected_of(field: FieldInfo) -> str:
     least, most = bounds_of(field)
     noun, number = _noun(field), next(filter(None, map(NUMBERS.get, _types(field))), None)
     if number:
-        unit = "" if noun == number else f" of {noun}"
-        return f"a {number}{unit}" + ("" if least is None else f" from {least} to {most}")
+        is_unit = noun.partition(" ")[0].endswith("s")
+        return (f"a {number} of {noun}" if is_unit else f"a {noun}") + (
+            "" if least is None else f" from {least} to {most}"
+        )
     return noun if "|" in noun else f"a {noun}"
 
 
@@ -87,6 +104,12 @@ def _types(field: FieldInfo) -> tuple[Any, ...]:
 def bounds_of(field: FieldInfo) -> tuple[int | None, int | None]:
     found: dict[type, Any] = {type(each): each for each in field.metadata}
     return (found[Ge].ge, found[Le].le) if Ge in found and Le in found else (None, None)
+
+
+def is_secret(field: FieldInfo) -> bool:
+    """Return whether ``field`` is a ``Secret``, or ``Secret | None``."""
+    parts = get_args(field.annotation)
+    return SECRET in field.metadata or any(SECRET in getattr(part, "__metadata__", ()) for part in parts)
 
 
 def is_list(field: FieldInfo) -> bool:

@@ -11,7 +11,10 @@ from io import StringIO
 from typing import Final, TypeVar
 
 Lines = list[tuple[str, int]]
-"""Properties with their lines (from 1), in the order of the text; one that is set twice occurs twice."""
+"""Properties with their lines (from 1), in the order of the text; one that is set twice occurs twice.
+
+In YAML also the items of a list of objects, as ``rules[0]``.
+"""
 
 Reader = Callable[[str], tuple[object, Lines]]
 
@@ -97,6 +100,10 @@ def yaml_text(text: str) -> tuple[object, Lines]:
         node = loader.get_single_node()
         pairs = _limited(node.value) if isinstance(node, yaml.MappingNode) else []
         lines = [(str(name.value), name.start_mark.line + 1) for name, _ in pairs if name.value != "<<"]
+        for name, listed in pairs:
+            if isinstance(listed, yaml.SequenceNode):
+                items = enumerate(listed.value) if isinstance(next(iter(listed.value), None), yaml.MappingNode) else ()
+                lines += [(f"{name.value}[{place}]", item.start_mark.line + 1) for place, item in items]
         return loader.construct_document(node) if node else {}, lines
     except yaml.MarkedYAMLError as error:
         words, line = describe_yaml_error(error)

@@ -176,7 +176,7 @@ def _taken(field: str, roles: Mapping[str, Role], values: Mapping[str, Any]) -> 
     if values.get(role.server) != values.get("redis"):
         return None
     if role.use == "keeps":
-        return pending_collision(values[field], namespace)
+        return pending_collision(values[field], namespace) if values[field] else None
     names = role.names(values[field])
     if namespace and METRICS_TOTAL in names:
         return f"`{METRICS_TOTAL}` is the field of the total in the metrics, where each list has its own"

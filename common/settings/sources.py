@@ -5,11 +5,11 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Self
 
 from pydantic.fields import FieldInfo
 
-from common.settings.fields import is_list
+from common.settings.fields import IN_FILE, is_list
 from common.settings.props import Props, read_props
 from common.settings.redaction import nearest, plain, shown
 from penstock.composition.model import property_of
@@ -36,9 +36,26 @@ class Given:
     line: int | None = None
     source: str = "environment"
     """What set it if no file did."""
+    items: tuple[int, ...] = ()
+    """The lines of its objects, if the value is a list of them and their lines are known."""
+
+    @classmethod
+    def of(cls, props: Props, name: str) -> Self:
+        """Return the value of property ``name`` in a file."""
+        value, lines = props.values[name], list[int]()
+        if isinstance(value, list):
+            lines = [props.lines[item] for place in range(len(value)) if (item := f"{name}[{place}]") in props.lines]
+        return cls(value, name, props.file, props.lines.get(name), items=tuple(lines))
 
     def problem(self, message: str) -> Problem:
         return Problem(message, self.file, self.line, plain(self.name))
+
+    def line_of(self, place: int) -> int | None:
+        """Return the line of the item at ``place`` (from 0), or of the whole if that is not known."""
+        return self.items[place] if place < len(self.items) else self.line
+
+    def item_problem(self, place: int, message: str) -> Problem:
+        return Problem(f"item {place + 1}: {message}", self.file, self.line_of(place), plain(self.name))
 
     @property
     def origin(self) -> str:
@@ -101,17 +118,18 @@ class Names:
             given.setdefault("logger_level", Given("debug", "NODE_ENV"))
         file = str(props_file) if props_file else None
         problems = found.problems + stronger.problems
-        return Found(given, problems, file, found.given, stronger.unread, found.readable)
+        return Found(given, problems, file, found.given, found.unread | stronger.unread, found.readable)
 
     def in_file(self, props: Props) -> Found:
         found = Found()
-        for name, value in props.values.items():
-            one = Given(value, name, props.file, props.lines.get(name))
+        for name in props.values:
+            one = Given.of(props, name)
             if field := self._properties.get(name):
-                found.add(field, self._parsed(field, one) if props.textual else one)
+                self._add(field, one, found, textual=props.textual)
             elif name == "service":
-                if value != self._service:
-                    found.problems.append(one.problem(f"this file is for {shown(value)}, and {self._service} reads it"))
+                if one.value != self._service:
+                    words = f"this file is for {shown(one.value)}, and {self._service} reads it"
+                    found.problems.append(one.problem(words))
             else:
                 found.problems.append(one.problem(f"unknown property{self._hint(name)}"))
         return found
@@ -122,7 +140,7 @@ class Names:
         for variable in self._prefixed(environ):
             one = Given(environ[variable], variable)
             if field := self._variables.get(variable):
-                found.add(field, self._parsed(field, one))
+                self._add(field, one, found, textual=True)
             elif field := self._variables.get(variable.removesuffix(FILE_SUFFIX)):
                 self._from_file(field, variable, environ, found)
             else:
@@ -135,6 +153,32 @@ class Names:
             if environ.get(variable + FILE_SUFFIX):
                 self._from_file(field, variable + FILE_SUFFIX, environ, found)
         return found
+
+    def _add(self, field: str, one: Given, found: Found, *, textual: bool) -> None:
+        """Add a value; ``textual`` values are parsed. A field that is ``IN_FILE`` may name a file instead."""
+        named = isinstance(one.value, str) and not one.value.lstrip().startswith("[")
+        if named and IN_FILE in self._fields[field].metadata:
+            self._add_listed(field, one, found)
+        else:
+            found.add(field, self._parsed(field, one) if textual else one)
+
+    def _add_listed(self, field: str, one: Given, found: Found) -> None:
+        """Add the list in the file that ``one`` names, from the folder of the props file that says so."""
+        folder = Path(one.file).parent if one.file and "://" not in one.file else Path()
+        name, problems = property_of(field), list[Problem]()
+        try:
+            props = read_props(folder / str(one.value))
+            others = [Given.of(props, other) for other in props.values if other != name]
+            problems = [other.problem(f"expected {name} and nothing else in this file") for other in others]
+            if name not in props.values:
+                problems.append(Problem(f"missing: {one.origin} expects it in this file", props.file, None, name))
+        except SettingsError as error:
+            problems = error.problems
+        if problems:
+            found.problems += problems
+            found.unread.add(field)
+        else:
+            found.add(field, Given.of(props, name))
 
     def _from_file(self, field: str, variable: str, environ: Mapping[str, str], found: Found) -> None:
         """Add the contents of the file that ``variable`` names: ``MPUSH_REDIS_FILE`` is for ``MPUSH_REDIS``."""

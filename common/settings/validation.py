@@ -20,6 +20,14 @@ Rule = Callable[..., str | None]
 blame first; a parameter ``given`` has the names of the fields that were set. It is called if all of them are valid."""
 
 
+class ItemProblems(ValueError):
+    """What a validator raises for single items of a list: the place of each, from 0 on, and what is wrong with it."""
+
+    def __init__(self, items: Sequence[tuple[int, str]]) -> None:
+        super().__init__("; ".join(f"item {place + 1}: {words}" for place, words in items))
+        self.items = items
+
+
 Conflicts = Callable[[Mapping[str, Any]], Iterable[tuple[Sequence[str], str]]]
 """Yield for valid values the fields to blame, and what is wrong."""
 
@@ -58,6 +66,10 @@ def checked(
 
 def _invalid(one: Given, field: FieldInfo, error: ValidationError) -> Iterator[Problem]:
     for detail in error.errors(include_url=False):
+        found = detail.get("ctx", {}).get("error")
+        if isinstance(found, ItemProblems):
+            yield from (one.item_problem(place, words) for place, words in found.items)
+            continue
         yield one.problem(_reason(detail) or f"expected {expected_of(field)}, found {_found(detail)}")
 
 

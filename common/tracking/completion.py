@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 from common.context import Context
 from common.in_flight import counters, counting
 from common.tracking.reply_lists import ReplyRules
+from common.transaction import REFUSED
 from penstock.encoding import decoded, encoded
 from penstock.keys import Keys
 from penstock.script import Script
@@ -41,6 +42,8 @@ class Completion(NamedTuple):
     attempt: str = ""
     words: Word = ""
     seconds: float = 0
+    work: float | None = None
+    """Seconds that the worker worked on it."""
 
 
 def attempt_of(value: object) -> str | None:
@@ -92,6 +95,8 @@ class Completions:
         self._replies = replies
         self._entries: deque[bytes] = deque()
         self._known = self._more = False
+        self.comes_in_batches = False
+        """Whether several entries came at a time: then those behind the next one are taken with it."""
         named = counters(context.keys, totals=place.totals)
         self._count = counting(place.pending, named)
         keys, ordered = place.keys, context.settings.ordered
@@ -124,12 +129,29 @@ class Completions:
 
     async def take(self, longest: float) -> bool:
         """Wait for an entry, at most ``longest`` seconds; return whether there may be something to do."""
-        taken = await self._context.take(self._place.source, self._place.pending, longest, count=self._count)
+        context, place = self._context, self._place
+        if self._known and self.comes_in_batches and not context.is_woken:
+            call: dict[str, Any] = {"held": 1, "batch": place.batch, "subjects": [], "entries": []}
+            more = context.prepared(_finish, **call, **self._named)
+            taken = await context.take(place.source, place.pending, longest, then=more)
+            return await self._read_more(taken.message)
+        taken = await context.take(place.source, place.pending, longest, count=self._count)
         if taken.message is not None and self._known:
             self._entries.append(taken.message)
         elif taken.anything:
             self._known = False
         return taken.anything
+
+    async def _read_more(self, entry: bytes | None) -> bool:
+        """Read what the script has taken right behind ``entry``; return whether there may be something to do."""
+        self._known = self.comes_in_batches = False  # until there were several
+        reply = await self._context.outcome(_finish, recovers=False)
+        if reply is REFUSED:
+            await self._context.count(self._count)
+        elif reply is not None and entry is not None:
+            self._entries.extend((entry, *reply[1]))
+            self._known = True
+        return True
 
     async def deliver(self) -> None:
         """Carry out what is pending and what waits behind it, until nothing waits or the run must end."""
@@ -155,6 +177,7 @@ class Completions:
         if reply is None:
             return
         again, taken = reply
+        self.comes_in_batches = len(batch) > 1 or bool(taken)
         for _ in batch:
             self._entries.popleft()
         self._entries.extendleft(batch[place - 1] for place in reversed(again))
@@ -186,7 +209,7 @@ class Completions:
             if verdict == "answer" and (reason := self._refusal(answer)):
                 verdict, words, answer = "refused", f"replyTo: {reason}", nobody
             subjects += (record + id, xid_key + xid, answer or self._place.reply_to or nobody)
-            entries += (id, verdict, one.attempt, words)
+            entries += (id, verdict, one.attempt if one.work is None else f"{one.attempt}/{one.work:.6f}", words)
         return subjects, entries
 
     def _refusal(self, answer: Word | None) -> str | None:

@@ -7,15 +7,14 @@ lost or doubled, the audit holds, and all ended in the grace period with status 
 import asyncio
 import signal
 import sys
-import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from redis.asyncio import Redis
 
-from compose.containers import Container, containers
+from compose.containers import Container, becomes_true, containers, unhealthy
 from compose.weather.keyspace import BRANCHES, KEYSPACE, SOURCE
 from compose.weather.outcome import Outcome, read_outcome
 from penstock.connection import connect
@@ -24,23 +23,18 @@ from penstock.testing.server import EmbeddedServer
 HERE: Final = Path(__file__).parent
 ROUNDS: Final = 40
 """Times that every row is sent: enough to stop a replica in the middle."""
-MAX_SECONDS: Final = 120.0
-"""Maximum wait until the containers are healthy, and until the rows are through (s)."""
 
 
 async def check(redis: "Redis", running: Sequence[Container], rows: Sequence[bytes]) -> list[str]:
     """Send ``rows`` through and stop everything; return a line for each fault."""
-
-    async def healthy() -> bool:
-        return all(container.healthy() for container in running)
 
     async def through() -> bool:
         return not await KEYSPACE.left(redis) and all(
             [await redis.llen(handled) >= len(rows) for handled in BRANCHES.values()]
         )
 
-    if not await becomes_true(healthy):
-        return [f"{container.name}: not healthy" for container in running if not container.healthy()]
+    if found := await unhealthy(running):
+        return found
     stopped, *others = running
     part = len(rows) // ROUNDS
     for turn in range(ROUNDS):
@@ -60,15 +54,6 @@ def faults(outcome: Outcome) -> list[str]:
     return replace(
         outcome, comparisons=[replace(comparison, in_order=True) for comparison in outcome.comparisons]
     ).differences
-
-
-async def becomes_true(condition: Callable[[], Awaitable[bool]]) -> bool:
-    until = time.monotonic() + MAX_SECONDS
-    while not await condition():
-        if time.monotonic() > until:
-            return False
-        await asyncio.sleep(0.1)
-    return True
 
 
 async def main(image: str) -> int:

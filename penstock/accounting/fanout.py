@@ -68,7 +68,10 @@ class Branch:
 
     @property
     def delivered(self) -> int:
-        return sum(fanout.count("delivered", self.list) for fanout in self.fanouts)
+        """Copies that the list got, without those that mbalance took back from it."""
+        return sum(
+            fanout.count("delivered", self.list) - fanout.count("rebalanced", self.list) for fanout in self.fanouts
+        )
 
     @property
     def arrived(self) -> int:
@@ -104,10 +107,16 @@ class Branch:
 
 
 def branches_of(snapshot: Snapshot, chosen: Sequence[str]) -> list[Branch]:
-    """Return the branches of the namespaces ``chosen``, each with all namespaces that take from its list."""
+    """Return the branches of the namespaces ``chosen``, each with all namespaces that take from its list.
+
+    Tasks of hqueue and jobs come from no list: each of their namespaces is a branch of its own.
+    """
     branches = []
-    for source in dict.fromkeys(snapshot.tracked[name].source for name in chosen):
-        consumers = [each for each in snapshot.tracked.values() if each.source == source]
+    wanted = [snapshot.tracked[name] for name in chosen]
+    for source, alone in dict.fromkeys((each.source, "" if each.source else each.namespace) for each in wanted):
+        consumers = [
+            each for each in snapshot.tracked.values() if each.source == source and alone in ("", each.namespace)
+        ]
         waiting = snapshot.waiting.get(source, 0) + sum(sum(each.pending.values()) for each in consumers)
         fanouts = [fanout for fanout in snapshot.fanouts if source in fanout.lists]
         branches.append(Branch(source, consumers, fanouts, waiting))

@@ -145,13 +145,23 @@ async def ids_under_way(redis: "Redis", consumer: NamespaceSnapshot) -> set[str]
     """Return the ids in flight or delayed; an id that moves between the two sets meanwhile may be missing."""
     keys, found = Keys(consumer.namespace), set[str]()
     for key in (keys.deadlines, keys.delayed):
-        async for id, _ in redis.zscan_iter(encoded(key), count=MAX_CHUNK_ENTRIES):
-            found.add(decoded(id))
+        async for member, _ in redis.zscan_iter(encoded(key), count=MAX_CHUNK_ENTRIES):
+            found.add(_id(consumer, decoded(member)))
     return found
 
 
+def _id(consumer: NamespaceSnapshot, member: str) -> str:
+    """Return the id of a member: hqueue writes its queue behind it."""
+    return member.partition(" ")[0] if consumer.keeper == "hqueue" else member
+
+
 async def still_under_way(redis: "Redis", consumer: NamespaceSnapshot, ids: Collection[str]) -> set[str]:
-    """Return those of ``ids`` that are in flight or delayed, by an atomic read of both sets."""
+    """Return those of ``ids`` that are in flight or delayed, by an atomic read of both sets.
+
+    Members of hqueue have their queue behind the id: for these, two scans of both sets.
+    """
+    if consumer.keeper == "hqueue":
+        return set(ids).intersection(await ids_under_way(redis, consumer) | await ids_under_way(redis, consumer))
     keys, found, all_ids = Keys(consumer.namespace), set[str](), list(ids)
     for start in range(0, len(all_ids), MAX_CHUNK_ENTRIES):
         some = all_ids[start : start + MAX_CHUNK_ENTRIES]

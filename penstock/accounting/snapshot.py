@@ -15,10 +15,10 @@ from penstock.keys import Keys
 from penstock.tracking.events import END_EVENTS
 
 TRACKED_METRICS: Final = (
-    *("events", "registered", "untracked", "done", "done:late", "dead"),
+    *("events", "registered", "untracked", "dropped", "done", "done:late", "dead"),
     *("expired", "timeout", "failed", "retry", "touched", "revived"),
 )
-FANOUT_METRICS: Final = ("taken", "settled", "delivered", "dead", "dropped", "revived")
+FANOUT_METRICS: Final = ("taken", "settled", "delivered", "dead", "dropped", "revived", "rebalanced")
 REFUSED_REASONS: Final = ("poison", "badRequest")
 """Reasons of dead letters that were never tracked."""
 Counters = dict[str, dict[str, int]]
@@ -38,6 +38,8 @@ class NamespaceSnapshot:
     in_flight: int
     delayed: int
     counters: Counters
+    keeper: str = ""
+    """The service that looks after these messages itself: ``hqueue``, ``worker``, or none."""
 
     def count(self, metric: str, *fields: str) -> int:
         return sum(self.counters[metric].get(field, 0) for field in fields or ("count",))
@@ -47,13 +49,14 @@ class NamespaceSnapshot:
         """Expected number of events by kind, from the counters that are written in the same transaction."""
         same = {name: self.count(name) for name in ("registered", "done", "expired", "timeout", "failed", "retry")}
         untaken = self.count("dead", "queueTimeout")
-        dead = self.count("dead", "timeout", "failed") + untaken
+        dead = self.count("dead", "timeout", "failed", "retryBudget", "cancelled") + untaken
         ends = {"late": self.count("done:late", "completed"), "queueTimeout": untaken, "dead": dead}
         return {**same, **ends, "touched": self.count("touched")}
 
     @property
     def refused(self) -> int:
-        return self.count("dead", *REFUSED_REASONS)
+        """Messages that were never tracked: bad ones, and those whose deadline had passed."""
+        return self.count("dead", *REFUSED_REASONS) + self.count("dropped")
 
     @property
     def under_way(self) -> int:
@@ -98,8 +101,8 @@ class Snapshot:
 
 
 async def read_snapshot(redis: "Redis") -> Snapshot:
-    """Find the namespaces by a scan of all keys, then read everything in one atomic read."""
-    names = await namespaces(redis)
+    """Find the namespaces by scans of all keys, then read everything in one atomic read."""
+    names = await _names(redis)
     async with redis.pipeline(transaction=False) as pipeline:
         for keys in map(Keys, names):
             pipeline.exists(encoded(keys.policy))
@@ -117,11 +120,23 @@ async def read_snapshot(redis: "Redis") -> Snapshot:
         sources = found
 
 
+async def _names(redis: "Redis") -> list[str]:
+    """Return all namespaces of services, also of an hqueue that has stopped, which leaves no list of instances."""
+    found, policies = set(await namespaces(redis)), list[str]()
+    async for key in redis.scan_iter("*:policy", count=1000, _type="HASH"):
+        policies.append(decoded(key).removesuffix(":policy"))
+    async with redis.pipeline(transaction=False) as pipeline:
+        for name in policies:
+            pipeline.hexists(encoded(Keys(name).policy), "keeper")
+        ours = await pipeline.execute()
+    return sorted(found.union(name for name, is_ours in zip(policies, ours, strict=True) if is_ours))
+
+
 async def _read(redis: "Redis", tracked: Sequence[str], fanouts: Sequence[str], sources: list[str]) -> Snapshot:
     """Return the snapshot, with the lengths of the lists ``sources``."""
     calls: list[ReadCommand] = [("TIME",)]
     for keys in map(Keys, tracked):
-        calls += [("HMGET", keys.policy, "source", "pending", "out")]
+        calls += [("HMGET", keys.policy, "source", "pending", "out", "keeper")]
         calls += [("ZCARD", keys.deadlines), ("ZCARD", keys.delayed)]
         calls += [("HGETALL", keys.metric(name)) for name in TRACKED_METRICS]
     for keys in map(Keys, fanouts):
@@ -133,10 +148,10 @@ async def _read(redis: "Redis", tracked: Sequence[str], fanouts: Sequence[str], 
     by_name: dict[str, NamespaceSnapshot] = {}
     for name in tracked:
         words, in_flight, delayed = (next(replies) for _ in range(3))
-        source, base, queue = (decoded(word or b"") for word in words)
+        source, base, queue, keeper = (decoded(word or b"") for word in words)
         held = _lengths(each for each in pending[name].all if each.base == base)
         counters = _counters(name, TRACKED_METRICS, replies, problems)
-        by_name[name] = NamespaceSnapshot(name, source, queue, held, in_flight, delayed, counters)
+        by_name[name] = NamespaceSnapshot(name, source, queue, held, in_flight, delayed, counters, keeper)
     found = []
     for name in fanouts:
         outs = sorted(key for key, role in decoded_fields(next(replies)).items() if role == "out")

@@ -1,4 +1,4 @@
-"""Audit of tracked messages: taken = registered + refused + pending; registered = done + dead + under way."""
+"""Audit of tracked messages: taken = registered + refused + dropped + pending; registered = done + dead + under way."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from penstock.encoding import decoded
 from penstock.inspect.pending import PendingList, read_pending
 from penstock.keys import Keys
 
-COUNTERS: Final = ("taken", "registered", "untracked", "done", "done:late", "dead", "expired")
+COUNTERS: Final = ("taken", "registered", "untracked", "dropped", "done", "done:late", "dead", "expired")
 
 
 @dataclass(frozen=True)
@@ -62,25 +62,27 @@ async def audit_tracked(redis: "Redis", keys: Keys) -> TrackedAudit | None:
 def _taken_invariant(numbers: Mapping[str, Mapping[str, int]], requests: Sequence[PendingList]) -> Invariant:
     """Count as taken what no script has seen yet; a loss that an operator has accepted is a part."""
     accepted = sum(each.gone - each.lost for each in requests)
+    dropped = numbers["dropped"].get("count", 0)
     parts = {
         "registered": numbers["registered"].get("count", 0),
         "untracked": numbers["untracked"].get("count", 0),
         "dead: poison": numbers["dead"].get("poison", 0),
         "dead: badRequest": numbers["dead"].get("badRequest", 0),
         "pending": sum(each.messages for each in requests),
+        **({"dropped": dropped} if dropped else {}),
         **({"lost: accepted": accepted} if accepted else {}),
     }
     return Invariant("taken", numbers["taken"].get("count", 0) + sum(each.uncounted for each in requests), parts)
 
 
 def _registered_invariant(numbers: Mapping[str, Mapping[str, int]], under_way: Mapping[str, int]) -> Invariant:
-    untaken = numbers["dead"].get("queueTimeout", 0)
+    sometimes = {reason: numbers["dead"].get(reason, 0) for reason in ("queueTimeout", "retryBudget", "cancelled")}
     parts = {
         "done": numbers["done"].get("count", 0),
         "done late": numbers["done:late"].get("completed", 0),
         "dead: timeout": numbers["dead"].get("timeout", 0),
         "dead: failed": numbers["dead"].get("failed", 0),
-        **({"dead: queueTimeout": untaken} if untaken else {}),
+        **{f"dead: {reason}": count for reason, count in sometimes.items() if count},
         "expired": numbers["expired"].get("count", 0),
         **under_way,
     }

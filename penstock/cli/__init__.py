@@ -7,18 +7,24 @@ import typer
 from penstock import __version__
 from penstock.cli import (
     acl,
+    archive,
     audit,
     bury,
+    bus,
     chaos,
     clear,
     dead,
     done,
     explain,
+    jobs,
     lint,
     map,
+    outbox,
+    owner,
     plan,
     pull,
     push,
+    queue,
     reconcile,
     redis,
     replay,
@@ -26,9 +32,11 @@ from penstock.cli import (
     revive,
     run,
     shovel,
+    sql,
     status,
     stop,
     test,
+    token,
     touch,
     trace,
     up,
@@ -85,7 +93,15 @@ app.command()(clear.clear)
 app.command()(reconcile.reconcile)
 app.command()(replay.replay)
 app.command()(report.report)
+app.command()(sql.sql)
 app.command()(chaos.chaos)
 app.command("run")(run.run)
 app.command()(up.up)
+app.add_typer(archive.app, name="archive")
+app.add_typer(bus.app, name="bus")
+app.add_typer(jobs.app, name="jobs")
+app.add_typer(outbox.app, name="outbox")
+app.add_typer(token.app, name="token")
+app.add_typer(queue.app, name="queue")
+app.add_typer(owner.app, name="owner")
 app.command(context_settings={"allow_interspersed_args": False})(redis.redis)

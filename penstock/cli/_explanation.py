@@ -28,6 +28,8 @@ def explanation(here: Location) -> Iterator[str]:
     if here.namesake:
         yield f"Message {shown(here.namesake)} is a different one: use --by id for it."
     yield from write_lines[here.state](here)
+    if here.traceparent:
+        yield f"Its client's traceparent is {here.traceparent}."
 
 
 def _delayed(here: Location) -> Iterator[str]:

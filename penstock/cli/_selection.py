@@ -91,6 +91,12 @@ async def require_known(redis: "Redis", keys: "Keys") -> None:
         raise await unknown_namespace(redis, redis, keys.namespace)
 
 
+async def require_events(redis: "Redis", keys: "Keys") -> None:
+    """Raise ``Failed`` if the namespace has neither tracked messages nor tasks of hqueue."""
+    if not await redis.hexists(encoded(keys.policy), "keeper"):
+        await require_tracked(redis, keys)
+
+
 async def require_tracked(redis: "Redis", keys: "Keys") -> "Policy":
     """Return the tracking policy of the namespace. Raise ``Failed`` if its messages are not tracked."""
     from penstock.tracking.policy import Policy
@@ -99,6 +105,8 @@ async def require_tracked(redis: "Redis", keys: "Keys") -> "Policy":
         return policy
     await require_known(redis, keys)
     name = shown(keys.namespace)
+    if await redis.hexists(encoded(keys.policy), "keeper"):
+        raise Failed(f"{name} has tasks of hqueue: `penstock queue` shows them, `penstock trace` what happened to them")
     raise Failed(f"messages of {name} are not tracked: {shown(keys.policy)}, which mdispatch writes, has no policy")
 
 

@@ -1,5 +1,6 @@
 """``penstock acl``: print the minimal ACL of every service."""
 
+import os
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from functools import reduce
@@ -10,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 import typer
 
-from penstock.cli._frame import DEFAULT_URL, Json, Misused, complain, environment, require_path, run, service_named
+from penstock.cli._frame import Json, Misused, complain, environment, require_path, run, service_named
 from penstock.cli._text import print_json, shown
 from penstock.errors import SettingsError
 
@@ -39,9 +40,10 @@ def acl(
     """Print the minimal Redis ACL of each service.
 
     One ACL SETUSER line for each service and server, and two read-only users: status, for penstock status, audit,
-    explain, trace, dead and map --live; metrics, for an exporter. A user is named as in the URL of its server, or else
-    as its process. Replace PASSWORD; a line replaces all previous rights of the user. Pipe the output of --server
-    SERVER to redis-cli. --spark adds the user pyspark for your PySpark programs, and then FILE or DIR is optional.
+    explain, trace, dead, map --live, bus status and queue, and jobs status, list and show; metrics, for an exporter. A
+    user is named as in the URL of its server, or else as its process. Replace PASSWORD; a line replaces all previous
+    rights of the user. Pipe the output of --server SERVER to redis-cli. --spark adds the user pyspark for your PySpark
+    programs, and then FILE or DIR is optional.
     """
     run(_acl(path, service, spark or [], server, json))
 
@@ -67,6 +69,10 @@ async def _acl(path: Path | None, service: str | None, spark: Sequence[str], onl
             typer.echo(f"{'' if server is None else chr(10)}# on {shown(where)}")
         server = where
         typer.echo(shown(rights.line(name)))
+    user = urlsplit(os.environ.get("REDIS", "")).username
+    if any(name == user for _, name, _ in users):
+        words = "its line takes all of its other rights; unset REDIS, and each process gets a user of its own"
+        complain(f"{user} is the user of REDIS in the environment: {words}", 0)
     if len(parts) == 1 and parts[0].shape.watches:
         complain(f"{path}: the lists of the watched namespaces are unknown: give the directory of the composition", 0)
     return 0
@@ -82,7 +88,7 @@ def _spark_user(keys: Sequence[str]) -> "Iterator[tuple[str, str, Rights]]":
 def _parts(path: Path, service: str | None) -> "tuple[Part, ...]":
     from penstock.composition.files import read_sound
     from penstock.composition.model import Part
-    from penstock.composition.service import services, settings_of
+    from penstock.composition.service import load_without_environment, services, settings_of
 
     if path.is_dir():
         found = tuple(part for part in read_sound(path, environment(None)).parts if part.settings is not None)
@@ -94,11 +100,9 @@ def _parts(path: Path, service: str | None) -> "tuple[Part, ...]":
         known = ", ".join(sorted(services()))
         called = f"name it mpush-*.yaml, write `service: NAME` in it, or pass --service NAME ({known})"
         raise Misused(f"{path}: cannot tell which service this file is for: {called}")
-    loaded = settings_of(name)
-    try:
-        settings = loaded.load(path, environment(None))
-    except SettingsError:  # perhaps because the server is left to the environment
-        settings = loaded.load(path, {"REDIS": DEFAULT_URL} | environment(None))
+    settings, problems = load_without_environment(settings_of(name), path, environment(None))
+    if settings is None:
+        raise SettingsError(problems)
     return (Part(path.stem, name, settings.redis_namespace, ends=tuple(settings.shape().ends), settings=settings),)
 
 

@@ -130,6 +130,8 @@ def _servers(directory: Path, url: str | None) -> list[Server]:
             urls.setdefault(server, part.urls[0])
             names.setdefault(server, []).append(part.namespace)
     if not names:
+        if not any(end.role == "in" for part in topology.parts if part.service for end in part.ends):
+            raise Failed(f"{directory}: no service reads a list, so there is nothing to audit")
         raise Failed(
             f"{directory}: no part has a namespace, so nothing is counted; expected redisNamespace in its files"
         )
@@ -157,8 +159,12 @@ def _moves(result: "Audit | TrackedAudit") -> bool:
 
 
 async def _one(namespace: str, url: str) -> "Audit | TrackedAudit":
+    from penstock.composition.live.registered import services_without_lists
+
     async with lists_of(namespace, url) as redis:
         result = await _sums(redis, namespace, (await _strays(redis, [namespace])).get(namespace, []))
+        if result is None and (without := await services_without_lists(redis, namespace)):
+            raise Failed(f"{', '.join(without)} has no lists: there is nothing to audit in {namespace}")
         if result is None:
             raise await unknown_namespace(redis, redis, namespace)
     return result
@@ -203,6 +209,9 @@ def _print_hops(hops: Sequence[Hop], as_json: bool, *, brief: bool, many: bool) 
                 _print(hop.result, False, brief=True)
             else:
                 _complain(hop)
+        return
+    if not hops:
+        typer.echo("no service here has lists: there is nothing to audit")
         return
     columns = (*(["server"] if many else []), "namespace", "settled", "pending", "result")
     print_table("taken = delivered + dead + dropped + pending, and all that is tracked", columns, _rows(hops, many))

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.cli._frame import (
-    DEFAULT_URL,
     Failed,
     Json,
     Misused,
@@ -21,7 +20,7 @@ from penstock.cli._frame import (
 )
 from penstock.cli._text import print_json, shown
 from penstock.cli._url import redis_option
-from penstock.errors import Problem, SettingsError
+from penstock.errors import Problem
 
 if TYPE_CHECKING:
     from penstock.composition.findings import Finding
@@ -124,22 +123,13 @@ async def _on_servers(topology: "Topology") -> "tuple[list[Finding], bool]":
 
 def _judged(file: Path, service: str | None) -> tuple[list[Problem], list[str]]:
     """Return what is wrong with ``file``, and what is unwise in it."""
-    from penstock.composition.service import services, settings_of
+    from penstock.composition.service import load_without_environment, services, settings_of
 
     if service is None:
         named = f"name it mpush-*.yaml or pass --service NAME ({_listed(services())})"
         return [Problem(f"cannot tell which service this file is for: {named}", str(file))], []
-    settings = settings_of(service)
-    try:
-        return [], _warnings(settings.load(file, {}), {})
-    except SettingsError as error:
-        problems = [problem for problem in error.problems if not _left_to_environment(problem)]
-    return problems, [] if problems else _warnings(settings.load(file, {"REDIS": DEFAULT_URL}), {})
-
-
-def _left_to_environment(problem: Problem) -> bool:
-    """Return True if only the server's URL is missing, which the variable REDIS may give at run time."""
-    return problem.property == "redis" and problem.line is None
+    settings, problems = load_without_environment(settings_of(service), file, {})
+    return problems, _warnings(settings, {}) if settings else []
 
 
 def _words(directory: Path, findings: "list[Finding]") -> list[str]:

@@ -11,7 +11,7 @@ import typer
 
 from penstock.cli._archive import ArchiveDirectory, Master, Memory, require_archive, retry_reads, spark_session
 from penstock.cli._frame import DEFAULT_URL, Failed, Json, RedisUrl, complain, connected, run
-from penstock.cli._selection import require_tracked
+from penstock.cli._selection import require_events
 from penstock.cli._text import clock, print_json, print_table, shown
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ async def run_reconcile(
 
     async with connected(url) as redis:
         for name in namespaces:
-            await require_tracked(redis, Keys(name))
+            await require_events(redis, Keys(name))
         require_archive(archive)
         with _step_display() as say:
             say("starting Spark")

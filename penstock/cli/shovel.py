@@ -116,7 +116,7 @@ async def _server(redis: "Redis", url: str) -> str:
     """Return a name of the server's database that does not depend on the URL, if this user may run INFO."""
     from redis.exceptions import NoPermissionError
 
-    from penstock.transfer.move import address_of
+    from penstock.urls import address_of
 
     try:
         run_id = (await redis.info("server"))["run_id"]

@@ -77,6 +77,7 @@ async def _registered(redis: "Redis", keys: "Keys") -> list[str]:
 
 
 async def _one(redis: "Redis", service_redis: "Redis", namespace: str, as_json: bool) -> None:
+    from penstock.composition.live.registered import services_without_lists
     from penstock.inspect.link import read_link
     from penstock.inspect.namespace import instances, read_lease, service_keys
     from penstock.keys import Keys
@@ -104,6 +105,8 @@ async def _one(redis: "Redis", service_redis: "Redis", namespace: str, as_json: 
         typer.echo(f"{shown(namespace)} has no live instances")
     if lists:
         print_table("Lists", ("list", "role", "length", "oldest"), map(_list, lists))
+    elif without := await services_without_lists(redis, namespace):
+        typer.echo(f"{shown(namespace)}: {shown(', '.join(without))} has no lists")
     else:
         typer.echo(f"{shown(namespace)}: no lists are registered on this server")
     if leased:

@@ -1,12 +1,13 @@
 """``penstock trace``: show the events of a message from the event stream."""
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from penstock.cli._frame import DEFAULT_URL, Failed, Json, RedisUrl, run
 from penstock.cli._progress import progress
-from penstock.cli._selection import Named, named_by, require_tracked
+from penstock.cli._selection import Named, named_by, require_events
 from penstock.cli._servers import lists_of
 from penstock.cli._text import clock, print_json, print_table, shown
 from penstock.encoding import decoded, encoded, parse_number
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from penstock.keys import Keys
     from penstock.tracking.events import Event
     from penstock.tracking.record import By
+    from penstock.tracking.shares import Shares
 
 COLUMNS = ("time (UTC)", "+s", "event", "attempt", "queue", "service", "seconds")
 EARLIER_SECONDS = 1.0
@@ -30,10 +32,11 @@ def trace(
     redis: RedisUrl = DEFAULT_URL,
     json: Json = False,
 ) -> None:
-    """Show the events of a message, the oldest first.
+    """Show the events of a message, the oldest first, and where its time went.
 
-    They are read from the stream NS:events, which keeps the newest eventCapacity entries. A number is looked up as the
-    xid of a message in flight, else as an id; --by chooses one of them.
+    Each share is in per cent of the time that it was given (meta.deadline), or else of the time that it took. Events
+    are read from the stream NS:events, which keeps the newest eventCapacity entries. A number is looked up as the xid
+    of a message in flight, else as an id; --by chooses one of them.
     """
     run(_trace(namespace, word, named_by(by), redis, json))
 
@@ -41,20 +44,27 @@ def trace(
 async def _trace(namespace: str, word: str, by: "By", url: str, as_json: bool) -> int:
     from penstock.keys import Keys
     from penstock.tracking.events import history_extent
+    from penstock.tracking.shares import shares_of
 
     keys = Keys(namespace)
     async with lists_of(namespace, url) as redis:
-        await require_tracked(redis, keys)
+        await require_events(redis, keys)
         found = await _events(redis, keys, word, by)
         if not found:
             length, oldest = await history_extent(redis, keys)
             events = f"{length:,} event{'s' if length > 1 else ''}"
             there = "no events" if oldest is None else f"{events} since {clock(oldest)} UTC"
             raise Failed(f"no event of a message {shown(word)}: {shown(keys.events)} has {there}")
+        seconds, micros = await redis.time()
+    lives = [[event for event in found if event.id == id] for id in dict.fromkeys(event.id for event in found)]
+    shares = [each for life in lives if (each := shares_of(life, seconds + micros / 1e6))]
     if as_json:
-        print_json({"namespace": namespace, "asked": word, "events": [_as_json(event, found[0].at) for event in found]})
+        lines = [_as_json(event, found[0].at) for event in found]
+        print_json({"namespace": namespace, "asked": word, "events": lines, "shares": [*map(asdict, shares)]})
     else:
         _print(keys, word, found)
+        for each in shares:
+            typer.echo(_sentence(each))
     return 0
 
 
@@ -90,6 +100,19 @@ def _print(keys: "Keys", word: str, found: list["Event"]) -> None:
     xids = {event.xid for event in found} - {""}
     known = f" (xid {shown(min(xids))})" if len(ids) == 1 and xids else ""
     print_table(f"{shown(keys.namespace)}: the life of {which}{known}", columns, rows)
+    for event in found:
+        if event.details.traceparent:
+            typer.echo(f"message {shown(event.id)}: traceparent {event.details.traceparent}")
+
+
+def _sentence(found: "Shares") -> str:
+    """Return the shares in words: ``before 0.1 %, queue 2.0 % (attempt 1), work 5.0 % (attempt 1), left 92.9 %``."""
+    of = "that it took" if found.deadline is None else "until its deadline"
+    parts = [
+        f"{each.where} {each.percent:.1f} %" + (f" (attempt {each.attempt})" if each.attempt else "")
+        for each in found.parts
+    ]
+    return f"message {shown(found.id)}, of the {found.budget:.3f} s {of}: {'; '.join(parts) or 'nothing yet'}"
 
 
 def _row(event: "Event", first: float) -> list[object]:
@@ -102,4 +125,4 @@ def _row(event: "Event", first: float) -> list[object]:
 def _as_json(event: "Event", first: float) -> dict[str, Any]:
     named = {"id": event.id, "xid": event.xid, "event": event.event, "at": event.at, "since": event.at - first}
     known = {"attempt": event.attempt, "queue": event.queue, "service": event.service, "seconds": event.seconds}
-    return named | known
+    return named | known | ({"traceparent": event.details.traceparent} if event.details.traceparent else {})

@@ -8,13 +8,19 @@ from penstock.composition.declared import DECLARED, Declared, Program, read_decl
 from penstock.composition.lines import precise
 from penstock.composition.model import End, External, Part, Shape, Topology, Use, connected
 from penstock.composition.processes import Process, of_containers, of_procfile
-from penstock.composition.service import ServiceSettings, module_of, service_of, services, settings_of
+from penstock.composition.service import (
+    DEFAULT_URL,
+    ServiceSettings,
+    load_without_environment,
+    module_of,
+    service_of,
+    services,
+    settings_of,
+)
 from penstock.errors import PenstockError, Problem, SettingsError
 from penstock.secrets import is_reference, without_files
 
 PROPS: Final = (".js", ".cjs", ".mjs", ".json", ".json5", ".toml", ".yaml", ".yml", ".env")
-DEFAULT_URL: Final = "redis://localhost:6379/0"
-"""The server of a program that has no REDIS of its own."""
 
 
 def read(directory: Path, environ: Mapping[str, str] | None = None) -> Topology:
@@ -93,15 +99,9 @@ def _loaded(
 ) -> ServiceSettings | None:
     if not environ.get("REDIS"):
         environ = {**environ, "REDIS": ""}
-    settings = settings_of(service)
-    try:
-        return settings.load(file, environ)
-    except SettingsError as error:
-        found = [problem for problem in error.problems if not (problem.property == "redis" and problem.line is None)]
-        if not found:
-            return settings.load(file, {**environ, "REDIS": DEFAULT_URL})  # left to the environment
-        problems += [problem for problem in found if problem not in problems]
-        return None
+    settings, found = load_without_environment(settings_of(service), file, environ)
+    problems += [problem for problem in found if problem not in problems]
+    return settings
 
 
 def _part(

@@ -84,13 +84,16 @@ class Part:
     """The module and its arguments, if the command is only ``python -m``."""
     environ: Mapping[str, str] = field(default_factory=dict)
     """The environment variables that the command sets."""
+    url: str = ""
+    """The server of a service that is known by its registration alone."""
 
     @property
     def server(self) -> str:
-        """Return the server of the service's own lists, or of a program's first list; empty if it has none."""
-        if self.settings is not None:
+        """Return the server of the service's own lists, or of a program's first list; empty if there is none."""
+        if self.settings is not None and self.settings.redis:
             return server_of(self.settings.redis)
-        return next((end.place.server for end in (*self.using("reads", "keeps"), *self.ends)), "")
+        own = server_of(self.url) if self.url else ""
+        return next((end.place.server for end in (*self.using("reads", "keeps"), *self.ends)), own)
 
     @property
     def urls(self) -> tuple[str, str]:

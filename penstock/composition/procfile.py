@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -55,16 +55,29 @@ class Composition:
         self._pids: dict[str, int] = {}
         self._events: queue.Queue[Any] = queue.Queue()
         self._fine: tuple[int, ...] = (0,)
+        self._environ: dict[str, str] = {}
 
     def start(self, environ: Mapping[str, str] | None = None) -> Self:
         """Start all processes; ``environ`` is their whole environment, by default that of this process."""
-        environment = {"PYTHONUNBUFFERED": "1"} | dict(os.environ if environ is None else environ)
-        environment["PATH"] = search_path(environment)
-        for name, command in self.commands.items():
-            process = Process(command, name=name, env=environment)
-            threading.Thread(target=self._run, args=(process,), name=name, daemon=True).start()
+        self._environ = {"PYTHONUNBUFFERED": "1"} | dict(os.environ if environ is None else environ)
+        self._environ["PATH"] = search_path(self._environ)
+        for name in self.commands:
+            self._begin(name)
         self._handle_until(lambda: len(self._pids.keys() | self.statuses.keys()) == len(self.commands))
         return self
+
+    def kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> int:
+        """Send a signal to a process that runs, and to what it has started; return its process id after its end."""
+        self._signal(number, [name])
+        self._handle_until(lambda: name in self.statuses)
+        return self._pids[name]
+
+    def start_again(self, name: str) -> None:
+        """Start a process that has ended; what it was before does not count any more."""
+        del self.statuses[name], self._pids[name]
+        self.failed = [each for each in self.failed if each != name]
+        self._begin(name)
+        self._handle_until(lambda: name in self._pids or name in self.statuses)
 
     @property
     def running(self) -> list[str]:
@@ -80,11 +93,15 @@ class Composition:
         """Send SIGTERM to all and wait; send SIGKILL after the time limit, or as soon as ``hurry`` returns True."""
         self.poll()
         self._fine = OBEYED
-        self._signal(signal.SIGTERM)
+        self._signal(signal.SIGTERM, self.running)
         until = time.monotonic() + self._stop_timeout
         self._handle_until(lambda: not self.running or time.monotonic() >= until or hurry())
-        self._signal(signal.SIGKILL)
+        self._signal(signal.SIGKILL, self.running)
         self.poll(OUTPUT_SECONDS)
+
+    def _begin(self, name: str) -> None:
+        process = Process(self.commands[name], name=name, env=self._environ)
+        threading.Thread(target=self._run, args=(process,), name=name, daemon=True).start()
 
     def _run(self, process: Process) -> None:
         try:
@@ -94,8 +111,8 @@ class Composition:
             self._events.put(Message("line", f"cannot be started: {error}", now, process.name, None))
             self._events.put(Message("stop", {"returncode": 126}, now, process.name, None))
 
-    def _signal(self, number: signal.Signals) -> None:
-        for name in self.running:
+    def _signal(self, number: signal.Signals, names: Iterable[str]) -> None:
+        for name in names:
             with suppress(ProcessLookupError):  # it has ended, and its event is on the way
                 os.killpg(self._pids[name], number)
 

@@ -1,15 +1,20 @@
 """The installed services, and what Penstock needs of their settings."""
 
 from collections.abc import Iterator, Mapping
+from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, Problem, SettingsError
 
 if TYPE_CHECKING:
     from penstock.acl import Rights
     from penstock.composition.model import Shape
+
+DEFAULT_URL: Final = "redis://localhost:6379/0"
+"""The server of a service or a program that names none."""
+SECRET: Final = "left to the environment"
 
 
 class FieldNames(Protocol):
@@ -64,9 +69,13 @@ class ServiceSettingsType(Protocol):
     def service_in(self, props_file: Path, /) -> str | None:
         """Return the service that the property ``service`` of a props file names."""
 
+    def secret_variables(self) -> dict[str, str]:
+        """Return by property the environment variable of each setting whose value is never shown."""
 
+
+@cache
 def services() -> dict[str, EntryPoint]:
-    """Return the entry points of all installed services, by name."""
+    """Return the entry points of all installed services, by name. They are read once: it takes some 20 ms."""
     return {entry.name: entry for entry in entry_points(group="penstock.services")}
 
 
@@ -77,6 +86,31 @@ def settings_of(service: str) -> ServiceSettingsType:
     except (ImportError, AttributeError) as error:
         raise PenstockError(f"the service {service} is not installed correctly: {error}") from error
     return loaded
+
+
+def load_without_environment(
+    settings: ServiceSettingsType, props_file: Any, environ: Mapping[str, str]
+) -> tuple[ServiceSettings | None, list[Problem]]:
+    """Return the settings, with stand-ins for what only the environment of the process may give: the URL and secrets.
+
+    Return None and the problems if there are others than that these are missing.
+    """
+    found, problems = _load(settings, props_file, environ)
+    stand_ins = {"redis": ("REDIS", DEFAULT_URL)}
+    stand_ins |= {name: (variable, SECRET) for name, variable in settings.secret_variables().items()}
+    missing = [one for one in problems if one.line is None and one.property in stand_ins]
+    if missing and missing == problems:
+        return _load(settings, props_file, {**environ, **dict(stand_ins[str(one.property)] for one in missing)})
+    return found, [one for one in problems if one not in missing]
+
+
+def _load(
+    settings: ServiceSettingsType, props_file: Any, environ: Mapping[str, str]
+) -> tuple[ServiceSettings | None, list[Problem]]:
+    try:
+        return settings.load(props_file, environ), []
+    except SettingsError as error:
+        return None, [*error.problems]
 
 
 def module_of(service: str) -> str:

@@ -1,5 +1,7 @@
 """Find the pending lists of a namespace: their owners, their lengths, what disappeared, and whether they are adopted.
 
+The messages that wait in an mlimit are pending, too, in a sorted set that its instances share.
+
 Only this module finds them. It reads them in one atomic read, together with what the caller compares them with.
 """
 
@@ -136,13 +138,13 @@ async def read_pending(
         if [(each.lists, each.owners) for each in named] == before:
             break
     rest = iter(replies[len(fixed) :])
-    found = {keys.namespace: _pending(each, rest) for keys, each in zip(all_keys, named, strict=True)}
+    found = {keys.namespace: _pending(keys, each, rest) for keys, each in zip(all_keys, named, strict=True)}
     return found, replies[len(fixed) - len(calls) : len(fixed)]
 
 
 def _list_commands(keys: Keys, named: _ListNames) -> list[ReadCommand]:
     alive: list[ReadCommand] = [("EXISTS", keys.instance(id)) for id in named.owners]
-    return [*alive, *(("LLEN", name) for name in named.lists)]
+    return [*alive, *(("ZCARD" if name == keys.waiting else "LLEN", name) for name in named.lists)]
 
 
 async def _read_all(redis: "Redis", calls: Sequence[ReadCommand], checked: int, *, lenient: bool) -> list[Any]:
@@ -172,9 +174,10 @@ def _list_names(replies: Sequence[Any]) -> _ListNames:
     )
 
 
-def _pending(named: _ListNames, replies: Iterator[Any]) -> NamespacePending:
+def _pending(keys: Keys, named: _ListNames, replies: Iterator[Any]) -> NamespacePending:
     alive = {id for id in named.owners if next(replies) == 1}
     lists = [_list(named, name, alive, next(replies)) for name in named.lists]
+    lists = [replace(each, known=True) if each.name == keys.waiting else each for each in lists]
     return NamespacePending(_in_use(named, lists), named.starts, named.owners, named.bases)
 
 

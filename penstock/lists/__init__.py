@@ -1,6 +1,6 @@
 """Reliable lists: push messages, take them, and settle each when its handling ends."""
 
-from penstock.lists.consumer import Message
+from penstock.lists.message import Message
 from penstock.lists.server import List, Lists
 from penstock.lists.work import Request, Work
 

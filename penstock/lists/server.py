@@ -1,28 +1,35 @@
 """The lists of one server: connections, renewal of leases, and the producer's side."""
 
 import asyncio
+import builtins
 import signal
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
-from contextlib import suppress
-from itertools import islice
+from collections.abc import AsyncIterable, AsyncIterator, Iterable
+from contextlib import AsyncExitStack, aclosing, suppress
+from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from redis.exceptions import ConnectionError, MovedError, RedisError, TimeoutError
 
+from penstock.batches import MAX_BYTES, MAX_MESSAGES, batches, payload_batches
 from penstock.connection import MAX_SILENCE, connect
-from penstock.errors import PenstockError, Unconfirmed, WrongCall
-from penstock.lists.consumer import NAME, PREFETCH, SIZE, Consumer, Message, as_bytes
+from penstock.errors import PenstockError, Unavailable, Unconfirmed, WrongCall
+from penstock.fallback import opened
+from penstock.lists.consumer import Consumer
+from penstock.lists.fallback import ListFallback
+from penstock.lists.holding import NAME
+from penstock.lists.message import Message
 from penstock.lists.work import Work
-from penstock.patience import Patience
+from penstock.patience import HURRY_SECONDS, Patience
+from penstock.payload import Payload, as_bytes
 from penstock.raw_connection import Packed, RawConnection, pack
 from penstock.script import translate_error
+from penstock.urls import server_url
 
-PUSH_MESSAGES: Final = 500
-PUSH_BYTES: Final = 1 << 20
-"""Upper bounds of one LPUSH, unless a single message is larger."""
+if TYPE_CHECKING:
+    from penstock.outbox import Outbox
+
 UNBLOCK_SECONDS: Final = 0.02
-Payload = bytes | str
 
 
 class Lists:
@@ -32,6 +39,10 @@ class Lists:
     ``Unavailable``; None waits without end. ``lease`` is how long (s) a consumer lives that sends nothing: then others
     adopt what it holds. Raise it if a handler blocks the event loop for that long. ``stop_signals``, e.g.
     ``[signal.SIGTERM]``, call ``stop``.
+
+    ``outbox`` is a ``penstock.outbox.Outbox``, or the data directory of one: while the server is out of reach ``push``
+    stores there and returns, and what is stored is pushed in order, once, when the server is back. Only one process at
+    a time uses a data directory.
     """
 
     def __init__(
@@ -41,17 +52,36 @@ class Lists:
         patience: float | None = 60.0,
         lease: float = 30.0,
         stop_signals: Iterable[signal.Signals] = (),
+        outbox: "Outbox | str | Path | None" = None,
     ) -> None:
+        try:
+            server_url(url)
+        except ValueError as error:
+            raise WrongCall(str(error)) from None
         if not 1 <= lease <= 86_400:
             raise WrongCall(f"lease={lease}: expected seconds from 1 to 86400")
-        self.url, self.lease, self.patience = url, lease, Patience(patience)
+        self.url, self.lease, self.patiently = url, lease, Patience(patience)
         self.redis = connect(url, name=NAME)
         self.stopping = False
         self.consumers = set[Consumer]()
         """Those that take messages now."""
         self._signals = tuple(stop_signals)
         self._producer, self._sending = RawConnection(connect(url, name=NAME)), asyncio.Lock()
+        self._line = list[_Push]()
+        """Pushes that are not sent yet."""
         self._tasks = set[asyncio.Task[None]]()
+        self._outbox, self._own = outbox, AsyncExitStack()
+        self._fallback: ListFallback | None = None
+
+    @property
+    def waiting(self) -> int:
+        """Return how many messages wait in the outbox for this server."""
+        return self._fallback.waiting if self._fallback else 0
+
+    @property
+    def patience(self) -> float | None:
+        """Return how long (s) a command waits; None without end."""
+        return self.patiently.seconds
 
     def __getitem__(self, name: Payload) -> "List":
         return List(self, name)
@@ -66,7 +96,9 @@ class Lists:
             raise WrongCall("expected `async with Lists(...) as lists:` around this call")
 
     async def __aenter__(self) -> Self:
-        self.stopping = self.patience.hurries = False
+        self.stopping = self.patiently.hurries = False
+        if self._outbox is not None:
+            self._fallback = ListFallback(self.url, await opened(self._outbox, self._own), NAME)
         for number in self._signals:
             asyncio.get_running_loop().add_signal_handler(number, self.stop)
         self._tasks.add(asyncio.create_task(self._renew()))
@@ -77,6 +109,7 @@ class Lists:
     ) -> None:
         for number in self._signals:
             asyncio.get_running_loop().remove_signal_handler(number)
+        self.stop()  # loops of other tasks end
         try:
             for consumer in tuple(self.consumers):  # whose loop was left, and its generator not closed yet
                 await consumer.leave()
@@ -88,6 +121,10 @@ class Lists:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks.clear()
+        if self._fallback:
+            await self._fallback.close()
+            self._fallback = None
+        await self._own.aclose()
         await self._producer.close()
         await self._producer.redis.aclose()
         await self.redis.aclose()
@@ -95,45 +132,91 @@ class Lists:
     def stop(self) -> None:
         """End every loop over messages: after the message in hand, or at once if it waits for one."""
         if not self.stopping:
-            self.stopping = self.patience.hurries = True
+            self.stopping = self.patiently.hurries = True
             self._tasks.add(asyncio.create_task(self._unblock()))
 
     async def push(self, name: bytes, messages: list[bytes]) -> None:
         """Push ``messages`` with one LPUSH, the last of them newest."""
-        packed = pack([("LPUSH", name, Packed.of(messages))])
-
-        async def push() -> None:
-            async with self._sending:
-                await self._producer.send(b"")  # connects; what fails until here has sent nothing
-                try:
-                    await self._producer.send(packed)
-                    (reply,) = await self._producer.receive(1)
-                except (ConnectionError, TimeoutError) as error:
-                    raise Unconfirmed(f"{len(messages):,} messages may have been pushed, or not: {error}") from error
-                if isinstance(reply, MovedError):
-                    await self._producer.close()  # to connect to the other node
-                if isinstance(reply, Exception):
-                    raise translate_error(reply)
-
         self.check_entered()
-        await self.patience(push, self._producer.redis)
+        if self._fallback:
+            await self._fallback.push(name, messages)
+            return
+        body = Packed.of(messages)
+        await self.patiently(lambda: self._sent(_Push(name, body)), self._producer.redis)
+
+    async def _sent(self, push: "_Push") -> None:
+        """Send ``push`` with all that wait while another call is under way: who comes first sends for all."""
+        self._line.append(push)
+        try:
+            async with self._sending:
+                while push.outcome is None:
+                    await self._send_line()
+        finally:
+            if push.outcome is None and push in self._line:  # cancelled before it was sent
+                self._line.remove(push)
+        if isinstance(push.outcome, Exception):
+            raise push.outcome
+
+    async def _send_line(self) -> None:
+        """Send the oldest pushes with one call, and note what became of each."""
+        pushes = next(batches(tuple(self._line), lambda each: len(each.body.data)))
+        del self._line[: len(pushes)]
+        outcomes: list[Any] = [Unconfirmed("another call was cancelled")] * len(pushes)
+        try:
+            outcomes = await self._call(pushes)
+        finally:
+            for push, outcome in zip(pushes, outcomes, strict=True):
+                push.outcome = outcome
+
+    async def _call(self, pushes: "list[_Push]") -> list[Any]:
+        """Return the reply to each push, or the error that it raises."""
+        try:
+            await self._producer.send(b"")  # connects; what fails until here has sent nothing
+        except (RedisError, OSError) as error:
+            return [error] * len(pushes)
+        try:
+            await self._producer.send(pack([("LPUSH", each.name, each.body) for each in pushes]))
+            replies = await self._producer.receive(len(pushes))
+        except (ConnectionError, TimeoutError) as error:
+            many = "{:,} messages may have been pushed, or not: {}"
+            return [Unconfirmed(many.format(each.body.count, error)) for each in pushes]
+        if any(isinstance(reply, MovedError) for reply in replies):
+            await self._producer.close()  # to connect to the other node
+        return [translate_error(reply) if isinstance(reply, Exception) else reply for reply in replies]
 
     async def _renew(self) -> None:
         """Keep the leases of consumers whose handlers take long, and end connections that are silent."""
         while True:
             await asyncio.sleep(min(self.lease / 3, MAX_SILENCE / 2))
             await self._producer.cut_if_silent(MAX_SILENCE)
+            if self._fallback:
+                await self._fallback.cut_if_silent()
             for consumer in tuple(self.consumers):
                 with suppress(RedisError, OSError, PenstockError):  # the consumer meets it as well, and reports it
                     await consumer.renew()
 
     async def _unblock(self) -> None:
-        """End the waits for messages. Without the right to do so they end by themselves, after some seconds."""
-        while waiting := [each.connection_id for each in self.consumers if each.waits]:
-            with suppress(RedisError, OSError):
-                for number in waiting:
-                    await self.redis.client_unblock(number or 0)
-            await asyncio.sleep(UNBLOCK_SECONDS)
+        """End the waits for messages: of a server that does not answer by cutting the connections."""
+        try:
+            async with asyncio.timeout(HURRY_SECONDS):
+                while waiting := [each.connection_id for each in self.consumers if each.waits]:
+                    with suppress(RedisError, OSError):
+                        for number in waiting:
+                            await self.redis.client_unblock(number or 0)
+                    await asyncio.sleep(UNBLOCK_SECONDS)
+        except builtins.TimeoutError:  # Python's, not the client's
+            for consumer in tuple(self.consumers):
+                await consumer.cut()
+
+
+class _Push:
+    """One LPUSH, and what became of it: the reply, or an error."""
+
+    __slots__ = ("body", "name", "outcome")
+
+    def __init__(self, name: bytes, body: Packed) -> None:
+        self.name, self.body = name, body
+        self.outcome: Any = None
 
 
 class List:
@@ -153,13 +236,16 @@ class List:
     async def push_many(self, messages: Iterable[Payload] | AsyncIterable[Payload]) -> int:
         """Push all of ``messages``, oldest first, in batches; return how many. Raise as ``push`` does."""
         count = 0
-        async for some in _batches(messages):
-            for batch in _fitting([*map(as_bytes, some)]):
-                await self._lists.push(self.name, batch)
+        async with aclosing(payload_batches(messages, as_bytes)) as found:
+            async for batch in found:
+                try:
+                    await self._lists.push(self.name, batch)
+                except (Unavailable, Unconfirmed) as error:
+                    raise type(error)(f"{error}; the {count:,} messages before were pushed") from error
                 count += len(batch)
         return count
 
-    def messages(self, *, prefetch: int = PREFETCH, size: int = SIZE) -> AsyncIterator[Message]:
+    def messages(self, *, prefetch: int = MAX_MESSAGES, prefetch_bytes: int = MAX_BYTES) -> AsyncIterator[Message]:
         """Take messages, oldest first, until ``Lists.stop``: ``async for message in orders.messages():``, and then
         ``with message:`` around its handling.
 
@@ -167,45 +253,13 @@ class List:
         taken and not handed out goes back when the loop ends. If this process dies, or blocks the event loop for longer
         than the lease, another consumer gets what it held: delivery is at least once.
 
-        At most ``prefetch`` messages are taken at once, and no more once they have ``size`` bytes together; fewer while
-        handling is slow, so that other consumers get theirs. Several loops may run side by side.
+        At most ``prefetch`` messages are taken at once, and no more once they have ``prefetch_bytes`` together; fewer
+        while handling is slow, so that other consumers get theirs. Several loops may run side by side.
 
         Raise ``Unavailable`` if the server stays away, and ``WrongType`` if a key is of another type.
         """
-        return self.consumer(prefetch, size).messages()
+        return self.consumer(prefetch, prefetch_bytes).messages()
 
-    def consumer(self, prefetch: int, size: int) -> Consumer:
+    def consumer(self, prefetch: int, prefetch_bytes: int) -> Consumer:
         """Return what ``messages`` iterates."""
-        return Consumer(self._lists, self.name, prefetch, size)
-
-
-async def _batches(messages: Iterable[Payload] | AsyncIterable[Payload]) -> AsyncIterator[list[Payload]]:
-    """Yield at most ``PUSH_MESSAGES`` of ``messages`` at a time."""
-    if not isinstance(messages, AsyncIterable):
-        each = iter(messages)
-        while batch := [*islice(each, PUSH_MESSAGES)]:
-            yield batch
-        return
-    batch = []
-    async for message in messages:
-        batch.append(message)
-        if len(batch) == PUSH_MESSAGES:
-            yield batch
-            batch = []
-    if batch:
-        yield batch
-
-
-def _fitting(messages: list[bytes]) -> Iterator[list[bytes]]:
-    """Yield parts of ``messages`` of at most ``PUSH_BYTES`` each, or of one message that is larger."""
-    if sum(map(len, messages)) <= PUSH_BYTES:
-        yield messages
-        return
-    part, size = list[bytes](), 0
-    for message in messages:
-        if part and size + len(message) > PUSH_BYTES:
-            yield part
-            part, size = [], 0
-        part.append(message)
-        size += len(message)
-    yield part
+        return Consumer(self._lists, self.name, prefetch, prefetch_bytes)

@@ -4,14 +4,16 @@ import json
 import time
 from collections.abc import AsyncIterator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, Self, cast
 
-import structlog
-
-from penstock.encoding import decoded, decoded_fields, encoded
+from penstock.batches import MAX_BYTES, MAX_MESSAGES
+from penstock.encoding import decoded, encoded, parse_number, parse_whole
 from penstock.errors import Unsuitable, WrongCall
 from penstock.keys import Keys
-from penstock.lists.consumer import PREFETCH, SIZE, Consumer, Message, as_bytes
+from penstock.lists.consumer import Consumer
+from penstock.lists.message import Message
+from penstock.log import Log, describe
+from penstock.payload import as_bytes
 from penstock.tracking.correlation import Correlation, correlation_of
 from penstock.tracking.policy import Policy
 from penstock.tracking.record import touch
@@ -21,9 +23,12 @@ if TYPE_CHECKING:
 
 POLICY_SECONDS: Final = 10
 """Seconds for which the names of the lists for reports are used without asking again."""
+WORKER_DIED: Final = "its worker has died, and it must not be done twice"
 MAX_ERROR_LENGTH: Final = 1_000
 """Characters of an exception that are reported."""
-_log: Final = structlog.get_logger("penstock.lists")
+FIELDS: Final = "attempt", "attempts", "deadline"
+"""What is read of a request's record."""
+_log: Final = Log("penstock.lists")
 
 
 class Request(Message):
@@ -34,20 +39,45 @@ class Request(Message):
     transaction that settles the message.
     """
 
-    __slots__ = ("_keys", "_policy", "_redis", "_report", "attempt", "correlation", "deadline", "id")
+    __slots__ = (
+        "_begun",
+        "_keys",
+        "_policy",
+        "_redis",
+        "_report",
+        "attempt",
+        "correlation",
+        "deadline",
+        "has_ended",
+        "id",
+        "is_lost",
+    )
 
     def __init__(
-        self, body: bytes, consumer: "WorkConsumer", correlation: Correlation, record: dict[str, str], policy: Policy
+        self,
+        body: bytes,
+        consumer: "WorkConsumer",
+        correlation: Correlation,
+        record: dict[str, str],
+        policy: Policy,
+        *,
+        is_adopted: bool = False,
+        has_ended: bool = False,
     ) -> None:
         super().__init__(body, consumer)
         self._redis, self._keys, self._policy = consumer.redis, consumer.keys, policy
         self._report: tuple[str, bytes] | None = None
+        self._begun = time.monotonic()
         self.correlation = correlation
         self.id: str | None = record.get("id")
         """The id of its record; None if it has none, or if several requests in flight have its xid."""
-        self.attempt = int(record.get("attempt") or 1)
+        self.attempt = parse_whole(record.get("attempt")) or 1
         """1 for its first delivery."""
-        self.deadline: float | None = float(record["deadline"]) if "deadline" in record else None
+        self.is_lost = is_adopted and 1 in (policy.attempts, parse_whole(record.get("attempts")))
+        """Whether its worker has died, and no other one may get it: it has one attempt in all."""
+        self.has_ended = has_ended
+        """Whether it is a dead letter already, and its sender knows: it has waited for longer than messageTimeout."""
+        self.deadline = parse_number(record.get("deadline"))
         """When (s since the epoch, server's clock) another attempt is made, as known when it was taken."""
 
     @property
@@ -70,7 +100,8 @@ class Request(Message):
         if not self._policy.res:
             raise WrongCall(f"the mdispatch of {self._keys.namespace} takes no answers: expected its setting res")
         attempt = {} if self.id is None else {"attempt": self.attempt}
-        self._say(self._policy.res, {**reply, "meta": {**reply.get("meta", {}), "id": self.meta["id"], **attempt}})
+        meta = {**reply.get("meta", {}), "id": self.meta["id"], **attempt, "work": self._work}
+        self._say(self._policy.res, {**reply, "meta": meta})
 
     def fail(self, error: str, *, retry: bool = True) -> None:
         """End the attempt: the request is tried again later, or never if ``retry`` is False."""
@@ -88,6 +119,10 @@ class Request(Message):
         self.deadline = found or self.deadline
         return found
 
+    def __enter__(self) -> Self:
+        self._begun = time.monotonic()
+        return self
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
@@ -96,60 +131,96 @@ class Request(Message):
             super().__exit__(kind, error, trace)
             return False
         if failed:
-            _log.warning("request failed", namespace=self._keys.namespace, xid=self.xid, exc_info=error)
+            _log.warning("request failed", error, namespace=self._keys.namespace, xid=self.xid)
             self._report = None
             self._consumer.drop_results()
-            self.fail(f"{type(error).__name__}: {error}")
+            self.fail(describe(error) if error else "failed")
         name, report = self._report or (self._policy.done, json.dumps(self._named()).encode())
         self.also_push(name, report)
         super().__exit__(None, None, None)
         return failed
 
     def _named(self) -> dict[str, Any]:
-        """Return how a report names the request: by id and attempt, or by xid, which ends the oldest of several."""
+        """Return how a report names the request: by id and attempt, or by xid, which ends the oldest of several.
+
+        It says how long the work took, too.
+        """
         if self.id is None:
-            return {"xid": self.xid}
-        return {"id": int(self.id), "attempt": self.attempt}
+            return {"xid": self.xid, "work": self._work}
+        return {"id": int(self.id), "attempt": self.attempt, "work": self._work}
+
+    @property
+    def _work(self) -> float:
+        """Return how many seconds have passed since the ``with`` began."""
+        return round(time.monotonic() - self._begun, 6)
 
     def _say(self, name: str, report: dict[str, Any]) -> None:
         if self._report:
             raise WrongCall("a request has one outcome: answer or fail, once")
-        self._report = name, json.dumps(report).encode()
+        self._report = name, json.dumps(report, allow_nan=False).encode()
 
 
 class WorkConsumer(Consumer):
     """A consumer that reads the record of each request that it takes."""
 
-    def __init__(self, lists: "Lists", source: bytes, prefetch: int, size: int, keys: Keys, policy: Policy) -> None:
-        super().__init__(lists, source, prefetch, size)
+    def __init__(
+        self, lists: "Lists", source: bytes, prefetch: int, prefetch_bytes: int, keys: Keys, policy: Policy
+    ) -> None:
+        super().__init__(lists, source, prefetch, prefetch_bytes)
         self.redis, self.keys = lists.redis, keys
         self._policy, self._read_at = policy, time.monotonic()
 
+    def ends_itself(self, message: Message) -> bool:
+        """Drop a request that has ended, and give up one that only a dead worker was allowed to have."""
+        request = cast(Request, message)
+        if request.has_ended:
+            self._settlement.note_end(failed=False)
+            return True
+        if not request.is_lost:
+            return False
+        with self.hand_out(request):
+            request.fail(WORKER_DIED, retry=False)
+        return True
+
     async def _prepare(self, bodies: list[bytes]) -> list[Message]:
-        """Return the requests, with their records read in two round trips."""
+        """Return the requests, with what their records say, read in two round trips."""
         correlations = [*map(correlation_of, bodies)]
         if time.monotonic() - self._read_at > POLICY_SECONDS:
             self._policy = await policy_of(self._lists, self.keys) or self._policy
             self._read_at = time.monotonic()
-        xids = [encoded(self.keys.xid(decoded(each.xid))) for each in correlations]
-        chains = await self._read([("HMGET", xid, "id", "last") for xid in xids])
-        ids = [id if last in (None, id) else None for id, last in chains]
-        commands = [("HGETALL", encoded(self.keys.message(decoded(id or b"0")))) for id in ids]
-        records = [decoded_fields(each) for each in await self._read(commands)]
-        known = [record | {"id": decoded(id)} if id and record else {} for id, record in zip(ids, records, strict=True)]
+        chains = await self._read([(self.keys.xid(decoded(each.xid)), "id", "last", "dead") for each in correlations])
+        if ended := sum(dead is not None for _, _, dead in chains):
+            _log.info("dropped requests that have ended", namespace=self.keys.namespace, requests=ended)
+        ids = [id if last in (None, id) and parse_whole(id or b"") is not None else None for id, last, _ in chains]
+        records = await self._read([(self.keys.message(decoded(id or b"0")), *FIELDS) for id in ids])
+        known = [
+            {"id": decoded(id)} | {name: decoded(value) for name, value in zip(FIELDS, record, strict=True) if value}
+            if id and any(record)
+            else {}
+            for id, record in zip(ids, records, strict=True)
+        ]
         return [
-            Request(body, self, correlation, record, self._policy)
-            for body, correlation, record in zip(bodies, correlations, known, strict=True)
+            Request(
+                body,
+                self,
+                correlation,
+                record,
+                self._policy,
+                is_adopted=place < self.holding.adopted,
+                has_ended=dead is not None,
+            )
+            for place, (body, correlation, record, (_, _, dead)) in enumerate(
+                zip(bodies, correlations, known, chains, strict=True)
+            )
         ]
 
-    async def _read(self, commands: list[tuple[Any, ...]]) -> list[Any]:
-        async def read() -> list[Any]:
-            async with self.redis.pipeline(transaction=False) as wire:
-                for command in commands:
-                    wire.execute_command(*command)
-                return await wire.execute()
-
-        return await self._lists.patience(read, self.redis)
+    async def _read(self, wanted: list[tuple[str, *tuple[str, ...]]]) -> list[list[bytes | None]]:
+        """Return the values of ``(key, field, ...)`` each; None for all of a key that is no hash."""
+        found = await self.holding.ask([("HMGET", encoded(name), *fields) for name, *fields in wanted])
+        return [
+            [None] * (len(fields) - 1) if isinstance(each, Exception) else each
+            for each, fields in zip(found, wanted, strict=True)
+        ]
 
 
 class Work:
@@ -158,27 +229,29 @@ class Work:
     def __init__(self, lists: "Lists", namespace: str, source: bytes | str | None) -> None:
         self._lists, self._keys, self._source = lists, Keys(namespace), source
 
-    async def requests(self, *, prefetch: int = PREFETCH, size: int = SIZE) -> AsyncIterator[Request]:
+    async def requests(
+        self, *, prefetch: int = MAX_MESSAGES, prefetch_bytes: int = MAX_BYTES
+    ) -> AsyncIterator[Request]:
         """Take requests as ``List.messages`` does: ``async for request in work.requests():``, then ``with request:``.
 
         Raise ``Unsuitable`` if no mdispatch has begun the namespace.
         """
-        consumer = await self.consumer(prefetch, size)
+        consumer = await self.consumer(prefetch, prefetch_bytes)
         try:
             async for message in consumer.messages():
                 yield cast(Request, message)
         finally:
             await consumer.leave()
 
-    async def consumer(self, prefetch: int, size: int) -> WorkConsumer:
+    async def consumer(self, prefetch: int, prefetch_bytes: int) -> WorkConsumer:
         """Return a consumer of the list that the policy of the namespace names."""
         policy = await policy_of(self._lists, self._keys)
         if policy is None:
             raise Unsuitable(f"{self._keys.namespace} is no namespace of mdispatch: expected one that has started")
         source = as_bytes(policy.out if self._source is None else self._source)
-        return WorkConsumer(self._lists, source, prefetch, size, self._keys, policy)
+        return WorkConsumer(self._lists, source, prefetch, prefetch_bytes, self._keys, policy)
 
 
 async def policy_of(lists: "Lists", keys: Keys) -> Policy | None:
     """Return the policy that mdispatch has published, None if there is none."""
-    return await lists.patience(lambda: Policy.read(lists.redis, keys), lists.redis)
+    return await lists.patiently(lambda: Policy.read(lists.redis, keys), lists.redis)

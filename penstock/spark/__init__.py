@@ -1,4 +1,4 @@
-"""Sources and sinks of PySpark 4 for lists, streams and hashes in Redis, in batch and streaming, without a jar.
+"""Sources and sinks of PySpark 4 for lists, streams, hashes and more in Redis, in batch and streaming, without a jar.
 
     from penstock.spark import register
     register(spark)
@@ -15,17 +15,20 @@ if TYPE_CHECKING:
 
 
 def register(spark: "SparkSession") -> None:
-    """Register the formats ``redis-stream``, ``redis-list`` and ``redis-hash`` with ``spark`` and its workers.
+    """Register the formats of docs/spark.md, ``redis-stream`` and others, with ``spark`` and its workers.
 
     Warn if local workers run a Python that cannot import this package.
     """
+    from penstock.spark.documents import RedisJson
     from penstock.spark.hashes import RedisHash
+    from penstock.spark.keys import RedisSet, RedisSortedSet, RedisString
     from penstock.spark.lists import RedisList
     from penstock.spark.shipping import ship, what_workers_lack
     from penstock.spark.streams import RedisStream
 
     ship(spark)
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")  # else Spark refuses sources that can do it
     if problem := what_workers_lack(spark):
         warnings.warn(problem, stacklevel=2)
-    for source in (RedisStream, RedisList, RedisHash):
+    for source in (RedisStream, RedisList, RedisHash, RedisString, RedisSet, RedisSortedSet, RedisJson):
         spark.dataSource.register(source)

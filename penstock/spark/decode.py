@@ -13,14 +13,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.tracking.events import MAX_EVENTS, MESSAGE
+from penstock.tracking.events import DETAILS, MAX_EVENTS, MESSAGE
 
 RawEntry = tuple[bytes, list[bytes]]
 """Id, and a list of fields and values in turns, as in the reply of XRANGE."""
 FIELDS: Final = [b"first", b"count", b"event", b"id", b"xid", b"at", b"queue", b"service", b"attempt", b"seconds"]
 """Fields of an entry, in the order in which the Lua scripts write them."""
-WITH_MESSAGES: Final = [*FIELDS, MESSAGE]
-"""``FIELDS`` of an entry whose events carry messages (``eventMessages``)."""
+OPTIONAL: Final = [MESSAGE, DETAILS]
+"""Fields that follow if one of the events has them: its message (``eventMessages``), and what else it says (JSON)."""
+KNOWN: Final = [FIELDS, [*FIELDS, MESSAGE], [*FIELDS, DETAILS], [*FIELDS, *OPTIONAL]]
 ESCAPED: Final = re.compile(rb"\\(.)", re.DOTALL)
 MAX_COLUMN_BYTES: Final = 2**31 - 1
 """Most bytes of an Arrow column with 32-bit offsets."""
@@ -45,7 +46,7 @@ SCHEMA: Final = pa.schema(
 )
 """``entry`` and ``place``, the index in the entry, identify an event. ``malformed`` holds an entry that is no event.
 
-``extra`` has the unknown fields of an event (JSON), null if there are none.
+``extra`` has the details of an event, or the unknown fields of an entry that has some (JSON); null if there are none.
 """
 
 
@@ -65,7 +66,7 @@ def decode_entries(namespace: str, entries: Sequence[RawEntry]) -> list[pa.Recor
 def _columns(namespace: str, entries: Sequence[RawEntry]) -> pa.RecordBatch:
     """Raise ``ValueError`` if our scripts would write one of ``entries`` otherwise."""
     fields = [each for _, each in entries]
-    if any(each[::2] not in (FIELDS, WITH_MESSAGES) for each in fields):
+    if any(each[::2] not in KNOWN for each in fields):
         raise ValueError("fields of somebody else")
     firsts, counts = (np.array([int(each[place]) for each in fields]) for place in (1, 3))
     if counts.min() < 1 or counts.max() > MAX_EVENTS:
@@ -96,19 +97,33 @@ def _columns(namespace: str, entries: Sequence[RawEntry]) -> pa.RecordBatch:
         column(b"seconds", lambda lines: _or_null(lines).cast(pa.float64())),
         pa.nulls(total, pa.string()),
         _messages(fields, kinds, counts, place),
-        pa.nulls(total, pa.string()),
+        _details(fields, counts, place),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
 
 def _messages(fields: list[list[bytes]], kinds: pa.Array, counts: Any, place: Any) -> pa.Array:
     """Return the messages of ``registered`` events; null for other events and entries without messages."""
-    has = [len(each) == 2 * len(WITH_MESSAGES) for each in fields]
+    words = [_optional(each, MESSAGE) for each in fields]
+    has = [word is not None for word in words]
     if not any(has):
         return pa.nulls(len(place), pa.binary())
-    words = [each[-1] if carries else b"" for each, carries in zip(fields, has, strict=True)]
     wanted = pc.and_(pc.equal(kinds, "registered"), pa.array(np.repeat(has, counts)))
-    return pc.if_else(wanted, _column(words, counts, place, cut=_bytes), pa.scalar(None, pa.binary()))
+    messages = _column([word or b"" for word in words], counts, place, cut=_bytes)
+    return pc.if_else(wanted, messages, pa.scalar(None, pa.binary()))
+
+
+def _details(fields: list[list[bytes]], counts: Any, place: Any) -> pa.Array:
+    words = [_optional(each, DETAILS) for each in fields]
+    if not any(words):
+        return pa.nulls(len(place), pa.string())
+    return _or_null(_column([word or b"" for word in words], counts, place))
+
+
+def _optional(fields: list[bytes], name: bytes) -> bytes | None:
+    """Return the word of a field of ``OPTIONAL``; None if the entry does not have it."""
+    names = fields[2 * len(FIELDS) :: 2]
+    return fields[2 * (len(FIELDS) + names.index(name)) + 1] if name in names else None
 
 
 def _column(
@@ -207,7 +222,7 @@ def _decode_entry(namespace: str, name: bytes, fields: list[bytes]) -> pa.Record
 
 def _with_unknown_fields(namespace: str, name: bytes, values: dict[bytes, bytes]) -> pa.RecordBatch:
     """Decode an entry with unknown fields. Raise ``ValueError`` or ``KeyError`` if the known ones are no events."""
-    ours = [field for field in WITH_MESSAGES if field in values or field in FIELDS]
+    ours = [*FIELDS, *([MESSAGE] if MESSAGE in values else [])]
     found = _columns(namespace, [(name, [word for field in ours for word in (field, values[field])])])
     count = found.num_rows
     more = {_text(field): _each(word, count) for field, word in values.items() if field not in ours}

@@ -7,7 +7,8 @@ from penstock.spark.fields import FIELDS
 from penstock.spark.options import Options
 from penstock.spark.sinks.hashes import HashSink
 from penstock.spark.sinks.writers import BatchWriter, StreamWriter
-from penstock.spark.sources.hashes import OPTIONS, HashReader
+from penstock.spark.sources.hashes import HashReader
+from penstock.spark.sources.versions import OPTIONS, VersionReader
 
 
 class RedisHash(DataSource):
@@ -19,10 +20,13 @@ class RedisHash(DataSource):
 
     def schema(self) -> StructType:
         options = Options("redis-hash", self.options, OPTIONS)
-        return StructType([StructField(options.text("key_column", "key"), StringType()), StructField("fields", FIELDS)])
+        return StructType([StructField(options.text("keyColumn", "key"), StringType()), StructField("fields", FIELDS)])
 
     def reader(self, schema: StructType) -> "HashReader":
         return HashReader(self.options, schema)
+
+    def streamReader(self, schema: StructType) -> "VersionReader":
+        return VersionReader(self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> "BatchWriter":
         return BatchWriter(HashSink(self.options, schema, overwrite))

@@ -1,24 +1,41 @@
 """Options of the formats, and connections to their server."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlencode, urlsplit
 
 from redis import Redis
-from redis.backoff import ExponentialBackoff
+from redis.backoff import ExponentialBackoff, NoBackoff
 from redis.exceptions import ConnectionError, NoScriptError, ResponseError, TimeoutError
 from redis.retry import Retry
+from redis.sentinel import Sentinel
 
-from penstock.connection import MAX_SILENCE, mask_password
+from penstock.connection import MAX_SILENCE, hosts_of, mask_password, sentinel_options
 from penstock.errors import WrongOption
 from penstock.raw_connection import Command, pack
 from penstock.script import Script, translate_error
+from penstock.spark.cluster import Cluster
+from penstock.urls import server_url
 
 LUA: Final = Path(__file__).parent / "lua"
 RETRIES: Final = 6
 """Retries of a command: about 3 s. All commands only read or may run twice."""
+FORMER: Final = {
+    "key_column": "keyColumn",
+    "maxlen": "maxLength",
+    "maxeventspertrigger": "maxOffsetsPerTrigger",
+    "maxmessagespertrigger": "maxOffsetsPerTrigger",
+}
+"""Present names of options by their former ones, in lower case: these work, and warn."""
 SPARK_OPTIONS: Final = frozenset({"path", "checkpointlocation"})
 """Options of Spark itself, in lower case."""
+
+
+CONNECTION: Final = frozenset({"url", "urlFile", "tlsCa", "tlsCert", "tlsKey"})
+TLS: Final = {"tlsCa": "ssl_ca_certs", "tlsCert": "ssl_certfile", "tlsKey": "ssl_keyfile"}
+"""Options that name PEM files: the same as parts of a URL."""
 
 
 class Options:
@@ -26,8 +43,14 @@ class Options:
 
     def __init__(self, format_: str, given: Mapping[str, str], known: frozenset[str]) -> None:
         self._format = format_
+        known |= CONNECTION
+        former = {old: new for old, new in FORMER.items() if new in known}
         self._given = {name.lower(): value for name, value in given.items()}
-        spelt = {name.lower() for name in known} | SPARK_OPTIONS
+        for old, new in former.items():
+            if old in self._given and new.lower() not in self._given:
+                self._given[new.lower()] = self._given[old]
+                warnings.warn(f"{format_}: the option {old} is called {new} now", FutureWarning, stacklevel=4)
+        spelt = {name.lower() for name in known} | SPARK_OPTIONS | former.keys()
         for name in given:
             if name.lower() not in spelt:
                 raise self.wrong(name, f"not known: expected one of {', '.join(sorted(known))}")
@@ -62,13 +85,28 @@ class Options:
         return found.lower()
 
     def url(self) -> str:
-        """Return the URL of the server. Raise ``WrongOption``, without its password, if it is invalid."""
-        url = self.text("url")
+        """Return the URL of the server, with the TLS options. Raise ``WrongOption``, without its password."""
+        file, url = self.text("urlFile", ""), self.text("url", "")
+        if file and url:
+            raise self.wrong("urlFile", "given, and url, too: expected one of them")
+        if file:
+            url = self._file("urlFile").read_text().strip()
+        elif not url:
+            raise self.wrong("url", "missing")
         try:
-            connect(url).close()
+            server_url(url)
         except ValueError as error:
-            raise self.wrong("url", f"{mask_password(url)!r}: {error}") from None
-        return url
+            raise self.wrong("urlFile" if file else "url", f"{mask_password(url)!r}: {error}") from None
+        named = {part: str(self._file(name)) for name, part in TLS.items() if self.text(name, "")}
+        if named and not url.startswith("rediss"):
+            raise self.wrong("url", f"{mask_password(url)!r}: TLS needs rediss:// or rediss+cluster://")
+        return url + ("&" if "?" in url else "?") * bool(named) + urlencode(named)
+
+    def _file(self, name: str) -> Path:
+        file = Path(self.text(name))
+        if not file.is_file():
+            raise self.wrong(name, f"there is no file {file}; every worker needs it, too")
+        return file
 
 
 class LazyConnection:
@@ -99,11 +137,34 @@ def connect(url: str, *, name: str = "penstock-spark") -> "Redis":
     So every command must be safe to repeat. Raise ``ValueError`` for an invalid URL.
     """
     again = Retry(ExponentialBackoff(cap=1, base=0.05), RETRIES, (ConnectionError, TimeoutError))
-    client = Redis.from_url(
-        url, protocol=2, client_name=name, socket_timeout=MAX_SILENCE, socket_connect_timeout=MAX_SILENCE, retry=again
-    )
-    for command in ("XRANGE", "XREVRANGE"):  # keep the reply of the server
+    given: dict[str, Any] = {"protocol": 2, "client_name": name, "retry": again}
+    given |= {"socket_timeout": MAX_SILENCE, "socket_connect_timeout": MAX_SILENCE}
+    if "+cluster://" in url:
+        parts = urlsplit(url)
+        login, mark, _ = parts.netloc.rpartition("@")
+
+        def node(host: str, port: int, retries: int) -> "Redis":
+            patient = given if retries else given | {"retry": Retry(NoBackoff(), 0)}
+            place = parts._replace(scheme=parts.scheme.partition("+")[0], netloc=f"{login}{mark}{host}:{port}")
+            return _plain(Redis.from_url(place.geturl(), **patient))
+
+        return Cluster(hosts_of(url), node)
+    return _plain(_through_sentinel(url, given) if "+sentinel://" in url else Redis.from_url(url, **given))
+
+
+def _plain(client: "Redis") -> "Redis":
+    """Return ``client``, which keeps the server's replies to commands of streams."""
+    for command in ("XRANGE", "XREVRANGE"):
         client.response_callbacks.pop(command)
+    return client
+
+
+def _through_sentinel(url: str, given: dict[str, Any]) -> "Redis":
+    """Return a client of the primary that the sentinels name, now and after a failover."""
+    how = sentinel_options(url)
+    once = Retry(NoBackoff(), 0)
+    sentinels = Sentinel(hosts_of(url, 26379), sentinel_kwargs=given | {"retry": once} | how.theirs)
+    client: Redis = sentinels.master_for(how.service, **given, **how.ours)
     return client
 
 
@@ -128,6 +189,8 @@ def exchange(redis: "Redis", commands: Sequence[Command]) -> list[Any]:
 
     All are sent again if the connection fails.
     """
+    if isinstance(redis, Cluster):
+        return redis.exchange(commands, exchange)
     packed, pool = pack(commands), redis.connection_pool
     connection: Any = pool.get_connection()
 
@@ -149,3 +212,19 @@ def exchange(redis: "Redis", commands: Sequence[Command]) -> list[Any]:
     finally:
         pool.release(connection)
     return answered
+
+
+def transact(redis: "Redis", groups: Sequence[Sequence[Command]]) -> list[Any]:
+    """Send ``groups`` of commands, each for one key, in transactions; return a reply for each command.
+
+    On one server all are one transaction; in a cluster each group is. All are sent again if the connection fails.
+    """
+    whole = [[command for group in groups for command in group]]
+    blocks = [group for group in (groups if isinstance(redis, Cluster) else whole) if group]
+    replies = exchange(redis, [command for block in blocks for command in (("MULTI",), *block, ("EXEC",))])
+    found: list[Any] = []
+    for block in blocks:
+        queued, done = replies[1 : len(block) + 1], replies[len(block) + 1]
+        replies = replies[len(block) + 2 :]
+        found += done if isinstance(done, list) else queued
+    return found

@@ -126,12 +126,13 @@ def _count_dispatched(snapshot: AtomicRead, keys: Keys) -> None:
     """Ask for the counters of everything that may become of a request when mdispatch settles it."""
     snapshot.hget(encoded(keys.metric("registered")), "count")
     snapshot.hget(encoded(keys.metric("untracked")), "count")
+    snapshot.hget(encoded(keys.metric("dropped")), "count")
     snapshot.hmget(encoded(keys.metric("dead")), REFUSED_REASONS)
 
 
 def _dispatched(replies: Sequence[Any]) -> int:
-    registered, untracked, refused = replies
-    return sum(int(count or 0) for count in (registered, untracked, *refused))
+    *counts, refused = replies
+    return sum(int(count or 0) for count in (*counts, *refused))
 
 
 def replayed_as() -> "Column":

@@ -1,13 +1,16 @@
 """Report as one self-contained HTML file with plots and the tables that they are drawn from."""
 
 import re
+from base64 import b64encode
 from collections.abc import Iterator
 from dataclasses import dataclass
+from hashlib import sha256
 from importlib.resources import files
 from typing import TYPE_CHECKING, Final
 
 from penstock import __version__
 from penstock.spark import plots, tables
+from penstock.spark.plots import Panel
 from penstock.spark.report import MEASURED, Report, Section
 from penstock.spark.tables import Table
 
@@ -16,92 +19,92 @@ if TYPE_CHECKING:
 
 THROUGHPUT: Final = ("registered", "done", "timeout", "retry", "dead")
 TEMPLATE: Final = "report.html.jinja"
+SCRIPT: Final = "report.js"
+MOMENT: Final = re.compile(r"\d+-\d\d-\d\d \d\d:\d\d:\d\d")
 
 
 @dataclass(frozen=True)
 class Part:
-    """A plot, or the reason why there is none, and its table."""
+    """Panels, none if there is nothing to plot, and the table of their values."""
 
     title: str
     text: str
-    svg: "Markup | None"
+    panels: list[Panel]
     table: Table
+    step: int | None = None
+    """Seconds of a bucket, if the values of the table are counts and the panels show rates."""
 
 
 def page(report: Report) -> str:
     from jinja2 import Environment, StrictUndefined
+    from markupsafe import Markup
 
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["moments"] = _unbroken
     names = [section.namespace for section in report.sections]
-    return environment.from_string(template()).render(
+    script = resource(SCRIPT)
+    return environment.from_string(resource(TEMPLATE)).render(
         title=names[0] if len(names) == 1 else f"{len(names)} namespaces",
         interval=tables.interval(report),
         found=f"{tables.clock(report.first)} to {tables.clock(report.last)} UTC",
         archive=report.archive,
         version=__version__,
         colours=plots.COLOURS,
+        script=Markup(script),
+        script_hash=b64encode(sha256(script.encode()).digest()).decode(),
         compared=tables.compared(report) if len(names) > 1 else None,
         sections=[
             {
                 "namespace": section.namespace,
                 "backlog": tables.backlog(section),
+                "figures": tables.key_figures(section),
                 "tables": [tables.events(section, report), tables.times(section), tables.dead(section)],
-                "parts": list(_parts(section, report, f"n{place}")),
+                "parts": list(_parts(section, report)),
                 "slowest": tables.slowest(section),
             }
-            for place, section in enumerate(report.sections)
+            for section in report.sections
         ],
     )
 
 
-def template() -> str:
-    """Read the template, also if this package is in a zip archive."""
-    return files("penstock.spark").joinpath(TEMPLATE).read_text(encoding="utf-8")
+def resource(name: str) -> str:
+    """Read a file of this package, also if that is in a zip archive."""
+    return files("penstock.spark").joinpath(name).read_text(encoding="utf-8")
 
 
-def _parts(section: Section, report: Report, name: str) -> Iterator[Part]:
-    """Yield the parts of ``section``; ids in their plots begin with ``name``."""
+def _unbroken(text: str) -> "Markup":
+    """Mark moments in ``text``, so that no line ends within a date."""
+    from markupsafe import Markup, escape
+
+    return Markup(MOMENT.sub(r'<span class="moment">\g<0></span>', str(escape(text))))
+
+
+def _parts(section: Section, report: Report) -> Iterator[Part]:
     axis, totals = report.axis, section.totals
     bucket = f"each {tables.span(axis.step)}"
     counts = ", ".join(f"{totals.get(kind, 0):,} {kind}" for kind in THROUGHPUT)
     text = f"Events a second, mean of {bucket}: {counts}."
     table = tables.over_time(section, report, *THROUGHPUT)
-    yield Part("Throughput", text, _drawn(plots.throughput(section, axis), f"{name}a", "Throughput", text), table)
+    yield Part("Throughput", text, plots.throughput(section, axis), table, axis.step)
 
     text = f"Seconds from the last delivery, percentiles of {bucket}; a gap is where no message was done."
-    svg = _drawn(plots.percentiles(section.times, axis), f"{name}b", "Response time", text) if section.times else None
     table = tables.over_time(section, report, *(name for kind in section.times for name in tables.spent(kind)))
-    yield Part("Response time", text if svg else "No message was done.", svg, table)
+    panels = plots.percentiles(section.times, axis)
+    yield Part("Response time", text if panels else "No message was done.", panels, table)
 
     measured = sum(map(sum, section.histogram.values()))
     aside = f" Of {section.unmeasured:,} more the archive does not say what was allowed." * bool(section.unmeasured)
     text = f"How much of the time allowed {measured:,} attempts took, {' and '.join(MEASURED)}.{aside}"
-    svg = _drawn(plots.histogram(section), f"{name}c", "Response time against the timeout", text) if measured else None
-    yield Part("Response time against the timeout", text, svg, tables.histogram(section))
+    panels = plots.histogram(section) if measured else []
+    yield Part("Response time against the timeout", text, panels, tables.histogram(section))
 
     letters = {reason: sum(counts) for reason, counts in section.dead.items()}
     reasons = ", ".join(f"{count:,} of {reason}" for reason, count in letters.items() if count) or "none"
     attempts = f"{totals.get('timeout', 0):,} attempts timed out, {totals.get('failed', 0):,} were given up"
     text = f"{attempts}; dead letters: {reasons}. In {bucket}."
     some = totals.get("timeout") or totals.get("failed") or any(letters.values())
-    title = "Timeouts and dead letters"
-    letters_by_reason = [f"dead of {reason}" for reason in letters]
-    svg = _drawn(plots.failures(section, axis), f"{name}d", title, text) if some else None
-    yield Part(title, text, svg, tables.over_time(section, report, "timeout", "failed", *letters_by_reason))
+    table = tables.over_time(section, report, "timeout", "failed", *(f"dead of {reason}" for reason in letters))
+    yield Part("Timeouts and dead letters", text, plots.failures(section, axis) if some else [], table)
 
     text = f"Messages that are not done, dead or expired, at the end of {bucket}: {tables.backlog(section)}."
-    table = tables.over_time(section, report, "open")
-    yield Part("Backlog", text, _drawn(plots.backlog(section.backlog, axis), f"{name}e", "Backlog", text), table)
-
-
-def _drawn(svg: str, name: str, title: str, text: str) -> "Markup":
-    """Return ``svg`` with a title and a description for screen readers, and ids that are unique in the page."""
-    from markupsafe import Markup, escape
-
-    head, body = svg.split(">", 1)
-    box = re.search(r'viewBox="[^"]*"', head)
-    body = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", body)
-    begin = f'<svg {box[0] if box else ""} role="img" aria-labelledby="{name}-title {name}-desc">'
-    return Markup(
-        f'{begin}<title id="{name}-title">{escape(title)}</title><desc id="{name}-desc">{escape(text)}</desc>{body}'
-    )
+    yield Part("Backlog", text, plots.backlog(section, axis), tables.over_time(section, report, "open"))

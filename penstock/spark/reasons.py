@@ -30,14 +30,17 @@ WRAPPER: Final = re.compile(
 """Start of a line without information; the last cause in the text says more."""
 JAVA_EXIT_SECONDS: Final = 2.0
 """Longest time that a killed Java takes to end."""
+BUSY_EXIT_SECONDS: Final = 20.0
+"""The same on a busy machine, where the connection to it is known to be lost."""
 
 
 def reason_of_error(error: Exception, where: str = "") -> str:
     """Return the reason for ``error``, of Spark or of the connection to its Java; ``where`` is the directory in use."""
-    from py4j.protocol import Py4JJavaError
+    from py4j.protocol import Py4JJavaError, Py4JNetworkError
     from pyspark.errors import PySparkException
 
-    if not isinstance(error, Py4JJavaError | PySparkException) and (ended := java_ended()):
+    patience = BUSY_EXIT_SECONDS if isinstance(error, Py4JNetworkError) else JAVA_EXIT_SECONDS
+    if not isinstance(error, Py4JJavaError | PySparkException) and (ended := java_ended(patience)):
         return ended
     return reason(str(error), where)
 
@@ -77,8 +80,14 @@ def java_ended(patience: float = JAVA_EXIT_SECONDS) -> str | None:
 
 def stop(spark: "SparkSession") -> None:
     """Stop ``spark``, unless its Java has ended."""
+    from py4j.protocol import Py4JNetworkError
+
     if java_ended(0) is None:
-        spark.stop()
+        try:
+            spark.stop()
+        except Py4JNetworkError:
+            if java_ended(BUSY_EXIT_SECONDS) is None:
+                raise
 
 
 def without_noise(spark: "SparkSession") -> None:

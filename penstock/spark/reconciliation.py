@@ -182,7 +182,7 @@ def _of_messages(
     book: NamespaceSnapshot, snapshot: ArchiveSnapshot, found_in_redis: SearchResult, live: bool
 ) -> list[Finding]:
     """Report messages that were registered twice, have ended twice, or are neither under way nor ended."""
-    where, name = f"{book.namespace} -> {book.queue}", book.namespace
+    where, name = " -> ".join(filter(None, (book.namespace, book.queue))), book.namespace
     findings = []
     for each in (each for each in snapshot.irregular if each["namespace"] == name):
         if each["outcome"] == "doubled":

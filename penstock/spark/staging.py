@@ -15,6 +15,7 @@ from redis.exceptions import ResponseError
 from penstock.encoding import decoded
 from penstock.errors import PenstockError, WrongType
 from penstock.raw_connection import Command, Packed
+from penstock.spark.cluster import beside
 from penstock.spark.options import exchange
 
 PAGE_ROWS: Final = 10_000
@@ -25,6 +26,8 @@ MAX_KEYS: Final = 1_000
 """Most keys or script calls in one round trip."""
 DAY: Final = 86_400
 """Seconds that staged rows live if no one publishes them, as after the death of a task."""
+WRONG_TYPE: Final = ("WRONGTYPE", "Existing key has wrong Redis type")
+"""Beginnings of errors of the server, and of its module RedisJSON."""
 
 Part = tuple[bytes, int]
 """A staged list and its number of rows."""
@@ -51,7 +54,8 @@ class Stage:
     def put(self, out: bytes, rows: list[bytes]) -> None:
         """Stage ``rows`` for ``out``; they are buffered until ``flush`` or until enough have come."""
         for piece in pieces(rows):
-            staged, before = self.lists.get(out) or (b"%b:spark-staged:%b" % (out, uuid4().hex.encode()), 0)
+            name = b"%b:spark-staged:%b" % (beside(self._redis, out), uuid4().hex.encode())
+            staged, before = self.lists.get(out) or (name, 0)
             packed = Packed.of(piece)
             # If this is sent twice, the second run removes what the first one has pushed.
             undo: Command = ("LTRIM", staged, -before, -1) if before else ("UNLINK", staged)
@@ -90,7 +94,7 @@ def by_out(messages: Sequence[WriterCommitMessage | None]) -> dict[bytes, list[P
 
 def discard(redis: "Redis", keys: Sequence[bytes]) -> None:
     for some in chunks(keys, MAX_KEYS):
-        redis.unlink(*some)
+        exchange(redis, [("UNLINK", key) for key in some])
 
 
 def pieces(rows: list[bytes]) -> Iterator[list[bytes]]:
@@ -116,7 +120,7 @@ def chunks(several: Any, most: int) -> Iterator[Any]:
 
 def checked(redis: "Redis", reply: Any, key: bytes, kind: str = "list") -> Any:
     """Return ``reply``, or raise it if it is an error; ``WrongType`` names ``key`` and the type that it holds."""
-    if isinstance(reply, ResponseError) and str(reply).startswith("WRONGTYPE"):
+    if isinstance(reply, ResponseError) and str(reply).startswith(WRONG_TYPE):
         found = decoded(redis.type(key))
         raise WrongType(f"{decoded(key)} holds a {found}, expected a {kind}")
     if isinstance(reply, Exception):

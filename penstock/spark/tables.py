@@ -7,6 +7,7 @@ from typing import Final
 
 from penstock.spark.report import MEASURED, Report, Section
 from penstock.spark.rollups import PERCENTILES
+from penstock.tracking.events import END_EVENTS
 
 KINDS: Final = ("registered", "done", "late", "timeout", "failed", "retry", "dead", "expired")
 """Kinds of events, in the order of the columns."""
@@ -106,6 +107,24 @@ def slowest(section: Section) -> Table:
     ]
     columns = ("id", "xid", "queue", "service", "attempts", "seconds", "ended (UTC)", "how")
     return Table("slowest messages, from registration to the end", columns, rows)
+
+
+def key_figures(section: Section) -> list[tuple[str, str, str]]:
+    """Return what a reader wants to know first: a name, a value, and a remark or an empty text."""
+    totals, done, backlog = section.totals, section.times.get("done"), section.backlog
+    ended = sum(totals.get(kind, 0) for kind in END_EVENTS)
+    counts = {kind: totals.get(kind, 0) for kind in ("done", "dead")}
+    p50, p99 = (seconds(done.percentiles[name]) for name in ("p50", "p99")) if done else (NONE, NONE)
+    return [
+        ("registered", f"{totals.get('registered', 0):,}", ""),
+        *(
+            (kind, f"{count:,}", f"{100 * count / ended:.2f} % of ended" if ended else "")
+            for kind, count in counts.items()
+        ),
+        ("timed out", f"{totals.get('timeout', 0):,}", "attempts"),
+        ("half done within", f"{p50} s" if done else NONE, f"p99: {p99} s" * bool(done)),
+        ("open at the end", f"{backlog.over_time[-1]:,}", "" if backlog.known else "at least"),
+    ]
 
 
 def backlog(section: Section) -> str:

@@ -4,18 +4,15 @@ import asyncio
 import os
 import re
 import shutil
-import signal
 import tempfile
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, Self
 
 from redis.asyncio import Redis
 
-from penstock.composition.files import DEFAULT_URL
 from penstock.composition.model import Part, Place, Topology, server_of
-from penstock.composition.procfile import STOP_SECONDS
+from penstock.composition.service import DEFAULT_URL
 from penstock.connection import connect
 from penstock.encoding import decoded, encoded
 from penstock.errors import PenstockError
@@ -23,133 +20,24 @@ from penstock.keys import Keys
 from penstock.launch import search_path
 from penstock.secrets import without_files
 from penstock.testing.forkserver import ForkServer
-from penstock.testing.server import EmbeddedServer
-from penstock.testing.watchdog import Watchdog
+from penstock.testing.server import EmbeddedServer, free_port
+from penstock.testing.service_process import ServiceProcess
 
 Route = Callable[[str, int], Awaitable[str]]
 """Return the host and port for a process to connect to, given its name and the port of an embedded server."""
 SERVER_URL: Final = re.compile(r"(rediss?(\+sentinel|\+cluster)?|valkeys?|unix)://")
-RESTART_SECONDS: Final = 0.1
-"""Seconds between the failure of a process and its next start."""
-
-
-class ServiceProcess:
-    """One process of a composition; if it fails, it is started again, as a container runtime does.
-
-    ``fork_server`` starts it if its command is just ``python -m``; a shell starts any other command.
-    """
-
-    def __init__(self, part: Part, environ: Mapping[str, str], log: Path, fork_server: ForkServer | None) -> None:
-        self.part, self.name, self.log = part, part.name, log
-        self.pid: int | None = None
-        """None while the process does not run."""
-        self.starts = 0
-        self._environ, self._fork_server = environ, fork_server if part.module else None
-        self._end: asyncio.Task[int] | None = None
-        self._wanted = False
-        self._starting = asyncio.Lock()
-
-    async def start(self) -> None:
-        """Start the process unless it runs. Raise ``PenstockError`` if the fork server cannot start it."""
-        async with self._starting:
-            self._wanted = True
-            if self.pid is not None:
-                return
-            self._end = await (self._from_fork_server(self._fork_server) if self._fork_server else self._from_shell())
-            self.starts += 1
-
-    async def _from_fork_server(self, fork_server: ForkServer) -> "asyncio.Task[int]":
-        try:
-            connection = fork_server.run(self.part.module[0], self.part.module[1:], self._environ, self.log)
-        except OSError as error:
-            raise PenstockError(f"{self.name} cannot be started: the fork server has ended") from error
-        reader, writer = await asyncio.open_unix_connection(sock=connection)
-        try:
-            pid = await reader.readline()
-        except BaseException:
-            writer.close()  # which kills the process
-            raise
-        if not pid:
-            raise PenstockError(
-                f"{self.name} cannot be started: {self.log} cannot be written, or the fork server ended"
-            )
-        self.pid = int(pid)
-
-        async def ended() -> int:
-            status = int(await reader.readline() or -signal.SIGKILL)
-            writer.close()
-            return status
-
-        return asyncio.create_task(self._watch(ended()))
-
-    async def _from_shell(self) -> "asyncio.Task[int]":
-        with self.log.open("ab") as output:
-            process = await asyncio.create_subprocess_shell(
-                str(self.part.command),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                env=self._environ,
-                start_new_session=True,
-            )
-        self.pid, watchdog = process.pid, Watchdog(process.pid)
-
-        async def ended() -> int:
-            status = await process.wait()
-            watchdog.release()
-            return status
-
-        return asyncio.create_task(self._watch(ended()))
-
-    async def _watch(self, end: Coroutine[None, None, int]) -> int:
-        status = await end
-        self.pid = None
-        if status != 0 and self._wanted:
-            await asyncio.sleep(RESTART_SECONDS)
-            if self._wanted:
-                await self.start()
-        return status
-
-    def send(self, number: signal.Signals) -> None:
-        """Send a signal to the process and to all that it started."""
-        if self.pid:
-            with suppress(ProcessLookupError):
-                try:
-                    os.killpg(self.pid, number)
-                except ProcessLookupError:  # not yet in a session of its own
-                    os.kill(self.pid, number)
-
-    async def kill(self) -> None:
-        await self._stopped(signal.SIGKILL)
-
-    async def stop(self) -> int:
-        """Send SIGTERM, and SIGKILL after ``STOP_SECONDS``; return the exit status, 0 if it was never started."""
-        return await self._stopped(signal.SIGTERM)
-
-    async def _stopped(self, number: signal.Signals) -> int:
-        async with self._starting:  # otherwise a restart under way would go on unseen
-            self._wanted = False
-            if self._end is None:
-                return 0
-            self.send(number)
-        end = self._end
-        done, _ = await asyncio.wait({end}, timeout=STOP_SECONDS)
-        if not done:
-            self.send(signal.SIGKILL)
-        async with asyncio.timeout(STOP_SECONDS):
-            return await end
-
-    def log_tail(self, characters: int = 2_000) -> str:
-        """Return the last ``characters`` of its output."""
-        return self.log.read_text(errors="replace")[-characters:] if self.log.is_file() else ""
+LOCAL_PORT: Final = re.compile(r"(?<=://)(localhost|127\.0\.0\.1):([0-9]+)")
+LISTEN_PORT: Final = "listen_port"
+"""The setting of a service that listens."""
 
 
 class Sandbox:
     """The processes of ``topology`` that have a command, on embedded servers.
 
     Replace every server that their settings or environment name with an embedded one, empty at first, so that nothing
-    reaches another. ``route`` may lead a process there by another way, such as a proxy. ``overrides`` are settings for
-    every service that has them; ``options`` are the servers'.
+    reaches another. If a variable names the port on which a service listens, e.g. ``http://localhost:8080``, it gets a
+    free one instead, and so does the service. ``route`` may lead a process to a server by another way, such as a proxy.
+    ``overrides`` are settings for every service that has them; ``options`` are the servers'.
     """
 
     def __init__(
@@ -171,6 +59,7 @@ class Sandbox:
                     "the server in a variable, such as REDIS, that can be given another one here"
                 )
         self._route, self._overrides, self._aof, self._options = route, overrides, aof, options
+        self._ports = {port: str(free_port()) for port in _named_ports(self._parts)}
         self.servers: dict[str, EmbeddedServer] = {}
         """By host and port as in the settings: ``localhost:6379``."""
         self.processes: dict[str, ServiceProcess] = {}
@@ -297,13 +186,24 @@ class Sandbox:
                 if field in fields:
                     environ[names.variable_of(field)] = str(value)
             environ |= {names.variable_of(field): url for field, url in fields.items() if _is_server(url)}
-        return without_files(environ)
+            if (port := fields.get(LISTEN_PORT)) in self._ports:
+                environ[names.variable_of(LISTEN_PORT)] = self._ports[port]
+        return {name: self._with_free_port(value) for name, value in without_files(environ).items()}
+
+    def _with_free_port(self, value: str) -> str:
+        return LOCAL_PORT.sub(lambda found: f"{found[1]}:{self._ports.get(int(found[2]), found[2])}", value)
 
     async def _way(self, part: Part, url: str) -> str:
         port = self.servers[host_of(url)].port
         way = await self._route(part.name, port) if self._route else f"127.0.0.1:{port}"
         database = server_of(url).partition("/")[2]
         return f"redis://{way}/{database if database.isdigit() else 0}"
+
+
+def _named_ports(parts: Iterable[Part]) -> set[int]:
+    """Return the ports on which services of ``parts`` listen, and which variables of other parts name."""
+    named = {int(port) for part in parts for value in part.environ.values() for _, port in LOCAL_PORT.findall(value)}
+    return named & {port for part in parts if part.settings for name, port in part.settings if name == LISTEN_PORT}
 
 
 def host_of(url: str) -> str:

@@ -14,9 +14,9 @@ class Backoff:
     Doubling delays have jitter, from half to all of the delay, so that messages that failed together spread out.
     """
 
-    steps: Sequence[float]
-    base: float
-    cap: float
+    steps: Sequence[float] = ()
+    base: float = 0.0
+    cap: float = 0.0
 
     @property
     def as_json(self) -> str:

@@ -5,6 +5,8 @@ import re
 from hashlib import sha1
 from typing import Any, Final, NamedTuple
 
+from penstock.exact_json import is_exact, parse
+
 MAX_XID_BYTES: Final = 512
 """A longer number or ``meta.id`` is no xid: the SHA-1 of the message is used instead."""
 OBJECT: Final = re.compile(rb"\s*\{")
@@ -37,7 +39,9 @@ def xid_of(id: object) -> bytes:
 
 def _meta(message: bytes) -> dict[str, Any]:
     try:
-        meta = json.loads(message).get("meta")
+        meta = parse(message).get("meta")
+        if isinstance(meta, dict) and not all(map(is_exact, meta.values())):
+            meta = json.loads(message)["meta"]
     except (ValueError, RecursionError):
         return {}
     return meta if isinstance(meta, dict) else {}

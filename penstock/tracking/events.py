@@ -2,7 +2,8 @@
 
 A stream entry packs up to some hundred events. It has ``count``, the number of the ``first`` event, and eight more
 fields: each is one word for all events, or one word for each event, on a line of its own. In a word, ``\\\\`` is a
-backslash and ``\\n`` a line end. An entry without ``count`` is one event. A ninth field, ``message``, is ignored here.
+backslash and ``\\n`` a line end. An entry without ``count`` is one event. Some entries have ``details``, too, and
+``message``, which is ignored here.
 """
 
 import re
@@ -15,6 +16,7 @@ from redis.asyncio import Redis
 from penstock.atomic import AtomicRead
 from penstock.encoding import decoded, encoded, parse_number
 from penstock.keys import Keys
+from penstock.tracking.details import NO_DETAILS, Details
 from penstock.tracking.record import By, canonical_number, is_number, xids_of
 
 MAX_CHUNK_ENTRIES: Final = 1000
@@ -24,6 +26,7 @@ FIRST_CHUNK: Final = 50
 MAX_CHUNK_BYTES: Final = 16 * 2**20
 """Approximate bytes of messages in one chunk."""
 MESSAGE: Final = b"message"
+DETAILS: Final = b"details"
 END_EVENTS: Final = ("done", "late", "dead", "expired")
 """Kinds of events that end a message."""
 MAX_EVENTS: Final = 1_000
@@ -45,6 +48,7 @@ class Event:
     attempt: int | None
     seconds: float | None
     """Since the message was delivered or registered."""
+    details: Details = NO_DETAILS
 
 
 class Entry:
@@ -82,6 +86,7 @@ class Entry:
                     self._word("service", place),
                     None if attempt is None else int(attempt),
                     parse_number(self._word("seconds", place)),
+                    Details.parse(word) if (word := self._word("details", place)) else NO_DETAILS,
                 )
 
 

@@ -10,7 +10,9 @@ from penstock.atomic import AtomicRead
 from penstock.encoding import decoded, decoded_fields, encoded, parse_number, parse_whole
 from penstock.inspect.namespace import instances, instances_of_service
 from penstock.keys import Keys
+from penstock.tracking.correlation import correlation_of
 from penstock.tracking.dead_letters import Letter, newest_first
+from penstock.tracking.details import Details
 from penstock.tracking.events import Event, history_extent, last_event
 from penstock.tracking.location import MAX_QUEUE_SCAN, Location
 from penstock.tracking.policy import Policy
@@ -43,6 +45,7 @@ async def locate(
         queue=record.get("queue", ""),
         service=record.get("service", ""),
         error=record.get("error", ""),
+        traceparent=Details.parse(record.get("details")).traceparent,
     )
     if record.get("state") == "dead":
         died = replace(known, since=parse_number(record.get("died")), reason=record.get("reason", ""))
@@ -72,8 +75,9 @@ async def _in_flight(
     deadline: float,
 ) -> Location:
     attempt = known.attempt or 1
+    most = min(policy.attempts, int(parse_number(record.get("attempts"), 1) or policy.attempts))
     since = parse_number(record.get("delivered")) or parse_number(record.get("timestamp"))
-    last = "final" in record or attempt >= policy.attempts
+    last = "final" in record or attempt >= most
     next = "expired" if not record else "dead" if last else "retry"
     alive = [each for each in await instances(redis, service_redis, keys) if each.id == known.service]
     held, before, length = await _in_queue(redis, known.queue, record)
@@ -82,6 +86,7 @@ async def _in_flight(
         next = "dead" if policy.queue_timeout else ""
     return replace(
         known,
+        attempts=most,
         state="in flight",
         since=since,
         until=_until_taken(policy, since) if untaken else deadline,
@@ -129,6 +134,7 @@ async def _past(redis: "Redis", keys: Keys, policy: Policy, known: Location, by:
         attempt=event.attempt,
         queue=event.queue,
         service=event.service,
+        traceparent=event.details.traceparent,
         seconds=event.seconds,
         late=event.event == "late",
     )
@@ -171,6 +177,7 @@ def _of_letter(known: Location, letter: Letter) -> Location:
         attempt=parse_whole(letter.text("attempts")),
         queue=letter.destination or "",
         service=letter.text("service"),
+        traceparent=Details.of(correlation_of(letter.message or b"").meta).traceparent,
     )
 
 

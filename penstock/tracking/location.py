@@ -52,6 +52,8 @@ class Location:
     """That instance, if it is alive."""
     monitors: tuple[str, ...] = ()
     """Live monitors of the namespace, if something is overdue."""
+    traceparent: str = ""
+    """The trace of the client that sent it, as its record or its letter says."""
     reason: str = ""
     error: str = ""
     seconds: float | None = None

@@ -29,6 +29,8 @@ class Policy:
     """Lifetime of a message's record."""
     attempts: int
     backoff: Backoff
+    retry_budget: int | None
+    """Most retries, in per cent of the requests; None: unlimited."""
     source: str
     pending: str
     out: str
@@ -63,6 +65,7 @@ class Policy:
                 expire=int(found["messageExpire"]),
                 attempts=int(found["attempts"]),
                 backoff=Backoff.parse(found["backoff"]),
+                retry_budget=int(found["retryBudget"]) if "retryBudget" in found else None,
                 source=found["source"],
                 pending=found.get("pending", ""),
                 out=found["out"],

@@ -11,7 +11,6 @@ import secrets
 import uuid
 from hashlib import sha1
 from typing import Any, Final
-from urllib.parse import parse_qs, urlsplit
 
 from redis.asyncio import Redis
 
@@ -22,21 +21,13 @@ from penstock.script import LUA, Script
 from penstock.transfer.protocol import Dead, agree, next_messages, settle
 from penstock.transfer.read_size import Sizes
 from penstock.transfer.shovel import BATCH, BATCH_BYTES, Shovel, SourceLost, local_errors
+from penstock.urls import address_of
 
 _put_back: Final = Script.read(LUA / "put_back.lua")
 
 BACK: Final = 5_000
 BACK_BYTES: Final = 4_194_304
 """Most messages, and bytes unless one message has more, to put back at a time: some milliseconds of server time."""
-
-
-def address_of(url: str) -> str:
-    """Return host, port and database of a URL: equal for all ways to write it, except other names of the host."""
-    parts = urlsplit(url)
-    db = parse_qs(parts.query).get("db", [""])[0]
-    if parts.scheme in ("redis", "rediss"):
-        return f"{parts.hostname or 'localhost'}:{parts.port or 6379}/{db or parts.path.strip('/') or '0'}"
-    return f"{parts.netloc.rpartition('@')[2]}{parts.path}/{db or '0'}"
 
 
 class Move(Shovel):

@@ -9,6 +9,7 @@ from common.registered_lists import RegisteredLists
 from common.tracking.completion import Completion, Completions, CompletionSource, attempt_of
 from common.tracking.reply_lists import ReplyRules
 from penstock.tracking.correlation import xid_of
+from penstock.tracking.details import seconds_of
 from penstock.tracking.policy import Policy
 from services.mdispatch.settings import Settings
 
@@ -55,17 +56,17 @@ def reply_rules(context: Context[Settings]) -> ReplyRules:
     keys = context.required_keys
     policy = Policy.parse(keys, {name: str(value) for name, value in context.settings.policy().items()})
     assert policy
-    return ReplyRules(keys, policy, RegisteredLists(context.redis, keys, context.log))
+    return ReplyRules.of(keys, policy, RegisteredLists(context.redis, keys, context.log))
 
 
 def parse_answer(answer: bytes) -> Completion:
-    """Parse an answer: a JSON object with the request's ``meta.id``, and perhaps ``meta.attempt``."""
+    """Parse an answer: a JSON object with the request's ``meta.id``, and perhaps ``meta.attempt`` and ``meta.work``."""
     try:
         meta = json.loads(answer)["meta"]
         xid = xid_of(meta["id"])
-        attempt = meta.get("attempt")
+        attempt, work = meta.get("attempt"), seconds_of(meta.get("work"))
     except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
-        xid, attempt = b"", None
+        xid, attempt, work = b"", None, None
     if not xid:
         return Completion("badAnswer", words="expected a JSON object with the request's meta.id")
-    return Completion("answer", xid=xid, attempt=attempt_of(attempt) or "")
+    return Completion("answer", xid=xid, attempt=attempt_of(attempt) or "", work=work)

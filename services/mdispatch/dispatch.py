@@ -21,7 +21,7 @@ from penstock.script import Script
 from penstock.tracking.policy import untaken_check_interval
 from penstock.transfer.read_size import Sizes
 from services.mdispatch.answers import reply_rules
-from services.mdispatch.poison import POISON, PoisonDetector
+from services.mdispatch.poison import POISON, Claim, PoisonDetector
 from services.mdispatch.request import BadRequest, parse_request, rejection
 from services.mdispatch.settings import Settings
 
@@ -71,11 +71,14 @@ class Dispatch:
         self._batches: deque[Batch] = deque()
         self._spare_id: int | None = None
         """An id that the script has reserved for a message that comes alone."""
+        self._comes_in_batches = False
+        """Whether several requests came at a time: then those behind the next one are taken with it."""
         self._sizes = Sizes()
         self._queue = Queue.UNKNOWN
         self._poison = PoisonDetector(context)
         self._cluster = False
         self._replies = reply_rules(context)
+        self._obeys_attempts = settings.message_attempts == "obey"
         self._named: dict[str, Any] = {
             "pending": self._pending,
             "source": settings.in_,
@@ -89,7 +92,7 @@ class Dispatch:
             **keys.event_keys,
             "lease": keys.lease if settings.ordered else None,
             **counters(keys),
-            **{name: keys.metric(name) for name in ("delivered", "registered", "untracked", "dead")},
+            **{name: keys.metric(name) for name in ("delivered", "registered", "untracked", "dropped", "dead")},
             "token": context.token or 0,
             "bytes": settings.batch_bytes,
             "service": context.id,
@@ -116,14 +119,42 @@ class Dispatch:
 
     async def take(self) -> bool:
         """Wait for a request, at most ``popTimeout``; return whether there may be something to deliver."""
-        settings = self._context.settings
-        taken = await self._context.take(settings.in_, self._pending, settings.pop_timeout, count=self._count)
-        if taken.message is not None and self._queue is not Queue.UNKNOWN and self._spare_id is not None:
-            self._batches.append(Batch([taken.message], self._spare_id))
-            self._spare_id, self._queue = None, Queue.EMPTY
+        context, settings = self._context, self._context.settings
+        knows = self._queue is not Queue.UNKNOWN and self._spare_id is not None
+        if knows and self._comes_in_batches and not context.is_woken:
+            more = context.prepared(_dispatch, **self._call(Batch([], 0), held=1, wanted=settings.batch, spare=0))
+            taken = await context.take(settings.in_, self._pending, settings.pop_timeout, then=more)
+            return await self._read_more(taken.message)
+        taken = await context.take(settings.in_, self._pending, settings.pop_timeout, count=self._count)
+        if taken.message is not None and knows:
+            self._add([taken.message], [], 0)
         elif taken.anything:
             self._queue = Queue.UNKNOWN
         return taken.anything
+
+    async def _read_more(self, message: bytes | None) -> bool:
+        """Read what the script has taken right behind ``message``; return whether there may be something to deliver."""
+        self._queue = Queue.UNKNOWN
+        reply = await self._context.outcome(_dispatch, recovers=False)
+        if reply is REFUSED:
+            await self._context.count(self._count)
+        elif reply is not None and message is not None:
+            first_id, found = reply
+            self._sizes.note_all(found)
+            self._add([message], found, first_id)
+        self._comes_in_batches = False  # until there were several
+        return True
+
+    def _add(self, messages: list[bytes], found: list[bytes], first_id: int) -> None:
+        """Make a batch of one message, for which there is an id, and of what was ``found`` behind it."""
+        spare, self._spare_id, self._queue = self._spare_id or 0, None, Queue.EMPTY
+        if found and first_id == spare + 1:
+            messages = [*messages, *found]
+        self._batches.append(Batch(messages, spare))
+        if not found:
+            self._spare_id = first_id or None
+        elif first_id != spare + 1:
+            self._batches.append(Batch(found, first_id))
 
     async def deliver(self) -> None:
         """Deliver what is pending and then what waits behind it, until nothing does or the run is to end."""
@@ -166,21 +197,9 @@ class Dispatch:
         room = self._context.running and len(self._batches) <= 2
         wanted = self._context.settings.batch if room else 0
         queue, self._queue = self._queue, Queue.UNKNOWN  # until the reply is there
-        reply = await self._context.run_unless_full(
-            _dispatch,
-            lambda: self._parse_next(batch),
-            held=sum(len(each.messages) for each in self._batches),
-            batch=wanted,
-            spare=int(self._spare_id is not None),
-            letters=self._keys.dead if batch.rejects else None,
-            deaths=self._keys.deaths if claim else None,
-            survived=claim.digest if claim else "",
-            first=batch.first_id,
-            subjects=batch.subjects,
-            requests=batch.requests,
-            **self._sizes.named,
-            **self._named,
-        )
+        held, spare = sum(len(each.messages) for each in self._batches), int(self._spare_id is not None)
+        named = self._call(batch, held=held, wanted=wanted, spare=spare, claim=claim)
+        reply = await self._context.run_unless_full(_dispatch, lambda: self._parse_next(batch), **named)
         if reply is None:
             return
         self._queue = queue
@@ -191,6 +210,7 @@ class Dispatch:
         if claim:
             self._poison.release()
         first_id, taken = reply
+        self._comes_in_batches = len(batch.messages) > 1 or bool(taken)
         if taken:
             self._sizes.note_all(taken)
             self._batches.append(Batch(taken, first_id))
@@ -198,6 +218,22 @@ class Dispatch:
             self._spare_id = first_id
         if wanted:
             self._queue = Queue.BACKLOG if 2 * len(taken) >= wanted else Queue.MORE if taken else Queue.EMPTY
+
+    def _call(self, batch: Batch, *, held: int, wanted: int, spare: int, claim: Claim | None = None) -> dict[str, Any]:
+        """Return what to call the script with."""
+        return {
+            "held": held,
+            "batch": wanted,
+            "spare": spare,
+            "letters": self._keys.dead if batch.rejects else None,
+            "deaths": self._keys.deaths if claim else None,
+            "survived": claim.digest if claim else "",
+            "first": batch.first_id,
+            "subjects": batch.subjects,
+            "requests": batch.requests,
+            **self._sizes.named,
+            **self._named,
+        }
 
     def _refusal(self, name: str) -> str | None:
         """Return why list ``name`` may not get answers; None if it may."""
@@ -220,7 +256,9 @@ class Dispatch:
         requests: list[str] = []
         for id, message in enumerate(batch.messages, start=batch.first_id):
             try:
-                request = POISON if is_poison else parse_request(message, self._refusal)
+                request = (
+                    POISON if is_poison else parse_request(message, self._refusal, obeys_attempts=self._obeys_attempts)
+                )
             except BadRequest as error:
                 request = rejection("badRequest", str(error))
             subjects += (b"%b%d" % (record, id), xid_key + request.xid)

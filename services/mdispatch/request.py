@@ -6,9 +6,16 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from penstock.tracking.correlation import correlation_of
+from penstock.tracking.details import written_details
 
 MAX_DELAY_SECONDS: Final = 10 * 31_536_000
-_json: Final = json.JSONEncoder(ensure_ascii=False).encode
+MAX_ATTEMPTS: Final = 100
+_quoted: Final = json.encoder.encode_basestring
+
+
+def _json(words: dict[str, str]) -> str:
+    """Return an object with texts, as ``json.dumps`` does, in a third of its time."""
+    return f"{{{', '.join(f'{_quoted(name)}: {_quoted(word)}' for name, word in words.items())}}}"
 
 
 class BadRequest(ValueError):
@@ -21,18 +28,28 @@ class Request(NamedTuple):
     xid: bytes
     """Empty for a dead letter."""
     spec: str
-    """The type; or JSON if there is more to say: type, replyTo and when, or reject and error."""
+    """The type; or JSON if there is more to say: see ``dispatch.lua``."""
     reply_to: str = ""
     """The list for its answer; empty if the request names none."""
 
 
-def parse_request(message: bytes, refusal: Callable[[str], str | None]) -> Request:
-    """Parse a request, or raise ``BadRequest``; ``refusal`` returns why a list may not get answers, or None."""
+def parse_request(message: bytes, refusal: Callable[[str], str | None], *, obeys_attempts: bool = True) -> Request:
+    """Parse a request, or raise ``BadRequest``; ``refusal`` returns why a list may not get answers, or None.
+
+    Without ``obeys_attempts`` its ``meta.attempts`` is ignored.
+    """
     name, kind, meta = correlation_of(message)
     request = Request(name, kind)
     if meta.keys() <= {"id"}:
         return request
-    more = {"replyTo": _reply_to(meta, refusal), "when": _when(meta)}
+    until, details = written_details(meta)
+    more = {
+        "replyTo": _reply_to(meta, refusal),
+        "attempts": _attempts(meta) if obeys_attempts else None,
+        "when": _when(meta),
+        "until": until,
+        "details": details,
+    }
     wanted = {word: value for word, value in more.items() if value is not None}
     if not wanted:
         return request
@@ -53,6 +70,16 @@ def _reply_to(meta: dict[str, Any], refusal: Callable[[str], str | None]) -> str
     if reason := refusal(name):
         raise BadRequest(f"meta.replyTo: {reason}")
     return name
+
+
+def _attempts(meta: dict[str, Any]) -> str | None:
+    """Return the most deliveries that the request wants of itself, if the setting ``attempts`` allows more."""
+    attempts = meta.get("attempts")
+    if attempts is None:
+        return None
+    if isinstance(attempts, bool) or not isinstance(attempts, int) or not 1 <= attempts <= MAX_ATTEMPTS:
+        raise BadRequest(f"meta.attempts: expected a whole number from 1 to {MAX_ATTEMPTS}")
+    return str(attempts)
 
 
 def _when(meta: dict[str, Any]) -> str | None:

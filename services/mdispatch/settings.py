@@ -122,6 +122,18 @@ class Settings(ServiceSettings):
         most=10**9,
     )
     attempts: Whole = setting("attempts", "Deliveries before a message goes to the dead letters.", 3, least=1, most=100)
+    retry_budget: Whole | None = setting(
+        "per cent",
+        "Most retries, in per cent of the requests; a failed attempt beyond them is the last. Unlimited by default.",
+        None,
+        least=1,
+        most=1_000,
+    )
+    message_attempts: Literal["obey", "ignore"] = setting(
+        "obey | ignore",
+        "Whether `meta.attempts` of a request may ask for fewer deliveries, e.g. 1 for what must not be done twice.",
+        "obey",
+    )
     accept_late: bool = setting(
         "true | false",
         "Whether the done of an attempt that timed out ends a message while a later one is under way.",
@@ -185,12 +197,12 @@ class Settings(ServiceSettings):
             "failed",
             "retry",
         )
-        return ("taken", "delivered", *tracked, "answers", "dead", "expired", "touched", "revived", "buried")
+        return ("taken", "delivered", "dropped", *tracked, "answers", "dead", "expired", "touched", "revived", "buried")
 
     def policy(self) -> dict[str, str | int]:
         """Return what monitors and the command line need to know of this namespace: see docs/keys.md."""
         backoff = Backoff(self.backoff, self.backoff_base, self.backoff_cap)
-        optional = {"res": self.res, "replyTo": self.reply_to}
+        optional = {"res": self.res, "replyTo": self.reply_to, "retryBudget": self.retry_budget}
         return {
             "messageTimeout": self.message_timeout,
             "queueTimeout": self.queue_timeout,

@@ -2,11 +2,13 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate
 from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from common.http.access import BOUNDS, WITHIN
 from penstock.encoding import encoded
 from services.monitor.state import NamespaceState
 
@@ -14,9 +16,11 @@ GAUGES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "list_length": ("Messages in a list of the namespace.", ("list", "role")),
     "in_flight": ("Messages delivered and not finished.", ()),
     "delayed": ("Messages that wait for their first delivery or for the next one.", ()),
+    "outcomes_waiting": ("Outcomes of tasks of hqueue that wait for their lists and webhooks.", ()),
     "oldest_in_flight_seconds": ("Seconds since the oldest message in flight was first delivered.", ()),
     "memory_ratio": ("Used fraction of the server's maxmemory: at 1 it refuses writes; 0 if it has none.", ()),
     "replica": ("1 if the server is a replica and takes no writes, else 0.", ()),
+    "disk_failed": ("1 if the server's last write to its disk has failed, else 0: then it refuses writes.", ()),
     "link_up": (
         "1 if a vpush is alive and its other server answered the last batch, else 0; an idle vpush does not ask it.",
         (),
@@ -39,7 +43,12 @@ COUNTERS: Final = {
     "taken": ("taken", "Messages taken."),
     "missing": ("missing", "Messages that something else removed from a pending list."),
     "delivered": ("delivered", "First deliveries; in mpush, copies that the lists received and kept."),
-    "dropped": ("dropped", "Copies that mpush gave up because a list was full; in vpush, messages with too many hops."),
+    "dropped": (
+        "dropped",
+        "Copies that mpush gave up for a full list; in vpush, messages with too many hops; else, requests too late.",
+    ),
+    "broken": ("broken", "Requests that hrouter answered because a list was too long to serve them in time."),
+    "rebalanced": ("rebalanced", "Messages that mbalance took back from a list whose workers are dead."),
     "registered": ("registered", "Messages that are tracked from then on."),
     "untracked": ("untracked", "Messages delivered untracked, because messageCapacity was reached."),
     "done": ("done", "Messages reported done in time."),
@@ -52,7 +61,7 @@ COUNTERS: Final = {
     "expired": ("expired", "Messages whose record was gone when they were due."),
     "touched": ("touched", "Times that a worker extended a deadline."),
 }
-ALERTED_COUNTERS: Final = ("errors", "missing", "dropped")
+ALERTED_COUNTERS: Final = ("errors", "missing", "dropped", "broken")
 """Counters of every service that have an alert."""
 RELOAD_RESULTS: Final = {"obeyed": "count", "refused": "failed"}
 """Results of reload requests, and the field of the metric that counts each."""
@@ -71,7 +80,29 @@ ANSWER_RESULTS: Final = {
     **{name: name for name in ("taken", "expired", "lasting", "unseen", "refused")},
 }
 """Results of answers, and the field of the metric that counts each."""
-DEAD_REASONS: Final = ("timeout", "failed", "queueTimeout", "poison", "badRequest", "badAnswer", "badDone")
+GATEWAY_EVENTS: Final = (
+    *("connections", "disconnections", "unauthorized", "refused", "errors", "former_secret"),
+    *("objects", "calls", "frames", "pushed", "delivered", "given_back", "published", "dropped", "taken_over"),
+)
+"""Fields of the metric of a gateway."""
+HTTP_EVENTS: Final = (
+    *("requests", "2xx", "3xx", "4xx", "5xx", "refused", "received", "sent"),
+    *("pushed", "answered", "timeouts", "late", "malformed", "cancelled", "cached", "stale", "busy", "away"),
+    *("unconfirmed", "repeated"),
+)
+"""Fields of the metric of a service that speaks HTTP."""
+OUTCOME_RESULTS: Final = ("replied", "sent", "failed", "undelivered")
+"""Fields of the metric of hqueue for the delivery of outcomes."""
+DEAD_REASONS: Final = (
+    "timeout",
+    "failed",
+    "retryBudget",
+    "queueTimeout",
+    "poison",
+    "badRequest",
+    "badAnswer",
+    "badDone",
+)
 HISTOGRAM_TENTHS: Final = range(0, 100, 10)
 
 
@@ -110,6 +141,27 @@ def metric_families(states: list[NamespaceState]) -> list[Metric]:
     reloads = CounterMetricFamily(
         "penstock_reloads", "Requests to reload the settings: obeyed; refused.", labels=["namespace", "result"]
     )
+    gateway = CounterMetricFamily(
+        "penstock_gateway",
+        "Of a gateway: websockets opened, ended and refused; wrong and former secrets; objects, calls and messages.",
+        labels=["namespace", "event"],
+    )
+    http = CounterMetricFamily(
+        "penstock_http",
+        "Of HTTP: requests, answers by status, and what was refused; bytes of bodies; of himporter, messages, too.",
+        labels=["namespace", "event"],
+    )
+    seconds = HistogramMetricFamily(
+        "penstock_http_seconds",
+        "Seconds from the head of a request to its answer.",
+        labels=["namespace"],
+        unit="seconds",
+    )
+    outcomes = CounterMetricFamily(
+        "penstock_outcomes",
+        "Of hqueue: outcomes pushed to lists, accepted by webhooks, attempts that failed, and outcomes given up.",
+        labels=["namespace", "result"],
+    )
     dead = CounterMetricFamily("penstock_dead", "Dead letters, by reason.", labels=["namespace", "reason"])
     response = HistogramMetricFamily(
         "penstock_response_seconds",
@@ -128,11 +180,23 @@ def metric_families(states: list[NamespaceState]) -> list[Metric]:
             answers.add_metric([escaped(state.namespace), result], state.metrics["answers"].get(field, 0))
         for result, field in RELOAD_RESULTS.items():
             reloads.add_metric([escaped(state.namespace), result], state.metrics["reload"].get(field, 0))
+        for event in GATEWAY_EVENTS if state.has_gateway else ():
+            gateway.add_metric([escaped(state.namespace), event], state.metrics["gateway"].get(event, 0))
+        if counted := state.metrics["http"]:
+            for event in HTTP_EVENTS:
+                http.add_metric([escaped(state.namespace), event], counted.get(event, 0))
+            seconds.add_metric([escaped(state.namespace)], _http_buckets(counted), None)
+        if state.tracked and counted:  # hqueue writes both, and a rate needs the 0 before a 1
+            for result in OUTCOME_RESULTS:
+                outcomes.add_metric([escaped(state.namespace), result], state.metrics["outcomes"].get(result, 0))
         for field, family in link_counters.items() if state.link else ():
             family.add_metric([escaped(state.namespace)], state.metrics["batches"].get(field, 0))
         if state.timeout:
             response.add_metric([escaped(state.namespace)], *_histogram(state.metrics["done"], state.timeout))
-    return [*gauges.values(), *counters.values(), answers, reloads, dead, *link_counters.values(), response]
+    return [
+        *gauges.values(), *counters.values(), answers, reloads, gateway, http, seconds, outcomes, dead,
+        *link_counters.values(), response,
+    ]  # fmt: skip
 
 
 def _gauge(name: str, help: str, labels: Sequence[str]) -> GaugeMetricFamily:
@@ -147,15 +211,18 @@ def _add_gauges(gauges: dict[str, GaugeMetricFamily], state: NamespaceState) -> 
 
     add("memory_ratio", state.memory)
     add("replica", state.replica)
+    add("disk_failed", state.disk_failed)
     for each in state.lists:
         add("list_length", each.messages, each.list, each.role)
     if state.tracked:
         add("in_flight", state.in_flight)
         add("delayed", state.delayed)
         add("oldest_in_flight_seconds", state.oldest)
+        if state.metrics["http"]:
+            add("outcomes_waiting", state.outcomes)
     for name, field in LINK_GAUGES.items() if state.link else ():
         add(name, getattr(state.link, field))
-    alive = Counter({"mdispatch": 0} if state.tracked else {})
+    alive = Counter({"mdispatch": 0} if state.tracked else {"gateway": 0} if state.has_gateway else {})
     late = Counter(instance.service for instance in state.instances if instance.late)
     for instance in state.instances:
         alive[instance.service] += not instance.late
@@ -177,12 +244,22 @@ def _add_counters(counters: dict[str, CounterMetricFamily], dead: CounterMetricF
 
 
 def _dead(state: NamespaceState) -> dict[str, float]:
-    """Return dead letters by reason; in mpush and vpush the fields are lists, and there is one reason."""
+    """Return dead letters by reason; without mdispatch the fields are lists, which tell the reasons of mpush apart."""
     fields = dict(state.metrics["dead"])
     count = fields.pop("count", 0.0)
     if state.tracked:
         return dict.fromkeys(DEAD_REASONS, 0.0) | fields
-    return {"unfit" if state.link else "maxLength": count}
+    if state.link:
+        return {"unfit": count}
+    inputs = {each.list for each in state.lists if each.role == "in"}
+    unknown = sum(many for name, many in fields.items() if name in inputs)
+    return {"maxLength": count - unknown, "unknown": unknown}
+
+
+def _http_buckets(counted: dict[str, float]) -> list[tuple[str, float]]:
+    """Return cumulative buckets, as in Prometheus."""
+    so_far = accumulate(counted.get(name, 0) for name in WITHIN)
+    return [*zip([*map(str, BOUNDS), "+Inf"], so_far, strict=True)]
 
 
 def _histogram(done: dict[str, float], timeout: float) -> tuple[list[tuple[str, float]], float]:

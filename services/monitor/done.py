@@ -4,14 +4,15 @@ import json
 from typing import Any
 
 from common.tracking.completion import Completion, attempt_of
+from penstock.tracking.details import seconds_of
 
-UNREADABLE = "expected an id, an xid, or a JSON object with id or xid, and perhaps attempt, error, retry, touch"
+UNREADABLE = "expected an id, an xid, or a JSON object with id or xid, and perhaps attempt, work, error, retry, touch"
 NO_ATTEMPT = "attempt: expected a whole number, as the record has it"
 NO_ID = "expected an id, since doneBy is id, or a JSON object with id or xid"
 
 
 def parse_done(entry: bytes, done_by: str = "either") -> Completion:
-    """Parse ``3``, ``order-7``, or ``{"id": 3, "attempt": 1, "error": "no such customer", "retry": false}``.
+    """Parse ``3``, ``order-7``, or ``{"id": 3, "attempt": 1, "work": 0.2, "error": "no tea", "retry": false}``.
 
     ``done_by`` is the policy's doneBy, i.e. what plain text means: ``xid``, ``id`` or ``either``.
     """
@@ -27,7 +28,7 @@ def parse_done(entry: bytes, done_by: str = "either") -> Completion:
     attempt = attempt_of(fields.get("attempt"))
     if attempt is None:
         return Completion("badDone", words=NO_ATTEMPT)
-    named = Completion("done", id, b"" if id else xid, attempt)
+    named = Completion("done", id, b"" if id else xid, attempt, work=seconds_of(fields.get("work")))
     if "touch" in fields:
         return _touch(named, fields["touch"])
     if fields.get("error") is None:

@@ -13,7 +13,7 @@ from common.outage import Outage
 from penstock.connection import connect
 from services.monitor.namespace import WatchedNamespace
 from services.monitor.settings import Settings
-from services.monitor.timer import Timer
+from services.monitor.timer import SPARE_SECONDS, Timer
 
 MAX_SLEEP_SECONDS: Final = 30.0
 """Longest sleep between two sweeps, in case that a published due time was lost."""
@@ -66,7 +66,7 @@ class Monitor:
             wait = min([await namespace.sweep() for namespace in namespaces])
             self._swept_at = time.monotonic()
             if wait > 0:
-                wait = min(wait + 0.001, MAX_SLEEP_SECONDS)
+                wait = min(wait + SPARE_SECONDS, MAX_SLEEP_SECONDS)
                 await timer.sleep(wait, before=max(namespace.swept_at for namespace in namespaces) + wait)
 
     def _problem(self) -> str | None:

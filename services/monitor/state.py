@@ -20,7 +20,7 @@ from penstock.script import translate_error
 METRICS: Final = (
     *("taken", "missing", "delivered", "dropped", "registered", "untracked", "done", "done:late", "done:unknown"),
     *("timeout", "overdue", "failed", "retry", "dead", "expired", "touched", "batches", "answers"),
-    *("error", "reload"),
+    *("error", "reload", "gateway", "broken", "rebalanced", "http", "outcomes"),
 )
 MAX_OLDEST_IDS: Final = 100
 """Most ids, the oldest first, that are searched for one that is in flight."""
@@ -44,6 +44,8 @@ class NamespaceState:
     """The policy's messageTimeout (s)."""
     in_flight: int
     delayed: int
+    outcomes: int
+    """Outcomes of tasks of hqueue that wait for their receivers."""
     oldest: float | None
     """Age of the oldest message in flight; 0 if none is, None if its record is gone."""
     lists: list[ListLength]
@@ -56,6 +58,13 @@ class NamespaceState:
     """Used fraction of the server's maxmemory; 0 if it has none. At 1 it refuses all that needs more."""
     replica: bool = False
     """Whether the server is a replica, which takes no writes."""
+    disk_failed: bool = False
+    """Whether the server's last write to its disk has failed; then it refuses writes by default."""
+
+    @property
+    def has_gateway(self) -> bool:
+        """Return whether a gateway works in it, or has."""
+        return bool(self.metrics["gateway"]) or any(one.service == "gateway" for one in self.instances)
 
 
 async def read_states(redis: "Redis", service_redis: "Redis", namespaces: Iterable[str]) -> list[NamespaceState]:
@@ -63,8 +72,9 @@ async def read_states(redis: "Redis", service_redis: "Redis", namespaces: Iterab
     info: Any = await redis.info()  # a hosted server may leave fields out
     limit, used = info.get("maxmemory", 0), info.get("used_memory", 0) - info.get("mem_not_counted_for_evict", 0)
     memory, replica = used / limit if limit else 0, info.get("role", "master") != "master"
+    disk_failed = any(info.get(name, "ok") != "ok" for name in ("aof_last_write_status", "rdb_last_bgsave_status"))
     states = [await _read_state(redis, service_redis, Keys(namespace)) for namespace in namespaces]
-    return [replace(state, memory=memory, replica=replica) for state in states]
+    return [replace(state, memory=memory, replica=replica, disk_failed=disk_failed) for state in states]
 
 
 async def _read_state(redis: "Redis", service_redis: "Redis", keys: Keys) -> NamespaceState:
@@ -74,6 +84,7 @@ async def _read_state(redis: "Redis", service_redis: "Redis", keys: Keys) -> Nam
         snapshot.hgetall(encoded(keys.lists))
         snapshot.zcard(encoded(keys.deadlines))
         snapshot.zcard(encoded(keys.delayed))
+        snapshot.zcard(encoded(keys.outbox))
         snapshot.lrange(encoded(keys.message_ids), -MAX_OLDEST_IDS, -1)
         snapshot.zrange(encoded(keys.deadlines), 0, 0)
         snapshot.hgetall(encoded(keys.link))
@@ -81,7 +92,7 @@ async def _read_state(redis: "Redis", service_redis: "Redis", keys: Keys) -> Nam
         for name in METRICS:
             snapshot.hgetall(encoded(keys.metric(name)))
         time, policy, named, *counted = await _replies(snapshot)
-    in_flight, delayed, tail, first_due, noted, expires, *metrics = counted
+    in_flight, delayed, outcomes, tail, first_due, noted, expires, *metrics = counted
     lengths = await _lengths(redis, _roles(keys, policy or {}, named or {}))
     found, _ = await pending.read_pending(redis, [keys], lenient=True)
     lengths += [ListLength(one.name, "pending", one.messages) for one in found[keys.namespace].all if not one.problem]
@@ -92,6 +103,7 @@ async def _read_state(redis: "Redis", service_redis: "Redis", keys: Keys) -> Nam
         timeout=_numbers(policy).get("messageTimeout"),
         in_flight=in_flight or 0,
         delayed=delayed or 0,
+        outcomes=outcomes or 0,
         oldest=await _oldest(redis, keys, tail or [], first_due or [], now),
         lists=lengths,
         instances=await instances(redis, service_redis, keys),

@@ -7,10 +7,11 @@ from typing import Any, Final, NamedTuple
 
 from redis.exceptions import ResponseError
 
-from common.context import FULL_POLL_SECONDS, Context
+from common.context import Context
 from common.registered_lists import RegisteredLists
 from common.tracking.reply_lists import ReplyRules
 from common.transaction import REFUSED
+from common.wired import FULL_POLL_SECONDS
 from penstock.encoding import decoded, encoded
 from penstock.keys import Keys
 from penstock.raw_connection import pack
@@ -21,7 +22,7 @@ from services.monitor.settings import Settings
 _due, _clock, _sweep = (
     Script.read(Path(__file__).parent / "lua" / f"{verb}.lua") for verb in ("due", "clock", "sweep")
 )
-FIELDS: Final = ("xid", "attempt", "queue", "replyTo", "error", "final", "delivered", "timestamp")
+FIELDS: Final = ("xid", "attempt", "queue", "replyTo", "error", "final", "delivered", "timestamp", "attempts", "until")
 MAX_UNTAKEN: Final = 8
 """Most messages not yet taken by a worker that one script looks for in their list."""
 MAX_CLOCK_STARTS: Final = 200
@@ -52,6 +53,10 @@ class Message(NamedTuple):
     final: bytes | None = None
     delivered: bytes | None = None
     timestamp: bytes | None = None
+    attempts: bytes | None = None
+    """Most deliveries, if the message itself wants fewer than the policy."""
+    until: bytes | None = None
+    """When (s since the epoch) the message is useless, if it says so itself."""
 
     @property
     def fingerprint(self) -> bytes:
@@ -82,7 +87,7 @@ class Sweeper:
         """Carry out a batch of what is due; return the seconds until more is, infinite if nothing is to come."""
         if policy != self._policy:
             directory = RegisteredLists(self._context.redis, self._keys, self._context.log)
-            self._policy, self._replies = policy, ReplyRules(self._keys, policy, directory)
+            self._policy, self._replies = policy, ReplyRules.of(self._keys, policy, directory)
         due = await self._find_due(policy)
         self.swept_at = float(due.now)
         ids = due.taken[:MAX_CLOCK_STARTS], due.untaken, due.overdue[:MAX_CLOCK_STARTS], due.ready
@@ -158,7 +163,7 @@ class Sweeper:
         """Return the action for a message that is past its deadline."""
         if one.attempt is None:
             return Action(one, "expired")
-        if one.final or int(one.attempt) >= policy.attempts:
+        if one.final or int(one.attempt) >= min(policy.attempts, int(one.attempts or policy.attempts)):
             return Action(one, "timeout" if one.error is None else "failed")
         return Action(one, "retry", policy.backoff.delay_after(int(one.attempt)))
 
@@ -176,9 +181,11 @@ class Sweeper:
             _sweep,
             subjects=subjects,
             messages=messages,
-            **{name: keys.metric(name) for name in ("delivered", "timeout", "retry", "dead", "expired")},
+            **{name: keys.metric(name) for name in ("registered", "delivered", "timeout", "retry", "dead", "expired")},
             deadlines=keys.deadlines,
             delayed=keys.delayed,
+            budget=keys.retry_budget,
+            share="" if policy.retry_budget is None else policy.retry_budget / 100,
             out=policy.out,
             pushed=keys.pushed,
             ids=keys.message_ids,
@@ -202,6 +209,8 @@ class Sweeper:
 
 
 def _has_waited(one: Message, now: float, policy: Policy) -> bool:
-    """Return True if an untaken message has waited for the policy's queueTimeout."""
+    """Return True if an untaken message has waited for the policy's queueTimeout, or until its own deadline."""
+    if one.until is not None and float(one.until) <= now:
+        return True
     since = one.delivered or one.timestamp
     return bool(policy.queue_timeout) and since is not None and now - float(since) >= policy.queue_timeout

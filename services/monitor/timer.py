@@ -1,13 +1,17 @@
-"""A timer that ends early when a script publishes an earlier due time."""
+"""A timer that scripts set to an earlier time by publishing when something falls due."""
 
 import asyncio
+import time
 from math import inf
-from typing import Any
+from typing import Any, Final
 
 from common.context import Context
 from penstock.keys import Keys
 from penstock.raw_connection import pack
 from services.monitor.settings import Settings
+
+SPARE_SECONDS: Final = 0.001
+"""Seconds by which a sleep is longer than it need be: what is due then is due for certain."""
 
 
 class Timer:
@@ -30,13 +34,18 @@ class Timer:
                 self._is_earlier.set()
 
     async def sleep(self, seconds: float, before: float) -> None:
-        """Sleep for ``seconds``, or until a due time below ``before`` is published; it counts since the last sleep.
+        """Sleep for ``seconds``, but not beyond a due time below ``before`` that was published since the last sleep.
 
         ``before`` is in seconds since the epoch by the server's clock.
         """
-        self._before = before
-        if self._earliest >= before:  # nothing earlier was published since the last sleep
-            await self._context.pause(seconds, self._is_earlier)
+        end, self._before = time.monotonic() + seconds, before
+        while self._context.running:
+            self._is_earlier.clear()
+            if self._earliest < self._before:
+                end, self._before = end - (self._before - max(self._earliest, 0)) + SPARE_SECONDS, self._earliest
+            if (left := end - time.monotonic()) <= 0:
+                break
+            await self._context.pause(left, self._is_earlier)
         self._before, self._earliest = -inf, inf
         self._is_earlier.clear()
 

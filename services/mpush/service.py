@@ -7,8 +7,4 @@ from services.mpush.settings import Settings
 
 async def run(context: Context[Settings]) -> None:
     """Deliver messages until the run ends, those that an earlier run left first."""
-    fanout = Fanout(context)
-    await fanout.deliver()
-    while context.running:
-        if await fanout.take():
-            await fanout.deliver()
+    await Fanout(context).run()

@@ -133,7 +133,7 @@ def _begin(spark: "SparkSession", settings: Settings, archive: Archive) -> "Stre
     options: dict[str, str | int] = {
         "url": settings.redis,
         "keys": ",".join(settings.lists()),
-        "maxEventsPerTrigger": settings.max_events,
+        "maxOffsetsPerTrigger": settings.max_events,
         "discover": settings.discover,
         "partitions": max(spark.sparkContext.defaultParallelism, 2),
         "failOnDataLoss": str(settings.fail_on_data_loss).lower(),

@@ -6,8 +6,9 @@ from typing import Annotated, ClassVar
 from annotated_types import MinLen
 from pydantic import AfterValidator, Strict
 
-from common.settings.base import ServiceSettings, renewal_is_in_time
+from common.settings.base import ServiceSettings
 from common.settings.fields import YEAR, Name, Whole, setting
+from common.settings.kernel import renewal_is_in_time
 from common.settings.validation import Rule
 from penstock.acl import SPARK_COMMANDS
 from penstock.composition.model import Shape

@@ -7,8 +7,9 @@ from typing import Any, Final
 
 from redis.exceptions import ResponseError
 
-from common.context import FULL_POLL_SECONDS, Context
+from common.context import Context
 from common.in_flight import counters
+from common.wired import FULL_POLL_SECONDS
 from penstock.atomic import AtomicWrites
 from penstock.encoding import decoded
 from penstock.errors import Refused

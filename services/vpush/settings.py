@@ -4,8 +4,9 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from common.acl import of
-from common.settings.base import ServiceSettings, renewal_is_in_time
+from common.settings.base import ServiceSettings
 from common.settings.fields import Name, PopTimeout, Seconds, Url, Whole, setting
+from common.settings.kernel import renewal_is_in_time
 from common.settings.roles import In, Pending, Target
 from common.settings.validation import Rule
 from penstock.keys import glob_escaped

@@ -11,8 +11,8 @@ import yaml
 from redis.asyncio import Redis
 
 from penstock.keys import Keys
-from tests.commandline import Result, _run_in_process, until
-from tests.harness import Service
+from tests.commandline import Result, _run_in_process
+from tests.harness import Service, eventually
 
 FAN: dict[str, Any] = {"redisNamespace": "fan", "in": "in", "pending": "fan:pending", "out": ["a", "b"]}
 TRACK: dict[str, Any] = {
@@ -59,7 +59,7 @@ class Composition:
             is_known = await self.redis.hexists(Keys(namespace).directories[0], namespace)
             return await self.started(file) > before and bool(is_known)
 
-        await until(is_up)
+        await eventually(is_up)
         return service
 
     async def started(self, file: str) -> int:
@@ -82,7 +82,7 @@ class Composition:
             pending = [key async for key in self.redis.scan_iter("*:pending*", _type="list")]
             return not pending and not await self.redis.exists(*sources)
 
-        await until(is_empty)
+        await eventually(is_empty)
 
 
 class Producer:
@@ -120,4 +120,4 @@ class Producer:
         async def is_there() -> bool:
             return self.pushed >= wanted
 
-        await until(is_there)
+        await eventually(is_there)

@@ -3,6 +3,7 @@
 from redis.asyncio import Redis
 
 from penstock.encoding import decoded
+from penstock.tokens import add_token
 from tests.cli.test_status import register
 from tests.commandline import penstock
 from tests.tracked import KEYS, bury, in_flight, letter, policy
@@ -33,6 +34,18 @@ async def test_it_says_what_would_go_and_needs_a_yes(redis: Redis, redis_url: st
         "would be deleted permanently: pass --yes to confirm\n"
     )
     assert sorted(await redis.keys("*")) == before
+
+
+async def test_tokens_and_pages_go_with_the_lists_of_them(redis: Redis, redis_url: str) -> None:
+    """A token that only its list forgot would still be accepted, and nobody could revoke it."""
+    await register(redis, "demo", "3")
+    await redis.delete("demo:3")
+    await add_token(redis, KEYS, "ann", ("ask",), None)
+    await redis.zadd(KEYS.pages, {KEYS.page("GET a/b"): 1})
+    for key in (KEYS.page("GET a/b"), KEYS.page_tag("days"), KEYS.cancelled("1-a")):
+        await redis.set(key, "x")
+    assert (await penstock("clear", "demo", "--yes", redis=redis_url)).status == 0
+    assert await redis.keys("*") == []
 
 
 async def test_only_what_the_namespace_keeps_is_deleted(redis: Redis, redis_url: str) -> None:

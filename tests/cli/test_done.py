@@ -5,8 +5,8 @@ from pathlib import Path
 
 from redis.asyncio import Redis
 
-from tests.commandline import penstock, until
-from tests.harness import Service
+from tests.commandline import penstock
+from tests.harness import Service, eventually
 from tests.tracked import delayed, in_flight, policy, tombstone
 
 TRACK = {"redis_namespace": "demo", "in": "in", "pending": "pending", "out": "work"}
@@ -24,7 +24,7 @@ async def test_a_message_in_flight_is_ended_by_its_xid_and_counted_as_done(
         Service("monitor", tmp_path / "b.log", redis=redis_url, **WATCH),
     ):
         await redis.lpush("in", '{"meta": {"id": "one"}}', '{"meta": {"id": "two"}}')
-        await until(is_in_flight)
+        await eventually(is_in_flight)
         result = await penstock("done", "demo", "two", "--wait", "30", redis=redis_url)
         assert (result.status, result.error, result.text) == (0, "", "message 2 of demo is done\n")
         assert await redis.hget("demo:metrics:done", "count") == b"1"

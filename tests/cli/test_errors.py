@@ -30,7 +30,22 @@ COMMANDS = [
     *(["revive", "ns", "1"], ["bury", "ns", "1"], ["touch", "ns", "1"], ["explain", "ns", "1"], ["trace", "ns", "1"]),
 ]
 
-WITHOUT_REDIS = ("acl", "chaos", "report", "run", "shovel", "test")
+WITHOUT_REDIS = (
+    "acl",
+    "archive",
+    "bus",
+    "chaos",
+    "jobs",
+    "outbox",
+    "owner",
+    "queue",
+    "report",
+    "run",
+    "shovel",
+    "sql",
+    "test",
+    "token",
+)
 """Commands without the option ``--redis``: they need no server, or name two servers themselves."""
 
 
@@ -44,7 +59,7 @@ async def test_a_refused_connection_is_one_clear_line(command: list[str]) -> Non
         "penstock: cannot reach redis://user:***@127.0.0.1:1/0: connection refused; "
         "start a server there, or name another with --redis URL or REDIS"
     )
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 20
 
 
 async def test_a_wrong_password_is_reported_without_it(tmp_path: Path) -> None:
@@ -95,7 +110,7 @@ async def test_help_and_wrong_calls() -> None:
         assert f"  {command} " in helped.text
         text = (await penstock(command, "--help")).text
         assert ("--redis" in text) is (command not in WITHOUT_REDIS)
-        assert "--json" in text
+        assert ("--json" in text) is (command not in ("archive", "bus", "jobs", "outbox", "owner", "queue", "token"))
     for wrong in (["nosuch"], ["push"], ["status", "--nosuch"], ["pull", "in", "--limit", "-1"]):
         assert (await penstock(*wrong)).status == 2
 

@@ -1,12 +1,14 @@
 """penstock lint: props files of any installed service, found by its entry point."""
 
 import asyncio
+from collections.abc import Iterator
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from penstock.composition.service import services
 from penstock.errors import Problem, SettingsError
 from tests.commandline import ROOT, penstock
 
@@ -23,13 +25,17 @@ class Fan:
         assert environ == {}, "a file is judged by itself"
         raise SettingsError([Problem("is never right", str(props_file), 7, cls.name)])
 
+    @classmethod
+    def secret_variables(cls) -> dict[str, str]:
+        return {}
+
 
 class StrictFan(Fan):
     name = "fan-strict"
 
 
 @pytest.fixture
-def foreign(monkeypatch: pytest.MonkeyPatch) -> None:
+def foreign(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Install two foreign services, and one that cannot be loaded."""
     entries = [
         EntryPoint("fan", "tests.cli.test_lint:Fan", "penstock.services"),
@@ -37,6 +43,9 @@ def foreign(monkeypatch: pytest.MonkeyPatch) -> None:
         EntryPoint("broken", "no.such.module:Settings", "penstock.services"),
     ]
     monkeypatch.setattr("penstock.composition.service.entry_points", lambda group: entries)
+    services.cache_clear()
+    yield
+    services.cache_clear()
 
 
 async def lint_text(file: Path, text: str, *words: str) -> tuple[int, list[str]]:

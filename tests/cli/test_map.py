@@ -66,6 +66,7 @@ async def test_a_loop_and_a_join_are_marked_and_drawn_once(tmp_path: Path) -> No
     assert join.count("shop:track:done  ↑ see above") == 1
 
 
+@pytest.mark.slow
 async def test_every_part_and_list_of_our_own_compositions_is_drawn() -> None:
     for directory in sorted(file.parent for file in ROOT.glob("compose/*/composition.yaml")):
         text = (await penstock("map", directory)).text

@@ -14,8 +14,9 @@ from redis.asyncio import Redis
 
 from penstock.testing.server import EmbeddedServer, free_port
 from tests.commandline import penstock, running
-from tests.commandline import until as eventually
-from tests.harness import Service
+from tests.harness import Service, eventually
+
+pytestmark = pytest.mark.slow
 
 HOP: dict[str, Any] = {"redis_namespace": "demo", "in": "in", "pending": "pending", "out": ["out0", "out1"]}
 
@@ -119,17 +120,17 @@ async def test_a_growing_list_is_marked_until_a_reader_takes(hop: Service, redis
             grown: dict[str, Any] = {}
             while not grown.get("piles_up"):
                 await redis.lpush("in", "x")
-                line = json.loads(await asyncio.wait_for(process.stdout.readline(), 20))
+                line = json.loads(await asyncio.wait_for(process.stdout.readline(), 60))
                 grown = next(each for each in line["lists"] if each["key"] == "out0")
             assert grown["length"] >= 4
             assert grown["arriving"] > 0
             assert grown["leaving"] == 0
             await redis.rpop("out0")
             while grown["piles_up"]:
-                line = json.loads(await asyncio.wait_for(process.stdout.readline(), 20))
+                line = json.loads(await asyncio.wait_for(process.stdout.readline(), 60))
                 grown = next(each for each in line["lists"] if each["key"] == "out0")
             process.send_signal(signal.SIGINT)
-            assert await asyncio.wait_for(process.wait(), 10) == 0
+            assert await asyncio.wait_for(process.wait(), 60) == 0
 
 
 async def test_on_a_terminal_it_is_refreshed_in_place_and_ctrl_c_ends_it_with_0(
@@ -157,7 +158,7 @@ async def test_on_a_terminal_it_is_refreshed_in_place_and_ctrl_c_ends_it_with_0(
                 await eventually(lambda: shows(b"out1  7"))
                 assert b"\x1b[1A" in seen, "the cursor goes up: the drawing before is overwritten"
                 process.send_signal(signal.SIGINT)
-                assert await asyncio.wait_for(process.wait(), 10) == 0
+                assert await asyncio.wait_for(process.wait(), 60) == 0
     finally:
         os.close(ours)
         os.close(theirs)
@@ -172,7 +173,7 @@ async def test_it_survives_a_server_that_does_not_answer_for_a_while(tmp_path: P
             assert stdout is not None
 
             async def silent() -> dict[str, str]:
-                found: dict[str, str] = json.loads(await asyncio.wait_for(stdout.readline(), 20))["silent"]
+                found: dict[str, str] = json.loads(await asyncio.wait_for(stdout.readline(), 60))["silent"]
                 return found
 
             assert await silent() == {}

@@ -15,7 +15,10 @@ from penstock.cli.plan import _Call, _planned
 from penstock.composition.rollout.apply import run_step, write_notes
 from penstock.composition.rollout.steps import Options
 from tests.cli.running import FAN, SEND, TRACK, Composition, Producer
-from tests.commandline import running, until
+from tests.commandline import running
+from tests.harness import eventually
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
@@ -94,7 +97,7 @@ async def test_an_instance_that_has_started_since_the_change_needs_no_order(mine
     async def is_later() -> bool:
         return (await mine.redis.time())[0] > second
 
-    await until(is_later)
+    await eventually(is_later)
     await mine.start("mpush")
     assert (await mine.penstock("plan", "--check")).status == 0
 
@@ -189,9 +192,9 @@ async def test_a_drain_without_a_reader_times_out_and_continues_with_the_next_ca
     await mine.redis.lpush("in", 1, 2)
     await mine.settled("in")
     mine.change("mpush", out=["a"])
-    result = await mine.apply("--drain", "--wait", "2")
+    result = await mine.apply("--drain", "--wait", "4")
     assert result.status == 1
-    assert "b still holds 2 messages after 2 s: is its reader running?" in result.error
+    assert "b still holds 2 messages after 4 s: is its reader running?" in result.error
     assert "1 of 2 steps are done; not done: drain wait until b is empty. Apply again" in result.error
     refused = await mine.penstock("plan")
     assert (refused.status, "b holds 2 messages" in refused.error) == (1, True)
@@ -409,14 +412,14 @@ async def test_a_call_that_is_killed_while_it_waits_for_an_answer_is_followed_by
             async def is_told() -> bool:
                 return bool(await mine.redis.hexists("fan:2", "reload"))
 
-            await until(is_told)
+            await eventually(is_told)
             process.send_signal(signal.SIGKILL)
         mine.services["mpush"].signal(signal.SIGCONT)
 
         async def has_answered() -> bool:
             return bool(await mine.redis.hexists("fan:2", "reloaded"))
 
-        await until(has_answered)
+        await eventually(has_answered)
         assert not await mine.redis.hexists("fan:1", "reload")
         assert steps((await mine.penstock("plan", "--json")).text) == ["reload"]
         assert (await mine.apply()).status == 0

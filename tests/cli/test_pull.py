@@ -97,7 +97,7 @@ async def test_follow_waits_for_messages_and_ends_cleanly_on_a_signal(redis: Red
             assert process.stdout is not None
             for message in (b"one", b"two", b"three"):
                 await redis.lpush("in", message)
-                assert await asyncio.wait_for(process.stdout.readline(), 10) == message + b"\n"
+                assert await asyncio.wait_for(process.stdout.readline(), 60) == message + b"\n"
             process.send_signal(number)
             assert await ended(process, 2) == (0, "")
             assert await redis.keys("*") == []

@@ -21,7 +21,10 @@ from redis.asyncio import Redis
 
 from penstock.testing.server import EmbeddedServer
 from tests.cli.test_pull import left, numbered, push
-from tests.commandline import TIMEOUT_SECONDS, ended, penstock, running, until
+from tests.commandline import TIMEOUT_SECONDS, ended, penstock, running
+from tests.harness import eventually
+
+pytestmark = pytest.mark.slow
 
 
 @asynccontextmanager
@@ -38,7 +41,7 @@ async def blocked_pull(
     with FileIO(ours) as reader:
         async with running("pull", "in", redis=redis_url, stdout=theirs) as process:
             os.close(theirs)
-            await until(lambda: holding(redis, pulls))
+            await eventually(lambda: holding(redis, pulls))
             await asyncio.to_thread(_wait_until_full, reader)
             yield process, reader
 

@@ -10,7 +10,8 @@ import pytest
 from redis.asyncio import Redis
 
 from penstock.cli.push import messages_of
-from tests.commandline import AWKWARD, TIMEOUT_SECONDS, ended, penstock, running, until
+from tests.commandline import AWKWARD, TIMEOUT_SECONDS, ended, penstock, running
+from tests.harness import eventually
 
 
 async def has(redis: Redis, length: int) -> bool:
@@ -87,7 +88,7 @@ async def test_lines_are_pushed_as_they_come(redis: Redis, redis_url: str) -> No
     async with running("push", "in", redis=redis_url) as process:
         assert process.stdin is not None
         process.stdin.write(b"one\ntwo\nthr")
-        await until(lambda: has(redis, 2))
+        await eventually(lambda: has(redis, 2))
         process.stdin.write(b"ee\n")
         process.stdin.close()
         assert (await ended(process))[0] == 0
@@ -98,7 +99,7 @@ async def test_an_interrupted_push_reports_what_it_has_pushed(redis: Redis, redi
     async with running("push", "in", redis=redis_url) as process:
         assert process.stdin is not None
         process.stdin.write(b"one\ntwo\nthr")
-        await until(lambda: has(redis, 2))
+        await eventually(lambda: has(redis, 2))
         process.send_signal(2)
         status, err = await ended(process, 5)
         assert status == 130

@@ -12,7 +12,8 @@ from redis.asyncio import Redis
 
 from penstock.redis_replies import Failure, Reply, Status, format_raw, format_typed, quoted, send_command
 from penstock.testing.server import EmbeddedServer
-from tests.commandline import TIMEOUT_SECONDS, penstock, until
+from tests.commandline import TIMEOUT_SECONDS, penstock
+from tests.harness import eventually
 
 NESTED = "return {1,{2,{},'x',{ok='FINE'},{err='ERR bad'}},false,'z',{{'a','b'},'c'}}"
 LONG = "local t={} for i=1,110 do t[i]={i,{i,'x'}} end return t"
@@ -143,7 +144,7 @@ async def test_a_command_is_needed(filled: int) -> None:
 
 async def test_a_blocking_command_waits(filled: int, redis: Redis) -> None:
     asking = asyncio.create_task(send_command(f"redis://127.0.0.1:{filled}/0", [b"BLPOP", b"later", b"0"]))
-    await until(lambda: waiting(redis))
+    await eventually(lambda: waiting(redis))
     await redis.lpush("later", "x")
     assert await asyncio.wait_for(asking, TIMEOUT_SECONDS) == [b"later", b"x"]
 

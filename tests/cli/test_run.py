@@ -53,6 +53,7 @@ def trapped(directory: Path) -> None:
         (directory / name / "__init__.py").write_text(TRAP)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "text", "more"),
     [
@@ -93,6 +94,7 @@ def test_sigterm_that_comes_before_the_service_runs_is_obeyed_with_status_0(tmp_
         assert process.wait(60) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "text", "words", "status", "said"),
     [
@@ -191,6 +193,7 @@ async def test_the_version_is_printed() -> None:
     assert (result.status, result.text) == (0, f"penstock {__version__}\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_the_shell_gets_a_script_and_completes_commands_and_options(tmp_path: Path, shell: str) -> None:
     status, script, _ = ended(tmp_path, "", _PENSTOCK_COMPLETE=f"source_{shell}")

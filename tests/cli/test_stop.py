@@ -10,8 +10,8 @@ from redis.asyncio import Redis
 
 from penstock.testing.server import EmbeddedServer
 from tests.cli.test_status import register
-from tests.commandline import penstock, until
-from tests.harness import Service
+from tests.commandline import penstock
+from tests.harness import Service, eventually
 
 
 @pytest.fixture
@@ -26,10 +26,11 @@ async def registered(redis: Redis, count: int) -> bool:
     return await redis.llen("demo:ids") == count
 
 
+@pytest.mark.slow
 async def test_one_instance_is_stopped_and_the_other_goes_on(
     redis: Redis, redis_url: str, services: list[Service]
 ) -> None:
-    await until(lambda: registered(redis, 2))
+    await eventually(lambda: registered(redis, 2))
     pid = await redis.hget("demo:1", "pid")
     result = await penstock("stop", "demo", "1", redis=redis_url)
     assert (result.status, result.error) == (0, "")
@@ -43,8 +44,9 @@ async def test_one_instance_is_stopped_and_the_other_goes_on(
     assert other.process.poll() is None
 
 
+@pytest.mark.slow
 async def test_all_instances_are_stopped(redis: Redis, redis_url: str, services: list[Service]) -> None:
-    await until(lambda: registered(redis, 2))
+    await eventually(lambda: registered(redis, 2))
     result = await penstock("stop", "demo", "--all", "--json", redis=redis_url)
     assert result.status == 0
     assert {(one["id"], one["outcome"]) for one in result.json["instances"]} == {("1", "stopped"), ("2", "stopped")}

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from redis import Redis
 
-from penstock.acl import COMMANDS, script_commands
+from penstock.acl import COMMANDS, METRICS_COMMANDS, SPARK_COMMANDS, script_commands
 from penstock.cli.acl import _parts
 from penstock.composition.service import services
 from penstock.testing.server import EmbeddedServer
@@ -175,10 +175,32 @@ async def test_the_tools_that_read_work_as_the_user_status(
         until(lambda: take(redis) and redis.llen("t:track:dead") == 1)
         url = f"redis://status:pw@127.0.0.1:{here.port}/0"
         calls = ["status", "status t:track", "status t:send", "audit --all", "explain t:track a", "trace t:track a"]
+        calls.append("bus status")
         results = [await penstock(*words.split(), redis=url) for words in (*calls, "dead t:track", "map --live --once")]
         assert [(result.status, result.error) for result in results] == [(0, "")] * len(results)
         assert [service.stop() for service in running.values()] == [0, 0, 0, 0]
     assert denied(here) == []
+
+
+async def test_what_only_the_environment_of_the_service_has_may_be_missing(tmp_path: Path) -> None:
+    (tmp_path / "gateway.yaml").write_text("redisNamespace: site\n")
+    result = await penstock("acl", str(tmp_path / "gateway.yaml"))
+    assert (result.status, result.error) == (0, "")
+    assert "ACL SETUSER gateway reset on >PASSWORD" in result.text
+    (tmp_path / "gateway.yaml").write_text("path: nowhere\n")
+    wrong = await penstock("acl", str(tmp_path / "gateway.yaml"))
+    assert wrong.status == 1
+    assert "path" in wrong.error
+
+
+async def test_a_user_of_the_environment_may_be_an_operators(tmp_path: Path) -> None:
+    """Piped to redis-cli, its line would lock the operator out who has exported REDIS."""
+    (tmp_path / "mpush.yaml").write_text("in: a\npending: b\nout: [c]\nredisNamespace: d\nredis: redis://h\n")
+    result = await penstock("acl", str(tmp_path / "mpush.yaml"), redis="redis://admin:secret@h")
+    assert "ACL SETUSER admin reset on" in result.text
+    assert "admin is the user of REDIS in the environment: its line takes all of its other rights" in result.error
+    named = await penstock("acl", str(tmp_path / "mpush.yaml"), redis=None)
+    assert ("ACL SETUSER mpush reset on" in named.text, named.error) == (True, "")
 
 
 async def test_without_anything_to_print_rights_of_it_is_a_wrong_call() -> None:
@@ -226,7 +248,7 @@ def test_a_file_alone_has_the_server_and_the_user_of_its_url(tmp_path: Path, mon
     assert rights.line("orders").startswith("ACL SETUSER orders reset on >PASSWORD ~a ~in ~p ~p:* +blmove ")
 
 
-@pytest.mark.parametrize("service", ["mpush", "mdispatch", "monitor", "vpush"])
+@pytest.mark.parametrize("service", ["mpush", "mbalance", "mdispatch", "monitor", "outbox", "vpush"])
 def test_what_the_code_sends_is_declared_and_nothing_else_is(service: str) -> None:
     """Compare with the imported modules: client calls, command words and script names."""
     settings: Any = services()[service].load()
@@ -263,6 +285,10 @@ def commands_in(text: str) -> set[str]:
     }
     found = set(re.findall(r'"([A-Z]+)"', text))
     return found | {names[name] for name in re.findall(r"\.([a-z_]+)\(", text) if name in names}
+
+
+def test_every_command_that_is_probed_is_known() -> None:
+    assert {*COMMANDS} >= SPARK_COMMANDS | METRICS_COMMANDS
 
 
 def test_every_command_of_every_script_is_known() -> None:

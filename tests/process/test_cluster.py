@@ -9,13 +9,13 @@ from random import SystemRandom
 from typing import Any
 
 import pytest
-from redis import Redis
 from redis.crc import key_slot
 
 from penstock.lists import Lists
 from penstock.testing.server import BUS_OFFSET, EmbeddedServer, free_port
 from tests.commandline import penstock
 from tests.harness import Service, until
+from tests.redis_cluster import Node, move_slot, two_nodes
 
 SLOT = key_slot(b"demo")
 NAMES = {"redis_namespace": "{demo}", "in_": "{demo}:in", "pending": "{demo}:pending", "out": ["{demo}:a", "{demo}:b"]}
@@ -24,32 +24,10 @@ TRACKED |= {"message_timeout": 1, "attempts": 2, "backoff": "0.1"}
 WATCHING: dict[str, object] = {"redis_namespace": "{demo}:monitor", "watch": "{demo}", "metrics_port": 0}
 
 
-class Node:
-    """A server of a cluster with a client."""
-
-    def __init__(self, server: EmbeddedServer) -> None:
-        self.server, self.client = server, Redis(port=server.port, protocol=2)
-        self.id = self.ask("MYID").decode()
-
-    def ask(self, *words: Any) -> Any:
-        return self.client.execute_command("CLUSTER", *words)
-
-    def ready(self) -> bool:
-        state = self.ask("INFO")
-        return b"cluster_state:ok" in state and b"cluster_known_nodes:2" in state
-
-
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[tuple[Node, Node]]:
-    """Yield two servers that share the slots; close their clients at the end."""
-    with ExitStack() as stack:
-        first, second = nodes = [Node(stack.enter_context(EmbeddedServer(cluster_enabled="yes"))) for _ in range(2)]
-        for node, slots in zip(nodes, ((0, 8192), (8192, 16384)), strict=True):
-            stack.callback(node.client.close)
-            node.ask("ADDSLOTS", *range(*slots))
-        first.ask("MEET", "127.0.0.1", second.server.port)
-        until(lambda: all(node.ready() for node in nodes))
-        yield first, second
+    with two_nodes() as nodes:
+        yield nodes
 
 
 @pytest.fixture
@@ -142,12 +120,7 @@ def test_a_slot_that_is_moved_while_messages_flow_takes_the_service_with_it(
     with mpush(here, tmp_path) as service:
         here.client.lpush("{demo}:in", *messages[:20])
         until(lambda: here.client.llen("{demo}:b") == 20)
-        there.ask("SETSLOT", SLOT, "IMPORTING", here.id)
-        here.ask("SETSLOT", SLOT, "MIGRATING", there.id)
-        while keys := here.ask("GETKEYSINSLOT", SLOT, 1):
-            here.client.migrate("127.0.0.1", there.server.port, keys, 0, 5000)
-        for node in (there, here):
-            node.ask("SETSLOT", SLOT, "NODE", there.id)
+        move_slot(SLOT, here, there)
         there.client.lpush("{demo}:in", *messages[20:])
         delivered(there, *messages)
         assert there.client.hmget("{demo}:metrics:taken", "count", "{demo}:a", "{demo}:b") == [b"60"] * 3

@@ -16,6 +16,11 @@ from dockerfile_parse import DockerfileParser
 ROOT = Path(__file__).parent.parent.parent
 DOCKERFILES = sorted((ROOT / "compose").rglob("Dockerfile"))
 COMPOSITIONS = sorted(path.parent for path in ROOT.glob("compose/*/compose.yaml"))
+EXTRAS = {
+    "compose/requirements.txt": ("web", "hqueue", "seal", "jobs", "outbox", "speed"),
+    "compose/cluster/requirements.txt": ("web", "speed", "spark"),
+}
+"""What each image has besides the dependencies of all services."""
 
 every_image = pytest.mark.parametrize("dockerfile", DOCKERFILES, ids=lambda path: path.parent.name)
 every_composition = pytest.mark.parametrize("composition", COMPOSITIONS, ids=lambda path: path.name)
@@ -90,13 +95,14 @@ def test_the_image_is_installed_from_the_locked_versions(dockerfile: Path) -> No
     assert text.index("--require-hashes") < text.index("COPY penstock penstock"), "a change would install all anew"
 
 
-@pytest.mark.parametrize("file", ["compose/requirements.txt", "compose/cluster/requirements.txt"])
+@pytest.mark.parametrize("file", EXTRAS)
 def test_the_hashes_belong_to_the_locked_versions(file: str) -> None:
     locked = set(re.findall(r"^([\w.-]+==[\w.]+)", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
     hashed = set(re.findall(r"^([\w.-]+==[\w.]+)", (ROOT / file).read_text(), re.MULTILINE))
     assert hashed <= locked, "run make lock"
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = {re.split(r"[\[<>=]", each)[0].lower() for each in project["dependencies"]}
+    extras = [each for extra in EXTRAS[file] for each in project["optional-dependencies"][extra]]
+    wanted = {re.split(r"[\[<>=]", each)[0].lower() for each in [*project["dependencies"], *extras]}
     assert wanted <= {each.partition("==")[0] for each in hashed}, "run make lock"
 
 

@@ -126,9 +126,9 @@ main("mpush", Settings, run)
     until(lambda: client.exists("it runs"))
     asked = time.monotonic()
     process.send_signal(signal.SIGTERM)
-    _, said = process.communicate(timeout=20)
+    _, said = process.communicate(timeout=60)
     assert process.returncode == 1
-    assert 1 <= time.monotonic() - asked < 5
+    assert 1 <= time.monotonic() - asked < 15
     assert b'"event": "did not stop in time"' in said
 
 

@@ -1,6 +1,6 @@
 """Counts of messages held in pending lists, beside older instances and in lists that no instance adopts."""
 
-import asyncio
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +9,8 @@ from redis.asyncio import Redis
 
 from penstock.accounting.audit import Audit, audit
 from penstock.keys import Keys
-from tests.commandline import TIMEOUT_SECONDS, penstock
-from tests.harness import Service
+from tests.commandline import penstock
+from tests.harness import Service, eventually
 
 KEYS = Keys("demo")
 NAMES: dict[str, Any] = {"redis_namespace": "demo", "in_": "in", "pending": "pending", "out": ["a"], "pop_timeout": 5}
@@ -25,12 +25,6 @@ async def audited(redis: Redis) -> Audit:
     found = await audit(redis, KEYS)
     assert found
     return found
-
-
-async def until(condition: Any) -> None:
-    async with asyncio.timeout(TIMEOUT_SECONDS):
-        while not await condition():
-            await asyncio.sleep(0.02)
 
 
 async def older(redis: Redis, id: str) -> None:
@@ -70,8 +64,8 @@ async def test_a_namespace_of_an_older_version_is_counted_from_the_next_start_on
     before = await audited(redis)
     assert (before.problems, len(before.notes), before.pending["pending:1"]) == ([], 2, 2)
     with service(tmp_path, redis_url) as started:
-        await until(lambda: redis.hget(KEYS.metric("settled"), "count"))
-        await until(lambda: _llen_is(redis, "a", 12))
+        await eventually(lambda: redis.hget(KEYS.metric("settled"), "count"))
+        await eventually(lambda: _llen_is(redis, "a", 12))
         found = await audited(redis)
         assert (found.problems, found.notes, found.messages) == ([], [], 12)
         assert await redis.hget(KEYS.metric("settled"), "count") == b"12"
@@ -91,9 +85,9 @@ async def test_what_an_older_instance_takes_over_and_settles_is_no_loss_for_good
     redis: Redis, redis_url: str, tmp_path: Path
 ) -> None:
     with service(tmp_path, redis_url) as newer:
-        await until(lambda: redis.exists("demo:1"))
+        await eventually(lambda: redis.exists("demo:1"))
         await redis.lpush("in", *map(str, range(10)))
-        await until(lambda: _llen_is(redis, "a", 10))
+        await eventually(lambda: _llen_is(redis, "a", 10))
         await older(redis, "2")
         await redis.lpush("pending:3", "x", "y", "z")
         await redis.hset(KEYS.held, "pending:3", 3)
@@ -104,11 +98,11 @@ async def test_what_an_older_instance_takes_over_and_settles_is_no_loss_for_good
         await settles(redis, "pending:2")
         assert (await audited(redis)).problems == []
         await ends(redis, "2")
-        await until(lambda: _agreed(redis))
+        await eventually(lambda: _agreed(redis))
         found = await audited(redis)
         assert (found.problems, found.messages, found.legs[0].taken) == ([], 13, 13)
         await redis.lpush("in", "more")
-        await until(lambda: _llen_is(redis, "a", 14))
+        await eventually(lambda: _llen_is(redis, "a", 14))
         assert (await audited(redis)).problems == []
         await redis.hincrby(KEYS.metric("settled"), "count", -1)
         assert (await audited(redis)).problems == ["taken 14 is not settled 13 + held 0 + gone 0: 1 missing"]
@@ -122,14 +116,14 @@ async def _agreed(redis: Redis) -> bool:
 async def test_deleted_held_counts_are_found(redis: Redis, redis_url: str, tmp_path: Path) -> None:
     """Delete the pending list with its count in ``held``: nothing else would show the message."""
     with service(tmp_path, redis_url) as started:
-        await until(lambda: redis.exists("demo:1"))
+        await eventually(lambda: redis.exists("demo:1"))
         await redis.lpush("in", "settled")
-        await until(lambda: _llen_is(redis, "a", 1))
-        await until(lambda: _waits(redis))
+        await eventually(lambda: _llen_is(redis, "a", 1))
+        await eventually(lambda: _waits(redis))
         await redis.delete("a")
         await redis.set("a", "in the way")
         await redis.lpush("in", "held")
-        await until(lambda: redis.hexists(KEYS.held, "pending:1"))
+        await eventually(lambda: redis.hexists(KEYS.held, "pending:1"))
         assert (await audited(redis)).problems == []
         started.kill()
     await redis.delete(KEYS.held, "pending:1")
@@ -179,11 +173,11 @@ async def test_a_pending_list_that_nobody_will_adopt_is_found_and_can_be_repaire
         assert "pending:7: 2 messages that no instance takes over: 7 is not in demo:owners" in words
         assert "ZADD demo:owners 0 7" in words
     with service(tmp_path, redis_url) as started:
-        await until(lambda: redis.exists("demo:1"))
+        await eventually(lambda: redis.exists("demo:1"))
         assert (await penstock("audit", "demo", redis=redis_url)).status == 1
         await redis.zadd(KEYS.owners, {"7": 0})
         assert (await penstock("audit", "demo", redis=redis_url)).status == 0
-        await until(lambda: _llen_is(redis, "a", 2))
+        await eventually(lambda: _llen_is(redis, "a", 2))
         assert started.stop() == 0
     assert (await penstock("audit", "demo", redis=redis_url)).status == 0
 
@@ -219,12 +213,12 @@ async def test_a_message_is_counted_though_the_server_has_forgotten_the_scripts(
     redis: Redis, redis_url: str, tmp_path: Path
 ) -> None:
     with service(tmp_path, redis_url) as started:
-        await until(lambda: _waits(redis))
+        await eventually(lambda: _waits(redis))
         for number in range(1, 4):
             await redis.script_flush()
             await redis.lpush("in", f"message {number}")
-            await until(lambda number=number: _llen_is(redis, "a", number))
-            await until(lambda: _waits(redis))
+            await eventually(partial(_llen_is, redis, "a", number))
+            await eventually(lambda: _waits(redis))
             assert await redis.hget(KEYS.metric("taken"), "count") == b"%d" % number
             assert (await audited(redis)).problems == []
         assert started.stop() == 0

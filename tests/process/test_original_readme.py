@@ -69,7 +69,7 @@ def shell(request: pytest.FixtureRequest, server: EmbeddedServer, tmp_path: Path
         except OSError:  # EIO on Linux: no writer is left
             pass
         os.close(ours)
-        assert process.wait(10) == 0, shown
+        assert process.wait(60) == 0, shown
         return shown.replace(b"\r\n", b"\n").decode()
 
     return run
@@ -93,7 +93,7 @@ class Mpush:
         until(lambda: connected.info("clients")["blocked_clients"])
 
     def status(self) -> int:
-        return self._process.wait(20)
+        return self._process.wait(60)
 
     def said(self) -> str:
         return self._log.read_text()

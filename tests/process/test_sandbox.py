@@ -6,6 +6,7 @@ import signal
 from contextlib import suppress
 from pathlib import Path
 
+import httpx
 import psutil
 import pytest
 
@@ -13,8 +14,7 @@ from penstock.composition.files import read
 from penstock.composition.procfile import stoppable
 from penstock.errors import PenstockError
 from penstock.testing.sandbox import Sandbox
-from tests.commandline import until
-from tests.harness import ROOT
+from tests.harness import ROOT, eventually
 
 
 async def test_no_server_that_the_environment_or_a_file_names_is_reached(
@@ -35,7 +35,7 @@ async def test_no_server_that_the_environment_or_a_file_names_is_reached(
         async def has_reported() -> bool:
             return "OTHER=" in log_tail() and "REDIS=" in sandbox.processes["plain"].log_tail()
 
-        await until(has_reported)
+        await eventually(has_reported)
         ports = {host: server.port for host, server in sandbox.servers.items()}
         assert set(ports) == {"localhost:6379", "far.example:6391", "far.example:6392"}
         environ = dict(line.split("=", 1) for line in log_tail().splitlines() if "=" in line)
@@ -49,7 +49,32 @@ async def test_no_server_that_the_environment_or_a_file_names_is_reached(
         async def delivered() -> bool:
             return bool(await redis.llen("out"))
 
-        await until(delivered)
+        await eventually(delivered)
+
+
+async def test_a_variable_that_names_the_port_of_a_service_leads_to_it_on_a_free_one(tmp_path: Path) -> None:
+    (tmp_path / "Procfile").write_text(
+        "ask: URL=http://localhost:8080/ready OTHER=http://localhost:9 env && sleep 60\n"
+        f"hqueue: exec python -m services.hqueue --props {tmp_path}/hqueue.yaml\n"
+    )
+    (tmp_path / "hqueue.yaml").write_text("redis: redis://localhost\nredisNamespace: work\nlistenPort: 8080\n")
+    async with Sandbox(read(tmp_path)) as sandbox:
+        await sandbox.start()
+        log_tail = sandbox.processes["ask"].log_tail
+
+        async def is_served() -> bool:
+            environ = dict(line.split("=", 1) for line in log_tail().splitlines() if "=" in line)
+            if not environ.keys() >= {"URL", "OTHER"}:
+                return False
+            assert environ["OTHER"] == "http://localhost:9"
+            assert environ["URL"].startswith("http://localhost:")
+            assert ":8080" not in environ["URL"]
+            async with httpx.AsyncClient() as http:
+                with suppress(httpx.ConnectError):
+                    return (await http.get(environ["URL"])).text == "ok\n"
+            return False
+
+        await eventually(is_served)
 
 
 def test_a_command_that_names_a_server_is_refused_without_its_password(tmp_path: Path) -> None:
@@ -73,7 +98,7 @@ async def test_a_composition_of_containers_alone_runs_here(tmp_path: Path) -> No
         async def handled() -> bool:
             return [await redis.llen(f"weather:{name}") for name in ("archived", "report:handled")] == [10, 10]
 
-        await until(handled)
+        await eventually(handled)
 
 
 @pytest.mark.parametrize("started", [False, True])
@@ -90,7 +115,7 @@ async def test_nothing_is_left_behind_if_the_fork_server_dies(tmp_path: Path, st
         async def dead() -> bool:
             return fork_server.status() == psutil.STATUS_ZOMBIE
 
-        await until(dead)
+        await eventually(dead)
         process = sandbox.processes["mpush"]
         await process.kill()
         with pytest.raises(PenstockError, match="mpush cannot be started: "):
@@ -108,7 +133,7 @@ async def test_a_process_that_fails_is_started_again_and_one_that_was_stopped_is
         async def again() -> bool:
             return fails.starts > 2
 
-        await until(again)
+        await eventually(again)
         assert ends.starts == 1
         await asyncio.gather(stays.start(), stays.start())
         assert stays.starts == 1, "one that runs is not started twice"
@@ -150,9 +175,9 @@ async def test_a_cancellation_during_shutdown_leaves_nothing_behind(
     ending = asyncio.create_task(sandbox.__aexit__())
     for _ in range(steps):
         await asyncio.sleep(0)
-    ending.cancel()
+    came_in_time = ending.cancel()  # False if it has ended already
     await asyncio.wait({ending})
-    assert ending.cancelled()
+    assert ending.cancelled() == came_in_time
     assert not list(temporary.iterdir())
     _, alive = psutil.wait_procs(children, timeout=10)
     assert alive == []

@@ -14,8 +14,7 @@ from redis.exceptions import AuthenticationError, ConnectionError
 from penstock.connection import connect, mask_password
 from penstock.testing.server import EmbeddedServer, binary, free_port
 from penstock.testing.watchdog import Watchdog
-from tests.commandline import until
-from tests.harness import Service
+from tests.harness import Service, eventually
 from tests.tls import certificate, encrypted, needs_openssl
 
 
@@ -42,7 +41,7 @@ def sentinel(
         yield port
     finally:
         process.terminate()
-        process.wait(10)
+        process.wait(60)
         watchdog.release()
 
 
@@ -56,7 +55,7 @@ async def asking(port: int, login: str = "") -> AsyncIterator["Redis"]:
             except ConnectionError:
                 return False
 
-        await until(answers)
+        await eventually(answers)
         yield client
 
 
@@ -78,7 +77,7 @@ async def test_a_service_goes_on_with_the_new_server_after_a_failover(tmp_path: 
                 info = await old.info("replication")
                 return bool(info.get("slave0", {}).get("state") == "online")
 
-            await until(in_step)
+            await eventually(in_step)
             with sentinel(tmp_path, first.port) as port, Service(
                 "mpush", tmp_path / "log", redis=f"redis+sentinel://127.0.0.1:{port}/mine",
                 redis_namespace="demo", in_="in", pending="pending", out=["a", "b"],
@@ -90,7 +89,7 @@ async def test_a_service_goes_on_with_the_new_server_after_a_failover(tmp_path: 
                     async def knows_the_replica() -> bool:
                         return len(await watcher.execute_command("SENTINEL", "REPLICAS", "mine")) == 1
 
-                    await until(knows_the_replica)
+                    await eventually(knows_the_replica)
                     assert await old.wait(1, 5000) == 1
                     first.kill()
 
@@ -100,7 +99,7 @@ async def test_a_service_goes_on_with_the_new_server_after_a_failover(tmp_path: 
                         except ConnectionError:  # the sentinel closes all connections to the server that it promotes
                             return False
 
-                    await until(leads)
+                    await eventually(leads)
                 await new.lpush("in", "two")
                 assert await new.brpoplpush("a", "seen", 15) == b"two"
                 assert await new.lrange("b", 0, -1) == [b"two", b"one"]

@@ -43,7 +43,8 @@ async def test_the_documented_test_fails_for_each_wrong_program_and_names_the_po
 
 @pytest.mark.parametrize("program", RIGHT)
 async def test_the_documented_test_passes_for_a_correct_program(tmp_path: Path, program: str) -> None:
-    (case,) = read_all(find(composed_with(tmp_path, program, documented())))
+    patient = documented().replace("within: 10", "within: 60")  # a bound, which nothing waits for, on a busy machine
+    (case,) = read_all(find(composed_with(tmp_path, program, patient)))
     result = await perform(case)
     assert result.holds, result.report()
     assert (result.points, result.injections) >= (5, 4 * 5)

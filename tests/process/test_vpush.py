@@ -136,7 +136,6 @@ def test_a_message_that_is_pushed_here_is_there(line: Line) -> None:
     assert sorted(line.there.keys()) == sorted([b"out", f"out:from:{source}".encode()])
 
 
-@pytest.mark.fast
 def test_what_waits_and_what_comes_meanwhile_arrives_in_order(line: Line) -> None:
     messages = numbered(20_000)
     line.push(messages[:10_000])
@@ -194,7 +193,6 @@ def test_an_idle_one_stops_at_once(line: Line) -> None:
     assert service.stop() == 0
 
 
-@pytest.mark.fast
 def test_of_two_replicas_one_sends_and_the_other_takes_over_when_it_is_killed(line: Line) -> None:
     messages = numbered(30_000)
     line.push(messages[:20_000])

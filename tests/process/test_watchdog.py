@@ -10,8 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.commandline import running, until
-from tests.harness import ROOT
+from tests.commandline import running
+from tests.harness import ROOT, eventually
 from tests.spec_cases import written
 
 STARTS_ALL = """
@@ -61,7 +61,7 @@ async def test_nothing_of_a_sandbox_outlives_a_killed_command(tmp_path: Path, pr
             children[:] = psutil.Process(process.pid).children(recursive=True)
             return any(each.name().startswith("python") for each in children) and len(children) >= 3
 
-        await until(started)
+        await eventually(started)
         process.kill()
         await process.wait()
     assert_ended(children)
@@ -76,7 +76,7 @@ async def test_the_server_of_up_ends_with_it(tmp_path: Path) -> None:
             return any("sleep" in each.name() for each in children)
 
         children = list[psutil.Process]()
-        await until(started)
+        await eventually(started)
         process.kill()
         await process.wait()
     for each in children:

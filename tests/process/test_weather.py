@@ -49,7 +49,6 @@ def faulty(tmp_path: Path) -> Callable[[int, int], Path]:
     return written
 
 
-@pytest.mark.fast
 def test_the_demo_carries_every_row_to_every_list_on_a_server_of_its_own() -> None:
     done = demonstrate(None, *DEMO, "--json")
     assert done.returncode == 0, done.stderr + done.stdout
@@ -199,7 +198,7 @@ async def test_a_demo_ordered_to_stop_leaves_no_process_behind(
         children = psutil.Process(started.pid).children(recursive=True)
         assert len(children) == 4
         started.terminate()
-        assert started.wait(timeout=30) == 130
+        assert started.wait(timeout=60) == 130
     assert not [child for child in children if child.is_running()]
 
 

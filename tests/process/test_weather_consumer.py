@@ -18,7 +18,7 @@ from redis.asyncio import Redis
 from compose.comparison import Comparison
 from compose.weather.consumer import HANDLED, Consumer
 from penstock.testing.server import EmbeddedServer
-from tests.commandline import until
+from tests.harness import eventually
 
 ROOT = Path(__file__).parent.parent.parent
 ROWS = (ROOT / "compose/weather/seattle-weather.csv").read_bytes().splitlines()[1:]
@@ -63,7 +63,7 @@ async def settled(redis: "Redis", role: str, rows: list[bytes]) -> Comparison:
     async def done() -> bool:
         return not await redis.exists(f"weather:{role}", f"weather:{role}:working:1")
 
-    await until(done)
+    await eventually(done)
     return Comparison.compare(role, rows, await content(redis, HANDLED[role]))
 
 
@@ -75,7 +75,7 @@ async def test_a_consumer_killed_around_its_settling_neither_loses_nor_doubles(
     rows = ROWS[:400]  # one batch: after the kill, the rest is only in the working list
     await redis.lpush(f"weather:{role}", *rows)
     with process(redis_url, "-c", DIES, role, moment) as victim:
-        assert victim.wait(timeout=10) == -signal.SIGKILL
+        assert victim.wait(timeout=60) == -signal.SIGKILL
     taken = await redis.llen(f"weather:{role}:working:1")
     assert (taken > 0) == (moment == "before")
     with consumer(redis_url, role):
@@ -132,7 +132,7 @@ async def test_sigterm_ends_an_idle_consumer(redis: "Redis", redis_url: str, rol
         await redis.lpush(f"weather:{role}", ROWS[0])
         await settled(redis, role, ROWS[:1])
         idle.terminate()
-        assert idle.wait(timeout=10) == 0
+        assert idle.wait(timeout=60) == 0
 
 
 async def test_a_consumer_survives_a_restart_of_the_server() -> None:
@@ -147,7 +147,7 @@ async def test_a_consumer_survives_a_restart_of_the_server() -> None:
                 b"2012/01/01 drizzle, 5.0 to 12.8 C, 0.0 mm, wind 4.7 m/s"
             )
         started.terminate()
-        assert started.wait(timeout=10) == 0
+        assert started.wait(timeout=60) == 0
 
 
 async def test_sigterm_is_obeyed_while_the_server_is_away() -> None:
@@ -159,7 +159,7 @@ async def test_sigterm_is_obeyed_while_the_server_is_away() -> None:
         assert started.stderr
         assert b"waiting for the server" in started.stderr.readline()
         started.terminate()
-        assert started.wait(timeout=10) == 0
+        assert started.wait(timeout=60) == 0
 
 
 @pytest.mark.parametrize("bad", [b"", b"\x00\xff", b"no,row", b"2012/01/01,wet,1,2,3,rain"])

@@ -10,10 +10,10 @@ from services.mdispatch.service import run
 from services.mdispatch.settings import Settings
 
 
-def brittle(message: bytes, refusal: Callable[[str], str | None]) -> Request:
+def brittle(message: bytes, refusal: Callable[[str], str | None], *, obeys_attempts: bool) -> Request:
     if message == b"poison":
         os._exit(9)
-    return parse_request(message, refusal)
+    return parse_request(message, refusal, obeys_attempts=obeys_attempts)
 
 
 vars(dispatch)["parse_request"] = brittle

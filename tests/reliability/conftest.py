@@ -13,10 +13,10 @@ import pytest
 
 from penstock.testing.forkserver import ForkServer
 from penstock.testing.server import EmbeddedServer
-from tests.reliability.fleet import Dispatching, Fleet, QueueService
+from tests.reliability.fleet import Balancing, Deduplicating, Dispatching, Fleet, Limiting, QueueService, Routing
 from tests.reliability.replica import Replica
 
-SERVICES = [QueueService("mpush"), Dispatching()]
+SERVICES = [QueueService("mpush"), Dispatching(), Routing(), Deduplicating(), Limiting(), Balancing()]
 """The services with which the suite is run."""
 
 Launch = Callable[..., Fleet]
@@ -24,8 +24,9 @@ Launch = Callable[..., Fleet]
 
 @pytest.fixture(scope="session")
 def fork_server() -> Iterator[ForkServer]:
-    modules = [f"services.{name}.service" for name in ("mpush", "mdispatch", "monitor", "vpush")]
-    with ForkServer("common.app", "redis", *modules) as started:
+    names = ("mpush", "mdispatch", "hrouter", "mdedupe", "mbalance", "mlimit", "monitor", "vpush")
+    modules = [f"services.{name}.service" for name in names]
+    with ForkServer("common.app", "redis", "penstock.bus", *modules) as started:
         yield started
 
 

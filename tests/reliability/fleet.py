@@ -5,6 +5,7 @@ import json
 import random
 import threading
 import time
+from base64 import b64decode, b64encode
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
@@ -56,6 +57,34 @@ class QueueService:
         """Return what every out list holds of ``message``."""
         return message
 
+    def packed(self, message: bytes) -> bytes:
+        """Return what clients push for ``message``."""
+        return message
+
+    def opened(self, carried: bytes) -> bytes:
+        """Return the message for which ``packed`` returns ``carried``; any other bytes unchanged."""
+        return carried
+
+
+@dataclass(frozen=True)
+class Routing(QueueService):
+    """hrouter, with one rule for all requests; the message is their body."""
+
+    name: str = "hrouter"
+    outs: tuple[str, ...] = ("work:out",)
+    can_lack_namespace: bool = False
+
+    def settings(self) -> dict[str, object]:
+        rules = json.dumps([{"match": "all", "to": self.outs[0]}])
+        return {"in_": self.source, "pending": self.pending, "rules": rules, "pop_timeout": 5}
+
+    def packed(self, message: bytes) -> bytes:
+        request = {"id": "3-1f", "replyTo": "work:res", "method": "POST", "path": "/"}
+        return json.dumps({**request, "body64": b64encode(message).decode()}).encode()
+
+    def opened(self, carried: bytes) -> bytes:
+        return b64decode(json.loads(carried)["body64"]) if b'"body64"' in carried else carried
+
 
 @dataclass(frozen=True)
 class Dispatching(QueueService):
@@ -68,6 +97,36 @@ class Dispatching(QueueService):
 
     def settings(self) -> dict[str, object]:
         return super().settings() | {"out": self.outs[0]}
+
+
+@dataclass(frozen=True)
+class Deduplicating(Dispatching):
+    """mdedupe; no two messages that a test of the suite pushes are equal."""
+
+    name: str = "mdedupe"
+
+    def settings(self) -> dict[str, object]:
+        return super().settings() | {"by": "id"}
+
+
+@dataclass(frozen=True)
+class Limiting(Dispatching):
+    """mlimit, whose rate is higher than that of the suite's messages."""
+
+    name: str = "mlimit"
+
+    def settings(self) -> dict[str, object]:
+        return super().settings() | {"rate": 1_000_000}
+
+
+@dataclass(frozen=True)
+class Balancing(QueueService):
+    """mbalance; with one list, which gets every message."""
+
+    name: str = "mbalance"
+
+    outs: tuple[str, ...] = ("work:out",)
+    can_lack_namespace: bool = False
 
 
 @dataclass(frozen=True)
@@ -141,7 +200,7 @@ class Fleet:
                 self.redis.delete(self.keys.instance(id))
 
     def push(self, messages: Iterable[bytes]) -> None:
-        self.redis.lpush(self.service.source, *messages)
+        self.redis.lpush(self.service.source, *map(self.service.packed, messages))
 
     def push_to_suspended(self, messages: Iterable[bytes]) -> None:
         """Push messages that the only replica, suspended by SIGSTOP, takes but cannot deliver."""
@@ -155,11 +214,11 @@ class Fleet:
             self.redis.rename(aside, out)
 
     def held(self, out: str) -> list[bytes]:
-        """Return the content of ``out``, oldest first."""
+        """Return the messages of ``out``, oldest first."""
         found: list[bytes] = []
         while chunk := self.redis.lrange(out, len(found), len(found) + 49_999):
             found += chunk
-        return found[::-1]
+        return [*map(self.service.opened, found[::-1])]
 
     def pending(self) -> dict[str, int]:
         """Return the length of every pending list that is not empty, by name."""
@@ -204,14 +263,16 @@ class Fleet:
 class Publisher:
     """Push numbered messages in batches of random sizes until the block ends.
 
-    Push more slowly while more than ``most_waiting`` messages wait.
+    Push more slowly while more than ``most_waiting`` messages wait. ``first`` is the number of the first message.
     """
 
-    def __init__(self, fleet: Fleet, rng: random.Random, *, largest_batch: int = 50, most_waiting: int = 5_000) -> None:
+    def __init__(
+        self, fleet: Fleet, rng: random.Random, *, largest_batch: int = 50, most_waiting: int = 5_000, first: int = 0
+    ) -> None:
         self._redis: Any = Redis.from_url(fleet.url, retry=Retry(NoBackoff(), 0))  # so that nothing is pushed twice
-        self._source = fleet.service.source
+        self._source, self._packed = fleet.service.source, fleet.service.packed
         self._rng = random.Random(rng.random())
-        self._largest_batch, self._most_waiting = largest_batch, most_waiting
+        self._largest_batch, self._most_waiting, self._first = largest_batch, most_waiting, first
         self.accepted: list[bytes] = []
         """Confirmed by the server: each must be delivered once, in this order if the service is ordered."""
         self.unsure: list[bytes] = []
@@ -221,7 +282,7 @@ class Publisher:
         self._thread = threading.Thread(target=self._publish)
 
     def _publish(self) -> None:
-        number = 0
+        number = self._first
         while not self._ended.is_set():
             numbers = range(number, number + self._rng.randint(1, self._largest_batch))
             number = numbers.stop
@@ -231,7 +292,7 @@ class Publisher:
     def _push(self, batch: list[bytes]) -> int:
         """Push ``batch``; return the number of messages waiting, 0 if unknown."""
         try:
-            waiting: int = self._redis.lpush(self._source, *batch)
+            waiting: int = self._redis.lpush(self._source, *map(self._packed, batch))
         except ResponseError:
             self.refused += len(batch)
             return 0

@@ -23,7 +23,7 @@ every attempt; failed in the first; failed for good; done after the timeout; don
 after the last attempt."""
 UNWILLING: Final = frozenset({"silent", "failing", "final"})
 """Kinds that no worker ever reports as done."""
-LATER: Final = {"late": 1.35, "touching": 1.35, "posthumous": 4.5}
+LATER: Final = {"late": 1.35, "touching": 1.35, "posthumous": 8}
 """Seconds from delivery to done for three kinds; the timeout is 1 s, and the last attempt ends after 3.2 s."""
 
 

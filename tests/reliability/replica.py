@@ -23,6 +23,7 @@ class Replica(Service):
         """Exit status, or the negated signal number; None while it runs."""
 
     def start(self) -> Self:
+        self._ended.clear()
         self.log.touch()
         connection = self._fork_server.run(self.module, [], {**os.environ, **self._environment}, self.log)
         status_lines = connection.makefile("rb")

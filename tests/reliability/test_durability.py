@@ -63,8 +63,8 @@ def test_with_aof_every_batch_is_waited_for_and_a_power_cut_loses_and_doubles_no
         needs_waitaof(fleet)
         fleet.up(durability="aof", batch=BATCH)
         accepted, unsure = list[bytes](), list[bytes]()
-        for _ in range(3):
-            with Publisher(fleet, rng) as publisher:
+        for number in range(3):
+            with Publisher(fleet, rng, first=number * 1_000_000) as publisher:
                 fleet.until_more_is_taken()
                 assert fleet.redis.info("commandstats")["cmdstat_waitaof"]["calls"] > 1
                 server.kill()

@@ -12,7 +12,7 @@ from penstock.keys import pending_of
 from penstock.testing.server import EmbeddedServer
 from tests.harness import until
 from tests.reliability.conftest import Launch
-from tests.reliability.fleet import Dispatching, Fleet, QueueService, Watching, audited
+from tests.reliability.fleet import Balancing, Dispatching, Fleet, QueueService, Watching, audited
 
 HELD = 5
 POLICY = {
@@ -63,6 +63,7 @@ class Obstacle:
 HOLDERS = [
     Obstacle(QueueService("mpush"), "work:out1"),
     Obstacle(Dispatching(), "work:out"),
+    Obstacle(Balancing(), "work:out"),
     Obstacle(Watching(), "demo:metrics:done"),
     Obstacle(Sending(), "work:there", elsewhere=True),
 ]

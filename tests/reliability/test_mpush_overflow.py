@@ -68,7 +68,7 @@ def test_a_replica_that_is_blocked_stops_and_the_next_goes_on(fleet: Fleet) -> N
     replica = fleet.up(max_length=LIMIT)
     fleet.push(MESSAGES)
     until(lambda: "waiting for a subscriber" in replica.log_text())
-    assert replica.stop(timeout=10) == 0
+    assert replica.stop(timeout=60) == 0
     fleet.up()
     fleet.wait_until_settled()
     assert [fleet.held(out) for out in fleet.service.outs] == [MESSAGES] * 2

@@ -64,7 +64,8 @@ def test_large_messages_are_carried_unchanged(launch: Launch, size: int, count: 
         for out in fleet.service.outs:
             assert fleet.redis.llen(out) == count
             for place, message in enumerate(messages):
-                assert fleet.redis.lindex(out, -1 - place) == fleet.service.copy(message), f"{out}: message {place}"
+                carried = fleet.redis.lindex(out, -1 - place)
+                assert fleet.service.opened(carried) == fleet.service.copy(message), f"{out}: message {place}"
         assert fleet.metric("taken")["count"] == count
 
 

@@ -31,7 +31,7 @@ def test_10000_messages_of_a_dead_run_are_delivered_once_and_first_and_in_order(
     if id:
         fleet.redis.set(fleet.keys.counter, id)
         fleet.redis.zadd(fleet.keys.owners, {id: fleet.redis.time()[0]})
-    fleet.redis.lpush(pending_of(fleet.service.pending, id), *LEFT)
+    fleet.redis.lpush(pending_of(fleet.service.pending, id), *map(fleet.service.packed, LEFT))
     fleet.push(LATER)
     fleet.start(**settings)
     fleet.wait_until_settled()
@@ -49,7 +49,8 @@ def test_the_lists_of_several_dead_runs_are_adopted_the_oldest_first(fleet: Flee
     fleet.redis.set(fleet.keys.counter, "11")
     for place, id in enumerate(ids):
         fleet.redis.zadd(fleet.keys.owners, {id: now})
-        fleet.redis.lpush(pending_of(fleet.service.pending, id), *LEFT[place * 100 : (place + 1) * 100])
+        some = LEFT[place * 100 : (place + 1) * 100]
+        fleet.redis.lpush(pending_of(fleet.service.pending, id), *map(fleet.service.packed, some))
     fleet.up()
     fleet.wait_until_settled()
     for out in fleet.service.outs:
@@ -61,7 +62,7 @@ def test_a_run_that_lives_adopts_what_one_that_dies_later_has_left(fleet: Fleet)
     fleet.up()
     fleet.waiting()
     fleet.redis.zadd(fleet.keys.owners, {"77": fleet.redis.time()[0]})
-    fleet.redis.lpush(pending_of(fleet.service.pending, "77"), *LATER)
+    fleet.redis.lpush(pending_of(fleet.service.pending, "77"), *map(fleet.service.packed, LATER))
     assert_all_settled(fleet, LATER, killed=["77"])
 
 
@@ -73,7 +74,7 @@ def test_an_instance_stopped_while_it_adopts_finishes_the_adopted_messages(
         fleet.redis.flushall()
         orphan = pending_of(fleet.service.pending, "77")
         fleet.redis.zadd(fleet.keys.owners, {"77": fleet.redis.time()[0]})
-        fleet.redis.lpush(orphan, *LATER)
+        fleet.redis.lpush(orphan, *map(fleet.service.packed, LATER))
         adoption = proxy.fault(orphan, fleet.keys.owners, forward=False)
         replica = fleet.start(redis=proxy.url)
         until(adoption.met.is_set)

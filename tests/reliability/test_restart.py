@@ -4,7 +4,6 @@ import random
 import socket
 import time
 
-import pytest
 from redis import Redis
 
 from penstock.testing.server import EmbeddedServer
@@ -17,7 +16,6 @@ MAX_RESUME_SECONDS = 10.0
 """Maximum seconds on a machine busy with other tests; usually a second or two."""
 
 
-@pytest.mark.fast
 def test_consumption_resumes_soon_each_time_a_server_with_aof_restarts_under_load(
     launch: Launch, rng: random.Random
 ) -> None:

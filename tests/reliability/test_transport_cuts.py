@@ -1,6 +1,7 @@
 """Tests of a connection that fails at each command in every way: all messages arrive once, in order."""
 
 import math
+import random
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +12,7 @@ import pytest
 
 from penstock.testing.forkserver import ForkServer
 from penstock.testing.server import EmbeddedServer
+from tests.harness import sampled
 from tests.reliability.command_proxy import CommandFault, CommandProxy, Kind
 from tests.reliability.two_servers import Pushing, TwoServers, assert_once_in_order, numbered
 
@@ -41,10 +43,16 @@ class Sweep:
         self._end, self._servers, self._fork_server, self._directory = end, servers, fork_server, directory
 
     def inject_each(self, kinds: list[Kind], at_once: int) -> None:
-        """Inject a fault of each kind at each command of an undisturbed run, with ``at_once`` runs in parallel."""
+        """Inject a fault of each kind at each command of an undisturbed run, with ``at_once`` runs in parallel.
+
+        With few rounds, some are drawn of those at later commands of a name.
+        """
         commands = Counter(self.run(BATCHES).commands)
         each = [(word, nth) for word, times in commands.items() for nth in range(times)]
         faults = [CommandFault(kind, word, nth) for kind in kinds for word, nth in each]
+        later = [fault for fault in faults if fault.nth]
+        drawn = random.sample(later, sampled(len(later)) or len(later))
+        faults = [fault for fault in faults if not fault.nth or fault in drawn]
         messages = max(math.ceil(MESSAGES / len(faults)), BATCHES)
         with ThreadPoolExecutor(at_once) as pool:
             met = [run.met for run in pool.map(lambda fault: self.run(messages, fault), faults)]

@@ -5,8 +5,6 @@ import time
 from pathlib import Path
 from typing import Final
 
-import pytest
-
 from penstock.testing.forkserver import ForkServer
 from penstock.testing.server import EmbeddedServer
 from tests.harness import rounds
@@ -19,7 +17,6 @@ MAX_INTERVAL: Final = 0.25
 """Seconds between two kills, at most; a standby looks at the lease three times a second."""
 
 
-@pytest.mark.fast
 def test_any_of_three_replicas_killed_again_and_again_under_load_loses_and_doubles_nothing(
     fork_server: ForkServer, tmp_path: Path, rng: random.Random
 ) -> None:

@@ -56,11 +56,12 @@ def test_an_error_counts_once_each_time_it_occurs(fleet: Fleet) -> None:
     for sooner in range(3):
         fleet.waiting()
         fleet.redis.set(out, "not a list")
-        fleet.push(MESSAGES)
+        messages = [b"%d %b" % (sooner, message) for message in MESSAGES]
+        fleet.push(messages)
         until(partial(has_errors, fleet, sooner + 1))
         fleet.redis.delete(out)
         fleet.wait_until_settled()
-        assert fleet.held(out) == MESSAGES
+        assert fleet.held(out) == messages
         fleet.redis.delete(*fleet.service.outs)
     assert errors(fleet) == 3
 

@@ -31,6 +31,8 @@ async def series(redis: "Redis") -> dict[str, set[str]]:
     await instance(redis, 1)
     await redis.hset("demo:lists", "in", "in")
     await redis.hset("demo:link", mapping={"state": "up", "waiting": 0, "oldest": 0, "rtt": 0.1})
+    await redis.hset("demo:metrics:gateway", "connections", 1)
+    await redis.hset("demo:metrics:http", "requests", 1)
     found = await scraped(redis)
     samples = [sample for family in found.families.values() for sample in family.samples]
     return {sample.name: set(sample.labels) for sample in samples}

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from redis import Redis
@@ -107,6 +108,7 @@ def test_events_are_numbered_through_and_an_entry_has_a_hundred_at_most(redis_ur
         assert redis.hgetall(KEYS.metric("events")) == {b"count": b"452"}
 
 
+@pytest.mark.slow
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(st.integers(1, 3_000), st.lists(st.sampled_from([1, 1, 2, 7, 100, 260]), min_size=200, max_size=400))
 @example(1, [1] * 300)

@@ -92,7 +92,7 @@ async def test_a_redis_that_does_not_answer_holds_up_no_scrape(monkeypatch: pyte
             assert (await scrape(exporter))("up") == 0
             ready = await get(exporter, "/ready")
             assert (ready.status, ready.text) == (503, "no answer within 0.3 s\n")
-            assert time.monotonic() - began < 3
+            assert time.monotonic() - began < 15
             os.kill(server.pid, signal.SIGCONT)
             monkeypatch.undo()
             assert (await scrape(exporter))("up") == 1, "what was given up must not be taken for the next answer"
@@ -111,7 +111,7 @@ async def test_a_reading_that_takes_too_long_is_given_up(monkeypatch: pytest.Mon
 
     async with Exporter(0, "127.0.0.1", ["demo"], endless, lambda: None) as exporter:
         assert (await scrape(exporter))("up") == 0
-        await asyncio.wait_for(given_up.wait(), 10)
+        await asyncio.wait_for(given_up.wait(), 60)
 
 
 async def test_a_refusal_by_redis_is_shown_by_ready(redis: Redis, redis_url: str) -> None:
@@ -201,7 +201,7 @@ async def test_it_ends_at_once_and_leaves_the_port_to_the_next(redis: Redis) -> 
             assert exporter.port == port
             assert (await scrape(exporter))("up") == 1
             began = time.monotonic()
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - began < 15
         with pytest.raises(ConnectionRefusedError):
             await get(exporter, "/live")
     assert "exporter" not in {thread.name for thread in threading.enumerate()}
@@ -212,10 +212,10 @@ async def test_a_client_that_says_nothing_holds_up_neither_others_nor_the_end(re
         with socket.create_connection(("127.0.0.1", exporter.port)):
             began = time.monotonic()
             assert (await scrape(exporter))("up") == 1
-            assert time.monotonic() - began < 3
+            assert time.monotonic() - began < 15
             began = time.monotonic()
             await exporter.__aexit__()
-            assert time.monotonic() - began < 3
+            assert time.monotonic() - began < 15
 
 
 async def test_nothing_is_printed_for_a_scrape_nor_for_a_client_that_goes_away(

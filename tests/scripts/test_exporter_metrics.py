@@ -44,10 +44,25 @@ async def test_a_policy_makes_every_counter_begin_at_0_and_without_one_there_is_
     found = await scraped(redis)
     assert {found(f"{name}_total") for name in COUNTERS} == {0}
     assert found.labels("dead_total", "reason") == {
-        *("timeout", "failed", "queueTimeout", "poison", "badRequest", "badAnswer", "badDone"),
+        *("timeout", "failed", "retryBudget", "queueTimeout", "poison", "badRequest", "badAnswer", "badDone"),
     }
     assert found("dead_total", reason="poison") == 0
     assert found("response_seconds_count") == 0
+
+
+async def test_outcomes_of_hqueue_are_counted_from_0(redis: Redis) -> None:
+    await policy(redis)
+    assert "penstock_outcomes_total" not in (await scraped(redis)).names
+    await redis.hset("demo:metrics:http", "requests", 1)
+    found = await scraped(redis)
+    assert (found("outcomes_total", result="undelivered"), found("outcomes_waiting")) == (0, 0)
+    await redis.zadd("demo:message:outbox", {"work:/q 1": 5, "work:/q 2": 1e12})
+    await redis.hset("demo:metrics:outcomes", mapping={"replied": 3, "undelivered": 2})
+    found = await scraped(redis)
+    assert found("outcomes_waiting") == 2
+    assert found("outcomes_total", result="replied") == 3
+    assert found("outcomes_total", result="undelivered") == 2
+    assert found.labels("outcomes_total", "result") == {"replied", "sent", "failed", "undelivered"}
 
 
 async def test_dead_letters_are_counted_by_reason(redis: Redis) -> None:

@@ -3,8 +3,10 @@
 import asyncio
 import os
 import signal
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -13,9 +15,9 @@ from redis.exceptions import NoPermissionError
 from structlog.testing import capture_logs
 
 from penstock.errors import Unavailable, Unconfirmed, WrongCall, WrongType
-from penstock.lists import List, Lists, Message
-from penstock.lists import consumer as consumers
+from penstock.lists import List, Lists, Message, holding
 from penstock.testing.server import EmbeddedServer
+from tests.reliability.proxy import Proxy
 
 Fill = Callable[[], Any]
 NUMBERS: list[bytes | str] = [b"%d" % number for number in range(1, 2_001)]
@@ -52,17 +54,48 @@ async def handle(source: List, handler: Callable[[Message], object]) -> None:
 
 async def waiting(redis: "Redis", name: str = "orders") -> list[bytes | str]:
     """Return what waits in a list, oldest first, once no consumer holds anything."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while [key async for key in redis.scan_iter(f"{name}:consumer*")]:
             await asyncio.sleep(0.01)
     found: list[bytes | str] = await redis.lrange(name, 0, -1)
     return found[::-1]
 
 
+@pytest.mark.parametrize("url", ["localhost", "http://localhost", "redis://localhost/one"])
+def test_a_url_that_is_none_is_refused_at_once(url: str) -> None:
+    with pytest.raises(WrongCall, match="not the URL of a server"):
+        Lists(url)
+
+
 async def test_messages_come_in_order_and_what_was_not_handled_goes_back(redis: "Redis", orders: List) -> None:
     assert await orders.push_many(NUMBERS) == 2_000
     assert await take(orders, 1_300) == NUMBERS[:1_300]
     assert await waiting(redis) == NUMBERS[1_300:]
+
+
+async def test_messages_that_come_together_to_a_waiting_consumer_are_one_batch(redis: "Redis", orders: List) -> None:
+    consumer, sizes = orders.consumer(100, 1 << 20), []
+    try:
+        for first in range(0, 80, 8):
+            burst = [b"%d" % number for number in range(first, first + 8)]
+            handled: list[bytes] = []
+            while len(handled) < len(burst):
+                asked = asyncio.create_task(consumer.batch())
+                if not handled:
+                    async with asyncio.timeout(30):
+                        while not consumer.waits:
+                            await asyncio.sleep(0.001)
+                    await redis.lpush("orders", *burst)
+                batch = await asked
+                for message in batch:
+                    with consumer.hand_out(message):
+                        handled.append(message.body)
+            sizes.append(len(batch))
+            assert handled == burst
+    finally:
+        await consumer.leave()
+    assert sizes[-1] == 8, sizes
+    assert await waiting(redis) == []
 
 
 async def test_a_message_that_fails_comes_next_again_and_those_behind_it_follow(redis: "Redis", orders: List) -> None:
@@ -170,7 +203,7 @@ async def test_a_signal_ends_loops_after_the_message_in_hand(redis: "Redis", red
         await asyncio.sleep(0.1)
         begun = time.monotonic()
         await lists["orders"].push_many(["a", "b", "c"])
-        await asyncio.wait_for(both, 10)
+        await asyncio.wait_for(both, 60)
         assert time.monotonic() - begun < 3, "an idle loop does not wait for the end of its BLMOVE"
     assert handled == [b"a"]
     assert await waiting(redis) == [b"b", b"c"]
@@ -184,7 +217,7 @@ async def abandoned(redis: "Redis", redis_url: str, many: int) -> list[bytes | s
         with await anext(loop):
             pass
     (consumer,) = lists.consumers
-    await consumer._raw.close()
+    await consumer.holding.raw.close()
     lists.consumers.clear()
     await lists.__aexit__(None, None, None)
     await asyncio.sleep(1.1)
@@ -341,6 +374,29 @@ async def test_a_server_that_stays_away_is_not_waited_for_without_end() -> None:
             )
 
 
+async def test_pushes_of_several_tasks_go_together_in_order_and_fail_each_for_itself(
+    redis: Any, lists: Lists, orders: List
+) -> None:
+    await redis.set("other", "x")
+    await orders.push("0")
+    pushes = [orders.push(str(number)) for number in range(1, 50)]
+    wrong = [lists["other"].push("x"), lists["bills"].push("1")]
+    found = await asyncio.gather(*pushes[:20], *wrong, *pushes[20:], return_exceptions=True)
+    assert [type(each) for each in found if each is not None] == [WrongType]
+    assert await waiting(redis) == [str(number).encode() for number in range(50)]
+    assert await redis.llen("bills") == 1
+
+
+async def test_a_push_that_is_cancelled_while_others_are_under_way_is_not_sent(redis: Any, orders: List) -> None:
+    await orders.push("a")
+    await redis.client_pause(300)
+    first, second, third = (asyncio.create_task(orders.push(each)) for each in "bcd")
+    await asyncio.sleep(0.05)
+    second.cancel()
+    await asyncio.gather(first, third)
+    assert await waiting(redis) == [b"a", b"b", b"d"]
+
+
 async def test_a_push_whose_reply_is_lost_says_so(redis: "Redis", lists: Lists, orders: List) -> None:
     await orders.push("a")
     await redis.client_pause(1_000)
@@ -370,16 +426,137 @@ async def test_a_server_that_lost_settlements_gives_its_messages_again(redis: An
         async for message in orders.messages(prefetch=1):
             with message:
                 handled.append(message.body)
-                if message.body == b"3":
+                if handled.count(b"3") == 1 and message.body == b"3":
                     ((consumer, step),) = (await redis.hgetall("orders:consumers:steps")).items()
                     await redis.hset("orders:consumers:steps", consumer, int(step) - 1)
                     await redis.rpush(b"orders:consumer:" + consumer, "2")
             if message.body == b"6":
                 break
-    assert handled == NUMBERS[:6]
+    assert handled == [*NUMBERS[:3], *NUMBERS[1:6]]
     assert [line["event"] for line in log] == ["lease lost"]
-    held = await redis.lrange(b"orders:consumer:" + consumer, 0, -1)
-    assert held == [b"3", b"2"], "they are adopted when the lease ends"
+
+
+async def test_a_server_that_lost_what_was_taken_gets_no_results_of_it(redis: Any, orders: List) -> None:
+    """As after a power cut: the message is in the source again, and its results were not written yet."""
+    await orders.push("m1")
+    handled = 0
+    async for message in orders.messages():
+        with message:
+            handled += 1
+            message.also_push("results", message.body)
+            if handled == 1:
+                ((consumer, _),) = (await redis.hgetall("orders:consumers:steps")).items()
+                await redis.delete(b"orders:consumer:" + consumer)
+                await redis.rpush("orders", "m1")
+        if handled == 2:
+            break
+    async with asyncio.timeout(30):
+        while not await redis.exists("results"):  # the loop is closed in a task of its own
+            await asyncio.sleep(0.01)
+    assert await redis.lrange("results", 0, -1) == [b"m1"]
+    assert not await redis.exists("orders")
+
+
+async def test_a_consumer_that_has_left_adopts_nothing(redis: Any, orders: List) -> None:
+    """Its command to adopt was delayed on its way until it had left."""
+    await redis.zadd("orders:consumers", {"dead": 1})
+    await redis.hset("orders:consumers:steps", "dead", 3)
+    await redis.lpush("orders:consumer:dead", "a")
+    await orders.consumer(10, 1_000).holding.adopt([b"dead"])
+    assert await redis.lrange("orders:consumer:dead", 0, -1) == [b"a"]
+
+
+async def test_a_wait_whose_command_is_late_is_not_given_up(redis: Any, redis_url: str, server: EmbeddedServer) -> None:
+    """A loop is cancelled while its BLMOVE is on its way: what that moves later is adopted."""
+    late, waits = threading.Event(), threading.Event()
+
+    class Delay(Proxy):
+        def met_by(self, request: bytes) -> None:
+            if b"BLMOVE" in request and not waits.is_set():
+                waits.set()
+                late.wait(10)
+
+    with Delay(server.port) as slow:
+        async with Lists(slow.url, lease=1) as lists:
+            task = asyncio.create_task(take(lists["orders"], 1))
+            await asyncio.to_thread(waits.wait, 10)
+            await redis.lpush("orders", "m1")
+            task.cancel()
+            await asyncio.wait({task})
+            assert await redis.zcard("orders:consumers") == 1
+            late.set()
+            async with asyncio.timeout(30):
+                while await redis.exists("orders"):
+                    await asyncio.sleep(0.01)
+    async with Lists(redis_url, lease=1) as lists:
+        assert await asyncio.wait_for(take(lists["orders"], 1), 60) == [b"m1"]
+
+
+async def test_hundreds_of_dead_consumers_do_not_delay_messages(redis: Any, orders: List) -> None:
+    dead = {f"dead{number}": 1 for number in range(950)}
+    await redis.zadd("orders:consumers", dead)
+    await redis.hset("orders:consumers:steps", mapping=dict.fromkeys(dead, 3))
+    await redis.lpush("orders:consumer:dead7", "held")
+    await orders.push("a")
+    before = (await redis.info("commandstats"))["cmdstat_evalsha"]["calls"]
+    assert await take(orders, 2) == [b"held", b"a"]
+    assert (await redis.info("commandstats"))["cmdstat_evalsha"]["calls"] - before < 40
+
+
+async def test_the_end_of_lists_ends_loops_of_other_tasks(redis: Any, redis_url: str) -> None:
+    async with Lists(redis_url) as lists:
+        task = asyncio.create_task(take(lists["orders"], 1))
+        async with asyncio.timeout(30):
+            while not any(each.waits for each in lists.consumers):
+                await asyncio.sleep(0.01)
+    assert await asyncio.wait_for(task, 60) == []
+
+
+@pytest.mark.slow
+async def test_a_stop_does_not_wait_for_a_server_that_hangs(redis_url: str) -> None:
+    with EmbeddedServer() as frozen:
+        async with Lists(frozen.url) as lists:
+            task = asyncio.create_task(take(lists["orders"], 1))
+            async with asyncio.timeout(30):
+                while not any(each.waits for each in lists.consumers):
+                    await asyncio.sleep(0.01)
+            os.kill(frozen.pid, signal.SIGSTOP)
+            lists.stop()
+            try:
+                assert await asyncio.wait_for(task, 15) == []
+            finally:
+                os.kill(frozen.pid, signal.SIGCONT)
+
+
+async def test_a_loop_that_follows_a_failed_one_begins_with_what_failed(redis: Any, orders: List) -> None:
+    """The error is caught outside the loop, whose generator closes in a task of its own."""
+    await orders.push_many(NUMBERS[:300])
+    handled = list[bytes]()
+
+    def handle_some(message: Message) -> None:
+        if int(message.body) % 10 == 0 and handled[-1:] != [message.body + b"!"]:
+            handled.append(message.body + b"!")
+            raise ValueError(message.body)
+        handled.append(message.body)
+        if message.body == b"300":
+            raise StopIteration
+
+    while handled[-1:] != [b"300"]:
+        with suppress(ValueError, RuntimeError):
+            await handle(orders, handle_some)
+    assert [each for each in handled if not each.endswith(b"!")] == NUMBERS[:300]
+
+
+async def test_large_results_are_written_soon(redis: Any, orders: List) -> None:
+    await orders.push_many(NUMBERS[:20])
+    count = 0
+    async for message in orders.messages(prefetch=20):
+        with message:
+            message.also_push("results", b"x" * (1 << 20))
+        count += 1
+        if count == 10:
+            assert await redis.llen("results") >= 8
+            break
 
 
 async def test_a_consumer_that_was_given_up_before_it_knew_that_it_had_begun_begins_anew(
@@ -388,7 +565,7 @@ async def test_a_consumer_that_was_given_up_before_it_knew_that_it_had_begun_beg
     """Its first call took messages, the reply was lost, and it could not repeat the call until its lease had ended."""
     await orders.push("a")
     consumer = orders.consumer(10, 1_000)
-    await redis.hset("orders:consumers:steps", consumer._id, "gone:1")
+    await redis.hset("orders:consumers:steps", consumer.holding.id, "gone:1")
     with capture_logs() as log:
         (message,) = await consumer.batch()
     with consumer.hand_out(message):
@@ -406,7 +583,7 @@ async def test_a_wait_that_was_cancelled_on_a_dead_link_takes_no_message(
     while not (await redis.info("clients"))["blocked_clients"]:
         await asyncio.sleep(0.01)
     (consumer,) = orders._lists.consumers
-    raw, kept = consumer._raw, consumer._raw._connection
+    raw, kept = consumer.holding.raw, consumer.holding.raw._connection
 
     async def leave_open() -> None:
         raw._connection = None
@@ -423,7 +600,7 @@ async def test_a_wait_that_was_cancelled_on_a_dead_link_takes_no_message(
 async def test_the_list_of_a_consumer_that_was_given_up_is_looked_at_again(
     redis: Any, redis_url: str, orders: List, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(consumers, "AGAIN_SECONDS", 1)
+    monkeypatch.setattr(holding, "AGAIN_SECONDS", 1)
     await redis.zadd("orders:consumers", {"dead": 1})
     await redis.hset("orders:consumers:steps", "dead", 7)
     await orders.push("b")
@@ -432,7 +609,7 @@ async def test_the_list_of_a_consumer_that_was_given_up_is_looked_at_again(
         assert message.body == b"b"
     await redis.lpush("orders:consumer:dead", "a")  # a command of it that was on its way
     await asyncio.sleep(1.1)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         with await anext(loop) as message:
             assert message.body == b"a"
     await loop.aclose()  # type: ignore[attr-defined]

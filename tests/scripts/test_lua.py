@@ -11,7 +11,7 @@ from redis.exceptions import ResponseError
 
 from penstock.connection import connect
 from penstock.errors import Fenced, PenstockError, WrongCall, WrongType
-from penstock.raw_connection import Packed, Word, pack
+from penstock.raw_connection import LARGE, Packed, Word, pack
 from penstock.script import Script
 
 APPEND = Script(
@@ -116,6 +116,31 @@ def test_what_was_packed_ahead_is_the_same_call(others: list[Word]) -> None:
     plain = script.by_source(one="a", others=others, number=7, words=others)
     ahead = script.by_source(one="a", others=Packed(others), number=7, words=Packed(others))
     assert pack([("PING",), ahead]) == pack([("PING",), plain])
+
+
+@pytest.mark.parametrize("body", [b"", b"x", b"\r\n$1", bytes(5_000)])
+def test_a_call_packed_but_for_its_last_argument_is_the_same_call(body: bytes) -> None:
+    script = Script("push.lua", "-- KEYS a list what\n-- ARGV bodies... what\nreturn 1")
+    assert script.prefix(a="list").pack(body) == pack([script.by_digest(a="list", bodies=[body])])
+
+
+def test_a_call_is_packed_ahead_only_if_its_last_argument_takes_several() -> None:
+    with pytest.raises(WrongCall, match="takes one"):
+        APPEND.prefix(first="a", others=[], value="x")
+
+
+@pytest.mark.parametrize("size", [3, LARGE + 1])
+def test_a_call_packed_but_for_what_takes_several_is_the_same_call(size: int) -> None:
+    script = Script("both.lua", "-- KEYS a what\n-- KEYS keys... what\n-- ARGV b what\n-- ARGV words... what\nreturn 1")
+    several: dict[str, Any] = {"keys": ["k", "l"], "words": [bytes(size), 1, "\udcff"]}
+    whole = pack([script.by_digest(a="list", b=2, **several)])
+    assert script.fixed(a="list", b=2).pack(several["keys"], several["words"], size) == whole
+
+
+def test_only_a_script_whose_last_key_and_argument_take_several_is_packed_but_for_these() -> None:
+    script = Script("one.lua", "-- KEYS a what\n-- ARGV words... what\nreturn 1")
+    with pytest.raises(WrongCall, match="its last key a or its last argument words takes one"):
+        script.fixed()
 
 
 def test_only_a_line_that_begins_with_the_word_declares() -> None:

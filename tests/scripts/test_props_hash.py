@@ -93,6 +93,7 @@ def test_mp_21_credentials_need_not_stand_on_the_command_line(tmp_path: Path) ->
     assert refused("env:PLACE") == "--props: the variable PLACE is empty or not set: expected a URL in it"
 
 
+@pytest.mark.slow
 def test_mp_21_a_service_reads_its_hash_anew_on_sighup(client: Any, redis_url: str, tmp_path: Path) -> None:
     with Service("mpush", tmp_path / "log", redis=redis_url) as service:
         pass
@@ -114,6 +115,7 @@ def test_mp_21_a_service_reads_its_hash_anew_on_sighup(client: Any, redis_url: s
         assert service.stop() == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("comes", [True, False])
 def test_mp_21_a_server_that_is_away_is_waited_for_and_sigterm_is_obeyed_meanwhile(tmp_path: Path, comes: bool) -> None:
     port = free_port()
@@ -135,6 +137,7 @@ def test_mp_21_a_server_that_is_away_is_waited_for_and_sigterm_is_obeyed_meanwhi
             assert service.stop() == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", ["mpush-orders", "orders"])
 def test_mp_21_penstock_run_takes_a_hash_too(client: Any, redis_url: str, key: str) -> None:
     client.hset(key, mapping={**FIELDS, **({"service": "mpush"} if key == "orders" else {})})

@@ -180,6 +180,7 @@ def calm() -> Sizes:
     return sizes
 
 
+@pytest.mark.slow
 @each_reader
 def test_a_script_reads_at_most_its_bytes_and_one_message_whatever_the_sizes(redis_url: str, once: Any) -> None:
     @on_a_server
@@ -190,6 +191,7 @@ def test_a_script_reads_at_most_its_bytes_and_one_message_whatever_the_sizes(red
     reads()
 
 
+@pytest.mark.slow
 @each_reader
 def test_few_messages_exceed_the_bound_when_large_ones_follow_small_ones(redis_url: str, once: Any) -> None:
     """Six, if the samples lie around them; and a quarter of the bytes is read twice, for the samples."""
@@ -204,6 +206,7 @@ def test_few_messages_exceed_the_bound_when_large_ones_follow_small_ones(redis_u
     reads()
 
 
+@pytest.mark.slow
 @each_reader
 def test_large_messages_among_many_small_ones_exceed_the_bound_by_few_messages(redis_url: str, once: Any) -> None:
     @on_a_server

@@ -84,7 +84,7 @@ async def test_the_cost_of_a_letter_does_not_grow_with_how_many_there_are(redis:
     outcome, started = RedriveResult(), time.monotonic()
     await revive(redis, KEYS, LetterFilter(reason="failed"), outcome, lambda _: None)
     assert outcome.moved.total() == {"all": 20_000, "every second": 10_000, "the newest few": 100}[pick]
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 60
     assert (await redis.info("commandstats"))["cmdstat_lrem"]["usec_per_call"] < 20_000
 
 

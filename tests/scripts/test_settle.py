@@ -359,3 +359,107 @@ async def test_the_rights_that_acl_prints_are_enough_and_a_loss_is_seen(redis: A
     assert found
     assert "pending:1: 1 message was taken and not settled, and gone" in found.problems[0]
     await redis.execute_command("ACL", "DELUSER", "sorter")
+
+
+async def answer_all(context: Context[Settings], batch: Batch) -> None:
+    """Answer what begins with a list's name and a colon to that list; the rest goes to a."""
+    answers: dict[str, list[bytes]] = {}
+    for message in batch:
+        name, colon, _ = message.decode().partition(":")
+        if colon:
+            answers.setdefault(name, []).append(b"answer to " + message)
+    to = {"a": [message for message in batch if b":" not in message]}
+    assert await context.settle(batch, to, answers=answers, life=30)
+
+
+async def test_answers_go_to_lists_that_messages_name_and_the_audit_adds_up(redis: Any, redis_url: str) -> None:
+    await redis.lpush("in", "one:1", "a1", "one:2", "two:1")
+    assert await serve(redis_url, each(answer_all, 4)) == 0
+    assert await texts(redis, "one") == ["answer to one:1", "answer to one:2"]
+    assert (await texts(redis, "two"), await texts(redis, "a")) == (["answer to two:1"], ["a1"])
+    found = await audit(redis, KEYS)
+    assert found
+    assert found.holds, found.problems
+    assert {leg.name: (leg.taken, leg.delivered) for leg in found.legs} == {"a": (1, 1), "b": (0, 0), "in": (3, 3)}
+
+
+async def test_only_a_list_that_an_answer_has_created_gets_an_expiry(redis: Any, redis_url: str) -> None:
+    await redis.lpush("lasting", "theirs")
+    await redis.lpush("timed", "theirs")
+    await redis.expire("timed", 1_000)
+    await redis.lpush("in", "lasting:1", "timed:1", "made:1", "made:2")
+    assert await serve(redis_url, each(answer_all, 4)) == 0
+    assert [await redis.ttl(name) for name in ("lasting", "a")] == [-1, -2]
+    assert await redis.ttl("timed") > 900
+    assert 0 < await redis.ttl("made") <= 30
+
+
+async def test_an_answer_for_a_list_of_another_type_is_a_dead_letter(redis: Any, redis_url: str) -> None:
+    await redis.set("text", "not a list")
+    await redis.lpush("in", "text:1", "a1", "one:1")
+    assert await serve(redis_url, each(answer_all, 3)) == 0
+    (letter,) = [json.loads(each) for each in await texts(redis, KEYS.dead)]
+    assert (letter["message"], letter["reason"]) == ("answer to text:1", "badAnswer")
+    assert (await texts(redis, "one"), await texts(redis, "a")) == (["answer to one:1"], ["a1"])
+    found = await audit(redis, KEYS)
+    assert found
+    assert found.holds, found.problems
+
+
+@pytest.mark.parametrize("answers", [{"a": [b"x"]}, {"one": ["text"]}, {"one": b"x"}])
+async def test_wrong_answers_are_refused(redis: Any, redis_url: str, answers: Any) -> None:
+    async def act(context: Context[Settings], batch: Batch) -> None:
+        with pytest.raises(WrongCall):
+            await context.settle(batch, {"a": batch}, answers=answers)
+        await context.settle(batch, {"a": batch})
+
+    await redis.lpush("in", "x")
+    assert await serve(redis_url, each(act, 1)) == 0
+    assert await texts(redis, "a") == ["x"]
+
+
+async def test_a_batch_knows_when_it_was_read_by_the_servers_clock(redis: Any, redis_url: str) -> None:
+    times: list[float] = []
+
+    async def act(context: Context[Settings], batch: Batch) -> None:
+        times.append(batch.at)
+        await context.settle(batch, {"a": batch})
+
+    before, micro = await redis.time()
+    await redis.lpush("in", "x")
+    assert await serve(redis_url, each(act, 1)) == 0
+    after, _ = await redis.time()
+    assert before + micro / 1e6 <= times[0] < after + 1
+
+
+NOTHING = Script(
+    "none.lua", "-- Do nothing.\n--\n-- KEYS pending  list  x\n-- Returns 1. Run twice: the same.\nreturn 1\n"
+)
+
+
+async def test_settle_by_takes_the_batch_itself_and_only_within_batches(redis: Any, redis_url: str) -> None:
+    async def run(context: Context[Settings]) -> None:
+        with pytest.raises(WrongCall, match="takes a batch of batches"):
+            await context.settle_by(NOTHING, Batch([b"x"]))
+        async for batch in context.batches():
+            with pytest.raises(WrongCall, match="takes the Batch itself"):
+                await context.settle_by(NOTHING, Batch(batch))
+            await context.settle(batch, {"a": batch})
+            stop()
+
+    await redis.lpush("in", "x")
+    assert await serve(redis_url, run) == 0
+    assert await texts(redis, "a") == ["x"]
+
+
+async def test_settle_by_refuses_a_batch_that_was_read_ahead(redis: Any, redis_url: str) -> None:
+    async def run(context: Context[Settings]) -> None:
+        async for batch in context.batches(ahead=True):
+            with pytest.raises(WrongCall, match="without ahead=True"):
+                await context.settle_by(NOTHING, batch)
+            await context.settle(batch, {"a": batch})
+            stop()
+
+    await redis.lpush("in", "x")
+    assert await serve(redis_url, run) == 0
+    assert await texts(redis, "a") == ["x"]

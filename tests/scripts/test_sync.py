@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -106,8 +108,9 @@ def test_requests_are_answered(here: Any, lists: Lists) -> None:
                 request.answer({"price": 7})
         if not request.meta:
             break
-    assert json.loads(here.lpop("res")) == {"price": 7, "meta": {"id": "a"}}
-    assert json.loads(here.lpop("shop:done")) == {"xid": "5"}
+    answer, done = json.loads(here.lpop("res")), json.loads(here.lpop("shop:done"))
+    assert answer.pop("meta").keys() == {"id", "work"}
+    assert (answer, done["xid"], done.keys()) == ({"price": 7}, "5", {"xid", "work"})
 
 
 def test_a_loop_that_is_never_ended_does_no_harm(here: Any, redis_url: str) -> None:
@@ -130,3 +133,61 @@ def test_errors_come_through(lists: Lists) -> None:
 
     with pytest.raises(WrongCall, match="would wait for ever"):
         lists.run(inside())
+
+
+def test_what_is_pushed_may_come_slowly(here: Any, redis_url: str, lists: Lists) -> None:
+    """The iterable runs in the caller's thread: leases are renewed meanwhile."""
+
+    def slowly() -> Iterator[bytes]:
+        yield b"x"
+        time.sleep(3)
+        yield b"y"
+
+    lists["orders"].push("a")
+    for message in lists["orders"].messages():
+        with message:
+            assert lists["other"].push_many(slowly()) == 2
+            assert here.llen("orders:consumer:none") == 0
+            consumers = here.zrange("orders:consumers", 0, -1, withscores=True)
+            assert all(end / 1e6 > time.time() for _, end in consumers)
+        break
+
+
+def test_calls_outside_with_say_what_was_expected(redis_url: str) -> None:
+    lists = Lists(redis_url, stop_signals=[signal.SIGTERM])
+    with pytest.raises(WrongCall, match="with Lists"):
+        lists["orders"].push("a")
+    lists.stop()
+    raised = list[Exception]()
+
+    def enter() -> None:
+        try:
+            lists.__enter__()
+        except WrongCall as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=enter)
+    thread.start()
+    thread.join()
+    assert "main thread" in str(raised[0])
+    assert "penstock" not in [each.name for each in threading.enumerate()]
+
+
+def test_an_interpreter_ends_with_a_loop_half_done_and_forks_inside_handlers(redis_url: str) -> None:
+    program = """
+import os, sys
+from penstock.sync import Lists
+lists = Lists(sys.argv[1], lease=2)
+lists.__enter__()
+lists["orders"].push_many(["a", "b"])
+loop = lists["orders"].messages()
+with next(loop):
+    if (child := os.fork()) == 0:
+        sys.exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+print("end")
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", program, redis_url], capture_output=True, text=True, timeout=20, check=True
+    )
+    assert ended.stdout == "end\n"

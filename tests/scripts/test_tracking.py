@@ -288,3 +288,27 @@ async def test_a_foreign_key_costs_a_message_its_record_and_nothing_more(start: 
     }
     assert await hop.redis.get(hop.keys.message("2")) == b"not a record"
     assert await hop.problems() == []
+
+
+async def test_after_a_batch_the_next_one_is_taken_with_the_wait(start: Start) -> None:
+    hop = await start()
+    batches = [[b"%d" % number for number in range(first, first + 5)] for first in range(0, 30, 5)]
+    for batch in batches:
+        await hop.redis.config_resetstat()
+        await hop.push(*batch)
+    assert (await hop.redis.info("commandstats"))["cmdstat_evalsha"]["calls"] == 2  # one takes, one delivers
+    assert await hop.held() == [message for batch in batches for message in batch]
+    assert [(await hop.record(number + 1))["xid"] for number in range(30)] == [f"{number}" for number in range(30)]
+    assert await hop.problems() == []
+
+
+async def test_after_a_batch_of_answers_the_next_one_is_taken_with_the_wait(start: Start) -> None:
+    hop = await start()
+    names = [f"{number}" for number in range(20)]
+    await hop.push(*(json.dumps({"meta": {"id": name, "replyTo": "mine"}}) for name in names))
+    for first in range(0, 20, 5):
+        await hop.redis.config_resetstat()
+        await hop.answer(*({"meta": {"id": name}} for name in names[first : first + 5]))
+    assert (await hop.redis.info("commandstats"))["cmdstat_evalsha"]["calls"] == 2  # one takes, one delivers
+    assert [json.loads(each)["meta"]["id"] for each in await hop.redis.lrange("mine", 0, -1)] == names[::-1]
+    assert await hop.problems() == []

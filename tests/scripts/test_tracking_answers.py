@@ -50,6 +50,19 @@ async def test_the_configured_list_may_be_named_by_a_request_and_lives_on(start:
     assert await hop.redis.ttl("replies") == -1
 
 
+async def test_an_answer_leaves_the_longer_life_of_a_list_alone(start: Start) -> None:
+    """The lists of himporter's long work have a TTL from the beginning, and no monitor ends them."""
+    hop = await start(reply_expire=60)
+    await hop.redis.lpush("mine", "note")
+    await hop.redis.expire("mine", 7_200)
+    await hop.push(request("a", replyTo="mine"))
+    await hop.answer(answer("a"))
+    assert await hop.held("mine") == [b"note", answer("a")]
+    assert 7_190 < await hop.redis.ttl("mine") <= 7_200
+    assert await hop.redis.zcard(hop.keys.answers) == 0
+    assert await hop.problems() == []
+
+
 async def test_each_answer_lets_its_list_live_longer(start: Start) -> None:
     hop = await start(reply_expire=60)
     await hop.push(request("a", replyTo="mine"), request("b", replyTo="mine"))

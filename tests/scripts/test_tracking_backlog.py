@@ -13,6 +13,8 @@ from penstock.tracking.record import UNTAKEN
 from tests.harness import Service, until
 from tests.hop import Hop, Start
 
+pytestmark = pytest.mark.slow
+
 
 async def backlog(start: Start, messages: int = 3, monitors: int = 1, **settings: Any) -> Hop:
     """Return a hop with ``messages`` messages that workers take only if the test says so."""
@@ -213,7 +215,6 @@ async def test_messages_of_a_dead_worker_are_retried_whatever_happens_to_the_lis
     assert await hop.problems() == []
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 async def test_no_message_is_stuck_whatever_others_do_with_the_list(start: Start, seed: int) -> None:
     """Push, take at both ends and in the middle, and return messages at random; no taker ever reports an end.

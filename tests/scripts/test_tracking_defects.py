@@ -83,6 +83,7 @@ def test_mp_d10_a_done_is_taken_at_once(composed: Compose, client: "Redis") -> N
     assert sorted(times)[10] < 0.1
 
 
+@pytest.mark.slow
 def test_mp_d11_a_done_that_a_killed_monitor_has_taken_is_done_by_the_next(
     composed: Compose, client: "Redis", redis_url: str, tmp_path: Path
 ) -> None:
@@ -152,6 +153,7 @@ def test_mp_d14_d15_with_registrations_elsewhere_time_outs_are_found_and_idle_se
     assert float(client.hget("demo:metrics:timeout", "max") or 0) < 9
 
 
+@pytest.mark.slow
 def test_mp_d16_a_time_out_that_three_monitors_see_is_counted_once(composed: Compose, client: "Redis") -> None:
     composed(3, message_timeout=1, attempts=1)
     client.lpush("in", *range(500))

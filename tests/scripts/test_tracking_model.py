@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import Awaitable, Sequence
+from dataclasses import replace
 from hashlib import sha1
 from itertools import pairwise
 from typing import Any, Final
@@ -24,6 +25,7 @@ from redis.asyncio import Redis
 from common.settings.fields import YEAR
 from penstock.encoding import decoded
 from penstock.testing.server import EmbeddedServer
+from penstock.tracking.details import written_details
 from tests.hop import Hop
 from tests.scripts.tracking_model import (
     ATTEMPTS,
@@ -49,7 +51,7 @@ def asked(**meta: Any) -> Request:
         return Request(payload, bad=True)
     name = str(meta["id"]) if "id" in meta else sha1(payload).hexdigest()
     kind = "meta" if "id" in meta else "sha1"
-    return Request(payload, name, kind, meta.get("replyTo", ""), meta.get("delay", 0))
+    return Request(payload, name, kind, meta.get("replyTo", ""), meta.get("delay", 0), meta.get("deadline", 0))
 
 
 REQUESTS: Final = [
@@ -64,7 +66,12 @@ REQUESTS: Final = [
     asked(id="b", replyTo="to:b"),
     asked(delay=300),
     asked(id="b", delay=-1),
+    asked(id="late", deadline=-50),
+    asked(id="a", deadline=950, replyTo="to:a"),
+    asked(id="soon", deadline=1650),
+    asked(id="never", delay=900, deadline=350),
 ]
+"""``deadline`` is in seconds from the beginning of the test."""
 FAILURES: Final[dict[str, dict[str, Any]]] = {
     "failed": {"error": "no luck"},
     "final": {"error": "no luck", "retry": False},
@@ -86,11 +93,12 @@ class Tracking(RuleBasedStateMachine):
 
     url: str
     accept_late = False
+    retry_budget: int | None = None
 
     def __init__(self) -> None:
         super().__init__()
         self.loop = asyncio.Runner()
-        self.model = Model(self.accept_late)
+        self.model = Model(self.accept_late, self.retry_budget)
         self.held: dict[int, tuple[str, Sequence[PlannedAction] | Sequence[ResolvedReport]]] = {}
         """Work of each paused monitor, which it continues later, whatever has happened since."""
         self.touches = self.events_compared = 0
@@ -115,6 +123,7 @@ class Tracking(RuleBasedStateMachine):
             message_capacity=CAPACITY,
             reply_expire=YEAR,
             accept_late=self.model.accept_late,
+            retry_budget=self.model.retry_budget,
         ).start()
         self.began = await self.hop.now()
 
@@ -138,6 +147,7 @@ class Tracking(RuleBasedStateMachine):
 
     @rule(requests=st.lists(st.sampled_from(REQUESTS), min_size=1, max_size=4))
     def push(self, requests: list[Request]) -> None:
+        requests = [self.dated(request) for request in requests]
         self.do(self.hop.push(*(request.payload for request in requests)))
         ids = iter(self.registered())
         self.model.push(requests[:1], ids)
@@ -149,6 +159,13 @@ class Tracking(RuleBasedStateMachine):
         newest = max(self.model.messages, default=0)
         names = [str(max(newest + number, 1)) for number in near]
         self.push([Request(name.encode(), name, "number") for name in names])
+
+    def dated(self, request: Request) -> Request:
+        """Return a request of ``REQUESTS`` with its deadline as a time of the server."""
+        if not request.lifetime or request not in REQUESTS:
+            return request
+        meta = json.loads(request.payload)["meta"] | {"deadline": self.began + request.lifetime}
+        return replace(request, payload=json.dumps({"meta": meta}).encode())
 
     def registered(self) -> list[int]:
         """Return the ids registered since the last comparison of events."""
@@ -190,8 +207,8 @@ class Tracking(RuleBasedStateMachine):
         monitor = self.free(monitor)
         reports = [self.report(*form) for form in forms]
         entries = [report.entry for report in reports]
+        first = len(reports) if at_once or self.hop.monitors[monitor].finisher.comes_in_batches else 1
         self.do((self.hop.push_done_batch if at_once else self.hop.push_done)(*entries, monitor=monitor))
-        first = len(reports) if at_once else 1
         self.model.handle(self.model.resolve(reports[:first]), reports[first:])
 
     @precondition(lambda self: len(self.held) < MONITORS - 1)
@@ -213,8 +230,9 @@ class Tracking(RuleBasedStateMachine):
             entry = json.dumps({"meta": meta}).encode() if xid else b"answer to nobody"
             if xid not in {report.xid for report in reports} or not self.has_lost_its_oldest(xid):
                 reports.append(Report(entry, "answer" if xid else "bad", 0, xid, attempt))
+        first = len(reports) if self.hop.answers.comes_in_batches else 1
         self.do(self.hop.answer(*(report.entry for report in reports)))
-        self.model.handle(self.model.resolve(reports[:1]), reports[1:])
+        self.model.handle(self.model.resolve(reports[:first]), reports[first:])
 
     def has_lost_its_oldest(self, xid: str) -> bool:
         """Return True if the oldest record is gone: mdispatch's memory then decides what an answer means."""
@@ -322,7 +340,7 @@ class Tracking(RuleBasedStateMachine):
         messages = {str(id): message for id, message in self.model.messages.items() if message.recorded}
         chains = {f"xid:{xid}": chain for xid, chain in self.model.chains.items()}
         assert (
-            names - {"id", "ids", "deadlines", "delayed", "pushed", "looks", "answers", "answers:more"}
+            names - {"id", "ids", "deadlines", "delayed", "pushed", "looks", "budget", "answers", "answers:more"}
             == messages.keys() | chains.keys()
         )
         for name, kept in (messages | chains).items():
@@ -344,6 +362,9 @@ class Tracking(RuleBasedStateMachine):
                 expected |= {"type": message.request.kind} if message.request.delay else {}
                 moments |= {"deadline": message.deadline} if message.attempt else {}
                 expected |= {"number": str(message.number)} if message.attempt else {}
+                if message.until:
+                    moments["until"] = message.until
+                    expected["details"] = written_details(json.loads(payload)["meta"])[1] or ""
                 again = message.attempt > 1 or (message.attempt and message.request.delay)
                 moments |= {"delivered": message.delivered} if again else {}
             assert record.keys() == expected.keys() | moments.keys()
@@ -387,11 +408,18 @@ def reply_of(reply: bytes) -> bytes:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("late", [False, True], ids=["late reports are counted", "late reports are accepted"])
-def test_records_equal_those_of_the_model_whatever_happens(server: EmbeddedServer, *, late: bool) -> None:
+@pytest.mark.parametrize(
+    ("late", "budget"),
+    [(False, None), (True, None), (False, 1)],
+    ids=["late reports are counted", "late reports are accepted", "retries are limited"],
+)
+def test_records_equal_those_of_the_model_whatever_happens(
+    server: EmbeddedServer, budget: int | None, *, late: bool
+) -> None:
     class OnServer(Tracking):
         url = server.url
         accept_late = late
+        retry_budget = budget
 
     run_state_machine_as_test(
         OnServer,

@@ -1,6 +1,8 @@
 """The sweep: each due message is handled once, by any number of monitors, at a cost that does not grow."""
 
 import asyncio
+import json
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -60,6 +62,26 @@ async def test_those_of_one_batch_are_tried_again_and_buried_in_the_order_in_whi
         await hop.sweep()
     assert await hop.held() == messages + messages
     assert [letter["message"] for letter in await hop.letters()] == messages
+
+
+@pytest.mark.parametrize(("wanted", "deliveries"), [(1, 1), (2, 2), (9, 3)])
+@pytest.mark.parametrize("delay", [0, 100])
+async def test_a_message_may_want_fewer_attempts(start: Start, wanted: int, deliveries: int, delay: int) -> None:
+    hop = await start(message_timeout=10, attempts=3, backoff=[5])
+    message = json.dumps({"meta": {"id": "a", "attempts": wanted, "delay": delay}}).encode()
+    await hop.push(message)
+    if delay:
+        await hop.advance(delay)
+        await hop.sweep()
+    for number in range(3):
+        if number:
+            await hop.advance(5)
+            await hop.sweep()
+        await hop.advance(10)
+        await hop.sweep()
+    assert await hop.held() == [message] * deliveries
+    assert [(letter["reason"], letter["attempts"]) for letter in await hop.letters()] == [("timeout", deliveries)]
+    assert await hop.problems() == []
 
 
 async def done(hop: Hop) -> None:
@@ -263,6 +285,27 @@ async def test_a_batch_of_the_largest_size_of_each_kind_may_be_due_at_once(start
     assert await hop.problems() == []
 
 
+async def test_a_timer_sleeps_until_the_earliest_time_that_was_published(redis: Redis, redis_url: str) -> None:
+    """A script publishes when something falls due, in seconds to come: until then there is nothing to do."""
+    settings = Settings(redis=redis_url, redis_namespace="watcher", watch=["demo"], metrics_port=0)
+    log = structlog.get_logger()
+    wire = RawConnection.to(redis_url, "timer")
+    context = Context(settings, redis, lambda: wire, log, Outage(log), Durability("memory", 1))
+    timer = Timer(context)
+    listening = asyncio.create_task(timer.listen())
+    try:
+        await timer.sleep(100, before=1_000)  # the reply to the subscription ends the first sleep
+        begun = time.monotonic()
+        sleeping = asyncio.create_task(timer.sleep(3_600, before=4_600))
+        for due in ("1500", "1000.4", "4000"):
+            await redis.publish("demo:message:due", due)
+        await asyncio.wait_for(sleeping, 60)
+        assert time.monotonic() - begun >= 0.4
+    finally:
+        listening.cancel()
+        await wire.close()
+
+
 async def test_a_timer_that_receives_nothing_for_long_goes_on_listening(redis: Redis, redis_url: str) -> None:
     """Silence is an error only if a reply is owed; a subscription may be silent."""
     settings = Settings(redis=redis_url, redis_namespace="watcher", watch=["demo"], metrics_port=0)
@@ -277,7 +320,7 @@ async def test_a_timer_that_receives_nothing_for_long_goes_on_listening(redis: R
         await timer.sleep(10, before=5)  # the reply to the subscription ends the first sleep
         await wire.cut_if_silent(-1)
         await redis.publish("demo:message:due", "3")
-        await timer.sleep(10, before=5)
+        await timer.sleep(2, before=5)
         assert not listening.done()
     finally:
         listening.cancel()

@@ -59,7 +59,7 @@ async def refuse(work: Awaitable[object], key: str, kind: str) -> None:
         ("pending:1", "list"),
         ("out", "list"),
         *OF_TRACKING,
-        *((f"{METRICS}{name}", "hash") for name in ("taken", "delivered", "registered", "untracked")),
+        *((f"{METRICS}{name}", "hash") for name in ("taken", "delivered", "registered", "dropped", "untracked")),
     ],
 )
 async def test_requests_wait_until_it_is_repaired(start: Start, redis: Any, key: str, kind: str) -> None:

@@ -24,6 +24,8 @@ class Request:
     kind: str = ""
     reply_to: str = ""
     delay: int = 0
+    lifetime: int = 0
+    """Seconds from its push to its own deadline; 0 for none."""
     bad: bool = False
 
 
@@ -59,6 +61,8 @@ class Message:
     deadline: int = 0
     number: int = 0
     """Sequence number of its last delivery among all pushes to ``out``."""
+    until: int = 0
+    """Its own deadline; 0 for none."""
     error: str | None = None
     final: bool = False
     dead: str = ""
@@ -108,6 +112,11 @@ class ResolvedReport:
 @dataclass
 class Model:
     accept_late: bool = False
+    retry_budget: int | None = None
+    """Per cent; None: unlimited."""
+    left: int | None = None
+    """Hundredths of a retry in the bucket; None before its first use."""
+    seen_registered: int = 0
     now: int = 0
     order: int = 0
     messages: dict[int, Message] = field(default_factory=dict)
@@ -152,6 +161,9 @@ class Model:
                 self.count("dead", "badRequest")
                 self.letters["badRequest", request.payload, 0] += 1
                 continue
+            if request.lifetime < 0:
+                self.count("dropped", "deadline")
+                continue
             if request.delay:
                 delayed += 1
                 self.count("registered")
@@ -173,6 +185,7 @@ class Model:
     def delay(self, request: Request, id: int, order: int) -> None:
         due = self.now + request.delay
         self.messages[id] = Message(id, request, self.now, 0, due, order, due + EXPIRE, "delayed")
+        self.messages[id].until = request.lifetime and self.now + request.lifetime
         self.add_event("registered", id, 0)
         self.add_event("delayed", id, 0)
 
@@ -180,6 +193,7 @@ class Model:
         due = self.now + TIMEOUT
         message = Message(id, request, self.now, 1, due, self.order, self.now + EXPIRE, "flight")
         message.delivered, message.deadline, message.number = self.now, due, self.pushed
+        message.until = request.lifetime and self.now + request.lifetime
         self.messages[id] = message
         self.ids.insert(0, id)
         self.link(message)
@@ -373,17 +387,39 @@ class Model:
             self.count("expired")
             self.add_event("expired", message.id, "")
             return
-        if plan.action == "deliver":
+        late = bool(message.until) and message.until <= self.now + plan.wait
+        if plan.action == "deliver" and not late:
             self.deliver(message)
+            return
+        given_up = "timeout" if message.error is None else "failed"
+        within_budget = plan.action != "retry" or late or self.may_retry()
+        if plan.action == "deliver":
+            if not message.attempt:
+                self.add_event("queueTimeout", message.id, 0)
+            self.bury(message, given_up if message.attempt else "queueTimeout")
             return
         if message.error is None:
             self.spent["timeout"].append(self.now - message.delivered)
             self.count("timeout", "histo100")
             self.add_event("timeout", message.id, message.attempt)
-        if plan.action == "retry":
+        if not within_budget:
+            self.bury(message, "retryBudget")
+        elif plan.action == "retry" and not late:
             message.where, message.due, message.order = "delayed", self.now + plan.wait, self.order
         else:
-            self.bury(message, plan.action)
+            self.bury(message, given_up if plan.action == "retry" else plan.action)
+
+    def may_retry(self) -> bool:
+        if self.retry_budget is None:
+            return True
+        registered, full = self.counts["registered", "count"], 1000 * self.retry_budget
+        left = full if self.left is None else self.left
+        self.left = min(left + (registered - self.seen_registered) * self.retry_budget, full)
+        self.seen_registered = registered
+        if self.left < 100:
+            return False
+        self.left -= 100
+        return True
 
     def deliver(self, message: Message) -> None:
         message.attempt += 1

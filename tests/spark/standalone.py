@@ -25,26 +25,53 @@ def wheel(directory: Path) -> Path:
     with ZipFile(made, "w") as archive:
         for house in ("penstock", "common", "services"):
             for path in sorted((ROOT / house).rglob("*")):
-                if path.suffix in (".py", ".lua"):
+                if path.is_file() and path.suffix != ".pyc":
                     archive.write(path, path.relative_to(ROOT))
     return made
 
 
+class Cluster:
+    """A running master and its workers."""
+
+    def __init__(self, url: str, master: Path, directory: Path, stack: ExitStack) -> None:
+        self.url = url
+        self._master, self._directory, self._stack = master, directory, stack
+        self._workers: list[ExitStack] = []
+        self._started = 0
+
+    def add_worker(self) -> None:
+        """Start a worker, which registers later."""
+        self._started += 1
+        node = ("--cores", "1", "--memory", "512m", "--webui-port", "0", "--host", "127.0.0.1")
+        place = ("--work-dir", str(self._directory / f"worker{self._started}"))
+        worker = self._stack.enter_context(ExitStack())
+        log = self._directory / f"worker{self._started}.log"
+        worker.enter_context(_daemon(log, "worker.Worker", *node, *place, self.url))
+        self._workers.append(worker)
+
+    def kill_a_worker(self) -> None:
+        """Kill the oldest worker with its executors, without a word to anybody."""
+        self._workers.pop(0).close()
+
+    def are_registered(self) -> bool:
+        """Return whether all workers that were ever started have registered."""
+        return _said(self._master).count("Registering worker") == self._started
+
+
 @contextmanager
-def cluster(directory: Path) -> Iterator[str]:
-    """Start a cluster and yield the URL of its master; kill all of its processes at the end."""
+def cluster(directory: Path) -> Iterator[Cluster]:
+    """Start a cluster of two workers; kill all of its processes at the end."""
     port = free_port()
     url = f"spark://127.0.0.1:{port}"
-    node = ("--cores", "1", "--memory", "512m", "--webui-port", "0", "--host", "127.0.0.1")
     with ExitStack() as stack:
         words = ("master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", "0")
         master = stack.enter_context(_daemon(directory / "master.log", *words))
         until(lambda: "I have been elected leader" in _said(master), 60)
-        for name in ("one", "two"):
-            place = ("--work-dir", str(directory / name))
-            stack.enter_context(_daemon(directory / f"{name}.log", "worker.Worker", *node, *place, url))
-        until(lambda: _said(master).count("Registering worker") == 2, 60)
-        yield url
+        made = Cluster(url, master, directory, stack)
+        for _ in range(2):
+            made.add_worker()
+        until(made.are_registered, 60)
+        yield made
 
 
 def _said(log: Path) -> str:
@@ -82,6 +109,18 @@ def run(*words: str | Path, cwd: Path, environment: dict[str, str], seconds: flo
         finally:
             _kill(process.pid)
     return process.returncode, said
+
+
+@contextmanager
+def running(
+    *words: str | Path, log: Path, cwd: Path, environment: dict[str, str]
+) -> Iterator["subprocess.Popen[bytes]"]:
+    """Start a command and yield its process; kill it and its children at the end."""
+    with log.open("wb") as file, subprocess.Popen(words, cwd=cwd, env=environment, stdout=file, stderr=file) as process:
+        try:
+            yield process
+        finally:
+            _kill(process.pid)
 
 
 def _kill(pid: int) -> list[psutil.Process]:

@@ -21,7 +21,7 @@ HERE = ROOT / "compose/cluster"
 @pytest.fixture
 def shell() -> Iterator[Shell]:
     session = Shell(free_port())
-    session.ports |= {"7077": str(free_port()), "8080": str(free_port())}
+    session.replaced |= {"7077": str(free_port()), "8080": str(free_port())}
     session.run("export SPARK_MASTER=spark://127.0.0.1:7077 SPARK_MASTER_WEBUI_PORT=8080 SPARK_WORKER_WEBUI_PORT=0")
     yield session
     session.close()

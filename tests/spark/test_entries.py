@@ -1,5 +1,6 @@
 """Raw streams: entries are read and written as they are, each exactly once."""
 
+from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -106,6 +107,9 @@ def test_what_a_job_writes_is_read_again(spark: "SparkSession", here: Any, redis
         ),
         ("s:2", here.xrange("s:2")[0][0].decode(), {"hits": "-1"}),
     ]
+    first = read.load().where("key = 's:1'").first()
+    assert first
+    assert first.timestamp.timestamp() == pytest.approx(int(first.entry.partition("-")[0]) / 1000)
     exact = read.schema(TEXT.replace("string>", "binary>")).load().where("key = 's:1'").first()
     assert exact
     assert bytes(exact.fields["raw"]) == b"\xff\0\n"
@@ -198,10 +202,128 @@ def test_a_stream_that_begins_anew_is_no_loss(here: Any, redis_url: str) -> None
         assert read_by(reader, start, end) == numbered(*range(1, min(most, 8) + 1))
 
 
+def fill(client: Any, ids: Iterable[str], key: str = "s") -> None:
+    with client.pipeline(transaction=False) as wire:
+        for number, name in enumerate(ids, 1):
+            wire.xadd(key, {"n": number}, id=name)
+        wire.execute()
+
+
+def steady(many: int) -> list[str]:
+    return [f"{1_700_000_000_000 + number // 7}-{number % 7}" for number in range(many)]
+
+
+def late(many: int) -> list[str]:
+    """Return ids of which the second half is within a second, after days."""
+    first = [f"{1_700_000_000_000 + number * 300_000}-0" for number in range(many // 2)]
+    return first + [f"{1_800_000_000_000 + number // 3}-{number % 3}" for number in range(many - many // 2)]
+
+
+@pytest.mark.parametrize(
+    "ids", [steady(4000), late(4000), [f"1-{number}" for number in range(1, 4001)]], ids=["steady", "late", "no times"]
+)
+def test_a_long_stream_is_read_in_parts_and_each_entry_once(
+    monkeypatch: pytest.MonkeyPatch, here: Any, redis_url: str, ids: list[str]
+) -> None:
+    monkeypatch.setattr("penstock.spark.sources.raw.SPLIT", 1000)
+    fill(here, ids)
+    reader = reader_of(redis_url, minPartitions="4")
+    starts: list[Any] = [{}, planned(reader, {}, 2500)]
+    for start in starts:
+        parts = reader.partitions(start, planned(reader, start))
+        read = [[int(row["fields"][0][1]) for row in rows] for rows in (rows_of_part(reader, part) for part in parts)]
+        first = 1 if not start else start["s"]["number"] + 1
+        assert [number for part in read for number in part] == list(range(first, 4001))
+        assert len(parts) == 4
+        assert all((4001 - first) / 10 < len(part) < (4001 - first) / 2 for part in read)
+
+
+def rows_of_part(reader: Any, part: Any) -> list[dict[str, Any]]:
+    return [row for batch in reader.read(part) for row in batch.to_pylist()]
+
+
+def test_a_short_stream_is_read_at_once(here: Any, redis_url: str) -> None:
+    fill(here, steady(4000))
+    reader = reader_of(redis_url, minPartitions="4")
+    assert len(reader.partitions({}, planned(reader, {}))) == 1
+
+
+@pytest.mark.parametrize("what", ["trimmed", "deleted", "all deleted", "read before it was trimmed", "nothing"])
+def test_parts_report_what_is_gone_before_they_read_it(
+    monkeypatch: pytest.MonkeyPatch, here: Any, redis_url: str, what: str
+) -> None:
+    monkeypatch.setattr("penstock.spark.sources.raw.SPLIT", 1000)
+    ids = steady(4000)
+    fill(here, ids)
+    reader = reader_of(redis_url, minPartitions="4")
+    start = planned(reader, {}, 500)
+    end = planned(reader, start)
+    here.xtrim("s", maxlen=3600, approximate=False)  # nothing that is still to be read
+    parts = reader.partitions(start, end)
+    assert len(parts) == 4
+    lost = {"trimmed": slice(0, 600), "deleted": slice(3000, 3001), "all deleted": slice(0, 4000)}.get(what)
+    if lost:
+        here.xdel("s", *ids[lost]) if "deleted" in what else here.xtrim("s", maxlen=3400, approximate=False)
+    if what == "read before it was trimmed":
+        assert read_by(reader, start, planned(reader, start, 1))
+        read = [rows_of_part(reader, part) for part in parts[:1]]
+        here.xtrim("s", maxlen=3400, approximate=False)
+        read += [rows_of_part(reader, part) for part in parts[1:]]
+        assert sum(map(len, read)) == 3500
+    elif lost:
+        with pytest.raises(DataLost, match=r"^s: entries between .* were trimmed or deleted .*failOnDataLoss=false"):
+            [rows_of_part(reader, part) for part in parts]
+        goes_on = reader_of(redis_url, failOnDataLoss="false")
+        assert sum(len(rows_of_part(goes_on, part)) for part in parts) == {"trimmed": 3400, "deleted": 3499}.get(
+            what, 0
+        )
+        assert len(reader.partitions(start, end)) == 1  # then the lost entries are counted
+    else:
+        assert sum(len(rows_of_part(reader, part)) for part in parts) == 3500
+
+
+@pytest.mark.parametrize(
+    ("keys", "named"), [("orders", "orders"), ("shop:events,orders,more", "more, orders"), ("o*,m*", "more, orders")]
+)
+def test_streams_of_others_are_recognised(here: Any, redis_url: str, keys: str, named: str) -> None:
+    for key in ("orders", "more"):
+        here.xadd(key, {"n": 1})
+    here.xadd("shop:events", {"event": "done", "id": "1"})
+    here.xadd("copied", {"event": "done", "id": "1"})
+    here.xadd("copied", {"n": 1})
+    expected = rf"^redis-stream: {named}: its entries are no events: read them with the option entries=raw$"
+    with pytest.raises(WrongOption, match=expected):
+        reader_of(redis_url, entries="events", keys=keys).initialOffset()
+    assert reader_of(redis_url, keys=keys).initialOffset() == {}
+    assert reader_of(redis_url, entries="events", keys="*,copied").initialOffset() == {}
+
+
 def test_a_field_that_is_there_twice_has_its_last_value(here: Any, redis_url: str) -> None:
     here.execute_command("XADD", "s", "*", "n", "1", "n", "2", "m", "3")
     reader = reader_of(redis_url)
     assert read_by(reader, {}, planned(reader, {})) == [{"n": "2", "m": "3"}]
+
+
+def words_of(entry: str) -> list[str]:
+    return [letter for pair in entry.split() for letter in pair]
+
+
+@pytest.mark.parametrize("others", [[], ["m1 n2"], ["n1"], ["n1 m2 o3"], ["n1 k2"], ["n1", "m2 n3 m4"]], ids=", ".join)
+def test_fields_and_times_are_those_of_each_entry_whatever_its_neighbours_have(
+    here: Any, redis_url: str, others: list[str]
+) -> None:
+    from penstock.spark.sources.raw import RAW_COLUMNS
+
+    sent = [["n", "\xff", "m", ""], ["n", "5", "m", "66"], *map(words_of, others), ["n", "7", "m", "8"]]
+    for number, words in enumerate(sent):
+        here.execute_command("XADD", "s", f"{number or ''}1700000000000-{number}", *words)
+    reader = reader_of(redis_url, RAW_COLUMNS)
+    (part,) = reader.partitions({}, planned(reader, {}))
+    rows = rows_of_part(reader, part)
+    assert [dict(row["fields"]) for row in rows] == [dict(zip(words[::2], words[1::2], strict=True)) for words in sent]
+    assert [f"{row['timestamp'].timestamp() * 1000:.0f}-{number}" for number, row in enumerate(rows)] == [
+        row["entry"] for row in rows
+    ]
 
 
 def test_wrong_types_and_wrong_options_are_reported(here: Any, redis_url: str, as_query: None) -> None:
@@ -211,13 +333,15 @@ def test_wrong_types_and_wrong_options_are_reported(here: Any, redis_url: str, a
     writer = writer_of(redis_url)
     with pytest.raises(WrongType, match=r"^s holds a string, expected a stream$"):
         writer.commit([writer.write(iter([batch_of(1)]))], 0)
-    with pytest.raises(WrongOption, match=r"schema: entry string: expected key string, entry string, fields map"):
+    with pytest.raises(
+        WrongOption, match=r"schema: entry string: expected key string, entry string, timestamp timestamp, fields map"
+    ):
         reader_of(redis_url, "entry string")
     with pytest.raises(WrongOption, match=r"entries: 'all': expected events | raw"):
         reader_of(redis_url, entries="all")
     for ddl, options, overwrite, expected in (
         ("n long", {}, True, "mode overwrite .*expected append"),
-        ("n long", {"maxlen": "-1"}, False, "option maxlen: -1 is out of range"),
+        ("n long", {"maxLength": "-1"}, False, "option maxLength: -1 is out of range"),
         ("n array<int>", {}, False, "column n array<int>: expected one value, or map<string,string>"),
         ("n long", {"key": ""}, False, "option key: missing: give it, or a column key"),
         ("key string, n long", {"key": "s"}, False, "option key: given, and there is a column key"),
@@ -299,7 +423,7 @@ def test_a_long_stream_is_trimmed_and_large_rows_go_a_few_at_a_time(
     monkeypatch: pytest.MonkeyPatch, here: Any, redis_url: str, as_query: None
 ) -> None:
     monkeypatch.setattr("penstock.spark.sinks.streams.PAGE_BYTES", 1_000)
-    writer = writer_of(redis_url, "n long, text string", maxlen="100")
+    writer = writer_of(redis_url, "n long, text string", maxLength="100")
     writer.commit([writer.write(iter([batch_of(*range(1000), text=["x" * 500] * 1000)]))], 0)
     found = numbers_in(here)
     assert found == list(range(1000))[-len(found) :]

@@ -53,11 +53,11 @@ def test_what_is_written_is_read_again_with_a_schema_and_without(
     ddl = "name string, hits int, total long, mean double, open boolean, raw binary"
     rows = [("user:1", "å", 1, 2**60, 0.1, True, bytearray(b"\xff\0")), ("user:2", None, -1, None, 1e300, False, None)]
     frame = spark.createDataFrame(rows, ddl.replace("name", "id string, name"))
-    frame.write.format("redis-hash").options(url=redis_url, key_column="id", ttl="60").mode("append").save()
+    frame.write.format("redis-hash").options(url=redis_url, keyColumn="id", ttl="60").mode("append").save()
     assert here.hgetall("user:2") == {b"hits": b"-1", b"mean": b"1e+300", b"open": b"false"}
     assert 0 < here.ttl("user:1") <= 60
 
-    read = spark.read.format("redis-hash").options(url=redis_url, keys="user:*", key_column="id", partitions="2")
+    read = spark.read.format("redis-hash").options(url=redis_url, keys="user:*", keyColumn="id", partitions="2")
     found = read.schema(f"{ddl}, id string").load().select(*frame.columns)
     assert sorted(map(tuple, found.collect())) == sorted(rows)
 
@@ -214,7 +214,7 @@ def test_wrong_values_types_and_options_are_reported(here: Any, redis_url: str) 
         rows_of(redis_url, "key string, hits long", keys="\\\xff,?")
     reads: list[tuple[dict[str, Any], str]] = [
         ({"ddl": "key string, at timestamp", "keys": "*"}, "column at timestamp: expected string, binary, boolean"),
-        ({"ddl": "name string", "keys": "*"}, "no column key string: the option key_column names it"),
+        ({"ddl": "name string", "keys": "*"}, "no column key string: the option keyColumn names it"),
         ({"ddl": None}, "option keys: missing"),
     ]
     for read, expected in reads:
@@ -223,7 +223,7 @@ def test_wrong_values_types_and_options_are_reported(here: Any, redis_url: str) 
     writes: list[tuple[str, dict[str, str], str]] = [
         ("key string, name string", {"mode": "add"}, "column name string: only numbers"),
         ("key string, list array<int>", {}, "column list array<int>: expected one value"),
-        ("name string", {}, "no column key .string.: the option key_column names it"),
+        ("name string", {}, "no column key .string.: the option keyColumn names it"),
         ("key string", {"mode": "ad"}, "option mode: 'ad': expected set | add"),
         ("key string", {"ttl": "-1"}, "option ttl: -1 is out of range"),
     ]

@@ -132,7 +132,7 @@ def test_invalid_utf8_is_reported_with_its_position(here: Any, redis_url: str) -
 
 def test_a_micro_batch_is_fixed_before_it_runs(here: Any, redis_url: str) -> None:
     here.lpush("in", "1", "2", "3")
-    reader = reader_of(redis_url, maxMessagesPerTrigger="2", partitions="2")
+    reader = reader_of(redis_url, maxOffsetsPerTrigger="2", partitions="2")
     assert reader.initialOffset() == {"sequence": 0}
     assert latest(reader, 0) == latest(reader, 0) == {"sequence": 1}, "asked again, it takes no more"
     here.lpush("in", "4")
@@ -146,7 +146,7 @@ def test_a_micro_batch_is_fixed_before_it_runs(here: Any, redis_url: str) -> Non
 
 def test_a_commit_deletes_all_segments_up_to_it_and_an_empty_list_is_no_batch(here: Any, redis_url: str) -> None:
     here.lpush("in", "1", "2")
-    reader = reader_of(redis_url, maxMessagesPerTrigger="1")
+    reader = reader_of(redis_url, maxOffsetsPerTrigger="1")
     assert latest(reader, latest(reader, 0)["sequence"]) == {"sequence": 2}
     assert latest(reader, 2) == {"sequence": 2}
     for _ in range(2):
@@ -163,7 +163,7 @@ def test_a_batch_ends_at_its_bytes(here: Any, redis_url: str) -> None:
 
 def test_without_its_checkpoint_a_query_goes_on_with_what_is_left(here: Any, redis_url: str) -> None:
     here.lpush("in", *"12345")
-    lost = reader_of(redis_url, maxMessagesPerTrigger="2")
+    lost = reader_of(redis_url, maxOffsetsPerTrigger="2")
     latest(lost, 0)
     latest(lost, 1)
     lost.commit({"sequence": 1})
@@ -177,7 +177,7 @@ def test_without_its_checkpoint_a_query_goes_on_with_what_is_left(here: Any, red
 
 def test_queries_of_different_names_share_a_list(here: Any, redis_url: str) -> None:
     here.lpush("in", "1", "2")
-    one, other = (reader_of(redis_url, name=name, maxMessagesPerTrigger="1") for name in ("one", "other"))
+    one, other = (reader_of(redis_url, name=name, maxOffsetsPerTrigger="1") for name in ("one", "other"))
     assert read_by(one, {"sequence": 0}, latest(one, 0)) == [b"1"]
     assert read_by(other, {"sequence": 0}, latest(other, 0)) == [b"2"]
 
@@ -202,7 +202,7 @@ def test_a_missing_segment_is_reported_unless_the_user_continues(here: Any, redi
 
 def test_with_available_now_what_comes_later_is_left_for_the_next_run(here: Any, redis_url: str) -> None:
     here.lpush("in", *"123")
-    reader = reader_of(redis_url, maxMessagesPerTrigger="2")
+    reader = reader_of(redis_url, maxOffsetsPerTrigger="2")
     reader.prepareForTriggerAvailableNow()
     here.lpush("in", *"45")
     assert [latest(reader, start)["sequence"] for start in (0, 1, 2)] == [1, 2, 2]
@@ -213,7 +213,7 @@ def test_a_server_that_restarts_is_asked_again_and_one_that_stays_away_is_report
     with EmbeddedServer(directory=tmp_path, aof=True) as server:
         with connect(server.url) as client:
             client.lpush("in", "1", "2")
-        reader = reader_of(server.url, maxMessagesPerTrigger="1")
+        reader = reader_of(server.url, maxOffsetsPerTrigger="1")
         assert latest(reader, 0) == {"sequence": 1}
         server.restart()
         assert latest(reader, 1) == {"sequence": 2}
@@ -298,7 +298,7 @@ def test_a_full_server_refuses_before_anything_is_moved(
 ) -> None:
     monkeypatch.setattr("penstock.spark.sinks.writers.query_of_task", lambda: "q")
     here.lpush("in", "1", "2")
-    reader, writer = reader_of(redis_url, maxMessagesPerTrigger="1"), writer_of(redis_url, key="out")
+    reader, writer = reader_of(redis_url, maxOffsetsPerTrigger="1"), writer_of(redis_url, key="out")
     latest(reader, 0)
     staged = [writer.write(iter([batch_of(b"1")]))]
     here.config_set("maxmemory", "1mb")
@@ -332,7 +332,7 @@ def test_missing_staged_rows_are_reported_and_nothing_is_written(
 
 def copy(spark: "SparkSession", url: str, checkpoint: Path) -> None:
     """Move all waiting messages from list to list."""
-    source = spark.readStream.format("redis-list").options(url=url, key="in", maxMessagesPerTrigger="200")
+    source = spark.readStream.format("redis-list").options(url=url, key="in", maxOffsetsPerTrigger="200")
     sink = source.load().writeStream.format("redis-list").options(url=url, key="out")
     query = sink.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
     try:

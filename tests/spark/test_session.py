@@ -5,7 +5,8 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from zipfile import ZipFile
 
 import pytest
 
@@ -62,6 +63,33 @@ def test_nothing_is_shipped_to_workers_that_see_our_files(spark: "SparkSession")
 
     ship(spark)
     assert not (Path(SparkFiles.getRootDirectory()) / SHIPPED).exists()
+
+
+def test_a_session_of_spark_connect_gets_our_code_and_formats() -> None:
+    """A stand-in, since Spark Connect needs packages that others do not: it has no ``sparkContext``."""
+    sent: dict[str, list[str]] = {"files": [], "formats": []}
+
+    class SparkSession:
+        @property
+        def dataSource(self) -> "SparkSession":
+            return self
+
+        def register(self, source: Any) -> None:
+            sent["formats"].append(source.name())
+
+        def addArtifacts(self, file: str, *, pyfile: bool) -> None:
+            assert pyfile
+            sent["files"] += ZipFile(file).namelist()
+
+    class Conf:
+        def set(self, name: str, value: str) -> None: ...
+
+    SparkSession.__module__ = "pyspark.sql.connect.session"
+    remote: Any = SparkSession()
+    remote.conf = Conf()
+    register(remote)
+    assert {"redis-stream", "redis-list", "redis-hash"} <= set(sent["formats"])
+    assert {"penstock/spark/lists.py", "penstock/spark/lua/publish.lua"} <= set(sent["files"])
 
 
 @pytest.mark.parametrize("name", ["python-without", "not-there"])

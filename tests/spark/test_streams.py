@@ -1,5 +1,7 @@
 """Event streams as a Spark source: each event once, in bounded micro-batches, and no gap without an error."""
 
+import json
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -86,7 +88,7 @@ def test_a_query_goes_on_where_it_was_and_no_micro_batch_is_much_larger_than_all
     spark: "SparkSession", shop: Any, redis_url: str, tmp_path: Path
 ) -> None:
     add_events(shop, 9_000, each=250)
-    sizes = read_on(spark, redis_url, tmp_path, maxEventsPerTrigger=3_000)
+    sizes = read_on(spark, redis_url, tmp_path, maxOffsetsPerTrigger=3_000)
     assert sum(sizes) == 9_000
     assert max(sizes) <= 3_000 + 250
     add_events(shop, 500, start=9_001)
@@ -281,7 +283,7 @@ def test_a_key_of_another_type_is_named(shop: Any, redis_url: str) -> None:
     ("more", "said"),
     [
         ({"keys": ""}, "redis-stream: option keys: missing"),
-        ({"maxEventsPerTrigger": "0"}, "maxEventsPerTrigger: 0 is out of range: expected 1 to"),
+        ({"maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger: 0 is out of range: expected 1 to"),
         ({"partitions": "two"}, "partitions: 'two' is no whole number"),
         ({"failOnDataLoss": "maybe"}, "failOnDataLoss: 'maybe': expected true | false"),
         ({"key": "shop:events"}, "option key: not known: expected one of .*keys"),
@@ -292,3 +294,100 @@ def test_a_wrong_option_is_reported(redis_url: str, more: dict[str, str], said: 
     with pytest.raises(WrongOption, match=said) as raised:
         reader(redis_url, **more)
     assert "secret" not in str(raised.value)
+
+
+def entries_of(shop: Any) -> list[str]:
+    return [id.decode() for id, _ in shop.xrange(SHOP.events)]
+
+
+def add_apart(shop: Any) -> list[str]:
+    """Write four entries of two events each, in different milliseconds; return their ids."""
+    for start in (1, 3, 5, 7):
+        add_events(shop, 2, start=start)
+        time.sleep(0.003)
+    return entries_of(shop)
+
+
+def test_a_batch_begins_and_ends_where_offsets_and_timestamps_say(
+    spark: "SparkSession", shop: Any, redis_url: str
+) -> None:
+    ids = add_apart(shop)
+    times = [int(id.partition("-")[0]) for id in ids]
+
+    def read(**more: object) -> list[int]:
+        return sorted(int(row.id) for row in load(spark, redis_url, **more).select("id").collect())
+
+    assert read(startingOffsets=json.dumps({SHOP.events: ids[1]})) == [3, 4, 5, 6, 7, 8]
+    assert read(endingOffsets=json.dumps({SHOP.events: ids[1]})) == [1, 2]
+    assert read(startingTimestamp=times[1], endingTimestamp=times[3]) == [3, 4, 5, 6]
+    assert read(startingTimestamp=0, startingOffsets="latest") == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert read(startingTimestamp=times[3] + 1) == []
+    assert read(startingOffsets=json.dumps({SHOP.events: -2}), endingOffsets=json.dumps({SHOP.events: -1})) == [
+        *range(1, 9)
+    ]
+    assert read(startingOffsets="latest") == []
+
+
+def test_a_query_begins_where_its_options_say_and_goes_on_from_there(
+    spark: "SparkSession", shop: Any, redis_url: str, tmp_path: Path
+) -> None:
+    ids = add_apart(shop)
+    offsets = json.dumps({SHOP.events: ids[2]})
+    assert read_on(spark, redis_url, tmp_path, startingOffsets=offsets) == [4]
+    add_events(shop, 1, start=9)
+    assert read_on(spark, redis_url, tmp_path, startingOffsets=offsets) == [1]
+    assert ids_in(spark, tmp_path) == Counter({5: 1, 6: 1, 7: 1, 8: 1, 9: 1})
+    assert read_on(spark, redis_url, tmp_path / "late", startingTimestamp=int(ids[3].partition("-")[0])) == [3]
+
+
+def test_filters_are_pushed_down_and_leave_what_they_must(spark: "SparkSession", shop: Any, redis_url: str) -> None:
+    add_apart(shop)
+    add_events(shop, 3, keys=Keys("other"))
+    rows = load(spark, redis_url, keys="shop:events,other:events")
+    assert rows.where("namespace = 'other'").rdd.getNumPartitions() == 1
+    assert rows.where("namespace = 'other'").count() == 3
+    assert rows.where("id in ('3', '4') and namespace = 'shop'").count() == 2
+    assert rows.where("event = 'done'").count() == 11
+    assert rows.where("event <> 'done'").count() == 0
+    assert rows.where("at >= timestamp '2023-11-14'").count() == 11
+    assert rows.where("at > current_timestamp() + interval 1 hour").count() == 0
+
+
+def test_the_progress_of_a_query_shows_the_newest_entries(
+    spark: "SparkSession", shop: Any, redis_url: str, tmp_path: Path
+) -> None:
+    ids = add_apart(shop)
+    stream = spark.readStream.format("redis-stream").options(**options(redis_url, maxOffsetsPerTrigger=2)).load()
+    query = stream.writeStream.format("noop").option("checkpointLocation", str(tmp_path)).start()
+    try:
+        query.processAllAvailable()
+        progress = query.lastProgress
+        assert progress
+        latest = json.loads(progress.sources[0].latestOffset)
+    finally:
+        query.stop()
+    assert latest[SHOP.events]["id"] == ids[-1]
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"startingOffsets": "[1]"}, "startingOffsets: .* expected earliest"),
+        ({"startingOffsets": '{"shop:events": "yesterday"}'}, "startingOffsets: .* expected earliest"),
+        ({"endingOffsets": "earliest"}, "endingOffsets: expected latest"),
+        ({"startingTimestamp": "today"}, "startingTimestamp: 'today' is no whole number"),
+    ],
+)
+def test_a_wrong_bound_is_reported(redis_url: str, more: dict[str, str], said: str) -> None:
+    from penstock.spark.sources.streams import BatchReader
+
+    with pytest.raises(WrongOption, match=said):
+        BatchReader(options(redis_url, **more))
+
+
+def test_a_former_name_of_an_option_works_and_warns(redis_url: str) -> None:
+    from penstock.spark.sources.streams import BatchReader
+
+    with pytest.warns(FutureWarning, match="maxeventspertrigger is called maxOffsetsPerTrigger now"):
+        reader = BatchReader(options(redis_url, maxEventsPerTrigger=7))
+    assert reader._most == 7

@@ -33,7 +33,8 @@ MACHINE = {
     "server": "S",
     "load": "0",
 }
-SHARED = {"__init__.py", "orders.py", "orders.js", "publisher.py", "worker.py"}
+SHARED = {"__init__.py", "orders.py", "orders.js", "penstock_jobs.py", "publisher.py", "worker.py"}
+"""Of several peers; penstock_jobs.py is what `bench jobs` measures beside them."""
 
 
 def row(peer: str, *samples: float, work: Work = Work.JOBS, missing: str = "") -> Row:

@@ -157,6 +157,11 @@ def test_messages_go_from_external_sources_to_lists_without_a_reader() -> None:
     assert {(sink.place.key, sink.promise) for sink in sites} == {("sites:two", "once"), ("sites:three", "once")}
 
 
+def test_answers_are_followed_to_the_list_for_them() -> None:
+    ((sink,),) = Routes.of(read(Path("compose/web"))).sinks.values()
+    assert (sink.place.key, sink.promise) == ("web:replies", "at-least-once")
+
+
 def test_of_two_ways_to_a_list_the_weaker_promise_holds() -> None:
     parts = (
         part_from("in", "out", "once"),

@@ -148,7 +148,7 @@ def test_no_script_builds_a_key(file: Path) -> None:
     for names, places in re.findall(r"local ([\w, ]+) = (\w+\[[^\n]*)", body_of(file)):
         if all(place.partition("[")[0].strip() in singles for place in places.split(",")):
             loops |= set(names.split(", "))
-    for command, first in re.findall(r"call\('(MEMORY', 'USAGE|\w+)'(?:,\s*([^,)]+))?", body_of(file)):
+    for command, first in re.findall(r"call\('((?:MEMORY|XINFO|XGROUP)', '\w+|\w+)'(?:,\s*([^,)]+))?", body_of(file)):
         used = set(re.findall(r"\w+", first)) - {"and", "or", "here", "moved", "0"}
         if first.removeprefix("unpack(") in keys & singles:
             used = {"key"}  # the whole list of keys

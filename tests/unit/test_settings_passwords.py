@@ -13,6 +13,7 @@ from common.settings.cli import parse
 from common.settings.props import READERS
 from penstock.connection import mask_password
 from penstock.urls import server_url
+from services.hqueue.settings import Settings as QueueSettings
 from services.mpush.settings import Settings
 from tests.unit.writers import FORMATS, as_javascript
 
@@ -27,6 +28,15 @@ PLAIN: Final = {"redis": f"redis://user:{PASSWORD}@h:6379/1", "in": "a", "pendin
 def test_neither_an_accepted_url_nor_a_refused_one_shows_its_password(before: str, after: str) -> None:
     for url in (f"redis://user:{before}{PASSWORD}{after}@h/1", f"unix:///s?password={before}{PASSWORD}{after}"):
         assert PASSWORD not in answer_to(url)
+
+
+def test_a_secret_that_may_be_missing_is_not_shown() -> None:
+    environ = {"HQUEUE_REDIS": "redis://h", "HQUEUE_REDIS_NAMESPACE": "work"}
+    assert QueueSettings.load(None, environ).shown()["webhookSecret"] is None
+    settings = QueueSettings.load(None, environ | {"HQUEUE_WEBHOOK_SECRET": PASSWORD * 2})
+    assert settings.shown()["webhookSecret"] == "***"
+    assert PASSWORD not in f"{settings!r} {settings} {settings.shown()}"
+    assert QueueSettings.secret_variables() == {"webhookSecret": "HQUEUE_WEBHOOK_SECRET"}
 
 
 @pytest.mark.parametrize("suffix", READERS)

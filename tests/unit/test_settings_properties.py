@@ -72,6 +72,7 @@ def with_number(name: str, value: Any) -> Settings:
     return Settings(**{**least, **COMPANIONS, name: value})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NUMBERS)
 @quick
 @given(data=st.data())
@@ -82,6 +83,7 @@ def test_every_number_in_range_is_accepted(name: str, data: st.DataObject) -> No
         assert getattr(with_number(name, str(value)), name) == value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NUMBERS)
 @quick
 @given(data=st.data())

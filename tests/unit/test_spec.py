@@ -78,6 +78,7 @@ async def test_settings_that_a_service_refuses_fail_the_test_at_once(tmp_path: P
     assert "MPUSH_BATCH" in result.logs["mpush"][-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "program", "expected"),
     [

@@ -33,6 +33,8 @@ DEFAULTS: dict[type[ServiceSettings], dict[str, Any]] = {
         "message_expire": 60,
         "message_capacity": 100_000,
         "attempts": 3,
+        "message_attempts": "obey",
+        "retry_budget": None,
         "backoff": [],
         "backoff_base": 1.0,
         "backoff_cap": 5.0,

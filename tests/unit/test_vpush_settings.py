@@ -218,6 +218,7 @@ def test_the_environment_wins_over_the_file(tmp_path: Path) -> None:
     assert (settings.out, settings.window) == ("out", 7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "url",
     [

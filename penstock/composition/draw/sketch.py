@@ -39,12 +39,13 @@ class Sketch:
 
     @property
     def parts(self) -> list[Part]:
-        return [part for part in self.topology.parts if part.ends]
+        """Return the parts that are drawn: a service without lists, such as a gateway, stands by itself."""
+        return [part for part in self.topology.parts if part.ends or part.service]
 
     @property
     def undeclared(self) -> list[str]:
-        """Return the names of parts whose lists are not declared."""
-        return [part.name for part in self.topology.parts if not part.ends]
+        """Return the names of programs whose lists are not declared."""
+        return [part.name for part in self.topology.parts if not (part.ends or part.service)]
 
     def writers(self, place: Place) -> list[Part]:
         """Return the parts that write to ``place``, except that redelivering writes no events."""
@@ -74,7 +75,7 @@ class Sketch:
         kind = part.service or "program"
         named = part.name if kind == part.name else f"{part.name} ({kind})"
         activity = self.activity.get(part.namespace or "", "")
-        return [named, activity] if activity else [named]
+        return [named, *([] if part.ends else ["no lists"]), *([activity] if activity else [])]
 
     def figures(self, place: Place) -> Figures:
         return self.lists.get(place, Figures())

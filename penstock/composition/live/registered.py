@@ -36,7 +36,13 @@ async def read_registered(redis: "Redis", url: str, namespaces: Iterable[str]) -
         replies = await wire.execute(raise_on_error=False) if names else []
     shapes = [_parse_shape(reply, url) if isinstance(reply, bytes) else None for reply in replies]
     found = [(name, *pair) for name, pair in zip(names, shapes, strict=True) if pair]
-    return Topology(connected((Part(name, service, name), shape) for name, service, shape in found))
+    return Topology(connected((Part(name, service, name, url=url), shape) for name, service, shape in found))
+
+
+async def services_without_lists(redis: "Redis", namespace: str) -> list[str]:
+    """Return the services that registered in ``namespace`` on ``redis`` and have no lists, such as a gateway."""
+    parts = (await read_registered(redis, "", [namespace])).parts
+    return [part.service for part in parts if part.service and not part.ends]
 
 
 def _end_as_json(end: End, url: str) -> dict[str, Any]:

@@ -12,12 +12,14 @@
 -- ARGV id         the consumer
 -- ARGV joins      1 if the consumer may be new; one that has gone stays so
 -- ARGV step       number of this settlement: one more than the last one, or equal to it to settle nothing, as a call does that
---                 is repeated after a lost reply. If the server has lost some, the consumer is treated as gone
+--                 is repeated after a lost reply. If the server has lost some, or what was settled, the consumer is treated
+--                 as gone
 -- ARGV settled    how many of the oldest messages were handled: they are removed
 -- ARGV back       places among these, comma-separated: they go back to the source, as the next to be taken
 -- ARGV lease      how long the consumer lives without another call (us)
 -- ARGV batch      most messages to return; 0 only settles and renews
 -- ARGV bytes      no more are returned once they have this many bytes together
+-- ARGV waited     1 if a wait has just moved the only message in `working`: then those behind it are taken, too
 -- ARGV counts     of each of `outs`, how many of `results` go there, comma-separated
 -- ARGV results... what to push, oldest first
 -- Returns the messages, or consumers whose lease has ended, to be adopted before more is taken, and the bytes of the largest
@@ -29,6 +31,7 @@ local last = call('HGET', steps, id)
 if not last and joins == '0' or last and (string.find(last, 'gone', 1, true) or tonumber(step) > last + 1) then
   return false
 end
+if tonumber(step) > tonumber(last or 0) and call('LLEN', working) < tonumber(settled) then return false end
 local time = call('TIME')
 local now = time[1] * 1000000 + time[2]
 call('ZADD', consumers, string.format('%d', now + lease), id)
@@ -56,6 +59,9 @@ while count > 0 do
   for place = #messages, 1, -1 do found[#found + 1] = messages[place] end
   count = several(working, #found, math.min(here, batch) - #found, bytes)
 end
-local ended = here == 0 and call('ZRANGEBYSCORE', consumers, '-inf', string.format('(%d', now), 'LIMIT', 0, 10) or {}
-if here == 0 and #ended == 0 then take(source, working, found, math.min(batch, call('LLEN', source)), bytes) end
+local ended = {}
+if here == 0 then ended = call('ZRANGEBYSCORE', consumers, '-inf', string.format('(%d', now), 'LIMIT', 0, 100) end
+if #ended == 0 and (here == 0 or here == 1 and waited == '1') then
+  take(source, working, found, math.min(batch - #found, call('LLEN', source)), bytes)
+end
 return {found, ended, largest_read}

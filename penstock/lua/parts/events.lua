@@ -1,5 +1,6 @@
 -- Write events, the life of messages: `report` collects them, and `write_events` writes all at the end of the script. An
--- entry has a field `message` if one of its events was reported with its bytes.
+-- entry has a field `message` if one of its events was reported with its bytes, and `details` if one has any: JSON, in
+-- one line without a backslash.
 --
 -- GIVES report write_events one_line
 -- KEYS events?          stream  the life of messages, up to MOST events an entry: docs/keys.md; without it none is written
@@ -7,7 +8,7 @@
 -- KEYS events_marks?   zset    one in about STEP entries of `events`, by the number of its first event
 local MOST, STEP, BYTES = 100, 1000, 262144
 local events_told, find = 0, string.find
-local bodies
+local bodies, details_told
 local names, ids_told, xids, queues, services, attempts_told, times = {}, {}, {}, {}, {}, {}, {}
 
 -- Return `word` as one line of a column: a newline or a backslash in it becomes two characters.
@@ -18,7 +19,7 @@ local function one_line(word)
   return word
 end
 
-local function report(event, id, xid, queue, service, attempt, seconds, message)
+local function report(event, id, xid, queue, service, attempt, seconds, message, more)
   local place = events_told + 1
   events_told = place
   names[place], ids_told[place], xids[place] = event, id, one_line(xid)
@@ -27,6 +28,10 @@ local function report(event, id, xid, queue, service, attempt, seconds, message)
   if message then
     bodies = bodies or {}
     bodies[place] = message
+  end
+  if more then
+    details_told = details_told or {}
+    details_told[place] = more
   end
 end
 
@@ -53,8 +58,11 @@ local function last_of(from)
   return to
 end
 
-local function message_of(from, to)
-  if bodies then return 'message', column(bodies, from, to) end
+-- Return the fields that only some entries have, each with its column.
+local function optional(from, to)
+  local fields = bodies and {'message', column(bodies, from, to)} or {}
+  if details_told then fields[#fields + 1], fields[#fields + 2] = 'details', column(details_told, from, to, true) end
+  return unpack(fields, 1, #fields)
 end
 
 -- Write the events, at `at` (ms), and keep about `history` of all; write none if that is 0. A stream that takes no entry,
@@ -64,7 +72,9 @@ local function write_events(at, history)
   local total = redis.pcall('HINCRBY', events_written, 'count', events_told)
   if type(total) ~= 'number' then total = events_told end
   local step = math.min(math.max(math.floor(history / 10), 1), STEP)
-  for place = 1, bodies and events_told or 0 do bodies[place] = bodies[place] or '' end
+  for _, words in pairs({bodies, details_told}) do
+    for place = 1, events_told do words[place] = words[place] or '' end
+  end
   local from = 1
   while from <= events_told do
     local to = last_of(from)
@@ -73,7 +83,7 @@ local function write_events(at, history)
       'event', column(names, from, to, true), 'id', column(ids_told, from, to, true),
       'xid', column(xids, from, to, true), 'at', at, 'queue', column(queues, from, to),
       'service', column(services, from, to), 'attempt', column(attempts_told, from, to, true),
-      'seconds', column(times, from, to, true), message_of(from, to))
+      'seconds', column(times, from, to, true), optional(from, to))
     if type(entry) == 'string' and math.floor((first - 1) / step) < math.floor(last / step) then
       redis.call('ZADD', events_marks, first, entry)
       local kept = redis.call('ZREVRANGEBYSCORE', events_marks, last - history + 1, '-inf', 'WITHSCORES', 'LIMIT', 0, 1)

@@ -18,7 +18,7 @@ if tonumber(known[1] or -1) >= tonumber(batch) then
   return 0
 end
 for place, part in ipairs(parts) do
-  if call('LLEN', part) ~= tonumber(counts[place]) then return redis.error_reply('GONE ' .. part) end
+  if call('LLEN', part) ~= tonumber(counts[place]) then return redis.error_reply('UNSTAGED ' .. part) end
 end
 call('HSET', ledger, 'batch', batch, 'staged', staged)
 if life ~= '0' then call('EXPIRE', ledger, life) end

@@ -21,7 +21,7 @@ if last and tonumber(last) >= tonumber(batch) then
   return 0
 end
 for place, part in ipairs(parts) do
-  if call('LLEN', part) ~= tonumber(counts[place]) then return redis.error_reply('GONE ' .. part) end
+  if call('LLEN', part) ~= tonumber(counts[place]) then return redis.error_reply('UNSTAGED ' .. part) end
 end
 
 -- A full server refuses this write, before anything is moved.

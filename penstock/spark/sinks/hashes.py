@@ -17,33 +17,38 @@ from redis import Redis
 from penstock.errors import PenstockError, WrongOption
 from penstock.raw_connection import Command
 from penstock.spark.fields import FLOAT, WHOLE, check, fields_of
-from penstock.spark.options import Options, connect, exchange, run, script
+from penstock.spark.options import Options, connect, run, script
+from penstock.spark.sinks.at_once import AtOnce
 from penstock.spark.sinks.once import apply_once
 from penstock.spark.staging import MAX_KEYS, Staged, by_out, checked, staging
 
 ADD: Final = script("add")
-OPTIONS: Final = frozenset({"url", "key_column", "mode", "ttl"})
+OPTIONS: Final = frozenset({"url", "keyColumn", "keyPrefix", "mode", "ttl"})
 WORDS: Final = 6_000
 """Most words of the rows that one script adds: Lua's stack is limited to some thousand."""
 OUT: Final = b"penstock"
 """Target of staged rows, in place of the names of many hashes."""
 
 
-class HashSink:
-    """Writes a hash for each row; the column ``key_column`` holds its key."""
+class HashSink(AtOnce):
+    """Writes a hash for each row; the column ``keyColumn`` holds its key."""
 
     def __init__(self, given: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
         options = Options("redis-hash", given, OPTIONS)
         self.url = options.url()
-        self._column = options.text("key_column", "key")
+        self._column = options.text("keyColumn", "key")
+        self._prefix = options.text("keyPrefix", "")
         self._adds = options.one_of("mode", "set", ("set", "add")) == "add"
         self._life = options.whole("ttl", 0, least=0)
         self._overwrite = overwrite
+        self.in_transactions = overwrite or bool(self._life)
+        if self._adds and "+cluster://" in self.url:
+            raise options.wrong("mode", "add does not work on a Redis Cluster, whose scripts have keys of one slot")
         if self._adds and overwrite:
             raise options.wrong("mode", "add goes with Spark's mode append (or update) only: nothing is replaced")
         types = {field.name: field.dataType for field in schema}
         if not isinstance(types.pop(self._column, None), StringType):
-            raise WrongOption(f"redis-hash: no column {self._column} (string): the option key_column names it")
+            raise WrongOption(f"redis-hash: no column {self._column} (string): the option keyColumn names it")
         for name, type_ in types.items() if self._adds else ():
             if not isinstance(type_, WHOLE + FLOAT):
                 raise WrongOption(
@@ -52,39 +57,33 @@ class HashSink:
         check("redis-hash", schema)
 
     def write(self, batches: Iterator[pa.RecordBatch], query: Callable[[], str]) -> Staged:
-        writer = query() if self._adds else ""
+        if not self._adds:
+            return super().write(batches, query)
+        writer = query()
         with connect(self.url) as redis:
-            if self._adds:
-                return self._stage(redis, batches, writer)
-            for batch in batches:
-                for first in range(0, batch.num_rows, MAX_KEYS):
-                    self._set(redis, self._rows(batch.slice(first, MAX_KEYS)))
-        return Staged("", {})
+            return self._stage(redis, batches, writer)
 
     def _rows(self, batch: pa.RecordBatch) -> list[tuple[str, list[Any]]]:
         """Return the key of each row, with fields and values in turns."""
         keys: list[Any] = batch.column(self._column).to_pylist()
         if None in keys:
             raise PenstockError(f"redis-hash: column {self._column}: a row has null, which is no key")
-        return list(zip(keys, fields_of(batch, but=self._column), strict=True))
+        names = [self._prefix + key for key in keys] if self._prefix else keys
+        return list(zip(names, fields_of(batch, but=self._column), strict=True))
 
-    def _set(self, redis: "Redis", rows: list[tuple[str, list[Any]]]) -> None:
-        """Write hashes in one round trip, in a transaction if they are replaced or expire."""
-        commands: list[Command] = []
-        for key, words in rows:
-            commands += [("UNLINK", key)] if self._overwrite else []
+    def groups(self, batch: pa.RecordBatch) -> list[list[Command]]:
+        groups: list[list[Command]] = []
+        for name, words in self._rows(batch):
+            key = name.encode()
+            group: list[Command] = [("UNLINK", key)] if self._overwrite else []
             if words:
-                commands.append(("HSET", key, *words))
-                commands += [("EXPIRE", key, self._life)] if self._life else []
-        if not commands:
-            return
-        if self._overwrite or self._life:
-            commands = [("MULTI",), *commands, ("EXEC",)]
-        replies = exchange(redis, commands)
-        done = replies[-1] if isinstance(replies[-1], list) else replies
-        named = commands[1:-1] if done is replies[-1] else commands
-        for command, reply in zip(named, done, strict=True):
-            checked(redis, reply, "".join(map(str, command[1:2])).encode(), "hash")
+                group.append(("HSET", key, *words))
+                group += [("EXPIRE", key, self._life)] if self._life else []
+            groups.append(group)
+        return groups
+
+    def check(self, redis: "Redis", key: bytes, reply: Any) -> None:
+        checked(redis, reply, key, "hash")
 
     def _stage(self, redis: "Redis", batches: Iterator[pa.RecordBatch], query: str) -> Staged:
         with staging(redis) as stage:

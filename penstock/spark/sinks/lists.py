@@ -15,6 +15,7 @@ from redis.exceptions import NoScriptError
 
 from penstock.encoding import decoded
 from penstock.errors import PenstockError, WrongOption
+from penstock.spark.cluster import beside
 from penstock.spark.options import Options, connect, exchange, script
 from penstock.spark.sinks.once import operator_error
 from penstock.spark.sinks.out import Out
@@ -59,20 +60,20 @@ class ListSink:
         staged = by_out(messages)
         if self._out.only and self._overwrite:
             staged.setdefault(self._out.only, [])
-        calls = [
-            {
-                "out": out,
-                "ledger": out + b":spark-written" + (b":" + writer.encode() if life else b""),
-                "parts": [part for part, _ in parts],
-                "counts": [count for _, count in parts],
-                "writer": writer,
-                "batch": batch,
-                "replace": int(self._overwrite),
-                "life": life,
-            }
-            for out, parts in staged.items()
-        ]
         with connect(self.url) as redis:
+            calls = [
+                {
+                    "out": out,
+                    "ledger": beside(redis, out) + b":spark-written" + (b":" + writer.encode() if life else b""),
+                    "parts": [part for part, _ in parts],
+                    "counts": [count for _, count in parts],
+                    "writer": writer,
+                    "batch": batch,
+                    "replace": int(self._overwrite),
+                    "life": life,
+                }
+                for out, parts in staged.items()
+            ]
             for some in chunks(calls, MAX_KEYS):
                 replies = exchange(redis, [PUBLISH.by_digest(**call) for call in some])
                 for call, reply in zip(some, replies, strict=True):

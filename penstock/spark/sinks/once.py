@@ -14,6 +14,7 @@ from redis.exceptions import ResponseError
 
 from penstock.errors import DataLost, PenstockError
 from penstock.script import translate_error
+from penstock.spark.cluster import beside
 from penstock.spark.options import run, script
 from penstock.spark.staging import Part
 
@@ -41,7 +42,7 @@ def apply_once(
 
 def _finish(redis: "Redis", out: bytes, ledger: bytes, apply: Apply) -> None:
     names: Any = redis.hget(ledger, "staged")
-    for staged in re.findall(re.escape(out) + rb":spark-staged:[0-9a-f]{32}", names or b""):
+    for staged in re.findall(re.escape(beside(redis, out)) + rb":spark-staged:[0-9a-f]{32}", names or b""):
         left: Any = redis.llen(staged)
         while left:
             left = apply(staged, left)
@@ -52,7 +53,7 @@ def operator_error(error: Exception, what: str) -> Exception:
     word, _, text = str(error).partition(" ")
     if word == "VALUE":
         return PenstockError(f"{what}: {text}")
-    if word == "GONE":
+    if word == "UNSTAGED":
         return DataLost(
             f"{what}: nothing of it is written: {text}, which its task had staged, is gone or incomplete: the server "
             "was restarted or emptied, or a day has passed. Run it again; a query does so from its checkpoint"

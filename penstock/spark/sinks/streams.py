@@ -13,6 +13,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from penstock.errors import PenstockError, WrongOption
+from penstock.spark.cluster import beside
 from penstock.spark.fields import check, fields_of
 from penstock.spark.options import Options, connect, run, script
 from penstock.spark.sinks.once import apply_once
@@ -20,7 +21,7 @@ from penstock.spark.sinks.out import COLUMN, Out
 from penstock.spark.staging import MAX_KEYS, PAGE_BYTES, Staged, by_out, staging
 
 APPEND: Final = script("append")
-OPTIONS: Final = frozenset({"url", "key", "maxlen"})
+OPTIONS: Final = frozenset({"url", "key", "maxLength"})
 WORDS: Final = 6_000
 """Most fields and values of an entry: Lua's stack is limited to some thousand."""
 
@@ -31,7 +32,7 @@ class StreamSink:
     def __init__(self, given: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
         options = Options("redis-stream", given, OPTIONS)
         self.url = options.url()
-        self._keep = options.whole("maxlen", 0, least=0)
+        self._keep = options.whole("maxLength", 0, least=0)
         self._out = Out(options, schema)
         if overwrite:
             raise WrongOption(
@@ -61,7 +62,7 @@ class StreamSink:
                     named = {"batch": MAX_KEYS, "bytes": PAGE_BYTES, "keep": self._keep}
                     return int(run(redis, APPEND, out=out, staged=staged, **named))
 
-                ledger = b"%b:spark-written:%b" % (out, writer.encode())
+                ledger = b"%b:spark-written:%b" % (beside(redis, out), writer.encode())
                 apply_once(redis, out, ledger, parts, batch, life, append)
 
 

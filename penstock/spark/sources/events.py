@@ -10,7 +10,9 @@ from redis.exceptions import ResponseError
 
 from penstock.errors import DataLost
 from penstock.keys import Keys
+from penstock.raw_connection import Command
 from penstock.spark.decode import SCHEMA, RawEntry, decode_entries
+from penstock.spark.options import exchange
 from penstock.spark.sources.pages import FIRST_ENTRIES, Entries, with_key
 from penstock.spark.sources.places import Place, Range
 from penstock.tracking.events import MAX_EVENTS
@@ -42,20 +44,31 @@ def numbers_of(entry: RawEntry) -> tuple[int, int] | None:
 class Events(Entries):
     """Reads entries of events: docs/keys.md."""
 
+    def place_of(self, entry: RawEntry) -> Place:
+        return place_of(entry)
+
     def ends(self, keys: Sequence[str]) -> dict[str, Place]:
-        with self.redis.pipeline(transaction=False) as wire:
-            for key in keys:
-                wire.execute_command("XREVRANGE", key, "+", "-", "COUNT", 1)
-            replies = wire.execute(raise_on_error=False)
+        replies = exchange(self.redis, [("XREVRANGE", key, "+", "-", "COUNT", 1) for key in keys]) if keys else []
         found = {}
         for key, reply in zip(keys, replies, strict=True):
             if isinstance(reply, ResponseError):
                 raise with_key(reply, key)
-            if isinstance(reply, Exception):
-                raise reply
             if reply:
                 found[key] = place_of(reply[0])
         return found
+
+    def foreign(self, keys: Sequence[str]) -> list[str]:
+        """Return the ``keys`` that hold no events: by their names, and by their oldest and newest entries."""
+        named = [key for key in keys if not key.endswith(SUFFIX)]
+        commands: list[Command] = []
+        for key in named:
+            commands += [("XRANGE", key, "-", "+", "COUNT", 1), ("XREVRANGE", key, "+", "-", "COUNT", 1)]
+        replies = exchange(self.redis, commands) if commands else []
+        return [
+            key
+            for key, *ends in zip(named, replies[::2], replies[1::2], strict=True)
+            if all(isinstance(end, list) and end and b"event" not in end[0][1][::2] for end in ends)
+        ]
 
     def numbered(self, key: str, start: Place, place: Place) -> Place:
         """Return ``place`` with the number of the last event up to it, even if its own entry is no event.

@@ -18,12 +18,23 @@ from redis.exceptions import ResponseError
 
 from penstock.encoding import decoded, encoded
 from penstock.errors import DataLost, PenstockError
+from penstock.spark.cluster import beside
 from penstock.spark.options import LazyConnection, Options, exchange, run, script
 from penstock.spark.staging import MAX_KEYS, PAGE_BYTES, PAGE_ROWS, checked, chunks
 
 FIX, FINISH = script("fix"), script("finish")
 OPTIONS: Final = frozenset(
-    {"url", "key", "name", "text", "partitions", "maxMessagesPerTrigger", "maxBytesPerTrigger", "failOnDataLoss"}
+    {
+        "url",
+        "key",
+        "name",
+        "text",
+        "partitions",
+        "minPartitions",
+        "maxOffsetsPerTrigger",
+        "maxBytesPerTrigger",
+        "failOnDataLoss",
+    }
 )
 FIRST: Final = 64
 """Messages of the first page, before their size is known."""
@@ -48,11 +59,11 @@ class _Reader(LazyConnection):
         super().__init__(options.url())
         self._key = encoded(options.text("key"))
         self._text = options.truth("text", False)
-        self._parts = options.whole("partitions", 1, most=1_000)
+        self._parts = options.whole("partitions", options.whole("minPartitions", 1, most=1_000), most=1_000)
         self._name = options.text("name", "stream")
         if not self._name or ":" in self._name:
             raise options.wrong("name", f"{self._name!r}: expected a word without a colon")
-        self._most = options.whole("maxMessagesPerTrigger", 10_000)
+        self._most = options.whole("maxOffsetsPerTrigger", 10_000)
         self._bytes = options.whole("maxBytesPerTrigger", 64 * 2**20)
         self._fails = options.truth("failOnDataLoss", True)
 
@@ -113,7 +124,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def __init__(self, given: Mapping[str, str]) -> None:
         super().__init__(given)
-        self._state = b"%b:spark:%b" % (self._key, encoded(self._name))
+        self._state = b"%b:spark:%b" % (beside(self.redis, self._key), encoded(self._name))
         self._left: int | None = None
         """With ``availableNow``: how many of the messages that waited at the start are still to be taken."""
 

@@ -1,15 +1,18 @@
 """Reading of stream entries, page by page."""
 
+import gc
 import time
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from typing import Final
+from contextlib import contextmanager, suppress
+from typing import Any, Final
 
 import pyarrow as pa
 from redis.exceptions import RedisError, ResponseError
 
 from penstock.errors import WrongType
+from penstock.raw_connection import Command, pack
+from penstock.spark.cluster import ELSEWHERE, node_of
 from penstock.spark.decode import RawEntry
 from penstock.spark.options import LazyConnection, Options
 from penstock.spark.sources.places import Place, Range
@@ -38,6 +41,20 @@ class Entries(LazyConnection):
     def numbered(self, key: str, start: Place, place: Place) -> Place:
         """Return ``place`` with its number, if that can be found between ``start`` and it."""
         return place
+
+    def existing(self, key: str, start: Place) -> Place:
+        """Return ``start``, or the beginning if the stream has nothing up to it: then nothing before it is missing."""
+        oldest = self.redis.execute_command("XRANGE", key, "-", "+", "COUNT", 1)
+        return start if oldest and Place(oldest[0][0].decode()).order <= start.order else Place()
+
+    def last_until(self, key: str, place: Place) -> Place | None:
+        """Return the place of the last entry up to ``place``; None if there is none."""
+        found = self.redis.execute_command("XREVRANGE", key, place.id, "-", "COUNT", 1)
+        return self.place_of(found[0]) if found else None
+
+    def place_of(self, entry: RawEntry) -> Place:
+        """Return the place of an entry, with its number if that is known."""
+        return Place(entry[0].decode())
 
     @abstractmethod
     def as_far_as(self, key: str, start: Place, end: Place, most: int) -> tuple[Place, int]:
@@ -74,27 +91,48 @@ class Entries(LazyConnection):
 
     def pages(self, part: Range) -> Iterator[list[RawEntry]]:
         """Yield all entries of ``part`` by pages; the next page is requested before the current one is used."""
+        return (entries for entries, _ in self.pages_with(part, []))
+
+    def pages_with(self, part: Range, others: Sequence[Command]) -> Iterator[tuple[list[RawEntry], list[Any]]]:
+        """Yield pages with the replies to ``others``, commands for the same key: the server runs them after each page.
+
+        They go with the page, since a second connection would wait while the server writes the next one.
+        """
         count, after, upto = FIRST_ENTRIES, part.start.id, part.end.id
-        connection, asked = None, False
+        connection: Any = None
+        asked, pool = False, None
+
+        def request(count: int) -> None:
+            page: Command = ("XRANGE", part.key, f"({after}", upto, "COUNT", count)
+            connection.send_packed_command([pack([page, *others])])
+
         try:
             failures = 0
             while True:
                 try:
-                    if connection is None:
-                        connection = self.redis.connection_pool.get_connection()
+                    if connection is None or pool is None:
+                        pool = node_of(self.redis, part.key).connection_pool
+                        connection = pool.get_connection()
                     if not asked:
-                        connection.send_command("XRANGE", part.key, f"({after}", upto, "COUNT", count)
-                    entries = connection.read_response()
+                        request(count)
+                    with _uncollected():
+                        entries = connection.read_response()
+                    replies = [_reply(connection) for _ in others]
                     failures, asked = 0, False
-                except ResponseError as error:
-                    raise with_key(error, part.key) from None
-                except RedisError:
+                except RedisError as error:
+                    moved = isinstance(error, ELSEWHERE)
+                    if isinstance(error, ResponseError) and not moved:
+                        raise with_key(error, part.key) from None
                     failures += 1
                     if failures > RETRIES:
                         raise
                     time.sleep(0.05 * 2**failures)
-                    if connection:
+                    if connection and pool:
                         connection.disconnect()
+                        pool.release(connection)
+                        connection = None
+                    if moved:
+                        self.redis.refresh()
                     asked = False
                     continue
                 if not entries:
@@ -104,15 +142,35 @@ class Entries(LazyConnection):
                     size = sum(len(words[-1]) for _, words in entries) // len(entries)
                     count = max(min(PAGE_EVENTS // self.weight(entries[-1]), PAGE_BYTES // (size + 1)), 1)
                     with suppress(RedisError):  # requested again when its turn comes
-                        connection.send_command("XRANGE", part.key, f"({after}", upto, "COUNT", count)
+                        request(count)
                         asked = True
-                yield entries
+                yield entries, replies
                 if not more:
                     return
         finally:
-            if connection:
+            if connection and pool:
                 connection.disconnect()
-                self.redis.connection_pool.release(connection)
+                pool.release(connection)
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Pause the garbage collector: the lists of a page are all in use, and searching them took half of the time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _reply(connection: Any) -> Any:
+    """Return the next reply; an error of the server is returned, too."""
+    try:
+        return connection.read_response()
+    except ResponseError as error:
+        return error
 
 
 def with_key(error: ResponseError, key: str) -> Exception:

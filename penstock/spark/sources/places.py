@@ -30,6 +30,10 @@ class Range:
     key: str
     start: Place
     end: Place
+    since: Place | None = None
+    """Of a piece of a longer range: where that one begins."""
+    is_last: bool = True
+    """False for a piece that others follow."""
 
 
 @dataclass(frozen=True)

@@ -7,20 +7,68 @@ entries were trimmed or deleted.
 
 import logging
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, chain, pairwise
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.types import StructType
 from redis.exceptions import ResponseError
 
 from penstock.errors import DataLost, WrongOption
+from penstock.raw_connection import Command
 from penstock.spark.decode import RawEntry
 from penstock.spark.options import Options, exchange
 from penstock.spark.sources.pages import Entries, with_key
 from penstock.spark.sources.places import Place, Range
+from penstock.spark.sources.splitting import cuts
 
+SPLIT: Final = 50_000
+"""Fewest entries that are split among several tasks."""
 ABSENT: Final = "no such key"
-RAW_COLUMNS: Final = "key string, entry string, fields map<string,string>"
+RAW_COLUMNS: Final = "key string, entry string, timestamp timestamp, fields map<string,string>"
+FORMER_COLUMNS: Final = "key string, entry string, fields map<string,string>"
+"""What older programs give as their schema."""
+
+
+@dataclass(frozen=True)
+class State:
+    """What ``XINFO STREAM`` says of a stream; an older server knows no numbers."""
+
+    length: int = 0
+    added: int | None = None
+    first: str = ""
+    last: str = ""
+    deleted: str = "0-0"
+    """The greatest id that XDEL has deleted; trimming is not counted."""
+
+    @classmethod
+    def of(cls, reply: Any) -> "State":
+        """Parse the reply; an error means that no such stream exists."""
+        if isinstance(reply, Exception):
+            return cls()
+        info: dict[bytes, Any] = dict(zip(reply[::2], reply[1::2], strict=True))
+        first, last = (info[name][0].decode() if info[name] else "" for name in (b"first-entry", b"last-entry"))
+        deleted = info.get(b"max-deleted-entry-id", b"0-0").decode()
+        return cls(info[b"length"], info.get(b"entries-added"), first, last, deleted)
+
+    @property
+    def gone(self) -> int | None:
+        """Return how many entries were ever trimmed or deleted."""
+        return None if self.added is None else self.added - self.length
+
+    def is_whole(self, start: Place, after: Place | None = None) -> bool:
+        """Return True if nothing after ``after``, of what comes after ``start``, was trimmed or deleted before now.
+
+        True, too, if that cannot be known, since ``start`` has no number.
+        """
+        if start.number is None or self.gone is None:
+            return True
+        if Place(self.deleted).order > start.order:
+            return False
+        return self.gone <= start.number or bool(after and self.first and Place(self.first).order <= after.order)
 
 
 class Raw(Entries):
@@ -29,8 +77,10 @@ class Raw(Entries):
     def __init__(self, options: Options, schema: StructType | None) -> None:
         super().__init__(options)
         given = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in schema or ())
-        self._bytes = given == RAW_COLUMNS.replace("string>", "binary>")
-        if schema is not None and given != RAW_COLUMNS and not self._bytes:
+        as_text = given.replace("binary>", "string>")
+        self._bytes = as_text != given
+        self._has_time = schema is None or as_text == RAW_COLUMNS
+        if schema is not None and as_text not in (RAW_COLUMNS, FORMER_COLUMNS):
             raise WrongOption(f"redis-stream: schema: {given}: expected {RAW_COLUMNS} (or map<string,binary>)")
         self._trimmed: dict[str, int] = {}
         """By stream, when ``ends`` was called last: how many entries had been trimmed or deleted."""
@@ -43,12 +93,11 @@ class Raw(Entries):
                 continue
             if isinstance(reply, ResponseError):
                 raise with_key(reply, key)
-            info: dict[bytes, Any] = dict(zip(reply[::2], reply[1::2], strict=True))
-            added = info.get(b"entries-added")
-            if added is not None:
-                self._trimmed[key] = added - info[b"length"]
-            if last := info[b"last-entry"]:
-                found[key] = Place(last[0].decode(), added)
+            state = State.of(reply)
+            if state.gone is not None:
+                self._trimmed[key] = state.gone
+            if state.last:
+                found[key] = Place(state.last, state.added)
         return found
 
     def as_far_as(self, key: str, start: Place, end: Place, most: int) -> tuple[Place, int]:
@@ -62,41 +111,63 @@ class Raw(Entries):
         return Place(last[0].decode(), None if before is None else before + entries), entries
 
     def ranges(self, key: str, start: Place, end: Place, parts: int) -> list[Range]:
-        """Return one range: raw streams have no marks to divide at."""
-        return [Range(key, start, end)]
+        """Divide a range of ``SPLIT`` entries or more into pieces with about the same number of entries.
+
+        A range whose entries may have been trimmed or deleted already is not divided, so that they can be counted.
+        """
+        state = self._state(key)
+        known = [end.number - start.number] if start.number is not None and end.number is not None else []
+        size = min([state.length, *known])
+        if parts < 2 or size < SPLIT or not state.is_whole(start):
+            return [Range(key, start, end)]
+        places = [start, *map(Place, cuts(self.redis, key, start, end, parts, size)), end]
+        if len(places) == 2:
+            return [Range(key, start, end)]
+        return [Range(key, *pair, since=start, is_last=pair[1] is end) for pair in pairwise(places)]
 
     def weight(self, entry: RawEntry) -> int:
         return 1
 
     def rows(self, part: Range) -> Iterator[pa.RecordBatch]:
-        """Yield the entries of ``part``. For lost entries raise ``DataLost`` or log a warning."""
-        found, last = 0, part.start
-        for entries in self.pages(part):
+        """Yield the entries of ``part``. For lost entries raise ``DataLost`` or log a warning.
+
+        The entries of a piece cannot be counted. Trimming removes the oldest: so a page is whole if that has not passed
+        the entry before the page, or the beginning of the whole range, when the page has been read.
+        """
+        found, last, warned = 0, part.start, False
+        others: list[Command] = [("XINFO", "STREAM", part.key)] if part.since else []
+        for entries, replies in self.pages_with(part, others):
+            if part.since and not warned and not State.of(replies[0]).is_whole(part.since, last):
+                self._lost(part, "entries")
+                warned = True
             found, last = found + len(entries), Place(entries[-1][0].decode())
             yield self._columns(part.key, entries)
-        if part.start.number is not None and part.end.number is not None:
+        if part.since:
+            if not warned and last.order < part.end.order and (part.is_last or part.since.number is not None):
+                self._lost(part, "entries")
+        elif part.start.number is not None and part.end.number is not None:
             lost = part.end.number - part.start.number - found
             if lost > 0:
                 self._lost(part, f"{lost} entries")
         elif last.order < part.end.order:
             self._lost(part, "entries")
 
+    def _state(self, key: str) -> "State":
+        return State.of(exchange(self.redis, [("XINFO", "STREAM", key)])[0])
+
     def _columns(self, key: str, entries: list[RawEntry]) -> pa.RecordBatch:
-        fields = [dict(zip(words[::2], words[1::2], strict=True)) for _, words in entries]
-        offsets = [0]
-        for each in fields:
-            offsets.append(offsets[-1] + len(each))
-        names = _text([name for each in fields for name in each])
-        values = [value for each in fields for value in each.values()]
+        ids, fields = [id for id, _ in entries], [words for _, words in entries]
+        offsets, names, values = _alike(fields) or _unlike(fields)
         return pa.RecordBatch.from_arrays(
             [
                 pa.repeat(key, len(entries)),
-                _text([name for name, _ in entries]),
+                _text(ids),
+                *([_times(ids)] if self._has_time else ()),
                 pa.MapArray.from_arrays(
                     offsets, names, pa.array(values, pa.binary()) if self._bytes else _text(values)
                 ),
             ],
-            ["key", "entry", "fields"],
+            ["key", "entry", *(["timestamp"] if self._has_time else ()), "fields"],
         )
 
     def _lost(self, part: Range, which: str) -> None:
@@ -109,7 +180,36 @@ class Raw(Entries):
         logging.getLogger(__name__).warning("redis-stream: %s; going on without them", problem)
 
 
-def _text(words: list[bytes]) -> pa.Array:
+Columns = tuple[pa.Array, pa.Array, list[bytes]]
+"""Where the fields of each entry begin, and the names and values of all."""
+
+
+def _alike(fields: Sequence[list[bytes]]) -> Columns | None:
+    """Return the columns of entries whose fields have the same names in the same order, as most writers do; or None."""
+    names, many = fields[0][::2], len(fields)
+    words = [*chain.from_iterable(fields)]
+    if {*map(len, fields)} != {2 * len(names)} or len({*names}) < len(names) or words[::2] != names * many:
+        return None
+    offsets = pa.array(np.arange(many + 1, dtype=np.int32) * len(names))
+    places = pa.array(np.tile(np.arange(len(names), dtype=np.int32), many))
+    return offsets, _text(names).take(places), words[1::2]
+
+
+def _unlike(fields: Sequence[list[bytes]]) -> Columns:
+    """Return the columns of any entries; of a name that comes twice in one, the last value."""
+    found = [dict(zip(words[::2], words[1::2], strict=True)) for words in fields]
+    offsets = pa.array([0, *accumulate(map(len, found))], pa.int32())
+    names = _text([name for each in found for name in each])
+    return offsets, names, [value for each in found for value in each.values()]
+
+
+def _times(ids: Sequence[bytes]) -> pa.Array:
+    """Return the times of ``ids``."""
+    milliseconds = pc.split_pattern(pa.array(ids, pa.binary()), "-").flatten().take(pa.array(range(0, 2 * len(ids), 2)))
+    return pc.multiply(milliseconds.cast(pa.string()).cast(pa.int64()), 1000).cast(pa.timestamp("us", tz="UTC"))
+
+
+def _text(words: Sequence[bytes]) -> pa.Array:
     """Return ``words`` as text; bytes that are not UTF-8 become ``\\xff``."""
     try:
         return pa.array(words, pa.binary()).cast(pa.string())

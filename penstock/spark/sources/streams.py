@@ -6,23 +6,37 @@ the same.
 """
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Filter, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from penstock.errors import WrongOption
 from penstock.spark.options import Options
-from penstock.spark.sources.events import Events
+from penstock.spark.sources.bounds import Bounds
+from penstock.spark.sources.events import SUFFIX, Events
 from penstock.spark.sources.pages import Entries
 from penstock.spark.sources.places import Place, Task, offset_of, places_of
 from penstock.spark.sources.raw import Raw
 
 OPTIONS: Final = frozenset(
-    {"url", "keys", "entries", "maxEventsPerTrigger", "startingOffsets", "failOnDataLoss", "partitions", "discover"}
+    {
+        *(
+            "url",
+            "keys",
+            "entries",
+            "maxOffsetsPerTrigger",
+            "failOnDataLoss",
+            "partitions",
+            "minPartitions",
+            "discover",
+        ),
+        *("startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp"),
+    }
 )
 
 
@@ -37,9 +51,9 @@ class _Reader:
         options = Options("redis-stream", given, OPTIONS)
         self._entries: Entries = Raw(options, schema) if is_raw(options) else Events(options)
         self._names = [name for name in options.text("keys").split(",") if name]
-        self._most = options.whole("maxEventsPerTrigger", 500_000)
-        self._tasks = options.whole("partitions", 2, most=1_000)
-        self._from_the_end = options.one_of("startingOffsets", "earliest", ("earliest", "latest")) == "latest"
+        self._most = options.whole("maxOffsetsPerTrigger", 500_000)
+        self._tasks = options.whole("partitions", options.whole("minPartitions", 2, most=1_000), most=1_000)
+        self._bounds = Bounds.of(options)
         self._discover = options.whole("discover", 30, least=0)
         self._found: set[str] = set()
         self._looked = -float("inf")
@@ -65,14 +79,40 @@ class _Reader:
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         for each in partition.ranges if isinstance(partition, Task) else ():  # Spark passes None for no partition
-            yield from self._entries.rows(each)
+            yield from self._bounds.rows(self._entries.rows(each))
+
+    def starts(self, ends: Mapping[str, Place]) -> dict[str, Place]:
+        """Return the place after which each stream is read, by the options. Raise ``WrongOption`` for no events."""
+        if isinstance(self._entries, Events) and (foreign := self._entries.foreign(sorted(ends))):
+            named = [key for key in foreign if key in self._names]
+            if named or len(foreign) == len(ends):
+                raise WrongOption(
+                    f"redis-stream: {', '.join(named or foreign)}: its entries are no events: read them with the "
+                    "option entries=raw"
+                )
+        found = {key: self._bounds.start_of(key) for key in ends}
+        return {key: ends[key] if start is None else self._entries.existing(key, start) for key, start in found.items()}
 
 
 class BatchReader(_Reader, DataSourceReader):
     """Reads what the streams hold when the job is planned."""
 
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Read less: see ``Bounds.pushed``. Spark applies all filters again."""
+        if isinstance(self._entries, Events):
+            self._bounds = self._bounds.pushed(filters)
+        return filters
+
     def partitions(self) -> Sequence[InputPartition]:
-        return self.tasks({key: (Place(), end) for key, end in self.ends().items()})
+        ends = {key: end for key, end in self.ends().items() if self._bounds.wants(key.removesuffix(SUFFIX))}
+        starts = self.starts(ends)
+        bounds = {}
+        for key, end in ends.items():
+            last = self._bounds.end_of(key)
+            upto = end if last is None else self._entries.last_until(key, min(last, end, key=lambda each: each.order))
+            if upto is not None and upto.order > starts[key].order:
+                bounds[key] = starts[key], upto
+        return self.tasks(bounds)
 
 
 class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -89,8 +129,13 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._until = self.ends()
 
     def initialOffset(self) -> dict[str, Any]:
-        ends = self.ends() if self._from_the_end else {}
-        return offset_of({key: self._entries.numbered(key, Place(), end) for key, end in ends.items()})
+        ends = self.ends()
+        starts = {key: start for key, start in self.starts(ends).items() if start != Place()}
+        return offset_of({key: self._entries.numbered(key, Place(), start) for key, start in starts.items()})
+
+    def reportLatestOffset(self) -> dict[str, Any]:
+        """Return the ends of the streams, so that the progress of a query shows how far behind it is."""
+        return offset_of(self.ends())
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         places = places_of(start)

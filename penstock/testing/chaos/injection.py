@@ -8,7 +8,7 @@ from typing import Final
 from penstock.testing.chaos.lane import BURST_SIZE, POLL_SECONDS, QUIET_SECONDS, Lane
 from penstock.testing.chaos.points import Phase, Point
 from penstock.testing.chaos.proxy import FaultProxy, ProxyFault, Timing
-from penstock.testing.sandbox import ServiceProcess
+from penstock.testing.service_process import ServiceProcess
 
 MEET_SECONDS: Final = 12.0
 """Seconds to wait for a process to meet a point: longer than the time between two renewals of a registration."""

@@ -16,7 +16,8 @@ from penstock.encoding import decoded, encoded
 from penstock.testing.chaos.messages import Account, Routes, message, recognised
 from penstock.testing.chaos.points import Point
 from penstock.testing.chaos.proxy import FaultProxy, ProxyFault, Timing
-from penstock.testing.sandbox import Sandbox, ServiceProcess
+from penstock.testing.sandbox import Sandbox
+from penstock.testing.service_process import ServiceProcess
 
 POLL_SECONDS: Final = 0.04
 """Seconds between two collections of output."""

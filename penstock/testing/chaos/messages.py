@@ -11,6 +11,9 @@ from penstock.errors import PenstockError
 
 ID: Final = re.compile(rb"penstock-chaos-(\d+)-(\d+)")
 
+LEADS_TO: Final = {"in": "out", "answers": "replies"}
+"""Where a part moves what it takes from a list, by the role of that list."""
+
 
 @dataclass(frozen=True)
 class Sink:
@@ -130,12 +133,11 @@ def _reached(topology: Topology, source: Place, wanted: set[Place]) -> Iterable[
     while frontier:
         way = ways[frontier.pop()]
         for part, taken in topology.at(way.place, "reads"):
-            if taken.role != "in":
-                continue
+            role = LEADS_TO.get(taken.role)
             ordered = way.ordered and part.ordered
             promise: Promise = "once" if way.promise == part.promise == "once" else "at-least-once"
             for end in part.using("writes"):
-                if end.kind == "list" and end.role == "out" and end.place != source:
+                if end.kind == "list" and end.role == role and end.place != source:
                     found = Sink(end.place, promise, ordered, max(way.again, part.again))
                     known = ways.get(end.place)
                     ways[end.place] = found.weakened(known) if known else found

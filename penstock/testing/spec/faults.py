@@ -17,7 +17,8 @@ from penstock.composition.procfile import OBEYED_SIGTERM
 from penstock.encoding import decoded, encoded
 from penstock.errors import PenstockError
 from penstock.keys import Keys
-from penstock.testing.sandbox import Sandbox, ServiceProcess
+from penstock.testing.sandbox import Sandbox
+from penstock.testing.service_process import ServiceProcess
 from penstock.testing.spec.declared import Fault
 from penstock.testing.spec.injection import Injector
 from penstock.testing.spec.keys import Places

@@ -11,7 +11,8 @@ from redis.exceptions import RedisError
 from penstock.testing.chaos.injection import SENT_ONCE, Kind, wait_until_happened
 from penstock.testing.chaos.points import Phase, Point
 from penstock.testing.chaos.proxy import FaultProxy, ProxyFault, Timing
-from penstock.testing.sandbox import Sandbox, ServiceProcess
+from penstock.testing.sandbox import Sandbox
+from penstock.testing.service_process import ServiceProcess
 
 POLL_SECONDS: Final = 0.02
 """Seconds between two checks."""

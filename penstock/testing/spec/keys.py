@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from typing import Final
 
-from penstock.composition.files import DEFAULT_URL
 from penstock.composition.model import Part, Place
+from penstock.composition.service import DEFAULT_URL
 from penstock.testing.sandbox import host_of
 from penstock.testing.spec.schema import did_you_mean
 

@@ -23,6 +23,7 @@
 -- KEYS delivered   hash    metric: requests pushed to `out`
 -- KEYS registered  hash    metric: requests tracked
 -- KEYS untracked   hash    metric: requests pushed to `out` without a record, for want of capacity
+-- KEYS dropped     hash    metric: requests dropped since their deadline had passed, by reason
 -- KEYS dead        hash    metric: dead letters, by reason
 -- KEYS lease?      hash    owner token expires of the one active replica
 -- KEYS subjects... hash    two a request: its record, and that of its xid
@@ -43,8 +44,9 @@
 -- ARGV first       the id of the oldest; the others follow
 -- ARGV prefix      how many bytes of the name of an xid's record come before the xid
 -- ARGV requests... one a request, or one for all: the type of its xid (`number`, `meta`, `sha1`), or JSON with `type`
---                  and `replyTo` (the list for its answer), `when` (to deliver it: s since the epoch, or `+` s from now),
---                  `reject` (a reason for a dead letter) and `error`
+--                  and `replyTo` (the list for its answer), `attempts` (most deliveries), `until` (s since the epoch: then
+--                  it is useless), `details` (JSON, for its record and event), `when` (to deliver it: s since the epoch, or
+--                  `+` s from now), `reject` (a reason for a dead letter) and `error`
 -- Returns false if `pending` holds others; the first of the ids given to the messages taken (or kept in reserve), and the
 -- messages. Run twice: nothing is done, since `pending` holds others.
 local call, pcall = redis.call, redis.pcall
@@ -60,6 +62,7 @@ local room = capacity - in_flight - held_back
 length('LLEN', out) length('STRLEN', counter)
 length('XLEN', events) length('HLEN', events_written) length('ZCARD', events_marks)
 length('HLEN', pushed) length('HLEN', looks) length('HLEN', delivered) length('HLEN', registered)
+length('HLEN', dropped)
 if room < count then length('HLEN', untracked) end
 if letters then length('LLEN', letters) length('HLEN', dead) end
 if deaths then length('HLEN', deaths) end
@@ -77,7 +80,7 @@ local at, deadline = string.format('%d%03d', time[1], time[2] / 1000), string.fo
 if tonumber(history) == 0 then report = function() end end
 local push, tracked, deadlines_of, later = {}, {}, {}, {}
 local last = tonumber(call('HGET', pushed, out)) or 0
-local ours, soonest = 0, math.huge
+local ours, late, soonest = 0, 0, math.huge
 -- The server would rewrite each EXPIRE to PEXPIREAT.
 local gone = string.format('%d%03d', time[1] + expire, time[2] / 1000)
 
@@ -97,29 +100,36 @@ local function register_xid(key, id, kind, answer)
   call('PEXPIREAT', key, gone)
 end
 
--- If somebody else has written another type to the key of a record, that message gets no record; the batch goes on.
-local function delay(record, id, xid, kind, answer, message, wait)
-  local made = pcall('HSET', record, 'timestamp', stamp, 'xid', xid, 'service', service, 'attempt', 0, 'queue', out,
-    'message', message, 'type', kind)
-  if type(made) == 'number' then
-    if answer then call('HSET', record, 'replyTo', answer) end
-    call('EXPIRE', record, math.ceil(wait) + expire)
+-- Return the fields that only some records have.
+local MORE, NONE = {'replyTo', 'attempts', 'until', 'details'}, {}
+local function more_fields(more)
+  local fields = {}
+  for _, word in ipairs(MORE) do
+    if more[word] then fields[#fields + 1], fields[#fields + 2] = word, more[word] end
   end
+  return unpack(fields, 1, #fields)
+end
+
+-- If somebody else has written another type to the key of a record, that message gets no record; the batch goes on.
+local function delay(record, id, xid, kind, more, message, wait)
+  local made = pcall('HSET', record, 'timestamp', stamp, 'xid', xid, 'service', service, 'attempt', 0, 'queue', out,
+    'message', message, 'type', kind, more_fields(more))
+  if type(made) == 'number' then call('EXPIRE', record, math.ceil(wait) + expire) end
   soonest = math.min(soonest, now + wait)
   later[#later + 1] = now + wait
   later[#later + 1] = id
-  report('registered', id, xid, out, service, 0, nil, payloads == '1' and message)
+  report('registered', id, xid, out, service, 0, nil, payloads == '1' and message, more.details)
   report('delayed', id, xid, out, service, 0)
 end
 
 local messages = count > 0 and call('RPOP', pending, count) or {}
 for place = 1, count do
   local record, key = subjects[2 * place - 1], subjects[2 * place]
-  local message, kind, answer, wait = messages[place], requests[place] or requests[1], nil, 0
+  local message, kind, wait = messages[place], requests[place] or requests[1], 0
   local id, xid = string.format('%d', first + place - 1), string.sub(key, prefix + 1)
   local more = string.byte(kind) == 123 and cjson.decode(kind)
   if more then
-    kind, answer = more.type, more.replyTo
+    kind = more.type
     wait = not more.when and 0 or string.sub(more.when, 1, 1) == '+' and tonumber(more.when) or more.when - now
   end
   if more and more.reject then
@@ -127,20 +137,19 @@ for place = 1, count do
       at = tonumber(at), service = service})
     tally(dead, 'count')
     tally(dead, more.reject)
+  elseif more and more['until'] and tonumber(more['until']) <= now then
+    late = late + 1
   elseif wait > 0 then
-    delay(record, id, xid, kind, answer, message, wait)
+    delay(record, id, xid, kind, more, message, wait)
   else
     push[#push + 1] = message
     if ours + #later / 2 < room then
       ours = ours + 1
       local made = pcall('HSET', record, 'timestamp', stamp, 'xid', xid, 'deadline', deadline, 'service', service,
-        'attempt', 1, 'queue', out, 'message', message, 'number', last + #push)
-      if type(made) == 'number' then
-        call('PEXPIREAT', record, gone)
-        if answer then call('HSET', record, 'replyTo', answer) end
-      end
-      register_xid(key, id, kind, answer)
-      report('registered', id, xid, out, service, 1, nil, payloads == '1' and message)
+        'attempt', 1, 'queue', out, 'message', message, 'number', last + #push, more_fields(more or NONE))
+      if type(made) == 'number' then call('PEXPIREAT', record, gone) end
+      register_xid(key, id, kind, more and more.replyTo)
+      report('registered', id, xid, out, service, 1, nil, payloads == '1' and message, more and more.details)
       tracked[ours] = id
       -- A microsecond apart, so that those of one batch fall due in the order in which they came.
       deadlines_of[2 * ours - 1], deadlines_of[2 * ours] = now + timeout + ours * 1e-6, id
@@ -152,25 +161,29 @@ if #push > 0 then
   call('LPUSH', out, unpack(push, 1, #push))
   call('HSET', pushed, out, string.format('%d', last + #push))
 end
+local next_due = math.huge
 local function schedule(key, known, entries, earliest)
   local head = known > 0 and call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]
   call('ZADD', key, unpack(entries, 1, #entries))
-  if not head or earliest < tonumber(head) then call('PUBLISH', due, string.format('%.6f', earliest)) end
+  if not head or earliest < tonumber(head) then next_due = math.min(next_due, earliest) end
 end
 if #tracked > 0 then
   call('LPUSH', ids, unpack(tracked, 1, #tracked))
   if listed + #tracked > tonumber(capacity) then call('LTRIM', ids, 0, capacity - 1) end
   schedule(deadlines, in_flight, deadlines_of, deadlines_of[1])
   local seen = tonumber(string.match(call('HGET', looks, out) or '', '(%-?%d+):[%d%.]+$')) or 0
-  if in_flight == 0 or last <= seen then call('PUBLISH', due, string.format('%.6f', now + every)) end
+  if in_flight == 0 or last <= seen then next_due = math.min(next_due, now + every) end
 end
 if #later > 0 then schedule(delayed, held_back, later, soonest) end
+if next_due < math.huge then call('PUBLISH', due, string.format('%.6f', next_due)) end
 if count > 0 then
   write_events(at, tonumber(history))
   pcall('HINCRBY', taken, out, count)
   pcall('HINCRBY', delivered, 'count', #push)
   pcall('HINCRBY', delivered, out, #push)
   pcall('HINCRBY', registered, 'count', #tracked + #later / 2)
+  tally(dropped, 'count', late)
+  tally(dropped, 'deadline', late)
   if #push > #tracked then pcall('HINCRBY', untracked, 'count', #push - #tracked) end
   write_tallies()
 end

@@ -7,6 +7,7 @@
 -- WITH finished: drop_finished
 -- WITH events: report write_events
 -- WITH answers: send publish_first
+-- WITH retry_budget: may_retry write_budget
 -- KEYS deadlines   zset    ids in flight by deadline (s since the epoch)
 -- KEYS delayed     zset    ids to deliver later, by the time of delivery
 -- KEYS out         list    what workers take from, at the tail
@@ -28,7 +29,8 @@
 -- ARGV due         channel to publish on when something falls due before all else
 -- ARGV messages... four a message: id; the attempt as its record had it; `deliver`, `retry`, `timeout` or `failed` (both
 --                  bury, with that reason), `queueTimeout` (bury what nobody has taken, and remove it from the list),
---                  `expired`; back-off (s)
+--                  `expired`; back-off (s). Instead of a delivery after the message's own deadline it is buried, and so
+--                  it is, as `retryBudget`, instead of a retry beyond the share
 -- Returns how many were acted on; one that is not due any more, or in another attempt, is left. Run twice: nothing is due.
 local call, pcall = redis.call, redis.pcall
 local time = call('TIME')
@@ -44,7 +46,7 @@ for place = 1, #messages / 4 do
   if action == 'deliver' or action == 'retry' then lists[queue] = queue end
 end
 local refused = wrong_type({list = lists, zset = {deadlines, delayed, answers, events_marks}, stream = {events},
-  hash = {pushed, delivered, timeout, retry, dead, expired, events_written, answers_more, answers_sent}})
+  hash = {budget, registered, pushed, delivered, timeout, retry, dead, expired, events_written, answers_more, answers_sent}})
 if refused then return refused end
 
 local spent = {count = 0, sum = 0, max = -1}
@@ -114,13 +116,17 @@ local function bury(record, xid_key, answer, id, known, reason)
   happened('dead', id, known, known.attempt, now - known.timestamp)
 end
 
-local FIELDS = {'xid', 'timestamp', 'delivered', 'attempt', 'queue', 'service', 'message', 'error', 'final', 'replyTo', 'type'}
+local FIELDS = {'xid', 'timestamp', 'delivered', 'attempt', 'queue', 'service', 'message', 'error', 'final', 'replyTo', 'type',
+  'until'}
 local function read(record)
   local values = pcall('HMGET', record, unpack(FIELDS, 1, #FIELDS))
   local known = {}
   for place, field in ipairs(FIELDS) do known[field] = not values.err and values[place] or nil end
   return known
 end
+
+-- Return true if the message's own deadline passes within `wait` seconds.
+local function is_late(known, wait) return (tonumber(known['until']) or math.huge) <= now + wait end
 
 -- Remove a message that nobody has taken from the list, if it is among the NEAR oldest; return true if it was removed.
 local function withdraw(id, known)
@@ -142,6 +148,8 @@ for place = 1, #messages / 4 do
   if score and state == attempt and action == 'queueTimeout' then due_now = withdraw(id, known) end
   if due_now then
     acted = acted + 1
+    if action == 'retry' and is_late(known, wait) then action = known.error and 'failed' or 'timeout' end
+    if action == 'retry' and known.message and not may_retry() then action = 'retryBudget' end
     local again = action == 'retry' and tonumber(wait) == 0 and known.message
     if not again and call('ZREM', deadlines, id) == 0 then call('ZREM', delayed, id) end
     if action == 'expired' or not known.message then
@@ -151,8 +159,12 @@ for place = 1, #messages / 4 do
         unlink(xid_key, id)
         call('DEL', record)
       end
-    elseif action == 'deliver' then
+    elseif action == 'deliver' and not is_late(known, 0) then
       deliver(record, xid_key, queue, id, known)
+    elseif action == 'deliver' then
+      local undelivered = tonumber(known.attempt) == 0
+      if undelivered then happened('queueTimeout', id, known, known.attempt, now - known.timestamp) end
+      bury(record, xid_key, answer, id, known, undelivered and 'queueTimeout' or known.error and 'failed' or 'timeout')
     else
       local seconds = now - (known.delivered or known.timestamp)
       if action == 'queueTimeout' then
@@ -181,6 +193,7 @@ drop_finished(2 * acted)
 if acted > 0 and call('ZCARD', deadlines) + call('ZCARD', delayed) == 0 then call('UNLINK', ids) end
 write_events(at, tonumber(history))
 publish_first(due)
+write_budget()
 write_tallies()
 if spent.count > 0 then
   pcall('HINCRBY', timeout, 'count', spent.count)

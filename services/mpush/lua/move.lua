@@ -4,7 +4,8 @@
 -- WITH lease
 -- WITH types: length problem
 -- WITH letters: push_letter
--- WITH reading: several saw largest_read
+-- WITH reading: largest_read
+-- WITH oldest: take_oldest
 -- WITH held: note enter keep
 -- KEYS pending         list   what this instance has taken and not settled (oldest at the tail)
 -- KEYS source          list   what publishers push to (newest at the head)
@@ -21,7 +22,6 @@
 -- ARGV token           the lease's fencing token that the caller holds
 -- Returns messages moved, messages that still wait, bytes of the largest message read, and the list that blocks or false.
 -- Run twice: the second run moves the next batch.
-local IN_HAND = 128
 local call, pcall = redis.call, redis.pcall
 batch, bytes, limit = tonumber(batch), tonumber(bytes), tonumber(limit)
 
@@ -74,21 +74,7 @@ else
   note(pending, here)
 end
 
-local moved, hand, done = 0, {}, false
-while not done do
-  local key, left = source, most - moved
-  if moved < here then key, left = pending, math.min(left, here - moved) end
-  local count = several(key, 0, left, bytes)
-  local messages = count > 0 and call('RPOP', key, count) or {}
-  saw(messages)
-  moved, done = moved + count, count == 0
-  if count == 1 then hand[#hand + 1] = messages[1] end
-  if #hand >= IN_HAND or count ~= 1 and #hand > 0 then
-    deliver(hand)
-    hand = {}
-  end
-  if count > 1 then deliver(messages) end
-end
+local moved = take_oldest(here, most, bytes, deliver)
 
 if overflow == 'drop-oldest' and limit > 0 then
   for place, subscriber in ipairs(subscribers) do

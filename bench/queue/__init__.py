@@ -1,0 +1,1 @@
+"""Figures of hqueue: ``python -m bench hqueue``."""

@@ -1,0 +1,1 @@
+"""Figures of the web services: ``python -m bench web``."""

@@ -1,0 +1,96 @@
+"""Batches of a backlog, two at a time: the server settles one and reads another while the caller works on a third."""
+
+from collections.abc import AsyncIterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from common.settle import HOLD, SETTLE, Batch, Settling
+from common.transaction import REFUSED
+from penstock.errors import WrongCall
+from penstock.script import Script
+
+if TYPE_CHECKING:
+    from common.context import Context
+
+
+class SettlingAhead(Settling):
+    """Like ``Settling``, but ``settle`` does not wait for the server, and the next batch is read before it.
+
+    A batch is settled only if it is the oldest of what the pending list holds, so the server does nothing if the batch
+    before was not settled. Then all that was read ahead is forgotten, and read again.
+    """
+
+    def __init__(self, context: "Context[Any]") -> None:
+        super().__init__(context)
+        self._settles: Batch | None = None
+        """The batch that the server settles at present."""
+        self._reads = False
+        """Whether it reads one, too."""
+        self._ahead: Batch | None = None
+        """The batch that it has read last."""
+        self._is_all = False
+        """Whether the last batch was all that was pending."""
+        self._pending_count = 0
+        """How many messages the pending list holds once the server has done what is under way."""
+
+    async def batches(self, most: int, size: int) -> AsyncIterator[Batch]:
+        """See ``Context.batches``."""
+        self._check_bound(most)
+        context = self._context
+        while True:
+            batch = self._ahead or await self._oldest(most, size)
+            self._ahead, self._is_all = None, batch is not None and len(batch) == batch.held
+            if batch:
+                if context.running and 2 * len(batch) >= most > 1:
+                    await context.start(HOLD, **self._sought(most, size, skip=len(batch)))
+                    self._reads = True
+                self._in_hand = batch
+                yield batch
+                if self._in_hand is batch:
+                    raise WrongCall("a batch was not settled: call settle before you ask for the next one")
+            if not (context.running or self._ahead):
+                await self._finish()
+                return
+
+    async def _oldest(self, most: int, size: int) -> Batch | None:
+        """Read the oldest messages, once nothing is under way; wait for some if the last batch was all that there was.
+
+        The server waits while it still settles that batch, so that no round trip lies between.
+        """
+        context = self._context
+        if context.durability.commands or not self._settles:
+            await self._finish()
+        if self._is_all and context.running:
+            batch = await self._wait(most, size, self._finish if self._settles else None)
+        else:
+            await self._finish()
+            batch = await self._take(most, size)
+        self._pending_count = batch.held if batch else 0
+        return batch
+
+    async def _settle(self, batch: Batch, named: dict[str, Any]) -> bool:
+        """Return True once the server has been asked to settle the batch."""
+        self._in_hand = None
+        if not await self._finish():
+            return False
+        await self._context.start(SETTLE, **{**named, "held": self._pending_count})
+        self._settles = batch
+        return True
+
+    async def settle_by(self, script: Script, batch: Batch, named: Mapping[str, Any]) -> Any:
+        """Raise ``WrongCall``: what is under way was read on the assumption that ``settle_batch.lua`` comes next."""
+        raise WrongCall("settle_by takes a batch that was read without ahead=True")
+
+    async def _finish(self) -> bool:
+        """Receive what is under way; return False if a batch was not settled."""
+        settles, reads = self._settles, self._reads
+        self._settles, self._reads = None, False
+        done = True
+        if settles:
+            done = await self._context.outcome(SETTLE) == 1
+            self._pending_count -= len(settles)
+        if reads and (reply := await self._context.outcome(HOLD, recovers=False)) is not REFUSED:
+            found = self._read(reply)
+            self._pending_count, self._ahead = found.held, found or None
+        if not done:
+            self._ahead, self._is_all = None, False
+        return done

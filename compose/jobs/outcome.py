@@ -1,0 +1,230 @@
+"""What became of the jobs, as those saw it who listened, and what the server says after the end."""
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, Final
+
+from redis.asyncio import Redis
+
+from compose.ending import Ending
+from compose.jobs.keyspace import KEYSPACE
+from compose.jobs.names import GROUPS, JOBS, KEYS, MONTHS, OUT, PREFIX, SNOW, STATISTICS, TALLY
+from compose.months import is_right, rows_by_month
+from penstock.accounting.tracked import TrackedAudit, audit_tracked
+from penstock.encoding import decoded, encoded
+from penstock.jobs import Completion, DeadJob, Jobs
+from penstock.tracking.events import END_EVENTS, read_entries
+
+ATTEMPTS: Final = 3
+
+
+@dataclass
+class Observed:
+    """What the demo has seen while the composition ran."""
+
+    months: Sequence[str]
+    never: str
+    """The month of which there are no rows."""
+    killed_process: str
+    tallies: int
+    """How often the repeated job must have been done, at least."""
+    snow: str
+    """What does the jobs of the group snow."""
+    completed: list[Completion] = field(default_factory=list)
+    """All completions that were published, of both groups."""
+    killed: str | None = None
+    """The month whose job the killed process had."""
+    killed_worker: str = ""
+    has_killed: bool = False
+    problems: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Result of a run."""
+
+    seen: Observed
+    out: Sequence[Mapping[str, Any]]
+    """What the producer has pushed: ``request``, and what each group says."""
+    events: Mapping[str, Counter[str]]
+    """Events of the group of the service, by stream and job."""
+    dead: Sequence[DeadJob]
+    tallies: Mapping[str, int]
+    """What the repeated job has returned, by its id."""
+    pending: Mapping[str, int]
+    """Entries that a group has read and not done, or not read."""
+    audit: TrackedAudit | None
+    ending: Ending
+
+    @property
+    def done(self) -> dict[str, list[str]]:
+        """Return the months that each group has done."""
+        return {
+            group: [each.job for each in self.seen.completed if each.group == group and each.error is None]
+            for group in GROUPS
+        }
+
+    @property
+    def by_worker(self) -> dict[str, Counter[str]]:
+        """Return how many months each worker has done, by group."""
+        return {
+            group: Counter(each[group]["worker"] for each in self.out if "worker" in each[group]) for group in GROUPS
+        }
+
+    @property
+    def retried(self) -> list[str]:
+        """Return the jobs that were done after an attempt had failed."""
+        return [id for id, events in self.events.items() if events["done"] and events["failed"]]
+
+    @property
+    def claimed(self) -> list[str]:
+        """Return the jobs that were begun again though no attempt had failed."""
+        return [id for id, events in self.events.items() if events["delivered"] > events["failed"] + 1]
+
+    @property
+    def differences(self) -> list[str]:
+        """Return a line for everything that is not as promised."""
+        found = [
+            *self.seen.problems,
+            *self._ends(),
+            *self._results(),
+            *self._limit(),
+            *self._faults(),
+            *self._tallies(),
+        ]
+        found += [f"{name}: {many} jobs are not done" for name, many in self.pending.items() if many]
+        if self.audit is None:
+            found.append("nothing to audit, no service has counted anything")
+        else:
+            found += self.audit.problems
+        return found + self.ending.differences(self.seen.killed_process)
+
+    def _ends(self) -> list[str]:
+        """Return which jobs have not ended once for each group."""
+        wanted = [*self.seen.months, self.seen.never]
+        came = Counter(each["request"] for each in self.out)
+        found = [f"{name}: came out {came[name]} times" for name in [*wanted, *came.keys() - wanted] if came[name] != 1]
+        heard = Counter((each.job, each.group) for each in self.seen.completed)
+        pairs = [(name, group) for name in wanted for group in GROUPS]
+        for name, group in [*pairs, *heard.keys() - pairs]:
+            if heard[name, group] != 1:
+                found.append(f"{name}: {group} has completed it {heard[name, group]} times")
+        for id in [*map(self._id, wanted), *self.events.keys() - map(self._id, wanted)]:
+            ends = sum(self.events.get(id, Counter())[kind] for kind in END_EVENTS)
+            if ends != 1:
+                found.append(f"{id}: has ended {ends} times in the history of {KEYS.namespace}")
+        return found
+
+    def _results(self) -> list[str]:
+        """Return which results are not those that are computed here."""
+        known = rows_by_month()
+        return [line for each in self.out for line in wrong_results(each, known.get(each["request"], []))]
+
+    def _limit(self) -> list[str]:
+        """Return which jobs of one year ran at the same time."""
+        times = dict[str, list[tuple[float, float, str]]]()
+        for each in self.out:
+            if (done := each[STATISTICS]) and "from" in done:
+                times.setdefault(each["request"][:4], []).append((done["from"], done["until"], each["request"]))
+        return [
+            f"{first[2]} and {second[2]} ran at the same time"
+            for spans in times.values()
+            for first, second in pairwise(sorted(spans))
+            if second[0] < first[1]
+        ]
+
+    def _faults(self) -> list[str]:
+        """Return which faults the jobs did not meet, and how they did not stand them."""
+        seen, found = self.seen, list[str]()
+        if seen.killed is None or not seen.has_killed:
+            found.append("no process was killed in a job")
+        else:
+            if self._id(seen.killed) not in self.claimed:
+                found.append(f"{seen.killed}: was not claimed, though its process was killed")
+            if seen.killed_worker in self.by_worker[STATISTICS]:
+                found.append(f"{seen.killed_worker} has done jobs, though it was killed in its first one")
+        if not self.retried:
+            found.append("no job was tried again")
+        dead = [(each.job, each.group, each.attempts, len(each.errors), each.values) for each in self.dead]
+        if dead != [(seen.never, STATISTICS, ATTEMPTS, ATTEMPTS, {"rows": b""})]:
+            found.append(f"dead: expected {seen.never} with its value and {ATTEMPTS} errors, found {dead}")
+        return found
+
+    def _id(self, month: str) -> str:
+        return f"{MONTHS} {month}"
+
+    def _tallies(self) -> list[str]:
+        """Return what is wrong with the job that is repeated."""
+        ran = [id for id in self.events if id.startswith(f"{TALLY} ")]
+        found = [f"{id}: returned {many}" for id, many in self.tallies.items() if not 0 <= many <= len(self.out)]
+        if len(ran) < self.seen.tallies or len(self.tallies) != len(ran):
+            found.append(f"{TALLY}: was done {len(ran)} times, with {len(self.tallies)} results")
+        return found
+
+    def figures(self) -> dict[str, object]:
+        """Return what is printed as JSON."""
+        return {
+            "snow": self.seen.snow,
+            "done": {group: len(months) for group, months in self.done.items()},
+            "byWorker": {group: dict(counts) for group, counts in self.by_worker.items()},
+            "retried": self.retried,
+            "claimed": self.claimed,
+            "dead": [{"job": each.job, "group": each.group, "attempts": each.attempts} for each in self.dead],
+            "killed": {"worker": self.seen.killed_worker, "job": self.seen.killed},
+            "tallies": [*self.tallies.values()],
+            "months": {each["request"]: {group: each[group] for group in GROUPS} for each in self.out},
+            "seconds": round(self.seen.seconds, 3),
+            "holds": not self.differences,
+            "differences": self.differences,
+            "exitStatus": self.ending.statuses,
+        }
+
+
+def wrong_results(found: Mapping[str, Any], rows: Sequence[str]) -> list[str]:
+    """Return a line for each group that says otherwise of a month than what is computed here from its ``rows``."""
+    name, statistics, snow = found["request"], found[STATISTICS], found[SNOW]
+    dead = {"error": {"name": "ValueError", "message": f"no rows of {name}"}}
+    wrong = [] if (is_right(statistics, rows) if rows else statistics == dead) else [STATISTICS]
+    days = len([row for row in rows if row.split(",")[5] == "snow"])
+    wrong += [] if isinstance(snow, dict) and snow.get("snow") == days else [SNOW]
+    return [f"{name}: {group} says {found[group]}" for group in wrong]
+
+
+async def read_outcome(redis: "Redis", url: str, seen: Observed, statuses: Mapping[str, int]) -> Outcome:
+    """Compare what the server has with what was seen."""
+    events: dict[str, Counter[str]] = {}
+    async for chunk in read_entries(redis, KEYS):
+        for event in (event for entry in chunk for event in entry.events()):
+            events.setdefault(f"{event.queue} {event.xid}", Counter())[event.event] += 1
+    out: list[Any] = await redis.lrange(OUT, 0, -1)
+    async with Jobs(url, prefix=PREFIX) as jobs:
+        dead = [each async for each in jobs.dead(MONTHS)]
+    ids = [id.partition(" ")[2] for id in events if id.startswith(f"{TALLY} ")]
+    tallies = {id: await redis.get(encoded(JOBS.payload(id, TALLY))) for id in ids}
+    return Outcome(
+        seen,
+        [json.loads(each) for each in reversed(out)],
+        events,
+        dead,
+        {id: int(value) for id, value in tallies.items() if value is not None},
+        {name: many for stream in (MONTHS, TALLY) for name, many in (await _left(redis, stream)).items()},
+        await audit_tracked(redis, KEYS),
+        await Ending.read(redis, KEYSPACE, statuses),
+    )
+
+
+async def _left(redis: "Redis", stream: str) -> dict[str, int]:
+    """Return how many entries of a stream each of its groups has not done."""
+    name, found = encoded(JOBS.stream(stream)), dict[str, int]()
+    if not await redis.exists(name):
+        return found
+    groups: Any = await redis.xinfo_groups(name)
+    for group in groups:
+        after = decoded(group["last-delivered-id"])
+        unread: Any = await redis.xrange(name, f"({after}", "+")
+        found[f"{stream}, {decoded(group['name'])}"] = group["pending"] + len(unread)
+    return found

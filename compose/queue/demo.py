@@ -1,0 +1,275 @@
+"""Work over HTTP on real input, checked: ``python -m compose.queue.demo [--json]``, or ``make demo-queue``.
+
+Workers in bash, Node and Python summarise months of weather. One is killed in its task, one is slower than its lease,
+one forges tokens. It uses an embedded server, or the one of the variable REDIS. The exit status is 0 only if every task
+ended once, all results are right, all outcomes were delivered once, all sums hold, the server has no plaintext, and
+every process ended with 0 on SIGTERM.
+"""
+
+import asyncio
+import base64
+import os
+import secrets
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+from redis.asyncio import Redis
+from redis.exceptions import ResponseError
+from rich.progress import TextColumn
+
+from compose import runner
+from compose.months import rows_by_month
+from compose.queue.forger import Forger
+from compose.queue.keyspace import KEYSPACE
+from compose.queue.names import KEYS, OWNER, REPLIES, SERVICE, SOURCE
+from compose.queue.outcome import Observed, Outcome, read_outcome
+from compose.queue.show import show
+from penstock.composition.procfile import Composition
+from penstock.encoding import decoded, encoded
+from penstock.errors import PenstockError
+from penstock.hqueue import Queue, Queues, Status
+from penstock.testing.server import free_port
+from penstock.tokens import add_token
+from penstock.webhook import owner_secret
+
+HERE: Final = Path(__file__).parent
+HOST: Final = "127.0.0.1"
+LEASE: Final = 2.0
+WORK_SECONDS: Final = 0.25
+SLOW: Final = "worker-bash"
+"""The process whose first task takes twice its lease."""
+KILLED: Final = ("worker-python", "python")
+"""The process that is killed in a task, and its name as a worker."""
+NEVER: Final = "1812-01"
+"""A month of which there are no rows: its task is dead."""
+CANCELLED: Final = "2016-01"
+REFUSALS: Final = 3
+"""Webhooks that the receiver refuses at first."""
+STRANGER: Final = "mallory"
+RETRY_SECONDS: Final = 4.0
+"""Longest time until a webhook that was refused comes again."""
+RIGHTS: Final = {
+    "QUEUE_PRODUCER_TOKEN": (OWNER, ("add",)),
+    "QUEUE_WORKER_TOKEN": (OWNER, ("fetch", "ack")),
+    "QUEUE_READER_TOKEN": (OWNER, ("info", "add")),
+    "QUEUE_STRANGER_TOKEN": (STRANGER, ("admin",)),
+}
+"""Owner and rights of the token in each variable."""
+
+
+def main(directory: Path = HERE, months: int = 48, lease: float = LEASE) -> None:
+    runner.main("compose.queue.demo", __doc__, lambda url: run(url, directory, months, lease), show, aof=True)
+
+
+async def run(url: str, directory: Path = HERE, months: int = 48, lease: float = LEASE) -> Outcome:
+    """Have the last ``months`` summarised by the composition in ``directory``, on the server at ``url``.
+
+    A worker has a task for ``lease`` (s).
+
+    Raise ``PenstockError`` if that server holds data of this composition that no demo put there.
+    """
+    with tempfile.TemporaryDirectory(prefix="penstock-queue-") as folder:
+        demo = _Demo([*rows_by_month()][-months:], Path(folder), lease)
+        return await runner.run_composition(
+            url,
+            directory,
+            KEYSPACE,
+            demo.carry,
+            lambda redis, statuses: read_outcome(redis, demo.seen, statuses, NEVER, CANCELLED),
+            prepare=demo.prepare,
+            process_variables={SLOW: {"QUEUE_SLOW_SECONDS": str(2 * lease)}},
+        )
+
+
+class _Demo:
+    """One run."""
+
+    def __init__(self, months: Sequence[str], folder: Path, lease: float) -> None:
+        self._months, self._folder, self._lease = months, folder, lease
+        self._url, self._webhooks = f"http://{HOST}:{free_port()}", f"http://{HOST}:{free_port()}"
+        self._mark = secrets.token_hex(8)
+        self._tokens: dict[str, str] = {}
+        self.seen = Observed(months, killed_worker=KILLED[1], killed_process=KILLED[0], mark=self._mark)
+
+    async def prepare(self, redis: "Redis") -> Mapping[str, str]:
+        """Make the tokens and the master key; return the variables of all processes."""
+        for variable, (owner, rights) in RIGHTS.items():
+            self._tokens[variable], _ = await add_token(redis, KEYS, owner, rights, None)
+        key, root = self._folder / "master.key", secrets.token_hex(32)
+        key.touch(mode=0o600)
+        key.write_bytes(base64.b64encode(secrets.token_bytes(32)))
+        known = ("QUEUE_PRODUCER_TOKEN", "QUEUE_WORKER_TOKEN")
+        return {name: self._tokens[name] for name in known} | {
+            "HQUEUE_LISTEN_PORT": self._url.rpartition(":")[2],
+            "HQUEUE_MASTER_KEY": f"file:{key}",
+            "HQUEUE_WEBHOOK_SECRET": root,
+            "HQUEUE_WEBHOOK_HOSTS": self._webhooks,
+            "QUEUE_URL": self._url,
+            "QUEUE_LEASE": str(self._lease),
+            "QUEUE_WORK_SECONDS": str(WORK_SECONDS),
+            "QUEUE_MARK": f" {self._mark}",
+            "QUEUE_WEBHOOK": f"{self._webhooks}/outcomes",
+            "QUEUE_WEBHOOK_PORT": self._webhooks.rpartition(":")[2],
+            "QUEUE_WEBHOOK_SECRET": owner_secret(root, OWNER),
+            "QUEUE_REFUSALS": str(REFUSALS),
+        }
+
+    async def carry(self, redis: "Redis", composition: Composition) -> None:
+        """Have all tasks done under kills and forgeries, and note what became of them."""
+        await self._until_up(redis, composition)
+        self.seen.aof = await _aof_of(redis)
+        begun = time.monotonic()
+        names = [*self._months, NEVER]
+        async with Queues(self._url, token=self._tokens["QUEUE_READER_TOKEN"]) as queues:
+            queue = queues[SERVICE]
+            await redis.lpush(SOURCE, *names)
+            await self._cancel_one(queue)
+            side = [
+                asyncio.create_task(self._kill_one(queue, composition)),
+                asyncio.create_task(self._forge()),
+                asyncio.create_task(self._poll(queue)),
+            ]
+            try:
+                await self._until_through(redis, composition, queue, len(names) + 1, begun)
+            finally:
+                for task in side:
+                    task.cancel()
+                for found in await asyncio.gather(*side, return_exceptions=True):
+                    if isinstance(found, Exception):
+                        self.seen.problems.append(f"the demo: {found}")
+            for status in await queue.statuses(most=10_000):
+                self.seen.tasks[status.id] = await queue.status(status.id)
+        self.seen.seconds = time.monotonic() - begun
+
+    async def _until_through(
+        self, redis: "Redis", composition: Composition, queue: Queue, total: int, begun: float
+    ) -> None:
+        """Wait until all tasks have ended and all outcomes are delivered, or nothing changes any more."""
+        state: tuple[Any, ...] = ()
+        since = time.monotonic()
+        with runner.progress(TextColumn("{task.fields[state]}"), width=20) as progress:
+            added, ended = (progress.add_task(name, total=total, state="") for name in ("added", "ended"))
+            wanted = self.seen.ways_of([*self._months, NEVER])
+            replied, hooked, polled = (
+                progress.add_task(name, total=len(wanted[way]), state="")
+                for name, way in (("to list", "list"), ("webhooks", "webhook"), ("polled", "poll"))
+            )
+            while time.monotonic() < begun + runner.MAX_SECONDS:
+                composition.poll()
+                statuses = await queue.statuses(most=10_000)
+                await self._take_replies(redis)
+                await self._ask_receiver()
+                over = sum(status.has_ended for status in statuses)
+                info = await queue.info()
+                held = ", ".join(sorted(f"{each.worker} has {each.id}" for each in info.held))
+                progress.update(added, completed=len(statuses))
+                progress.update(ended, completed=over, state=held)
+                progress.update(replied, completed=len(self.seen.replies))
+                refused = f"{self.seen.received.get('refused', 0)} refused at first"
+                progress.update(hooked, completed=len(self.seen.webhooks), state=refused)
+                progress.update(polled, completed=len(self.seen.polled))
+                now = (len(statuses), over, *self.seen.delivered, held)
+                if now != state:
+                    state, since = now, time.monotonic()
+                late = time.monotonic() > begun + 2 * self._lease + 1  # the slow worker has acknowledged
+                if over >= total and sum(self.seen.delivered) >= total - 1 and late and self.seen.killed:
+                    return
+                if time.monotonic() - since > self._lease + RETRY_SECONDS:
+                    return
+                await asyncio.sleep(0.1)
+
+    async def _take_replies(self, redis: "Redis") -> None:
+        while found := await redis.rpop(encoded(KEYS.outcomes(OWNER, REPLIES))):
+            self.seen.replies.append(decoded(found))
+
+    async def _ask_receiver(self) -> None:
+        async with httpx.AsyncClient() as http:
+            self.seen.received = (await http.get(self._webhooks)).json()
+
+    async def _poll(self, queue: Queue) -> None:
+        """Wait for the ends of the tasks whose outcomes go nowhere, side by side."""
+        wanted, asked = self.seen.ways_of([*self._months, NEVER])["poll"], set[str]()
+        async with asyncio.TaskGroup() as group:
+            while len(asked) < len(wanted):
+                for status in await queue.statuses(most=10_000):
+                    if status.name in wanted and status.id not in asked:
+                        asked.add(status.id)
+                        group.create_task(self._poll_one(queue, status))
+                await asyncio.sleep(0.1)
+
+    async def _poll_one(self, queue: Queue, status: Status) -> None:
+        while not (found := await queue.status(status.id, wait=20)).has_ended:
+            pass
+        self.seen.polled.append(found)
+
+    async def _cancel_one(self, queue: Queue) -> None:
+        added = await queue.add({"month": CANCELLED, "rows": ""}, id=CANCELLED, delay=600)
+        if not await queue.cancel(added.id):
+            self.seen.problems.append(f"task {added.id}: a worker has it, although it is delayed")
+
+    async def _kill_one(self, queue: Queue, composition: Composition) -> None:
+        """Kill the worker in the middle of a task; one that had just acknowledged is started and killed again."""
+        process, worker = KILLED
+        while sum(status.has_ended for status in await queue.statuses(most=10_000)) < len(self._months) / 4:
+            await asyncio.sleep(0.1)  # until it has done some
+        while True:
+            if await _held_by(queue, worker):
+                await asyncio.to_thread(composition.kill, process)
+                if held := await _held_by(queue, worker):
+                    self.seen.killed = held
+                    return
+                await asyncio.to_thread(composition.start_again, process)
+            await asyncio.sleep(0.02)
+
+    async def _forge(self) -> None:
+        forger = Forger(self._url, self._tokens["QUEUE_WORKER_TOKEN"], self._tokens["QUEUE_STRANGER_TOKEN"])
+        self.seen.refused, self.seen.accepted = forger.refused, forger.accepted
+        try:
+            await forger.run(self._lease)
+        finally:  # all tasks may be done before it has forged all that it wants
+            self.seen.forger_had = forger.had
+
+    async def _until_up(self, redis: "Redis", composition: Composition) -> None:
+        until = time.monotonic() + runner.MAX_SECONDS
+        while not (
+            await redis.llen(KEYS.ids) >= 2 and await _is_served(self._url) and await _is_served(self._webhooks)
+        ):
+            composition.poll()
+            if time.monotonic() > until or len(composition.running) < len(composition.commands):
+                raise PenstockError(f"the composition did not start: {composition.statuses or 'no answer'}")
+            await asyncio.sleep(0.05)
+        print(f"serving {self._url} until all is done", file=sys.stderr)
+
+
+async def _held_by(queue: Queue, worker: str) -> str | None:
+    """Return the id of the task that ``worker`` has; None if it has none."""
+    return next((each.id for each in (await queue.info()).held if each.worker == worker), None)
+
+
+async def _is_served(url: str) -> bool:
+    try:
+        async with httpx.AsyncClient() as http:
+            return (await http.get(f"{url}/ready")).status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+async def _aof_of(redis: "Redis") -> Path | None:
+    """Return the folder of the embedded server's AOF; None for a server of somebody else's."""
+    if os.environ.get("REDIS"):
+        return None
+    try:
+        found: Any = await redis.config_get("dir", "appenddirname")
+    except ResponseError:
+        return None
+    known = {decoded(name): decoded(value) for name, value in found.items()}
+    return Path(known["dir"]) / known["appenddirname"]
+
+
+if __name__ == "__main__":
+    main()

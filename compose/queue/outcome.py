@@ -1,0 +1,239 @@
+"""What became of the tasks, as those saw it who asked, and what the server says after the end."""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from redis.asyncio import Redis
+
+from compose.ending import Ending
+from compose.months import is_right, rows_by_month
+from compose.queue.forger import NAME as FORGER
+from compose.queue.keyspace import KEYSPACE
+from compose.queue.names import KEYS
+from compose.queue.producer import way_of
+from compose.queue.scan import Scan, scan
+from penstock.accounting.tracked import TrackedAudit, audit_tracked
+from penstock.hqueue import Status
+from penstock.tracking.events import END_EVENTS, read_entries
+
+PLAINTEXT: Final = rb"\d{4}/\d\d/\d\d,[\d.]+,|\"(mean|rainy|reading)\"|look twice|no rows of|asked for "
+"""Rows in values, fields of results and progress, words of errors and of the client's tokens."""
+
+
+@dataclass
+class Observed:
+    """What the demo has seen while the composition ran."""
+
+    months: Sequence[str]
+    killed_worker: str
+    killed_process: str
+    mark: str
+    """A word of this run in what clients sent with their tasks."""
+    tasks: dict[str, Status] = field(default_factory=dict)
+    """All tasks at the end, by id."""
+    replies: list[str] = field(default_factory=list)
+    """Messages of the list of outcomes."""
+    received: dict[str, Any] = field(default_factory=dict)
+    """What the receiver of webhooks says."""
+    polled: list[Status] = field(default_factory=list)
+    refused: Counter[tuple[str, int]] = field(default_factory=Counter)
+    accepted: list[str] = field(default_factory=list)
+    forger_had: str | None = None
+    """The id of the task that the forger let go."""
+    killed: str | None = None
+    """The id of the task that the killed worker had."""
+    problems: list[str] = field(default_factory=list)
+    aof: Path | None = None
+    seconds: float = 0.0
+
+    @property
+    def webhooks(self) -> list[dict[str, Any]]:
+        taken: list[dict[str, Any]] = self.received.get("taken", [])
+        return taken
+
+    @property
+    def delivered(self) -> tuple[int, int, int]:
+        """Return how many outcomes came to the list, by webhook and by long poll."""
+        return len(self.replies), len(self.webhooks), len(self.polled)
+
+    def ways_of(self, names: Sequence[str]) -> dict[str, list[str]]:
+        """Return the names of tasks by the way of their outcome: ``list``, ``webhook`` or ``poll``."""
+        found: dict[str, list[str]] = {"list": [], "webhook": [], "poll": []}
+        for name in names:
+            way = way_of(name, "http://any")
+            found["webhook" if "webhook" in way else "list" if "reply_to" in way else "poll"].append(name)
+        return found
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Result of a run."""
+
+    seen: Observed
+    never: str
+    cancelled: str
+    events: Mapping[str, Counter[str]]
+    """By id of the task, how often each kind of event."""
+    late: int
+    """Acknowledgements that were refused since their lease had ended."""
+    audit: TrackedAudit | None
+    scan: Scan
+    ending: Ending
+
+    @property
+    def by_worker(self) -> Counter[str]:
+        """Return how many tasks each worker has done."""
+        return Counter(status.result["worker"] for status in self._done if isinstance(status.result, dict))
+
+    @property
+    def recovered(self) -> list[str]:
+        """Return the ids of the tasks that have ended after the lease of another worker had."""
+        tasks = self.seen.tasks.values()
+        return [each.id for each in tasks if each.has_ended and self.events.get(each.id, Counter())["timeout"]]
+
+    @property
+    def retried(self) -> list[str]:
+        """Return the ids of the tasks that were done after a worker had failed."""
+        return [status.id for status in self._done if self.events.get(status.id, Counter())["failed"]]
+
+    @property
+    def states(self) -> Counter[str]:
+        """Return how many tasks are in which state; with the reason of those that are dead."""
+        tasks = self.seen.tasks.values()
+        return Counter(f"{each.state}: {each.reason}" if each.reason else each.state for each in tasks)
+
+    @property
+    def _done(self) -> list[Status]:
+        return [status for status in self.seen.tasks.values() if status.state == "done"]
+
+    @property
+    def differences(self) -> list[str]:
+        """Return a line for everything that is not as promised."""
+        found = [*self.seen.problems, *self._ends(), *self._results(), *self._deliveries(), *self._faults()]
+        if self.audit is None:
+            found.append("nothing to audit, no service has counted anything")
+        else:
+            found += self.audit.problems
+        found += [f"plaintext in {place}" for place in self.scan.found]
+        found += [f"{place}: the search does not even find what is there" for place in self.scan.unread]
+        return found + self.ending.differences(self.seen.killed_process)
+
+    def _ends(self) -> list[str]:
+        """Return what is wrong with the tasks that there are, and how each has ended."""
+        wanted: dict[str, tuple[str, str | None]] = dict.fromkeys(self.seen.months, ("done", None))
+        wanted |= {self.never: ("dead", "failed"), self.cancelled: ("dead", "cancelled")}
+        names = Counter(status.name or "" for status in self.seen.tasks.values())
+        found = [f"{name}: {names[name]} tasks" for name in [*wanted, *names.keys() - wanted] if names[name] != 1]
+        for status in self.seen.tasks.values():
+            if (status.state, status.reason) != wanted.get(status.name or "", ()):
+                found.append(f"{status.name}: {status.state}, {status.reason or 'no reason'}")
+            ends = sum(self.events.get(status.id, Counter())[event] for event in END_EVENTS)
+            if ends != 1:
+                found.append(f"{status.name}: has ended {ends} times")
+        return found
+
+    def _results(self) -> list[str]:
+        rows = rows_by_month()
+        return [
+            f"{status.name}: the result is {status.result}"
+            for status in self._done
+            if not is_right(status.result, rows.get(status.name or "", []))
+        ]
+
+    def _deliveries(self) -> list[str]:
+        """Return what is wrong with the outcomes as they were delivered."""
+        ways = self.seen.ways_of([*self.seen.months, self.never])
+        known = {status.name: status for status in self.seen.tasks.values()}
+        found = list[str]()
+        replies = [json.loads(each) for each in self.seen.replies]
+        polled = [{"id": each.name, "state": each.state, "result": each.result} for each in self.seen.polled]
+        for way, came in (("list", replies), ("webhook", self.seen.webhooks), ("poll", polled)):
+            names = Counter(each.get("id", "no id") for each in came)
+            wanted = Counter(ways[way])
+            found += [f"{name}: no outcome came by {way}" for name in wanted - names]
+            found += [f"{name}: came by {way} {names[name]} times" for name in names - wanted]
+            for each in came:
+                task = known.get(each.get("id"))
+                if task is None or each["state"] != task.state:
+                    found.append(f"{each.get('id')}: came by {way} as {each['state']}")
+                elif way != "list" and each.get("result") != task.result:
+                    found.append(f"{each['id']}: came by {way} with the result {each.get('result')}")
+                elif way == "list" and each.keys() & {"result", "result64", "error", "token"}:
+                    found.append(f"{each['id']}: its contents lie in the list")
+        found += [f"{name}: webhooks {name}: {self.seen.received.get(name)}" for name in ("again", "forged")
+                  if self.seen.received.get(name)]  # fmt: skip
+        if ways["webhook"] and not self.seen.received.get("refused"):
+            found.append("no webhook was refused at first")
+        return found
+
+    def _faults(self) -> list[str]:
+        """Return which faults the tasks did not meet, or what was accepted that must not."""
+        found = [f"accepted: {each}" for each in self.seen.accepted]
+        for what, id in (("the killed worker", self.seen.killed), (f"the {FORGER}", self.seen.forger_had)):
+            if id is None:
+                found.append(f"{what} had no task")
+            elif id not in self.recovered:
+                found.append(f"task {id}, which {what} had, was not done by another worker")
+        if not self.seen.refused:
+            found.append("nothing was forged")
+        if not self.retried:
+            found.append("no task was tried again")
+        if self.late < 1:
+            found.append("no acknowledgement came too late")
+        if any(self.seen.killed == each.id and each.result["worker"] == self.seen.killed_worker for each in self._done):
+            found.append(f"task {self.seen.killed} was done by the worker that was killed in it")
+        return found
+
+    def figures(self) -> dict[str, object]:
+        """Return what is printed as JSON."""
+        to_list, webhooks, polled = self.seen.delivered
+        return {
+            "tasks": dict(self.states),
+            "byWorker": dict(self.by_worker),
+            "recovered": len(self.recovered),
+            "retried": len(self.retried),
+            "lateAcks": self.late,
+            "refused": {f"{what} ({status})": many for (what, status), many in sorted(self.seen.refused.items())},
+            "delivered": {"list": to_list, "webhook": webhooks, "poll": polled},
+            "webhooksRefusedAtFirst": self.seen.received.get("refused", 0),
+            "scan": {
+                "keys": self.scan.keys,
+                "bytes": self.scan.bytes,
+                "files": self.scan.files,
+                "plaintext": self.scan.found,
+            },
+            "months": {status.name: status.result for status in self._done},
+            "seconds": round(self.seen.seconds, 3),
+            "holds": not self.differences,
+            "differences": self.differences,
+            "exitStatus": self.ending.statuses,
+        }
+
+
+async def read_outcome(
+    redis: "Redis", seen: Observed, statuses: Mapping[str, int], never: str, cancelled: str
+) -> Outcome:
+    """Compare what the server has with what was seen."""
+    events: dict[str, Counter[str]] = {}
+    async for chunk in read_entries(redis, KEYS):
+        for event in (event for entry in chunk for event in entry.events()):
+            events.setdefault(event.id, Counter())[event.event] += 1
+    refused = int(await redis.hget(KEYS.metric("http"), "4xx") or 0)
+    plaintext = re.compile(PLAINTEXT + b"|" + re.escape(seen.mark.encode()))
+    control = f'"name":"{seen.months[0]}"'.encode()
+    found = await scan(redis, "*" if seen.aof else f"{KEYSPACE.name}:*", plaintext, control, seen.aof)
+    return Outcome(
+        seen,
+        never,
+        cancelled,
+        events,
+        refused - seen.refused.total(),
+        await audit_tracked(redis, KEYS),
+        found,
+        await Ending.read(redis, KEYSPACE, statuses),
+    )

@@ -1,0 +1,267 @@
+"""A channel: two ends that send to each other, each over a queue of its own."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, overload
+
+from redis.exceptions import RedisError
+
+from penstock.bus.consumption import Consumption
+from penstock.bus.events import Emitter, Handler
+from penstock.bus.handover import Handover
+from penstock.bus.message import Message
+from penstock.bus.queue import Queue
+from penstock.errors import Gone, PenstockError, WrongCall
+from penstock.log import Log
+from penstock.payload import Payload, as_payload
+
+if TYPE_CHECKING:
+    from penstock.bus.bus import Bus
+
+CONNECT: Final = b":1:"
+MESSAGE: Final = b":2:"
+DISCONNECT: Final = b":3:"
+END: Final = b":4:"
+"""How the body of each message begins."""
+_log: Final = Log("penstock.bus")
+
+
+class Channel(Emitter):
+    """One end of a channel: consumes what is sent to its role ``local``, and sends to the role ``remote``.
+
+    Events: ``connect``, ``remote:connect``, ``message`` (see ``Message``), ``disconnect``, ``remote:disconnect``,
+    ``end`` (the other end ended the channel), ``error``. The names ``connected`` and so on are the same.
+
+    If somebody closes one of its queues, or the server loses or refuses it, ``error`` and ``disconnect`` happen, and
+    this end is not attached any more: connect again.
+    """
+
+    EVENTS: ClassVar = frozenset(
+        {"connect", "remote:connect", "message", "disconnect", "remote:disconnect", "end", "error"}
+    )
+    ALIASES: ClassVar = {
+        "connected": "connect",
+        "disconnected": "disconnect",
+        "remote:connected": "remote:connect",
+        "remote:disconnected": "remote:disconnect",
+    }
+
+    def __init__(self, bus: "Bus", name: str, local: str, remote: str) -> None:
+        super().__init__()
+        self.name, self.local, self.remote = name, local, remote
+        self._bus = bus
+        self._incoming: Queue | None = None
+        self._outgoing: Queue | None = None
+        self._reliable = False
+        self._remote_is_connected = False
+        self._receiving: asyncio.Task[None] | None = None
+        self._unacknowledged: dict[int, bool] = {}
+        """Ids that were received and not acknowledged, in order: whether each needs no ack of the user's."""
+        self._handover = Handover(self, name)
+        self._offer: tuple[Consumption, Message] | None = None
+        """What was handed over last, as it was received, and where it goes back if nobody takes it."""
+
+    def on(self, event: str, handler: Handler) -> Handler:
+        """As ``Emitter.on``; messages that came before the first handler of ``message`` have waited for it."""
+        self._handover.wake()
+        return super().on(event, handler)
+
+    def once(self, event: str, handler: Handler) -> Handler:
+        """As ``Emitter.once``; see ``on``."""
+        self._handover.wake()
+        return super().once(event, handler)
+
+    @property
+    def is_attached(self) -> bool:
+        """Return whether this end is connected; nobody knows it of a peer that has died."""
+        return self._outgoing is not None
+
+    @property
+    def is_remote_connected(self) -> bool:
+        """Return whether the other end said that it connected, and not that it left."""
+        return self._remote_is_connected
+
+    async def connect(self, **options: Any) -> None:
+        """Connect: consume the queue of the role ``local``, tell the other end, and take what it sent meanwhile.
+
+        ``options`` are those of ``Queue.attach`` and ``Queue.consume``: ttl, maxsize, reliable, after_id, ...
+        """
+        await self._open(self.local, self.remote, options)
+
+    attach = connect
+
+    async def listen(self, **options: Any) -> None:
+        """As ``connect``, with both roles exchanged: so that neither end needs to name them."""
+        await self._open(self.remote, self.local, options)
+
+    @overload
+    async def send(self, message: Payload, *, json: Literal[False] = False) -> int: ...
+    @overload
+    async def send(self, message: Any, *, json: bool) -> int: ...
+
+    async def send(self, message: Any, *, json: bool = False) -> int:
+        """Send a message; it waits for the other end if that is away. Return its id. Raise as ``Queue.push`` does."""
+        return await self._connected().push(MESSAGE + as_payload(message, json=json))
+
+    async def send_to(self, endpoint: str, message: Payload | Any, *, json: bool = False) -> int:
+        """Send a message to the role ``endpoint`` without connecting."""
+        queue = self._bus.queue_without_outbox(f"channel:{endpoint}:{self.name}")
+        await queue.attach()
+        try:
+            return await queue.push(MESSAGE + as_payload(message, json=json))
+        finally:
+            await queue.detach()
+
+    def messages(self) -> AsyncIterator[Message]:
+        """Yield what the other end sends, until one of both ends disconnects this one: instead of a handler."""
+        outgoing = self._connected()
+        return self._handover.messages(lambda: self._outgoing is outgoing)
+
+    def ack(self, id: int) -> "asyncio.Future[None]":  # the word for it
+        """Acknowledge all messages up to ``id``; ignored unless the channel is ``reliable``."""
+        if self._incoming is None:
+            raise WrongCall(f"channel {self.name}: expected `connect` or `listen` before `ack`")
+        for each in [each for each in self._unacknowledged if each <= id]:
+            del self._unacknowledged[each]
+        return self._incoming.ack(self._then_settled(id))
+
+    def take_back(self, message: Message) -> None:
+        """Hand out ``message`` again as the next one; once this end has left, it waits for who connects next."""
+        if self._incoming is not None:
+            for each in self._incoming.consumptions:
+                each.take_back(Message(MESSAGE + message.body, message.id, self._incoming))
+
+    async def disconnect(self) -> None:
+        """Leave, and tell the other end. The channel lives on; messages sent meanwhile wait."""
+        await self._close(DISCONNECT)
+
+    detach = disconnect
+
+    async def end(self) -> None:
+        """End the channel for both ends: tell the other one, which then disconnects."""
+        await self._close(END)
+
+    async def leave(self) -> None:
+        """Disconnect, as the bus is being disconnected."""
+        await self.disconnect()
+
+    async def _open(self, local: str, remote: str, options: dict[str, Any]) -> None:
+        if self.is_attached:
+            raise WrongCall(f"channel {self.name}: connected already")
+        attaching = {name: options.pop(name) for name in ("ttl", "maxsize", "discoverable") if name in options}
+        incoming = self._bus.queue_without_outbox(f"channel:{local}:{self.name}")
+        outgoing = self._bus.queue_without_outbox(f"channel:{remote}:{self.name}")
+        self._remote_is_connected, self._unacknowledged = False, {}
+        self._reliable = bool(options.get("reliable"))
+        self._incoming, self._outgoing = incoming, outgoing
+        try:
+            await asyncio.gather(incoming.attach(**attaching), outgoing.attach(**attaching))
+            consumption = incoming.consume(**options)
+            for queue in (incoming, outgoing):
+                queue.on("closed", partial(self._note_closed, queue))
+            self._bus.ends_with(self)
+            self.emit("connect")
+            await outgoing.push(CONNECT)
+            self._receiving = self._bus.spawn(self._receive(consumption))
+        except BaseException:
+            await self._left()
+            raise
+
+    def _connected(self) -> Queue:
+        if self._outgoing is None:
+            raise WrongCall(f"channel {self.name}: expected `connect` or `listen` before this call")
+        return self._outgoing
+
+    async def _close(self, last: bytes) -> None:
+        if self._outgoing is None:
+            return
+        try:
+            with suppress(Gone):  # then there is nobody to tell
+                await self._outgoing.push(last)
+        finally:
+            await self._left()
+            self.emit("disconnect")
+
+    async def _left(self) -> None:
+        """Detach from both queues."""
+        incoming, outgoing, self._incoming, self._outgoing = self._incoming, self._outgoing, None, None
+        self._bus.ended(self)
+        if self._handover.withdraw() and self._offer is not None:
+            messages, message = self._offer
+            messages.take_back(message)
+        for queue in (incoming, outgoing):
+            if queue is not None:
+                await queue.detach()
+
+    async def _note_closed(self, queue: Queue) -> None:
+        if queue in (self._incoming, self._outgoing):
+            await self._fail(Gone(f"queue {queue.name} was closed, or its server has lost it"))
+
+    async def _fail(self, error: Exception) -> None:
+        """Leave, since this end cannot go on."""
+        _log.warning("channel ended", channel=self.name, reason=str(error))
+        try:
+            await self._left()
+        except (PenstockError, RedisError) as left:
+            _log.warning("not left in order", channel=self.name, reason=str(left))
+        self.emit("error", error)
+        self.emit("disconnect")
+
+    async def _receive(self, messages: Consumption) -> None:
+        try:
+            async for message in messages:
+                kind = message.body[:3]
+                if self._reliable:
+                    self._unacknowledged[message.id] = kind != MESSAGE
+                if kind == MESSAGE:
+                    await self._hand_out(messages, message)
+                    continue
+                await self._control(kind)
+                if self._reliable and self._incoming is not None and (last := self._then_settled(0)):
+                    self._incoming.ack(last).add_done_callback(_log_failure)
+                if kind == END:
+                    await self._left()
+                    self.emit("disconnect")
+                    self.emit("end")
+                    return
+        except Exception as error:  # noqa: BLE001  # a channel that looks alive and is not would be worse
+            if messages.queue is self._incoming:
+                await self._fail(error)
+
+    async def _control(self, kind: bytes) -> None:
+        if kind == CONNECT:
+            if not self._remote_is_connected:
+                self._remote_is_connected = True
+                self.emit("remote:connect")
+        elif kind == DISCONNECT:
+            if self._outgoing is not None:  # the next client that connects must know that this end is there
+                await self._outgoing.push(CONNECT)
+            if self._remote_is_connected:
+                self._remote_is_connected = False
+                self.emit("remote:disconnect")
+        elif kind != END:
+            self.emit("error", WrongCall(f"channel {self.name}: a message that begins with {kind!r} is unknown"))
+
+    async def _hand_out(self, messages: Consumption, message: Message) -> None:
+        """Wait until somebody has handled ``message``; if the channel is left before, it goes back."""
+        self._offer = messages, message
+        await self._handover.give(Message(message.body[len(MESSAGE) :], message.id, self))
+
+    def _then_settled(self, last: int) -> int:
+        """Return the last id that may be acknowledged: of ``last``, and of control messages not behind a message.
+
+        The wire's ack takes all ids up to one, so a control message is not acknowledged before the messages before it.
+        """
+        for each, settled in [*self._unacknowledged.items()]:
+            if not settled:
+                break
+            del self._unacknowledged[each]
+            last = max(last, each)
+        return last
+
+
+def _log_failure(acknowledged: "asyncio.Future[None]") -> None:
+    if not acknowledged.cancelled() and (error := acknowledged.exception()):
+        _log.warning("not acknowledged", reason=str(error))

@@ -1,0 +1,52 @@
+"""A persisted object of another site."""
+
+import json
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from penstock.bus.federation.remote import Remote
+from penstock.bus.federation.site import Site
+from penstock.bus.persistable import Persistable
+from penstock.encoding import encoded
+
+if TYPE_CHECKING:
+    from penstock.bus.bus import Bus
+
+
+class RemoteObject(Remote):
+    """The fields of an object at another site."""
+
+    EVENTS: ClassVar = Remote.FEDERATION
+    TYPE = "persistify"
+    HEARD = ()
+
+    async def touch(self, seconds: int) -> None:
+        """Ask the other end to keep the object alive for ``seconds``."""
+        await self.wait_ready()
+        self.send_call("ptouch", seconds)
+
+
+class FederatedPersistable(Persistable):
+    """An object that is kept at another site: see ``Persistable``. ``remote`` has the events of ``FederatedQueue``."""
+
+    def __init__(self, bus: "Bus", site: Site, local: Persistable) -> None:
+        super().__init__(bus, local.name, local.value, local.fields)
+        self.remote = RemoteObject(bus, site, [local.name, {}, local.fields])
+
+    async def _write(self, texts: dict[str, str], *, whole: bool) -> bool:
+        if not whole and not await self._read():
+            return False
+        await self.remote.call("pwrite", self._key, {name: json.loads(text) for name, text in texts.items()})
+        return True
+
+    async def _read(self) -> dict[str, bytes]:
+        found: dict[str, Any] | None = await self.remote.call("pread", self._key)
+        return {name: encoded(text) for name, text in (found or {}).items()}
+
+    async def _touch(self) -> None:
+        """Keep it alive; Node's server does so for a minute, whatever the ttl."""
+        await self.remote.touch(self.seconds)
+
+    async def leave(self) -> None:
+        """Let go of the object."""
+        await super().leave()
+        await self.remote.leave()

@@ -1,0 +1,63 @@
+"""A topic of another site."""
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from penstock.bus.federation.remote import Remote
+from penstock.bus.federation.site import Site
+from penstock.bus.pubsub import PubSub
+from penstock.encoding import decoded, encoded
+from penstock.payload import Payload, as_payload
+
+if TYPE_CHECKING:
+    from penstock.bus.bus import Bus
+
+
+class FederatedPubSub(Remote):
+    """One topic of another site: see ``PubSub``, and ``FederatedQueue`` for further events."""
+
+    EVENTS: ClassVar = PubSub.EVENTS | Remote.FEDERATION
+    TYPE = "pubsub"
+    HEARD = ("error", "subscribed", "message")
+
+    def __init__(self, bus: "Bus", site: Site, name: str) -> None:
+        self.name = name
+        self.is_subscribed = False
+        super().__init__(bus, site, [name])
+
+    async def subscribe(self) -> None:
+        """As ``PubSub.subscribe``; messages sent while the other site is away are missed."""
+        if self.is_subscribed:
+            return
+        await self.wait_ready()
+        self.is_subscribed = True
+        try:
+            await self.cause("subscribed", "subscribe")
+        except BaseException:
+            self.is_subscribed = False
+            raise
+        self.emit("subscribed")
+
+    async def unsubscribe(self) -> None:
+        """As ``PubSub.unsubscribe``."""
+        if self.is_subscribed:
+            self.is_subscribed = False
+            if self.is_ready:
+                self.send_call("unsubscribe")
+            self.emit("unsubscribed")
+
+    async def publish(self, message: Payload | Any, *, json: bool = False) -> int | None:
+        """As ``PubSub.publish``; Node's server does not say how many clients got it."""
+        found = await self.call("publish", decoded(as_payload(message, json=json)))
+        return found if isinstance(found, int) else None
+
+    async def replay(self) -> None:
+        """Subscribe again."""
+        if self.is_subscribed:
+            await self.until("subscribed", "subscribe")
+
+    def happened(self, event: str, values: list[Any]) -> None:
+        if event == "message":
+            if self.is_subscribed:
+                self.emit("message", encoded(str(values[0])))
+        elif event == "error":
+            super().happened(event, values)

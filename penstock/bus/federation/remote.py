@@ -1,0 +1,248 @@
+"""An object of another site: its channel, the calls to it, and what is done again once the channel is open again."""
+
+import asyncio
+import secrets
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from penstock.bus.events import Emitter
+from penstock.bus.federation.calls import FIRST_CALL, Calls
+from penstock.bus.federation.failures import Lost, Silent, error_of
+from penstock.bus.federation.frames import (
+    METHODS,
+    MORE,
+    READY,
+    Lines,
+    call_line,
+    dumped,
+    loaded,
+    methods_line,
+    parsed_event,
+)
+from penstock.bus.federation.link import MAX_FRAME, Link
+from penstock.bus.federation.readiness import Readiness
+from penstock.bus.federation.site import Site
+from penstock.errors import PenstockError, Refused, Unauthorized, Unconfirmed, WrongCall
+from penstock.log import Log
+
+if TYPE_CHECKING:
+    from penstock.bus.bus import Bus
+
+REOPEN_SECONDS: Final = 1.0
+"""Seconds after which a channel that the other end has closed is opened again."""
+_log: Final = Log("penstock.bus")
+
+
+class Remote(Emitter):
+    """One object of another site. ``EVENTS`` of each are those of the local object and of ``FEDERATION``."""
+
+    FEDERATION: ClassVar = frozenset({"ready", "unauthorized", "reconnecting", "reconnected", "close", "error"})
+    TYPE: ClassVar[str]
+    HEARD: ClassVar[tuple[str, ...]]
+    """The events of the other end's object that are listened to; ``error`` is the first."""
+
+    def __init__(self, bus: "Bus", site: Site, args: list[Any]) -> None:
+        super().__init__()
+        self._bus, self._args = bus, args
+        self.site = site
+        self.channel = b""
+        self.has_more = False
+        """Whether the other end is a gateway of Penstock."""
+        self._session = secrets.token_hex(16)
+        self._lines = Lines(MAX_FRAME)
+        self._link: Link = site.link
+        self.calls = Calls(str(self), bus.patience, self._send_call)
+        self._readiness = Readiness(bus, site.url, site.refused)
+        self._was_ready = self._left = False
+        self._replaying: asyncio.Task[None] | None = None
+        self._link.open_channel(self)
+        bus.ends_with(self)
+        if site.refused is not None:
+            asyncio.get_running_loop().call_soon(self.note_refused, site.refused)
+
+    def __str__(self) -> str:
+        return f"{self.TYPE} {self._args[0]}"
+
+    @property
+    def bus(self) -> "Bus":
+        """Return the bus that federates the object."""
+        return self._bus
+
+    @property
+    def is_ready(self) -> bool:
+        """Return whether the other site is there, and has the object as it should be."""
+        return self._readiness.is_there
+
+    @property
+    def is_refused(self) -> bool:
+        """Return whether the other site refuses the secret, or this object."""
+        return self._readiness.refused is not None
+
+    async def wait_ready(self) -> None:
+        """Wait for the other site. Raise ``Unavailable`` if it stays away, ``Unauthorized`` if it refuses."""
+        if self._readiness.is_there:
+            return
+        if self._left and not self.is_refused:
+            raise WrongCall(f"{self}: it was left")
+        await self._readiness.wait()
+
+    async def call(self, method: str, *values: Any, again: bool = True) -> Any:
+        """Call a method of the other end's object, and return what it gives its callback.
+
+        If the websocket is lost before the answer, call it ``again``, or raise ``Unconfirmed``.
+        """
+        while True:
+            await self.wait_ready()
+            try:
+                return await self.calls.request(method, *values)
+            except (Lost, Silent) as error:
+                if not again:
+                    raise Unconfirmed(f"{method}: it may have been executed or not: {error}") from None
+                if isinstance(error, Silent):
+                    raise
+
+    async def cause(self, event: str, method: str, *values: Any) -> Any:
+        """Call a method that has no callback in Node; return what ``event`` brings. Again if the websocket is lost."""
+        while True:
+            await self.wait_ready()
+            try:
+                return await self.until(event, method, *values)
+            except Lost:
+                continue
+
+    async def until(self, event: str, method: str, *values: Any) -> Any:
+        """As ``cause``, once, now that the other site is there: raise ``Lost`` if the websocket is lost."""
+        if self.has_more:
+            return await self.calls.request(method, *values)
+        return await self.calls.until(event, method, *values)
+
+    def send_call(self, method: str, *values: Any) -> None:
+        """Call a method whose answer nobody waits for."""
+        self._send_call(method, values, None)
+
+    async def leave(self) -> None:
+        """Use it no more: the other end detaches, and gives back what was not handled."""
+        if self._left:
+            return
+        self._left = True
+        self._bus.ended(self)
+        if self._replaying:
+            self._replaying.cancel()
+        self._link.close_channel(self)
+        self._drop("it was left")
+        self.emit("close")
+
+    def note_open(self, has_more: bool) -> None:
+        """Create the object at the other end of a websocket that has just been opened."""
+        self.calls.is_open, self.has_more = False, has_more
+        self._lines = Lines(MAX_FRAME)
+        names = [*METHODS[self.TYPE], *MORE.get(self.TYPE, ())]
+        message = {"type": self.TYPE, "methods": names, "args": self._args, "session": self._session}
+        self._link.send_alone(self.channel, dumped(message))
+
+    def received(self, data: bytes) -> None:
+        """Take what came on the channel."""
+        if not self.calls.is_open:
+            if data == READY:
+                self.calls.is_open = True
+                self._link.send(self.channel, methods_line([]))
+                for place, event in enumerate(self.heard):
+                    self._send_call("on", (event,), place)
+                self._replaying = self._bus.spawn(self._replay_all())
+            else:
+                self._refuse(data)
+            return
+        try:
+            for row in self._lines.feed(data):
+                if (found := parsed_event(row)) is not None:
+                    self._called(*found)
+        except (ValueError, TypeError, LookupError) as error:
+            _log.warning("unreadable answer", object=str(self), reason=str(error))
+
+    def note_lost(self, reason: str) -> None:
+        """Note that the websocket has ended: it will be opened again."""
+        was_ready = self.is_ready
+        self._drop(reason)
+        if was_ready and not self._left:
+            self.emit("reconnecting", reason)
+
+    def note_closed_channel(self) -> None:
+        """Note that the other end has closed the channel: open another one a little later."""
+        self.note_lost("the other end closed the channel")
+
+        def reopen() -> None:
+            if not self._left:
+                self._link.open_channel(self)
+
+        asyncio.get_running_loop().call_later(REOPEN_SECONDS, reopen)
+
+    def note_refused(self, error: Unauthorized) -> None:
+        """Note that the other end refuses the secret: nothing will come of it."""
+        self._readiness.refuse(error)
+        self.emit("unauthorized")
+
+    @property
+    def is_left(self) -> bool:
+        """Return whether the object was let go."""
+        return self._left
+
+    @property
+    def heard(self) -> tuple[str, ...]:
+        """Return the events to listen to, of which the first is ``error``: without it Node's server may end."""
+        return self.HEARD
+
+    async def replay(self) -> None:
+        """Bring the other end's object into the state that the user wants."""
+
+    def happened(self, event: str, values: list[Any]) -> None:
+        """Take an event of the other end's object."""
+        if event == "error":
+            self.emit("error", error_of(values[0] if values else ""))
+        elif event in self.EVENTS:
+            self.emit(event, *values)
+
+    def dropped(self) -> None:
+        """Forget what came over the websocket that was lost."""
+
+    def _send_call(self, method: str, values: tuple[Any, ...], callback: int | None = None) -> None:
+        self._link.send(self.channel, call_line(method, values, callback))
+
+    def _called(self, number: int, values: list[Any]) -> None:
+        if number >= FIRST_CALL:
+            self.calls.answered(number, values)
+        elif 0 <= number < len(self.heard):
+            event = self.heard[number]
+            self.calls.happened(event, values)
+            self.happened(event, values)
+
+    async def _replay_all(self) -> None:
+        try:
+            await self.replay()
+        except Lost:
+            return
+        except PenstockError as error:
+            _log.warning("not as before after a reconnect", object=str(self), reason=str(error))
+            self.emit("error", error)
+        was_ready, self._was_ready = self._was_ready, True
+        self._readiness.begin()
+        self.emit("reconnected" if was_ready else "ready")
+
+    def _refuse(self, data: bytes) -> None:
+        """Note why the other end does not create the object; it closes the channel, and is asked again."""
+        known = self.is_refused
+        try:
+            refused = error_of(loaded(data)["error"])
+        except (ValueError, TypeError, LookupError):
+            refused = Refused(f"{self.site.url} does not create {self}")
+        self._readiness.refuse(refused)
+        if known:
+            return
+        _log.warning("refused", object=str(self), url=self.site.url, reason=str(refused))
+        if isinstance(refused, Unauthorized):
+            self.emit("unauthorized")
+        else:
+            self.emit("error", refused)
+
+    def _drop(self, reason: str) -> None:
+        self._readiness.end()
+        self.calls.drop(reason)
+        self.dropped()

@@ -1,0 +1,344 @@
+"""One server of a bus: its two connections, kept up, and calls that wait while it is away."""
+
+import asyncio
+import re
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from redis.exceptions import (
+    AuthenticationError,
+    ConnectionError,
+    NoPermissionError,
+    NoScriptError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+)
+
+from penstock.bus.waker import Waker
+from penstock.bus.wire import LostReply, Reply, Subscriber, Wire
+from penstock.bus.writer import CONFIRM_SECONDS, Writer
+from penstock.connection import MAX_SILENCE, mask_password
+from penstock.durability import Level
+from penstock.encoding import decoded
+from penstock.errors import PenstockError, Unauthorized, Unavailable, Unconfirmed, WrongCall, WrongType
+from penstock.passing import passes
+from penstock.patience import BACKOFF, Patience
+from penstock.raw_connection import pack
+from penstock.script import Script, translate_error
+from penstock.urls import server_url
+
+NAME: Final = "penstock-bus"
+"""Name of the connections in CLIENT LIST."""
+OVERDUE_SECONDS: Final = 1.0
+"""Without a reply for so long, more calls wait only up to the bound."""
+WAIT_SECONDS: Final = 0.5
+"""Seconds after which a call that waits for a connection looks whether its patience has ended."""
+PING_SECONDS: Final = 5.0
+WATCH_SECONDS: Final = 0.25
+"""Seconds between two looks whether a reply is overdue."""
+LEAST_SILENCE: Final = 1.0
+"""Shortest time (s) without a reply after which a connection is cut, however short the patience."""
+STABLE_SECONDS: Final = 1.0
+"""A connection that is lost sooner is made again ever later, since it will be lost again."""
+NOT_PERMITTED: Final = re.compile("ACL failure in script|user executing the script can't")
+"""What servers say, new and old ones, where a script has a command that the user may not run."""
+T = TypeVar("T")
+
+
+class Instance:
+    """One server. ``changed(instance, error)`` is called when it comes (None), and when it goes or is away."""
+
+    def __init__(
+        self,
+        url: str,
+        patience: Patience,
+        buffer: int,
+        changed: Callable[["Instance", Exception | None], None],
+        level: Level | None = None,
+        name: str = NAME,
+    ) -> None:
+        self.url, self.address = url, mask_password(url)
+        self.is_up: bool | None = None
+        """None until it was tried."""
+        self.lost_at = 0.0
+        """When (monotonic) a connection was last lost."""
+        self._patience, self._buffer, self._changed = patience, buffer, changed
+        self._waiting = 0
+        self.reason: Exception = ConnectionError(f"{self.address} was not reached yet")
+        self._wire = Wire(url, name, self._lost)
+        self.subscriber = Subscriber(url, name, self._lost)
+        self._writer = Writer(url, name, self._lost, level) if level else None
+        self._wires = [each for each in (self._wire, self._writer, self.subscriber) if each]
+        self.wakers = dict[bytes, Waker]()
+        """Of the queues from which messages are taken, by the channel that announces new ones."""
+        self._up = self._down = asyncio.Event()
+        self._tasks = set[asyncio.Task[None]]()
+
+    def start(self) -> None:
+        """Connect, and connect again whenever a connection is lost."""
+        self.is_up, self._up, self._down = None, asyncio.Event(), asyncio.Event()
+        self._tasks = {asyncio.create_task(self._keep()), asyncio.create_task(self._watch())}
+
+    async def close(self) -> None:
+        """Disconnect for good."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks.clear()
+        for wire in self._wires:
+            await wire.close()
+        self._went(ConnectionError("the bus was disconnected"))
+
+    async def run(self, script: Script, **named: Any) -> Any:
+        """Run a script, again if its reply was lost: only for scripts that may run twice.
+
+        Wait while the server is away, full or read-only. Raise ``Unavailable`` if that lasts longer than ``patience``
+        or if ``buffer`` calls wait already, ``WrongType`` and what else the script returns.
+        """
+        return await self.call(partial(script, self._wire, **named))  # type: ignore[arg-type]  # all that it needs
+
+    def send(self, packed: bytes, then: Callable[[Reply], None] | None = None) -> Reply | None:
+        """Send a script, packed by its digest, now; return what becomes its reply, for ``finish``.
+
+        Return None if the server is away. ``then`` is called with the reply as soon as it is there.
+        """
+        if self.is_away:
+            return None
+        reply = Reply(then)
+        self._wire.send(packed, reply)
+        return reply
+
+    async def finish(self, sent: Reply | None, script: Script, **named: Any) -> Any:
+        """As ``run_once``; if the script was ``sent``, run it only if the server has not executed it."""
+        if sent is not None:
+            try:
+                return await sent
+            except LostReply as error:
+                raise _unconfirmed(error) from error
+            except (AuthenticationError, NoPermissionError) as error:
+                raise self._refused(error) from error
+            except NoScriptError:
+                pass
+            except RedisError as error:
+                if NOT_PERMITTED.search(str(error)):
+                    raise self._refused(error) from error
+                translated = translate_error(error)
+                if isinstance(translated, WrongType) or not passes(translated):
+                    raise translated from None
+        return await self.run_once(script, **named)
+
+    async def run_once(self, script: Script, **named: Any) -> Any:
+        """As ``run``, for a script that must not run twice: raise ``Unconfirmed`` if its reply was lost."""
+
+        async def once() -> Any:
+            try:
+                return await script(self._wire, **named)  # type: ignore[arg-type]  # all that it needs
+            except LostReply as error:
+                raise _unconfirmed(error) from error
+
+        return await self.call(once)
+
+    async def run_durably(self, script: Script, **named: Any) -> Any:
+        """As ``run_once``, and wait until what was written is durable.
+
+        Raise ``NotDurable`` if it was executed, and that was not confirmed, ``Unsuitable`` if the server never can.
+        """
+        writer = self._writer
+        assert writer
+
+        async def once() -> tuple[object, Any]:
+            link = writer.link
+            try:
+                return link, await script(writer, **named)  # type: ignore[arg-type]  # all that it needs
+            except LostReply as error:
+                raise _unconfirmed(error) from error
+
+        link, result = await self.call(once)
+        await writer.confirm(link)
+        return result
+
+    async def run_now(self, script: Script, **named: Any) -> Any:
+        """As ``run_durably``, or ``run_once`` without a level of durability, but raise what those wait out."""
+        wire = self._writer or self._wire
+        self._check_here(wire)
+        link = wire.link
+        try:
+            result = await script(wire, **named)  # type: ignore[arg-type]  # all that it needs
+        except (AuthenticationError, NoPermissionError) as error:
+            raise self._refused(error) from error
+        if self._writer:
+            await self._writer.confirm(link)
+        return result
+
+    async def command_now(self, name: str, key: bytes, *words: bytes | str | int) -> Any:
+        """As ``command``, but raise what that waits out."""
+        self._check_here(self._wire)
+        return await self._execute(name, key, *words)
+
+    def _check_here(self, wire: Wire) -> None:
+        if self.is_away or not wire.is_open:
+            reason = self.reason if not wire.is_open else f"no reply for {self._wire.overdue:.0f} s"
+            raise ConnectionError(f"{self.address}: {reason}")
+
+    async def command(self, name: str, key: bytes, *words: bytes | str | int) -> Any:
+        """Return the reply to a command that may run twice; wait and raise as ``run`` does."""
+
+        return await self.call(partial(self._execute, name, key, *words))
+
+    async def ask(self, *words: bytes | str | int) -> Any:
+        """As ``command``, in fewer steps if the server is there."""
+        if not self.is_away:
+            reply = Reply()
+            self._wire.send(pack([words]), reply)
+            try:
+                return await reply
+            except (RedisError, OSError) as error:
+                if not passes(error):
+                    raise
+        return await self.call(partial(self._wire.execute_command, *words))
+
+    async def command_once(self, name: str, key: bytes, *words: bytes | str | int) -> Any:
+        """As ``command``, for one that must not run twice: raise ``Unconfirmed`` if its reply was lost."""
+
+        async def once() -> Any:
+            try:
+                return await self._execute(name, key, *words)
+            except LostReply as error:
+                raise _unconfirmed(error) from error
+
+        return await self.call(once)
+
+    async def _execute(self, name: str, key: bytes, *words: bytes | str | int) -> Any:
+        try:
+            return await self._wire.execute_command(name, key, *words)
+        except ResponseError as error:
+            if str(error).startswith("WRONGTYPE"):
+                raise WrongType(f"{decoded(key)}: {error}") from None
+            raise
+
+    @property
+    def confirms(self) -> bool:
+        """Return whether pushes are to be durable: see ``run_durably``."""
+        return self._writer is not None
+
+    @property
+    def is_away(self) -> bool:
+        """Return whether its connection is lost, or a reply is overdue."""
+        return not self._wire.is_open or self._wire.overdue > OVERDUE_SECONDS
+
+    def full(self, waiting: int) -> Unavailable:
+        """Return the error for one call more than may wait."""
+        return Unavailable(f"{waiting:,} calls wait for {self.address} already (buffer): {self.reason}")
+
+    async def call(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Return what ``call`` does; wait and raise as ``run`` does."""
+        waiting = max(self._waiting, self._wire.waiting)
+        if waiting >= self._buffer and self.is_away:
+            raise self.full(waiting)
+        begun = time.monotonic()
+        if self._wire.is_open:
+            try:
+                return await call()
+            except (AuthenticationError, NoPermissionError) as error:
+                raise self._refused(error) from error
+            except (RedisError, OSError, PenstockError) as error:
+                if NOT_PERMITTED.search(str(error)):
+                    raise self._refused(error) from error
+                if isinstance(error, WrongType) or not passes(error):
+                    raise
+        self._waiting += 1
+        try:
+            return await self._patience(partial(self._when_up, call), begun=begun)
+        finally:
+            self._waiting -= 1
+
+    async def _when_up(self, call: Callable[[], Awaitable[T]]) -> T:
+        if not self._wire.is_open:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(WAIT_SECONDS):
+                    await self._up.wait()
+        if not self._wire.is_open:
+            if passes(self.reason):
+                raise ConnectionError(f"{self.address}: {self.reason}")
+            raise self._refused(self.reason) from self.reason
+        return await call()
+
+    async def _keep(self) -> None:
+        failures = 0
+        while True:
+            try:
+                for wire in self._wires:
+                    if not wire.is_open:
+                        await wire.open()
+                await self._check_role()
+            except (RedisError, OSError) as error:
+                self._went(error)
+                failures += 1
+                await asyncio.sleep(BACKOFF.delay_after(failures))
+                continue
+            self._down.clear()
+            if all(wire.is_open for wire in self._wires):
+                if not self.is_up:
+                    self.is_up = True
+                    self._changed(self, None)
+                self._up.set()
+                begun = time.monotonic()
+                await self._down.wait()
+                failures = 0 if time.monotonic() - begun > STABLE_SECONDS else failures + 1
+                await asyncio.sleep(BACKOFF.delay_after(failures) if failures else 0)
+
+    async def _check_role(self) -> None:
+        """Raise ``ReadOnlyError`` if it is a replica, as it is before a failover has ended."""
+        try:
+            role, *_ = await self._wire.execute_command("ROLE")
+        except ResponseError:  # not permitted
+            return
+        if role == b"slave":
+            for wire in filter(None, (self._wire, self._writer)):
+                wire.end(ConnectionError("it is a replica"), told=False)
+            raise ReadOnlyError("it is a replica")
+
+    def _refused(self, error: Exception) -> Exception:
+        return Unauthorized(f"{self.address}: {error}") if isinstance(error, RedisError) else error
+
+    async def _watch(self) -> None:
+        pinged = time.monotonic()
+        while True:
+            await asyncio.sleep(WATCH_SECONDS)
+            self._wire.cut_if_silent(max(LEAST_SILENCE, min(MAX_SILENCE, self._patience.most())))
+            if self._writer:
+                self._writer.cut_if_silent(CONFIRM_SECONDS + MAX_SILENCE)
+            if time.monotonic() - pinged >= PING_SECONDS:
+                pinged = time.monotonic()
+                self.subscriber.ping()
+                self.subscriber.cut_if_silent(MAX_SILENCE + PING_SECONDS)
+
+    def _lost(self, error: Exception) -> None:
+        self.lost_at = time.monotonic()
+        self._went(error)
+        self._down.set()
+
+    def _went(self, error: Exception) -> None:
+        self.reason = error
+        self._up.clear()
+        if self.is_up is not False:
+            self.is_up = False
+            self._changed(self, error)
+
+
+def _unconfirmed(error: LostReply) -> Unconfirmed:
+    return Unconfirmed(f"it may have been executed or not: {error}")
+
+
+def check_url(url: str) -> None:
+    """Raise ``WrongCall`` if ``url`` is none of a server that a bus can use."""
+    try:
+        server_url(url)
+    except ValueError as error:
+        raise WrongCall(str(error)) from None
+    if "+cluster://" in url:
+        raise WrongCall("a bus has no Redis Cluster: expected servers of their own, or a primary by its sentinels")

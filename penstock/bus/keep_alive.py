@@ -1,0 +1,134 @@
+"""Keep queues alive that are attached to, and the leases of those that consume one alone."""
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+from redis.exceptions import RedisError
+
+from penstock.bus.attachment import Attached
+from penstock.bus.consumption import Consumption
+from penstock.bus.instance import Instance
+from penstock.bus.scripts import RENEW, TOUCH
+from penstock.bus.taking import LEASE_SECONDS
+from penstock.errors import PenstockError
+from penstock.log import Log
+
+TOUCHED_AT_ONCE: Final = 250
+"""Most queues that one script keeps alive."""
+TOUCH_EARLY: Final = 0.8
+"""Queues whose turn comes within the rest of their interval are kept alive with those that are due."""
+_log: Final = Log("penstock.bus")
+
+
+class KeepAlive:
+    """The queues of a bus that are attached to; ``spawn`` runs a coroutine until the bus is disconnected."""
+
+    def __init__(self, instances: Sequence[Instance], spawn: Callable[[Awaitable[None]], object]) -> None:
+        self.queues = dict[Attached, float]()
+        """By when (monotonic) each is due."""
+        self._named = defaultdict[str, dict[Attached, None]](dict)
+        """The same by their names."""
+        self._instances, self._spawn = instances, spawn
+        self._wake = asyncio.Event()
+
+    def add(self, queue: Attached) -> None:
+        """Keep ``queue`` alive from now on."""
+        self.queues[queue] = time.monotonic() + queue.seconds / 3
+        self._named[queue.name][queue] = None
+        self._wake.set()
+
+    def remove(self, queue: Attached) -> None:
+        """Keep ``queue`` alive no more."""
+        self.queues.pop(queue, None)
+        self._named[queue.name].pop(queue, None)
+        if not self._named[queue.name]:
+            del self._named[queue.name]
+
+    def named(self, name: str) -> list[Attached]:
+        """Return the queues ``name`` that are attached."""
+        return [*self._named.get(name, ())]
+
+    def hurry(self, instance: Instance) -> None:
+        """Keep the queues of ``instance`` alive at once, since it is back."""
+        for queue in self.queues:
+            if queue.instance is instance:
+                self.queues[queue] = 0.0
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Keep the queues alive, for ever."""
+        self._wake = asyncio.Event()  # of this event loop
+        while True:
+            now = time.monotonic()
+            next_one = min(self.queues.values(), default=now + 3600)
+            self._wake.clear()
+            if next_one > now:
+                try:
+                    async with asyncio.timeout(next_one - now):
+                        await self._wake.wait()
+                except TimeoutError:
+                    pass
+                continue
+            due = self._due(now)
+            for instance in self._instances:  # those of one that is away are due when it comes back
+                mine = [each for each in due if each.instance is instance and instance.is_up]
+                for first in range(0, len(mine), TOUCHED_AT_ONCE):
+                    self._spawn(self._touch(instance, mine[first : first + TOUCHED_AT_ONCE]))
+
+    async def renew(self) -> None:
+        """Renew the leases of consumers that have their queues alone, for ever."""
+        while True:
+            await asyncio.sleep(LEASE_SECONDS / 3)
+            attached = [each for each in self.queues if each.instance.is_up]
+            alone = [each for queue in attached for each in queue.consumptions if each.lease_seconds]
+            for instance in {each.queue.instance for each in alone}:
+                mine = [each for each in alone if each.queue.instance is instance]
+                for first in range(0, len(mine), TOUCHED_AT_ONCE):
+                    self._spawn(self._renew(instance, mine[first : first + TOUCHED_AT_ONCE]))
+
+    def _due(self, now: float) -> list[Attached]:
+        """Return the queues whose turn it is, and note when the next one will be."""
+        due = [each for each, at in self.queues.items() if at - now <= each.seconds / 3 * (1 - TOUCH_EARLY)]
+        for queue in due:
+            if 0 < self.queues[queue] < now - queue.seconds / 3:
+                _log.warning("kept alive late", queue=queue.name, seconds=round(now - self.queues[queue], 1))
+            self.queues[queue] = now + queue.seconds / 3
+        return due
+
+    async def _touch(self, instance: Instance, queues: list[Attached]) -> None:
+        begun = time.monotonic()
+        keys = [key for queue in queues for key in queue.keys]
+        try:
+            gone = await instance.run(TOUCH, keys=keys, ttls=[queue.seconds for queue in queues])
+        except (PenstockError, RedisError) as error:
+            _log.warning("queues not kept alive", server=instance.address, queues=len(queues), reason=str(error))
+            return
+        missing = {queues[place - 1] for place in gone}
+        for queue in queues:
+            if queue not in missing:
+                queue.note_alive(begun)
+        for queue in missing:
+            try:
+                await queue.note_gone(begun)
+            except (PenstockError, RedisError) as error:  # the others are as alive as before
+                _log.warning("queue not kept alive", queue=queue.name, reason=str(error))
+
+    async def _renew(self, instance: Instance, alone: list[Consumption]) -> None:
+        """Renew once: again after a lost reply, it might come after the release of one that ends."""
+        leases, owners = [each.queue.lease for each in alone], [each.who for each in alone]
+        begun = time.monotonic()
+        try:
+            ended = await instance.run_once(RENEW, leases=leases, seconds=LEASE_SECONDS, owners=owners)
+        except (PenstockError, RedisError) as error:
+            _log.warning("leases not renewed", server=instance.address, reason=str(error))
+            return
+        for place, each in enumerate(alone, start=1):
+            if place in ended:
+                each.note_fenced()
+            else:
+                if -place in ended:
+                    each.note_lapse()
+                each.note_lease(begun)

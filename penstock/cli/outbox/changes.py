@@ -1,0 +1,183 @@
+"""``penstock outbox requeue``, ``remove``, ``purge``, ``unlock`` and ``compact``: change a store that nobody has."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from penstock.cli._frame import Failed, Json, Misused, run
+from penstock.cli._text import print_json, shown
+from penstock.cli.outbox._store import HERE, Datadir, changing, reading, require_message, require_store
+
+if TYPE_CHECKING:
+    from penstock.outbox.store import Store
+
+KINDS: Final = ("incoming", "outgoing", "dead")
+STEP: Final = 1000
+"""Dead letters that are sent again in one transaction."""
+
+
+def requeue(
+    number: Annotated[
+        int | None, typer.Argument(metavar="NUMBER", help="The dead letter, as `penstock outbox dead` shows it.")
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All dead letters.")] = False,
+    datadir: Datadir = HERE,
+    json: Json = False,
+) -> None:
+    """Let a dead letter wait again: for its handlers, or to be sent to the destination that would not take it.
+
+    It goes to the end, with as many attempts as at first. Refused while the outbox runs.
+    """
+    run(_requeue(number, everything, datadir, json))
+
+
+async def _requeue(number: int | None, everything: bool, datadir: Path, as_json: bool) -> int:
+    if (number is None) != everything:
+        raise Misused("expected the number of a dead letter, or --all")
+    with changing(datadir) as store:
+        if number is None:
+            count = sum(_requeued(store))
+        else:
+            with store.transaction():
+                count = int(store.requeue(number))
+            if not count:
+                raise Failed(f"no dead letter {number}: `penstock outbox dead` lists them")
+    _tell("requeued", count, f"{count:,} dead letter{'s wait' if count != 1 else ' waits'} again", as_json)
+    return 0
+
+
+def _requeued(store: "Store") -> Iterator[int]:
+    """Requeue all that are dead now, some in a transaction; yield how many."""
+    after = 0
+    while letters := store.list_dead(after, 1):
+        numbers = [letters[0].number]
+        found = store.connection.execute(
+            "SELECT number FROM dead WHERE number > ? ORDER BY number LIMIT ?", (numbers[0], STEP - 1)
+        )
+        numbers += [number for (number,) in found.fetchall()]
+        with store.transaction():
+            yield sum(map(store.requeue, numbers))
+        after = numbers[-1]
+
+
+def remove(
+    what: Annotated[
+        str, typer.Argument(metavar="ID|ADDRESS", help="The id of a message, or the address of a destination.")
+    ],
+    key: Annotated[
+        str | None, typer.Option(metavar="KEY", help="Of an address, end only its subscription to this key.")
+    ] = None,
+    datadir: Datadir = HERE,
+    json: Json = False,
+) -> None:
+    """Remove a message wherever it waits, or a destination with its subscriptions and all that waits for it.
+
+    Refused while the outbox runs. The exit status is 1 if neither exists.
+    """
+    run(_remove(what, key, datadir, json))
+
+
+async def _remove(what: str, key: str | None, datadir: Path, as_json: bool) -> int:
+    with changing(datadir) as store:
+        if ":" not in what:
+            id = require_message(what) or b""
+            if key is not None:
+                raise Misused("--key is for an address")
+            with store.transaction():
+                count = store.remove(id)
+            text = f"{what} is removed from {count:,} place{'s' * (count != 1)}"
+        else:
+            count, text = _remove_address(store, what, key)
+    if not count:
+        raise Failed(f"{shown(what)} is unknown here" + (f", or not subscribed to {shown(key)}" if key else ""))
+    _tell("removed", count, text, as_json)
+    return 0
+
+
+def _remove_address(store: "Store", address: str, key: str | None) -> tuple[int, str]:
+    with store.transaction():
+        if key is None:
+            known = address in store.destinations()
+            store.remove_destination(address)
+            return int(known), f"{shown(address)} is removed, with its subscriptions and all that waited for it"
+        known = (key, address) in store.subscriptions()
+        store.remove_subscriptions(address, [key])
+        return int(known), f"{shown(address)} is not subscribed to {shown(key)} any more"
+
+
+def purge(
+    what: Annotated[str, typer.Argument(metavar="|".join(KINDS), help="What to remove.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Confirm permanent deletion.")] = False,
+    datadir: Datadir = HERE,
+    json: Json = False,
+) -> None:
+    """Remove all incoming messages, all outgoing ones or all dead letters for good.
+
+    Without --yes it deletes nothing and says how many it would delete. Refused while the outbox runs.
+    """
+    run(_purge(what, yes, datadir, json))
+
+
+async def _purge(what: str, yes: bool, datadir: Path, as_json: bool) -> int:
+    if what not in KINDS:
+        raise Misused(f"{shown(what)}: expected {', '.join(KINDS[:-1])} or {KINDS[-1]}")
+    if not yes:
+        with reading(datadir) as store:
+            count = store.counts()._asdict()[what]
+        raise Misused(f"{count:,} {what} would be deleted permanently: pass --yes to confirm")
+    with changing(datadir) as store, store.transaction():
+        count = store.purge(what)
+    _tell("removed", count, f"{count:,} {what} removed", as_json)
+    return 0
+
+
+def unlock(datadir: Datadir = HERE, json: Json = False) -> None:
+    """Remove the lock file that a crashed outbox has left. It blocks nobody: the system frees the lock itself.
+
+    Refused while the owner lives. The exit status is 0 also if there is nothing to unlock.
+    """
+    run(_unlock(datadir, json))
+
+
+async def _unlock(datadir: Path, as_json: bool) -> int:
+    require_store(datadir)
+    from penstock.outbox.lock import NAME, remove_stale
+
+    removed = remove_stale(datadir)
+    text = f"removed {shown(str(datadir / NAME))}" if removed else "nothing to unlock"
+    _tell("removed", int(removed), text, as_json)
+    return 0
+
+
+def compact(datadir: Datadir = HERE, json: Json = False) -> None:
+    """Give the space of removed messages back to the disk. Refused while the outbox runs.
+
+    As much free space as the rest of the store has is needed meanwhile.
+    """
+    run(_compact(datadir, json))
+
+
+async def _compact(datadir: Path, as_json: bool) -> int:
+    with changing(datadir) as store:
+        before = _size(store)
+        store.compact()
+        after = _size(store)
+    if as_json:
+        print_json({"before": before, "after": after})
+    else:
+        typer.echo(f"{before:,} bytes before, {after:,} bytes now")
+    return 0
+
+
+def _size(store: "Store") -> int:
+    log = store.path.with_name(f"{store.path.name}-wal")
+    return sum(path.stat().st_size for path in (store.path, log) if path.exists())
+
+
+def _tell(name: str, count: int, text: str, as_json: bool) -> None:
+    if as_json:
+        print_json({name: count})
+    else:
+        typer.echo(text)

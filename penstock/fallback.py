@@ -1,0 +1,341 @@
+"""Push to a server that may be away: then messages wait on disk, and go on in order, once, when it is back.
+
+Each list or queue has a ledger on the server, as vpush's target has: it holds the number of the last message of this
+outbox, and changes in the script that pushes. So whether a push without a reply has arrived does not matter: it is
+stored with its number, and the server takes it once. While nothing waits on disk, the disk is not used.
+
+``penstock.lists.fallback`` and ``penstock.bus.fallback`` say how a batch is sent.
+"""
+
+import asyncio
+import builtins
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Sequence
+from contextlib import AsyncExitStack, suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
+
+from redis.exceptions import ConnectionError, RedisError
+
+from penstock.batches import MAX_BYTES, MAX_MESSAGES
+from penstock.connection import OTHER_SERVER
+from penstock.errors import Fenced, Full, PenstockError, Refused, Unavailable, Unconfirmed
+from penstock.log import Log
+from penstock.passing import passes
+from penstock.patience import BACKOFF, HURRY_SECONDS
+
+if TYPE_CHECKING:
+    from penstock.outbox import Outbox
+    from penstock.outbox.spool import Spool
+
+CLOSE_SECONDS: Final = 0.005
+"""Between two looks whether all has been sent, at the end."""
+Ids = Sequence[int]
+"""Of the messages of a push, by a server that gives some; empty if they wait on disk."""
+
+
+class Met(NamedTuple):
+    """What the ledger holds: the token of the last sender, and the number of the last message."""
+
+    token: int
+    last: int
+
+
+class Sent(NamedTuple):
+    """The number of the last message that is there now, and the ids of those that were pushed."""
+
+    last: int
+    ids: Ids = ()
+
+
+class _Push(NamedTuple):
+    messages: list[bytes]
+    done: "asyncio.Future[Ids]"
+
+
+class Way(ABC):
+    """The way to one list or queue: one batch is under way at a time, and what comes meanwhile is the next."""
+
+    def __init__(self, name: str, spool: "Spool", log: Log, kind: str) -> None:
+        """``kind`` says in the log, and in errors, what ``name`` is the name of."""
+        self.name, self.spool = name, spool
+        self._log, self._kind = log, kind
+        self._token = 0
+        self._is_met = False
+        self._last: int | None = None
+        """The number in the ledger of the last message that is there; None if it is not known."""
+        self._queue = deque[_Push]()
+        self._sent = 0
+        """How many pushes of the queue may be under way."""
+        self._news = asyncio.Event()
+        self._is_away = False
+        self._storing: asyncio.Task[None] | None = None
+        self._task = asyncio.create_task(self._run())
+        self._task.add_done_callback(self._ended)
+        spool.changed = self._news.set
+
+    @abstractmethod
+    async def greet(self, token: int) -> Met:
+        """Connect, have the server refuse who has a lower ``token``, and return what its ledger had until now."""
+
+    @abstractmethod
+    async def deliver(self, first: int, messages: list[bytes]) -> Sent:
+        """Push ``messages``, of which the first has the number ``first``: some may have no room."""
+
+    async def lost(self, error: Exception) -> None:  # noqa: B027
+        """Note that a call has failed."""
+
+    async def leave(self) -> None:  # noqa: B027
+        """Disconnect for good."""
+
+    async def rest(self, failures: int, error: Exception) -> None:
+        """Wait before the next attempt. ``failures`` attempts in a row have failed, the last with ``error``."""
+        await asyncio.sleep(BACKOFF.delay_after(failures))
+
+    async def before_storing(self) -> None:  # noqa: B027
+        """Store what the next program needs. Raise ``DiskFull``."""
+
+    def add(self, messages: list[bytes]) -> "asyncio.Future[Ids]":
+        """Push ``messages`` behind all others; the future ends once the server has them, or the disk.
+
+        It raises ``DiskFull``, ``Full``, and what waiting cannot mend.
+        """
+        push = _Push(messages, asyncio.get_running_loop().create_future())
+        if self._task.done():
+            _finish(push, self._why_ended())
+        elif self.spool.count and not self._queue:  # behind what waits there
+            try:
+                self.spool.keep(messages).add_done_callback(partial(_stored, push))
+            except PenstockError as error:
+                _finish(push, error)
+        else:
+            self._queue.append(push)
+            self._news.set()
+        return push.done
+
+    @property
+    def is_idle(self) -> bool:
+        """Return whether nothing waits or is under way."""
+        return not self._queue and not self.spool.count
+
+    def end(self) -> None:
+        """Send nothing any more, once it ``is_idle``."""
+        self._task.cancel()
+
+    @property
+    def is_sending(self) -> bool:
+        """Return whether what waits on disk is being sent."""
+        return bool(self.spool.count) and not self._is_away and not self._task.done()
+
+    async def close(self) -> None:
+        """Send nothing any more, and store what is under way."""
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        await self.leave()
+        if self._storing is not None:
+            await self._storing
+        await self._store_queue("the program ends")
+
+    def _why_ended(self) -> Exception:
+        error = None if self._task.cancelled() else self._task.exception()
+        return error if isinstance(error, Exception) else Unavailable(f"{self._kind} {self.name}: closed already")
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        """Let nobody wait for a task that a bug has ended."""
+        while self._queue and not task.cancelled():
+            _finish(self._queue.popleft(), self._why_ended())
+
+    async def _run(self) -> None:
+        failures = 0
+        while True:
+            if not self._queue and not self.spool.count:
+                self._news.clear()
+                await self._news.wait()
+            try:
+                await self._step()
+                failures = 0
+            except (RedisError, OSError, PenstockError) as error:
+                await self._trouble(error)
+                await self.rest(failures := failures + 1, error)
+
+    async def _step(self) -> None:
+        """Send one batch: of what waits on disk, or else of the queue."""
+        if not self._is_met:
+            await self._meet()
+        if self.spool.count:
+            messages = self.spool.oldest(MAX_MESSAGES, MAX_BYTES)
+            if not messages:  # they are being stored
+                self._news.clear()
+                await self._news.wait()
+                return
+            many, _ = await self._send(messages)
+            self.spool.delivered(many)
+            if many < len(messages):
+                raise Refused(str(self._full([])))
+            return
+        if not (pushes := self._next()):
+            return
+        self._sent = len(pushes)
+        many, ids = await self._send([message for push in pushes for message in push.messages])
+        self._sent = end = 0
+        for push in pushes:
+            self._queue.popleft()
+            begin, end = end, end + len(push.messages)
+            _finish(push, self._full(ids[begin:many]) if end > many else None, ids[begin:end])
+
+    def _next(self) -> list[_Push]:
+        """Return the pushes that go together next, which stay in the queue; drop those that were cancelled."""
+        pushes, count, size = list[_Push](), 0, 0
+        while self._queue:
+            push = self._queue.popleft()
+            if push.done.cancelled():
+                continue
+            count, size = count + len(push.messages), size + sum(map(len, push.messages))
+            if pushes and (count > MAX_MESSAGES or size > MAX_BYTES):
+                self._queue.appendleft(push)
+                break
+            pushes.append(push)
+        self._queue.extendleft(reversed(pushes))
+        return pushes
+
+    async def _meet(self) -> None:
+        """Connect, refuse what former connections may still send, and learn what has arrived."""
+        past = self._token
+        while self._token <= past:
+            self._token = past + 1
+            past, last = await self.greet(self._token)
+        await self.spool.agree(last)
+        self._is_met, self._last = True, last
+
+    async def _send(self, messages: list[bytes]) -> tuple[int, Ids]:
+        """Push ``messages`` behind the last one; return how many there was room for, and their ids.
+
+        Raise ``ConnectionError`` if the server has lost some before them.
+        """
+        assert self._last is not None
+        last, ids = await self.deliver(self._last + 1, messages)
+        many = last - self._last
+        if not 0 <= many <= len(messages):
+            raise ConnectionError("the server has lost messages that it had confirmed")
+        self._last = last
+        if self._is_away and many == len(messages):
+            self._is_away = False
+            self._log.info("pushes reach the server again", **self._labels)
+        return many, ids
+
+    def _full(self, ids: Ids) -> Full:
+        return Full(f"{self._kind} {self.name} is full: it holds as many messages as its maxsize", [*ids])
+
+    @property
+    def _labels(self) -> dict[str, str]:
+        return {self._kind: self.name}
+
+    async def _trouble(self, error: Exception) -> None:
+        """Store what could not be sent; what waiting cannot mend goes to those who push."""
+        self._is_met = False
+        await self.lost(error)
+        if not self._is_away:
+            self._is_away = True
+            self._log.warning("pushes wait on disk", **self._labels, reason=str(error).removeprefix(OTHER_SERVER))
+        is_fenced = isinstance(error, Fenced)
+        if is_fenced:  # the server has lost the ledger, or a copy of the outbox has sent: it refused what was sent now
+            self._last, self._sent = None, 0
+        if passes(error) or is_fenced:
+            self._storing = asyncio.create_task(self._store_queue(str(error)))
+            await asyncio.shield(self._storing)
+            return
+        self._sent = 0
+        while self._queue:
+            _finish(self._queue.popleft(), error)
+
+    async def _store_queue(self, why: str) -> None:
+        """Store all pushes that have no reply, those first that may have arrived. Others queue up behind them."""
+        while self._queue:
+            sent, self._sent, found = self._sent, 0, [*self._queue]
+            pushes = found[:sent] + [push for push in found[sent:] if not push.done.cancelled()]
+            messages = [message for push in pushes for message in push.messages]
+            problem: PenstockError | None = None
+            try:
+                await self.before_storing()
+                if self.spool.count:
+                    await self.spool.keep(messages)
+                elif messages:
+                    await self.spool.begin(messages, self._last)
+            except PenstockError as error:
+                problem = error
+                if sent:
+                    self._last = None  # nobody knows whether their numbers are used
+            for _ in found:
+                self._queue.popleft()
+            for place, push in enumerate(pushes):
+                if problem and place < sent:
+                    many = len(push.messages)
+                    lost = Unconfirmed(f"{many:,} messages may have been pushed, or not: {why}; {problem}")
+                    _finish(push, lost)
+                else:
+                    _finish(push, problem)
+
+
+W = TypeVar("W", bound=Way)
+
+
+class Fallback(ABC, Generic[W]):
+    """All lists or queues of a server or bus, in an outbox that knows it as ``server``."""
+
+    def __init__(self, outbox: "Outbox", server: str) -> None:
+        self._spools = outbox.spools(server)
+        self._ways = {each: self._new(each) for each in self._spools.names()}
+
+    @abstractmethod
+    def _new(self, name: bytes) -> W:
+        """Return a way to what has this name."""
+
+    def _way(self, name: bytes) -> W:
+        way = self._ways.get(name)
+        if way is None:
+            way = self._ways[name] = self._new(name)
+        return way
+
+    @property
+    def waiting(self) -> int:
+        """Return how many messages wait on disk."""
+        return sum(way.spool.count for way in self._ways.values())
+
+    async def close(self) -> None:
+        """Send what waits if the server is there, for some seconds; the next program with the outbox sends the rest."""
+        sending = [*self._ways.values()]
+        with suppress(builtins.TimeoutError):
+            async with asyncio.timeout(HURRY_SECONDS):
+                while sending := [way for way in sending if way.is_sending]:
+                    await asyncio.sleep(CLOSE_SECONDS)
+        await asyncio.gather(*(way.close() for way in self._ways.values()))
+        self._spools.release()
+
+
+async def opened(outbox: "Outbox | str | Path", until: AsyncExitStack) -> "Outbox":
+    """Return ``outbox``; open the one with this data directory ``until`` the stack is closed."""
+    if not isinstance(outbox, str | Path):
+        return outbox
+    from penstock.outbox import Outbox  # only here: it needs the extra `outbox`
+
+    return await until.enter_async_context(Outbox(datadir=outbox))
+
+
+def _stored(push: _Push, future: "asyncio.Future[None]") -> None:
+    error = None if future.cancelled() else future.exception()
+    if isinstance(error, Exception) or error is None:
+        _finish(push, error)
+
+
+def _finish(push: _Push, error: Exception | None = None, ids: Ids = ()) -> None:
+    if push.done.done():  # cancelled
+        return
+    if error is None:
+        push.done.set_result(ids)
+    else:
+        push.done.set_exception(error)
+
+
+__all__ = ["Fallback", "Ids", "Met", "Sent", "Way", "opened"]

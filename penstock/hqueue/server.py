@@ -1,0 +1,92 @@
+"""The queues of one service over HTTP: connections, and the end of all loops."""
+
+import asyncio
+import signal
+from collections.abc import Iterable
+from math import inf
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from penstock.errors import WrongCall
+from penstock.hqueue.http import Http
+from penstock.hqueue.queue import Queue
+from penstock.patience import HURRY_SECONDS
+
+if TYPE_CHECKING:
+    import httpx
+
+    from penstock.hqueue.worker import Worker
+
+
+class Queues:
+    """The queues of one hqueue: ``async with Queues("http://localhost:8080") as queues: await queues["a"].add(1)``.
+
+    ``token`` is what `penstock token add` has printed, or refers to it as @FILE or env:NAME. ``patience`` is how long
+    (s) a call waits while the service is away, before it raises ``Unavailable``; None waits without end, as loops over
+    tasks do. ``stop_signals``, e.g. ``[signal.SIGTERM]``, call ``stop``. ``transport`` is one of httpx, e.g. with
+    certificates of your own.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str | None = None,
+        patience: float | None = 60.0,
+        stop_signals: Iterable[signal.Signals] = (),
+        transport: "httpx.AsyncBaseTransport | None" = None,
+    ) -> None:
+        self.http = Http(url, token, patience, transport)
+        self.stopped = asyncio.Event()
+        self._signals = tuple(stop_signals)
+        self._workers = dict[tuple[str, str], "Worker[Any]"]()
+        """Those that take tasks now."""
+
+    def __repr__(self) -> str:
+        return f"<queues of {self.http.url}>"
+
+    def __getitem__(self, service: str) -> Queue:
+        return Queue(self, service)
+
+    @property
+    def stopping(self) -> bool:
+        """Return whether a stop signal has come, or ``stop`` was called: loops end after the task in hand."""
+        return self.stopped.is_set()
+
+    async def __aenter__(self) -> Self:
+        await self.http.open()
+        self.stopped, self.http.hurry = asyncio.Event(), inf
+        for number in self._signals:
+            asyncio.get_running_loop().add_signal_handler(number, self.stop)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number in self._signals:
+            asyncio.get_running_loop().remove_signal_handler(number)
+        self.stop()  # loops of other tasks end
+        try:
+            for worker in tuple(self._workers.values()):  # whose loop was left, and its generator not closed yet
+                await worker.leave()
+        finally:
+            await self.http.close()
+
+    def stop(self) -> None:
+        """End every loop over tasks: after the task in hand, or at once if it waits for one."""
+        self.stopped.set()
+        self.http.hurry = HURRY_SECONDS
+
+    def enter(self, worker: "Worker[Any]") -> None:
+        """Note that ``worker`` takes tasks. Raise ``WrongCall`` if another loop does so under its name."""
+        if not self.http.is_open:
+            raise WrongCall("expected `async with Queues(...) as queues:` around this call")
+        if (worker.service, worker.id) in self._workers:
+            raise WrongCall(
+                f"worker={worker.id!r}: another loop over {worker.service} has this name: both got its tasks"
+            )
+        self._workers[worker.service, worker.id] = worker
+
+    def leave(self, worker: "Worker[Any]") -> None:
+        """Note that ``worker`` takes no more."""
+        self._workers.pop((worker.service, worker.id), None)

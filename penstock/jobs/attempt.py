@@ -1,0 +1,84 @@
+"""One attempt at a job, as its processor sees it."""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.encoding import decoded
+from penstock.jobs.job import Job
+from penstock.jobs.keys import names_in
+
+if TYPE_CHECKING:
+    from penstock.jobs.server import Jobs
+
+DAY: Final = 86_400.0
+
+
+class Attempt(Job):
+    """A job that a consumer has: its values as of any ``Job``, and what is known of the attempt."""
+
+    def __init__(
+        self, jobs: "Jobs", stream: str, group: str, entry: bytes, number: int, fields: Sequence[bytes]
+    ) -> None:
+        id, producer, key, self._keys, self._only_for = None, b"", None, b"", group
+        self.values: dict[str, bytes | None] = {}
+        """What was read with the job: see ``values`` of ``Consumer.job``."""
+        for place in range(0, len(fields), 2):
+            name = fields[place]
+            if name == b"job":
+                id = decoded(fields[place + 1])
+            elif name == b"prd":
+                producer = fields[place + 1]
+            elif name == b"key":
+                key = decoded(fields[place + 1])
+            elif name == b"keys":
+                self._keys = fields[place + 1]
+            elif name[:2] == b"v:":
+                self.values[decoded(name[2:])] = fields[place + 1]
+            elif name == b"for":
+                self._only_for = decoded(fields[place + 1])
+        super().__init__(jobs, jobs.new_id() if id is None else id, is_checked=True)  # as Node does without an id
+        self.stream, self.group, self.entry, self.number = stream, group, entry, number
+        """``number`` counts from 1."""
+        self.producer, self.key = decoded(producer), key
+        self._task: asyncio.Task[None] | None = None
+        self.why: str | None = None
+        """Why it is given up: ``deadline``, ``cancelled``, ``lost`` or ``stop``."""
+        self._begun = time.monotonic()
+        self._is_settled = False
+        self._failure: BaseException | None = None
+        self._permit: tuple[str, str] | None = None
+        """What its limit has given it: key and holder."""
+        self._free: Callable[[], None] | None = None
+
+    @property
+    def is_given_up(self) -> bool:
+        """Return whether its outcome does not count any more: a processor in a thread may look at it."""
+        return self.why is not None
+
+    @property
+    def _known_keys(self) -> list[str]:
+        """Return the keys of the values of its job, as far as its producer and its processor have named them."""
+        return [*(dict.fromkeys(names_in(self._keys)) | self._known)]
+
+    async def progress(self, value: Any) -> None:
+        """Say how far it is: the value ``progress:GROUP`` of the job, for a day."""
+        await Job(self._jobs, self.id, is_checked=True).set(f"progress:{self.group}", value, ttl=DAY).push()
+
+    def fail(self, error: BaseException) -> None:
+        """Let this job of a batch fail, whatever becomes of the others."""
+        self._failure = error
+
+    def release(self) -> None:
+        """Let another job begin in this one's place though it goes on; it is acknowledged when it ends."""
+        free, self._free = self._free, None
+        if free:
+            free()
+
+    def _give_up(self, why: str) -> None:
+        """Cancel it."""
+        if self.why is None:
+            self.why = why
+            if self._task:
+                self._task.cancel()

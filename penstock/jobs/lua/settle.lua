@@ -1,0 +1,144 @@
+-- End attempts of one group: done, dead, or to be tried again. What another consumer has by now is left alone.
+--
+-- WITH tallies: tally write_tallies
+-- WITH events: report write_events
+-- KEYS stream     stream  jobs
+-- KEYS wait       zset    entries that are to be tried again, by when (s since the epoch); nobody claims them before
+-- KEYS tries      hash    by entry the errors of its attempts (JSON); `<entry>:free` if the last one does not count
+-- KEYS dead       stream  jobs whose attempts are used up
+-- KEYS done?      stream  completions of all groups; without it they go to `forward`
+-- KEYS forward    stream  completions that are to be published on another server
+-- KEYS under_way? zset    jobs that have begun and not ended (stream and entry), by when (s since the epoch); for a service
+-- KEYS ended_well? hash   metric: jobs that were done
+-- KEYS ended_badly? hash  metric: jobs that ended without a result, by reason
+-- KEYS failed?    hash    metric: attempts that have failed
+-- KEYS retry?     hash    metric: attempts after the first
+-- KEYS results...  string  values that processors have returned
+-- ARGV group      whose attempts they are
+-- ARGV consumer   who made them
+-- ARGV capacity   about how many completions and dead jobs are kept
+-- ARGV name       of the stream
+-- ARGV control    channel of those who consume the stream: they hear of what is handed back
+-- ARGV service    the id of this instance
+-- ARGV history    most events to keep; 0 for none
+-- ARGV words...   thirteen for each attempt: entry, its number, `done`, `again`, `back` or `dead`, job, producer, channel,
+--   what is published, the error (JSON; empty for none), how long to wait before the next (s), values of a dead job (JSON),
+--   how long it took (s), how long its result is kept (ms; empty: there is none), and the result
+-- Returns 1 for each attempt that was ended, 0 for one that was not its consumer's any more. Run twice: 0.
+local call = redis.call
+local MAX_FIELDS, MAX_FIELD_BYTES = 4000, 1048576
+local is_plain, now, stamp = not under_way, nil, nil
+for place = 1, #words, 13 do
+  if words[place + 2] ~= 'done' or words[place + 1] ~= '1' then is_plain = false break end
+end
+local kinds, waiting = {[stream] = 'stream', [wait] = 'zset', [done or forward] = 'stream'}, false
+if not is_plain then kinds[tries], kinds[dead] = 'hash', 'stream' end
+for key, expected in pairs(kinds) do
+  local kind = call('TYPE', key).ok
+  if kind ~= expected and kind ~= 'none' then
+    return redis.error_reply('WRONGTYPE ' .. key .. ' holds a ' .. kind .. ', expected a ' .. expected)
+  end
+  waiting = waiting or (key == wait and kind == 'zset')
+end
+if not is_plain then
+  local time = call('TIME')
+  now, stamp = time[1] + time[2] / 1e6, string.format('%d%03d', time[1], time[2] / 1000)
+end
+
+-- Return the errors of an entry with one more, as JSON.
+local function errors_with(entry, attempt, err)
+  local known = call('HGET', tries, entry)
+  local one = '{"attempt":' .. attempt .. ',"at":' .. string.format('%.3f', now) .. ',"error":' .. err .. '}'
+  return known and string.sub(known, 1, -2) .. ',' .. one .. ']' or '[' .. one .. ']'
+end
+
+-- Return the fields of an entry, as JSON; none if they are too many or too large to be sent again.
+local function fields_of(entry)
+  local found = call('XRANGE', stream, entry, entry)[1]
+  local size = 0
+  for _, word in ipairs(found and found[2] or {}) do size = size + #word end
+  return found and #found[2] <= MAX_FIELDS and size <= MAX_FIELD_BYTES and cjson.encode(found[2]) or '[]'
+end
+
+-- Note for the audit and the history how an attempt has ended.
+local function note(entry, job, attempt, outcome, took)
+  if not under_way then return end
+  local id = name .. ':' .. entry
+  if outcome == 'again' then
+    tally(failed, 'count')
+    tally(retry, 'count')
+    report('failed', id, job, name, service, attempt, took)
+    report('retry', id, job, name, service, attempt + 1, took)
+  elseif outcome ~= 'back' and call('ZREM', under_way, id) == 1 then
+    if outcome == 'done' then
+      tally(ended_well, 'count')
+    else
+      tally(ended_badly, 'count')
+      tally(ended_badly, 'failed')
+    end
+    report(outcome, id, job, name, service, attempt, took)
+  end
+end
+
+-- What the consumer has in hand between the first and the last entry, in one call; others are asked for one by one.
+local attempts = {}
+if #words > 13 then
+  for _, each in ipairs(call('XPENDING', stream, group, words[1], words[#words - 12], #words / 13, consumer)) do
+    attempts[each[1]] = each[4]
+  end
+end
+local ended, at, is_back, is_trimmed = {}, 0, false, false
+for place = 1, #words, 13 do
+  local entry, attempt, outcome, job, producer, channel, message, err, seconds, values, took, ttl, result =
+    unpack(words, place, place + 12)
+  if ttl ~= '' then at = at + 1 end
+  local owned = attempts[entry]
+  if not owned then
+    local found = call('XPENDING', stream, group, entry, entry, 1, consumer)[1]
+    owned = found and found[4]
+  end
+  if owned ~= tonumber(attempt) then
+    ended[#ended + 1] = 0
+  elseif waiting and call('ZSCORE', wait, entry) then  -- it was ended before, and the reply was lost
+    ended[#ended + 1] = 0
+  elseif outcome == 'again' or outcome == 'back' then
+    if outcome == 'again' then call('HSET', tries, entry, errors_with(entry, attempt, err))
+    else
+      call('HSET', tries, entry .. ':free', 1)
+      is_back = true
+    end
+    call('ZADD', wait, now + seconds, entry)
+    waiting = true
+    note(entry, job, attempt, outcome, tonumber(took))
+    ended[#ended + 1] = 1
+  else
+    if outcome == 'dead' then
+      call('XADD', dead, 'MAXLEN', '~', capacity, '*', 'job', job, 'prd', producer, 'grp', group, 'entry', entry,
+        'attempts', attempt, 'errors', errors_with(entry, attempt, err), 'values', values, 'fields', fields_of(entry))
+    end
+    if attempt ~= '1' then call('HDEL', tries, entry) end
+    if ttl ~= '' then
+      local key = results[at]
+      call('SET', key, result, 'PX', ttl)
+    end
+    call('XACK', stream, group, entry)
+    attempts[entry] = nil
+    if done then
+      if is_trimmed then
+        call('XADD', done, '*', 'job', job, 'msg', message)
+      else
+        call('XADD', done, 'MAXLEN', '~', capacity, '*', 'job', job, 'msg', message)
+        is_trimmed = true
+      end
+      call('PUBLISH', channel, message)
+    else
+      call('XADD', forward, '*', 'job', job, 'msg', message, 'channel', channel)
+    end
+    note(entry, job, attempt, outcome, tonumber(took))
+    ended[#ended + 1] = 1
+  end
+end
+if is_back then call('PUBLISH', control, 'due 0') end
+write_events(stamp, tonumber(history))
+write_tallies()
+return ended

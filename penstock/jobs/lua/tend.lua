@@ -1,0 +1,103 @@
+-- Look after one group of a stream: let jobs begin whose time has come, and claim what is to be tried again or was left.
+--
+-- KEYS stream     stream  jobs
+-- KEYS wait       zset    entries that are to be tried again, by when (s since the epoch); nobody claims them before
+-- KEYS tries      hash    by entry the errors of its attempts (JSON); `<entry>:free` if the last one does not count
+-- KEYS later      zset    jobs that wait for their time, by that time (s since the epoch)
+-- KEYS repeats    zset    names of jobs that are repeated, by when they are due (s since the epoch)
+-- KEYS paused     string  while it is there, no job of the stream begins
+-- ARGV group      whose entries are claimed
+-- ARGV consumer   who claims them
+-- ARGV is_limited 1: the group has a limit; else what waits for a permit is claimed at once
+-- ARGV most       most entries to claim
+-- ARGV idle       how long nobody has had to renew an entry that is claimed (ms)
+-- ARGV lost       the error of an attempt whose consumer has died (JSON)
+-- ARGV from       where to go on looking for entries that were left (`-`: at the first one)
+-- Returns the seconds until something is due, as text (empty: nothing is); the entries: id, number of the attempt, fields;
+-- those that had been deleted; 1 if the stream is paused; name and time of what is to be repeated; and where to go on looking
+-- for entries that were left. Run twice: it claims others.
+local call = redis.call
+local PAGE, PAGES, MOVED = 100, 10, 100
+local time = call('TIME')
+local now = time[1] + time[2] / 1e6
+local kinds = {}
+for key, expected in pairs({[stream] = 'stream', [wait] = 'zset', [tries] = 'hash', [later] = 'zset',
+  [repeats] = 'zset', [paused] = 'string'}) do
+  local kind = call('TYPE', key).ok
+  if kind ~= expected and kind ~= 'none' then
+    return redis.error_reply('WRONGTYPE ' .. key .. ' holds a ' .. kind .. ', expected a ' .. expected)
+  end
+  kinds[key] = kind
+end
+
+-- Return what ZRANGEBYSCORE replies; ask nothing of a key that was not there.
+local function range(key, ...)
+  if kinds[key] == 'none' then return {} end
+  return call('ZRANGEBYSCORE', key, ...)
+end
+
+for _, member in ipairs(range(later, '-inf', now, 'LIMIT', 0, MOVED)) do
+  local decoded = cjson.decode(string.match(member, ' (.*)$'))
+  call('XADD', stream, '*', unpack(decoded, 1, #decoded))
+  call('ZREM', later, member)
+end
+
+local is_paused = kinds[paused] == 'none' and 0 or 1
+local claimed, missing, left = {}, {}, is_paused == 1 and 0 or tonumber(most)
+
+-- Note that the consumer of an entry has died.
+local function note_death(id, attempt)
+  local known = call('HGET', tries, id)
+  local one = '{"attempt":' .. attempt .. ',"at":' .. string.format('%.3f', now) .. ',"error":' .. lost .. '}'
+  call('HSET', tries, id, known and string.sub(known, 1, -2) .. ',' .. one .. ']' or '[' .. one .. ']')
+end
+
+local function claim(id, attempt)
+  local found = call('XCLAIM', stream, group, consumer, 0, id, 'RETRYCOUNT', attempt)[1]
+  call('ZREM', wait, id)
+  if found and found[2] then
+    claimed[#claimed + 1] = {id, attempt, found[2]}
+    left = left - 1
+  else
+    call('XACK', stream, group, id)
+    call('HDEL', tries, id, id .. ':free')
+    missing[#missing + 1] = id
+  end
+end
+
+local due = range(wait, '-inf', now, 'LIMIT', 0, left)
+if is_limited ~= '1' and #due < left then
+  for _, id in ipairs(range(wait, '+inf', '+inf', 'LIMIT', 0, left - #due)) do due[#due + 1] = id end
+end
+for _, id in ipairs(due) do
+  local owned = call('XPENDING', stream, group, id, id, 1)[1]
+  if owned then claim(id, owned[4] + 1 - call('HDEL', tries, id .. ':free')) else
+    call('ZREM', wait, id)
+    call('HDEL', tries, id, id .. ':free')
+  end
+end
+for _ = 1, PAGES do
+  if left <= 0 then break end
+  local page = call('XPENDING', stream, group, 'IDLE', idle, from, '+', PAGE)
+  for _, found in ipairs(page) do
+    if left > 0 and not call('ZSCORE', wait, found[1]) then
+      note_death(found[1], found[4])
+      claim(found[1], found[4] + 1)
+    end
+    from = '(' .. found[1]
+  end
+  if #page < PAGE then
+    from = '-'
+    break
+  end
+end
+
+local to_repeat = range(repeats, '-inf', now, 'WITHSCORES', 'LIMIT', 0, MOVED)
+local next_at = math.huge
+for _, key in ipairs({wait, later, repeats}) do
+  local after = key == repeats and '(' .. string.format('%.6f', now) or '-inf'  -- what is overdue is returned already
+  local first = range(key, after, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
+  if first then next_at = math.min(next_at, tonumber(first)) end
+end
+return {next_at < math.huge and string.format('%.3f', math.max(0, next_at - now)) or '', claimed, missing, is_paused, to_repeat,
+  from}

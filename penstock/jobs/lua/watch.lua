@@ -1,0 +1,47 @@
+-- Find out whether a consumer is one of those that keep what consumers of others publish of a stream.
+--
+-- KEYS stream     stream  jobs
+-- KEYS keepers    zset    consumers that do so, by when their turn ends (s since the epoch)
+-- ARGV consumer   who asks
+-- ARGV prefix     what the names of our consumers begin with
+-- ARGV silent     how long (ms) a consumer that has nothing in hand has not been heard of that is dead
+-- ARGV lease      how long a turn is (s)
+-- ARGV most       most consumers that do so
+-- Returns 1 if it is; 0 if enough others are, or all consumers are ours. Run twice: the same again.
+local call = redis.call
+local kind = call('TYPE', keepers).ok
+if kind ~= 'zset' and kind ~= 'none' then
+  return redis.error_reply('WRONGTYPE ' .. keepers .. ' holds a ' .. kind .. ', expected a zset')
+end
+
+-- Return what an array of names and values in turn says, as a table.
+local function named(pairs_)
+  local found = {}
+  for place = 1, #pairs_, 2 do found[pairs_[place]] = pairs_[place + 1] end
+  return found
+end
+
+local function has_others()
+  if call('TYPE', stream).ok ~= 'stream' then return false end
+  for _, group in ipairs(call('XINFO', 'GROUPS', stream)) do
+    for _, each in ipairs(call('XINFO', 'CONSUMERS', stream, named(group).name)) do
+      local one = named(each)
+      if string.sub(one.name, 1, #prefix) ~= prefix and one.name ~= consumer
+        and (one.pending > 0 or one.idle < tonumber(silent)) then
+        return true
+      end
+    end
+  end
+  return false
+end
+
+if not has_others() then
+  call('ZREM', keepers, consumer)
+  return 0
+end
+local time = call('TIME')
+local now = time[1] + time[2] / 1e6
+call('ZREMRANGEBYSCORE', keepers, '-inf', now)
+if not call('ZSCORE', keepers, consumer) and call('ZCARD', keepers) >= tonumber(most) then return 0 end
+call('ZADD', keepers, now + lease, consumer)
+return 1

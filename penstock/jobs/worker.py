@@ -1,0 +1,323 @@
+"""Runs a consumer: reads jobs from its servers, has them done, and settles them."""
+
+import asyncio
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.errors import PenstockError, Unreadable, WrongCall
+from penstock.jobs.attempt import Attempt
+from penstock.jobs.consumer import Consumer
+from penstock.jobs.deadlines import Deadlines
+from penstock.jobs.errors import DeadlineTimeout, as_error
+from penstock.jobs.errors import Final as FinalError
+from penstock.jobs.job import packed_value
+from penstock.jobs.processes import Processes
+from penstock.jobs.producer import DISTRIBUTED
+from penstock.jobs.reader import Reader
+from penstock.jobs.watchdog import Watchdog
+from penstock.log import Log
+
+if TYPE_CHECKING:
+    from penstock.bus.instance import Instance
+    from penstock.jobs.ledger import Ledger
+    from penstock.jobs.server import Jobs
+
+MAX_DEADLINE: Final = 1e8
+"""Seconds from which a deadline is none."""
+SHORT_SECONDS: Final = 0.02
+"""While attempts take less than this, jobs are read ahead."""
+WAIT_SECONDS: Final = 0.2
+"""How long a job that was read ahead waits before it goes to others."""
+AVERAGED: Final = 50
+"""About how many attempts count for how long one takes."""
+RENEW_SHARE: Final = 3
+"""How often an attempt is renewed in the time after which others claim it."""
+_log: Final = Log("penstock.jobs")
+
+
+class Worker:
+    """One run of a consumer."""
+
+    def __init__(self, jobs: "Jobs", consumer: Consumer, ledger: "Ledger | None" = None) -> None:
+        if not consumer.options.handlers:
+            raise WrongCall(f"group {consumer.group}: no stream has a processor: expected @consumer.job(stream)")
+        self.jobs, self.consumer, self.options = jobs, consumer, consumer.options
+        self.ledger, self.stopping = ledger, False
+        self.in_hand = dict[tuple["Reader", bytes, str], tuple["Reader", Attempt]]()
+        """What runs, by server, entry and stream."""
+        self._backlog: deque[tuple[Reader, Attempt]] = deque()
+        self._batches = set[asyncio.Task[None]]()
+        self._loop = asyncio.get_running_loop()
+        self._deadlines = {
+            name: Deadlines(handler.deadline)
+            for name, handler in self.options.handlers.items()
+            if handler.deadline < MAX_DEADLINE
+        }
+        self._busy = 0
+        self._seconds = SHORT_SECONDS
+        """About how long an attempt takes."""
+        self._looks = False
+        self._room, self._idle, self._ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._room.set()
+        self._idle.set()
+        route = self.options.route
+        nodes = jobs.nodes if route is DISTRIBUTED else [jobs.node(str(route))]
+        alone = [[name] for name, handler in self.options.handlers.items() if handler.limit or handler.size]
+        others = [name for name, handler in self.options.handlers.items() if not handler.limit and not handler.size]
+        together = [*alone, others] if others else alone
+        self.readers = [Reader(self, node, streams) for node in nodes for streams in together]
+
+    @property
+    def running(self) -> int:
+        """Return how many jobs run."""
+        return len(self.in_hand)
+
+    @property
+    def free(self) -> int:
+        """Return how many more jobs may begin."""
+        return max(0, self.options.concurrency - self._busy - len(self._backlog))
+
+    def room(self, *, ahead: bool) -> int:
+        """Return how many more jobs may be read; with ``ahead`` as many again as may run, while jobs are short."""
+        more = self.options.concurrency if ahead and self._seconds < SHORT_SECONDS else 0
+        return max(0, self.options.concurrency + more - self._busy - len(self._backlog))
+
+    async def run(self) -> None:
+        """Read and work until ``stop``; then wait for what is in hand, and hand back the rest."""
+        self.consumer.joined(self)
+        renewing, watchdog = asyncio.create_task(self._renew()), Watchdog(self)
+        watchdog.start()
+        try:
+            await asyncio.gather(*(reader.run() for reader in self.readers))
+            await self._finish()
+        finally:
+            self.stopping = True
+            self._give_up_all()
+            renewing.cancel()
+            watchdog.stop()
+            await asyncio.gather(renewing, *self._tasks(), return_exceptions=True)
+            self.hand_back()
+            await asyncio.gather(*(reader.settler.finish() for reader in self.readers))
+            await asyncio.gather(*(reader.close() for reader in self.readers))
+            await asyncio.gather(*(processes.close() for processes in self.consumer.processes))
+            self.consumer.left(self)
+            self._ended.set()
+
+    def _tasks(self) -> list[asyncio.Task[None]]:
+        return [*self._batches, *(attempt._task for _, attempt in self.in_hand.values() if attempt._task)]
+
+    def hand_back(self) -> None:
+        """Hand back what has not begun."""
+        while self._backlog:
+            reader, attempt = self._backlog.popleft()
+            reader.release(attempt)
+            reader.settler.settle(attempt, "back")
+
+    async def _finish(self) -> None:
+        self.hand_back()
+        if tasks := self._tasks():
+            _, left = await asyncio.wait(tasks, timeout=self.options.stop_timeout)
+            self._give_up_all()
+            if left:
+                await asyncio.wait(left)
+
+    def _give_up_all(self) -> None:
+        for _, attempt in tuple(self.in_hand.values()):
+            attempt._give_up("stop")
+        for task in self._batches:
+            task.cancel()
+
+    def stop(self) -> None:
+        """End ``run``."""
+        if not self.stopping:
+            self.stopping = True
+            self._room.set()
+            self.consumer.play()
+            for reader in self.readers:
+                reader.wake()
+
+    async def ended(self) -> None:
+        """Return once ``run`` has ended."""
+        await self._ended.wait()
+
+    async def idle(self) -> None:
+        """Return once nothing runs."""
+        await self._idle.wait()
+
+    def note_node(self, node: "Instance") -> None:
+        """Note that ``node`` has come or gone."""
+        for reader in self.readers:
+            if reader.node is node:
+                reader.note()
+
+    async def has_room(self, *, ahead: bool) -> None:
+        """Return once a job may be read, or all shall stop."""
+        while not self.stopping:
+            await self.consumer.may_begin()
+            if self.room(ahead=ahead):
+                return
+            self._room.clear()
+            await self._room.wait()
+
+    # Attempts
+
+    def begin(self, reader: "Reader", attempt: Attempt) -> None:
+        """Begin an attempt, now or as soon as there is room."""
+        if self._busy >= self.options.concurrency or self.consumer.is_paused:
+            self._backlog.append((reader, attempt))
+            if self.consumer.is_paused:
+                self.hand_back()
+            elif not self._looks:
+                self._looks = True
+                self._loop.call_later(WAIT_SECONDS, self._look)
+            return
+        self._idle.clear()
+        self._busy += 1
+        attempt._free = self._freed
+        self.in_hand[reader, attempt.entry, attempt.stream] = reader, attempt
+        attempt._task = self._loop.create_task(self._work(reader, attempt))
+
+    def _look(self) -> None:
+        """Hand back what waits for longer than it should: another consumer may have room."""
+        self._looks = False
+        if self._backlog:
+            if time.monotonic() - self._backlog[0][1]._begun > WAIT_SECONDS / 2:
+                self._seconds = SHORT_SECONDS
+                self.hand_back()
+            else:
+                self._looks = True
+                self._loop.call_later(WAIT_SECONDS, self._look)
+
+    def begin_batch(self, reader: "Reader", attempts: list[Attempt]) -> None:
+        """Begin a batch at once: there was room when it was read."""
+        self._idle.clear()
+        self._busy += 1
+        attempts[0]._free = self._freed
+        for attempt in attempts:
+            self.in_hand[reader, attempt.entry, attempt.stream] = reader, attempt
+        task = self._loop.create_task(self._work_batch(reader, attempts))
+        self._batches.add(task)
+        task.add_done_callback(self._batches.discard)
+
+    async def _work_batch(self, reader: "Reader", attempts: list[Attempt]) -> None:
+        handler = self.options.handlers[attempts[0].stream]
+        failure: BaseException | None = None
+        try:
+            async with asyncio.timeout(None if handler.deadline > MAX_DEADLINE else handler.deadline) as deadline:
+                await handler.call(attempts)
+        except BaseException as error:  # noqa: BLE001  # whatever it is, it ends this batch only
+            failure = error
+            if deadline.expired():
+                failure = DeadlineTimeout(f"the processor took longer than its deadline, {handler.deadline:g} s")
+        for attempt in attempts:
+            self.in_hand.pop((reader, attempt.entry, attempt.stream), None)
+            error_ = attempt._failure or failure
+            if error_ is not None:
+                self._failed(reader, attempt, error_)
+            elif attempt.why is None:
+                reader.settler.settle(attempt, "done")
+        attempts[0].release()
+        if not self.in_hand:
+            self._idle.set()
+
+    def _freed(self) -> None:
+        self._busy -= 1
+        self.begin_waiting()
+
+    def begin_waiting(self) -> None:
+        """Begin what was read and waits, as far as there is room."""
+        while (
+            self._backlog and self._busy < self.options.concurrency and not (self.stopping or self.consumer.is_paused)
+        ):
+            self.begin(*self._backlog.popleft())
+        self._room.set()
+
+    def tend(self) -> None:
+        """Look at once after what waits."""
+        for reader in self.readers:
+            reader.tender.within(0)
+
+    async def _work(self, reader: "Reader", attempt: Attempt) -> None:
+        handler, begun = self.options.handlers[attempt.stream], time.monotonic()
+        deadlines = self._deadlines.get(attempt.stream)
+        try:
+            if isinstance(handler.call, Processes):
+                await handler.call.prepare(attempt)
+            if deadlines:
+                deadlines.add(attempt)
+            result = await handler.call(attempt)
+            kept = None if handler.result is None else (handler.result, packed_value(result))
+            if kept and attempt.why is None and attempt._node is not reader.node:
+                await attempt.set(*kept).push()
+                kept = None
+            if attempt.why is None:
+                reader.settler.settle(attempt, "done", result=kept)
+            else:
+                self._failed(reader, attempt, asyncio.CancelledError())  # it has not heard of its cancellation
+        except BaseException as error:  # noqa: BLE001  # whatever it is, it ends this attempt only
+            self._failed(reader, attempt, error)
+        finally:
+            self._seconds += (time.monotonic() - begun - self._seconds) / AVERAGED
+            if deadlines:
+                deadlines.discard(attempt)
+            self.in_hand.pop((reader, attempt.entry, attempt.stream), None)
+            reader.release(attempt)
+            attempt.release()
+            if not self.in_hand:
+                self._idle.set()
+                reader.settler.flush()
+
+    def _failed(self, reader: "Reader", attempt: Attempt, error: BaseException) -> None:
+        """Settle an attempt that was given up, or whose processor has raised."""
+        handler, final = self.options.handlers[attempt.stream], isinstance(error, FinalError)
+        if attempt.why in ("lost", "cancelled"):
+            return  # others have it, or nobody
+        if attempt.why == "stop" or (attempt.why is None and is_cancelled(error)):
+            reader.settler.settle(attempt, "back")
+            return
+        if attempt.why == "deadline":
+            error = DeadlineTimeout(f"the processor took longer than its deadline, {handler.deadline:g} s")
+        elif not isinstance(error, PenstockError):
+            where = {"stream": attempt.stream, "group": attempt.group, "job": attempt.id, "attempt": attempt.number}
+            _log.warning("a processor has failed", error, **where)
+        if final or attempt.number >= self.options.attempts or isinstance(error, Unreadable):
+            reader.settler.bury(attempt, as_error(error))
+        else:
+            reader.settler.settle(attempt, "again", as_error(error), self.options.backoff.delay_after(attempt.number))
+
+    async def _renew(self) -> None:
+        """Keep what is in hand, running or not, from being claimed; give up what others have."""
+        while True:
+            await asyncio.sleep(self.options.claim_after / RENEW_SHARE)
+            await asyncio.gather(*(reader.renew(self.held_by(reader)) for reader in self.readers))
+
+    def held_by(self, reader: "Reader") -> list[Attempt]:
+        """Return what ``reader`` has read and not settled, running or not."""
+        return [attempt for each, attempt in [*self.in_hand.values(), *self._backlog] if each is reader]
+
+    def cancel(self, reader: "Reader", entry: bytes, stream: str) -> None:
+        """Give up a job that somebody has cancelled: its entry is gone."""
+        if found := self.in_hand.get((reader, entry, stream)):
+            found[1]._give_up("cancelled")
+        for pair in [pair for pair in self._backlog if pair[0] is reader]:
+            if (pair[1].entry, pair[1].stream) == (entry, stream):
+                self._backlog.remove(pair)
+                reader.release(pair[1])
+                self._room.set()
+
+    def lost(self, reader: "Reader", attempt: Attempt) -> None:
+        """Give up an attempt that is another consumer's by now."""
+        attempt._give_up("lost")
+        for pair in [pair for pair in self._backlog if pair[1] is attempt]:
+            self._backlog.remove(pair)
+            reader.release(attempt)
+            self._room.set()
+        where: dict[str, Any] = {"stream": attempt.stream, "group": attempt.group, "job": attempt.id}
+        _log.warning("another consumer has the job: it was not renewed in time", **where, server=reader.node.address)
+
+
+def is_cancelled(error: BaseException) -> bool:
+    """Return whether the running task is cancelled, which is not so if it has raised the error by itself."""
+    task = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0

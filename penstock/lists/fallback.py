@@ -1,0 +1,79 @@
+"""Push to a list of a server that may be away: see ``penstock.fallback``."""
+
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+from redis.exceptions import ConnectionError, MovedError, TimeoutError
+
+from penstock.connection import MAX_SILENCE, connect, follow, return_home
+from penstock.encoding import decoded
+from penstock.fallback import Fallback, Met, Sent, Way
+from penstock.log import Log
+from penstock.raw_connection import Packed, RawConnection
+from penstock.transfer.protocol import Target, digest_of
+
+if TYPE_CHECKING:
+    from penstock.outbox import Outbox
+    from penstock.outbox.spool import Spool
+
+_log: Final = Log("penstock.lists")
+
+
+class ListFallback(Fallback["ListWay"]):
+    """All lists of a server."""
+
+    def __init__(self, url: str, outbox: "Outbox", name: str) -> None:
+        self._url, self._name = url, name
+        super().__init__(outbox, _without_login(url))
+
+    async def push(self, name: bytes, messages: list[bytes]) -> None:
+        """Return once the server has ``messages``, or the disk. Raise ``WrongType`` or ``DiskFull``."""
+        await self._way(name).add(messages)
+
+    async def cut_if_silent(self) -> None:
+        """Cut connections on which a reply is overdue."""
+        for way in tuple(self._ways.values()):
+            await way.raw.cut_if_silent(MAX_SILENCE)
+
+    def _new(self, name: bytes) -> "ListWay":
+        raw = RawConnection(connect(self._url, name=self._name))
+        return ListWay(raw, name, self._spools.of(name), self._spools.source)
+
+
+class ListWay(Way):
+    """The way to one list, with a connection of its own."""
+
+    def __init__(self, raw: RawConnection, name: bytes, spool: "Spool", source: str) -> None:
+        self.raw, self._source = raw, source
+        self._target: Target
+        super().__init__(decoded(name), spool, _log, "list")
+
+    async def greet(self, token: int) -> Met:
+        self._target = Target(self.raw, self.name, self._source, token)
+        met = await self._target.meet()
+        return Met(met.token, met.last)
+
+    async def deliver(self, first: int, messages: list[bytes]) -> Sent:
+        packed = Packed.of(messages)
+        await self._target.send(first, first + len(messages) - 1, digest_of(packed), packed)
+        return Sent(await self._target.arrived())
+
+    async def lost(self, error: Exception) -> None:
+        await self.raw.close()
+        if isinstance(error, MovedError):
+            await follow(error, self.raw.redis)
+        elif isinstance(error, ConnectionError | TimeoutError):
+            await return_home(self.raw.redis)
+
+    async def leave(self) -> None:
+        await self.raw.close()
+        await self.raw.redis.aclose()
+
+
+def _without_login(url: str) -> str:
+    """Return what tells one server from another, without secrets."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+__all__ = ["ListFallback"]

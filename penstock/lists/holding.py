@@ -1,0 +1,263 @@
+"""The list of a consumer's own: what it has taken and not settled, under a lease; what dead ones left is adopted."""
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from math import inf
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from redis.exceptions import MovedError, NoScriptError, RedisError
+
+from penstock.connection import MAX_SILENCE, follow
+from penstock.encoding import decoded
+from penstock.errors import PenstockError
+from penstock.lists.settlement import Settlement
+from penstock.log import Log
+from penstock.passing import passes
+from penstock.raw_connection import Command, RawConnection, pack
+from penstock.script import LUA, Script, translate_error
+from penstock.transfer.read_size import Sizes
+
+if TYPE_CHECKING:
+    from penstock.lists.server import Lists
+
+NAME: Final = "penstock-lists"
+"""Name of the connections in CLIENT LIST."""
+WAIT_SECONDS: Final = 5
+"""Seconds that one command waits for a message; then the consumer looks for dead ones."""
+GRACE_SECONDS: Final = 600
+"""Seconds for which a consumer that was given up is remembered: a command on its way may still give it a message."""
+AGAIN_SECONDS: Final = 10
+"""Seconds after which its list is looked at again, later each time."""
+REFUSED_SECONDS: Final = 0.2
+"""Seconds between two reads while the server refuses to wait, e.g. since it is full."""
+MICROSECONDS: Final = 1_000_000
+_scripts: Final = Path(__file__).parent / "lua"
+_consume, _adopt = (Script.read(_scripts / f"{verb}.lua") for verb in ("consume", "adopt"))
+_consume_and_push: Final = Script.read(_scripts / "consume.lua", grows=True)
+"""The same for a call with results, which take memory: a full server refuses it."""
+_put_back: Final = Script.read(LUA / "put_back.lua")
+_log: Final = Log("penstock.lists")
+
+
+class Holding:
+    """Takes and settles the messages of one consumer.
+
+    Keys: ``<list>:consumer:<id>`` holds what was taken and not settled, ``<list>:consumers`` the leases, and
+    ``<list>:consumers:steps`` a number for each consumer, so that no settlement is repeated after a lost reply.
+    """
+
+    def __init__(self, lists: "Lists", source: bytes, prefetch: int, size: int) -> None:
+        self._lists, self._source = lists, source
+        self._bounds: dict[str, Any] = {"most": prefetch, "bytes": size}
+        self._consumers, self._steps = source + b":consumers", source + b":consumers:steps"
+        self.raw = RawConnection.to(lists.url, NAME)
+        self.settlement, self._sizes = Settlement(), Sizes()
+        self.id, self._joined, self._step = secrets.token_hex(8), False, 0
+        self._unsure_until = 0.0
+        """Until when (monotonic) a wait may still give it a message, though its connection is lost."""
+        self._unsure_id: int | None = None
+        """The CLIENT ID of that connection."""
+        self._began = False
+        self.adopted = 0
+        """How many of what it holds, the oldest ones, dead consumers have held before."""
+        self._calling = asyncio.Lock()
+        """Held while its connection is in use: another task may leave the list meanwhile."""
+        self.waits = False
+        """Whether it waits for a message in the server."""
+
+    async def take(self, batch: int, *, hurries: bool = False) -> list[bytes] | None:
+        """Settle what was handled, and return at most ``batch`` messages; adopt those of dead consumers first.
+
+        Return None, and begin anew under another id, if this consumer's lease has ended: others have what it held.
+        """
+        while True:
+            settlement = self.settlement
+            step, handled = self._step + bool(settlement.handled), settlement.handled
+            self._began = True
+            async with self._calling:
+                run = partial(self._run, batch, step)
+                reply = await self._lists.patiently(run, self.raw.redis, hurries=hurries)
+            settlement.note_settled(lost=reply is None)
+            if reply is None:
+                _log.warning("lease lost", list=decoded(self._source), consumer=self.id, handled=handled)
+                former, self.id, self._joined, self._step = self._working, secrets.token_hex(8), False, 0
+                self.adopted = 0
+                await self._give_up(former)
+                return None
+            self._joined, self._step = True, step
+            self.adopted = max(self.adopted - handled, 0)
+            messages, dead, largest = reply
+            self._sizes.note(len(messages), largest)
+            if not dead:
+                return list(messages)
+            await self.adopt(dead)
+
+    async def wait(self, batch: int) -> list[bytes]:
+        """Return the next message; none if none arrives in time, or the wait fails: then the next call finds out.
+
+        If ``batch`` is more than 1, take those behind it, too, as soon as the wait is over.
+        """
+        commands: list[Command] = [("BLMOVE", self._source, self._working, "RIGHT", "LEFT", WAIT_SECONDS)]
+        if batch > 1:
+            commands.append(_consume.by_digest(**self._named(batch, self._step, waited=1)))
+        self.waits, self._unsure_until = True, inf
+        try:
+            async with self._calling:
+                await self.raw.send(pack(commands))
+                reply, *more = await self.raw.receive(len(commands))
+            self._unsure_until = 0.0
+        except (RedisError, OSError):
+            return []
+        finally:
+            self.waits = False
+            if self._unsure_until:
+                self._unsure_until, self._unsure_id = time.monotonic() + 2 * WAIT_SECONDS, self.raw.id
+        if isinstance(reply, Exception):
+            if not passes(reply):
+                raise translate_error(reply)
+            await asyncio.sleep(REFUSED_SECONDS)
+        if more and isinstance(more[0], list):
+            messages, _, largest = more[0]
+            self._sizes.note(len(messages), largest)
+            return list(messages)
+        return [reply] if isinstance(reply, bytes) else []
+
+    async def renew(self) -> None:
+        """Extend the lease on the connection that all consumers share, and cut a connection that is silent."""
+        await self.raw.cut_if_silent(WAIT_SECONDS + MAX_SILENCE)
+        if not self._joined:
+            return
+        redis = self._lists.redis
+        try:
+            await _consume(redis, **self._named(0, 0))
+        except MovedError as moved:
+            await follow(moved, redis)
+            await _consume(redis, **self._named(0, 0))
+
+    async def put_back(self) -> None:
+        """Settle what was handled, put back the rest, and end the lease."""
+        if not self._began:
+            return
+        if time.monotonic() < self._unsure_until and self._unsure_id is not None:
+            with suppress(RedisError, OSError):
+                if await self._ends_wait(self._unsure_id):
+                    self._unsure_until = 0.0
+        try:
+            if await self.take(0, hurries=True) is None:
+                return
+        except (PenstockError, RedisError):
+            if not self.settlement.results:
+                raise
+            # A full server refuses results, and so does a key of another type; their messages go back.
+        patience = partial(self._lists.patiently, hurries=True)
+        await self._move_back(self._working, self.id, patience)
+        if time.monotonic() < self._unsure_until:
+            return  # others adopt what a wait without a reply may still move
+        ended = self._named_back(self._working, self.id) | {"takers": self._consumers, "steps": self._steps}
+        await patience(lambda: _put_back(self._lists.redis, **ended), self._lists.redis)
+
+    async def close(self) -> None:
+        """Close its connection."""
+        await self.raw.close()
+        await self.raw.redis.aclose()
+
+    @property
+    def _working(self) -> bytes:
+        return self._source + b":consumer:" + self.id.encode()
+
+    def _named(self, batch: int, step: int, waited: int = 0) -> dict[str, Any]:
+        """Return keys and arguments of ``consume.lua``; with a ``step`` of before it settles nothing."""
+        settlement = self.settlement
+        results = settlement.results if step > self._step else {}
+        return {
+            "source": self._source,
+            "working": self._working,
+            "consumers": self._consumers,
+            "steps": self._steps,
+            "id": self.id,
+            "joins": int(not self._joined),
+            "step": step,
+            "settled": settlement.handled,
+            "back": ",".join(map(str, settlement.failed)),
+            "lease": round(self._lists.lease * MICROSECONDS),
+            "batch": batch,
+            "bytes": self._bounds["bytes"],
+            "waited": waited,
+            "counts": ",".join(str(len(each)) for each in results.values()),
+            "outs": [*results],
+            "results": [message for each in results.values() for message in each],
+            **self._sizes.named,
+        }
+
+    async def adopt(self, dead: list[bytes]) -> None:
+        """Take over what the first of ``dead`` holds that holds something; nothing is in hand."""
+        named: dict[str, Any] = {"working": self._working, "consumers": self._consumers, "steps": self._steps}
+        named |= {"orphans": [self._source + b":consumer:" + each for each in dead], "dead": dead, "who": self.id}
+        times = {"grace": GRACE_SECONDS * MICROSECONDS, "again": AGAIN_SECONDS * MICROSECONDS}
+        redis = self._lists.redis
+        adopted, place = await self._lists.patiently(lambda: _adopt(redis, **named, **times), redis)
+        if adopted:
+            self.adopted = adopted
+            _log.info("adopted", list=decoded(self._source), consumer=decoded(dead[place - 1]), messages=adopted)
+
+    async def _give_up(self, former: bytes) -> None:
+        """Put back what a wait has moved to ``former``, the list of a consumer that has gone, after it was adopted."""
+        await self._move_back(former, "", self._lists.patiently)
+
+    async def _move_back(self, pending: bytes, who: str, patience: Callable[..., Any]) -> None:
+        """Put back all that the list ``pending`` holds."""
+        redis, named = self._lists.redis, self._named_back(pending, who)
+        while await patience(lambda: _put_back(redis, **named), redis):
+            pass
+
+    def _named_back(self, pending: bytes, who: str) -> dict[str, Any]:
+        return {"pending": pending, "source": self._source, "who": who, "settled": 0, **self._bounds}
+
+    async def _run(self, batch: int, step: int) -> Any:
+        named = self._named(batch, step)
+        script = _consume_and_push if named["outs"] else _consume
+        reply = await self._send(script.by_digest(**named))
+        if isinstance(reply, NoScriptError):
+            reply = await self._send(script.by_source(**named))
+        if isinstance(reply, MovedError):
+            await self.raw.close()  # to connect to the other node
+        if isinstance(reply, Exception):
+            raise translate_error(reply)
+        return reply
+
+    async def ask(self, commands: Sequence[Command]) -> list[Any]:
+        """Return the replies to reading ``commands``, WRONGTYPE errors among them. Raise others as ``take`` does."""
+
+        async def ask() -> list[Any]:
+            await self.raw.send(pack(commands))
+            replies = await self.raw.receive(len(commands))
+            for each in replies:
+                if isinstance(each, MovedError):
+                    await self.raw.close()  # to connect to the other node
+                if isinstance(each, Exception) and not str(each).startswith("WRONGTYPE"):
+                    raise translate_error(each)
+            return replies
+
+        async with self._calling:
+            replies: list[Any] = await self._lists.patiently(ask, self.raw.redis)
+        return replies
+
+    async def _send(self, command: Command) -> Any:
+        await self.raw.send(pack([command]))
+        (reply,) = await self.raw.receive(1)
+        return reply
+
+    async def _ends_wait(self, number: int) -> bool:
+        """End the wait of the connection with this id; return True once it is sure to move nothing any more.
+
+        If the server knows the connection and it does not wait, its command may still be on its way. After a restart
+        the id may be a stranger's.
+        """
+        redis = self._lists.redis
+        known = [each.get("name") for each in await redis.client_list(client_id=[number])]
+        return known != [NAME] or await redis.client_unblock(number) == 1

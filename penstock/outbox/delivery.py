@@ -1,0 +1,218 @@
+"""Sends to one destination what waits for it, in order, and reconnects with a back-off.
+
+Little is in memory: what was read ahead (``AHEAD_BYTES``) and the numbers of what was sent and not acknowledged, which
+the other side's window bounds. A message that is published while nothing else waits needs no reading.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any, Final, Protocol
+
+from penstock.log import Log
+from penstock.outbox import wire
+from penstock.outbox.commits import GroupCommit, Write, report
+from penstock.outbox.frames import weight_of
+from penstock.outbox.ids import sent_at
+from penstock.outbox.store import SEPARATOR, Outgoing, Published, Store
+from penstock.tracking.backoff import Backoff
+
+AHEAD_BYTES: Final = 512 * 1024
+AHEAD_ROWS: Final = 2000
+SLICE_BYTES: Final = 128 * 1024
+"""What is read at once, in the event loop: some 0.5 ms."""
+SLICE_ROWS: Final = 250
+log = Log("outbox")
+
+
+class Connects(Protocol):
+    """``wire.connect`` with who we are."""
+
+    async def __call__(self, address: str) -> wire.Peer: ...
+
+
+class Delivery:
+    """What goes to the destination ``number``, which is at ``address``."""
+
+    def __init__(
+        self,
+        address: str,
+        number: int,
+        connect: Connects,
+        reader: Store,
+        commits: GroupCommit,
+        backoff: Backoff,
+        settled: Callable[[object], None],
+    ) -> None:
+        self.address, self.number = address, number
+        self._connect, self._reader, self._commits, self._backoff = connect, reader, commits, backoff
+        self._settled = settled
+        self._ahead = deque[Outgoing]()
+        self._ahead_bytes = 0
+        self._read = self._done = 0
+        """The greatest seq that was read ahead, and the greatest that was acknowledged."""
+        self._is_behind = True
+        """Whether the store may have messages after ``_read``."""
+        self._sent = deque[int]()
+        self._work = asyncio.Event()
+        self._work.set()
+        self._is_closed = self._rests = False
+        self._peer: wire.Peer | None = None
+        self.error = ""
+        """Why it is not connected; empty if it is, or was never tried."""
+        self.since = time.monotonic()
+        self._task = asyncio.get_running_loop().create_task(self._run(), name=f"outbox to {address}")
+        self._task.add_done_callback(report)
+
+    @property
+    def is_connected(self) -> bool:
+        return self._peer is not None
+
+    def offer(self, message: Published, keys: str | None) -> None:
+        """Take a message that was just stored, after all before it; ``keys`` are those of its ``Copy``."""
+        if message.seq > self._read:
+            if self._is_behind or self._ahead_bytes > AHEAD_BYTES or len(self._ahead) > AHEAD_ROWS:
+                self._is_behind = True
+            else:
+                self._append(Outgoing(message.seq, message.id, keys or message.keys, message.data))
+        self._work.set()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it is connected, and nothing is under way."""
+        return self._peer is not None and not self._sent and not self._work.is_set()
+
+    def rest(self) -> None:
+        """Close a connection that is idle; it is made again once there is work."""
+        if self._peer is not None:
+            self._rests = True
+            self._peer.close()
+
+    def forget(self) -> None:
+        """Send nothing of what waits: it was removed from the store."""
+        self._ahead.clear()
+        self._ahead_bytes = 0
+        self._sent.clear()
+        self._is_closed = True
+        self._task.cancel()
+
+    async def close(self) -> None:
+        """End; what was not acknowledged stays in the store."""
+        self._is_closed = True
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        failures = 0
+        while not self._is_closed:
+            await self._has_work()
+            acknowledged = self._done
+            try:
+                self._peer = await self._connect(self.address)
+            except (wire.WireError, ValueError) as error:
+                self._told(str(error))
+            else:
+                self.error = ""
+                try:
+                    await self._converse(self._peer)
+                finally:
+                    self._peer.close()
+                    self._peer = None
+                    self._start_again()
+            if self._rests:
+                self._rests = False
+                continue
+            failures = 0 if self._done > acknowledged else failures + 1
+            await asyncio.sleep(self._backoff.delay_after(max(1, failures)))
+
+    def _told(self, error: str) -> None:
+        if not self.error:
+            log.info("a destination is away", address=self.address, reason=error)
+        self.error = error
+
+    async def _has_work(self) -> None:
+        while not self._ahead and not self._fill():
+            self._work.clear()
+            await self._work.wait()
+
+    async def _converse(self, peer: wire.Peer) -> None:
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._acknowledge(peer))
+                tasks.create_task(self._send(peer))
+        except* wire.WireError as group:
+            if not self._rests:
+                self._told(str(group.exceptions[0]))
+
+    def _start_again(self) -> None:
+        """Forget what was sent, or read ahead: it is read again, after what was acknowledged."""
+        self._sent.clear()
+        self._ahead.clear()
+        self._ahead_bytes = 0
+        self._read, self._is_behind = self._done, True
+
+    async def _send(self, peer: wire.Peer) -> None:
+        while True:
+            await self._has_work()
+            await peer.send(islice(self._taken(peer), SLICE_ROWS))
+            await asyncio.sleep(0)  # others have their turn
+
+    def _taken(self, peer: wire.Peer) -> Iterator[wire.Message]:
+        """Yield what is read ahead, until nothing is; note each as sent."""
+        largest = peer.limits.max_message_bytes
+        while self._ahead or self._fill():
+            row = self._ahead.popleft()
+            self._ahead_bytes -= len(row.data)
+            message = wire.Message(row.seq, row.id, row.keys.split(SEPARATOR), row.data, sent_at(row.id))
+            if reason := _too_large(row, message, largest):
+                self._write(Store.refuse, [(self.number, row.seq, reason)])
+                continue
+            self._sent.append(row.seq)
+            yield message
+
+    async def _acknowledge(self, peer: wire.Peer) -> None:
+        while True:
+            found = await peer.acknowledged()
+            seqs = list[int]()
+            while self._sent and self._sent[0] <= found.upto:
+                seqs.append(self._sent.popleft())
+            self._done = max(self._done, found.upto)
+            if found.refused:
+                refused = [(self.number, seq, found.refused[seq]) for seq in seqs if seq in found.refused]
+                seqs = [seq for seq in seqs if seq not in found.refused]
+                self._write(Store.refuse, refused)
+                log.warning(
+                    "a destination refuses messages", address=self.address, reason=refused[0][2] if refused else ""
+                )
+            if seqs:
+                self._write(Store.settle, [(self.number, seqs)])
+
+    def _write(self, write: Write, rows: list[Any]) -> None:
+        if not self._is_closed:
+            self._commits.write_surely(write, rows, self._settled)
+
+    def _fill(self) -> bool:
+        """Read ahead; return whether anything is read ahead."""
+        if self._is_behind:
+            found = self._reader.next_outgoing(self.number, self._read, SLICE_BYTES, SLICE_ROWS)
+            for each in found:
+                self._append(each)
+            self._is_behind = bool(found)
+        return bool(self._ahead)
+
+    def _append(self, message: Outgoing) -> None:
+        self._ahead.append(message)
+        self._ahead_bytes += len(message.data)
+        self._read = message.seq
+
+
+def _too_large(row: Outgoing, message: wire.Message, largest: int) -> str:
+    """Return why the peer would not take ``message``; empty if it would."""
+    if len(row.data) + 8 * len(row.keys) > largest:
+        try:
+            weight_of(message, largest)
+        except ValueError as error:
+            return str(error)
+    return ""

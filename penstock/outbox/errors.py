@@ -1,0 +1,22 @@
+"""Errors of an outbox's store."""
+
+from pathlib import Path
+
+from penstock.errors import PenstockError
+
+
+class Locked(PenstockError):
+    """Another process owns the data directory; the message names its pid and since when it has run."""
+
+    def __init__(self, datadir: Path, pid: int | None, since: str) -> None:
+        owner = f"process {pid} since {since}" if pid else "another process"
+        super().__init__(f"{datadir} is in use by {owner}: stop it, or choose another datadir")
+        self.pid, self.since = pid, since
+
+
+class DiskFull(PenstockError):
+    """The store cannot be written (disk full, quota, input/output error). Nothing of the call was stored."""
+
+
+class Damaged(PenstockError):
+    """The file is no store of an outbox, is damaged, or was written by a newer version; the message says which."""

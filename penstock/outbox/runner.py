@@ -1,0 +1,249 @@
+"""Runs handlers of incoming messages, and removes each message when its handlers have returned.
+
+What begins is noted on disk before its handlers run, for a batch in one write: so a message that kills the process is
+a dead letter after some starts. Those that had begun when the process ended are suspects: of them, some run together,
+and if the process ends again, each of those runs alone. An attempt that a crash ends counts for one that was alone.
+Nothing of this is needed where messages are tried for ever.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from inspect import isawaitable
+from typing import Final
+
+from penstock.log import Log, describe
+from penstock.outbox.commits import GroupCommit, report
+from penstock.outbox.errors import DiskFull
+from penstock.outbox.handlers import Handlers
+from penstock.outbox.message import Message
+from penstock.outbox.store import Arrived, Failed, Store, Waiting
+from penstock.outbox.upcoming import Upcoming
+from penstock.tracking.backoff import Backoff
+
+MOST_BEGUN: Final = 500
+QUICK_SECONDS: Final = 0.05
+"""A batch whose handlers take less makes the next one larger, one that takes longer smaller."""
+RANGE_BYTES: Final = 4096
+"""Of the store that change, at most, for a range of messages that begin."""
+TURN_SECONDS: Final = 0.005
+"""How long one after another runs before other tasks have their turn."""
+RETRY_WRITE_SECONDS: Final = 1.0
+ERROR_CHARACTERS: Final = 2000
+log = Log("outbox")
+
+
+class _Run:
+    """Messages whose attempt was counted in one write."""
+
+    __slots__ = ("left", "ranges", "since")
+
+    def __init__(self, messages: Sequence[Waiting]) -> None:
+        self.left = len(messages)
+        self.ranges = list[tuple[int, int, bool]]()
+        self.since = time.monotonic()
+        alone = len(messages) == 1
+        for each in messages:
+            if self.ranges and self.ranges[-1][1] == each.seq - 1:
+                self.ranges[-1] = (self.ranges[-1][0], each.seq, alone)
+            else:
+                self.ranges.append((each.seq, each.seq, alone))
+
+
+class Runner:
+    """Calls ``handlers``, at most ``concurrency`` at once; a message fails for good after ``attempts``, or never."""
+
+    def __init__(
+        self,
+        reader: Store,
+        commits: GroupCommit,
+        attempts: int | None,
+        backoff: Backoff,
+        concurrency: int,
+        handlers: Handlers,
+        finished: Callable[[], None],
+    ) -> None:
+        self._reader, self._commits, self._attempts, self._backoff = reader, commits, attempts, backoff
+        self._concurrency, self._has_finished = concurrency, finished
+        self._handlers = handlers
+        self._upcoming = Upcoming(reader, commits, handlers)
+        self._begun = deque[tuple[Waiting, _Run]]()
+        self._batch = concurrency
+        self._finished, self._failed, self._ended = list[int](), list[Failed](), list[tuple[int, int, bool]]()
+        self._is_flushing = self._is_closed = False
+        self._runnable, self._nothing_runs = asyncio.Event(), asyncio.Event()
+        self._running = 0
+        self._tasks = list[asyncio.Task[None]]()
+        self._loop = asyncio.get_running_loop()
+
+    def start(self) -> None:
+        create = self._loop.create_task
+        self._tasks = [create(self._begin_all(), name="outbox begins")]
+        self._tasks += [create(self._work_on(), name="outbox handlers") for _ in range(self._concurrency)]
+        for task in self._tasks:
+            task.add_done_callback(report)
+
+    def arrived(self, messages: Sequence[Arrived]) -> None:
+        """Take messages that were just stored."""
+        self._upcoming.arrived(messages)
+
+    def start_again(self) -> None:
+        """Look at all messages again: a handler was added."""
+        self._upcoming.start_again()
+
+    async def close(self, seconds: float) -> None:
+        """Wait ``seconds`` for handlers that run, then cancel them: they run again at the next start."""
+        self._is_closed = True
+        while self._begun:
+            waiting, run = self._begun.popleft()
+            self._end(waiting, run)
+        self._flush()
+        self._upcoming.close()
+        self._runnable.set()
+        self._upcoming.news.set()
+        try:
+            async with asyncio.timeout(seconds):
+                while self._running:
+                    self._nothing_runs.clear()
+                    await self._nothing_runs.wait()
+        except TimeoutError:
+            log.warning("handlers are cancelled: they run again at the next start", count=self._running)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._flush()
+
+    # ---- what begins
+
+    async def _begin_all(self) -> None:
+        upcoming = self._upcoming
+        while not self._is_closed:
+            upcoming.news.clear()
+            if len(self._begun) >= self._batch:
+                await upcoming.news.wait()
+            elif batches := upcoming.next(self._batch):
+                await self._begin(batches)
+            else:
+                await upcoming.wait()
+
+    async def _begin(self, batches: Sequence[list[Waiting]]) -> None:
+        """Note on disk that each batch begins, then let its handlers run."""
+        runs = list[_Run]()
+        begun = list[tuple[Waiting, _Run]]()
+        for batch in batches:
+            lost = [each for each in batch if self._is_last(each.attempts)]
+            for each in lost:
+                self._fail(each, each.attempts, each.error)
+                self._flush()
+            left = [each for each in batch if each not in lost] if lost else batch
+            if left:
+                runs.append(_Run(left))
+                begun += [(each, runs[-1]) for each in left]
+        if not runs:
+            return
+        while self._attempts is not None:
+            try:
+                ranges = [each for run in runs for each in run.ranges]
+                await self._commits.write(Store.begin, ranges, size=RANGE_BYTES * len(ranges))
+                break
+            except DiskFull as error:
+                log.error("cannot count attempts: no handler runs", reason=str(error))
+                await asyncio.sleep(RETRY_WRITE_SECONDS)
+        self._begun.extend(begun)
+        self._runnable.set()
+
+    # ---- handlers
+
+    async def _work_on(self) -> None:
+        turn = time.monotonic()
+        while not self._is_closed:
+            if not self._begun:
+                self._runnable.clear()
+                await self._runnable.wait()
+                turn = time.monotonic()
+                continue
+            waiting, run = self._begun.popleft()
+            if len(self._begun) < self._batch:
+                self._upcoming.news.set()
+            self._running += 1
+            try:
+                await self._handle(waiting)
+            except (Exception, asyncio.CancelledError) as error:
+                if isinstance(error, asyncio.CancelledError) and self._is_cancelled():
+                    raise
+                self._failed_with(error, waiting)
+            else:
+                self._finished.append(waiting.seq)
+            finally:
+                self._running -= 1
+                if not self._running:
+                    self._nothing_runs.set()
+            self._end(waiting, run)
+            if time.monotonic() - turn > TURN_SECONDS:
+                await asyncio.sleep(0)
+                turn = time.monotonic()
+
+    def _is_cancelled(self) -> bool:
+        task = asyncio.current_task()
+        return task is not None and task.cancelling() > 0
+
+    async def _handle(self, waiting: Waiting) -> None:
+        message = Message(waiting)
+        for handler in self._handlers.of(waiting.keys):
+            result = handler(message)
+            if result is not None and isawaitable(result):
+                await result
+
+    def _is_last(self, attempts: int) -> bool:
+        return self._attempts is not None and attempts >= self._attempts
+
+    def _failed_with(self, error: BaseException, waiting: Waiting) -> None:
+        """Log the traceback of an error that is not that of the attempt before, else a line."""
+        reason, which = describe(error)[:ERROR_CHARACTERS], str(Message(waiting).id)
+        if reason == waiting.error:
+            log.warning("a handler failed", id=which, attempts=waiting.attempts + 1, reason=reason)
+        else:
+            log.warning("a handler failed", error, id=which, attempts=waiting.attempts + 1)
+        self._fail(waiting, waiting.attempts + 1, reason)
+
+    def _fail(self, waiting: Waiting, attempts: int, error: str) -> None:
+        if self._is_last(attempts):
+            log.error("a message is a dead letter", id=str(Message(waiting).id), attempts=attempts)
+            self._failed.append(Failed(waiting.seq, attempts, None, error))
+        else:
+            due = self._reader.clock + self._backoff.delay_after(attempts)
+            self._failed.append(Failed(waiting.seq, attempts, due, error))
+
+    def _end(self, waiting: Waiting, run: _Run) -> None:
+        """Note that an attempt has ended, and how is in ``_finished`` or ``_failed``; in neither if it did not run."""
+        run.left -= 1
+        if not run.left:
+            if self._attempts is not None:
+                self._ended += run.ranges
+            quick = time.monotonic() - run.since < QUICK_SECONDS
+            self._batch = min(MOST_BEGUN, 2 * self._batch) if quick else max(self._concurrency, self._batch // 2)
+        if not self._is_flushing:
+            self._is_flushing = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        """Write what has ended since the last flush."""
+        self._is_flushing = False
+        finished, self._finished = sorted(self._finished), []
+        failed, self._failed = self._failed, []
+        ended, self._ended = self._ended, []
+        if finished:
+            self._commits.write_surely(Store.finish, finished, self._removed)
+        if failed:
+            self._commits.write_surely(Store.fail, failed, self._noted)
+        if ended:
+            self._commits.write_surely(Store.ended, ended)
+
+    def _removed(self, seqs: Sequence[int]) -> None:
+        self._upcoming.removed(seqs)
+        self._has_finished()
+
+    def _noted(self, failed: Sequence[Failed]) -> None:
+        self._upcoming.failed(failed)
+        self._has_finished()

@@ -1,0 +1,236 @@
+"""Opens the file of a store: checks, transactions, clock and identity."""
+
+import os
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Final, Self
+
+from penstock.outbox.errors import Damaged, DiskFull
+from penstock.outbox.schema import SCHEMA, VERSION
+from penstock.outbox.store.people import ForPeople
+
+NAME: Final = "outbox.db"
+CHECKED_BYTES: Final = 64 * 1024 * 1024
+"""A store up to this size is checked as a whole when it is opened; of a larger one, only the tables without bodies."""
+SMALL_TABLES: Final = ("meta", "destinations", "subscriptions", "subscribed", "deliveries", "shared", "begun", "tries")
+OURS: Final = (
+    "SELECT coalesce(sum(length(data)), 0) + 60 * count(*) FROM messages",
+    "SELECT 20 * count(*) FROM deliveries",
+    "SELECT coalesce(sum(length(data)), 0) + 20 * count(*) FROM spooled",
+)
+THEIRS: Final = (
+    "SELECT coalesce(sum(length(data) + length(keys)), 0) + 60 * count(*) FROM incoming",
+    "SELECT coalesce(sum(length(data) + length(keys)), 0) + 60 * count(*) FROM dead",
+    "SELECT 30 * count(*) FROM seen",
+    "SELECT coalesce(sum(length(key) + length(address)), 0) FROM subscriptions",
+)
+"""Bytes of the tables that the program fills, and of those that peers do."""
+CACHE_KIB: Final = 16 * 1024
+CHECKPOINT_PAGES: Final = 1000
+LOG_BYTES: Final = 64 * 1024 * 1024
+"""To which the write-ahead log is cut after a transaction that made it larger."""
+
+
+class Store(ForPeople):
+    """A connection to the store in ``datadir``. Use ``open`` or ``read``."""
+
+    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+        self.path, self._db = path, connection
+        self._db.execute("PRAGMA temp_store=MEMORY")  # a container may have no directory for temporary files
+        self._opened, self._base = time.monotonic(), 0.0
+        self._checkpoints = True
+
+    @classmethod
+    def open(cls, datadir: Path) -> Self:
+        """Open the store to write, and make it if it does not exist; the caller holds the ``Lock``.
+
+        Raise ``Damaged`` if it cannot be used, ``DiskFull`` if it cannot be made.
+        """
+        path = datadir / NAME
+        with translated_errors(path):
+            db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, cached_statements=200)
+            try:
+                db.execute("PRAGMA journal_mode=WAL")
+                db.execute("PRAGMA synchronous=FULL")
+                db.execute(f"PRAGMA cache_size=-{CACHE_KIB}")
+                db.execute(f"PRAGMA wal_autocheckpoint={CHECKPOINT_PAGES}")
+                db.execute(f"PRAGMA journal_size_limit={LOG_BYTES}")
+                found = cls(path, db)
+                found._prepare()
+            except BaseException:
+                db.close()
+                raise
+        return found
+
+    @classmethod
+    def read(cls, datadir: Path) -> Self:
+        """Open the store to read, also while its owner lives. Raise ``FileNotFoundError`` or ``Damaged``."""
+        path = datadir / NAME
+        path.stat()
+        with translated_errors(path):
+            try:
+                return cls._reading(path, "mode=ro")
+            except sqlite3.OperationalError as error:
+                log = path.with_name(path.name + "-wal")
+                if log.exists() and log.stat().st_size:
+                    elsewhere = f"on a disk that is read-only, copy it with {log.name} elsewhere, and look there"
+                    raise Damaged(f"{path} cannot be read: {error} ({elsewhere})") from error
+                return cls._reading(path, "mode=ro&immutable=1")  # a disk that nobody can write
+
+    @classmethod
+    def _reading(cls, path: Path, options: str) -> Self:
+        db = sqlite3.connect(f"{path.absolute().as_uri()}?{options}", uri=True, isolation_level=None)
+        try:
+            found = cls(path, db)
+            found._require_version(found._version())
+            found._base = float(found._one("SELECT value FROM meta WHERE name = 'clock'"))
+        except BaseException:
+            db.close()
+            raise
+        return found
+
+    def beside(self) -> "Store":
+        """Return a second connection, to read while this one writes in another thread."""
+        other = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, cached_statements=200)
+        other.execute("PRAGMA query_only=1")
+        store = Store(self.path, other)
+        store._opened, store._base = self._opened, self._base
+        return store
+
+    @property
+    def connection(self) -> sqlite3.Connection:
+        """For statements about tables of other modules: ``spool``."""
+        return self._db
+
+    def close(self) -> None:
+        self._db.close()
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Commit at the end, or roll back if the block raises. Raise ``DiskFull`` if it cannot be written."""
+        self.begin_transaction()
+        try:
+            with translated_errors(self.path):
+                yield
+            self.commit()
+        except BaseException:
+            self.roll_back()
+            raise
+
+    def translated(self) -> AbstractContextManager[None]:
+        """Raise what SQLite reports in the block as our errors."""
+        return translated_errors(self.path)
+
+    def begin_transaction(self) -> None:
+        with translated_errors(self.path):
+            self._db.execute("BEGIN IMMEDIATE")
+
+    def commit(self) -> None:
+        """Return once all statements since ``begin_transaction`` are on disk. Raise ``DiskFull``, rolled back."""
+        try:
+            with translated_errors(self.path):
+                self._db.execute("COMMIT")
+        except BaseException:
+            self.roll_back()
+            raise
+
+    def checkpoints(self, wanted: bool) -> None:
+        """Let commits copy the log into the file once it has ``CHECKPOINT_PAGES``, or let it grow."""
+        if wanted != self._checkpoints:
+            self._checkpoints = wanted
+            self._db.execute(f"PRAGMA wal_autocheckpoint={CHECKPOINT_PAGES if wanted else 0}")
+
+    def roll_back(self) -> None:
+        if self._db.in_transaction:
+            self._db.execute("ROLLBACK")
+
+    # ---- clock and identity
+
+    def save_clock(self) -> None:
+        self._db.execute("INSERT OR REPLACE INTO meta VALUES ('clock', ?)", (self.clock,))
+
+    @property
+    def identity(self) -> bytes:
+        """16 random bytes, chosen when the store was made."""
+        return bytes(self._one("SELECT value FROM meta WHERE name = 'identity'"))
+
+    @property
+    def peers_bound(self) -> int | None:
+        """How many bytes peers may have, as the owner has noted; None if none has."""
+        found = self._one("SELECT value FROM meta WHERE name = 'store_bytes'")
+        return None if found is None else int(found)
+
+    def note_peers_bound(self, bytes: int) -> None:
+        self._db.execute("INSERT OR REPLACE INTO meta VALUES ('store_bytes', ?)", (bytes,))
+
+    def _prepare(self) -> None:
+        version = self._version()
+        if version == 0 and not self._one("SELECT count(*) FROM sqlite_master"):
+            with self.transaction():
+                for statement in SCHEMA:
+                    self._db.execute(statement)
+                self._db.execute("INSERT INTO meta VALUES ('identity', ?), ('clock', 0.0)", (os.urandom(16),))
+                self._db.execute(f"PRAGMA user_version={VERSION}")
+        else:
+            self._require_version(version)
+            self._check()
+        self._base = float(self._one("SELECT value FROM meta WHERE name = 'clock'"))
+        with self.transaction():
+            self._suspect_begun()
+
+    def _version(self) -> int:
+        return int(self._one("PRAGMA user_version"))
+
+    def _require_version(self, version: int) -> None:
+        if version != VERSION:
+            which = "was written by a newer version" if version > VERSION else "is no store of an outbox"
+            raise Damaged(f"{self.path} {which} (schema {version}, expected {VERSION})")
+
+    def _check(self) -> None:
+        whole = self.path.stat().st_size <= CHECKED_BYTES
+        for table in ("",) if whole else SMALL_TABLES:
+            found = self._one(f"PRAGMA quick_check({table or 1})")
+            if found != "ok":
+                raise Damaged(f"{self.path} is damaged: {found}")
+
+    @property
+    def size(self) -> int:
+        """Bytes in use, without the pages that are free to be used again."""
+        pages = self._one("PRAGMA page_count") - self._one("PRAGMA freelist_count")
+        return int(pages * self._one("PRAGMA page_size"))
+
+    def size_of_peers(self) -> int:
+        """Bytes in use for what peers have sent, about. Reads most of the file: in a thread, and rarely."""
+        ours, theirs = (sum(map(self._one, statements)) for statements in (OURS, THEIRS))
+        return int(self.size * theirs / (ours + theirs or 1))
+
+    def check(self) -> str:
+        """Check all pages of a store of any size; return what is wrong, or an empty text."""
+        found = str(self._one("PRAGMA quick_check(1)"))
+        return "" if found == "ok" else found
+
+    def compact(self) -> None:
+        """Give the space of removed messages back to the disk; it needs as much as what is left meanwhile, there."""
+        beside = str(self.path.parent).replace("'", "''")
+        with translated_errors(self.path):
+            self._db.execute("PRAGMA temp_store=FILE")
+            self._db.execute(f"PRAGMA temp_store_directory='{beside}'")
+            self._db.execute("VACUUM")
+            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+
+@contextmanager
+def translated_errors(path: Path) -> Iterator[None]:
+    """Raise what SQLite reports as our errors."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        name = getattr(error, "sqlite_errorname", "")
+        if name.startswith(("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_READONLY", "SQLITE_CANTOPEN")):
+            raise DiskFull(f"{path} cannot be written: {error} ({name})") from error
+        if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
+            raise Damaged(f"{path} is damaged: {error} ({name})") from error
+        raise

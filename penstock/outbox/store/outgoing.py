@@ -1,0 +1,142 @@
+"""Messages that wait for destinations."""
+
+import time
+from collections.abc import Sequence
+from typing import Any, Final
+
+from penstock.outbox.store.destinations import Destinations
+from penstock.outbox.store.rows import Copy, Outgoing, Published
+from penstock.outbox.store.statements import STEP_ROWS, among
+
+ALIKE_ROWS: Final = 8
+"""Messages with the same copies, from which on a statement for each copy is cheaper than the rows."""
+
+
+class OutgoingMessages(Destinations):
+    """The tables ``messages``, ``deliveries`` and ``shared``."""
+
+    def remove_destination(self, address: str) -> None:
+        """Remove ``address``: its subscriptions here, what waits for it, and the note of ours there."""
+        number = self.destinations().get(address)
+        if number is not None:
+            self.leave([address])
+            while self._drop(number):
+                pass
+            self.forget([address])
+
+    def last_outgoing(self) -> int:
+        """Return the greatest ``seq`` of an outgoing message, or 0."""
+        return int(self._one("SELECT coalesce(max(seq), 0) FROM messages"))
+
+    def publish(self, messages: Sequence[Published]) -> None:
+        """Store ``messages``, whose seqs rise."""
+        self._insert("messages (seq, id, keys, data)", [message[:4] for message in messages])
+        if len(messages) >= ALIKE_ROWS:
+            first, last, copies = messages[0].seq, messages[-1].seq, messages[0].copies
+            if last - first == len(messages) - 1 and all(message.copies is copies for message in messages):
+                self._copy(copies, first, last)
+                return
+        self._insert(
+            "deliveries (destination, seq, keys)", [(c.destination, m.seq, c.keys) for m in messages for c in m.copies]
+        )
+        shared = [(m.seq, len(m.copies)) for m in messages if len(m.copies) > 1]
+        self._insert("shared (seq, copies)", shared)
+
+    def _copy(self, copies: Sequence[Copy], first: int, last: int) -> None:
+        """Let ``copies`` of all messages from ``first`` to ``last`` wait."""
+        which = "FROM messages WHERE seq BETWEEN ? AND ?"
+        for destination, keys in copies:
+            self._db.execute(f"INSERT INTO deliveries SELECT ?, seq, ? {which}", (destination, keys, first, last))
+        if len(copies) > 1:
+            self._db.execute(f"INSERT INTO shared SELECT seq, ? {which}", (len(copies), first, last))
+
+    def send(self, messages: Sequence[tuple[str, Published]]) -> None:
+        """As ``publish``, for messages with one copy each, to an address that may be new."""
+        for address, message in messages:
+            self.add_destination(address, message.copies[0].destination)
+        self.publish([message for _, message in messages])
+
+    def ask(self, asked: Sequence[tuple[str, Published, Sequence[str] | None, bool]]) -> None:
+        """Send commands (address, message, keys or None for all, whether to subscribe), and note what is subscribed."""
+        self.send([(address, message) for address, message, _, _ in asked])
+        for address, _, keys, subscribes in asked:
+            if subscribes:
+                self.add_subscribed(address, keys or ())
+            else:
+                self.remove_subscribed(address, keys)
+
+    def waits_for(self, destination: int) -> bool:
+        """Return whether a message waits for ``destination``."""
+        return self._one("SELECT 1 FROM deliveries WHERE destination = ? LIMIT 1", destination) is not None
+
+    def next_outgoing(self, destination: int, after: int, bytes: int, rows: int = 500) -> list[Outgoing]:
+        """Return what waits for ``destination`` after the seq ``after``: at least one message, about ``bytes``."""
+        found = list[Outgoing]()
+        cursor = self._db.execute(
+            "SELECT d.seq, m.id, coalesce(d.keys, m.keys), m.data FROM deliveries d JOIN messages m USING (seq)"
+            " WHERE d.destination = ? AND d.seq > ? ORDER BY d.seq LIMIT ?",
+            (destination, after, rows),
+        )
+        for row in cursor:
+            found.append(Outgoing(*row))
+            bytes -= len(row[3])
+            if bytes <= 0:
+                break
+        cursor.close()
+        return found
+
+    def settle(self, acknowledged: Sequence[tuple[int, Sequence[int]]]) -> None:
+        """Remove messages of destinations, by seq and rising; and those that no destination waits for any more."""
+        for destination, seqs in acknowledged:
+            self._settle(destination, seqs)
+
+    def _settle(self, destination: int, seqs: Sequence[int]) -> None:
+        where, arguments = among(seqs)
+        mine = f"FROM deliveries WHERE destination = ? AND seq {where}"
+        if self._one(f"SELECT count(*) {mine}", destination, *arguments) != len(seqs):
+            # Some were removed by other means, and are not counted any more.
+            where, arguments = among(self._column(f"SELECT seq {mine} ORDER BY seq", destination, *arguments))
+            mine = f"FROM deliveries WHERE destination = ? AND seq {where}"
+        self._db.execute(f"DELETE {mine}", (destination, *arguments))
+        self._uncount(where, arguments)
+
+    def _uncount(self, where: str, arguments: tuple[Any, ...]) -> None:
+        """Remove messages of which one copy less is waiting now, and that was the last."""
+        if self._db.execute(f"UPDATE shared SET copies = copies - 1 WHERE seq {where}", arguments).rowcount:
+            self._db.execute(
+                f"DELETE FROM messages WHERE seq {where} AND NOT EXISTS"
+                " (SELECT 1 FROM shared s WHERE s.seq = messages.seq AND s.copies > 0)",
+                arguments,
+            )
+            self._db.execute(f"DELETE FROM shared WHERE seq {where} AND copies < 1", arguments)
+        else:
+            self._db.execute(f"DELETE FROM messages WHERE seq {where}", arguments)
+
+    def drop(self, destinations: Sequence[int]) -> None:
+        """Remove up to ``STEP_ROWS`` messages that wait for each of ``destinations``."""
+        for destination in destinations:
+            self._drop(destination)
+
+    def _drop(self, destination: int) -> int:
+        seqs = self._column(
+            "SELECT seq FROM deliveries WHERE destination = ? ORDER BY seq LIMIT ?", destination, STEP_ROWS
+        )
+        if seqs:
+            self._settle(destination, seqs)
+        return len(seqs)
+
+    def refuse(self, refused: Sequence[tuple[int, int, str]]) -> None:
+        """Make messages (destination, seq, reason) dead letters."""
+        for destination, seq, reason in refused:
+            self._db.execute(
+                "INSERT INTO dead (id, address, outgoing, keys, data, attempts, error, at)"
+                " SELECT m.id, a.address, 1, coalesce(d.keys, m.keys), m.data, 1, ?, ?"
+                " FROM deliveries d JOIN messages m USING (seq) JOIN destinations a ON a.id = d.destination"
+                " WHERE d.destination = ? AND d.seq = ?",
+                (reason, time.time(), destination, seq),
+            )
+            self._settle(destination, [seq])
+
+    def outgoing_counts(self) -> dict[int, int]:
+        """Return how many messages wait for each destination that any wait for."""
+        return dict(self._db.execute("SELECT destination, count(*) FROM deliveries GROUP BY destination"))

@@ -1,0 +1,102 @@
+"""What people look at and change: counts, lists, dead letters."""
+
+from penstock.outbox.store.incoming import IncomingMessages
+from penstock.outbox.store.outgoing import OutgoingMessages
+from penstock.outbox.store.rows import Arrived, Copy, Counts, Dead, Outgoing, Published, Waiting
+
+
+class ForPeople(OutgoingMessages, IncomingMessages):
+    """All that waits, and the table ``dead``."""
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether nothing waits, neither outgoing nor incoming."""
+        return not any(self._one(f"SELECT 1 FROM {table} LIMIT 1") for table in ("deliveries", "incoming"))
+
+    def counts(self) -> Counts:
+        """Count all. Takes some 0.1 s for a million messages."""
+        return Counts(
+            *map(
+                self._one,
+                (
+                    "SELECT count(DISTINCT key) FROM subscriptions",
+                    "SELECT count(DISTINCT address) FROM subscriptions",
+                    "SELECT count(*) FROM incoming",
+                    "SELECT count(*) FROM deliveries",
+                    "SELECT count(*) FROM dead",
+                ),
+            )
+        )
+
+    def list_outgoing(self, after: int = 0, rows: int = 1000) -> list[tuple[Outgoing, list[str]]]:
+        """Return messages after the seq ``after`` with the addresses that they wait for."""
+        found = self._db.execute(
+            "SELECT seq, id, keys, data FROM messages WHERE seq > ? ORDER BY seq LIMIT ?", (after, rows)
+        )
+        addresses = {number: address for address, number in self.destinations().items()}
+        listed = []
+        for row in found.fetchall():
+            waiting = (
+                address
+                for number, address in addresses.items()
+                if self._one("SELECT count(*) FROM deliveries WHERE destination = ? AND seq = ?", number, row[0])
+            )
+            listed.append((Outgoing(*row), sorted(waiting)))
+        return listed
+
+    def list_incoming(self, after: int = 0, rows: int = 1000) -> list[Waiting]:
+        """Return incoming messages after the seq ``after``."""
+        return self._incoming("i.seq > ? ORDER BY i.seq LIMIT ?", 1 << 62, after, rows)
+
+    def list_dead(self, after: int = 0, rows: int = 1000) -> list[Dead]:
+        """Return dead letters after the number ``after``."""
+        found = self._db.execute(
+            "SELECT number, id, address, outgoing, keys, data, attempts, error, at FROM dead"
+            " WHERE number > ? ORDER BY number LIMIT ?",
+            (after, rows),
+        )
+        return [Dead._make(row)._replace(outgoing=bool(row[3])) for row in found]
+
+    def requeue(self, number: int) -> bool:
+        """Let the dead letter ``number`` wait again, at the end and without attempts; return whether it exists."""
+        letter = self._db.execute(
+            "DELETE FROM dead WHERE number = ? RETURNING id, address, outgoing, keys, data", (number,)
+        ).fetchone()
+        if letter is None:
+            return False
+        id, address, outgoing, keys, data = letter
+        if outgoing:
+            copy = Copy(self.add_destination(address), None)
+            self.publish([Published(self.last_outgoing() + 1, id, keys, data, [copy])])
+        else:
+            self.arrive([Arrived(self.last_incoming() + 1, id, address, keys, data)])
+        return True
+
+    def remove(self, id: bytes) -> int:
+        """Remove the message ``id`` wherever it waits (incoming, outgoing, dead); return how many were removed."""
+        removed = self._db.execute("DELETE FROM dead WHERE id = ?", (id,)).rowcount
+        incoming = self._column("SELECT seq FROM incoming WHERE id = ?", id)
+        if incoming:
+            self.finish(sorted(incoming))
+        removed += len(incoming)
+        for seq in self._column("SELECT seq FROM messages WHERE id = ?", id):
+            removed += self._db.execute(
+                "DELETE FROM deliveries WHERE seq = ? AND destination IN (SELECT id FROM destinations)", (seq,)
+            ).rowcount
+            self._db.execute("DELETE FROM shared WHERE seq = ?", (seq,))
+            self._db.execute("DELETE FROM messages WHERE seq = ?", (seq,))
+        return removed
+
+    def purge(self, what: str) -> int:
+        """Remove all ``incoming``, ``outgoing`` or ``dead``; return how many. Raise ``ValueError`` for another word."""
+        tables = {
+            "incoming": ("incoming", "tries", "begun"),
+            "outgoing": ("deliveries", "shared", "messages"),
+            "dead": ("dead",),
+        }
+        if what not in tables:
+            raise ValueError(f"{what!r}: expected one of {', '.join(tables)}")
+        count = int(self._one(f"SELECT count(*) FROM {tables[what][0]}"))
+        for table in tables[what]:
+            self._db.execute(f"DELETE FROM {table}")
+        return count

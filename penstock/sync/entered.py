@@ -1,0 +1,72 @@
+"""What blocking forms share whose async ones are entered with ``async with`` and have ``stop``."""
+
+import signal
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Any, Generic, Protocol, Self, TypeVar, cast
+
+from penstock.errors import WrongCall
+from penstock.sync.portal import Portal
+
+
+class Stoppable(Protocol):
+    """What is entered."""
+
+    def stop(self) -> None:
+        """End every loop."""
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Leave it."""
+
+
+I = TypeVar("I", bound=Stoppable)  # noqa: E741
+
+
+class Entered(ABC, Generic[I]):
+    """Enters what ``_open`` returns in a thread of its own, and calls its ``stop`` at ``stop_signals``."""
+
+    def __init__(self, stop_signals: Iterable[signal.Signals]) -> None:
+        self._signals = dict.fromkeys(stop_signals, cast(Any, None))
+        self._inner: I
+        self._portal: Portal | None = None
+
+    @abstractmethod
+    async def _open(self) -> I:
+        """Return what is entered, entered."""
+
+    @property
+    def portal(self) -> Portal:
+        """Return what runs coroutines. Raise ``WrongCall`` if it is not entered."""
+        if self._portal is None:
+            name = type(self).__name__
+            raise WrongCall(f"expected `with {name}(...) as {name.lower()}:` around this call")
+        return self._portal
+
+    def __enter__(self) -> Self:
+        if self._signals and threading.current_thread() is not threading.main_thread():
+            raise WrongCall("stop_signals: only the main thread of a program gets signals")
+        self._portal = Portal()
+        self._inner = self.portal(self._open())
+        for number in self._signals:
+            self._signals[number] = signal.signal(number, lambda *_: self.stop())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, former in self._signals.items():
+            signal.signal(number, former)
+        try:
+            self.portal(self._inner.__aexit__(kind, error, trace))
+        finally:
+            self.portal.close()
+            self._portal = None
+
+    def stop(self) -> None:
+        """End every loop: after what is in hand, or at once if it waits."""
+        if self._portal is not None:
+            self._portal.loop.call_soon_threadsafe(self._inner.stop)

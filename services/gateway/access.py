@@ -1,0 +1,46 @@
+"""Who may use the gateway, and what: the secret, and the names and methods that are allowed."""
+
+import hmac
+from fnmatch import fnmatchcase
+from hashlib import sha256
+from typing import Final
+
+from services.gateway.settings import Settings
+
+FIELDS: Final = {"queue": "queues", "channel": "channels", "pubsub": "topics", "persistify": "objects"}
+"""The setting that lists the names of each type."""
+ALWAYS: Final = frozenset({"on", "once", "promisify", "handled"})
+"""Methods that change nothing."""
+
+
+class Access:
+    """What the settings allow."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._secrets = [_digest(each) for each in settings.secrets]
+        self._names = {type_: list(getattr(settings, field)) for type_, field in FIELDS.items()}
+        self._methods = settings.methods
+        self._allowed: dict[tuple[str, str], bool] = {}
+
+    def place_of(self, secret: str) -> int | None:
+        """Return which of the secrets it is, 0 for the newest, None for another; the time does not depend on it."""
+        given = _digest(secret)
+        same = [hmac.compare_digest(given, each) for each in self._secrets]
+        return same.index(True) if True in same else None
+
+    def allows_name(self, type_: str, name: str) -> bool:
+        """Return whether a peer may use the object ``name``."""
+        return any(fnmatchcase(name, pattern) for pattern in self._names[type_])
+
+    def allows_method(self, type_: str, method: str) -> bool:
+        """Return whether a peer may call ``method`` of such an object."""
+        known = self._allowed.get((type_, method))
+        if known is None:
+            names = (method, f"{type_}.{method}")
+            known = method in ALWAYS or any(fnmatchcase(name, each) for each in self._methods for name in names)
+            self._allowed[type_, method] = known
+        return known
+
+
+def _digest(secret: str) -> bytes:
+    return sha256(secret.encode(errors="surrogatepass")).digest()

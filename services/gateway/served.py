@@ -1,0 +1,204 @@
+"""An object of the bus that a peer uses through a channel of its websocket: its calls, and the events that it gets."""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+import structlog
+from redis.exceptions import RedisError
+
+from penstock.bus.events import Emitter
+from penstock.bus.federation.frames import Call, event_line, parsed_call
+from penstock.errors import PenstockError, Unauthorized, Unavailable, WrongCall
+
+if TYPE_CHECKING:
+    from services.gateway.peer import Peer
+
+MAX_LISTENERS: Final = 100
+"""Most listeners of one object."""
+ANSWERED: Final = object()
+"""What a method returns that answers its call itself."""
+_log: Final = structlog.get_logger("penstock.gateway")
+
+
+class NoSuchMethod(PenstockError):
+    """A peer calls a method that its object does not have."""
+
+
+class Served:
+    """One object; a class for each type lists in ``methods`` what peers may call, and nothing else can be called.
+
+    Calls are carried out in order, one after the other, but for those that ``immediate`` names: these begin in order,
+    and do not wait for each other.
+    """
+
+    TYPE: ClassVar[str]
+    immediate: ClassVar[frozenset[str]] = frozenset({"on", "once"})
+
+    def __init__(self, peer: "Peer", channel: bytes, name: str, names: list[str]) -> None:
+        self.peer, self.channel, self.name, self.names = peer, channel, name, names
+        self.is_closed = False
+        self.session: str | None = None
+        """By which the peer goes on with this object on another websocket."""
+        self.methods: dict[str, Callable[..., Any]] = {"promisify": _nothing}
+        self._listeners: dict[str, list[tuple[int, bool]]] = {}
+        self._calls: deque[Call] = deque()
+        self._worker: asyncio.Task[None] | None = None
+
+    def take(self, rows: list[dict[str, Any]]) -> None:
+        """Carry out the calls of some lines. Raise ``ValueError`` for what is no call, ``NoSuchMethod``."""
+        for row in rows:
+            call = parsed_call(row, self.names)
+            if call is None:
+                continue
+            if call.method not in self.methods:
+                raise NoSuchMethod(f"{self.TYPE} {self.name}: there is no method {call.method[:100]!r}")
+            self.peer.count("calls")
+            if call.method in self.immediate and not self._calls and self._worker is None:
+                self._begin(call)
+            else:
+                self._calls.append(call)
+                self.peer.begins(1, 0)
+        if self._calls and self._worker is None:
+            self._worker = asyncio.create_task(self._work())
+
+    async def close(self) -> None:
+        """End: nothing is sent any more, calls that wait are dropped, and the object is left."""
+        self.is_closed = True
+        if self.session:
+            self.peer.gateway.forget(self.session, self)
+        if self._worker:
+            self._worker.cancel()
+            await asyncio.gather(self._worker, return_exceptions=True)
+        self.peer.ends(len(self._calls), 0)
+        self._calls.clear()
+        try:
+            await self.leave()
+        except (PenstockError, RedisError, OSError) as error:
+            _log.warning("not left in order", object=self.name, reason=str(error))
+
+    async def leave(self) -> None:
+        """Detach the object; give back what was not confirmed."""
+
+    def relay(self, emitter: Emitter, events: dict[str, Callable[..., list[Any]]]) -> None:
+        """Have the peer's listeners called with what each of ``events`` makes of the values."""
+
+        def relayed(event: str, values: Callable[..., list[Any]]) -> None:
+            emitter.on(event, lambda *found: self.emit(event, values(*found)))
+
+        for event, values in events.items():
+            relayed(event, values)
+
+    def emit(self, event: str, values: list[Any]) -> None:
+        """Call the peer's listeners of ``event``."""
+        for callback in self.due(event):
+            self.send(event_line(callback, values))
+
+    def due(self, event: str) -> list[int]:
+        """Return the callbacks of the listeners of ``event``; those of ``once`` are listeners no more."""
+        found = self._listeners.get(event)
+        if not found:
+            return []
+        callbacks = [callback for callback, _ in found]
+        found[:] = [each for each in found if not each[1]]
+        return callbacks
+
+    def listens(self, event: str) -> bool:
+        """Return whether the peer listens to ``event``."""
+        return bool(self._listeners.get(event))
+
+    def on(self, call: Call, *, once: bool = False) -> None:
+        """Call the peer's callback at each event of that name, or at the next one only."""
+        event = call.values[0] if call.values else None
+        if not isinstance(event, str) or call.callback is None:
+            raise WrongCall("on: expected the name of an event and a function")
+        if sum(map(len, self._listeners.values())) >= MAX_LISTENERS:
+            raise WrongCall(f"on: an object has at most {MAX_LISTENERS} listeners")
+        self._listeners.setdefault(event, []).append((call.callback, once))
+
+    def send(self, line: bytes) -> None:
+        """Send a line, unless the channel is closed."""
+        if not self.is_closed:
+            self.peer.send(self.channel, line)
+
+    def answer(self, call: Call, *values: Any) -> None:
+        """Call the callback of ``call``, if it has one."""
+        if call.callback is not None:
+            self.send(event_line(call.callback, list(values)))
+
+    def fail(self, call: Call, error: BaseException) -> None:
+        """Give the error to the callback, or to the listeners of ``error``."""
+        self.peer.count("errors")
+        if isinstance(error, Unavailable) or self.peer.gateway.names_server(error):
+            self.peer.gateway.log.warning("not carried out", object=self.name, method=call.method, reason=str(error))
+            text = "Unavailable: the servers behind the gateway do not answer"
+        else:
+            text = f"{type(error).__name__}: {error}"
+        if call.callback is not None:
+            self.answer(call, text)
+        else:
+            self.emit("error", [text])
+
+    def check_allowed(self, method: str) -> None:
+        """Raise ``Unauthorized`` if peers may not call ``method``."""
+        if not self.peer.gateway.access.allows_method(self.TYPE, method):
+            raise Unauthorized(f"{self.TYPE}.{method} is not allowed here")
+
+    def _begin(self, call: Call) -> Awaitable[Any] | None:
+        """Begin a call; return what is to be awaited for its result, None if that is taken care of."""
+        try:
+            if call.method in ("on", "once"):
+                self.on(call, once=call.method == "once")
+                return None
+            self.check_allowed(call.method)
+            waits: Awaitable[Any] | None = self.methods[call.method](call)
+        except Exception as error:  # noqa: BLE001  # of what the peer sent: the peer gets it
+            self._failed(call, error)
+            return None
+        return waits
+
+    async def _work(self) -> None:
+        try:
+            while self._calls:
+                call = self._calls.popleft()
+                try:
+                    if (waits := self._begin(call)) is not None and (value := await waits) is not ANSWERED:
+                        self.answer(call, None, value)
+                except Exception as error:  # noqa: BLE001  # of what the peer sent: the peer gets it
+                    self._failed(call, error)
+                finally:
+                    self.peer.ends(1, 0)
+        finally:
+            self._worker = None
+
+    def _failed(self, call: Call, error: Exception) -> None:
+        if not isinstance(error, PenstockError | RedisError | TypeError | ValueError | LookupError):
+            _log.error("call failed", object=self.name, method=call.method, exc_info=error)
+        self.fail(call, error)
+
+
+def _nothing(_: Call) -> None:
+    return None
+
+
+def options_of(call: Call, place: int, known: dict[str, type | tuple[type, ...]]) -> dict[str, Any]:
+    """Return the options at ``place`` of a call that ``known`` names. Raise ``WrongCall`` if one is of another type."""
+    given = call.values[place] if len(call.values) > place else None
+    if given is None:
+        return {}
+    if not isinstance(given, dict):
+        raise WrongCall(f"{call.method}: expected an object with options")
+    found = {name: value for name, value in given.items() if name in known and value is not None}
+    for name, value in found.items():
+        if not isinstance(value, known[name]) or (isinstance(value, bool) and known[name] is not bool):
+            raise WrongCall(f"{call.method}: {name}: expected {known[name]}")
+    return found
+
+
+def text_at(call: Call, place: int, what: str) -> str:
+    """Return a text among the arguments of a call. Raise ``WrongCall`` if there is none."""
+    value = call.values[place] if len(call.values) > place else None
+    if not isinstance(value, str):
+        raise WrongCall(f"{call.method}: expected {what}")
+    return value

@@ -1,0 +1,56 @@
+"""A topic, as a peer uses it: at most once, so that what a slow peer has no room for is dropped."""
+
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.bus.federation.frames import Call
+from penstock.encoding import decoded
+from penstock.errors import WrongCall
+from services.gateway.pushes import as_body
+from services.gateway.served import Served
+
+if TYPE_CHECKING:
+    from services.gateway.peer import Peer
+
+EVENTS: Final[dict[str, Any]] = {
+    **dict.fromkeys(("subscribed", "unsubscribed"), list),
+    "error": lambda error: [str(error)],
+}
+
+
+class ServedTopic(Served):
+    """One topic of publish and subscribe."""
+
+    TYPE = "pubsub"
+
+    def __init__(self, peer: "Peer", channel: bytes, args: list[Any], names: list[str], extended: bool) -> None:
+        super().__init__(peer, channel, args[0], names)
+        self._extended = extended
+        self._topic = topic = peer.gateway.bus.pubsub(args[0])
+        self.methods |= {
+            "on": self.on,
+            "once": self.on,
+            "subscribe": lambda _: topic.subscribe(),
+            "attach": lambda _: topic.subscribe(),
+            "unsubscribe": lambda _: topic.unsubscribe(),
+            "detach": lambda _: topic.unsubscribe(),
+            "isSubscribed": lambda call: self.answer(call, topic.is_subscribed),
+            "publish": self._publish,
+        }
+        self.relay(topic, EVENTS)
+        topic.on("message", self._deliver)
+
+    async def leave(self) -> None:
+        """Listen no more."""
+        await self._topic.unsubscribe()
+
+    async def _publish(self, call: Call) -> int:
+        if not call.values:
+            raise WrongCall("publish: expected a message")
+        self.peer.count("published")
+        return await self._topic.publish(as_body(call.values[0]))
+
+    def _deliver(self, payload: bytes) -> None:
+        if not self.peer.has_room:
+            self.peer.count("dropped")
+            return
+        self.emit("message", [decoded(payload) if self._extended else payload.decode(errors="replace")])

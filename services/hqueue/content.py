@@ -1,0 +1,57 @@
+"""Values, results and errors as bytes: JSON or bytes as a client sent them, never executed, never guessed."""
+
+import json
+import math
+from base64 import b64encode
+from typing import Any, Final
+
+from pydantic_core import from_json
+
+from common.http.json import dumps
+from services.hqueue.problem import Problem
+
+JSON_KIND: Final = b"j"
+BYTES_KIND: Final = b"b"
+
+
+def parse(body: bytes) -> Any:
+    """Return the value of a request's body. Raise ``Problem`` if it is no JSON."""
+    try:
+        value = from_json(body, allow_inf_nan=False)
+    except ValueError as error:
+        raise Problem(400, f"the body is no JSON: {error}") from None
+    if not _is_finite(value):
+        raise Problem(400, "the body has a number that is too large")
+    return value
+
+
+def _is_finite(value: Any) -> bool:
+    """Return False if ``value`` has a number such as 1e400, which is no number of JSON once it is read."""
+    if isinstance(value, float):
+        return math.isfinite(value)
+    if isinstance(value, list):
+        return all(map(_is_finite, value))
+    return not isinstance(value, dict) or all(map(_is_finite, value.values()))
+
+
+def as_json(value: Any) -> bytes:
+    """Return ``value`` as JSON; whole numbers of any size stay exact."""
+    try:
+        return dumps(value)
+    except TypeError:  # orjson: a whole number of more than 64 bits
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def content_of(body: Any, name: str, default: Any = None) -> bytes:
+    """Return what the field ``name``, or ``<name>64``, of a request's body holds, with its kind in front."""
+    raw = getattr(body, f"{name}64", None)
+    if raw is not None:
+        return BYTES_KIND + bytes(raw)
+    return JSON_KIND + as_json(getattr(body, name, default))
+
+
+def member(name: str, content: bytes) -> bytes:
+    """Return the member of a JSON object that holds ``content``: ``"value":...`` or ``"value64":"..."``."""
+    if content[:1] == BYTES_KIND:
+        return b'"%b64":"%b"' % (name.encode(), b64encode(content[1:]))
+    return b'"%b":%b' % (name.encode(), content[1:])

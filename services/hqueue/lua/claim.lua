@@ -1,0 +1,13 @@
+-- Take outcomes of all queues whose delivery is due, for a time in which no other instance takes them.
+--
+-- KEYS outbox     zset    of all queues: tasks (id, queue) whose outcome is to be delivered, by the time of the next attempt
+-- ARGV most       most tasks
+-- ARGV span       how long they are ours (s)
+-- Returns the seconds until the next is due, as text (empty if none will be), and ids and queues. Run twice: others.
+local call = redis.call
+local time = call('TIME')
+local now = time[1] + time[2] / 1e6
+local found = call('ZRANGEBYSCORE', outbox, '-inf', now, 'LIMIT', 0, most)
+for _, member in ipairs(found) do call('ZADD', outbox, now + span, member) end
+local after = call('ZRANGE', outbox, 0, 0, 'WITHSCORES')[2]
+return {after and string.format('%.3f', math.max(0, after - now)) or '', found}

@@ -1,0 +1,18 @@
+-- Find tasks of all queues that are due.
+--
+-- KEYS deadlines  zset    of all queues: tasks under way (id, queue) by what ends their state: lease, ttl, time to start
+-- KEYS delayed    zset    of all queues: tasks that wait for their time, by that time
+-- KEYS kept       zset    of all queues: tasks that have ended, by when they are forgotten
+-- ARGV most       most tasks of each kind
+-- ARGV skip       how many of each kind to pass over
+-- Returns the seconds until the next is due, as text (empty if none will be), and ids and queues of those that are. Run
+-- twice: the same again.
+local call = redis.call
+local time = call('TIME')
+local now, next_at, found = math.floor(time[1] * 1000 + time[2] / 1000) / 1000, math.huge, {}
+for _, key in ipairs({deadlines, delayed, kept}) do
+  for _, member in ipairs(call('ZRANGEBYSCORE', key, '-inf', now, 'LIMIT', skip, most)) do found[#found + 1] = member end
+  local after = call('ZRANGEBYSCORE', key, '(' .. now, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
+  if after then next_at = math.min(next_at, tonumber(after)) end
+end
+return {next_at < math.huge and string.format('%.3f', next_at - now) or '', found}

@@ -1,0 +1,59 @@
+"""What is said of a task: its state, and what its client and its workers have left."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from services.hqueue.content import as_json, member
+from services.hqueue.seals import Lock, place
+
+OPTIONAL: Final = {
+    "id": "name",
+    "reason": "reason",
+    "worker": "worker",
+    "leaseEnd": "lease",
+    "due": "due",
+    "endedAt": "ended",
+    "delivery": "delivery",
+}
+
+
+def status_of(id: str, task: dict[str, Any]) -> dict[str, Any]:
+    """Return what a record says of a task, without its contents."""
+    known = {
+        "taskId": id, "index": int(task["index"]), "state": task["state"], "attempt": int(task["attempt"]),
+        "added": task["added"],
+    }  # fmt: skip
+    known |= {name: task[field] for name, field in OPTIONAL.items() if task.get(field) is not None}
+    if task.get("cancelled"):
+        known["cancelRequested"] = True
+    return known
+
+
+@dataclass
+class Contents:
+    """What is sealed of a task, opened: members of a JSON object, and the URL that wants to hear of its end."""
+
+    members: list[bytes] = field(default_factory=list)
+    webhook: str | None = None
+
+    def as_json(self, status: dict[str, Any]) -> bytes:
+        """Return ``status`` with the contents, as JSON."""
+        return b",".join((as_json(status)[:-1], *self.members)) + b"}"
+
+
+def contents_of(queue: str, id: str, task: dict[str, Any], found: Sequence[Any], lock: Lock) -> Contents:
+    """Open more, result, error and progress of a task, as ``Store.show`` returns them behind its record."""
+    more, result, error, progress = found
+    contents = Contents()
+    wanted = {"result": result} if task["state"] == "done" else {"error": error}
+    for name, sealed in (wanted | {"progress": progress}).items():
+        if sealed is not None:
+            contents.members.append(member(name, lock.open(sealed, place(queue, id, name))))
+    if more is not None:
+        known = json.loads(lock.open(more, place(queue, id, "more")))
+        contents.webhook = known.get("webhook")
+        if "token" in known:
+            contents.members.append(b'"token":' + as_json(known["token"]))
+    return contents

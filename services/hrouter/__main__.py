@@ -1,0 +1,13 @@
+"""Run hrouter: ``python -m services.hrouter --props FILE``."""
+
+import common.signals  # noqa: F401
+from common.app import main
+from common.extras import needed
+
+with needed("web", "hrouter"):
+    import re2  # noqa: F401
+
+from services.hrouter.service import run
+from services.hrouter.settings import Settings
+
+main("hrouter", Settings, run)

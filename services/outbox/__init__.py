@@ -1,0 +1,1 @@
+"""outbox: lists exchanged with other sites, without a broker and kept on disk."""

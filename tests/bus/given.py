@@ -1,0 +1,51 @@
+"""What tests of the bus share: an attached queue, messages taken from it, waiting, and counting calls."""
+
+import asyncio
+from typing import Any
+
+from redis.asyncio import Redis
+
+from penstock.bus import Bus, Message, Queue
+from penstock.bus.federation import FederatedQueue
+
+
+async def attached(bus: Bus, *messages: bytes | str, name: str = "foo", **options: Any) -> Queue:
+    """Return a queue of ``bus``, attached, with ``messages``."""
+    queue = bus.queue(name)
+    await queue.attach(**options)
+    await queue.push_many(messages)
+    return queue
+
+
+async def take(queue: Queue | FederatedQueue, many: int, **options: Any) -> list[tuple[int, bytes]]:
+    """Consume ``many`` messages and leave the loop."""
+    taken = list[Message]()
+    async for message in queue.consume(**options):
+        taken.append(message)
+        if len(taken) == many:
+            break
+    await queue.stop()
+    return [(each.id, each.body) for each in taken]
+
+
+async def calls(redis: "Redis", *commands: str) -> int:
+    """Return how often the server has executed ``commands``, by default scripts."""
+    found = await redis.info("commandstats")
+    return sum(found.get(f"cmdstat_{each}", {}).get("calls", 0) for each in commands or ("evalsha", "eval"))
+
+
+async def settled(redis: "Redis", *commands: str) -> int:
+    """Return as ``calls`` does once no more come."""
+    before = -1
+    while (now := await calls(redis, *commands)) != before:
+        before = now
+        await asyncio.sleep(0.1)
+    return now
+
+
+def heard(emitter: Any, *but: str) -> list[tuple[Any, ...]]:
+    """Return a list that gets all events of ``emitter`` from now on, with their values, except those in ``but``."""
+    events = list[tuple[Any, ...]]()
+    for event in emitter.EVENTS - set(but):
+        emitter.on(event, lambda *values, event=event: events.append((event, *values)))
+    return events

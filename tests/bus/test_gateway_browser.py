@@ -1,0 +1,129 @@
+"""The browser's client in headless Chromium, against our gateway."""
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from penstock.bus import Bus
+from services.gateway.listener import Listener
+from tests.bus.browser import Page, browser
+from tests.bus.gateway import SECRET
+from tests.harness import eventually
+
+pytestmark = pytest.mark.slow
+
+BUS = f"const {{ connect }} = await import('/bus.js'); const bus = window.bus ??= connect({{ secret: '{SECRET}' }});"
+
+
+@pytest.fixture
+async def page(gateway: Listener, tmp_path: Path) -> AsyncIterator[Page]:
+    async with browser(tmp_path / "profile") as found:
+        await found.open(f"http://127.0.0.1:{gateway.port}/")
+        yield found
+
+
+async def test_a_page_pushes_consumes_and_goes_on_after_a_cut(page: Page, gateway: Listener, bus: Bus) -> None:
+    assert await page.run(
+        BUS
+        + """
+        const queue = await bus.queue('orders').attach({ ttl: 20 });
+        const ids = [await queue.push('ü'), await queue.push({ pears: 3 })];
+        const taken = [];
+        for await (const message of queue.consume({ max: 2 })) taken.push([message.id, message.text]);
+        return [ids, taken, await queue.count(), await queue.ttl()];
+        """
+    ) == [[1, 2], [[1, "ü"], [2, '{"pears":3}']], 0, 20]
+    local = bus.queue("orders")
+    assert await local.attach() is True
+    await local.push_many(str(number) for number in range(500))
+    await page.run(
+        BUS
+        + """
+        window.queue = bus.queue('orders');
+        await queue.attach();
+        window.taken = [];
+        window.consuming = (async () => {
+          for await (const message of queue.consume({ reliable: true })) {
+            taken.push(message.text);
+            message.ack().catch(() => null);
+          }
+        })();
+        """
+    )
+    await eventually(lambda: _taken(page, 500))
+    gateway.drop_all()
+    await local.push_many(["after", "the cut"])
+    await eventually(lambda: _taken(page, 502))
+    taken = await page.run("await queue.stop(); await consuming; return taken")
+    assert taken == [*map(str, range(500)), "after", "the cut"]
+    gateway.counters.clear()
+    await page.run("bus.close()")
+    await eventually(lambda: gateway.counters["disconnections"] == 1)
+
+
+async def _taken(page: Page, many: int) -> bool:
+    found: int = await page.run("return new Set(taken).size")
+    return found == many
+
+
+async def test_a_page_holds_a_channel(page: Page, bus: Bus) -> None:
+    other, heard = bus.channel("talk"), list[bytes]()
+    other.on("message", lambda message: heard.append(message.body))
+    await other.listen()
+    await page.run(
+        BUS
+        + """
+        window.channel = bus.channel('talk');
+        window.heard = [];
+        channel.addEventListener('message', event => heard.push(event.detail.text));
+        channel.addEventListener('end', () => heard.push('ended'));
+        await channel.connect();
+        await channel.send({ from: 'the page' });
+        """
+    )
+    await eventually(lambda: heard == [b'{"from":"the page"}'])
+    await other.send("to the page")
+    await other.end()
+
+    async def ended() -> bool:
+        found: list[str] = await page.run("return heard")
+        return found == ["to the page", "ended"]
+
+    await eventually(ended)
+
+
+async def test_a_wrong_secret_is_told(page: Page, gateway: Listener) -> None:
+    assert (
+        await page.run(
+            """
+        const { connect } = await import('/bus.js');
+        const bus = connect({ secret: 'wrong' });
+        try { await bus.queue('x').attach(); } catch (error) { return error.constructor.name; }
+        """
+        )
+        == "UnauthorizedError"
+    )
+    assert gateway.counters["unauthorized"] == 1
+
+
+async def test_the_page_to_try_it(page: Page) -> None:
+    async def text_of(id_: str) -> str:
+        return str(await page.run(f"return document.getElementById('{id_}').textContent"))
+
+    async def shows(id_: str, text: str) -> None:
+        async def found() -> bool:
+            return text in await text_of(id_)
+
+        await eventually(found)
+
+    await page.run(f"secret.value = {json.dumps(SECRET)}; login.requestSubmit()")
+    await shows("state", "connected")
+    await page.run("document.getElementById('push').requestSubmit()")
+    await shows("messages", "1 pushed")
+    await page.run("document.getElementById('consume').click()")
+    await shows("messages", "1 taken")
+    await page.run("document.getElementById('send').requestSubmit()")
+    await shows("words", "sent")
+    assert await page.picture() != await page.picture(dark=True)

@@ -1,0 +1,221 @@
+"""A queue of the bus: attach, push, consume in three ways, acknowledge, describe, close."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+
+from penstock.bus import Bus, Queue
+from penstock.errors import Full, Gone, Occupied, WrongCall, WrongType
+from tests.bus.given import attached, take
+from tests.harness import eventually
+
+
+async def test_messages_come_in_order_with_their_ids(bus: Bus) -> None:
+    queue = await attached(bus, "a", b"\xff\x00", "")
+    assert await queue.push({"x": [1, None]}, json=True) == 4
+    assert await take(queue, 4) == [(1, b"a"), (2, b"\xff\x00"), (3, b""), (4, b'{"x":[1,null]}')]
+    assert (queue.pushed, queue.consumed, await queue.count()) == (4, 4, 0)
+
+
+async def test_the_keys_are_those_of_busmq(bus: Bus, redis: "Redis") -> None:
+    await attached(bus, "hello", ttl=6)
+    assert await redis.hgetall("bus:queue:foo:metadata") == {
+        b"ttl": b"6",
+        b"source": b"local",
+        b"discover": b"false",
+        b"maxsize": b"0",
+    }
+    assert await redis.lrange("bus:queue:foo:messages", 0, -1) == [b"1", b"hello"]
+    assert await redis.get("bus:queue:foo:msgid") == b"1"
+    assert 5 <= await redis.ttl("bus:queue:foo:messages") <= 6
+
+
+async def test_a_push_before_attach_waits_for_it_in_order(bus: Bus) -> None:
+    queue = bus.queue("foo")
+    pushes = [queue.push(str(number)) for number in range(3)]
+    await asyncio.sleep(0.05)
+    assert not any(each.done() for each in pushes)
+    assert await queue.attach() is False
+    assert await asyncio.gather(*pushes) == [1, 2, 3]
+
+
+async def test_an_existing_queue_keeps_its_ttl_and_maxsize(bus: Bus) -> None:
+    await attached(bus, ttl=7, maxsize=2)
+    other = bus.queue("foo")
+    assert await other.attach(ttl=50) is True
+    assert (await other.ttl(), await other.maxsize(), other.seconds) == (7, 2, 7)
+
+
+async def test_a_full_queue_refuses_what_exceeds_it_whoever_pushes(bus: Bus) -> None:
+    await attached(bus, maxsize=2)
+    other = bus.queue("foo")
+    await other.attach()
+    with pytest.raises(Full, match="2 were pushed") as raised:
+        await other.push_many(["a", "b", "c"])
+    assert raised.value.ids == [1, 2]
+    with pytest.raises(Full):
+        await other.push("d")
+    assert await other.count() == 2
+
+
+async def test_what_is_not_acknowledged_comes_again_first(bus: Bus, redis: "Redis") -> None:
+    queue = await attached(bus, "a", "b", "c")
+    assert await take(queue, 3, reliable=True) == [(1, b"a"), (2, b"b"), (3, b"c")]
+    await queue.ack(1)
+    assert await redis.lrange("bus:queue:foo:toack", 0, -1) == [b"2", b"b", b"3", b"c"]
+    await queue.push("d")
+    assert await take(queue, 2, reliable=True, after_id=2) == [(3, b"c"), (4, b"d")]
+
+
+async def test_what_stays_is_read_by_everybody_though_others_take_some(bus: Bus) -> None:
+    queue = await attached(bus, *"abcdef")
+    reader = queue.consume(remove=False, start=1, prefetch=2)
+    ids = list[int]()
+    async for message in reader:
+        ids.append(message.id)
+        if message.id == 3:
+            taker = bus.queue("foo")
+            await taker.attach()
+            assert await take(taker, 3) == [(1, b"a"), (2, b"b"), (3, b"c")]
+        if message.id == 6:
+            break
+    assert ids == [2, 3, 4, 5, 6]
+
+
+async def test_a_second_reliable_consumer_is_refused_while_one_has_the_queue(bus: Bus) -> None:
+    queue = await attached(bus, "a", "b")
+    other = bus.queue("foo")
+    await other.attach()
+    async for message in queue.consume(reliable=True, exclusive=True):
+        for options in ({"exclusive": True}, {}):
+            with pytest.raises(Occupied):
+                await other.consume(reliable=True, **options)
+        await message.ack()
+        if message.id == 2:
+            break
+    await queue.stop()
+    await other.consume(reliable=True, exclusive=True)
+    assert other.is_consuming
+
+
+async def test_handlers_hear_all_that_happens(bus: Bus) -> None:
+    queue, heard = bus.queue("foo"), list[Any]()
+    for event in Queue.EVENTS - {"drain"}:
+        queue.on(event, lambda *values, event=event: heard.append((event, *map(str, values))))
+    await queue.attach()
+    await queue.push("x")
+    await queue.consume()
+    async with asyncio.timeout(30):
+        while queue.consumed < 1:
+            await asyncio.sleep(0.01)
+    await queue.stop()
+    await queue.close()
+    assert heard == [
+        ("attaching",),
+        ("attached", "False"),
+        ("consuming", "True"),
+        ("message", "x"),
+        ("consuming", "False"),
+        ("detaching",),
+        ("detached",),
+        ("closed",),
+    ]
+
+
+async def test_everybody_hears_that_a_queue_is_closed(bus: Bus, redis: "Redis", redis_url: str) -> None:
+    queue = await attached(bus, "a")
+    async with Bus(redis_url) as second:
+        other, closed = bus.queue("foo"), asyncio.Event()
+        there = second.queue("foo")
+        await asyncio.gather(other.attach(), there.attach())
+        there.on("closed", closed.set)
+        await queue.close()
+        async with asyncio.timeout(30):
+            await closed.wait()
+        assert not there.is_attached
+        with pytest.raises(Gone):
+            await there.push_many(["b"])
+        assert await redis.keys("bus:*") == []
+
+
+async def test_values_of_metadata_are_kept_as_text(bus: Bus) -> None:
+    queue = await attached(bus)
+    await queue.set_metadata({"zero": 0, "no": False, "empty": ""})
+    await queue.set_metadata({"name": "ü"})
+    with pytest.raises(WrongCall, match="moving, source"):
+        await queue.set_metadata({"source": "x", "moving": "y"})
+    assert await queue.get_metadata("zero") == "0"
+    found = await queue.metadata()
+    assert (found["no"], found["empty"], found["name"], await queue.get_metadata("none")) == ("false", "", "ü", None)
+
+
+async def test_calls_that_make_no_sense_say_what_was_expected(bus: Bus) -> None:
+    queue = bus.queue("foo")
+    with pytest.raises(WrongCall, match="attach"):
+        await queue.close()
+    with pytest.raises(WrongCall, match="attach"):
+        await queue.ack(1)
+    with pytest.raises(WrongCall, match="json=True"):
+        queue.push(5)  # type: ignore[call-overload]
+    with pytest.raises(WrongCall, match="reliable"):
+        queue.consume(exclusive=True)
+    with pytest.raises(WrongCall, match="no event"):
+        queue.on("massage", print)
+    await queue.attach()
+    with pytest.raises(WrongCall, match="attached already"):
+        await queue.attach()
+
+
+async def test_push_many_gets_its_turn_beside_a_task_that_pushes_without_end(bus: Bus) -> None:
+    queue = await attached(bus)
+
+    async def push() -> None:
+        while True:
+            first, *_ = [queue.push("x") for _ in range(50)]
+            await first  # the others are still under way
+
+    endless = asyncio.ensure_future(push())
+    await eventually(lambda: queue.pushed)
+    try:
+        async with asyncio.timeout(30):
+            ids = await queue.push_many(["a"] * 1_200)
+    finally:
+        endless.cancel()
+    assert len(ids) == 1_200
+    assert ids == sorted(ids)
+
+
+async def test_what_is_pushed_one_by_one_and_together_keeps_its_order(bus: Bus) -> None:
+    queue = await attached(bus)
+    first = [queue.push(each) for each in "ab"]
+    together = asyncio.ensure_future(queue.push_many([*"cd"]))
+    await asyncio.sleep(0)  # it has begun
+    last = queue.push("e")
+    assert [await each for each in first] + await together + [await last] == [1, 2, 3, 4, 5]
+    assert await take(queue, 5) == [*enumerate([b"a", b"b", b"c", b"d", b"e"], start=1)]
+
+
+async def test_a_push_many_that_is_cancelled_while_it_waits_pushes_nothing(bus: Bus) -> None:
+    queue = bus.queue("foo")
+    waits = asyncio.ensure_future(queue.push_many([*"ab"]))
+    await asyncio.sleep(0)
+    waits.cancel()
+    await asyncio.gather(waits, return_exceptions=True)
+    await queue.attach()
+    assert await queue.push("c") == 1
+
+
+async def test_one_queue_that_cannot_be_kept_alive_does_not_keep_others_from_it(
+    bus: Bus, redis: "Redis", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queues = [await attached(bus, name=name, ttl=1) for name in "abc"]
+
+    async def fail(since: float) -> bool:
+        raise WrongType("a key is of another type")
+
+    monkeypatch.setattr(queues[0], "note_gone", fail)
+    await redis.delete(*(each.keys.metadata for each in queues[:2]))
+    await eventually(lambda: not queues[1].is_attached)
+    assert [each.is_attached for each in queues] == [True, False, True]

@@ -1,0 +1,306 @@
+"""Options, values and events of a queue, row by row of the inventory (BQ-20 to BQ-38)."""
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+
+from penstock.bus import Bus, Message, Queue
+from penstock.errors import Gone, WrongCall
+from tests.bus.given import attached, calls, heard, settled, take
+from tests.harness import eventually
+
+
+@pytest.mark.parametrize("options", [{"ttl": 0}, {"ttl": -1}, {"ttl": 1.5}, {"ttl": "5"}, {"maxsize": -1}])
+async def test_BQ_20_options_of_attach_that_make_no_sense_are_refused(bus: Bus, options: dict[str, Any]) -> None:
+    with pytest.raises(WrongCall):
+        await bus.queue("foo").attach(**options)
+
+
+@pytest.mark.parametrize("options", [{"max": 3}, {"limit": "3"}, {"limit": -1}, {"prefetch": 0}, {"prefetch": None}])
+async def test_options_of_consume_that_make_no_sense_are_refused(bus: Bus, options: dict[str, Any]) -> None:
+    queue = await attached(bus)
+    with pytest.raises(WrongCall, match=f"^{next(iter(options))}"):
+        queue.consume(**options)
+    assert not queue.is_consuming
+
+
+@pytest.mark.parametrize("messages", ["abc", b"abc"])
+async def test_push_many_refuses_one_message(bus: Bus, messages: Any) -> None:
+    queue = await attached(bus)
+    with pytest.raises(WrongCall, match="use push"):
+        await queue.push_many(messages)
+    assert await queue.count() == 0
+
+
+async def test_BQ_20_options_become_metadata(bus: Bus) -> None:
+    queue = await attached(bus, ttl=7, maxsize=3, discoverable=True)
+    assert await queue.metadata() == {"ttl": "7", "source": "local", "discover": "true", "maxsize": "3"}
+    assert (await queue.ttl(), await queue.maxsize()) == (7, 3)
+
+
+async def test_BQ_20_metadata_without_a_ttl_are_no_queue(bus: Bus, redis: "Redis") -> None:
+    """A federating busmq keeps the source of another site's queue in such a key."""
+    await redis.hset("bus:queue:foo:metadata", mapping={"source": "http://elsewhere"})
+    queue = bus.queue("foo")
+    assert await queue.find() == "http://elsewhere"
+    assert await queue.attach() is False
+    assert await queue.find() == "local"
+
+
+async def test_BQ_21_a_queue_expires_with_its_messages_once_nobody_is_attached(bus: Bus, redis: "Redis") -> None:
+    queue = await attached(bus, "x", ttl=1)
+    await take(queue, 1, reliable=True)
+    await queue.push("y")
+    events = heard(queue)
+    await queue.detach()
+    assert events == [("detaching",), ("detached",)]
+    assert await queue.exists()
+    await queue.detach()
+    assert len(events) == 2
+    await eventually(lambda: _no_keys(redis))
+    assert not await queue.exists()
+
+
+async def test_BQ_22_all_keys_are_kept_alive_while_anybody_is_attached(bus: Bus, redis: "Redis") -> None:
+    queue = await attached(bus, "x", "y", ttl=2)
+    await take(queue, 1, reliable=True)
+    begun, least = time.monotonic(), [2_000.0] * 4
+    while time.monotonic() - begun < 2.5:
+        found = [await redis.pttl(key) for key in queue.keys]
+        least = [min(pair) for pair in zip(least, found, strict=True)]
+        await asyncio.sleep(0.02)
+    assert all(each > 700 for each in least), least  # 1,333 but for delays
+
+
+async def test_BQ_25_options_of_consume_each_alone(bus: Bus) -> None:
+    queue = await attached(bus, *"abcdef")
+    assert await take(queue, 6, remove=False) == [(number, b"%c" % (96 + number)) for number in range(1, 7)]
+    assert (await take(queue, 4, remove=False, start=2))[0] == (3, b"c")
+    assert await take(queue, 3, limit=2) == [(1, b"a"), (2, b"b")]
+    assert await take(queue, 2, limit=None) == [(3, b"c"), (4, b"d")]
+    assert await take(queue, 1, limit=0) == []
+    assert await take(queue, 2, reliable=True) == [(5, b"e"), (6, b"f")]
+    assert await take(queue, 1, reliable=True, after_id=5) == [(6, b"f")]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"start": -1},
+        {"prefetch": 0},
+        {"prefetch_bytes": 0},
+        {"exclusive": True},
+        {"after_id": 1},
+        {"limit": -1},
+        {"reliable": True, "remove": False},
+    ],
+)
+async def test_BQ_25_options_of_consume_that_make_no_sense_are_refused(bus: Bus, options: dict[str, Any]) -> None:
+    queue = await attached(bus)
+    with pytest.raises(WrongCall):
+        queue.consume(**options)
+
+
+async def test_BQ_25_a_second_consume_gets_the_one_that_runs_or_is_refused(bus: Bus) -> None:
+    queue = await attached(bus)
+    events = heard(queue)
+    first = await queue.consume()
+    assert await queue.consume() is first
+    for options in ({"limit": 1}, {"reliable": True}, {"prefetch": 1}):
+        with pytest.raises(WrongCall, match=r"other options \("):
+            queue.consume(**options)
+    await queue.push_many([*"ab"])
+    await eventually(lambda: queue.consumed == 2)
+    assert [each[0] for each in events] == ["consuming", "message", "message"]
+
+
+async def test_BQ_25_consume_before_attach_waits_for_it(bus: Bus) -> None:
+    queue = bus.queue("foo")
+    events = heard(queue)
+    consuming = asyncio.ensure_future(_started(queue))
+    pushed = queue.push("x")
+    await asyncio.sleep(0.05)
+    assert not events
+    await queue.attach()
+    await consuming
+    assert await pushed == 1
+    await eventually(lambda: queue.consumed == 1)
+    kinds = [each[0] for each in events if each[0] != "drain"]
+    assert kinds == ["attaching", "consuming", "attached", "message"]
+
+
+async def test_BQ_29_at_most_max_messages_and_then_consuming_false(bus: Bus) -> None:
+    queue = await attached(bus, *"abcde")
+    for expected in ([b"a", b"b"], [b"c", b"d"]):
+        events = heard(queue)
+        await queue.consume(limit=2)
+        await eventually(lambda: not queue.is_consuming)
+        bodies = [each[1].body for each in events if each[0] == "message"]
+        assert bodies == expected
+        assert (events[0], events[-1]) == (("consuming", True), ("consuming", False))
+        for event in Queue.EVENTS:
+            queue.off(event)
+    assert await queue.count() == 1
+
+
+async def test_BQ_32_a_closed_queue_can_be_attached_anew(bus: Bus, redis: "Redis") -> None:
+    queue = await attached(bus, *"abc")
+    await take(queue, 1, reliable=True)
+    await queue.close()
+    assert await redis.keys("*") == []
+    for call in (queue.close(), queue.ack(1)):
+        with pytest.raises(WrongCall):
+            await call
+    with pytest.raises(Gone):
+        await queue.push("x")
+    assert await queue.attach() is False
+    assert await queue.push("x") == 1
+
+
+async def test_BQ_33_flush_empties_the_queue_and_what_is_not_acknowledged(bus: Bus, redis: "Redis") -> None:
+    queue = await attached(bus, *"abc")
+    await take(queue, 1, reliable=True)
+    await queue.flush()
+    assert await queue.count() == 0
+    assert not await redis.exists(*queue.keys[1::2])
+    assert await queue.push("d") == 4
+    assert await take(queue, 1, reliable=True) == [(4, b"d")]
+
+
+async def test_BQ_34_values_before_attach_after_it_and_of_a_queue_that_does_not_exist(bus: Bus) -> None:
+    async def values(queue: Queue) -> tuple[Any, ...]:
+        calls = (queue.exists(), queue.count(), queue.ttl(), queue.maxsize(), queue.find())
+        return (queue.is_attached, queue.is_consuming, queue.pushed, queue.consumed, *await asyncio.gather(*calls))
+
+    queue = bus.queue("foo")
+    assert await values(queue) == (False, False, 0, 0, False, 0, None, None, None)
+    assert await queue.metadata() == {}
+    assert await queue.get_metadata("ttl") is None
+    with pytest.raises(Gone):
+        await queue.set_metadata({"a": "b"})
+    await queue.flush()
+    await queue.attach(ttl=9, maxsize=5)
+    await queue.push_many([*"abc"])
+    assert await values(queue) == (True, False, 3, 0, True, 3, 9, 5, "local")
+    await queue.consume(limit=2)
+    await eventually(lambda: queue.consumed == 2)
+    assert await values(bus.queue("foo")) == (False, False, 0, 0, True, 1, 9, 5, "local")
+    await queue.detach()
+    assert await values(queue) == (False, False, 3, 2, True, 1, 9, 5, "local")
+
+
+async def test_BQ_35_a_ttl_that_is_none_is_refused_and_changes_nothing(bus: Bus, redis: "Redis") -> None:
+    queue = await attached(bus, ttl=9)
+    for value in ("abc", 0, -1, ""):
+        with pytest.raises(WrongCall, match="ttl"):
+            await queue.set_metadata({"ttl": value, "a": "b"})
+    assert await queue.get_metadata("a") is None
+    await queue.set_metadata({})
+    assert 0 < await redis.ttl(queue.keys[0]) <= 9
+
+
+async def test_BQ_36_the_events_of_a_life_in_order(bus: Bus) -> None:
+    queue = bus.queue("foo")
+    events = heard(queue)
+    await queue.attach()
+    await queue.push("a")
+    await eventually(lambda: events[-1] == ("drain",))
+    await queue.consume()
+    await eventually(lambda: queue.consumed == 1)
+    await queue.stop()
+    await queue.consume(reliable=True)
+    await queue.detach()
+    await queue.attach()
+    await queue.consume(remove=False)
+    await queue.close()
+    shown = [
+        (event, *(bytes(each) if isinstance(each, Message) else each for each in values)) for event, *values in events
+    ]
+    assert shown == [
+        ("attaching",),
+        ("attached", False),
+        ("drain",),
+        ("consuming", True),
+        ("message", b"a"),
+        ("consuming", False),
+        ("consuming", True),
+        ("detaching",),
+        ("consuming", False),
+        ("detached",),
+        ("attaching",),
+        ("attached", True),
+        ("consuming", True),
+        ("detaching",),
+        ("consuming", False),
+        ("detached",),
+        ("closed",),
+    ]
+
+
+async def test_BQ_36_handlers_once_off_and_those_that_fail(bus: Bus) -> None:
+    queue, got = await attached(bus), list[str]()
+
+    def fail(_: Message) -> None:
+        got.append("failed")
+        raise ValueError("on purpose")
+
+    async def fail_later(_: Message) -> None:
+        got.append("failed later")
+        raise ValueError("on purpose")
+
+    def gone(_: Message) -> None:
+        got.append("gone")
+
+    queue.on("message", fail)
+    queue.on("message", fail_later)
+    queue.once("message", lambda _: got.append("once"))
+    queue.on("message", gone)
+    queue.off("message", gone)
+    await queue.consume()
+    await queue.push_many([*"ab"])
+    await eventually(lambda: queue.consumed == 2 and len(got) == 5)
+    assert got == ["failed", "failed later", "once", "failed", "failed later"]
+    assert queue.is_consuming
+
+
+async def test_BQ_38_one_push_and_one_pop_are_one_call_each_and_so_are_500(bus: Bus, redis: "Redis") -> None:
+    queue = await attached(bus)
+    before = await settled(redis)
+    await queue.push("x")
+    assert await calls(redis) == before + 1
+    await asyncio.gather(*(queue.push("x") for _ in range(499)))
+    assert await calls(redis) == before + 3  # the first at once, the others together
+    await queue.push_many(["x"] * 500)
+    assert await calls(redis) == before + 4
+    assert len(await take(queue, 1_000)) == 1_000
+    assert await calls(redis) <= before + 4 + 12  # 1, 2, 4, ... 256, 489 at once
+    await asyncio.gather(*(queue.ack(number) for number in range(100)))
+    assert await calls(redis) <= before + 3 + 12 + 1
+
+
+async def test_a_thousand_idle_queues_cost_under_20_calls_in_a_third_of_their_ttl(bus: Bus, redis: "Redis") -> None:
+    queues = [bus.queue(f"q{number}") for number in range(1_000)]
+    await asyncio.gather(*(each.attach(ttl=6) for each in queues))
+    await asyncio.gather(*(each.consume() for each in queues[:500]))
+    await eventually(lambda: _all_idle(redis))
+    before = await calls(redis)
+    await asyncio.sleep(2)
+    assert 4 <= await calls(redis) - before < 20
+    assert min([await redis.pttl(each.keys[0]) for each in queues[::50]]) > 4_000
+
+
+async def _started(queue: Queue) -> None:
+    await queue.consume()
+
+
+async def _no_keys(redis: "Redis") -> bool:
+    return await redis.keys("*") == []
+
+
+async def _all_idle(redis: "Redis") -> bool:
+    before = await calls(redis)
+    await asyncio.sleep(0.1)
+    return await calls(redis) == before

@@ -1,0 +1,393 @@
+"""penstock archive: other readers and Delta tables have each event once, whatever is merged or killed meanwhile."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+from asyncio.subprocess import create_subprocess_exec
+from collections import Counter
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+
+from penstock.errors import NoArchive
+from penstock.spark import delta, files
+from penstock.spark.archive import Batches
+from penstock.spark.delta import SETTLED_SECONDS, ExportFailed, export
+from penstock.spark.files import files_of, parts_of
+from penstock.spark.merged import find_stale
+from tests.commandline import penstock
+
+DAYS: Final = ("2026-11-21", "2026-11-22")
+SHOP: Final = "a b:é%/=[x]"
+ROWS: Final = 3
+START: Final = 1_767_225_600_000_000
+
+
+def place(archive: Path, batch: str, day: str = DAYS[0], namespace: str = SHOP) -> Path:
+    return archive / "events" / f"date={day}" / f"namespace={quote(namespace, safe='')}" / f"batch={batch}"
+
+
+def name_of(first: int, last: int | None = None, query: str = "abc") -> str:
+    return Batches(query, first, first if last is None else last).name
+
+
+def write(directory: Path, numbers: Iterable[int]) -> Path:
+    """Write a file with events of micro-batches, which have entries named after them."""
+    entries = [f"{number}-{row}" for number in numbers for row in range(ROWS)]
+    directory.mkdir(parents=True, exist_ok=True)
+    columns = {
+        "entry": entries,
+        "place": pa.array([0] * len(entries), "int32"),
+        "at": pa.array([START] * len(entries), pa.timestamp("us", "UTC")),
+        "message": pa.array([b"\xff\x00"] * len(entries), "binary"),
+    }
+    pq.write_table(pa.table(columns), directory / f"part-{len([*directory.iterdir()])}.parquet")
+    return directory
+
+
+def come(archive: Path, *numbers: int, query: str = "abc", days: Iterable[str] = DAYS) -> None:
+    for number in numbers:
+        for day in days:
+            write(place(archive, name_of(number, query=query), day), [number])
+
+
+def merge(archive: Path, first: int, last: int, *, query: str = "abc", delete: bool = True) -> None:
+    """Merge the micro-batches from ``first`` to ``last``, as a pipeline does, for each day that has them."""
+    for day in archive.glob("events/*/*"):
+        below = {path: batches for path in day.iterdir() if (batches := Batches.of(path.name[6:]))}
+        covered = [path for path, each in below.items() if each.query == query and first <= each.first <= last]
+        rows = pa.concat_tables([pq.ParquetFile(file).read() for path in covered for file in path.glob("*.parquet")])
+        target = day / f"batch={name_of(first, last, query)}"
+        target.mkdir()
+        pq.write_table(rows, target / "part-0.parquet")
+        size = (target / "part-0.parquet").stat().st_size
+        (target / "_merged").write_text(json.dumps({"files": {"part-0.parquet": size}}))
+        for path in covered if delete else ():
+            shutil.rmtree(path)
+
+
+def settle(archive: Path) -> None:
+    """Make all directories so old that a pipeline has long written later ones."""
+    for path in archive.glob("events/*/*/*"):
+        old = path.stat().st_mtime - SETTLED_SECONDS - 1
+        os.utime(path, (old, old))
+
+
+def once(*numbers: int, days: Iterable[str] = DAYS) -> Counter[tuple[str, ...]]:
+    return Counter((day, SHOP, f"{number}-{row}") for day in days for number in numbers for row in range(ROWS))
+
+
+def in_files(archive: Path) -> Counter[tuple[str, ...]]:
+    found = Counter[tuple[str, ...]]()
+    for part in parts_of(str(archive)):
+        for file in part.files:
+            entries = pq.ParquetFile(file).read(["entry"])["entry"].to_pylist()
+            found.update((part.date, part.namespace, entry) for entry in entries)
+    return found
+
+
+def in_table(target: Path) -> Counter[tuple[str, ...]]:
+    rows = DeltaTable(target).to_pyarrow_dataset().to_table(columns=["date", "namespace", "entry"])
+    return Counter((str(row["date"]), row["namespace"], row["entry"]) for row in rows.to_pylist())
+
+
+async def test_an_export_appends_what_is_new_and_has_the_columns_of_the_archive(tmp_path: Path) -> None:
+    archive, target = tmp_path / "archive", tmp_path / "table"
+    words = ("archive", "export", "--archive", archive, "--to", "delta", target)
+    come(archive, 0, 1)
+    assert (await penstock(*words, "--json")).json == {"exported": 12}
+    come(archive, 2)
+    assert (await penstock(*words)).text == f"exported 6 events to {target}\n"
+    assert (await penstock(*words)).text == f"exported 0 events to {target}\n"
+    assert in_table(target) == once(0, 1, 2)
+    rows = DeltaTable(target).to_pyarrow_dataset().to_table()
+    assert rows.schema.remove_metadata() == delta.SCHEMA
+    assert set(rows["message"].to_pylist()) == {b"\xff\x00"}
+    assert set(rows["xid"].to_pylist()) == {None}, "a column that files of an older version lack"
+    assert pc.unique(rows["at"].cast("int64")).to_pylist() == [START]
+
+
+async def test_without_deltalake_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    come(tmp_path, 0)
+    monkeypatch.setitem(sys.modules, "deltalake", None)
+    monkeypatch.delitem(sys.modules, "penstock.spark.delta")
+    failed = await penstock("archive", "export", "--archive", tmp_path, "--to", "delta", tmp_path / "table")
+    assert (failed.status, failed.error) == (
+        1,
+        "penstock: deltalake is not installed: pip install 'penstock[delta]'\n",
+    )
+
+
+async def test_files_are_listed_once_while_they_are_merged(tmp_path: Path) -> None:
+    come(tmp_path, 0, 1, 2)
+    merge(tmp_path, 0, 1, delete=False)
+    listed = (await penstock("archive", "files", "--archive", tmp_path)).text.splitlines()
+    assert listed == (await penstock("archive", "files", "--archive", tmp_path, "--json")).json
+    assert [Path(file).parent.name for file in listed] == 2 * [f"batch={name_of(0, 1)}", f"batch={name_of(2)}"]
+    for command in (["files"], ["export", "--to", "delta", tmp_path / "table"]):
+        missing = await penstock("archive", *command, "--archive", tmp_path / "none")
+        assert (missing.status, "there is no archive" in missing.error) == (1, True)
+    assert not (tmp_path / "table").exists()
+
+
+@pytest.mark.parametrize("settled", [False, True])
+def test_merged_files_add_only_what_had_not_been_exported(tmp_path: Path, settled: bool) -> None:
+    archive, target = tmp_path / "archive", tmp_path / "table"
+    come(archive, 0, 1, 2)
+    come(archive, 7, query="other")
+    if settled:
+        settle(archive)
+    assert export(str(archive), str(target)) == 24
+    assert DeltaTable(target).transaction_version("penstock:abc") == (2 if settled else 0)
+    come(archive, 3, 4)
+    merge(archive, 1, 4)
+    if settled:
+        settle(archive)
+    assert export(str(archive), str(target)) == 12
+    assert in_table(target) == in_files(archive) == once(0, 1, 2, 3, 4, 7)
+    merge(archive, 0, 4)
+    table = DeltaTable(target)
+    table.optimize.compact()
+    table.vacuum(0, dry_run=False, enforce_retention_duration=False)
+    version = table.version()
+    assert export(str(archive), str(target)) == 0
+    assert DeltaTable(target).version() == version
+
+
+def test_a_micro_batch_that_comes_late_to_one_day_is_exported(tmp_path: Path) -> None:
+    archive, target = tmp_path / "archive", tmp_path / "table"
+    come(archive, 0)
+    come(archive, 1, days=DAYS[:1])
+    export(str(archive), str(target))
+    come(archive, 1, days=DAYS[1:])
+    assert export(str(archive), str(target)) == ROWS
+    assert in_table(target) == once(0, 1)
+
+
+def test_what_is_exported_need_not_be_compared_again_though_a_later_day_has_nothing_new(tmp_path: Path) -> None:
+    archive, target = tmp_path / "archive", tmp_path / "table"
+    come(archive, 0, 1)
+    export(str(archive), str(target))
+    merge(archive, 0, 1)
+    come(archive, 2, 3, days=DAYS[:1])
+    settle(archive)
+    assert export(str(archive), str(target)) == 2 * ROWS
+    assert DeltaTable(target).transaction_version("penstock:abc") == 3
+    assert in_table(target) == in_files(archive)
+
+
+def test_a_directory_of_another_name_may_grow(tmp_path: Path) -> None:
+    archive, target = tmp_path / "archive", tmp_path / "table"
+    mine = write(place(archive, "mine"), [0])
+    assert export(str(archive), str(target)) == ROWS
+    write(mine, [1])
+    assert [export(str(archive), str(target)) for _ in range(2)] == [ROWS, 0]
+    assert in_table(target) == once(0, 1, days=DAYS[:1])
+
+
+def test_random_steps_leave_each_event_once(tmp_path: Path) -> None:
+    archive, target, chance, known = tmp_path / "archive", tmp_path / "table", random.Random(19), 0
+    come(archive, known)
+    for _ in range(25):
+        step = chance.choice(("come", "come", "merge", "merge and leave", "settle", "export"))
+        if step == "come":
+            known += 1
+            come(archive, known)
+        elif step == "settle":
+            settle(archive)
+        elif step == "export":
+            export(str(archive), str(target))
+            assert in_table(target) == once(*range(known + 1))
+        elif not place(archive, name_of(0, known)).exists():
+            merge_all(archive, known, delete=step == "merge")
+        assert in_files(archive) == once(*range(known + 1)), step
+    export(str(archive), str(target))
+    assert in_table(target) == once(*range(known + 1))
+
+
+def merge_all(archive: Path, last: int, *, delete: bool) -> None:
+    """Delete what an interrupted merge has left, as the next one does; then merge all."""
+    kept = {Path(file).parent for file in files_of(str(archive))}
+    for path in {*archive.glob("events/*/*/*")} - kept:
+        shutil.rmtree(path)
+    merge(archive, 0, last, delete=delete)
+
+
+KILLED: Final = """
+import os, signal, sys
+from penstock.spark import delta
+
+left = 0
+
+def counted(*words, **named):
+    global left
+    left -= 1
+    if left < 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return before(*words, **named)
+
+archive, target, moment = sys.argv[1:]
+moments = {"create": ("_table", 0), "read": ("_converted", 1), "commit": ("_commit", 0), "next": ("_commit", 1)}
+name, left = moments[moment]
+before = getattr(delta, name)
+setattr(delta, name, counted)
+delta.export(archive, target)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", ["create", "read", "commit", "next"])
+async def test_an_export_that_was_killed_is_repeated(tmp_path: Path, moment: str) -> None:
+    archive, target = tmp_path / "archive", tmp_path / "table"
+    come(archive, 0, 1, 2)
+    settle(archive)
+    process = await create_subprocess_exec(sys.executable, "-c", KILLED, archive, target, moment)
+    assert await process.wait() == -signal.SIGKILL
+    there = in_table(target) if moment != "create" else Counter()
+    if moment == "create":
+        (target / "_delta_log").mkdir(parents=True)
+        (target / "_delta_log" / "_commit_1.json.tmp").touch()
+    assert there == (once(0, 1, 2, days=DAYS[:1]) if moment == "next" else Counter())
+    if moment != "next":
+        merge(archive, 0, 2)
+    export(str(archive), str(target))
+    assert in_table(target) == once(0, 1, 2)
+
+
+def test_of_two_exports_at_a_time_one_fails_and_each_event_is_there_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive, target, commit = tmp_path / "archive", tmp_path / "table", delta._commit
+    come(archive, 0)
+
+    def late(table: DeltaTable, *words: Any, **named: Any) -> None:
+        monkeypatch.setattr(delta, "_commit", commit)
+        export(str(archive), str(target))
+        commit(table, *words, **named)
+
+    monkeypatch.setattr(delta, "_commit", late)
+    with pytest.raises(ExportFailed, match="another export has written meanwhile: try again"):
+        export(str(archive), str(target))
+    assert export(str(archive), str(target)) == 0
+    assert in_table(target) == once(0)
+
+
+def after(function: Callable[..., Any], calls: int, act: Callable[[], object]) -> Callable[..., Any]:
+    """Return ``function``, with a call of ``act`` before the last of its ``calls`` calls."""
+    left = calls
+
+    def called(*words: Any, **named: Any) -> Any:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            act()
+        return function(*words, **named)
+
+    return called
+
+
+def test_an_export_during_a_merge_reads_again_and_has_nothing_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive, target, said = tmp_path / "archive", tmp_path / "table", list[str]()
+    come(archive, 0, 1, 2)
+    monkeypatch.setattr(delta, "_converted", after(delta._converted, 2, lambda: merge(archive, 0, 2)))
+    assert export(str(archive), str(target), said.append) == 18
+    assert said == ["files of the archive were merged meanwhile: reading it again"]
+    assert in_table(target) == once(0, 1, 2)
+
+
+def test_a_damaged_file_leaves_the_table_as_it_was(tmp_path: Path) -> None:
+    archive, target = tmp_path / "archive", tmp_path / "table"
+    come(archive, 0)
+    export(str(archive), str(target))
+    come(archive, 1, 2)
+    [file] = place(archive, name_of(2)).glob("*.parquet")
+    whole = file.read_bytes()
+    file.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ExportFailed, match=r"(?i)parquet"):
+        export(str(archive), str(target))
+    assert in_table(target) == once(0)
+    file.write_bytes(whole)
+    assert export(str(archive), str(target)) == 12
+    assert in_table(target) == once(0, 1, 2)
+
+
+def test_nothing_else_is_overwritten(tmp_path: Path) -> None:
+    archive, other = tmp_path / "archive", tmp_path / "other"
+    come(archive, 0)
+    (tmp_path / "file").write_text("mine")
+    DeltaTable.create(other, pa.schema([("mine", pa.string())]))
+    for target, words in (
+        (archive, "is neither a Delta table nor an empty directory"),
+        (tmp_path / "file", "is neither a Delta table nor an empty directory"),
+        (other, "is a table of something else: it has no at, attempt, batch"),
+    ):
+        with pytest.raises(ExportFailed, match=words):
+            export(str(archive), str(target))
+    with pytest.raises(NoArchive):
+        export(str(other), str(tmp_path / "none"))
+
+
+@pytest.mark.parametrize("calls", [1, 2, 3])
+def test_a_merge_while_files_are_listed_hides_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: int) -> None:
+    come(tmp_path, 0, 1, 2)
+    monkeypatch.setattr(files, "_data_files", after(files._data_files, calls, lambda: merge(tmp_path, 0, 2)))
+    assert in_files(tmp_path) == once(0, 1, 2)
+
+
+def test_a_listing_that_misses_what_a_merge_has_added_and_deleted_is_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    come(tmp_path, 0, 1, 2, days=DAYS[:1])
+    before = files.batches_in(place(tmp_path, name_of(0)).parent)
+    merge(tmp_path, 0, 2, delete=False)
+    shutil.rmtree(before.pop(name_of(0)))
+    answers = [before]
+    listed = files.batches_in
+    monkeypatch.setattr(files, "batches_in", lambda path: answers.pop() if answers else listed(path))
+    assert in_files(tmp_path) == once(0, 1, 2, days=DAYS[:1])
+
+
+def test_a_merged_directory_that_was_listed_half_counts_for_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    come(tmp_path, 0, 1, days=DAYS[:1])
+    merge(tmp_path, 0, 1, delete=False)
+    merged = place(tmp_path, name_of(0, 1))
+    later = write(tmp_path / "aside", [])
+    target = merged / "part-1.parquet"
+    sizes = {each.name: each.stat().st_size for each in merged.glob("*.parquet")}
+    sizes[target.name] = (later / "part-0.parquet").stat().st_size
+    (merged / "_merged").unlink()
+
+    def finish() -> None:
+        (later / "part-0.parquet").rename(target)
+        (merged / "_merged").write_text(json.dumps({"files": sizes}))
+
+    monkeypatch.setattr(files, "find_stale", after(find_stale, 1, finish))
+    monkeypatch.setattr(files, "rows_of_files", lambda found: -1)
+    assert {Path(file).parent.name for file in files_of(str(tmp_path))} == {f"batch={name_of(n)}" for n in (0, 1)}
+    monkeypatch.undo()
+    assert {Path(file).parent for file in files_of(str(tmp_path))} == {merged}
+
+
+def test_a_merged_directory_of_an_older_version_counts_if_it_has_all_rows(tmp_path: Path) -> None:
+    come(tmp_path, 0, 1)
+    merge(tmp_path, 0, 1, delete=False)
+    for manifest in tmp_path.glob("events/**/_merged"):
+        manifest.unlink()
+    assert {Path(file).parent.name for file in files_of(str(tmp_path))} == {f"batch={name_of(0, 1)}"}
+    for part in tmp_path.glob("events/**/*..*/*.parquet"):
+        part.write_bytes(part.read_bytes()[:-9])
+    assert in_files(tmp_path) == once(0, 1)

@@ -1,0 +1,104 @@
+"""Queues on a server that is full, has lost its last writes, or in which somebody has deleted records."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+import pytest
+import redis as sync
+
+from penstock.keys import Keys
+from penstock.testing.server import free_port
+from tests.harness import until
+from tests.http.queue_service import Queue, QueueService, client, queue_service
+
+KEYS = Keys("work")
+DEAD_HOST = f"http://127.0.0.1:{free_port()}"
+BODY = 1_000_000
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[QueueService]:
+    given: dict[str, Any] = {"webhook_hosts": [DEAD_HOST], "webhook_secret": "a-long-secret", "max_body": BODY}
+    with queue_service(tmp_path / "log", keep=1, **given) as service:
+        yield service
+
+
+@pytest.fixture
+def redis(service: QueueService) -> Iterator["sync.Redis"]:
+    with sync.Redis.from_url(service.redis_url) as redis:
+        yield redis
+
+
+def test_a_full_server_gets_room_from_tasks_that_have_ended(service: QueueService, redis: "sync.Redis") -> None:
+    queue, value = Queue(service), "x" * 900_000
+    for more in [{"webhook": f"{DEAD_HOST}/"}] * 2 + [{}] * 20:
+        queue.add(value, **more)
+        assert queue.ack(taskToken=queue.fetched("w")["taskToken"], result=1) == 200
+    redis.config_set("maxmemory", "4mb")
+    assert client.post(f"{queue.url}/tasks", json={"value": 1}).status_code == 503
+    until(lambda: client.post(f"{queue.url}/tasks", json={"value": 1}).status_code == 201, timeout=20)
+
+
+def test_requests_that_meet_a_key_of_the_wrong_type_hold_up_no_lease_of_other_queues(
+    service: QueueService, redis: "sync.Redis"
+) -> None:
+    wrong, fine, over = Queue(service), Queue(service), Event()
+    redis.set(KEYS.queue(f"/{wrong.name}", "values"), "not a hash")
+
+    def ask() -> None:
+        while not over.wait(0.005):
+            client.post(f"{wrong.url}/fetch", json={"workerId": "w"})
+
+    asking = Thread(target=ask)
+    asking.start()
+    try:
+        id = fine.add(1)
+        time.sleep(1)
+        fine.fetched("w", timeToRecover=0.5)
+        until(lambda: fine.status(id)["state"] == "waiting", timeout=10)
+    finally:
+        over.set()
+        asking.join()
+
+
+def test_a_fetch_returns_no_more_than_a_body_holds_besides_its_first_task(service: QueueService) -> None:
+    queue = Queue(service)
+    ids = [queue.add("x" * 400_000) for _ in range(5)]
+    first = queue.fetched("w1", max=100)["tasks"]
+    assert [task["taskId"] for task in first] == ids[:2]
+    assert [task["taskId"] for task in queue.fetched("w1", max=100)["tasks"]] == ids[:2]
+    assert [task["taskId"] for task in queue.fetched("w2", max=100)["tasks"]] == ids[2:4]
+
+
+def test_a_queue_goes_on_after_its_records_were_deleted(service: QueueService, redis: "sync.Redis") -> None:
+    """Its README says to delete a key of the wrong type."""
+    queue = Queue(service)
+    for more in [{}, {}, {"key": "k"}, {"key": "k"}, {"key": "k"}]:
+        queue.add("lost", **more)
+    queue.fetched("w1")
+    redis.delete(KEYS.queue(f"/{queue.name}", "tasks"))
+    for more in [{"key": "k"}, {"key": "k"}, {}]:
+        queue.add("new", **more)
+    got = []
+    while task := queue.fetch("w1"):
+        got.append(task["value"])
+        assert queue.ack(taskToken=task["taskToken"]) == 200
+    assert got == ["new"] * 3
+    assert queue.info()["waiting"] == queue.info()["blocked"] == 0
+
+
+def test_an_id_that_a_server_gives_twice_replaces_no_task(service: QueueService, redis: "sync.Redis") -> None:
+    """A server that has lost its last writes, as after a failover, counts ids again."""
+    queue = Queue(service)
+    queue.add("first")
+    redis.set(KEYS.message_counter, 0)
+    service.process.stop()
+    service.start()
+    ids = {queue.add("second"), queue.add("third")}
+    assert len(ids) == 2
+    tasks = queue.fetched("w", max=10)["tasks"]
+    assert [task["value"] for task in tasks] == ["first", "second", "third"]

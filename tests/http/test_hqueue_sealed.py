@@ -1,0 +1,215 @@
+"""With a master key no contents of a task can be read in the files of the server, in MONITOR or in logs."""
+
+import asyncio
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from base64 import b64encode, urlsafe_b64encode
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis as sync
+from redis.asyncio import Redis
+
+from penstock.keys import Keys
+from penstock.sealing.keyring import Keyring
+from penstock.sealing.master import FileKey
+from penstock.testing.server import EmbeddedServer
+from tests.harness import ROOT, until
+from tests.http.queue_service import NAMESPACE, Queue, QueueService, client
+from tests.sealing import key_file
+
+KEYS = Keys(NAMESPACE)
+SIZES = (0, 16, 1_000, 70_000, 1_000_000)
+WHERE = ("value", "token", "progress", "error", "result")
+NAMED = "name-that-is-not-sealed"
+pytestmark = pytest.mark.slow
+
+
+def secret_of(where: str) -> str:
+    """Return a text that is in what a client gives as ``where``, and nowhere else."""
+    return f"plaintext-{where}-4711"
+
+
+def content_of(where: str, size: int) -> str:
+    return f"{secret_of(where)} " * (size // len(secret_of(where)) + 1) if size else ""
+
+
+def forms_of(secret: bytes) -> list[bytes]:
+    """Return how ``secret`` may look in a file or in what MONITOR shows: also as base64, with any bytes around it."""
+    texts = [secret.hex().encode(), secret.hex().upper().encode(), repr(secret)[2:-1].encode()]
+    for shift in range(3):
+        inner = secret[shift:]
+        inner = inner[: len(inner) // 3 * 3]
+        texts += [b64encode(inner), urlsafe_b64encode(inner)]
+    return [secret, *texts]
+
+
+class Monitor:
+    """What MONITOR shows from ``with`` to its end."""
+
+    def __init__(self, port: int) -> None:
+        self.shown: bytes | bytearray = b""
+        self._socket = socket.create_connection(("127.0.0.1", port))
+        self._thread = threading.Thread(target=self._read)
+
+    def __enter__(self) -> "Monitor":
+        self._socket.sendall(b"MONITOR\r\n")
+        self._thread.start()
+        until(lambda: b"OK" in self.shown)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
+        self._socket.close()
+
+    def _read(self) -> None:
+        parts = bytearray()
+        with suppress(OSError):
+            while found := self._socket.recv(1 << 20):
+                parts += found
+                self.shown = parts if len(parts) < 100 else b"OK"
+        self.shown = bytes(parts)
+
+
+@contextmanager
+def sealed_service(tmp_path: Path, master: bytes) -> Iterator[tuple[QueueService, EmbeddedServer]]:
+    with EmbeddedServer(aof=True, rdbcompression="no") as server:
+        key = key_file(tmp_path / "master", master)
+        service = QueueService(server.url, tmp_path / "log", master_key=f"file:{key}", logger_level="debug")
+        try:
+            service.start()
+            yield service, server
+        finally:
+            service.process.__exit__(None, None, None)
+
+
+def penstock(*words: str) -> str:
+    command = [sys.executable, "-m", "penstock", *words]
+    return subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT).stdout
+
+
+def use(queue: Queue) -> None:
+    """Add tasks of all sizes, one of them twice; end them with results, errors and progress."""
+    for size in SIZES:
+        given = {where: content_of(where, size) for where in WHERE}
+        id = queue.add(given["value"], token=given["token"], id=f"{NAMED}-{size}", backoff={"initial": 0})
+        for ends in ("error", "result"):
+            task = queue.fetched("w", timeToRecover=60)
+            assert (task["taskId"], task["value"]) == (id, given["value"])
+            beat = {"taskToken": task["taskToken"], "progress": given["progress"]}
+            assert client.post(f"{queue.url}/heartbeat", json=beat).status_code == 200
+            assert queue.ack(taskToken=task["taskToken"], **{ends: given[ends]}) == 200
+            if ends == "error":
+                assert queue.status(id)["error"] == given["error"]
+        found = queue.status(id)
+        assert {name: found[name] for name in ("result", "token", "progress")} == {
+            name: given[name] for name in ("result", "token", "progress")
+        }
+
+
+async def data_keys(url: str, master: bytes) -> list[bytes]:
+    """Return the data keys in plain."""
+    key = FileKey([master])
+    async with Redis.from_url(url) as redis:
+        records = await Keyring(redis, KEYS, key).owners()
+    return [
+        await key.unwrap(wrapped, f"dek|{record.owner}|{epoch}".encode())
+        for record in records
+        for epoch, wrapped in record.wrapped.items()
+    ]
+
+
+def found_in(places: Mapping[str, bytes], secrets: Mapping[str, bytes]) -> list[str]:
+    return [
+        f"{name} in {place}"
+        for name, secret in secrets.items()
+        for place, content in places.items()
+        if any(form in content for form in forms_of(secret))
+    ]
+
+
+def test_iq_11_no_plaintext_and_no_key_is_in_the_servers_files_its_commands_or_the_logs(tmp_path: Path) -> None:
+    master = os.urandom(32)
+    with sealed_service(tmp_path, master) as (service, server), sync.Redis.from_url(server.url) as redis:
+        queue = Queue(service)
+        with Monitor(server.port) as monitor:
+            use(queue)
+            old = queue.add(content_of("value", 16))
+            master_file = f"file:{tmp_path}/master"
+            penstock("owner", "rotate", NAMESPACE, "", "--master", master_file, "--redis", server.url)
+            use(Queue(service))
+            task = queue.fetched("w")
+            assert (task["taskId"], task["value"]) == (old, content_of("value", 16))
+        redis.save()
+        files = [path for path in server.directory.rglob("*") if path.is_file()]
+        places = {path.name: path.read_bytes() for path in files}
+        assert any("aof" in name for name in places)
+        assert any(name.endswith(".rdb") for name in places)
+        places["MONITOR"] = bytes(monitor.shown)
+        places["log"] = service.process.log.read_bytes()
+        places["events"] = str(redis.xrange(KEYS.events)).encode()
+        places["listing"] = penstock("queue", "dead", queue.name, "--url", service.url, "--json").encode()
+        places["page"] = client.get(f"{queue.url}/tasks").content
+        secrets = {where: secret_of(where).encode() for where in WHERE} | {"master key": master}
+        plain = asyncio.run(data_keys(service.redis_url, master))
+        assert len(plain) == 2
+        secrets |= {f"data key {place}": key for place, key in enumerate(plain, 1)}
+        assert found_in(places, secrets) == []
+        seen = found_in(places, {"name": NAMED.encode()})
+        assert {"name in MONITOR", "name in page"} < {*seen}, "the scan would find what is not sealed"
+        assert any("aof" in each for each in seen)
+
+
+def test_iq_d12_iq_d13_and_iq_d14_contents_that_were_changed_in_the_server_are_an_error_that_the_log_explains(
+    tmp_path: Path,
+) -> None:
+    with sealed_service(tmp_path, os.urandom(32)) as (service, server), sync.Redis.from_url(server.url) as redis:
+        queue = Queue(service)
+        first, second = queue.add("first"), queue.add("second")
+        values = KEYS.queue(f"/{queue.name}", "values")
+        sealed: Any = redis.hget(values, first)
+        changed = sealed[:-1] + bytes([sealed[-1] ^ 1])
+        for wrong in (changed, redis.hget(values, second), sealed[:-1], b"j1", b""):
+            redis.hset(values, first, wrong or b"")
+            found = client.post(f"{queue.url}/fetch", json={"workerId": "w"})
+            assert (found.status_code, found.headers["content-type"]) == (500, "application/problem+json")
+            assert "value" not in found.json()
+        assert service.process.log_text().count("cannot be opened") == 5
+        assert queue.fetched("v")["value"] == "second"
+        redis.hset(values, first, sealed)
+        assert queue.fetched("w")["value"] == "first"
+
+
+def test_iq_d12_a_batch_holds_what_can_be_opened(tmp_path: Path) -> None:
+    with sealed_service(tmp_path, os.urandom(32)) as (service, server), sync.Redis.from_url(server.url) as redis:
+        for is_sealed in (True, False):
+            queue = Queue(service)
+            first, second, third = (queue.add(each) for each in ("first", "second", "third"))
+            values = KEYS.queue(f"/{queue.name}", "values")
+            sealed: Any = redis.hget(values, second)
+            redis.hset(values, second, sealed[:-1] + bytes([sealed[-1] ^ 1]) if is_sealed else b"j1")
+            found = queue.fetched("w", max=3)["tasks"]
+            assert [(each["taskId"], each["value"]) for each in found] == [(first, "first"), (third, "third")]
+            (*_, line) = [line for line in service.process.log_text().splitlines() if "cannot be opened" in line]
+            assert json.loads(line)["task"] == second
+            assert len(queue.info()["held"]) == 3, "it goes to another worker when its lease has ended"
+
+
+def test_iq_d13_keys_that_cannot_be_read_are_an_error_and_in_the_log(tmp_path: Path) -> None:
+    with sealed_service(tmp_path, os.urandom(32)) as (service, server), sync.Redis.from_url(server.url) as redis:
+        redis.set(KEYS.owner_keys(""), "no hash")
+        queue = Queue(service)
+        for verb, body in (("tasks", {"value": 1}), ("fetch", {"workerId": "w"})):
+            found = client.post(f"{queue.url}/{verb}", json=body)
+            assert (found.status_code, found.headers["content-type"]) == (503, "application/problem+json")
+        until(lambda: f"{KEYS.owner_keys('')} holds a string, expected a hash" in service.process.log_text())
+        redis.delete(KEYS.owner_keys(""))
+        until(lambda: client.post(f"{queue.url}/tasks", json={"value": 1}).status_code == 201)

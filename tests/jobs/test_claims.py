@@ -1,0 +1,292 @@
+"""Jobs that were left: claims, fences, trims. HB-37 to HB-39; HB-D01, HB-D02, HB-D20 to HB-D22."""
+
+import asyncio
+import json
+from functools import partial
+from typing import Any
+
+import pytest
+
+from penstock.jobs import Attempt, Jobs, settler
+from tests.harness import eventually
+from tests.jobs.given import Gauge, Held, consumer, dead, kept, pending, working
+from tests.jobs.test_consumer import completed, send
+
+STREAM, GROUP = "hfxbus:str:s", "hfxbus:csr:g"
+
+
+async def left_by_the_dead(redis: Any, jobs: Jobs, many: int, times: int = 1) -> None:
+    """Have a consumer read jobs and die."""
+    await redis.xgroup_create(STREAM, GROUP, "0", mkstream=True)
+    ids = await send(jobs, many)
+    await redis.xreadgroup(GROUP, "DEAD", {STREAM: ">"}, count=len(ids))
+    entries = [entry for entry, _ in await redis.xrange(STREAM)]
+    await redis.xclaim(STREAM, GROUP, "DEAD", 0, entries, retrycount=times, idle=60_000)
+
+
+async def test_HB_37_HB_D01_HB_D01b_jobs_of_a_dead_consumer_are_claimed_with_id_and_producer(
+    jobs: Jobs, redis: Any
+) -> None:
+    await redis.xgroup_create(STREAM, GROUP, "0", mkstream=True)
+    await redis.xadd(STREAM, {"prd": "P", "job": "J0", "keys": "[]", "key": "k"})
+    await redis.xreadgroup(GROUP, "DEAD", {STREAM: ">"})
+    worker, found = consumer(claim_after=0.1), list[tuple[object, ...]]()
+
+    @worker.job("s")
+    async def process(job: Attempt) -> None:
+        found.append((job.id, job.producer, job.key, job.number, job.stream, job.group))
+
+    await asyncio.sleep(0.12)
+    async with working(jobs, worker):
+        await eventually(lambda: completed(redis, 1))
+    assert found == [("J0", "P", "k", 2, "s", "g")]
+
+
+async def test_HB_D02_claims_do_not_exceed_the_concurrency(jobs: Jobs, redis: Any) -> None:
+    """HB-D02b: many pages of one entry, none twice, and the server answers meanwhile."""
+    await left_by_the_dead(redis, jobs, 130)
+    gauge, worker, begun = Gauge(), consumer(claim_after=10, concurrency=2), list[str]()
+
+    @worker.job("s")
+    async def process(job: Attempt) -> None:
+        begun.append(job.id)
+        with gauge:
+            await asyncio.sleep(0.001)
+
+    async with working(jobs, worker):
+        await eventually(lambda: completed(redis, 130), 30)
+    assert gauge.most == 2
+    assert sorted(begun) == sorted(f"J{number}" for number in range(130))
+
+
+async def test_HB_D02c_a_deleted_entry_a_stream_without_group_stop_no_claim(jobs: Jobs, redis: Any) -> None:
+    await left_by_the_dead(redis, jobs, 3)
+    entries = [entry for entry, _ in await redis.xrange(STREAM)]
+    await redis.xdel(STREAM, entries[1])
+    await redis.xadd("hfxbus:str:t", {"job": "other"})
+    worker, held = consumer(claim_after=10, concurrency=5), Held()
+    held.let()
+    worker.job("t")(held)
+    worker.job("s")(held)
+    async with working(jobs, worker):
+        await eventually(lambda: completed(redis, 2))
+        await eventually(lambda: completed(redis, 1, "t"))
+    assert sorted(held.ended) == ["J0", "J2", "other"]
+    assert await pending(redis) == []
+
+
+async def test_HB_38_HB_D21_a_job_whose_consumers_die_ends_as_a_dead_letter(jobs: Jobs, redis: Any) -> None:
+    """With its payload, and the deaths in its history."""
+    await jobs.job("J0").set("in", 5).push()
+    await left_by_the_dead(redis, jobs, 1, times=3)
+    await redis.delete(STREAM)
+    await redis.xgroup_create(STREAM, GROUP, "0", mkstream=True)
+    await jobs.producer("P").send("s", jobs.job("J0").set("in", 5))
+    await redis.xreadgroup(GROUP, "DEAD", {STREAM: ">"})
+    [(entry, _)] = await redis.xrange(STREAM)
+    await redis.xclaim(STREAM, GROUP, "DEAD", 0, [entry], retrycount=3, idle=60_000)
+    worker, held = consumer(claim_after=10, attempts=3), Held()
+    worker.job("s")(held)
+    async with working(jobs, worker):
+        await eventually(lambda: completed(redis, 1))
+    assert held.begun == []
+    assert await pending(redis) == []
+    [letter] = await dead(redis)
+    assert (letter["job"], letter["values"]) == ("J0", {"in": "5"})
+    assert letter["errors"][-1]["error"]["name"] == "Lost"
+    [completion] = await kept(redis)
+    assert completion["err"]["name"] == "Lost"
+
+
+async def test_the_history_of_a_job_has_deaths_and_errors_in_order(jobs: Jobs, redis: Any) -> None:
+    worker = consumer(claim_after=10, attempts=4)
+
+    @worker.job("s")
+    async def process(job: Attempt) -> None:
+        raise ValueError(f"no {job.number}")
+
+    await left_by_the_dead(redis, jobs, 1)
+    async with working(jobs, worker):
+        await eventually(lambda: completed(redis, 1))
+    [letter] = await dead(redis)
+    assert [(each["attempt"], each["error"]["name"]) for each in letter["errors"]] == [
+        (1, "Lost"), (2, "ValueError"), (3, "ValueError"), (4, "ValueError"),
+    ]  # fmt: skip
+
+
+async def test_a_job_that_runs_is_renewed_and_nobody_claims_it(jobs: Jobs, redis: Any) -> None:
+    one, other, held = consumer(claim_after=0.15), consumer(claim_after=0.15), Held()
+    one.job("s")(held)
+    other.job("s")(held)
+    async with working(jobs, one, other):
+        await send(jobs, 1)
+        await eventually(lambda: held.begun)
+        await asyncio.sleep(0.6)
+        assert held.begun == [("J0", 1)]
+        held.let()
+        await eventually(lambda: completed(redis, 1))
+
+
+async def test_a_consumer_that_lost_a_job_cannot_finish_it(jobs: Jobs, redis: Any) -> None:
+    """Its result is not written, its failure is not counted, and the job is the other's."""
+    one, errors = consumer("g", id="ONE", attempts=5), dict[str, Exception]()
+    held = {"J0": asyncio.Event(), "J1": asyncio.Event()}
+    begun = list[str]()
+
+    @one.job("s", result="out")
+    async def process(job: Attempt) -> str:
+        begun.append(job.id)
+        await held[job.id].wait()
+        if job.id == "J1":
+            raise ValueError("mine")
+        return "late"
+
+    one.options.concurrency = 2
+    async with working(jobs, one):
+        await send(jobs, 2)
+        await eventually(lambda: len(begun) == 2)
+        entries = [entry for entry, _ in await redis.xrange(STREAM)]
+        await redis.xclaim(STREAM, GROUP, "OTHER", 0, entries)
+        for each in held.values():
+            each.set()
+        await eventually(lambda: one.running == 0)
+        assert await kept(redis) == []
+        assert [each["consumer"] for each in await redis.xpending_range(STREAM, GROUP, "-", "+", 9)] == [b"OTHER"] * 2
+        assert await jobs.job("J0").get("out").pull() == [None]
+        assert not await redis.exists("hfxbus:wait:s:g", "hfxbus:tries:s:g", "hfxbus:dead:s")
+    assert not errors
+
+
+async def test_a_consumer_that_lost_a_job_is_told(jobs: Jobs, redis: Any) -> None:
+    one, held, cancelled = consumer("g", id="ONE", claim_after=0.2), Held(), list[str | None]()
+
+    @one.job("s")
+    async def process(job: Attempt) -> None:
+        try:
+            await held(job)
+        except asyncio.CancelledError:
+            cancelled.append(job.why)
+            raise
+
+    async with working(jobs, one):
+        await send(jobs, 1)
+        await eventually(lambda: held.begun)
+        [(entry, _)] = await redis.xrange(STREAM)
+        await redis.xclaim(STREAM, GROUP, "OTHER", 0, [entry], idle=0)
+        await eventually(lambda: cancelled == ["lost"])
+
+
+async def test_an_attempt_of_the_same_consumer_is_fenced_by_its_number(jobs: Jobs, redis: Any) -> None:
+    worker, held = consumer("g", id="ONE"), Held()
+    worker.job("s")(held)
+    async with working(jobs, worker):
+        await send(jobs, 1)
+        await eventually(lambda: held.begun)
+        [(entry, _)] = await redis.xrange(STREAM)
+        await redis.xclaim(STREAM, GROUP, "ONE", 0, [entry], retrycount=2)
+        held.let()
+        await eventually(lambda: worker.running == 0)
+        assert await pending(redis) == [(entry.decode(), 2)]
+
+
+async def test_HB_39_HB_D22_a_stream_is_trimmed_behind_its_slowest_group(jobs: Jobs, redis: Any) -> None:
+    """Node's groups count, and jobs that wait for their next attempt."""
+    await redis.xgroup_create(STREAM, "hfxbus:csr:node", "0", mkstream=True)
+    worker = consumer(concurrency=50, trim=True)
+
+    @worker.job("s")
+    async def process(job: Attempt) -> None: ...
+
+    await send(jobs, 1_500)
+    entries = [entry for entry, _ in await redis.xrange(STREAM)]
+    async with working(jobs, worker):
+        await eventually(lambda: completed(redis, 1_500))
+        await eventually(lambda: nothing(redis))
+        assert await redis.xlen(STREAM) == 1_500
+        await redis.xreadgroup("hfxbus:csr:node", "N", {STREAM: ">"}, count=1_200)
+        await redis.xack(STREAM, "hfxbus:csr:node", *(entry for entry in entries[:1_200] if entry != entries[700]))
+        await send(jobs, 1_001)
+        await eventually(lambda: shorter(redis, 2_501))
+        left = [entry for entry, _ in await redis.xrange(STREAM)]
+        assert left[0] <= entries[700]
+        assert set(entries[700:]) <= set(left)
+
+
+async def nothing(redis: Any) -> bool:
+    return await pending(redis) == []
+
+
+async def shorter(redis: Any, length: int) -> bool:
+    return bool(await redis.xlen(STREAM) < length - 500)
+
+
+async def test_HB_D20_names_of_dead_consumers_of_ours_do_not_stay(
+    jobs: Jobs, redis: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settler, "SILENT_MS", 50)
+    await redis.xgroup_create(STREAM, GROUP, "0", mkstream=True)
+    for name in ("py-dead", "py-has-a-job", "node"):
+        await redis.xgroup_createconsumer(STREAM, GROUP, name)
+    await send(jobs, 1)
+    await redis.xreadgroup(GROUP, "py-has-a-job", {STREAM: ">"})
+    await asyncio.sleep(0.06)
+    worker, held = consumer(claim_after=60), Held()
+    held.let()
+    worker.job("s")(held)
+    async with working(jobs, worker):
+        await send(jobs, 1_000)  # after which it is looked
+        await eventually(partial(names_are, redis, {"node", "py-has-a-job", worker.id}))
+
+
+async def names_are(redis: Any, names: set[str]) -> bool:
+    return {each["name"].decode() for each in await redis.xinfo_consumers(STREAM, GROUP)} == names
+
+
+async def test_HB_39_trim_can_be_left_to_others(jobs: Jobs, redis: Any) -> None:
+    worker = consumer(concurrency=50, trim=False)
+
+    @worker.job("s")
+    async def process(job: Attempt) -> None: ...
+
+    await send(jobs, 1_100)
+    async with working(jobs, worker):
+        await eventually(lambda: completed(redis, 1_100))
+    assert await redis.xlen(STREAM) == 1_100
+
+
+async def test_names_with_colons_do_not_meet(jobs: Jobs, redis: Any) -> None:
+    """The group ``b:c`` of the stream ``a``, and ``c`` of ``a:b``: both retry, each its own jobs."""
+    found = dict[str, list[int]]()
+    workers = [consumer("b:c", attempts=3), consumer("c", attempts=3)]
+    for worker, stream in zip(workers, ("a", "a:b"), strict=True):
+
+        @worker.job(stream)
+        async def process(job: Attempt, stream: str = stream) -> None:
+            found.setdefault(stream, []).append(job.number)
+            raise ValueError(stream)
+
+        worker.options.backoff = type(worker.options.backoff)((0.3,), 0, 0)
+    for stream in ("a", "a:b"):
+        await redis.xadd(f"hfxbus:str:{stream}", {"job": "J", "prd": "P"}, id="1-1")
+    async with working(jobs, *workers):
+        for stream in ("a", "a:b"):
+            await eventually(partial(completed, redis, 1, stream), 10)
+    assert found == {"a": [1, 2, 3], "a:b": [1, 2, 3]}
+    for stream in ("a", "a:b"):
+        [letter] = await dead(redis, stream)
+        assert [each["error"]["message"] for each in letter["errors"]] == [stream] * 3
+
+
+async def test_HB_42_kinds_of_errors(jobs: Jobs, redis: Any) -> None:
+    from penstock.jobs import errors
+
+    for kind in (
+        errors.FinishTimeout("", {}),
+        errors.PauseTimeout(),
+        errors.DeadlineTimeout(),
+        errors.Rejected("g", 1, {}),
+    ):
+        assert kind.code == kind.errno
+    assert json.loads(json.dumps(errors.as_error(errors.DeadlineTimeout("x")))) == {
+        "name": "DeadlineTimeout", "message": "x", "code": "DEADLINE_TIMEOUT", "errno": "DEADLINE_TIMEOUT",
+    }  # fmt: skip

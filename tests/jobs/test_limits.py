@@ -1,0 +1,200 @@
+"""Limits of jobs: never exceeded, and nothing that waits for a permit is forgotten."""
+
+import asyncio
+import time
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from penstock.jobs import Attempt, Jobs, Limit
+from tests.harness import eventually
+from tests.jobs.given import Gauge, Held, consumer, pending, working
+
+ONE_BY_KEY = Limit(concurrency=1, by_key=True)
+
+
+@pytest.mark.parametrize(
+    "key", ["user:anna", "store:united", "a:at", "b:until", "b:count", 'q"uote', "x y  z", "%20", ""]
+)
+async def test_a_limit_holds_for_keys_of_any_characters(jobs: Jobs, redis: Any, key: str) -> None:
+    worker, gauge = consumer(concurrency=20), Gauge()
+    done = list[str]()
+
+    @worker.job("s", limit=ONE_BY_KEY)
+    async def work(job: Attempt) -> None:
+        with gauge:
+            await asyncio.sleep(0.01)
+        done.append(job.id)
+
+    async with working(jobs, worker):
+        for number in range(20):
+            await redis.xadd("hfxbus:str:s", {"prd": "p", "job": f"{number}", "key": key})
+            await asyncio.sleep(0.005)
+        await eventually(lambda: len(done) == 20, 5)
+    assert done == [str(number) for number in range(20)]
+    assert gauge.most == 1
+
+
+async def test_jobs_of_one_key_take_no_permit_of_a_key_that_begins_alike(jobs: Jobs, redis: Any) -> None:
+    worker, held, done = consumer(concurrency=20), Held(), list[str]()
+
+    @worker.job("s", limit=ONE_BY_KEY)
+    async def work(job: Attempt) -> None:
+        if job.id.startswith("held"):
+            await held(job)
+        done.append(job.id)
+
+    producer = jobs.producer()
+    async with working(jobs, worker):
+        for id, key in (("held", "shop 7"), ("later", "shop 7"), ("first", "shop")):
+            await producer.send("s", jobs.job(id), key=key)
+        await eventually(lambda: done == ["first"], 5)
+        await asyncio.sleep(0.1)
+        await producer.send("s", jobs.job("second"), key="shop")
+        await eventually(lambda: done == ["first", "second"], 3)
+        held.let()
+        await eventually(lambda: len(done) == 4, 5)
+
+
+async def test_a_job_that_gets_a_permit_of_another_obeys_the_rate_too(jobs: Jobs) -> None:
+    worker, begun = consumer(concurrency=20), list[float]()
+
+    @worker.job("s", limit=Limit(rate=10, concurrency=1, by_key=True))
+    async def work(job: Attempt) -> None:
+        begun.append(time.monotonic())
+        await asyncio.sleep(1.0 if job.id == "0" else 0)
+
+    producer = jobs.producer()
+    async with working(jobs, worker):
+        for number in range(8):
+            await producer.send("s", jobs.job(str(number)), key="k")
+        await eventually(lambda: len(begun) == 8, 5)
+    gaps = [later - earlier for earlier, later in pairwise(begun)]
+    assert min(gaps) > 0.07
+
+
+async def test_a_consumer_that_has_lost_a_job_gives_no_permit_back_that_another_has(jobs: Jobs, redis: Any) -> None:
+    """As after a SIGSTOP: the job runs elsewhere when the one that was stopped finds out."""
+    worker, held, started = consumer(concurrency=5), Held(), list[str]()
+
+    @worker.job("s", limit=ONE_BY_KEY, deadline=None)
+    async def work(job: Attempt) -> None:
+        started.append(job.id)
+        await held(job)
+
+    producer = jobs.producer()
+    async with working(jobs, worker):
+        await producer.send("s", jobs.job("1"), key="k")
+        await producer.send("s", jobs.job("2"), key="k")
+        await eventually(lambda: started == ["1"], 5)
+        await asyncio.sleep(0.1)
+        [(entry, _), *_] = await pending(redis)
+        await redis.xclaim("hfxbus:str:s", "hfxbus:csr:g", "another", 0, [entry])  # which has its permit
+        held.let()
+        await asyncio.sleep(1)
+        assert started == ["1"]
+        await redis.zrem("hfxbus:busy:s:g", f"k {entry}")
+
+
+@pytest.mark.parametrize("how", ["cancel", "xdel"])
+async def test_jobs_that_are_cancelled_while_they_wait_for_a_permit_hold_nobody_up(
+    jobs: Jobs, redis: Any, how: str
+) -> None:
+    worker, held, done = consumer(concurrency=20), Held(), list[str]()
+
+    @worker.job("s", limit=ONE_BY_KEY)
+    async def work(job: Attempt) -> None:
+        await held(job)
+        done.append(job.id)
+
+    producer = jobs.producer()
+    async with working(jobs, worker):
+        sent = [await producer.send("s", jobs.job(str(number)), key="k") for number in range(10)]
+        await eventually(lambda: len(held.begun) == 1, 5)
+        await asyncio.sleep(0.1)
+        for each in sent[1:9]:
+            if how == "cancel":
+                assert await jobs.cancel("s", each.entry) == ["g"]
+            else:
+                await redis.xdel("hfxbus:str:s", each.entry)
+        held.let()
+        await eventually(lambda: done == ["0", "9"], 5)
+        await eventually(lambda: _empty(redis), 5)
+
+
+async def _empty(redis: Any) -> bool:
+    names = ("parked", "busy", "wait", "tries")
+    return not [name for name in names if await redis.exists(f"hfxbus:{name}:s:g")]
+
+
+async def test_jobs_that_wait_for_a_permit_begin_if_the_limit_is_taken_away(jobs: Jobs, redis: Any) -> None:
+    first, held = consumer(concurrency=20, stop_timeout=0.1), Held()
+    first.job("s", limit=ONE_BY_KEY)(held)
+    producer = jobs.producer()
+    async with working(jobs, first):
+        for number in range(5):
+            await producer.send("s", jobs.job(str(number)), key="k")
+        await eventually(lambda: len(held.begun) == 1, 5)
+        await asyncio.sleep(0.1)
+    second, done = consumer(concurrency=20), set[str]()
+
+    @second.job("s")
+    async def work(job: Attempt) -> None:
+        done.add(job.id)
+
+    async with working(jobs, second):
+        await eventually(lambda: len(done) == 5, 5)
+
+
+async def test_any_entry_waits_for_a_permit_and_keeps_its_id(jobs: Jobs, redis: Any) -> None:
+    worker, held, done = consumer(concurrency=20), Held(), list[str]()
+
+    @worker.job("s", limit=ONE_BY_KEY)
+    async def work(job: Attempt) -> None:
+        await held(job)
+        done.append(job.id)
+
+    async with working(jobs, worker):
+        for number, entry in enumerate(("1-1", "1-999999999", "1-18446744073709551000", "99999999999999-0")):
+            await redis.xadd("hfxbus:str:s", {"prd": "p", "job": f"{number}", "key": "k"}, id=entry)
+        await eventually(lambda: len(held.begun) == 1, 5)
+        await asyncio.sleep(0.1)
+        held.let()
+        await eventually(lambda: done == ["0", "1", "2", "3"], 5)
+
+
+async def test_a_consumer_that_is_paused_holds_no_job_and_no_permit(jobs: Jobs, redis: Any) -> None:
+    paused, playing = consumer(concurrency=5, claim_after=2), consumer(concurrency=5, claim_after=2)
+    done = list[str]()
+
+    async def work(job: Attempt) -> None:
+        done.append(job.id)
+
+    for each in (paused, playing):
+        each.job("s", limit=Limit(concurrency=1))(work)
+    producer = jobs.producer()
+    async with working(jobs, paused):
+        await asyncio.sleep(0.3)
+        await paused.pause()
+        async with working(jobs, playing):
+            for number in range(5):
+                await producer.send("s", jobs.job(str(number)))
+            await eventually(lambda: len(done) == 5, 10)
+
+
+async def test_nothing_is_left_when_all_is_done(jobs: Jobs, redis: Any) -> None:
+    worker, done = consumer(concurrency=20, attempts=2), list[str]()
+
+    @worker.job("s", limit=ONE_BY_KEY)
+    async def work(job: Attempt) -> None:
+        done.append(job.id)
+        if job.number == 1 and int(job.id) % 3 == 0:
+            raise ValueError
+
+    producer = jobs.producer()
+    async with working(jobs, worker):
+        for number in range(40):
+            await producer.send("s", jobs.job(str(number)), key=f"k{number % 4}")
+        await eventually(lambda: len(done) == 40 + 14, 5)
+        await eventually(lambda: _empty(redis), 5)

@@ -1,0 +1,282 @@
+"""Servers that are away, full, emptied, or hold keys of wrong types. HB-03; HB-D09, HB-D12, HB-D18."""
+
+import asyncio
+import os
+import signal
+import time
+from functools import partial
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+
+from penstock.errors import PenstockError, Unavailable, WrongType
+from penstock.jobs import DISTRIBUTED, Attempt, Jobs
+from penstock.testing.server import EmbeddedServer
+from tests.harness import eventually
+from tests.jobs.given import Held, calls, consumer, dead, pending, working
+from tests.jobs.test_consumer import completed, send
+
+
+async def commands(redis: Any) -> int:
+    found: int = (await redis.info("stats"))["total_commands_processed"]
+    return found
+
+
+async def test_HB_D18_groups_are_made_again_after_FLUSHALL(jobs: Jobs, redis: Any) -> None:
+    """Of streams that are read alone, too; and the server is not kept busy."""
+    worker, held = consumer(concurrency=3), Held()
+    held.let()
+    for stream in "st":
+        worker.job(stream)(held)
+    async with working(jobs, worker):
+        await send(jobs, 1)
+        await eventually(partial(completed, redis, 1))
+        for _ in range(2):
+            await redis.flushall()
+            for stream in "st":
+                await send(jobs, 2, stream)
+            for stream in "st":
+                await eventually(partial(completed, redis, 2, stream), 10)
+        before = await commands(redis)
+        await asyncio.sleep(1)
+        assert await commands(redis) - before < 100
+
+
+async def test_HB_D18_a_job_in_hand_at_FLUSHALL_does_not_stop_the_others(jobs: Jobs, redis: Any) -> None:
+    worker, held = consumer(concurrency=1), Held()
+    worker.job("s")(held)
+    async with working(jobs, worker):
+        await send(jobs, 1)
+        await eventually(lambda: held.begun)
+        await redis.flushall()
+        held.let()
+        await eventually(lambda: held.ended)
+        await send(jobs, 3)
+        await eventually(partial(completed, redis, 3), 10)
+
+
+@pytest.mark.parametrize("key", ["str:s", "wait:s:g", "tries:s:g", "later:s", "dead:s", "done:s", "forward:s:g"])
+async def test_a_key_of_the_wrong_type_stops_no_other_stream_and_can_be_repaired(
+    jobs: Jobs, redis: Any, key: str
+) -> None:
+    worker, found = consumer(concurrency=4, attempts=2, claim_after=0.5), list[str]()
+    for stream in "st":
+
+        @worker.job(stream)
+        async def process(job: Attempt) -> None:
+            found.append(job.stream)
+            if job.number == 1:
+                raise ValueError("no")
+
+    await redis.set(f"hfxbus:{key}", "x")
+    async with working(jobs, worker):
+        await send(jobs, 2, "t")
+        await eventually(partial(completed, redis, 2, "t"), 5)
+        if key in ("str:s", "later:s"):
+            with pytest.raises(WrongType, match=key):
+                await jobs.producer().send("s", delay=60 if key == "later:s" else 0)
+        before = await commands(redis)
+        await asyncio.sleep(0.5)
+        assert await commands(redis) - before < 200
+        await redis.delete(f"hfxbus:{key}")
+        await send(jobs, 2)
+        await eventually(partial(completed, redis, 2), 10)
+    assert await pending(redis) == []
+
+
+async def test_a_result_goes_where_a_key_of_the_wrong_type_was(jobs: Jobs, redis: Any) -> None:
+    worker = consumer()
+
+    @worker.job("s", values=["in"], result="out")
+    async def process(job: Attempt) -> list[Any]:
+        return [job.values["in"]]
+
+    await redis.lpush("hfxbus:job:J0:in", "x")
+    await redis.lpush("hfxbus:job:J0:out", "x")
+    async with working(jobs, worker):
+        await send(jobs, 1)
+        await eventually(partial(completed, redis, 1))
+    assert await jobs.job("J0").get("out").pull() == [[None]]
+
+
+async def test_values_that_cannot_be_read_make_a_dead_job_at_once(jobs: Jobs, redis: Any) -> None:
+    worker = consumer(attempts=5)
+
+    @worker.job("s")
+    async def process(job: Attempt) -> None:
+        await job.get("in").pull()
+
+    async with working(jobs, worker):
+        sent = await jobs.producer().send("s", {"in": b"\xff"}, wait_for=["g"])
+        assert (await sent.finished(10))["g"].error["name"] == "Unreadable"
+    assert [letter["attempts"] for letter in await dead(redis)] == ["1"]
+
+
+async def test_a_full_server_refuses_what_is_new_and_lets_jobs_end(redis_url: str, redis: Any, fill: Any) -> None:
+    """What is to be settled waits until there is room; nothing is done twice."""
+    worker, held = consumer(concurrency=3, attempts=2), Held()
+    begun = list[str]()
+
+    @worker.job("s")
+    async def process(job: Attempt) -> None:
+        begun.append(job.id)
+        await held(job)
+        if job.id == "J1" and job.number == 1:
+            raise ValueError("no")
+
+    async with Jobs(redis_url, patience=0.3) as jobs, Jobs(redis_url, patience=30) as patient:
+        async with working(patient, worker):
+            await send(patient, 3)
+            await eventually(lambda: len(begun) == 3)
+            await fill()
+            for call in (lambda: jobs.producer().send("s"), lambda: jobs.job().set("a", 1).push()):
+                with pytest.raises(Unavailable):
+                    await call()
+            held.let()
+            await eventually(lambda: worker.running == 0)
+            await asyncio.sleep(0.3)
+            await redis.config_set("maxmemory", 0)
+            await eventually(partial(completed, redis, 3), 15)
+        assert sorted(begun) == ["J0", "J1", "J1", "J2"]
+        assert await pending(redis) == []
+
+
+async def test_a_stream_is_paused_and_resumed_while_the_server_is_full(redis_url: str, redis: Any, fill: Any) -> None:
+    async with Jobs(redis_url, patience=0.3) as jobs:
+        await fill()
+        await jobs.pause("s")
+        assert await redis.exists("hfxbus:paused:s")
+        await jobs.play("s")
+        assert not await redis.exists("hfxbus:paused:s")
+
+
+async def test_a_server_that_was_away_is_used_again(server: EmbeddedServer) -> None:
+    """Jobs in hand are settled, those sent meanwhile are there; a stop does not wait for the server without end."""
+    with EmbeddedServer(aof=True) as own:
+        async with Jobs(own.url, patience=30) as jobs, Redis.from_url(own.url) as redis:
+            worker, held = consumer(concurrency=2), Held()
+            worker.job("s")(held)
+            async with working(jobs, worker):
+                await send(jobs, 1)
+                await eventually(lambda: held.begun)
+                await asyncio.to_thread(own.kill)
+                sending = asyncio.create_task(send(jobs, 5))
+                held.let()
+                await asyncio.sleep(0.5)
+                await asyncio.to_thread(own.start)
+                await sending
+                await eventually(partial(completed, redis, 6), 20)
+                assert len(held.begun) == 6
+                await asyncio.to_thread(own.kill)
+                await asyncio.sleep(0.1)
+                begun = time.monotonic()
+            assert time.monotonic() - begun < 15
+
+
+async def test_HB_03_HB_D12_everything_is_disconnected_at_the_end(redis_url: str, redis: Any) -> None:
+    """Also with a read that waits, and a job in hand that does not end."""
+    async with asyncio.timeout(15):
+        async with Jobs(redis_url) as jobs:
+            worker, held = consumer(stop_timeout=0.1), Held()
+            worker.job("s")(held)
+            await send(jobs, 1)
+            task = asyncio.create_task(jobs.run(worker))
+            await eventually(lambda: held.begun)
+            sent = await jobs.producer().send("s", wait_for=["g"])
+        await task
+    with pytest.raises(PenstockError):
+        await jobs.run(worker)
+    assert sent.entry
+    await eventually(lambda: _alone(redis))
+
+
+async def _alone(redis: Any) -> bool:
+    return not [each for each in await redis.client_list() if each["name"].startswith("penstock-jobs")]
+
+
+async def test_HB_41_a_server_that_is_away_is_ejected_and_readmitted_and_nothing_is_lost(redis: Any) -> None:
+    """Distributed: others go on meanwhile, also if the one that is away publishes the completions."""
+    with EmbeddedServer(aof=True) as one, EmbeddedServer(aof=True) as other:
+        async with Jobs(one.url, other.url, patience=30) as jobs:
+            worker, begun = consumer(concurrency=4, route=DISTRIBUTED, claim_after=2), list[str]()
+
+            @worker.job("a")  # its completions are the second server's
+            async def process(job: Attempt) -> None:
+                begun.append(job.id)
+
+            async with working(jobs, worker):
+                producer = jobs.producer("P")
+                sent = [await producer.send("a", route=DISTRIBUTED) for _ in range(10)]
+                assert len({jobs.routes.place(each.job.id) for each in sent}) == 2
+                await eventually(lambda: len(begun) == 10)
+                await asyncio.to_thread(other.kill)
+                await eventually(lambda: jobs.nodes[1].is_away)
+                async with asyncio.timeout(10):
+                    sent += [await producer.send("a", route=DISTRIBUTED) for _ in range(10)]
+                assert {jobs.routes.place(each.job.id) for each in sent[10:]} == {0}
+                pinned = asyncio.create_task(producer.send("a", jobs.job(_id_at(jobs, 1)), route=DISTRIBUTED))
+                await eventually(lambda: len(begun) == 20, 5)
+                await asyncio.sleep(3)  # longer than claim_after: they are settled though nobody publishes
+                assert len(begun) == 20
+                await asyncio.to_thread(other.start)
+                sent.append(await pinned)
+                async with asyncio.timeout(20):
+                    for each in sent:
+                        assert set(await producer.finished("a", each.job.id, ["g"])) == {"g"}
+                await eventually(lambda: not jobs.nodes[1].is_away)
+                more = [await producer.send("a", route=DISTRIBUTED) for _ in range(20)]
+                assert len({jobs.routes.place(each.job.id) for each in more}) == 2
+                await eventually(lambda: len(begun) == 41)
+            assert sorted(begun) == sorted(each.job.id for each in sent + more)
+            async with Redis.from_url(other.url) as second:
+                assert await second.xlen("hfxbus:done:a") == 41
+
+
+def _id_at(jobs: Jobs, place: int) -> str:
+    return next(id for id in map(str, range(100)) if jobs.routes.place(id) == place)
+
+
+async def test_completions_are_published_once_on_the_server_of_the_stream(two: Jobs, servers: list[Any]) -> None:
+    """By two consumers of a group at once, that read another server."""
+    workers, begun = [consumer(route="concat", concurrency=5) for _ in range(2)], list[str]()
+    for worker in workers:
+
+        @worker.job("a")
+        async def process(job: Attempt) -> None:
+            begun.append(job.id)
+
+    async with two.producer().completions("a") as heard, working(two, *workers):
+        sent = [await two.producer().send("a", route="concat") for _ in range(200)]
+        await eventually(lambda: _many(servers[1], 200))
+        await asyncio.sleep(0.2)
+        ids = [heard.get_nowait().job for _ in range(heard.qsize())]
+    assert sorted(ids) == sorted(each.job.id for each in sent) == sorted(begun)
+    assert await servers[0].xlen("hfxbus:forward:a:g") == 0
+
+
+async def _many(redis: Any, many: int) -> bool:
+    return bool(await redis.xlen("hfxbus:done:a") >= many)
+
+
+async def test_a_hung_server_delays_a_send_no_longer_than_patience(server: EmbeddedServer) -> None:
+    with EmbeddedServer() as own:
+        async with Jobs(own.url, patience=1) as jobs:
+            await jobs.producer().send("s")
+            os.kill(own.pid, signal.SIGSTOP)
+            try:
+                async with asyncio.timeout(10):
+                    with pytest.raises(PenstockError):
+                        await jobs.producer().send("s")
+            finally:
+                os.kill(own.pid, signal.SIGCONT)
+
+
+async def test_an_idle_consumer_asks_seldom(jobs: Jobs, redis: Any) -> None:
+    worker = consumer()
+    worker.job("s")(Held())
+    async with working(jobs, worker):
+        await asyncio.sleep(0.3)
+        before = await calls(redis)
+        await asyncio.sleep(2)
+        assert await calls(redis) - before <= 6

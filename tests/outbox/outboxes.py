@@ -1,0 +1,65 @@
+"""Outboxes in the process of a test, which try again soon."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from penstock.outbox import Message, Outbox
+from penstock.outbox.store import Store
+from penstock.tracking.backoff import Backoff
+from tests.harness import eventually
+
+SOON = Backoff([0.02])
+LATER = Backoff([3600.0])
+T = TypeVar("T")
+
+
+def outbox(datadir: Path, bind: str | list[str] = "127.0.0.1:0", **options: Any) -> Outbox:
+    """Return an outbox that listens at a free port, unless ``bind`` has one."""
+    return Outbox(**{"datadir": datadir, "bind": bind, "backoff": SOON, "reconnects": SOON, **options})
+
+
+async def subscribed(subscriber: Outbox, publisher: Outbox, *keys: str) -> None:
+    """Subscribe, and wait until the publisher has acknowledged."""
+    await subscriber.subscribe(publisher.advertise, keys)
+    await eventually(lambda: not stored(subscriber.datadir, Store.list_outgoing))
+    assert has_subscriber(publisher, subscriber.advertise, keys)
+
+
+def has_subscriber(publisher: Outbox, address: str, keys: tuple[str, ...]) -> bool:
+    return {(key, address) for key in keys} <= set(stored(publisher.datadir, lambda store: list(store.subscriptions())))
+
+
+def stored(datadir: Path, read: Callable[[Store], T]) -> T:
+    """Return what ``read`` finds in a store, also while its owner runs."""
+    store = Store.read(datadir)
+    try:
+        return read(store)
+    finally:
+        store.close()
+
+
+class Got:
+    """A handler that keeps what came."""
+
+    def __init__(self) -> None:
+        self.messages = list[Message]()
+
+    def __call__(self, message: Message) -> None:
+        self.messages.append(message)
+
+    @property
+    def texts(self) -> list[str]:
+        return [str(message) for message in self.messages]
+
+    async def wait_for(self, *texts: str) -> None:
+        """Wait until as many have come; fail unless they are ``texts``, in any order."""
+        await eventually(lambda: len(self.messages) >= len(texts))
+        assert sorted(self.texts) == sorted(texts)
+
+
+async def settled() -> None:
+    """Let all that is ready run."""
+    for _ in range(20):
+        await asyncio.sleep(0)

@@ -1,0 +1,250 @@
+"""The script of mbalance: which list each message goes to, by each policy."""
+
+import json
+from collections.abc import Awaitable, Callable
+
+import pytest
+from redis.asyncio import Redis
+from redis.exceptions import ResponseError
+
+from penstock.accounting.audit import audit
+from penstock.errors import Fenced, WrongType
+from tests.balancing import KEYS, PENDING, SOURCE, contents, counted, move, push, state, state_of
+
+ABC = ("a", "b", "c")
+
+
+async def lengths(redis: Redis, lists: tuple[str, ...] = ABC) -> list[int]:
+    return [await redis.llen(name) for name in lists]
+
+
+async def now(redis: Redis) -> float:
+    seconds, micros = await redis.time()
+    return seconds + micros / 1e6
+
+
+async def test_of_lists_of_5_2_and_9_the_one_of_2_gets_the_message(redis: Redis) -> None:
+    for name, count in zip(ABC, (5, 2, 9), strict=True):
+        await push(redis, name, range(count))
+    await push(redis, SOURCE, ["new"])
+    assert await move(redis, ABC, policy="length") == (1, 0, 3, 3)
+    assert await lengths(redis) == [5, 3, 9]
+    assert await redis.lindex("b", 0) == b"new"
+
+
+@pytest.mark.parametrize("policy", ["length", "expectedWait"])
+async def test_a_batch_counts_its_own_pushes(redis: Redis, policy: str) -> None:
+    await push(redis, "a", range(6))
+    await push(redis, SOURCE, range(12))
+    await move(redis, ABC, policy=policy)
+    assert await lengths(redis) == [6, 6, 6]
+
+
+@pytest.mark.parametrize("policy", ["length", "expectedWait", "roundRobin", "weighted"])
+async def test_of_equal_lists_each_gets_a_message_in_turn_also_over_several_moves(redis: Redis, policy: str) -> None:
+    given: list[bytes] = []
+    for number in range(7):
+        await push(redis, SOURCE, [number])
+        await move(redis, ABC, policy=policy, weights=[1, 1, 1] if policy == "weighted" else [])
+        for name in ABC:
+            given += [name.encode()] if await redis.delete(name) else []
+    assert given == [b"a", b"b", b"c", b"a", b"b", b"c", b"a"]
+
+
+async def test_messages_of_a_list_stay_in_order_and_the_oldest_waits_least(redis: Redis) -> None:
+    await push(redis, PENDING, [0])
+    await push(redis, SOURCE, range(1, 9))
+    await move(redis, ABC, policy="length")
+    assert await contents(redis, ABC) == [[b"0", b"3", b"6"], [b"1", b"4", b"7"], [b"2", b"5", b"8"]]
+    assert await redis.exists(PENDING, SOURCE) == 0
+
+
+async def test_round_robin_ignores_lengths(redis: Redis) -> None:
+    await push(redis, "a", range(50))
+    await push(redis, SOURCE, range(9))
+    await move(redis, ABC, policy="roundRobin")
+    assert await lengths(redis) == [53, 3, 3]
+
+
+async def test_weights_hold_within_a_batch_and_over_small_ones(redis: Redis) -> None:
+    await push(redis, SOURCE, range(60))
+    await move(redis, ABC, policy="weighted", weights=[3, 2, 1])
+    assert await lengths(redis) == [30, 20, 10]
+    for number in range(12):
+        await push(redis, SOURCE, [number])
+        await move(redis, ABC, policy="weighted", weights=[3, 2, 1])
+    assert await lengths(redis) == [36, 24, 12]
+
+
+async def test_the_wait_is_length_by_rate(redis: Redis) -> None:
+    at = await now(redis)
+    await redis.hset(KEYS.rates, "a", state(0.01, 20, at, at, 0))
+    await redis.hset(KEYS.rates, "b", state(0.04, 20, at, at, 0))
+    await push(redis, SOURCE, range(100))
+    await move(redis, ("a", "b"))
+    assert await lengths(redis, ("a", "b")) == [80, 20]
+
+
+async def test_what_workers_have_in_hand_counts(redis: Redis) -> None:
+    await push(redis, "a:hand", range(4))
+    await push(redis, SOURCE, range(10))
+    await move(redis, ("a", "b"), policy="length", in_hand=["a:hand", "b:hand"])
+    assert await lengths(redis, ("a", "b")) == [3, 7]
+
+
+async def test_a_list_that_was_not_measured_is_expected_to_be_as_the_others(redis: Redis) -> None:
+    at = await now(redis)
+    await redis.hset(KEYS.rates, "a", state(0.01, 20, at, at, 0))
+    await redis.hset(KEYS.rates, "b", state(0.03, 20, at, at, 0))
+    await push(redis, SOURCE, range(110))
+    await move(redis, ABC)
+    a, b, c = await lengths(redis)
+    assert (a, b, c) == (60, 20, 30)
+
+
+async def test_the_rate_is_busy_time_for_each_message_while_the_list_is_not_empty(redis: Redis) -> None:
+    at = await now(redis)
+    await redis.hset(KEYS.rates, "a", state(0, 0, at - 6, at - 6, 10))
+    await push(redis, "a", range(4))  # of 10, six were served in six seconds
+    await push(redis, SOURCE, ["x"])
+    await move(redis, ["a"], in_hand=["a:hand"])
+    found = state_of(await redis.hget(KEYS.rates, "a"))
+    assert found["seconds"] == pytest.approx(1, rel=0.05)
+    assert (found["items"], found["length"]) == (6, 5)
+
+
+async def test_an_empty_list_says_only_between_which_times_its_last_message_was_served(redis: Redis) -> None:
+    for seconds, expected in ((10.0, 10 - 0.05 * 6), (3.0, 3.0), (1.0, 1 + 0.05 * 1)):
+        at = await now(redis)
+        await redis.hset(KEYS.rates, "a", state(seconds, 20, at - 4, at - 2, 1))
+        await push(redis, SOURCE, ["x"])
+        await move(redis, ["a"], in_hand=["a:hand"])
+        assert state_of(await redis.hget(KEYS.rates, "a"))["seconds"] == pytest.approx(expected, rel=0.02)
+        await redis.delete("a")
+
+
+async def test_what_was_measured_of_an_unused_list_fades_so_that_it_gets_a_try(redis: Redis) -> None:
+    at = await now(redis)
+    await redis.hset(KEYS.rates, "a", state(1, 20, at, at, 0))
+    await redis.hset(KEYS.rates, "b", state(100, 20, at - 3600, at - 3600, 0, turn=-9))
+    await push(redis, SOURCE, range(20))
+    await move(redis, ("a", "b"), rate_expire=60)
+    first, other = await lengths(redis, ("a", "b"))
+    assert first + other == 20
+    assert 8 <= first <= 12  # the rate of "a" fades, too, until the move
+
+
+async def test_a_list_that_stands_still_costs_more_the_longer_it_does(redis: Redis) -> None:
+    at = await now(redis)
+    await push(redis, "a", ["stuck"])
+    await redis.hset(KEYS.rates, "a", state(1, 20, at - 200, at - 200, 1))
+    await redis.hset(KEYS.rates, "b", state(1, 20, at, at, 0))
+    await push(redis, SOURCE, range(20))
+    await move(redis, ("a", "b"))
+    assert await redis.llen("b") >= 18  # after 200 s of 1 s, about 11 s each are expected
+
+
+async def test_a_state_that_somebody_else_wrote_is_no_state(redis: Redis) -> None:
+    await redis.hset(KEYS.rates, mapping={"a": "nonsense", "b": "1 2 x 4 5 6 7"})
+    await push(redis, SOURCE, range(9))
+    assert (await move(redis, ABC)).messages == 9
+    assert sum(await lengths(redis)) == 9
+
+
+@pytest.mark.parametrize("field", [None, "meta.key"])
+async def test_the_same_text_goes_to_the_same_list_and_few_move_if_a_list_goes(redis: Redis, field: str | None) -> None:
+    lists = tuple(f"list{number}" for number in range(8))
+    messages = [json.dumps({"meta": {"key": number // 2}, "n": number}) for number in range(8_000)]
+    keys = {message.encode(): number // 2 if field else number for number, message in enumerate(messages)}
+
+    async def placed(among: tuple[str, ...]) -> dict[int, str]:
+        await redis.flushall()
+        await push(redis, SOURCE, messages)
+        await move(redis, among, policy="hash", field=field, batch=10_000)
+        found: dict[int, str] = {}
+        for name, held in zip(among, await contents(redis, among), strict=True):
+            for message in held:
+                assert found.setdefault(keys[message], name) == name
+        return found
+
+    before = await placed(lists)
+    counts = [list(before.values()).count(name) for name in lists]
+    assert min(counts) > 0.8 * len(before) / 8
+    after = await placed(lists[:-1])
+    assert {key for key in before if before[key] != after[key]} == {key for key in before if before[key] == lists[-1]}
+
+
+@pytest.mark.parametrize(
+    "message", [b"", b"\xff\x00", b"[1]", b"7", b'{"meta": 1}', b'{"meta": {"key": []}}', b"[" * 2000]
+)
+async def test_a_message_without_the_field_is_hashed_as_a_whole(redis: Redis, message: bytes) -> None:
+    await push(redis, SOURCE, [message, message])
+    await move(redis, ABC, policy="hash", field="meta.key")
+    assert sorted(await lengths(redis)) == [0, 0, 2]
+
+
+async def test_numbers_add_up_by_list(redis: Redis) -> None:
+    await push(redis, PENDING, [0])
+    await push(redis, SOURCE, range(1, 10))
+    await move(redis, ABC, policy="length")
+    assert await counted(redis, "delivered") == {"a": 4, "b": 3, "c": 3, "count": 10}
+    assert await counted(redis, "taken") == {"a": 4, "b": 3, "c": 3, "count": 10}
+    assert await counted(redis, "settled") == {"count": 10}
+    await redis.hset(KEYS.lists, mapping=dict.fromkeys(ABC, "out"))
+    found = await audit(redis, KEYS)
+    assert found
+    assert found.holds, found.problems
+
+
+@pytest.mark.parametrize("key", [SOURCE, PENDING, "a", "c", "a:hand", KEYS.rates, KEYS.metric("rebalanced"), KEYS.held])
+async def test_a_key_of_another_type_is_named_and_nothing_moves(redis: Redis, key: str) -> None:
+    await redis.set(key, "in the way")
+    if key != SOURCE:
+        await push(redis, SOURCE, range(5))
+    with pytest.raises(WrongType, match=f"^{key} holds a string, expected a "):
+        await move(redis, ABC, in_hand=["a:hand", "b:hand", "c:hand"])
+    untouched = {SOURCE: 5} | dict.fromkeys(ABC, 0)
+    assert {name: await redis.llen(name) for name in untouched if name != key} == {
+        name: count for name, count in untouched.items() if name != key
+    }
+    assert await counted(redis, "delivered") == {}
+
+
+async def test_another_replica_that_is_the_active_one_moves_alone(redis: Redis) -> None:
+    await redis.hset("lease", "token", 7)
+    await push(redis, SOURCE, ["x"])
+    with pytest.raises(Fenced):
+        await move(redis, ABC, lease="lease", token=6)
+    assert await redis.llen(SOURCE) == 1
+    assert (await move(redis, ABC, lease="lease", token=7)).messages == 1
+
+
+async def test_a_full_server_moves_on(redis: Redis, fill: Callable[[], Awaitable[object]]) -> None:
+    await push(redis, SOURCE, range(3_000))
+    await fill()
+    with pytest.raises(ResponseError, match="maxmemory"):
+        await redis.lpush(SOURCE, "more")
+    assert (await move(redis, ABC)).messages == 2_000
+    assert (await move(redis, ABC)) == (1_000, 0, 4, 3)
+    assert sum(await lengths(redis)) == 3_000
+
+
+async def test_bounds_of_a_move_are_kept(redis: Redis) -> None:
+    await push(redis, SOURCE, [b"x" * 1_000] * 50)
+    assert await move(redis, ABC, batch=7) == (7, 43, 1_000, 3)
+    assert await move(redis, ABC, batch_bytes=2_500) == (3, 40, 1_000, 3)
+    assert await move(redis, ABC, batch_bytes=1) == (1, 39, 1_000, 3)
+
+
+async def test_nothing_to_move_writes_nothing(redis: Redis) -> None:
+    assert await move(redis, ABC) == (0, 0, 0, 3)
+    assert await redis.keys() == []
+
+
+async def test_what_was_measured_outlasts_another_policy(redis: Redis) -> None:
+    at = await now(redis)
+    await redis.hset(KEYS.rates, "a", state(0.01, 20, at, at, 3))
+    await push(redis, SOURCE, range(10))
+    await move(redis, ["a"], policy="length")
+    found = state_of(await redis.hget(KEYS.rates, "a"))
+    assert (found["seconds"], found["items"], found["length"]) == (0.01, 20, 0)

@@ -1,0 +1,167 @@
+"""How the demo of compose/jobs judges: what is right has no differences, and each damage is named."""
+
+from collections import Counter
+from collections.abc import Callable
+from datetime import UTC, datetime
+from statistics import fmean
+from typing import Any
+
+import pytest
+
+from compose.ending import Ending
+from compose.jobs.outcome import Observed, Outcome
+from compose.months import rows_by_month
+from penstock.accounting.tracked import TrackedAudit
+from penstock.jobs import Completion, DeadJob
+
+MONTHS = ("2012-01", "2012-02")
+NEVER = "1812-01"
+NOW = datetime.now(UTC)
+
+
+def figures(month: str, begun: float) -> dict[str, Any]:
+    """Return what both groups say of a month."""
+    rows = [row.split(",") for row in rows_by_month()[month]]
+    warmest = [float(row[2]) for row in rows]
+    statistics = {
+        "days": len(rows), "mean": round(fmean(warmest), 2), "max": max(warmest),
+        "rainy": sum(float(row[1]) > 0 for row in rows), "worker": "service-1", "from": begun, "until": begun + 1,
+    }  # fmt: skip
+    return {
+        "request": month,
+        "statistics": statistics,
+        "snow": {"snow": sum(row[5] == "snow" for row in rows), "worker": "node-2"},
+    }
+
+
+def sound() -> Outcome:
+    """Return the outcome of a run in which all was as promised."""
+    error = {"name": "ValueError", "message": f"no rows of {NEVER}"}
+    completed = [Completion("months", month, group, NOW) for month in MONTHS for group in ("statistics", "snow")]
+    completed += [Completion("months", NEVER, "statistics", NOW, error), Completion("months", NEVER, "snow", NOW)]
+    seen = Observed(MONTHS, NEVER, "slow", 1, "Python", completed, "2012-01", "slow-3", has_killed=True)
+    events = {
+        "months 2012-01": Counter(registered=1, delivered=2, done=1),
+        "months 2012-02": Counter(registered=1, delivered=2, failed=1, retry=1, done=1),
+        f"months {NEVER}": Counter(registered=1, delivered=3, failed=2, retry=2, dead=1),
+        "tally tally@1": Counter(registered=1, delivered=1, done=1),
+    }
+    never = {"request": NEVER, "statistics": {"error": error}, "snow": {"snow": 0, "worker": "node-2"}}
+    errors = [{"attempt": number, "at": 1.0, "error": error} for number in (1, 2, 3)]
+    dead = DeadJob("1-1", 0, "months", NEVER, "statistics", "1-0", 3, 1.0, errors, {"rows": b""}, [])
+    return Outcome(
+        seen,
+        [figures("2012-01", 1.0), figures("2012-02", 2.0), never],
+        events,
+        [dead],
+        {"tally@1": 2},
+        {"months, hfxbus:csr:snow": 0},
+        TrackedAudit("figures:worker", 4, {}, [], [], []),
+        Ending({"slow": -9, "statistics": 0}, {}, []),
+    )
+
+
+def test_a_run_as_promised_has_no_differences() -> None:
+    assert sound().differences == []
+    assert sound().figures()["holds"] is True
+
+
+def lose_month(outcome: Outcome) -> None:
+    del outcome.out[0]  # type: ignore[attr-defined]
+
+
+def complete_twice(outcome: Outcome) -> None:
+    outcome.seen.completed.append(outcome.seen.completed[1])
+
+
+def end_twice(outcome: Outcome) -> None:
+    Counter.update(outcome.events["months 2012-02"], done=1)
+
+
+def lie(outcome: Outcome) -> None:
+    outcome.out[0]["statistics"]["rainy"] += 1
+
+
+def lie_of_snow(outcome: Outcome) -> None:
+    outcome.out[1]["snow"]["snow"] += 1
+
+
+def run_together(outcome: Outcome) -> None:
+    outcome.out[1]["statistics"]["from"] = 1.5
+
+
+def claim_nothing(outcome: Outcome) -> None:
+    outcome.events["months 2012-01"]["delivered"] = 1
+
+
+def kill_nothing(outcome: Outcome) -> None:
+    outcome.seen.has_killed = False
+
+
+def done_by_the_dead(outcome: Outcome) -> None:
+    outcome.out[0]["statistics"]["worker"] = "slow-3"
+
+
+def retry_nothing(outcome: Outcome) -> None:
+    outcome.events["months 2012-02"].update(delivered=-1, failed=-1)
+
+
+def bury_nothing(outcome: Outcome) -> None:
+    outcome.dead.clear()  # type: ignore[attr-defined]
+
+
+def tally_too_much(outcome: Outcome) -> None:
+    outcome.tallies["tally@1"] = 4  # type: ignore[index]
+
+
+def tally_nothing(outcome: Outcome) -> None:
+    outcome.tallies.clear()  # type: ignore[attr-defined]
+
+
+def leave_one(outcome: Outcome) -> None:
+    outcome.pending["months, hfxbus:csr:snow"] = 1  # type: ignore[index]
+
+
+def end_badly(outcome: Outcome) -> None:
+    outcome.ending.statuses["statistics"] = 1
+
+
+def survive(outcome: Outcome) -> None:
+    outcome.ending.statuses["slow"] = 0
+
+
+def break_sums(outcome: Outcome) -> None:
+    assert outcome.audit
+    outcome.audit.problems.append("registered 4 is not done 3")
+
+
+@pytest.mark.parametrize(
+    ("damage", "expected"),
+    [
+        (lose_month, ["2012-01: came out 0 times"]),
+        (complete_twice, ["2012-01: snow has completed it 2 times"]),
+        (end_twice, ["months 2012-02: has ended 2 times in the history"]),
+        (lie, ["2012-01: statistics says {"]),
+        (lie_of_snow, ["2012-02: snow says {"]),
+        (run_together, ["2012-01 and 2012-02 ran at the same time"]),
+        (claim_nothing, ["2012-01: was not claimed, though its process was killed"]),
+        (kill_nothing, ["no process was killed in a job"]),
+        (done_by_the_dead, ["slow-3 has done jobs, though it was killed in its first one"]),
+        (retry_nothing, ["no job was tried again"]),
+        (bury_nothing, ["dead: expected 1812-01 with its value and 3 errors, found []"]),
+        (tally_too_much, ["tally@1: returned 4"]),
+        (tally_nothing, ["tally: was done 1 times, with 0 results"]),
+        (leave_one, ["months, hfxbus:csr:snow: 1 jobs are not done"]),
+        (end_badly, ["statistics: exit status 1"]),
+        (survive, ["slow: exit status 0"]),
+        (break_sums, ["registered 4 is not done 3"]),
+    ],
+    ids=lambda value: value.__name__ if callable(value) else "",
+)
+def test_each_damage_is_named(damage: Callable[[Outcome], None], expected: list[str]) -> None:
+    outcome = sound()
+    damage(outcome)
+    found = outcome.differences
+    assert len(found) == len(expected), found
+    for line, begins in zip(found, expected, strict=True):
+        assert line.startswith(begins)

@@ -1,0 +1,109 @@
+"""Settings of mbalance, what they refuse, and what lint and map are given of them."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.errors import SettingsError
+from services.mbalance.settings import MAX_OUTS, Settings
+from services.mbalance.workers import Workers
+from tests.given import problems_of
+
+LEAST: dict[str, Any] = {
+    "redis": "redis://here",
+    "redis_namespace": "demo",
+    "in_": "in",
+    "pending": "pending",
+    "out": ["a", "b"],
+}
+
+
+def made(**more: Any) -> Settings:
+    return Settings(**{**LEAST, **more})
+
+
+def problems(**more: Any) -> list[str]:
+    """Return the problems of minimal settings with ``more``; ``...`` omits a setting."""
+    return problems_of(Settings, {**LEAST, **more})
+
+
+def test_defaults_are_what_is_documented() -> None:
+    settings = made()
+    found = settings.policy, settings.batch, settings.batch_bytes, settings.rate_expire, settings.pop_timeout
+    assert found == ("expectedWait", 2_000, 2_097_152, 60, 10)
+    assert (settings.workers, settings.registrations, settings.in_hand, settings.weights) == ([], [], [], [])
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"redis_namespace": ...}, "redisNamespace: missing: expected a name"),
+        ({"out": []}, "out: expected a list of names"),
+        ({"out": ["a", "a"]}, "out: a more than once: name it once"),
+        ({"out": ["in"]}, "out: in is `in` as well: its messages would go round for ever"),
+        (
+            {"out": [f"a{number}" for number in range(MAX_OUTS + 1)]},
+            "out: 1,001 lists: one mbalance chooses from 1,000",
+        ),
+        ({"policy": "random"}, "policy: expected expectedWait | length | roundRobin | weighted | hash"),
+        ({"policy": "weighted"}, "policy: weighted needs weights, one for each list of out"),
+        ({"policy": "weighted", "weights": [1]}, "weights: 1 weights for 2 lists: expected one for each list of out"),
+        ({"policy": "weighted", "weights": [1, 0]}, "weights: a weight is at least 1"),
+        ({"weights": [1, 2]}, "weights: has no effect without policy: weighted"),
+        ({"field": "meta.id"}, "field: has no effect without policy: hash"),
+        ({"workers": ["w"]}, "workers: 1 namespaces for 2 lists: expected one for each list of out"),
+        ({"registrations": ["x", "y", "z"]}, "registrations: 3 keys for 2 lists"),
+        ({"in_hand": ["x"]}, "inHand: 1 lists for 2 lists"),
+        ({"workers": ["v", "w"], "registrations": ["x", "y"]}, "registrations: this and workers exclude each other"),
+        ({"rate_expire": 0.5}, "rateExpire: expected a number of seconds from 1 to 86400"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(given: dict[str, Any], problem: str) -> None:
+    (found,) = problems(**given)
+    assert found.replace('"', "").startswith(problem), found
+
+
+def test_the_environment_gives_lists_with_commas() -> None:
+    environ = {"REDIS": "redis://h", "MBALANCE_REDIS_NAMESPACE": "n", "MBALANCE_IN": "in", "MBALANCE_PENDING": "p"}
+    environ |= {
+        "MBALANCE_OUT": "a,b",
+        "MBALANCE_POLICY": "weighted",
+        "MBALANCE_WEIGHTS": "1,2",
+        "MBALANCE_IN_HAND": "c,d",
+    }
+    settings = Settings.load(None, environ)
+    assert (settings.out, settings.weights, settings.in_hand) == (["a", "b"], [1, 2], ["c", "d"])
+
+
+def test_what_is_wrong_is_named_with_file_and_line(tmp_path: Path) -> None:
+    file = tmp_path / "mbalance.yaml"
+    file.write_text("redisNamespace: n\nin: in\npending: p\nout: [a, b]\nworkers: [one]\n")
+    with pytest.raises(SettingsError) as refusal:
+        Settings.load(file, {"REDIS": "redis://h"})
+    assert [str(problem) for problem in refusal.value.problems] == [
+        f"{file}:5: workers: 1 namespaces for 2 lists: expected one for each list of out, in the same order"
+    ]
+
+
+def test_each_list_gets_some_of_the_messages_as_map_shows() -> None:
+    ends = [(end.key, end.role, end.copies) for end in made().shape().ends if end.role == "out"]
+    assert ends == [("a", "out", False), ("b", "out", False)]
+
+
+def test_the_keys_of_workers_are_among_its_rights() -> None:
+    (keys,) = [rights.keys for rights in made(workers=["v", "w"], in_hand=["x", "y"]).rights().values()]
+    assert {"v:*", "w:*", "x:*", "y:*"} <= set(keys)
+    (keys,) = [rights.keys for rights in made(registrations=["v", "w"], in_hand=["x", "y"]).rights().values()]
+    assert {"v", "w", "x", "y"} <= set(keys)
+
+
+def test_a_call_names_lists_and_what_belongs_to_each() -> None:
+    workers = Workers(made(registrations=["v", "w"], in_hand=["x", "y"], policy="weighted", weights=[3, 4]))
+    assert workers.named == {
+        "lists": ["a", "b", "x", "y", "v", "w"],
+        "groups": [3, 1, 1, 4, 1, 1],
+        "outs": 2,
+        "registered": 1,
+    }
+    assert Workers(made()).named["registered"] == 0
