@@ -41,7 +41,7 @@ unexport PYTHONDONTWRITEBYTECODE
 test: .venv/.ready  ## Run every check and the fast tests, 4 minutes: no process of a service, no kills
 	@# Meanwhile all test files are compiled once.
 	@$(BIN)/python -m pytest --collect-only -qq >/dev/null 2>&1 & $(MAKE) --no-print-directory lint; found=$$?; wait; exit $$found
-	$(BIN)/python -m pytest --numprocesses 4 --dist loadgroup -m "not slow" tests/unit tests/scripts tests/bus tests/http tests/jobs tests/outbox tests/cli
+	$(BIN)/python -m pytest -p tests.again --numprocesses 4 --dist loadgroup -m "not slow" tests/unit tests/scripts tests/bus tests/http tests/jobs tests/outbox tests/cli
 
 test-all: test  ## Run the slow tests, too: processes, kills, cut links, Spark, chaos (PENSTOCK_ROUNDS=20 kills a test)
 	$(BIN)/python -m pytest --numprocesses 4 --dist loadgroup -m slow
