@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from penstock.cli import app
 from penstock.testing.watchdog import Watchdog
+from tests.harness import PATIENCE
 
 ROOT = Path(__file__).parent.parent
 
@@ -29,9 +30,6 @@ IN_PROCESS = {
     "archive",
 }
 """Commands that read no input and may run in the tests' own process."""
-
-TIMEOUT_SECONDS = 60
-"""Default time limit for an expected event."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +77,7 @@ async def running(
         watchdog.release()
 
 
-async def ended(process: Process, seconds: float = TIMEOUT_SECONDS) -> tuple[int, str]:
+async def ended(process: Process, seconds: float = PATIENCE) -> tuple[int, str]:
     """Return the exit status and the text on stderr."""
     _, err = await asyncio.wait_for(process.communicate(), seconds)
     assert process.returncode is not None
@@ -87,18 +85,18 @@ async def ended(process: Process, seconds: float = TIMEOUT_SECONDS) -> tuple[int
 
 
 async def _end(process: Process) -> None:
-    """Send SIGTERM, so that it ends what it has started, and SIGKILL after 10 s."""
+    """Send SIGTERM, so that it ends what it has started, and SIGKILL if that takes too long."""
     try:
         if process.returncode is None:
             process.terminate()
-        await asyncio.wait_for(process.communicate(), 60)
+        await asyncio.wait_for(process.communicate(), PATIENCE)
     except TimeoutError:
         process.kill()
         await process.communicate()
 
 
 async def penstock(
-    *words: str | bytes | Path, redis: str | None = None, stdin: bytes = b"", seconds: float = 120
+    *words: str | bytes | Path, redis: str | None = None, stdin: bytes = b"", seconds: float = 2 * PATIENCE
 ) -> Result:
     """Run ``penstock WORDS < stdin`` to its end, in this process if the command is one of ``IN_PROCESS``."""
     if (words[0] in IN_PROCESS and words[:2] != ("bus", "move")) or "--help" in words:

@@ -16,6 +16,8 @@ from typing import Final, Self
 from penstock.testing.watchdog import Watchdog
 
 ROOT = Path(__file__).parent.parent
+PATIENCE: Final = float(os.environ.get("PENSTOCK_TEST_PATIENCE", 60))
+"""Seconds that a test waits at most for what a process, a server or a task does."""
 USUAL_ROUNDS: Final = 20
 ROUNDS: Final = int(os.environ.get("PENSTOCK_ROUNDS", USUAL_ROUNDS))
 """How often a test repeats what it does at a random moment."""
@@ -70,14 +72,14 @@ class Service:
         assert self.process is not None
         self.process.send_signal(number)
 
-    def wait(self, timeout: float = 60) -> int:
+    def wait(self, timeout: float = PATIENCE) -> int:
         """Wait for the end and return the exit status."""
         assert self.process is not None
         status = self.process.wait(timeout)
         self._watchdog.release()
         return status
 
-    def stop(self, timeout: float = 60) -> int:
+    def stop(self, timeout: float = PATIENCE) -> int:
         """Send SIGTERM, once Python has begun to run the service, and return the exit status."""
         until(self._heeds_sigterm, timeout)
         self.signal(signal.SIGTERM)
@@ -123,7 +125,7 @@ class Service:
             print(self.log_text()[-4000:])
 
 
-async def eventually(condition: Callable[[], object], seconds: float = 60) -> None:
+async def eventually(condition: Callable[[], object], seconds: float = PATIENCE) -> None:
     """Wait until ``condition()`` is true, or, if it is awaitable, its result is; raise ``TimeoutError`` at the end."""
     async with asyncio.timeout(seconds):
         while True:
@@ -133,7 +135,7 @@ async def eventually(condition: Callable[[], object], seconds: float = 60) -> No
             await asyncio.sleep(0.005)
 
 
-def until(condition: Callable[[], object], timeout: float = 60, every: float = 0.01) -> None:
+def until(condition: Callable[[], object], timeout: float = PATIENCE, every: float = 0.01) -> None:
     """Wait until ``condition`` returns True; fail with its name after ``timeout`` seconds."""
     end = time.monotonic() + timeout
     while not condition():

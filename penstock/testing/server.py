@@ -12,11 +12,13 @@ import weakref
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from random import SystemRandom
-from typing import Self
+from typing import Final, Self
 
 from penstock.errors import PenstockError
 from penstock.testing.watchdog import Watchdog
 
+START_SECONDS: Final = 60
+"""How long a server may take to answer after its start: a busy machine takes its time."""
 Option = str | tuple[str, ...]
 """The value of a server option: one word, or several."""
 
@@ -28,7 +30,7 @@ class EmbeddedServer:
     underscores: ``maxmemory="64mb"``, ``save=("3600", "1")``. The end of a ``with`` block removes the process and,
     unless ``directory`` was given, its data. The server is killed if this process ends in any other way.
 
-    ``start`` raises ``PenstockError`` if the server does not answer within 10 s. ``start`` and ``stop`` may be called
+    ``start`` raises ``PenstockError`` if the server does not answer within 60 s. ``start`` and ``stop`` may be called
     from several threads: one waits for the other.
     """
 
@@ -66,7 +68,7 @@ class EmbeddedServer:
                 [binary(), *words], stdout=output, stderr=output, cwd=self.directory, start_new_session=True
             )
         self._watchdog = Watchdog(self._process.pid)
-        until = time.monotonic() + 10
+        until = time.monotonic() + START_SECONDS
         while not self._answers():
             if self._process.poll() is not None or time.monotonic() > until:
                 self.kill()
@@ -96,7 +98,7 @@ class EmbeddedServer:
         with self._changing:
             if self._process is not None:
                 (self._process.terminate if terminate else self._process.kill)()
-                self._process.wait(timeout=30)
+                self._process.wait(timeout=60)
                 self._watchdog.release()
                 self._process = None
 

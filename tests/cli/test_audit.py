@@ -11,8 +11,8 @@ from redis.asyncio import Redis
 
 from penstock.accounting.audit import Audit, audit
 from penstock.keys import Keys
-from tests.commandline import AWKWARD, TIMEOUT_SECONDS, Result, penstock, running
-from tests.harness import Service
+from tests.commandline import AWKWARD, Result, penstock, running
+from tests.harness import PATIENCE, Service
 
 
 async def settle(redis: Redis, namespace: str = "demo", messages: int = 10, *, dead: int = 0, dropped: int = 0) -> None:
@@ -236,7 +236,7 @@ async def test_the_sum_of_a_running_service_holds_under_load(redis: Redis, redis
         for _ in range(30):
             await redis.lpush("in", *map(str, range(1000)))
             audits.append(await audit(redis, Keys("demo")))
-        async with asyncio.timeout(TIMEOUT_SECONDS):
+        async with asyncio.timeout(PATIENCE):
             while await redis.llen("out1") < 30_000:
                 audits.append(await audit(redis, Keys("demo")))
         assert service.stop() == 0

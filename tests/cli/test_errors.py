@@ -22,7 +22,8 @@ from redis.asyncio import Redis
 from penstock.cli import app
 from penstock.testing.server import EmbeddedServer
 from tests.cli.test_status import register
-from tests.commandline import ROOT, TIMEOUT_SECONDS, penstock
+from tests.commandline import ROOT, penstock
+from tests.harness import PATIENCE
 from tests.tracked import bury, letter, policy
 
 COMMANDS = [
@@ -181,7 +182,7 @@ def on_a_terminal(columns: int, *words: str, redis: str) -> str:
     with os.fdopen(ours, "rb", buffering=0) as terminal, suppress(OSError):  # EIO: the other end is closed
         while piece := terminal.read(65_536):
             seen += piece
-    assert process.wait(TIMEOUT_SECONDS) == 0
+    assert process.wait(PATIENCE) == 0
     return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", seen.decode()).replace("\r", "")
 
 

@@ -21,8 +21,8 @@ from redis.asyncio import Redis
 
 from penstock.testing.server import EmbeddedServer
 from tests.cli.test_pull import left, numbered, push
-from tests.commandline import TIMEOUT_SECONDS, ended, penstock, running
-from tests.harness import eventually
+from tests.commandline import ended, penstock, running
+from tests.harness import PATIENCE, eventually
 
 pytestmark = pytest.mark.slow
 
@@ -198,7 +198,7 @@ def test_head_ends_a_pipe_without_noise(here: Any, redis_url: str) -> None:
         f"seq 5000 | {sys.executable} -m penstock push in >/dev/null && {sys.executable} -m penstock pull in | head -3"
     )
     result = subprocess.run(
-        ["bash", "-c", command], capture_output=True, timeout=TIMEOUT_SECONDS, env={**os.environ, "REDIS": redis_url}
+        ["bash", "-c", command], capture_output=True, timeout=PATIENCE, env={**os.environ, "REDIS": redis_url}
     )
     assert result.stdout == b"1\n2\n3\n"
     assert b"Traceback" not in result.stderr

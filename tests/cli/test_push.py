@@ -10,8 +10,8 @@ import pytest
 from redis.asyncio import Redis
 
 from penstock.cli.push import messages_of
-from tests.commandline import AWKWARD, TIMEOUT_SECONDS, ended, penstock, running
-from tests.harness import eventually
+from tests.commandline import AWKWARD, ended, penstock, running
+from tests.harness import PATIENCE, eventually
 
 
 async def has(redis: Redis, length: int) -> bool:
@@ -134,7 +134,7 @@ async def test_a_progress_bar_is_on_a_terminal_only(redis: Redis, redis_url: str
         stderr=theirs,
     )
     os.close(theirs)
-    assert await asyncio.wait_for(process.wait(), TIMEOUT_SECONDS) == 0
+    assert await asyncio.wait_for(process.wait(), PATIENCE) == 0
     shown = os.read(ours, 65536)
     os.close(ours)
     assert b"\x1b[" in shown

@@ -12,8 +12,8 @@ from redis.asyncio import Redis
 
 from penstock.redis_replies import Failure, Reply, Status, format_raw, format_typed, quoted, send_command
 from penstock.testing.server import EmbeddedServer
-from tests.commandline import TIMEOUT_SECONDS, penstock
-from tests.harness import eventually
+from tests.commandline import penstock
+from tests.harness import PATIENCE, eventually
 
 NESTED = "return {1,{2,{},'x',{ok='FINE'},{err='ERR bad'}},false,'z',{{'a','b'},'c'}}"
 LONG = "local t={} for i=1,110 do t[i]={i,{i,'x'}} end return t"
@@ -73,7 +73,7 @@ async def test_every_reply_is_printed_as_redis_cli_prints_it(filled: int, redis:
         await redis.delete("list", "counter", "stream")
         words = ["redis-cli", "-p", str(filled), *mode, *command]
         theirs = await asyncio.to_thread(
-            subprocess.run, words, capture_output=True, stdin=subprocess.DEVNULL, timeout=TIMEOUT_SECONDS
+            subprocess.run, words, capture_output=True, stdin=subprocess.DEVNULL, timeout=PATIENCE
         )
         await redis.delete("list", "counter", "stream")
         reply = await send_command(f"redis://127.0.0.1:{filled}/0", encoded := [word.encode() for word in command])
@@ -98,7 +98,7 @@ async def test_the_command_prints_types_on_a_terminal(filled: int) -> None:
         sys.executable, "-m", "penstock", "redis", "-p", str(filled), "hget", "hash", "n", stdout=theirs
     )
     os.close(theirs)
-    assert await asyncio.wait_for(process.wait(), TIMEOUT_SECONDS) == 0
+    assert await asyncio.wait_for(process.wait(), PATIENCE) == 0
     assert os.read(ours, 100) == b'"-1"\r\n'
     os.close(ours)
 
@@ -146,7 +146,7 @@ async def test_a_blocking_command_waits(filled: int, redis: Redis) -> None:
     asking = asyncio.create_task(send_command(f"redis://127.0.0.1:{filled}/0", [b"BLPOP", b"later", b"0"]))
     await eventually(lambda: waiting(redis))
     await redis.lpush("later", "x")
-    assert await asyncio.wait_for(asking, TIMEOUT_SECONDS) == [b"later", b"x"]
+    assert await asyncio.wait_for(asking, PATIENCE) == [b"later", b"x"]
 
 
 async def waiting(redis: Redis) -> bool:

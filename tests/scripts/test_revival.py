@@ -15,7 +15,8 @@ from redis.asyncio import Redis
 
 from penstock.tracking.dead_letters import LetterFilter
 from penstock.tracking.redrive import RedriveResult, revive
-from tests.commandline import ROOT, TIMEOUT_SECONDS, penstock, running
+from tests.commandline import ROOT, penstock, running
+from tests.harness import PATIENCE
 from tests.tracked import KEYS, bury, counted, left, letter, now
 
 
@@ -104,7 +105,7 @@ async def test_progress_is_shown_on_a_terminal_only(redis: Redis, redis_url: str
     process = await asyncio.create_subprocess_exec(*words, env=environment, stderr=terminal, stdout=DEVNULL)
     os.close(terminal)
     said = await asyncio.to_thread(all_of, main)
-    assert await asyncio.wait_for(process.wait(), TIMEOUT_SECONDS) == 0
+    assert await asyncio.wait_for(process.wait(), PATIENCE) == 0
     assert b"/6000" in said
     assert (await penstock("revive", "demo", "--all", redis=redis_url)).error == ""
 

@@ -11,7 +11,8 @@ from typing import Any
 from redis.asyncio import Redis
 
 from tests.cli.test_pull import left
-from tests.commandline import TIMEOUT_SECONDS, Result, ended, penstock, running
+from tests.commandline import Result, ended, penstock, running
+from tests.harness import PATIENCE
 from tests.reliability.proxy import Proxy, ProxyConnection, received, send
 from tests.reliability.two_servers import assert_same
 
@@ -43,7 +44,7 @@ class ReplyGate(Proxy):
         return HeldBackConnection(self, client, server)
 
     def wait(self) -> None:
-        self._open.wait(TIMEOUT_SECONDS)
+        self._open.wait(PATIENCE)
 
 
 class HeldBackConnection(ProxyConnection):
@@ -78,12 +79,12 @@ def shoveling(*words: str) -> AbstractAsyncContextManager[Process]:
 
 
 async def finished(process: Process) -> tuple[int | None, bytes, str]:
-    out, err = await asyncio.wait_for(process.communicate(), TIMEOUT_SECONDS)
+    out, err = await asyncio.wait_for(process.communicate(), PATIENCE)
     return process.returncode, out, err.decode()
 
 
 async def wait_for(event: threading.Event) -> None:
-    assert await asyncio.to_thread(event.wait, TIMEOUT_SECONDS)
+    assert await asyncio.to_thread(event.wait, PATIENCE)
 
 
 async def kill_once(event: threading.Event, *words: str) -> str:

@@ -23,7 +23,8 @@ from tests.cli.shovel.moving import (
     wait_for,
 )
 from tests.cli.test_pull import left, push
-from tests.commandline import TIMEOUT_SECONDS, ended, penstock, running
+from tests.commandline import ended, penstock, running
+from tests.harness import PATIENCE
 from tests.reliability.proxy import Proxy
 
 pytestmark = pytest.mark.slow
@@ -154,7 +155,7 @@ async def test_errors_have_their_own_line_beside_the_progress_bar(
         pass
     fault.cut()
     shown = await asyncio.to_thread(_all_of, terminal)
-    await asyncio.wait_for(process.communicate(), TIMEOUT_SECONDS)
+    await asyncio.wait_for(process.communicate(), PATIENCE)
     os.close(terminal)
     assert (process.returncode, shown.count(b"penstock: ")) == (0, 1)
     words = rb"penstock: the link is broken, retrying: the other server: [^\r\n]*\r\n"
@@ -165,7 +166,7 @@ async def test_a_progress_bar_is_on_a_terminal_only(redis: Redis, there: Redis, 
     await push(redis, messages_with_trouble())
     process, terminal = await on_terminal(redis_url, "in", there_url, "out")
     shown = await asyncio.to_thread(_all_of, terminal)
-    out, _ = await asyncio.wait_for(process.communicate(), TIMEOUT_SECONDS)
+    out, _ = await asyncio.wait_for(process.communicate(), PATIENCE)
     os.close(terminal)
     assert out.startswith(b"moved 20,000 messages")
     assert process.returncode == 0

@@ -24,8 +24,8 @@ from tests.cli.shovel.moving import (
     wait_for,
 )
 from tests.cli.test_pull import left, push
-from tests.commandline import TIMEOUT_SECONDS, ended
-from tests.harness import eventually
+from tests.commandline import ended
+from tests.harness import PATIENCE, eventually
 from tests.reliability.proxy import Proxy
 from tests.reliability.two_servers import assert_same
 
@@ -77,7 +77,7 @@ async def test_a_server_that_is_away_for_a_moment_is_waited_for(redis: Redis, re
             await eventually(lambda: _has_begun(redis))
             await asyncio.to_thread(server.kill)
             assert process.stderr is not None
-            line = await asyncio.wait_for(process.stderr.readline(), TIMEOUT_SECONDS)
+            line = await asyncio.wait_for(process.stderr.readline(), PATIENCE)
             await asyncio.to_thread(server.start)
             assert (await ended(process, 60))[0] == 0
         assert line.startswith(b"penstock: the link is broken, retrying: ")
