@@ -10,6 +10,7 @@ from redis.asyncio import Redis
 from penstock.jobs import Jobs
 from penstock.testing.server import EmbeddedServer
 from tests.bus.node import from_npm
+from tests.jobs.given import look_every
 from tests.jobs.pairs import HFXBUS, PAIRS, Pair, Programs
 
 
@@ -17,6 +18,12 @@ from tests.jobs.pairs import HFXBUS, PAIRS, Pair, Programs
 async def jobs(redis: "Redis", redis_url: str) -> AsyncIterator[Jobs]:
     async with Jobs(redis_url, patience=30) as connected:
         yield connected
+
+
+@pytest.fixture
+def seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let consumers look after what waits once an hour: what is done sooner is done since they have heard of it."""
+    look_every(monkeypatch, 3_600)
 
 
 @pytest.fixture(scope="session")

@@ -6,11 +6,16 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
+import pytest
+
 from penstock.encoding import decoded
-from penstock.jobs import Attempt, Consumer, Jobs
+from penstock.jobs import Attempt, Consumer, Jobs, tender, watchdog, worker
 from penstock.tracking.backoff import Backoff
+from tests.harness import PATIENCE
 
 AT_ONCE: Final = Backoff((0.01,), 0, 0)
+CLAIM_AFTER: Final = 60.0
+"""Seconds after which a job may be claimed by default: longer than a slow machine stalls."""
 
 
 def consumer(group: str = "g", **options: Any) -> Consumer:
@@ -28,8 +33,20 @@ async def working(jobs: Jobs, *consumers: Consumer) -> AsyncIterator[None]:
     finally:
         for each in consumers:
             each.stop()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             await asyncio.gather(*tasks)
+
+
+def look_every(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Let consumers look every so many seconds for what was left and what is due, however long ``claim_after`` is."""
+    monkeypatch.setattr(tender, "TEND_SHARE", CLAIM_AFTER / seconds)
+    monkeypatch.setattr(tender, "MAX_TEND_SECONDS", seconds)
+
+
+def renew_every(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Let consumers renew every so many seconds what they have in hand, while the event loop is blocked, too."""
+    monkeypatch.setattr(worker, "RENEW_SHARE", CLAIM_AFTER / seconds)
+    monkeypatch.setattr(watchdog, "SHARE", CLAIM_AFTER / seconds)
 
 
 class Gauge:

@@ -67,7 +67,7 @@ async def work_slowly(url: str) -> None:
     @worker.job("s", result="out")
     async def process(job: Attempt) -> int:
         say("begun", job.number)
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(0.3)  # timing: it takes a while
         say("ended", job.number, job.why)
         return os.getpid()
 

@@ -1,5 +1,6 @@
 """A processor that blocks the event loop keeps its jobs, as long as its deadline."""
 
+import asyncio
 import time
 from functools import partial
 from typing import Any
@@ -8,8 +9,8 @@ import pytest
 from redis import Redis
 
 from penstock.jobs import Attempt, Jobs, Limit
-from tests.harness import eventually
-from tests.jobs.given import consumer, working
+from tests.harness import PATIENCE, eventually
+from tests.jobs.given import consumer, renew_every, working
 
 GROUP = "hfxbus:csr:g"
 
@@ -24,7 +25,7 @@ def idle(client: "Redis", entry: bytes) -> int:
 def block(client: "Redis", entry: bytes, renewals: int, milliseconds: float = float("inf")) -> int:
     """Block until a job was renewed so often, or not for so long; return how often it was."""
     seen, last = 0, idle(client, entry)
-    until = time.monotonic() + 60
+    until = time.monotonic() + PATIENCE
     while seen < renewals and last < milliseconds:
         assert time.monotonic() < until
         time.sleep(0.01)
@@ -38,14 +39,16 @@ async def test_what_blocks_the_event_loop_keeps_its_jobs_and_is_named(
     jobs: Jobs, redis: Any, redis_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("structlog.is_configured", lambda: False)  # as a test of a command may leave it
+    renew_every(monkeypatch, 0.1)
     many, found = 3, list[int]()
-    worker = consumer(claim_after=1, concurrency=many)
+    worker = consumer(concurrency=many)
 
     with Redis.from_url(redis_url) as client:
 
         @worker.job("s")
         async def work(job: Attempt) -> None:
-            if not found:
+            await asyncio.sleep(0.2)  # timing: if the machine has stalled, the event loop shows a sign of life first
+            if job.id == "J0":
                 [last] = client.xrevrange("hfxbus:str:s", count=1)
                 found.append(block(client, last[0], 2))
 
@@ -64,14 +67,17 @@ async def _is_done(redis: Any, many: int) -> bool:
     return bool(await redis.xlen("hfxbus:done:s") == many)
 
 
-async def test_after_its_deadline_a_job_is_not_renewed_any_more(jobs: Jobs, redis: Any, redis_url: str) -> None:
-    worker, found = consumer(claim_after=0.6), list[int]()
+async def test_after_its_deadline_a_job_is_not_renewed_any_more(
+    jobs: Jobs, redis: Any, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    renew_every(monkeypatch, 0.05)
+    worker, found = consumer(), list[int]()
 
     with Redis.from_url(redis_url) as client:
 
         @worker.job("s", deadline=0.1)
         async def work(job: Attempt) -> None:
-            if job.number == 1:  # it claims the job again itself
+            if job.number == 1:  # as it is too late, there is another attempt
                 found.append(block(client, job.entry, 1, 1_500))
 
         await jobs.producer().send("s")
@@ -80,8 +86,11 @@ async def test_after_its_deadline_a_job_is_not_renewed_any_more(jobs: Jobs, redi
     assert found == [0]
 
 
-async def test_a_permit_is_kept_as_well(jobs: Jobs, redis: Any, redis_url: str) -> None:
-    worker, found = consumer(claim_after=1), list[bool]()
+async def test_a_permit_is_kept_as_well(
+    jobs: Jobs, redis: Any, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    renew_every(monkeypatch, 0.1)
+    worker, found = consumer(), list[bool]()
 
     with Redis.from_url(redis_url) as client:
 

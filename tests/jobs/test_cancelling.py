@@ -7,7 +7,7 @@ from redis.asyncio import Redis
 
 from penstock.errors import WrongCall
 from penstock.jobs import DISTRIBUTED, Attempt, Jobs, Limit
-from tests.harness import eventually
+from tests.harness import PATIENCE, eventually
 from tests.jobs.given import consumer, working
 
 
@@ -18,7 +18,7 @@ async def test_a_job_that_runs_is_cancelled_by_its_id(jobs: Jobs) -> None:
     async def work(job: Attempt) -> None:
         begun.set()
         try:
-            await asyncio.sleep(60)
+            await asyncio.Event().wait()
         finally:
             ended.append(job.why)
 
@@ -26,7 +26,7 @@ async def test_a_job_that_runs_is_cancelled_by_its_id(jobs: Jobs) -> None:
         sent = await jobs.producer().send("s", wait_for=["g"])
         await begun.wait()
         assert await jobs.cancel("s", job=sent.job.id) == ["g"]
-        assert (await sent.finished(10))["g"].error["code"] == "CANCELLED"
+        assert (await sent.finished(PATIENCE))["g"].error["code"] == "CANCELLED"
 
         async def has_ended() -> bool:
             return ended == ["cancelled"]
@@ -58,9 +58,9 @@ async def test_a_job_that_was_read_and_waits_for_room_is_not_begun_once_it_is_ca
         (waits,) = [each for each in sent if each.job.id not in seen]
         assert await jobs.cancel(waits.stream, waits.entry, route="s") == ["g"]
         last = await producer.send("s", route="s", wait_for=["g"])
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(0.2)  # timing: nothing may happen
         may_end.set()
-        assert (await last.finished(20))["g"].error is None
+        assert (await last.finished(PATIENCE))["g"].error is None
     assert waits.job.id not in seen
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.jobs import Attempt, Jobs, settler
 from tests.harness import eventually
-from tests.jobs.given import Gauge, Held, consumer, dead, kept, pending, working
+from tests.jobs.given import Gauge, Held, consumer, dead, kept, pending, renew_every, working
 from tests.jobs.test_consumer import completed, send
 
 STREAM, GROUP = "hfxbus:str:s", "hfxbus:csr:g"
@@ -30,13 +30,14 @@ async def test_HB_37_HB_D01_HB_D01b_jobs_of_a_dead_consumer_are_claimed_with_id_
     await redis.xgroup_create(STREAM, GROUP, "0", mkstream=True)
     await redis.xadd(STREAM, {"prd": "P", "job": "J0", "keys": "[]", "key": "k"})
     await redis.xreadgroup(GROUP, "DEAD", {STREAM: ">"})
-    worker, found = consumer(claim_after=0.1), list[tuple[object, ...]]()
+    [(entry, _)] = await redis.xrange(STREAM)
+    await redis.xclaim(STREAM, GROUP, "DEAD", 0, [entry], retrycount=1, idle=60_000)
+    worker, found = consumer(claim_after=10), list[tuple[object, ...]]()
 
     @worker.job("s")
     async def process(job: Attempt) -> None:
         found.append((job.id, job.producer, job.key, job.number, job.stream, job.group))
 
-    await asyncio.sleep(0.12)
     async with working(jobs, worker):
         await eventually(lambda: completed(redis, 1))
     assert found == [("J0", "P", "k", 2, "s", "g")]
@@ -54,7 +55,7 @@ async def test_HB_D02_claims_do_not_exceed_the_concurrency(jobs: Jobs, redis: An
             await asyncio.sleep(0.001)
 
     async with working(jobs, worker):
-        await eventually(lambda: completed(redis, 130), 30)
+        await eventually(lambda: completed(redis, 130))
     assert gauge.most == 2
     assert sorted(begun) == sorted(f"J{number}" for number in range(130))
 
@@ -114,17 +115,32 @@ async def test_the_history_of_a_job_has_deaths_and_errors_in_order(jobs: Jobs, r
     ]  # fmt: skip
 
 
-async def test_a_job_that_runs_is_renewed_and_nobody_claims_it(jobs: Jobs, redis: Any) -> None:
-    one, other, held = consumer(claim_after=0.15), consumer(claim_after=0.15), Held()
+async def test_a_job_that_runs_is_renewed_and_nobody_claims_it(
+    jobs: Jobs, redis: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Although it was idle for nearly as long as it may be."""
+    renew_every(monkeypatch, 0.1)
+    one, other, held = consumer(), consumer(), Held()
     one.job("s")(held)
     other.job("s")(held)
     async with working(jobs, one, other):
         await send(jobs, 1)
         await eventually(lambda: held.begun)
-        await asyncio.sleep(0.6)
+        for _ in range(3):
+            [found] = await redis.xpending_range(STREAM, GROUP, "-", "+", 9)
+            entry, owner = found["message_id"], found["consumer"]
+            await redis.xclaim(STREAM, GROUP, owner, 0, [entry], idle=30_000, retrycount=1, justid=True)
+            await eventually(partial(is_renewed, redis, owner, 30_000))
         assert held.begun == [("J0", 1)]
         held.let()
         await eventually(lambda: completed(redis, 1))
+
+
+async def is_renewed(redis: Any, owner: bytes, milliseconds: int) -> bool:
+    """Return whether the job in hand is its owner's in its first attempt, and was idle for less."""
+    [found] = await redis.xpending_range(STREAM, GROUP, "-", "+", 9)
+    assert (found["consumer"], found["times_delivered"]) == (owner, 1)
+    return bool(found["time_since_delivered"] < milliseconds)
 
 
 async def test_a_consumer_that_lost_a_job_cannot_finish_it(jobs: Jobs, redis: Any) -> None:
@@ -157,8 +173,9 @@ async def test_a_consumer_that_lost_a_job_cannot_finish_it(jobs: Jobs, redis: An
     assert not errors
 
 
-async def test_a_consumer_that_lost_a_job_is_told(jobs: Jobs, redis: Any) -> None:
-    one, held, cancelled = consumer("g", id="ONE", claim_after=0.2), Held(), list[str | None]()
+async def test_a_consumer_that_lost_a_job_is_told(jobs: Jobs, redis: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    renew_every(monkeypatch, 0.1)
+    one, held, cancelled = consumer("g", id="ONE"), Held(), list[str | None]()
 
     @one.job("s")
     async def process(job: Attempt) -> None:
@@ -223,13 +240,12 @@ async def shorter(redis: Any, length: int) -> bool:
 async def test_HB_D20_names_of_dead_consumers_of_ours_do_not_stay(
     jobs: Jobs, redis: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(settler, "SILENT_MS", 50)
+    monkeypatch.setattr(settler, "SILENT_MS", -1)
     await redis.xgroup_create(STREAM, GROUP, "0", mkstream=True)
     for name in ("py-dead", "py-has-a-job", "node"):
         await redis.xgroup_createconsumer(STREAM, GROUP, name)
     await send(jobs, 1)
     await redis.xreadgroup(GROUP, "py-has-a-job", {STREAM: ">"})
-    await asyncio.sleep(0.06)
     worker, held = consumer(claim_after=60), Held()
     held.let()
     worker.job("s")(held)
@@ -270,7 +286,7 @@ async def test_names_with_colons_do_not_meet(jobs: Jobs, redis: Any) -> None:
         await redis.xadd(f"hfxbus:str:{stream}", {"job": "J", "prd": "P"}, id="1-1")
     async with working(jobs, *workers):
         for stream in ("a", "a:b"):
-            await eventually(partial(completed, redis, 1, stream), 10)
+            await eventually(partial(completed, redis, 1, stream))
     assert found == {"a": [1, 2, 3], "a:b": [1, 2, 3]}
     for stream in ("a", "a:b"):
         [letter] = await dead(redis, stream)

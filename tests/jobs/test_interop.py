@@ -197,7 +197,7 @@ async def test_a_job_of_a_killed_consumer_is_done_by_ours_and_its_producer_hears
             await send(producer, "J1", {"sleep": 0.4}, "g")
             await victim.expect("job", "J1")
             await doomed.kill()
-        await asyncio.sleep(0.35)  # so that the first look of the heir finds it
+        await asyncio.sleep(0.35)  # timing: so that the first look of the heir finds it
         async with helper.peer("consumer", "s", pair.urls, group="g", claim_after=0.3, attempts=2) as heir:
             await producer.expect("finished", "J1", {"g": "done"}, {"out": {"echo": {"sleep": 0.4}}})
             assert ids(heir) == ["J1"]

@@ -13,12 +13,15 @@ from penstock.errors import WrongCall
 from penstock.jobs import Attempt, Jobs, repeating
 from penstock.jobs.errors import MAX_MESSAGE, as_error
 from penstock.jobs.settler import MAX_BYTES, Outcomes
-from tests.harness import eventually
-from tests.jobs.given import Held, consumer, dead, kept, working
+from tests.harness import PATIENCE, eventually
+from tests.jobs.given import Held, consumer, dead, kept, look_every, working
 
 
-async def test_a_repeated_job_that_cannot_be_read_stops_nothing(jobs: Jobs, redis: Any) -> None:
-    worker, begun = consumer(claim_after=1, concurrency=5), list[tuple[str, int]]()
+async def test_a_repeated_job_that_cannot_be_read_stops_nothing(
+    jobs: Jobs, redis: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look_every(monkeypatch, 0.25)
+    worker, begun = consumer(concurrency=5), list[tuple[str, int]]()
 
     @worker.job("s")
     async def work(job: Attempt) -> None:
@@ -33,8 +36,8 @@ async def test_a_repeated_job_that_cannot_be_read_stops_nothing(jobs: Jobs, redi
         await redis.zadd("hfxbus:repeats:s", {f"{number}": 1})
     async with working(jobs, worker):
         await jobs.producer().send("s", jobs.job("j"))
-        await eventually(lambda: len(begun) == 2, 5)
-        await asyncio.sleep(0.5)
+        await eventually(lambda: len(begun) == 2)
+        await asyncio.sleep(0.5)  # timing: nothing more may happen
     assert begun == [("j", 1), ("j", 2)]
     assert not await dead(redis)
 
@@ -83,9 +86,13 @@ async def test_a_consumer_whose_clock_is_behind_sends_what_is_repeated_once(
     real = time.time
     monkeypatch.setattr("penstock.jobs.repeating.time.time", lambda: real() - 0.3)
     async with working(jobs, worker):
-        await asyncio.sleep(2)
-    ids = [json.loads(fields[b"msg"])["job"] for _, fields in await redis.xrange("hfxbus:done:s")]
-    assert len(ids) == len(set(ids)) >= 2
+        await eventually(lambda: _are_kept(redis, 4))
+    ids = [each["job"] for each in await kept(redis)]
+    assert len(ids) == len(set(ids))
+
+
+async def _are_kept(redis: Any, many: int) -> bool:
+    return len(await kept(redis)) >= many
 
 
 async def _nothing(job: Attempt) -> None:
@@ -119,12 +126,12 @@ async def test_a_stranger_names_values_that_cannot_be(jobs: Jobs, redis: Any, ke
     async with working(jobs, worker):
         await redis.config_resetstat()
         await redis.xadd("hfxbus:str:s", {"prd": "p", "job": "j", "keys": keys})
-        await eventually(lambda: _is_dead(redis), 10)
+        await eventually(lambda: _is_dead(redis))
     assert [each["values"] for each in await dead(redis)] == [{"in": "7"}]
     stats = await redis.info("commandstats")
     assert int(stats.get("cmdstat_mget", {}).get("calls", 0)) == 0
     [letter] = [each async for each in jobs.dead("s")]
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         assert await jobs.retry(letter)
 
 
@@ -146,7 +153,9 @@ def test_an_error_is_no_longer_than_its_reader_needs() -> None:
     }  # fmt: skip
 
 
-async def test_a_job_that_is_cancelled_in_its_second_attempt_leaves_nothing(jobs: Jobs, redis: Any) -> None:
+async def test_a_job_that_is_cancelled_in_its_second_attempt_leaves_nothing(
+    jobs: Jobs, redis: Any, seldom: None
+) -> None:
     worker, held = consumer(), Held()
 
     @worker.job("s")
@@ -157,9 +166,9 @@ async def test_a_job_that_is_cancelled_in_its_second_attempt_leaves_nothing(jobs
 
     async with working(jobs, worker):
         sent = await jobs.producer().send("s")
-        await eventually(lambda: held.begun, 5)
+        await eventually(lambda: held.begun)
         assert await jobs.cancel("s", sent.entry) == ["g"]
-        await eventually(lambda: _has_no_tries(redis), 3)
+        await eventually(lambda: _has_no_tries(redis))
 
 
 async def _has_no_tries(redis: Any) -> bool:
@@ -171,15 +180,15 @@ async def test_a_job_of_a_dead_consumer_is_claimed_behind_many_that_wait(jobs: J
     entries = [await redis.xadd("hfxbus:str:s", {"prd": "p", "job": f"{number}"}) for number in range(2_001)]
     await redis.xreadgroup("hfxbus:csr:g", "killed", {"hfxbus:str:s": ">"}, count=3_000)
     await redis.zadd("hfxbus:wait:s:g", {entry: time.time() + 3_600 for entry in entries[:-1]})
-    await asyncio.sleep(0.5)
-    worker, done = consumer(claim_after=0.5), list[str]()
+    await redis.xclaim("hfxbus:str:s", "hfxbus:csr:g", "killed", 0, entries, idle=600_000, justid=True)
+    worker, done = consumer(), list[str]()
 
     @worker.job("s")
     async def work(job: Attempt) -> None:
         done.append(job.id)
 
     async with working(jobs, worker):
-        await eventually(lambda: done == ["2000"], 10)
+        await eventually(lambda: done == ["2000"])
 
 
 @pytest.mark.parametrize("id", [b"\xff\x00\n\"'", b"", "\u00e4".encode("latin-1"), b"plain"])
@@ -194,9 +203,9 @@ async def test_an_id_of_any_bytes_is_done_or_dead_and_stops_no_other(jobs: Jobs,
     async with working(jobs, worker):
         await redis.xadd("hfxbus:str:s", {"prd": id, "job": id, "key": id, "keys": '["in"]'})
         await redis.xadd("hfxbus:str:s", {"prd": id, "job": id, "key": "good"})
-        await eventually(lambda: _is_dead(redis), 5)
+        await eventually(lambda: _is_dead(redis))
         sent = await jobs.producer().send("s", {}, key="good", wait_for=["g"])
-        assert (await sent.finished(5))["g"].error is None
+        assert (await sent.finished(PATIENCE))["g"].error is None
     assert len(await redis.xrange("hfxbus:done:s")) == 3
 
 
@@ -212,7 +221,7 @@ async def test_an_entry_that_is_too_large_is_dead_without_its_fields_and_sent_ag
 
     async with working(jobs, worker):
         await redis.xadd("hfxbus:str:s", {"prd": "p", "job": "j", **fields})
-        await eventually(lambda: _is_dead(redis), 10)
+        await eventually(lambda: _is_dead(redis))
     [letter] = [each async for each in jobs.dead("s")]
     assert letter.fields == ["prd", "p", "job", "j", "keys", "[]"]
     assert await jobs.retry(letter)

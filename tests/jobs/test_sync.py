@@ -17,14 +17,14 @@ from penstock.jobs import DeadJob, FinishTimeout, PauseTimeout, ProcessJob, Reje
 from penstock.sync import Consumer, Jobs
 from penstock.sync.jobs import Attempt, Producer
 from penstock.tracking.backoff import Backoff
-from tests.harness import ROOT, until
+from tests.harness import PATIENCE, ROOT, until
 
 AT_ONCE = Backoff((), 0, 0)
 
 
 @pytest.fixture
 def jobs(here: Redis, redis_url: str) -> Iterator[Jobs]:
-    with Jobs(redis_url, patience=10) as connected:
+    with Jobs(redis_url, patience=60) as connected:
         yield connected
 
 
@@ -46,7 +46,7 @@ def running(jobs: Jobs, *consumers: Consumer) -> Iterator[None]:
             until(lambda consumer=consumer: consumer._portal is not None)  # type: ignore[misc]
             consumer.stop()
         for thread in threads:
-            thread.join(30)
+            thread.join(PATIENCE)
             assert not thread.is_alive()
 
 
@@ -64,18 +64,18 @@ def test_jobs_are_sent_done_by_functions_and_awaited(jobs: Jobs, producer: Produ
         job = producer.job("J1").set("width", 10).set("raw", b"\xff")
         sent = producer.send("resize", job, wait_for=["small"])
         assert (sent.job.id, sent.stream) == ("J1", "resize")
-        done = sent.finished(timeout=20)
+        done = sent.finished(PATIENCE)
         assert done["small"].error is None
         assert sent.result("small", "size", list[int]) == [5]
         assert sent.progress("small") == {"percent": 50}
         assert_type(jobs.job("J1").get("copy", bytes).delete("copy").pull(), list[Any])
         assert jobs.job("J1").get("copy").pull() == [None]
-        assert jobs.producer(producer.id).finished("resize", "J1", ["small"], 10)["small"].job == "J1"
+        assert jobs.producer(producer.id).finished("resize", "J1", ["small"], PATIENCE)["small"].job == "J1"
 
 
 def test_as_many_functions_run_at_a_time_as_the_concurrency_says(jobs: Jobs, producer: Producer) -> None:
     """The threads that asyncio has by default are four more than cores."""
-    together, consumer = threading.Barrier(40, timeout=30), Consumer("small", concurrency=40, attempts=1)
+    together, consumer = threading.Barrier(40, timeout=PATIENCE), Consumer("small", concurrency=40, attempts=1)
 
     @consumer.job("resize")
     def resize(_: Attempt) -> None:
@@ -83,7 +83,7 @@ def test_as_many_functions_run_at_a_time_as_the_concurrency_says(jobs: Jobs, pro
 
     with running(jobs, consumer):
         sent = [producer.send("resize", wait_for=["small"]) for _ in range(40)]
-        assert [each.finished(60)["small"].error for each in sent] == [None] * 40
+        assert [each.finished(PATIENCE)["small"].error for each in sent] == [None] * 40
 
 
 def test_a_job_that_fails_is_dead_and_sent_again(jobs: Jobs, producer: Producer) -> None:
@@ -98,7 +98,7 @@ def test_a_job_that_fails_is_dead_and_sent_again(jobs: Jobs, producer: Producer)
     with running(jobs, consumer):
         sent = producer.send("resize", {"in": 1}, wait_for=["small"])
         with pytest.raises(Rejected, match="StopIteration"):
-            sent.finished(20, reject=True)
+            sent.finished(PATIENCE, reject=True)
         dead = assert_type([*jobs.dead("resize")], list[DeadJob])
         assert [(each.job, each.attempts) for each in dead] == [(sent.job.id, 2)]
         retried = jobs.retry(dead[0])
@@ -108,7 +108,7 @@ def test_a_job_that_fails_is_dead_and_sent_again(jobs: Jobs, producer: Producer)
 
 
 def test_what_a_function_returns_after_its_deadline_does_not_count(jobs: Jobs, producer: Producer) -> None:
-    consumer, seen, late = Consumer("small", attempts=2, backoff=AT_ONCE), list[int](), threading.Event()
+    consumer, seen, late = Consumer("small", attempts=1_000, backoff=AT_ONCE), list[int](), threading.Event()
 
     @consumer.job("resize", deadline=0.2, result="out")
     def resize(job: Attempt) -> int:
@@ -120,10 +120,10 @@ def test_what_a_function_returns_after_its_deadline_does_not_count(jobs: Jobs, p
 
     with running(jobs, consumer):
         sent = producer.send("resize", wait_for=["small"])
-        assert sent.finished(20)["small"].error is None
+        assert sent.finished(PATIENCE)["small"].error is None
         assert late.is_set()
-        assert sent.result("small", "out") == 2
-    assert seen == [1, 2]
+        assert sent.result("small", "out") == seen[-1] > 1
+    assert seen == [*range(1, len(seen) + 1)]  # 1 and 2, unless the machine stalls
 
 
 def test_a_consumer_and_a_stream_are_paused_from_other_threads(jobs: Jobs, producer: Producer) -> None:
@@ -132,28 +132,28 @@ def test_a_consumer_and_a_stream_are_paused_from_other_threads(jobs: Jobs, produ
     @consumer.job("resize")
     def resize(_: Attempt) -> None:
         begun.set()
-        may_end.wait(30)
+        may_end.wait(PATIENCE)
 
     with running(jobs, consumer):
         first = producer.send("resize", wait_for=["small"])
-        assert begun.wait(30)
+        assert begun.wait(PATIENCE)
         assert (consumer.running, consumer.is_paused) == (1, False)
         with pytest.raises(PauseTimeout):
             consumer.pause(0.1)
         may_end.set()
-        consumer.pause(30)
-        assert first.finished(10)
+        consumer.pause(PATIENCE)
+        assert first.finished(PATIENCE)
         second = producer.send("resize", wait_for=["small"])
         with pytest.raises(FinishTimeout):
             second.finished(0.3)
         consumer.play()
-        assert second.finished(20)
+        assert second.finished(PATIENCE)
         jobs.pause("resize")
         third = producer.send("resize", wait_for=["small"])
         with pytest.raises(FinishTimeout):
             third.finished(0.3)
         jobs.play("resize")
-        assert third.finished(20)
+        assert third.finished(PATIENCE)
 
 
 def test_a_pause_before_the_run_holds(jobs: Jobs, producer: Producer) -> None:
@@ -166,7 +166,7 @@ def test_a_pause_before_the_run_holds(jobs: Jobs, producer: Producer) -> None:
         with pytest.raises(FinishTimeout):
             sent.finished(0.3)
         consumer.play()
-        assert sent.finished(20)
+        assert sent.finished(PATIENCE)
 
 
 def test_a_stop_before_the_run_is_not_forgotten(jobs: Jobs) -> None:
@@ -184,7 +184,7 @@ def test_jobs_are_cancelled_and_repeated(jobs: Jobs, producer: Producer, here: R
     assert later.due > time.time()
     assert jobs.cancel("resize", job=later.job.id) == jobs.cancel("resize", now.entry) == ["small"]
     for sent in (later, now):
-        assert sent.finished(20)["small"].error["code"] == "CANCELLED"
+        assert sent.finished(PATIENCE)["small"].error["code"] == "CANCELLED"
     due = jobs.repeats.set("nightly", "resize", {"full": True}, every=3_600)
     assert jobs.repeats.all("resize")["nightly"]["due"] == pytest.approx(due, abs=0.01)
     assert jobs.repeats.remove("nightly", "resize")
@@ -196,7 +196,7 @@ def test_completions_are_heard(jobs: Jobs, producer: Producer) -> None:
     consumer.job("resize")(lambda _: None)
     with running(jobs, consumer), producer.completions("resize") as heard:
         sent = jobs.producer().send("resize")
-        assert heard.get(20).job == sent.job.id
+        assert heard.get(PATIENCE).job == sent.job.id
         with pytest.raises(TimeoutError):
             heard.get(0.1)
 
@@ -213,7 +213,7 @@ def test_some_jobs_of_a_batch_fail(jobs: Jobs, producer: Producer) -> None:
 
     sent = [producer.send("resize", {"in": number}, wait_for=["small"]) for number in range(8)]
     with running(jobs, consumer):
-        errors = [each.finished(30)["small"].error for each in sent]
+        errors = [each.finished(PATIENCE)["small"].error for each in sent]
     assert [error and error["message"] for error in errors] == [None] * 3 + ["three"] + [None] * 4
     assert sum(sizes) == 8
 
@@ -224,7 +224,7 @@ def test_two_servers_are_routed_as_in_async(here: Redis, redis_url: str) -> None
         consumer.job("resize", result="out")(lambda job: job.get("in").pull())
         with running(jobs, consumer):
             sent = jobs.producer().send("resize", {"in": 7}, wait_for=["small"])
-            assert sent.result("small", "out", timeout=20) == [7]
+            assert sent.result("small", "out", timeout=PATIENCE) == [7]
     assert here.exists("two:str:resize")
 
 
@@ -284,5 +284,5 @@ def test_a_signal_ends_a_worker_after_the_job_in_hand(jobs: Jobs, producer: Prod
         assert process.stdout.readline() == "begun\n"
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0
-    assert sent.finished(1)["small"].error is None
+    assert sent.finished(PATIENCE)["small"].error is None
     assert sent.job.get("out").pull() == ["done"]
