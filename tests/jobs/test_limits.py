@@ -71,7 +71,7 @@ async def test_a_job_that_gets_a_permit_of_another_obeys_the_rate_too(jobs: Jobs
     async with working(jobs, worker):
         for number in range(8):
             await producer.send("s", jobs.job(str(number)), key="k")
-        await eventually(partial(_are_read, redis, 8))
+        await eventually(partial(_are_parked, redis, 7))
         let = time.monotonic()
         may_end.set()
         await eventually(lambda: len(begun) == 8)
@@ -130,6 +130,10 @@ async def test_jobs_that_are_cancelled_while_they_wait_for_a_permit_hold_nobody_
 async def _are_read(redis: Any, many: int) -> bool:
     """Return whether so many jobs run or wait for a permit."""
     return await redis.exists("hfxbus:str:s") == 1 and len(await pending(redis)) == many
+
+
+async def _are_parked(redis: Any, many: int) -> bool:
+    return bool(await redis.zcard("hfxbus:parked:s:g") == many)
 
 
 async def _empty(redis: Any) -> bool:
