@@ -14,7 +14,7 @@ from websockets.exceptions import InvalidStatus
 from services.gateway.listener import Listener
 from services.gateway.service import Gateway
 from services.gateway.settings import Settings
-from tests.harness import eventually
+from tests.harness import PATIENCE, eventually
 
 if TYPE_CHECKING:
     from tests.bus.raw import Raw
@@ -42,7 +42,7 @@ def ends(test: Callable[P, Awaitable[None]]) -> Callable[P, Awaitable[None]]:
 
     @wraps(test)
     async def bounded(*args: P.args, **named: P.kwargs) -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(2 * PATIENCE):
             await test(*args, **named)
 
     return bounded
@@ -60,7 +60,7 @@ async def status_of(url: str, **options: Any) -> int:
 def get(url: str) -> int:
     """Return the status of a request."""
     try:
-        with urllib.request.urlopen(url, timeout=10) as response:
+        with urllib.request.urlopen(url, timeout=PATIENCE) as response:
             return int(response.status)
     except urllib.error.HTTPError as error:
         error.close()

@@ -12,7 +12,7 @@ from redis.asyncio import Redis
 from penstock.bus import Bus, Consumption, Message, Queue
 from penstock.errors import Fenced, Full, Gone, Occupied
 from tests.bus.model import Client, Consuming, Pair, Stored
-from tests.harness import eventually
+from tests.harness import PATIENCE, eventually
 
 T = TypeVar("T")
 TTL = 1_000
@@ -43,7 +43,7 @@ class Machine(RuleBasedStateMachine):
 
     def do(self, coroutine: Awaitable[T]) -> T:
         async def bounded() -> T:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(PATIENCE):
                 return await coroutine
 
         return self.runner.run(bounded())

@@ -18,10 +18,11 @@ import pytest
 
 from bench.peers.install import FromNpm, Installed, NotInstalled
 from penstock.testing.watchdog import Watchdog
+from tests.harness import PATIENCE
 
 LONGEST_LINE: Final = 1 << 26
 """Most bytes in one line of a program."""
-EXPECT_SECONDS: Final = 15.0
+EXPECT_SECONDS: Final = PATIENCE
 """How long a peer may take for an event."""
 _CACHE: Final = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "penstock-tests"
 _BUSMQ: Final = FromNpm({"busmq": "3.1.0", "redis": "2.8.0"}, {"flexbuffer": "0.0.6"})

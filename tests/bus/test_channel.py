@@ -53,7 +53,7 @@ async def test_a_loop_that_is_cancelled_as_a_message_comes_loses_none(bus: Bus) 
         await asyncio.gather(eating, return_exceptions=True)
         return len(got) >= many
 
-    await eventually(all_have_come, 30)
+    await eventually(all_have_come)
     await feeding
     assert got == [*range(many)]
 

@@ -118,7 +118,7 @@ async def test_BQ_D31_requests_are_served_once_and_leave_nothing(bus: Bus, redis
         provider, requester = bus.service("echo"), bus.service("echo")
         await provider.serve(handle)
         await requester.connect()
-        await requester.request(number)
+        await requester.request(number, timeout=60)
         await provider.disconnect()
         await requester.disconnect()
     assert len(served) == 3

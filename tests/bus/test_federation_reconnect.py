@@ -25,7 +25,7 @@ MESSAGES = 2_000
 
 @pytest.fixture
 async def remote(gateway: Listener) -> AsyncIterator[Bus]:
-    async with Bus(patience=20) as connected:
+    async with Bus(patience=60) as connected:
         yield connected
 
 
@@ -217,8 +217,8 @@ async def test_BQ_37_announced_queues_of_another_site_are_found(gateway: Listene
             await mine.attach()
             announced, clash = bus.queue("theirs"), bus.queue("mine")
             await eventually(lambda: gateway.counters["objects"] == 2)
-            await clash.attach(discoverable=True, ttl=1)
-            await announced.attach(discoverable=True, ttl=1)
+            await clash.attach(discoverable=True, ttl=30)
+            await announced.attach(discoverable=True, ttl=30)
 
             async def is_known() -> bool:
                 return await remote.queue("theirs").find() == url_of(gateway)

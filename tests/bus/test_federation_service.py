@@ -55,7 +55,7 @@ async def test_a_provider_far_away_answers(site: Site, bus: Bus, redis: "Redis")
     await requests.push({"data": {"item": "tea"}, "replyTo": gone, "reqId": "1"}, json=True)
     await requests.push({"data": {"item": "tea"}, "replyTo": "another", "reqId": "2"}, json=True)
     await eventually(lambda: _is_empty(redis))
-    await provider.disconnect(grace=5)
+    await provider.disconnect(grace=60)
     assert not await redis.keys(f"bus:queue:{gone}:*")
     assert not await redis.keys("bus:queue:another:*")
 

@@ -119,7 +119,7 @@ async def test_an_object_gives_no_access_to_other_keys(gateway: Listener, redis:
 
 
 async def test_an_error_names_no_address_behind_the_gateway(redis: "Redis", redis_url: str) -> None:
-    async with serving(redis_url, patience=1) as gateway, raw(gateway) as peer:
+    async with serving(redis_url) as gateway, raw(gateway) as peer:
         channel = await peer.create()
         await redis.set("bus:queue:foo:metadata", "x")
         answer = await channel.call("attach")

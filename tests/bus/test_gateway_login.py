@@ -39,21 +39,27 @@ async def test_the_secret_in_the_query_needs_a_setting(gateway: Listener, redis_
 
 
 async def test_the_secret_is_in_the_first_frame(redis: "Redis", redis_url: str) -> None:
-    async with serving(redis_url, first_message_timeout=1) as gateway:
+    async with serving(redis_url) as gateway:
         async with connect(url_of(gateway), subprotocols=[SUBPROTOCOL]) as connection:
             await connection.send(json.dumps({"secret": SECRET}))
             assert json.loads(await connection.recv()) == {"ok": True}
             peer = Raw(connection)
             await works(peer)
             await peer.end()
-        for first in ('{"secret":"wrong"}', "nonsense", "[" * 5_000, '"secret"', '{"secret":7}', b"\x00" * 17, None):
-            async with connect(url_of(gateway), subprotocols=[SUBPROTOCOL]) as connection:
-                if first is not None:
-                    await connection.send(first)
-                with pytest.raises(ConnectionClosed) as caught:
-                    await connection.recv()
-                assert caught.value.rcvd
-                assert caught.value.rcvd.code == WRONG_SECRET
+        for first in ('{"secret":"wrong"}', "nonsense", "[" * 5_000, '"secret"', '{"secret":7}', b"\x00" * 17):
+            await _is_refused(gateway, first)
+    async with serving(redis_url, first_message_timeout=1) as gateway:
+        await _is_refused(gateway, None)
+
+
+async def _is_refused(gateway: Listener, first: str | bytes | None) -> None:
+    async with connect(url_of(gateway), subprotocols=[SUBPROTOCOL]) as connection:
+        if first is not None:
+            await connection.send(first)
+        with pytest.raises(ConnectionClosed) as caught:
+            await connection.recv()
+        assert caught.value.rcvd
+        assert caught.value.rcvd.code == WRONG_SECRET
 
 
 async def test_BQ_D33_a_wrong_path_is_answered(gateway: Listener) -> None:
@@ -62,7 +68,10 @@ async def test_BQ_D33_a_wrong_path_is_answered(gateway: Listener) -> None:
         assert await asyncio.to_thread(get, f"http://127.0.0.1:{gateway.port}{path}") == status
 
 
-async def test_wrong_secrets_are_logged_once_in_a_while_with_their_number(redis: "Redis", redis_url: str) -> None:
+async def test_wrong_secrets_are_logged_once_in_a_while_with_their_number(
+    redis: "Redis", redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.gateway.login.WRONG_SECONDS", 3_600)
     with capture_logs() as log:
         async with serving(redis_url) as gateway:
             for _ in range(20):
@@ -73,7 +82,7 @@ async def test_wrong_secrets_are_logged_once_in_a_while_with_their_number(redis:
 
 @ends
 async def test_a_loop_ends_when_the_secret_was_changed(redis: "Redis", redis_url: str) -> None:
-    async with serving(redis_url) as gateway, Bus(patience=5) as bus:
+    async with serving(redis_url) as gateway, Bus(patience=60) as bus:
         queue = bus.federate(bus.queue("foo"), url_of(gateway), secret=SECRET)
         await queue.attach()
 

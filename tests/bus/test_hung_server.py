@@ -1,8 +1,8 @@
 """A server that takes calls and does not answer: a call ends when its patience does, and so does ``disconnect``."""
 
+import asyncio
 import os
 import signal
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -10,7 +10,8 @@ import pytest
 from penstock.bus import Bus
 from penstock.errors import Unavailable
 from penstock.testing.server import EmbeddedServer
-from tests.bus.given import attached
+from tests.bus.given import attached, lose_patience
+from tests.harness import PATIENCE
 
 
 @pytest.fixture
@@ -21,27 +22,27 @@ def hanging() -> Iterator[EmbeddedServer]:
 
 
 async def test_a_call_to_a_server_that_hangs_ends_with_its_patience(hanging: EmbeddedServer) -> None:
-    async with Bus(hanging.url, patience=1) as bus:
+    async with Bus(hanging.url) as bus:
         queue = await attached(bus)
+        lose_patience(bus, 1)
         os.kill(hanging.pid, signal.SIGSTOP)
         for _ in range(2):
-            begun = time.monotonic()
             with pytest.raises(Unavailable):
-                await queue.count()
-            assert time.monotonic() - begun < 15
+                async with asyncio.timeout(PATIENCE):
+                    await queue.count()
         os.kill(hanging.pid, signal.SIGCONT)
 
 
-@pytest.mark.parametrize("patience", [1, 60])
+@pytest.mark.parametrize("patience", [1, 3_600])
 async def test_a_bus_leaves_a_server_that_hangs_in_bounded_time(hanging: EmbeddedServer, patience: int) -> None:
-    bus = Bus(hanging.url, patience=patience)
+    bus = Bus(hanging.url)
     await bus.connect()
     for number in range(10):
         queue = await attached(bus, *map(str, range(50)), name=f"q{number}")
         loop = aiter(queue.consume())
         for _ in range(6):
             await anext(loop)
+    lose_patience(bus, patience)
     os.kill(hanging.pid, signal.SIGSTOP)
-    begun = time.monotonic()
-    await bus.disconnect()
-    assert time.monotonic() - begun < 30
+    async with asyncio.timeout(PATIENCE):
+        await bus.disconnect()

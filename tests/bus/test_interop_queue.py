@@ -17,21 +17,21 @@ TEXTS = ("hello", '{"a":1}', "ü😀日本", "", "a\x00b", "x" * 100_000)
     indirect=["pair"],
 )
 async def test_what_one_pushes_the_other_consumes(pair: Pair, driver: str | None) -> None:
-    async with pair.first("push", "foo", driver=driver, ttl=6) as producer:
+    async with pair.first("push", "foo", driver=driver, ttl=60) as producer:
         await pushed(producer, *TEXTS)
         assert await pair.left() == {
             "bus:queue:foo:messages": [*enumerate(TEXTS, 1)],
-            "bus:queue:foo:metadata": metadata(ttl=6),
+            "bus:queue:foo:metadata": metadata(ttl=60),
             "bus:queue:foo:msgid": "6",
         }
-        await pair.lives_for(6)
-        async with pair.second("consume", "foo", driver=driver, ttl=50) as consumer:
+        await pair.lives_for(60)
+        async with pair.second("consume", "foo", driver=driver, ttl=500) as consumer:
             await consumer.expect("message", TEXTS[-1])
             await producer.send("waits for nothing")
             await consumer.expect("message", "waits for nothing", 7)
             await producer.expect("pushed", 7)
-            assert await pair.left() == {"bus:queue:foo:metadata": metadata(ttl=6), "bus:queue:foo:msgid": "7"}
-            await pair.lives_for(6)
+            assert await pair.left() == {"bus:queue:foo:metadata": metadata(ttl=60), "bus:queue:foo:msgid": "7"}
+            await pair.lives_for(60)
             assert producer.events == [("attached", False), *(("pushed", number) for number in range(1, 8))]
             assert consumer.events == [
                 ("consuming", True),

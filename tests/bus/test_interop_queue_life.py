@@ -3,13 +3,14 @@
 import pytest
 
 from tests.bus.pairs import NODE, PYTHON, Pair, metadata, pairs_of, pushed
+from tests.harness import PATIENCE
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 async def test_metadata_are_set_and_read(pair: Pair) -> None:
     """Node takes an empty value for a question (BQ-D14), so it cannot set one."""
-    async with pair.first("queue", "foo", ttl=7) as writer:
+    async with pair.first("queue", "foo", ttl=70) as writer:
         await writer.expect("attached")
         await writer.call("metadata", "k", "vü")
         await writer.expect("returned", "metadata")
@@ -17,7 +18,7 @@ async def test_metadata_are_set_and_read(pair: Pair) -> None:
         await writer.expect("returned", "metadata")
         await writer.call("metadata", "n", "")
         await writer.expect("returned", "metadata", None, "5" if pair.names[0] == NODE else None)
-        await pair.lives_for(7)
+        await pair.lives_for(70)
         async with pair.second("queue", "foo") as reader:
             await reader.expect("attached", True)
             for name, value in (("k", "vü"), ("none", None), ("n", "5" if pair.names[0] == NODE else "")):
@@ -26,12 +27,12 @@ async def test_metadata_are_set_and_read(pair: Pair) -> None:
 
 
 async def test_a_queue_says_what_it_is(pair: Pair) -> None:
-    async with pair.first("queue", "foo", ttl=7, maxsize=3) as creator:
+    async with pair.first("queue", "foo", ttl=70, maxsize=3) as creator:
         await creator.call("push", "a")
         await creator.expect("returned", "push", None, 1)
         async with pair.second("queue", "foo") as other:
             await other.expect("attached", True)
-            for method, value in (("count", 1), ("exists", True), ("ttl", 7), ("maxsize", 3), ("find", "local")):
+            for method, value in (("count", 1), ("exists", True), ("ttl", 70), ("maxsize", 3), ("find", "local")):
                 await other.call(method)
                 await other.expect("returned", method, None, value)
 
@@ -110,13 +111,13 @@ async def test_a_queue_of_another_site_is_told_from_one_of_ours(pair: Pair) -> N
 async def test_other_sites_hear_of_a_discoverable_queue(pair: Pair) -> None:
     async with pair.redis.pubsub() as notices:
         await notices.subscribe("bus:pubsub:bus:notifications")
-        assert await notices.get_message(timeout=5)
-        async with pair.first("queue", "foo", ttl=6, discoverable=True) as creator:
+        assert await notices.get_message(timeout=PATIENCE)
+        async with pair.first("queue", "foo", ttl=60, discoverable=True) as creator:
             await creator.expect("attached")
-            notice = await notices.get_message(timeout=5)
+            notice = await notices.get_message(timeout=PATIENCE)
             assert notice
-            assert notice["data"] == '{"event":"queue","key":"bus:queue:foo:metadata","ttl":6}'
-            assert (await pair.left())["bus:queue:foo:metadata"] == metadata(ttl=6, discover="true")
+            assert notice["data"] == '{"event":"queue","key":"bus:queue:foo:metadata","ttl":60}'
+            assert (await pair.left())["bus:queue:foo:metadata"] == metadata(ttl=60, discover="true")
             async with pair.second("queue", "foo") as other:
                 await other.call("find")
                 await other.expect("returned", "find", None, "local")

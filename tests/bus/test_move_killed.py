@@ -95,7 +95,7 @@ async def test_what_a_client_of_busmq_pushes_during_the_move_does_not_come_befor
         await Killable(bus, 1).move(Step("orders", bus.instances[0], bus.instances[1]))
     await servers[0].rpush("bus:queue:orders:messages", "2", "during")
     await queue.consume()
-    await asyncio.sleep(0.2)  # nothing may happen
+    await asyncio.sleep(0.2)  # timing: nothing may happen
     assert taken == []
     await move(bus)
     async with asyncio.timeout(30):
@@ -117,7 +117,7 @@ async def test_clients_wait_for_a_killed_move_and_go_on_with_the_next(
         killed = Killable(bus, at)
         with pytest.raises(Killed):
             await killed.move(Step("orders", bus.instances[home], bus.instances[1 - home]))
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.1)  # timing: the clients notice that it has begun
         await move(bus, 1 - home)
     assert got["orders"] == [f"orders {number}" for number in range(300)]
     assert await left_behind(servers) == []

@@ -46,7 +46,7 @@ async def test_what_node_pushes_before_during_and_after_a_move_arrives_once_and_
             async def all_pushed() -> bool:
                 return len([event for event in old.events if event[0] == "pushed"]) == 401
 
-            await eventually(all_pushed, 20)
+            await eventually(all_pushed)
             await move(bus)
             await queue.consume()
 
@@ -55,7 +55,7 @@ async def test_what_node_pushes_before_during_and_after_a_move_arrives_once_and_
                     await move(bus)
                 return len(taken) >= 401
 
-            await eventually(all_taken, 20)
+            await eventually(all_taken)
             assert sorted(taken) == sorted([*(f"message {number}" for number in range(400)), "late"])
             assert await source.exists("bus:queue:foo:metadata") == 0
         async with program.peer("push", "foo", two, ttl=60) as new:
@@ -65,6 +65,6 @@ async def test_what_node_pushes_before_during_and_after_a_move_arrives_once_and_
             async def new_taken() -> bool:
                 return taken[-1] == "new"
 
-            await eventually(new_taken, 20)
+            await eventually(new_taken)
         assert await target.exists("bus:queue:foo:metadata") == 1
         assert await source.exists("bus:queue:foo:messages") == 0

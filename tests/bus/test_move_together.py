@@ -19,7 +19,7 @@ from penstock.errors import Fenced, Gone, Occupied
 from penstock.script import Script
 from tests.bus.moving import Killable, Killed, filled, left_behind, move, state, under_load
 from tests.commandline import penstock
-from tests.harness import eventually
+from tests.harness import PATIENCE, eventually
 
 
 @pytest.fixture
@@ -142,7 +142,7 @@ async def test_a_second_move_waits_for_the_first(
         await held.reached.wait()
         owner = await servers[0].get(MOVER)
         second = asyncio.create_task(move(other, 0))
-        await asyncio.sleep(0.3)  # nothing may happen
+        await asyncio.sleep(0.3)  # timing: nothing may happen
         assert (await servers[0].get(MOVER), second.done()) == (owner, False)
         held.go.set()
         assert (await first).moved.queues == 1
@@ -151,7 +151,7 @@ async def test_a_second_move_waits_for_the_first(
 
 
 async def test_a_second_move_is_refused_if_the_first_goes_on_and_follows_if_it_was_killed(
-    bus: Bus, servers: list["Redis"], quick: None
+    bus: Bus, servers: list["Redis"], quick: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await filled(bus, "orders", 3, ttl=60)
     await servers[1].set(MOVER, "another run")
@@ -160,6 +160,7 @@ async def test_a_second_move_is_refused_if_the_first_goes_on_and_follows_if_it_w
     assert await servers[0].exists(MOVER) == 0
     assert await servers[1].get(MOVER) == b"another run"
     await servers[1].pexpire(MOVER, 500)
+    monkeypatch.setattr("penstock.bus.move.lease.WAIT_SECONDS", PATIENCE)
     assert (await move(bus)).moved.queues == 1
 
 
@@ -191,12 +192,11 @@ async def test_two_at_once_under_load_lose_double_and_reorder_nothing(
 
         async def keep_moving(target: int) -> None:
             async with Bus(*two, patience=30) as mine:
-                while min(map(len, got.values())) < many * 0.9:
+                while min(map(len, got.values())) < many * 0.9 or min(moves) < 2:
                     moves[target] += (await move(mine, target)).moved.queues
                     await asyncio.sleep(0.01)
 
         await asyncio.gather(keep_moving(0), keep_moving(1))
-    assert min(moves) >= 2
     for name in names:
         assert got[name] == [f"{name} {number}" for number in range(many)]
     assert await left_behind(servers) == []

@@ -8,7 +8,7 @@ from redis.asyncio import Redis
 
 from penstock.bus import Bus, Queue
 from penstock.errors import Full, Gone, Occupied, WrongCall, WrongType
-from tests.bus.given import attached, take
+from tests.bus.given import attached, keep_alive, take
 from tests.harness import eventually
 
 
@@ -20,32 +20,32 @@ async def test_messages_come_in_order_with_their_ids(bus: Bus) -> None:
 
 
 async def test_the_keys_are_those_of_busmq(bus: Bus, redis: "Redis") -> None:
-    await attached(bus, "hello", ttl=6)
+    await attached(bus, "hello", ttl=60)
     assert await redis.hgetall("bus:queue:foo:metadata") == {
-        b"ttl": b"6",
+        b"ttl": b"60",
         b"source": b"local",
         b"discover": b"false",
         b"maxsize": b"0",
     }
     assert await redis.lrange("bus:queue:foo:messages", 0, -1) == [b"1", b"hello"]
     assert await redis.get("bus:queue:foo:msgid") == b"1"
-    assert 5 <= await redis.ttl("bus:queue:foo:messages") <= 6
+    assert 50 < await redis.ttl("bus:queue:foo:messages") <= 60
 
 
 async def test_a_push_before_attach_waits_for_it_in_order(bus: Bus) -> None:
     queue = bus.queue("foo")
     pushes = [queue.push(str(number)) for number in range(3)]
-    await asyncio.sleep(0.05)
+    await asyncio.sleep(0.05)  # timing: nothing may happen
     assert not any(each.done() for each in pushes)
     assert await queue.attach() is False
     assert await asyncio.gather(*pushes) == [1, 2, 3]
 
 
 async def test_an_existing_queue_keeps_its_ttl_and_maxsize(bus: Bus) -> None:
-    await attached(bus, ttl=7, maxsize=2)
+    await attached(bus, ttl=70, maxsize=2)
     other = bus.queue("foo")
     assert await other.attach(ttl=50) is True
-    assert (await other.ttl(), await other.maxsize(), other.seconds) == (7, 2, 7)
+    assert (await other.ttl(), await other.maxsize(), other.seconds) == (70, 2, 70)
 
 
 async def test_a_full_queue_refuses_what_exceeds_it_whoever_pushes(bus: Bus) -> None:
@@ -210,12 +210,13 @@ async def test_a_push_many_that_is_cancelled_while_it_waits_pushes_nothing(bus: 
 async def test_one_queue_that_cannot_be_kept_alive_does_not_keep_others_from_it(
     bus: Bus, redis: "Redis", monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    queues = [await attached(bus, name=name, ttl=1) for name in "abc"]
+    queues = [await attached(bus, name=name, ttl=60) for name in "abc"]
 
     async def fail(since: float) -> bool:
         raise WrongType("a key is of another type")
 
     monkeypatch.setattr(queues[0], "note_gone", fail)
     await redis.delete(*(each.keys.metadata for each in queues[:2]))
+    keep_alive(bus)
     await eventually(lambda: not queues[1].is_attached)
     assert [each.is_attached for each in queues] == [True, False, True]

@@ -51,7 +51,7 @@ async def test_BQ_20_metadata_without_a_ttl_are_no_queue(bus: Bus, redis: "Redis
 
 
 async def test_BQ_21_a_queue_expires_with_its_messages_once_nobody_is_attached(bus: Bus, redis: "Redis") -> None:
-    queue = await attached(bus, "x", ttl=1)
+    queue = await attached(bus, "x", ttl=60)
     await take(queue, 1, reliable=True)
     await queue.push("y")
     events = heard(queue)
@@ -60,19 +60,24 @@ async def test_BQ_21_a_queue_expires_with_its_messages_once_nobody_is_attached(b
     assert await queue.exists()
     await queue.detach()
     assert len(events) == 2
+    assert not bus._alive.queues
+    left = await redis.keys("*")
+    assert len(left) == 4
+    for key in left:
+        assert 0 < await redis.ttl(key) <= 60
+        await redis.pexpire(key, 1)
     await eventually(lambda: _no_keys(redis))
     assert not await queue.exists()
 
 
 async def test_BQ_22_all_keys_are_kept_alive_while_anybody_is_attached(bus: Bus, redis: "Redis") -> None:
-    queue = await attached(bus, "x", "y", ttl=2)
+    queue = await attached(bus, "x", "y", ttl=6)
     await take(queue, 1, reliable=True)
-    begun, least = time.monotonic(), [2_000.0] * 4
-    while time.monotonic() - begun < 2.5:
-        found = [await redis.pttl(key) for key in queue.keys]
-        least = [min(pair) for pair in zip(least, found, strict=True)]
-        await asyncio.sleep(0.02)
-    assert all(each > 700 for each in least), least  # 1,333 but for delays
+    for _ in range(2):
+        for key in queue.keys:
+            assert await redis.expire(key, 1_000)
+        assert bus._alive.queues[queue] <= time.monotonic() + 6 / 3
+        await eventually(lambda: _live_for_at_most(redis, queue, 6))
 
 
 async def test_BQ_25_options_of_consume_each_alone(bus: Bus) -> None:
@@ -122,7 +127,7 @@ async def test_BQ_25_consume_before_attach_waits_for_it(bus: Bus) -> None:
     events = heard(queue)
     consuming = asyncio.ensure_future(_started(queue))
     pushed = queue.push("x")
-    await asyncio.sleep(0.05)
+    await asyncio.sleep(0.05)  # timing: nothing may happen
     assert not events
     await queue.attach()
     await consuming
@@ -267,7 +272,7 @@ async def test_BQ_36_handlers_once_off_and_those_that_fail(bus: Bus) -> None:
 
 
 async def test_BQ_38_one_push_and_one_pop_are_one_call_each_and_so_are_500(bus: Bus, redis: "Redis") -> None:
-    queue = await attached(bus)
+    queue = await attached(bus, ttl=3_600)
     before = await settled(redis)
     await queue.push("x")
     assert await calls(redis) == before + 1
@@ -283,13 +288,16 @@ async def test_BQ_38_one_push_and_one_pop_are_one_call_each_and_so_are_500(bus: 
 
 async def test_a_thousand_idle_queues_cost_under_20_calls_in_a_third_of_their_ttl(bus: Bus, redis: "Redis") -> None:
     queues = [bus.queue(f"q{number}") for number in range(1_000)]
-    await asyncio.gather(*(each.attach(ttl=6) for each in queues))
+    await asyncio.gather(*(each.attach(ttl=3_600) for each in queues))
     await asyncio.gather(*(each.consume() for each in queues[:500]))
-    await eventually(lambda: _all_idle(redis))
-    before = await calls(redis)
-    await asyncio.sleep(2)
-    assert 4 <= await calls(redis) - before < 20
-    assert min([await redis.pttl(each.keys[0]) for each in queues[::50]]) > 4_000
+    before, now = await settled(redis), time.monotonic()
+    for place, each in enumerate(queues):
+        await redis.expire(each.keys[0], 7_200)
+        bus._alive.queues[each] = now + place / 5  # their turns come in 200 s, a sixth of their interval
+    bus._alive._wake.set()
+    await eventually(lambda: _live_for_at_most(redis, queues[-1], 3_600, many=1))
+    assert 4 <= await settled(redis) - before < 20
+    assert max([await redis.ttl(each.keys[0]) for each in queues[::50]]) <= 3_600
 
 
 async def _started(queue: Queue) -> None:
@@ -300,7 +308,6 @@ async def _no_keys(redis: "Redis") -> bool:
     return await redis.keys("*") == []
 
 
-async def _all_idle(redis: "Redis") -> bool:
-    before = await calls(redis)
-    await asyncio.sleep(0.1)
-    return await calls(redis) == before
+async def _live_for_at_most(redis: "Redis", queue: Queue, seconds: int, many: int = 4) -> bool:
+    """Return whether the first keys of a queue have an expiry of its ttl, as they have once it was kept alive."""
+    return all([0 < await redis.ttl(key) <= seconds for key in queue.keys[:many]])

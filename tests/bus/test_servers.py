@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import time
 from collections.abc import AsyncIterator
 
 import pytest
@@ -13,8 +12,8 @@ from redis.asyncio import Redis
 from penstock.bus import Bus
 from penstock.errors import Unauthorized, Unavailable
 from penstock.testing.server import EmbeddedServer
-from tests.bus.given import attached, heard, take
-from tests.harness import eventually
+from tests.bus.given import attached, heard, lose_patience, take
+from tests.harness import PATIENCE, eventually
 
 FIRST, SECOND = "foo", "bar"
 """Queues whose home is the first, and the second, of two servers."""
@@ -36,7 +35,7 @@ def exists(server: EmbeddedServer, name: str) -> bool:
 
 
 async def test_BQ_D01_online_and_offline_are_told_once_each(pair: list[EmbeddedServer]) -> None:
-    bus = Bus(*urls(pair), patience=10)
+    bus = Bus(*urls(pair), patience=60)
     events = heard(bus)
     await bus.connect()
     await eventually(lambda: all(each.is_up for each in bus.instances))
@@ -65,7 +64,7 @@ async def test_BQ_D01_online_and_offline_are_told_once_each(pair: list[EmbeddedS
 
 async def test_BQ_D02_a_bus_starts_while_one_of_several_servers_is_down(pair: list[EmbeddedServer]) -> None:
     await asyncio.to_thread(pair[1].stop)
-    bus = Bus(*urls(pair), patience=10)
+    bus = Bus(*urls(pair), patience=60)
     events = heard(bus)
     async with bus:
         await eventually(lambda: bus.instances[1].is_up is False)
@@ -90,7 +89,7 @@ async def test_BQ_D03_a_server_that_is_down_is_never_taken_for_not_there(pair: l
         with pytest.raises(Unavailable):
             await bus.queue(FIRST).count()
         await asyncio.to_thread(pair[1].start)
-        await eventually(lambda: bus.instances[1].is_up)
+    async with Bus(*urls(pair)) as bus:
         assert await take(await attached(bus, name=FIRST), 1) == [(1, b"x")]
         assert not exists(pair[0], FIRST)
 
@@ -101,7 +100,7 @@ async def test_BQ_D03_a_queue_is_found_while_another_server_is_down(pair: list[E
     async with Bus(*urls(pair)) as bus:
         await attached(bus, "x", name=name)
     await asyncio.to_thread(pair[down].stop)
-    async with Bus(*urls(pair), patience=1) as bus:
+    async with Bus(*urls(pair), patience=3_600) as bus, asyncio.timeout(PATIENCE):
         assert await take(await attached(bus, name=name), 1) == [(1, b"x")]
 
 
@@ -113,7 +112,7 @@ async def test_BQ_D03_a_server_that_does_not_answer_is_waited_for(pair: list[Emb
         os.kill(pair[0].pid, signal.SIGSTOP)
         try:
             attaching = asyncio.ensure_future(bus.queue(FIRST).attach())
-            await asyncio.sleep(0.3)
+            await asyncio.sleep(0.3)  # timing: nothing may happen
             assert not attaching.done()
         finally:
             os.kill(pair[0].pid, signal.SIGCONT)
@@ -146,7 +145,7 @@ async def test_BQ_08_each_queue_is_on_the_server_of_its_name(pair: list[Embedded
 
 
 async def test_BQ_D04_script_flush_and_a_restart_lose_nothing() -> None:
-    async with EmbeddedServer(aof=True) as server, Bus(server.url, patience=20) as bus:
+    async with EmbeddedServer(aof=True) as server, Bus(server.url, patience=60) as bus:
         producer, consumer = await attached(bus), await attached(bus)
         taken = list[int]()
         consumer.on("message", lambda message: taken.append(message.id))
@@ -167,7 +166,7 @@ async def test_BQ_D04_script_flush_and_a_restart_lose_nothing() -> None:
 
 
 async def test_BQ_06_what_is_pushed_while_the_server_is_away_arrives_in_order(pair: list[EmbeddedServer]) -> None:
-    async with Bus(pair[0].url, patience=20) as bus:
+    async with Bus(pair[0].url, patience=60) as bus:
         queue = await attached(bus)
         await asyncio.to_thread(pair[0].stop)
         await eventually(lambda: not bus.is_online)
@@ -178,8 +177,11 @@ async def test_BQ_06_what_is_pushed_while_the_server_is_away_arrives_in_order(pa
 
 
 @pytest.mark.parametrize("how", ["down", "stopped"])
-async def test_BQ_D27_pushes_that_wait_are_bounded(pair: list[EmbeddedServer], how: str) -> None:
-    async with Bus(pair[0].url, patience=20, buffer=10) as bus:
+async def test_BQ_D27_pushes_that_wait_are_bounded(
+    pair: list[EmbeddedServer], how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.bus.instance.MAX_SILENCE", 3_600)  # a server that is stopped is not left
+    async with Bus(pair[0].url, patience=60, buffer=10) as bus:
         queue = await attached(bus)
         if how == "down":
             await asyncio.to_thread(pair[0].stop)
@@ -187,14 +189,14 @@ async def test_BQ_D27_pushes_that_wait_are_bounded(pair: list[EmbeddedServer], h
         else:
             os.kill(pair[0].pid, signal.SIGSTOP)
         first = queue.push("first")
-        await asyncio.sleep(1.1 if how == "stopped" else 0)
+        await asyncio.sleep(0)
+        await eventually(lambda: bus.instances[0].is_away)
         pushes = [queue.push(str(number)) for number in range(20)]
         for each in pushes[10:]:
             with pytest.raises(Unavailable, match="buffer"):
                 await each
         asked = [asyncio.ensure_future(bus.queue("other").count()) for _ in range(12)]
-        done, _ = await asyncio.wait(asked, timeout=0.2)
-        assert len(done) >= 1
+        done, _ = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
         for one in done:
             with pytest.raises(Unavailable, match="buffer"):
                 one.result()
@@ -204,7 +206,8 @@ async def test_BQ_D27_pushes_that_wait_are_bounded(pair: list[EmbeddedServer], h
             os.kill(pair[0].pid, signal.SIGCONT)
         assert await first == 1
         assert await asyncio.gather(*pushes[:10]) == [*range(2, 12)]
-        await asyncio.gather(*set(asked) - done)
+        for found in await asyncio.gather(*asked, return_exceptions=True):
+            assert found == 0 or isinstance(found, Unavailable)
 
 
 async def test_BQ_D27_pushes_that_wait_for_attach_are_bounded(redis: "Redis", redis_url: str) -> None:
@@ -219,16 +222,17 @@ async def test_BQ_D27_pushes_that_wait_for_attach_are_bounded(redis: "Redis", re
 
 async def test_BQ_05_a_server_that_stays_away_raises_after_patience(pair: list[EmbeddedServer]) -> None:
     await asyncio.to_thread(pair[0].stop)
-    begun = time.monotonic()
     bus = Bus(pair[0].url, patience=0.5)
     with pytest.raises(Unavailable, match="Connect call failed"):
-        await bus.connect()
+        async with asyncio.timeout(PATIENCE):
+            await bus.connect()
     assert not bus.is_online
-    assert time.monotonic() - begun < 20
+    lose_patience(bus, PATIENCE)
     await asyncio.to_thread(pair[0].start)
     await bus.connect()
     assert bus.is_online
     queue = await attached(bus)
+    lose_patience(bus, 0.5)
     await asyncio.to_thread(pair[0].stop)
     for call in (queue.push("x"), queue.count(), queue.flush(), bus.pubsub("p").publish("x")):
         with pytest.raises(Unavailable):
@@ -256,7 +260,7 @@ async def test_BQ_07_a_replica_is_waited_for_until_it_is_a_primary(pair: list[Em
         with pytest.raises(Unavailable, match="replica"):
             await Bus(pair[0].url, patience=0.5).connect()
         client.replicaof("NO", "ONE")
-        async with Bus(pair[0].url, patience=20) as bus:
+        async with Bus(pair[0].url, patience=60) as bus:
             events = heard(bus)
             queue = await attached(bus, "a")
             client.replicaof("127.0.0.1", str(pair[1].port))
@@ -269,12 +273,14 @@ async def test_BQ_07_a_replica_is_waited_for_until_it_is_a_primary(pair: list[Em
 
 
 async def test_a_full_server_makes_pushes_wait_and_lets_messages_be_taken(redis: "Redis", redis_url: str) -> None:
-    async with Bus(redis_url, patience=0.3) as bus:
+    async with Bus(redis_url) as bus:
         queue = await attached(bus, "a", "b")
         await redis.config_set("maxmemory", 1)
         try:
+            lose_patience(bus, 0.3)
             with pytest.raises(Unavailable, match=r"OOM|memory"):
                 await queue.push("c")
+            lose_patience(bus, PATIENCE)
             assert await take(queue, 2, reliable=True) == [(1, b"a"), (2, b"b")]
             await queue.ack(1)
         finally:
@@ -285,10 +291,10 @@ async def test_a_full_server_makes_pushes_wait_and_lets_messages_be_taken(redis:
 
 async def test_queues_live_on_while_their_server_was_out_of_reach(pair: list[EmbeddedServer]) -> None:
     """They are kept alive at once when it is back, not when their turn comes."""
-    async with Bus(pair[0].url, patience=20) as bus:
+    async with Bus(pair[0].url, patience=60) as bus:
         queue = await attached(bus, "x", ttl=60)
         with sync.Redis.from_url(pair[0].url) as client:
-            client.expire("bus:queue:foo:metadata", 7)
+            client.expire("bus:queue:foo:metadata", 30)
             client.client_kill_filter(_type="normal", skipme=True)
             await eventually(lambda: client.ttl("bus:queue:foo:metadata") > 50)
         assert queue.is_attached

@@ -5,6 +5,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, assert_type
 
@@ -14,11 +15,12 @@ from redis import Redis
 from penstock.errors import Full, RequestFailed, WrongCall
 from penstock.sync import Bus, Queue
 from penstock.sync.bus import Message
+from tests.harness import PATIENCE, until
 
 
 @pytest.fixture
 def bus(redis: "Redis", redis_url: str) -> Iterator[Bus]:
-    with Bus(redis_url, patience=10) as connected:
+    with Bus(redis_url, patience=60) as connected:
         yield connected
 
 
@@ -67,12 +69,12 @@ def test_handlers_run_in_order_in_a_thread_and_may_call_the_bus(bus: Bus) -> Non
     assert heard == [("a", 2), ("b", 1), ("c", 0)]
     queue.off("message", handle)
     queue.push("d")
-    time.sleep(0.1)
+    time.sleep(0.1)  # timing: nothing may happen
     assert len(heard) == 3
 
 
 def test_services_answer_side_by_side_with_parts_and_errors(bus: Bus, redis_url: str) -> None:
-    both = threading.Barrier(2, timeout=10)
+    both = threading.Barrier(2, timeout=PATIENCE)
 
     def answer(request: Any) -> Any:
         if request.data == "fail":
@@ -95,8 +97,8 @@ def test_services_answer_side_by_side_with_parts_and_errors(bus: Bus, redis_url:
         first.join()
         assert found == [[1, True]]
         with pytest.raises(RequestFailed, match="no such thing"):
-            echo.request("fail")
-        assert list(counter.stream(3)) == [0, 1, 2]
+            echo.request("fail", timeout=60)
+        assert list(counter.stream(3, timeout=60)) == [0, 1, 2]
 
 
 def test_channels_topics_and_objects_block_as_well(bus: Bus, redis_url: str) -> None:
@@ -155,7 +157,7 @@ def test_handlers_given_by_name_run_in_threads_too(bus: Bus) -> None:
 
 
 def test_a_service_has_a_thread_for_each_request_at_once(bus: Bus, redis_url: str) -> None:
-    together = threading.Barrier(50, timeout=10)  # more than the threads of a default executor
+    together = threading.Barrier(50, timeout=PATIENCE)  # more than the threads of a default executor
     bus.service("echo").serve(lambda request: together.wait() >= 0, concurrency=50)
     with Bus(redis_url) as other:
         asks, found = other.service("echo"), list[bool]()
@@ -198,8 +200,9 @@ def test_parts_of_a_requester_that_left_end_the_generator(bus: Bus, redis_url: s
     bus.service("count").serve(count, concurrency=1, longest=0.2)
     asks = bus.service("count")
     asks.connect()
-    assert asks.request(1, timeout=60) == 1
-    assert closed.wait(60)
+    with suppress(RequestFailed):  # if the machine stalls, not even the first part comes in time
+        assert asks.request(1, timeout=60) == 1
+    assert closed.wait(PATIENCE)
 
 
 def test_a_handler_that_raises_stop_iteration_fails(bus: Bus) -> None:
@@ -266,10 +269,15 @@ def test_a_signal_ends_a_loop_that_waits(bus: Bus) -> None:
     queue = attached(bus)
     former = signal.signal(signal.SIGUSR1, lambda *_: queue.stop())
     try:
-        timer = threading.Timer(0.2, signal.raise_signal, [signal.SIGUSR1])
-        timer.start()
+
+        def raise_signal() -> None:
+            until(lambda: queue.is_consuming)
+            signal.raise_signal(signal.SIGUSR1)
+
+        thread = threading.Thread(target=raise_signal)
+        thread.start()
         assert [*queue.consume()] == []
-        timer.join()
+        thread.join()
     finally:
         signal.signal(signal.SIGUSR1, former)
     assert queue.is_attached

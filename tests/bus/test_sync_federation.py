@@ -43,7 +43,7 @@ def url(redis: "Redis", redis_url: str) -> Iterator[str]:
 
 @pytest.fixture
 def bus() -> Iterator[Bus]:
-    with Bus(patience=10) as connected:
+    with Bus(patience=60) as connected:
         yield connected
 
 

@@ -15,10 +15,10 @@ MANY = 20
 async def test_BQ_D29_an_idle_consumer_sends_nothing_and_a_message_costs_one_push_and_one_pop(
     bus: Bus, redis: "Redis"
 ) -> None:
-    queue = await attached(bus)
+    queue = await attached(bus, ttl=3_600)
     await queue.consume()
     before = await settled(redis)
-    await asyncio.sleep(0.5)
+    await asyncio.sleep(0.5)  # timing: nothing may happen
     assert await calls(redis) == before
     for number in range(1, 11):
         await queue.push("x")
@@ -27,7 +27,7 @@ async def test_BQ_D29_an_idle_consumer_sends_nothing_and_a_message_costs_one_pus
 
 
 async def test_BQ_D29_a_message_wakes_one_of_all_consumers_of_a_bus(bus: Bus, redis: "Redis") -> None:
-    queues = [await attached(bus) for _ in range(MANY)]
+    queues = [await attached(bus, ttl=3_600) for _ in range(MANY)]
     await asyncio.gather(*(each.consume() for each in queues))
     before = await settled(redis)
     for number in range(1, 11):
