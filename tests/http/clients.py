@@ -9,10 +9,9 @@ from typing import Any, Final, Self
 from common.http.direct import Exchange
 from common.http.limits import Limits
 from common.http.server import HttpServer, listening_socket
+from tests.harness import PATIENCE
 
 PIECE_BYTES: Final = 65_536
-SECONDS: Final = 30
-"""Longest wait for what must happen."""
 
 
 def echo(exchange: Exchange) -> None:
@@ -34,6 +33,12 @@ async def echo_app(scope: Any, receive: Any, send: Any) -> None:
     headers = [(b"content-type", b"text/plain"), (b"content-length", b"%d" % len(body))]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     await send({"type": "http.response.body", "body": body})
+
+
+def shorten(limits: Limits, **seconds: float) -> None:
+    """Give the clients of a server that runs less time: what must come in time has come."""
+    for name, value in seconds.items():
+        object.__setattr__(limits, name, value)
 
 
 @dataclass
@@ -94,7 +99,7 @@ class Client:
 
     async def answer(self, *, of: str = "GET") -> "Answer":
         """Read one answer. Raise ``IncompleteReadError`` if the connection ends before."""
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(PATIENCE):
             start, *lines = (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
             headers = [(name, value) for name, _, value in (line.partition(": ") for line in lines if line)]
             fields = dict(headers)
@@ -119,7 +124,7 @@ class Client:
 
     async def is_closed(self) -> bool:
         """Wait for the end of the connection; return whether nothing came before."""
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(PATIENCE):
             try:
                 return await self.reader.read(1) == b""
             except ConnectionError:

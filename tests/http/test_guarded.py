@@ -11,7 +11,7 @@ import pytest
 from common.http.direct import Exchange
 from common.http.limits import Limits
 from tests.harness import eventually
-from tests.http.clients import Client, Served, echo, echo_app, serving
+from tests.http.clients import Client, Served, echo, echo_app, serving, shorten
 
 FRONTS: dict[str, dict[str, Any]] = {"direct": {"handler": echo}, "asgi": {"app": echo_app}}
 LIMITS = Limits(head=4_096, headers=20, target=1_000, body=10_000, head_seconds=60, stall_seconds=60, per_address=5)
@@ -242,7 +242,7 @@ async def test_a_client_that_sends_too_slowly_is_cut_off(front: str) -> None:
 @pytest.mark.parametrize("front", FRONTS)
 async def test_empty_lines_keep_no_connection_open(front: str) -> None:
     limits = Limits(head_seconds=0.2, idle_seconds=0.2)
-    async with serving(limits, **FRONTS[front]) as served, served.connect() as client, asyncio.timeout(5):
+    async with serving(limits, **FRONTS[front]) as served, served.connect() as client:
         ended = asyncio.create_task(client.is_closed())
         while not ended.done():
             await client.send(b"\r\n")
@@ -251,11 +251,15 @@ async def test_empty_lines_keep_no_connection_open(front: str) -> None:
 
 @pytest.mark.parametrize("front", FRONTS)
 async def test_connections_without_requests_are_closed(front: str) -> None:
-    async with serving(Limits(head_seconds=0.2, idle_seconds=0.2), **FRONTS[front]) as served:
-        async with served.connect() as silent, served.connect() as idle:
-            assert (await idle.ask(b"GET / HTTP/1.1\r\n" + HOST + b"\r\n")).status == 200
+    limits = Limits()
+    async with serving(limits, **FRONTS[front]) as served, served.connect() as idle:
+        assert (await idle.ask(b"GET / HTTP/1.1\r\n" + HOST + b"\r\n")).status == 200
+        shorten(limits, idle_seconds=0.2)
+        assert (await idle.ask(b"GET / HTTP/1.1\r\n" + HOST + b"\r\n")).status == 200
+        assert await idle.is_closed()
+        shorten(limits, head_seconds=0.2)
+        async with served.connect() as silent:
             assert await silent.is_closed()
-            assert await idle.is_closed()
         await eventually(lambda: not served.server.admission.open)
 
 

@@ -1,16 +1,16 @@
 """What hosts of webhooks that are slow, down, many or hostile do to others."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 
 import pytest
 from structlog.testing import capture_logs
 
-from penstock.testing.server import free_port
 from services.hqueue import webhooks
 from services.hqueue.webhooks import BUSY_SECONDS, MAX_IN_FLIGHT, MAX_TURN, Host, Webhooks
+from tests.harness import PATIENCE
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"
 
@@ -56,7 +56,7 @@ async def receiving(answer: Callable[[int], bytes] = lambda _: OK) -> AsyncItera
 
 @asynccontextmanager
 async def posting(*hosts: str) -> AsyncIterator[Webhooks]:
-    found = Webhooks(hosts, ["secret"], 5.0)
+    found = Webhooks(hosts, ["secret"], PATIENCE)
     try:
         yield found
     finally:
@@ -80,7 +80,7 @@ async def test_cookies_of_a_receiver_go_to_nobody() -> None:
 
 async def test_the_log_says_why_a_webhook_is_not_accepted_and_names_its_host_once_a_minute() -> None:
     refused = b"HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\n\r\n"
-    nobody = f"http://127.0.0.1:{free_port()}"
+    nobody = "http://127.0.0.1:1"
     async with receiving(lambda _: refused) as receiver, posting(receiver.url, nobody) as hooks:
         with capture_logs() as log:
             for url in (receiver.url, receiver.url, nobody, "http://elsewhere/"):
@@ -115,16 +115,23 @@ async def test_webhooks_that_succeed_after_one_that_failed_are_all_sent() -> Non
         assert sorted(await asyncio.gather(*ways)) == ["failed", "sent", "sent"]
 
 
-def test_those_that_wait_for_a_slow_host_ask_again_one_after_the_other() -> None:
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> float:
+    """Stop the clock, and return its time."""
+    monkeypatch.setattr(webhooks, "time", SimpleNamespace(monotonic=lambda: 1_000.0))
+    return 1_000.0
+
+
+def test_those_that_wait_for_a_slow_host_ask_again_one_after_the_other(now: float) -> None:
     host = Host(in_flight=MAX_IN_FLIGHT, seconds=9.0)
     waits = [host.next_turn() for _ in range(100)]
-    assert waits[0] == pytest.approx(BUSY_SECONDS + 0.9, abs=0.1)
-    assert waits[1] - waits[0] == pytest.approx(0.9, abs=0.1)
-    assert max(waits) == pytest.approx(MAX_TURN, abs=1)
+    assert waits[0] == pytest.approx(BUSY_SECONDS + 0.9)
+    assert waits[1] - waits[0] == pytest.approx(0.9)
+    assert max(waits) == pytest.approx(BUSY_SECONDS + MAX_TURN)
 
 
-def test_nobody_asks_a_host_that_is_down_before_its_rest_is_over() -> None:
-    host = Host(failures=3, rests_until=time.monotonic() + 20, seconds=0.002)
+def test_nobody_asks_a_host_that_is_down_before_its_rest_is_over(now: float) -> None:
+    host = Host(failures=3, rests_until=now + 20, seconds=0.002)
     waits = [host.next_turn() for _ in range(1_000)]
-    assert 19.9 < min(waits) < 20.1
-    assert 21 < max(waits) < 23
+    assert min(waits) == pytest.approx(20.002)
+    assert max(waits) == pytest.approx(22)

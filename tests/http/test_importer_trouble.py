@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
@@ -14,14 +13,12 @@ from redis.asyncio import Redis
 from penstock.connection import cancellable
 from penstock.passing import passes
 from penstock.testing.server import EmbeddedServer
-from tests.harness import eventually
+from tests.harness import PATIENCE, eventually
 from tests.http.importing import KEYS, OUT, Importing, importing
 
 GET, POST = (
     b"%b / HTTP/1.1\r\nHost: example.org\r\nContent-Length: 0\r\n\r\n" % method for method in (b"GET", b"POST")
 )
-PATIENCE = 20
-"""Seconds in which an answer must come; usually some ms."""
 
 
 @asynccontextmanager
@@ -37,15 +34,13 @@ async def statuses(here: Importing, request: bytes = GET) -> int:
 
 async def test_an_answer_survives_a_restart_of_the_server_and_meanwhile_others_get_503() -> None:
     with EmbeddedServer(aof=True) as server:
-        async with on(server) as here, here.connect() as client:
+        async with on(server, timeout=3_600) as here, here.connect() as client:
             await client.send(POST)
             request = await here.request()
             server.kill()
             await eventually(lambda: not here.bridge.is_open)
-            began = time.monotonic()
             for _ in range(20):
                 assert await statuses(here) == 503
-            assert time.monotonic() - began < PATIENCE
             server.start()
             await here.redis.connection_pool.disconnect()
             await here.answer(request, body="kept")
@@ -70,7 +65,7 @@ async def test_an_answer_in_the_list_is_read_after_the_connection_was_cut() -> N
 
 async def test_a_server_that_hangs_is_503_and_service_resumes_by_itself() -> None:
     with EmbeddedServer() as server:
-        async with on(server, timeout=60) as here, here.connect() as first:
+        async with on(server, timeout=3_600) as here, here.connect() as first:
             os.kill(server.pid, signal.SIGSTOP)
             try:
                 await first.send(GET)
@@ -91,16 +86,20 @@ async def test_a_server_that_hangs_for_long_ends_nothing(monkeypatch: pytest.Mon
         async with on(server) as here, here.connect() as client:
             os.kill(server.pid, signal.SIGSTOP)
             await client.send(GET)
+
+            def is_silent_while_connecting() -> bool:
+                if trouble := here.bridge._caller.trouble:
+                    troubles.append(trouble)
+                return "no reply while connecting" in map(str, troubles)
+
             try:
-                for _ in range(40):
-                    if trouble := here.bridge._caller.trouble:
-                        troubles.append(trouble)
-                    await asyncio.sleep(0.05)
+                await eventually(is_silent_while_connecting)
+                await asyncio.sleep(1)  # timing: nothing may happen
+                assert is_silent_while_connecting()
             finally:
                 os.kill(server.pid, signal.SIGCONT)
             await eventually(lambda: here.bridge.is_open)
     assert all(map(passes, troubles))
-    assert "no reply while connecting" in map(str, troubles)
 
 
 async def test_a_request_that_may_not_be_repeated_is_pushed_at_most_once_and_ends_with_504() -> None:

@@ -80,7 +80,8 @@ async def test_a_token_that_ends_or_is_revoked_is_refused(here: Importing, monke
     assert not await here.redis.exists(KEYS.tokens)
 
 
-async def test_a_token_is_looked_up_once_in_a_while(here: Importing) -> None:
+async def test_a_token_is_looked_up_once_in_a_while(here: Importing, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CACHE_SECONDS", 3_600)
     token, made = await add_token(here.redis, KEYS, "ann", ("ask",), None)
     assert (await ask(here, f"Authorization: Bearer {token}")).status == 200
     await here.redis.delete(KEYS.token(made.digest))
