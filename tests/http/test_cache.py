@@ -49,15 +49,17 @@ async def miss(
 
 async def pass_time(here: Importing, path: str) -> dict[str, Any]:
     """Let the page of a path be 100 s older, once it is kept, and return what is kept beside its body."""
-    key = KEYS.page(f"GET a{path}")
+    key, content = KEYS.page(f"GET a{path}"), b""
     async with asyncio.timeout(PATIENCE):
-        while (content := await here.redis.get(key) or b"").count(b"\n") < 2:
+        while content.count(b"\n") < 2:
             await asyncio.sleep(0.01)
+            found: Any = await here.redis.get(key)
+            content = found or b""
     mark, head, body = content.split(b"\n", 2)
-    found: dict[str, Any] = loads(head)
-    older = {name: found[name] - 100 for name in ("until", *([] if found["tags"] else ["asked"]))}
-    await here.redis.set(key, b"\n".join([mark, dumps(found | older), body]), keepttl=True)
-    return found
+    kept: dict[str, Any] = loads(head)
+    older = {name: kept[name] - 100 for name in ("until", *([] if kept["tags"] else ["asked"]))}
+    await here.redis.set(key, b"\n".join([mark, dumps(kept | older), body]), keepttl=True)
+    return kept
 
 
 async def test_a_page_is_answered_without_a_message_until_its_time_is_over(here: Importing) -> None:

@@ -196,7 +196,7 @@ async def test_a_message_without_a_subscriber_waits_for_one(path: Path, connect:
     async with site(path) as outbox:
         program = await connect(rain("first"), {"publish": "snow", "text": "flake"}, rain("behind"))
         assert await program.hear() == {"stored": 1}
-        await asyncio.sleep(0.3)  # it would have come by now
+        await asyncio.sleep(0.3)  # timing: nothing may happen
         assert stored(outbox.datadir, lambda store: store.counts().incoming) <= 1
         await outbox.subscribe(outbox.advertise, "snow")
         assert [await program.hear(), await program.hear()] == [{"stored": 2}, {"stored": 3}]
