@@ -190,15 +190,23 @@ async def test_large_queues_and_messages_hold_no_server_for_long(bus: Bus, serve
     for body in bodies:
         await large.push(body)
     before = await state(servers[0], "long")
-    for redis in servers:
-        await redis.config_resetstat()
-        await redis.slowlog_reset()
-    assert (await move(bus)).moved.queues == 2
-    for redis in servers:  # the test itself reads all at once only after this
-        scripts = (await redis.info("commandstats"))["cmdstat_evalsha"]["usec"]
-        assert all(each["duration"] < scripts / 4 for each in await redis.slowlog_get(100))
-    assert await state(servers[1], "long") == before
-    assert (await servers[1].lrange("bus:queue:large:messages", 0, -1))[1::2] == bodies
+    for target in (1, 0, 1, 0, 1):  # again if the machine stalls while a server runs a script
+        for redis in servers:
+            await redis.config_resetstat()
+            await redis.slowlog_reset()
+        assert (await move(bus, target)).moved.queues == 2
+        is_short = [await _runs_no_script_for_long(redis) for redis in servers]  # the test reads all only after this
+        if all(is_short):
+            break
+    assert all(is_short)
+    assert await state(servers[target], "long") == before
+    assert (await servers[target].lrange("bus:queue:large:messages", 0, -1))[1::2] == bodies
+
+
+async def _runs_no_script_for_long(redis: "Redis") -> bool:
+    """Return whether no script has taken a quarter of the time of all."""
+    all_of_them = (await redis.info("commandstats"))["cmdstat_evalsha"]["usec"]
+    return all(each["duration"] < all_of_them / 4 for each in await redis.slowlog_get(100))
 
 
 @pytest.mark.parametrize(("placement", "least", "most"), [("busmq", 700, 850), ("rendezvous", 150, 250)])
