@@ -116,6 +116,7 @@ async def test_BQ_D10_of_clients_that_attach_at_once_one_creates_and_all_agree(b
 
 
 async def test_BQ_D10_a_queue_is_created_with_its_expiry_at_once(bus: Bus, redis: "Redis") -> None:
+    await attached(bus, name="other")  # the server knows the script now
     await redis.config_resetstat()
     await attached(bus, ttl=9)
     assert await calls(redis) == 1
@@ -220,7 +221,8 @@ async def test_BQ_D28_two_calls_of_attach_are_one(bus: Bus, redis: "Redis") -> N
     events = heard(queue)
     assert [*await asyncio.gather(queue.attach(ttl=3_600), queue.attach(ttl=3_600))] == [False, False]
     assert events == [("attaching",), ("attached", False)]
-    await redis.config_resetstat()
-    keep_alive(bus)
-    await eventually(lambda: calls(redis))
-    assert await settled(redis) == 1
+    for calls_of_a_turn in (range(1, 3), range(1, 2)):  # the server may have to learn the script first
+        await redis.config_resetstat()
+        keep_alive(bus)
+        await eventually(lambda: calls(redis))
+        assert await settled(redis) in calls_of_a_turn
