@@ -97,6 +97,8 @@ class Shovel(ABC):
         self._settled = 0
         self._sizes: list[int] = []
         """Bytes of each message that was taken and is not settled yet."""
+        self._progress = asyncio.Event()
+        """Set whenever messages are settled."""
         self.too_large: _TooLarge | None = None
         """The first message that cannot be sent: neither it nor later ones are."""
         self.moved = Moved()
@@ -142,6 +144,17 @@ class Shovel(ABC):
 
         Raise ``Fenced`` if another shovel of the same lists has begun.
         """
+
+    @property
+    def settled(self) -> int:
+        """Return the number of the last settled message."""
+        return self._settled
+
+    async def until_settled(self, last: int) -> None:
+        """Wait until all messages up to number ``last`` are settled."""
+        while self._settled < last:
+            self._progress.clear()
+            await self._progress.wait()
 
     async def wait(self, first: int) -> list[bytes] | None:
         return None
@@ -225,19 +238,37 @@ class Shovel(ABC):
         self.moved.bytes += sum(self._sizes[:count])
         del self._sizes[:count]
         self._settled = last
+        self._progress.set()
 
 
 class _Limited:
-    """A ``Source`` with a shovel's messages up to number ``last`` or one that is too large; ends if it is stopped."""
+    """A ``Source`` with a shovel's messages up to number ``last`` or one that is too large; ends if it is stopped.
+
+    It also ends if it finds no more messages after all before have been settled: until then others may push some.
+    """
 
     def __init__(self, shovel: Shovel, last: int | None) -> None:
         self._shovel, self._last = shovel, last
-        self.settle, self.wait = shovel.settle, shovel.wait
+        self.settle = shovel.settle
+        self._settled = shovel.settled
+        """The last settled number when messages were last taken."""
 
     async def take(self, first: int) -> list[bytes]:
+        self._settled = self._shovel.settled
+        if not (most := self._most(first)):
+            return []
+        return self._shovel.fitting(first, await self._shovel.take(first, most))
+
+    async def wait(self, first: int) -> list[bytes] | None:
+        """Return [] once all before ``first`` are settled; None at the end."""
+        if self._settled == first - 1 or not self._most(first):
+            return None
+        await self._shovel.until_settled(first - 1)
+        return []
+
+    def _most(self, first: int) -> int:
+        """Return how many messages may be taken from number ``first`` on."""
         most = BATCH if self._last is None else min(BATCH, self._last - first + 1)
         if too_large := self._shovel.too_large:
             most = min(most, too_large.number - first)
-        if self._shovel.stopped or most <= 0:
-            return []
-        return self._shovel.fitting(first, await self._shovel.take(first, most))
+        return 0 if self._shovel.stopped else max(most, 0)

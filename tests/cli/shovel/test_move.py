@@ -1,5 +1,6 @@
 """penstock shovel: messages move from list to list, once and in order."""
 
+import asyncio
 import re
 
 import pytest
@@ -8,6 +9,7 @@ from redis.asyncio import Redis
 from tests.cli.shovel.moving import ReplyGate, assert_moved, keys, messages_with_trouble, shovel, shoveling, wait_for
 from tests.cli.test_pull import left, push
 from tests.commandline import AWKWARD, ended
+from tests.harness import eventually
 from tests.reliability.two_servers import assert_same
 
 pytestmark = pytest.mark.slow
@@ -27,6 +29,10 @@ async def test_twenty_thousand_messages_of_any_bytes_are_moved_in_order(
     await assert_moved(redis, there, messages)
 
 
+async def is_empty(redis: Redis, name: str) -> bool:
+    return not await redis.llen(name)
+
+
 async def test_what_is_pushed_meanwhile_stays_unless_it_goes_on_until_empty(
     redis: Redis, there: Redis, redis_url: str, gate: ReplyGate
 ) -> None:
@@ -35,6 +41,8 @@ async def test_what_is_pushed_meanwhile_stays_unless_it_goes_on_until_empty(
         await push(redis, messages)
         async with shoveling(redis_url, "in", gate.url, "out", *words) as process:
             await wait_for(gate.closed)
+            await eventually(lambda: is_empty(redis, "in"))
+            await asyncio.sleep(0.2)  # timing: time to end wrongly, with batches in transit, since nothing follows
             await push(redis, later)
             gate.open()
             assert (await ended(process))[0] == 0
