@@ -14,6 +14,7 @@ from xdist.remote import Producer
 
 from penstock.connection import cancellable
 from penstock.testing.server import EmbeddedServer
+from tests.harness import PATIENCE
 from tests.hop import Hop, Start
 from tests.scheduling import SparkInTwoWorkers
 
@@ -53,7 +54,7 @@ def redis_url(server: EmbeddedServer) -> str:
 
 @pytest.fixture
 async def redis(redis_url: str) -> AsyncIterator["Redis"]:
-    async with cancellable(Redis.from_url(redis_url)) as client:
+    async with cancellable(Redis.from_url(redis_url, socket_timeout=PATIENCE)) as client:
         await client.flushall()
         yield client
 
@@ -68,7 +69,7 @@ async def fill(redis: "Redis") -> AsyncIterator[Callable[[], Awaitable[object]]]
 @pytest.fixture
 def here(redis_url: str) -> Iterator[Any]:
     """Yield a synchronous client of the server, emptied first."""
-    with sync.Redis.from_url(redis_url) as client:
+    with sync.Redis.from_url(redis_url, socket_timeout=PATIENCE) as client:
         client.flushall()
         yield client
 

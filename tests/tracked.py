@@ -146,11 +146,21 @@ async def events(redis: Redis) -> list[dict[bytes, bytes]]:
 
 
 async def event(
-    redis: Redis, event: str, id: str = "3", xid: str = "a", *, ago: float = 65, attempt: object = 1, seconds: str = ""
+    redis: Redis,
+    event: str,
+    id: str = "3",
+    xid: str = "a",
+    *,
+    ago: float = 65,
+    at: float | None = None,
+    attempt: object = 1,
+    seconds: str = "",
 ) -> None:
-    at = round((await now(redis) - ago) * 1000)
-    fields: dict[Any, Any] = {"event": event, "id": id, "xid": xid, "at": at, "queue": "out", "service": "2"}
-    await redis.xadd(KEYS.events, fields | {"attempt": attempt, "seconds": seconds}, id=f"{at}-{next(SEQUENCE)}")
+    """Write an event of ``ago`` seconds ago, or of the moment ``at``."""
+    milliseconds = round((await now(redis) - ago if at is None else at) * 1000)
+    fields: dict[Any, Any] = {"event": event, "id": id, "xid": xid, "at": milliseconds, "queue": "out", "service": "2"}
+    fields |= {"attempt": attempt, "seconds": seconds}
+    await redis.xadd(KEYS.events, fields, id=f"{milliseconds}-{next(SEQUENCE)}")
 
 
 async def crowd(redis: Redis, events: int) -> None:

@@ -11,7 +11,6 @@ import struct
 import subprocess
 import sys
 import termios
-import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -52,7 +51,6 @@ WITHOUT_REDIS = (
 
 @pytest.mark.parametrize("command", COMMANDS)
 async def test_a_refused_connection_is_one_clear_line(command: list[str]) -> None:
-    started = time.monotonic()
     result = await penstock(*command, redis="redis://user:secret@127.0.0.1:1/0")
     assert (result.status, result.out) == (1, b"")
     (line,) = result.error.splitlines()
@@ -60,7 +58,6 @@ async def test_a_refused_connection_is_one_clear_line(command: list[str]) -> Non
         "penstock: cannot reach redis://user:***@127.0.0.1:1/0: connection refused; "
         "start a server there, or name another with --redis URL or REDIS"
     )
-    assert time.monotonic() - started < 20
 
 
 async def test_a_wrong_password_is_reported_without_it(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from redis.asyncio import Redis
 from penstock.keys import Keys
 from penstock.tracking.record import UNTAKEN
 from tests.cli.test_status import register
+from tests.clock import Span
 from tests.commandline import AWKWARD, Result, penstock
 from tests.hop import Start
 from tests.tracked import KEYS, chain, delayed, event, in_flight, now, policy, write
@@ -30,7 +31,7 @@ def without_times(result: Result) -> list[str]:
     """Return the lines with times of day as ``T``; a busy machine prints ages some seconds later."""
     text = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", "T", result.text)
     for pattern, usual in (
-        (r"\b\d s ago\b", "0 s ago"),
+        (r"\b\d+ s ago\b", "0 s ago"),
         (r"\b1 min \d+ s\b", "1 min 5 s"),
         (r"\b59 min \d+ s\b", "59 min 59 s"),
     ):
@@ -79,7 +80,7 @@ async def test_an_instance_that_has_missed_a_renewal_is_late(redis: Redis, redis
     await register(redis, "demo", "2")
     await redis.hset("demo:2", mapping={"renewed": (await redis.time())[0] - 41, "renew": 15})
     await in_flight(redis)
-    assert re.search(r"by demo:2 \(pid 77 on oak, late: renewed \d\d s ago\)", (await explained(redis_url))[0])
+    assert re.search(r"by demo:2 \(pid 77 on oak, late: renewed .* s ago\)", (await explained(redis_url))[0])
 
 
 async def test_in_flight_and_not_taken_yet(redis: Redis, redis_url: str) -> None:
@@ -267,13 +268,15 @@ async def test_touch_trace_and_done_say_which_message_they_mean_as_explain_does(
 
 
 async def test_json_says_the_same(redis: Redis, redis_url: str) -> None:
+    began = await now(redis)
     await register(redis, "demo", "2")
     await in_flight(redis)
     await chain(redis, "9", "a")
-    found, moment = await facts(redis_url, "a"), await now(redis)
-    assert found.pop("now") == pytest.approx(moment, abs=5)
-    assert found.pop("since") == pytest.approx(moment - 65, abs=5)
-    assert found.pop("until") == pytest.approx(moment + 3600, abs=5)
+    found = await facts(redis_url, "a")
+    moment = Span(began, await now(redis))
+    assert found.pop("now") == moment
+    assert found.pop("since") == moment - 65
+    assert found.pop("until") == moment + 3600
     assert found.pop("instance")["host"] == "oak"
     assert found == {
         "namespace": "demo", "asked": "a", "state": "in flight", "id": "3", "xid": "a", "others": ["9"], "namesake": "",

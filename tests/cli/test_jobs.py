@@ -17,7 +17,7 @@ from penstock.testing.server import EmbeddedServer
 from penstock.tracking.backoff import Backoff
 from tests.cli.test_status import cells
 from tests.commandline import AWKWARD, Result, penstock
-from tests.harness import eventually
+from tests.harness import PATIENCE, eventually
 
 STREAM = "hfxbus:str:resize"
 GROUP = "hfxbus:csr:small"
@@ -281,7 +281,7 @@ async def test_a_job_is_shown_with_its_groups_errors_values_progress_and_complet
     async with failing.running("small", attempts=2, backoff=Backoff((), 500, 500)), failing.running("big"):
         values = {"in": {"page": 7}, "raw": b"\xff\0"}
         sent = await jobs.producer().send("resize", values, wait_for=["big"], key="ada")
-        await sent.finished(10)
+        await sent.finished(PATIENCE)
         await jobs.job(sent.job.id).set("progress:big", {"percent": 50}).push()
 
         async def is_retrying() -> bool:
@@ -350,7 +350,9 @@ async def test_a_dead_job_is_sent_again_to_the_group_that_it_died_in_and_to_no_o
         await redis.delete(f"hfxbus:job:{sent.job.id}:in")
         failing.bad.clear()
         failing.seen.clear()
-        waiting = asyncio.create_task(_read_blocked(redis_url, "node"))
+        node = Redis.from_url(redis_url, socket_timeout=None, single_connection_client=True)
+        number = await node.client_id()
+        waiting = asyncio.create_task(node.xreadgroup("hfxbus:csr:node", "n", {STREAM: ">"}, block=3_600_000))
         await eventually(lambda: _has_blocked(redis, 3))
         result = await shown_on(redis_url, "retry", "resize", sent.job.id)
         assert (result.status, result.text) == (0, f"{sent.job.id} of resize was sent again for small\n")
@@ -363,7 +365,9 @@ async def test_a_dead_job_is_sent_again_to_the_group_that_it_died_in_and_to_no_o
         async with failing.running("late"):
             await eventually(lambda: _has_read_all(redis, "late"))
     assert failing.seen == [("small", sent.job.id, "tea"), ("late", sent.job.id, "tea")]  # the first entry is late's
+    await redis.client_unblock(number)
     assert await waiting == []
+    await node.aclose()
     assert not [each async for each in jobs.dead("resize")]
     assert 600_000 < await redis.ttl(f"hfxbus:job:{sent.job.id}:in") <= 604_800
     _, (_, again) = await redis.xrange(STREAM) or []
@@ -374,11 +378,6 @@ async def test_a_dead_job_is_sent_again_to_the_group_that_it_died_in_and_to_no_o
     result = await shown_on(redis_url, "retry", "resize", sent.job.id)
     assert result.status == 1
     assert f"no dead job {sent.job.id} of resize" in result.error
-
-
-async def _read_blocked(url: str, group: str) -> Any:
-    async with Redis.from_url(url) as client:
-        return await client.xreadgroup(f"hfxbus:csr:{group}", "n", {STREAM: ">"}, block=3_000)
 
 
 async def _has_blocked(redis: Redis, many: int) -> bool:
@@ -428,7 +427,7 @@ async def test_a_job_is_cancelled_by_its_id_by_its_entry_and_before_its_time(
     for sent, name in ((first, first.job.id), (second, str(second.entry)), (later, later.job.id)):
         result = await shown_on(redis_url, "cancel", "resize", name)
         assert (result.status, result.text) == (0, f"{name} of resize is cancelled for small\n")
-        assert (await sent.finished(10))["small"].error["code"] == "CANCELLED"
+        assert (await sent.finished(PATIENCE))["small"].error["code"] == "CANCELLED"
         result = await shown_on(redis_url, "cancel", "resize", name)
         assert result.status == 1
         assert f"no job {name} in stream resize" in result.error
@@ -454,7 +453,7 @@ async def test_no_job_begins_while_its_stream_is_paused(jobs: Jobs, redis: Redis
             return bool(await redis.xinfo_groups(STREAM))
 
         await eventually(has_group)
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(0.3)  # timing: time to begin wrongly
         assert failing.seen == []
         assert (await shown_on(redis_url, "resume", "resize")).text == "resize goes on\n"
         await eventually(lambda: _is(len(failing.seen) == 1))
@@ -528,7 +527,7 @@ async def test_completions_of_cancelled_jobs_reach_the_producer_of_a_routed_stre
         sent = await jobs.producer().send("resize", {"in": 1}, route=route, wait_for=["small"])
         words = ("--redis", redis_url, "--redis", others)
         assert (await penstock("jobs", "cancel", "resize", sent.job.id, *words)).status == 0
-        assert (await sent.finished(10))["small"].error["code"] == "CANCELLED"
+        assert (await sent.finished(PATIENCE))["small"].error["code"] == "CANCELLED"
 
 
 async def test_keys_may_begin_with_another_prefix(redis: Redis, redis_url: str) -> None:

@@ -10,6 +10,7 @@ import pytest
 from redis.asyncio import Redis
 
 from tests.commandline import AWKWARD, ended, penstock, running
+from tests.harness import PATIENCE, eventually
 
 
 async def push(redis: Redis, messages: list[bytes], name: str = "in") -> None:
@@ -93,14 +94,22 @@ async def test_a_key_of_another_type_is_named_and_left_alone(redis: Redis, redis
 
 async def test_follow_waits_for_messages_and_ends_cleanly_on_a_signal(redis: Redis, redis_url: str) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
+        await redis.config_resetstat()
         async with running("pull", "in", "--follow", redis=redis_url) as process:
             assert process.stdout is not None
             for message in (b"one", b"two", b"three"):
                 await redis.lpush("in", message)
-                assert await asyncio.wait_for(process.stdout.readline(), 60) == message + b"\n"
+                assert await asyncio.wait_for(process.stdout.readline(), PATIENCE) == message + b"\n"
+            await eventually(lambda: waits(redis))
             process.send_signal(number)
-            assert await ended(process, 2) == (0, "")
+            assert await ended(process) == (0, "")
+            assert "cmdstat_client|unblock" in await redis.info("commandstats"), "it ends before its BLMOVE would"
             assert await redis.keys("*") == []
+
+
+async def waits(redis: Redis) -> bool:
+    """Return whether a client is blocked, as in BLMOVE."""
+    return bool((await redis.info("clients"))["blocked_clients"])
 
 
 async def test_follow_never_pops_for_good(redis: Redis, redis_url: str) -> None:
@@ -124,5 +133,5 @@ async def test_follow_ends_when_its_reader_goes_though_no_message_comes(redis: R
         await redis.lpush("in", "one")
         assert await asyncio.to_thread(os.read, reader, 100) == b"one\n"
         os.close(reader)
-        assert (await ended(process, 5))[0] == 0
+        assert (await ended(process))[0] == 0
         assert await redis.keys("*") == []

@@ -52,7 +52,7 @@ async def holding(redis: Redis, pulls: int) -> bool:
 
 def _wait_until_full(reader: FileIO) -> None:
     """Wait until a pipe is full, so its content no longer grows."""
-    enough, before, until = fcntl.fcntl(reader, fcntl.F_GETPIPE_SZ) // 2, 0, time.monotonic() + 20
+    enough, before, until = fcntl.fcntl(reader, fcntl.F_GETPIPE_SZ) // 2, 0, time.monotonic() + PATIENCE
     while time.monotonic() < until:
         size = struct.unpack("i", fcntl.ioctl(reader, termios.FIONREAD, b"\0\0\0\0"))[0]
         if size == before > enough:
@@ -70,7 +70,7 @@ async def test_a_signal_puts_back_in_order_what_was_not_written(
     messages = numbered(20_000 if size == 10 else 300, size)
     async with blocked_pull(redis, redis_url, messages) as (process, reader):
         process.send_signal(number)
-        status, err = await ended(process, 5)
+        status, err = await ended(process)
         assert status == 0
         assert "that were not written are back in in" in err
         written = reader.readall()
@@ -84,7 +84,7 @@ async def test_a_reader_that_goes_away_leaves_the_rest_in_the_list_in_order(redi
     async with blocked_pull(redis, redis_url, messages) as (process, reader):
         some = reader.read(1000)
         reader.close()
-        assert (await ended(process, 5))[0] == 0
+        assert (await ended(process))[0] == 0
         rest = await left(redis)
         assert rest == messages[-len(rest) :]
         assert messages[: some.count(b"\n")] == some.split(b"\n")[:-1]

@@ -101,7 +101,7 @@ async def test_an_interrupted_push_reports_what_it_has_pushed(redis: Redis, redi
         process.stdin.write(b"one\ntwo\nthr")
         await eventually(lambda: has(redis, 2))
         process.send_signal(2)
-        status, err = await ended(process, 5)
+        status, err = await ended(process)
         assert status == 130
         assert err == "penstock: 2 messages were pushed to in before the interrupt\n"
 

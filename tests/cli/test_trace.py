@@ -8,15 +8,17 @@ from tests.commandline import AWKWARD, Result, penstock
 from tests.tracked import KEYS, crowd, event, in_flight, now, policy, tombstone
 
 
-async def life(redis: Redis, id: str = "3", xid: str = "a", *, ago: float = 60) -> None:
-    """Write the events of a message that times out once and is then done, with other messages' events between."""
+async def life(redis: Redis, id: str = "3", xid: str = "a", *, ago: float = 60) -> float:
+    """Write the events of a message that times out once and is then done; return when it began."""
+    began = await now(redis) - ago
     for after, name, attempt, seconds in (
         (0.0, "registered", 1, ""),
         (10.25, "timeout", 1, "10.250000"),
         (11.5, "retry", 2, "11.500000"),
         (12.75, "done", 2, "1.250000"),
     ):
-        await event(redis, name, id, xid, ago=ago - after, attempt=attempt, seconds=seconds)
+        await event(redis, name, id, xid, at=began + after, attempt=attempt, seconds=seconds)
+    return began
 
 
 def named(result: Result) -> list[str]:
@@ -39,18 +41,18 @@ async def test_a_life_is_a_table(redis: Redis, redis_url: str) -> None:
         ["retry", "2", "out", "2", "11.500"],
         ["done", "2", "out", "2", "1.250"],
     ]
-    assert [float(row[1]) for row in cells] == pytest.approx([0, 10.25, 11.5, 12.75], abs=0.5)
+    assert [float(row[1]) for row in cells] == pytest.approx([0, 10.25, 11.5, 12.75], abs=0.002)
     assert all(len(row[0]) == len("2026-01-01 00:00:00.000") for row in cells)
 
 
 async def test_json_says_the_same(redis: Redis, redis_url: str) -> None:
     await policy(redis)
-    await life(redis)
+    began = await life(redis)
     output = (await penstock("trace", "demo", "a", "--json", redis=redis_url)).json
     assert (output["namespace"], output["asked"], len(output["events"])) == ("demo", "a", 4)
     last = output["events"][-1]
-    assert last.pop("at") == pytest.approx(await now(redis) - 47.25, abs=5)
-    assert last.pop("since") == pytest.approx(12.75, abs=0.5)
+    assert last.pop("at") == pytest.approx(began + 12.75, abs=0.002)
+    assert last.pop("since") == pytest.approx(12.75, abs=0.002)
     assert last == {
         "id": "3", "xid": "a", "event": "done", "attempt": 2, "queue": "out", "service": "2", "seconds": 1.25,
     }  # fmt: skip

@@ -43,7 +43,7 @@ async def test_a_signal_while_the_other_server_is_away_leaves_all_for_the_next_c
             await wait_for(fault.met)
             os.kill(server.pid, signal.SIGSTOP)
             process.send_signal(signal.SIGINT)
-            status, err = await ended(process, 60)
+            status, err = await ended(process)
             os.kill(server.pid, signal.SIGCONT)
         assert status == 1
         late, remains = "not everything was put back within 10 s", "what may not have arrived is in in:shovel:"
@@ -62,7 +62,7 @@ async def test_a_restart_of_the_other_server_is_waited_for(redis: Redis, redis_u
             await asyncio.to_thread(server.kill)
             await asyncio.to_thread(server.start)
             gate.open()
-            status, err = await ended(process, 60)
+            status, err = await ended(process)
         assert (status, err.count("the link is broken")) == (0, 1)
         async with Redis.from_url(server.url) as there:
             await assert_moved(redis, there, messages)
@@ -79,7 +79,7 @@ async def test_a_server_that_is_away_for_a_moment_is_waited_for(redis: Redis, re
             assert process.stderr is not None
             line = await asyncio.wait_for(process.stderr.readline(), PATIENCE)
             await asyncio.to_thread(server.start)
-            assert (await ended(process, 60))[0] == 0
+            assert (await ended(process))[0] == 0
         assert line.startswith(b"penstock: the link is broken, retrying: ")
         async with Redis.from_url(server.url) as there:
             await assert_moved(redis, there, [b"one", b"two"])
