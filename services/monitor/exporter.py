@@ -6,6 +6,7 @@ import socket
 import sys
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import CancelledError
+from contextlib import suppress
 from socketserver import TCPServer, ThreadingMixIn
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
@@ -27,6 +28,8 @@ SCRAPE_SECONDS: Final = 5.0
 """Longest time to read the state of all namespaces: half of Prometheus's default timeout."""
 LIVE_SECONDS: Final = 2.0
 """Seconds within which the event loop of a live process answers."""
+SLICES: Final = 20
+"""Parts that such a time is waited in: if the whole process stands still, only one of them passes."""
 CLIENT_SECONDS: Final = 10.0
 """Seconds that a client may be silent within a request."""
 READ_ERRORS: Final = (RedisError, WrongType, TooMany, OSError, CancelledError)
@@ -112,9 +115,13 @@ class Exporter:
             return f"cannot read from Redis: {describe(error)}"
 
     def _in_loop(self, coroutine: Coroutine[Any, Any, T], seconds: float) -> T:
+        """Return the result; raise ``TimeoutError`` after ``seconds``, not counting those that no thread had."""
         future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         try:
-            return future.result(seconds)
+            for _ in range(SLICES - 1):
+                with suppress(TimeoutError):
+                    return future.result(seconds / SLICES)
+            return future.result(seconds / SLICES)
         finally:
             future.cancel()
 

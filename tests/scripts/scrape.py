@@ -17,6 +17,7 @@ from redis.asyncio import Redis
 
 from services.monitor.exporter import Exporter
 from services.monitor.state import read_states
+from tests.harness import PATIENCE
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 
@@ -73,7 +74,7 @@ async def exporting(
 
 
 async def get(exporter: Exporter, path: str, host: str = "127.0.0.1", **headers: str) -> Answer:
-    return await asyncio.to_thread(_get, host, exporter.port, path, headers)
+    return await asyncio.to_thread(answer_of, exporter, path, host, **headers)
 
 
 async def scrape(exporter: Exporter, **headers: str) -> Scrape:
@@ -86,8 +87,9 @@ async def scraped(redis: "Redis", *namespaces: str, **more: Any) -> Scrape:
         return await scrape(exporter)
 
 
-def _get(host: str, port: int, path: str, headers: dict[str, str]) -> Answer:
-    connection = HTTPConnection(host, port, timeout=20)
+def answer_of(exporter: Exporter, path: str, host: str = "127.0.0.1", **headers: str) -> Answer:
+    """Return what ``get`` does; block meanwhile."""
+    connection = HTTPConnection(host, exporter.port, timeout=PATIENCE)
     try:
         connection.request("GET", path, headers={name.replace("_", "-"): value for name, value in headers.items()})
         answer = connection.getresponse()

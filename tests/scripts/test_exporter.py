@@ -1,6 +1,7 @@
 """The exporter's HTTP server: its responses with and without Redis, its start and its end."""
 
 import asyncio
+import ctypes
 import os
 import signal
 import socket
@@ -20,7 +21,8 @@ from services.monitor import exporter as module
 from services.monitor.exporter import CannotListen, Exporter
 from services.monitor.service import Monitor
 from services.monitor.state import NamespaceState
-from tests.scripts.scrape import OPENMETRICS, Scrape, exporting, get, policy, scrape
+from tests.harness import PATIENCE
+from tests.scripts.scrape import OPENMETRICS, Scrape, answer_of, exporting, get, policy, scrape
 
 
 async def test_metrics_come_in_the_format_that_is_asked_for(redis: Redis) -> None:
@@ -83,16 +85,14 @@ async def test_while_redis_is_away_metrics_are_answered_and_it_is_not_ready(redi
 
 async def test_a_redis_that_does_not_answer_holds_up_no_scrape(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stopped server accepts connections but never replies."""
-    monkeypatch.setattr(module, "SCRAPE_SECONDS", 0.3)
     with EmbeddedServer() as server:
-        async with connect(server.url) as client, exporting(client) as exporter:
+        async with connect(server.url, silence=3600) as client, exporting(client) as exporter:
             assert (await scrape(exporter))("up") == 1
+            monkeypatch.setattr(module, "SCRAPE_SECONDS", 0.3)
             os.kill(server.pid, signal.SIGSTOP)
-            began = time.monotonic()
             assert (await scrape(exporter))("up") == 0
             ready = await get(exporter, "/ready")
             assert (ready.status, ready.text) == (503, "no answer within 0.3 s\n")
-            assert time.monotonic() - began < 15
             os.kill(server.pid, signal.SIGCONT)
             monkeypatch.undo()
             assert (await scrape(exporter))("up") == 1, "what was given up must not be taken for the next answer"
@@ -111,7 +111,7 @@ async def test_a_reading_that_takes_too_long_is_given_up(monkeypatch: pytest.Mon
 
     async with Exporter(0, "127.0.0.1", ["demo"], endless, lambda: None) as exporter:
         assert (await scrape(exporter))("up") == 0
-        await asyncio.wait_for(given_up.wait(), 60)
+        await asyncio.wait_for(given_up.wait(), PATIENCE)
 
 
 async def test_a_refusal_by_redis_is_shown_by_ready(redis: Redis, redis_url: str) -> None:
@@ -147,15 +147,27 @@ def test_a_monitor_that_waits_says_why_as_its_health_file_does() -> None:
 async def test_a_stuck_event_loop_is_not_live_and_metrics_are_answered_all_the_same(
     redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "LIVE_SECONDS", 0.2)
-    monkeypatch.setattr(module, "SCRAPE_SECONDS", 0.2)
     async with exporting(redis) as exporter:
         assert (await get(exporter, "/live")).status == 200
-        asked = [asyncio.create_task(get(exporter, path)) for path in ("/live", "/metrics")]
-        asyncio.get_running_loop().call_soon(time.sleep, 1)
-        live, metrics = await asyncio.gather(*asked)
+        monkeypatch.setattr(module, "LIVE_SECONDS", 0.2)
+        monkeypatch.setattr(module, "SCRAPE_SECONDS", 0.2)
+        live, metrics = (answer_of(exporter, path) for path in ("/live", "/metrics"))  # blocks the event loop
     assert (live.status, live.text) == (503, "no answer within 0.2 s\n")
     assert Scrape(metrics)("up") == 0
+
+
+async def test_a_process_that_stood_still_is_live(redis: Redis) -> None:
+    async with exporting(redis) as exporter:
+        asked = asyncio.get_running_loop().run_in_executor(None, answer_of, exporter, "/live")
+        stand_still(module.LIVE_SECONDS + 0.1)
+        assert (await asked).status == 200
+
+
+def stand_still(seconds: float) -> None:
+    """Stop all threads, as a busy machine does; others run shortly before and after."""
+    time.sleep(0.2)  # timing: time to ask before rather than after
+    ctypes.PyDLL(None).usleep(round(seconds * 1e6))  # holds the global interpreter lock
+    time.sleep(0.05)  # timing: time to give up wrongly
 
 
 async def test_a_path_that_is_none_of_the_three_is_not_found(redis: Redis) -> None:
@@ -200,22 +212,19 @@ async def test_it_ends_at_once_and_leaves_the_port_to_the_next(redis: Redis) -> 
         async with exporting(redis, port=port) as exporter:
             assert exporter.port == port
             assert (await scrape(exporter))("up") == 1
-            began = time.monotonic()
-        assert time.monotonic() - began < 15
         with pytest.raises(ConnectionRefusedError):
             await get(exporter, "/live")
     assert "exporter" not in {thread.name for thread in threading.enumerate()}
 
 
-async def test_a_client_that_says_nothing_holds_up_neither_others_nor_the_end(redis: Redis) -> None:
+async def test_a_client_that_says_nothing_holds_up_neither_others_nor_the_end(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module._Handler, "timeout", 3600)
     async with exporting(redis) as exporter:
         with socket.create_connection(("127.0.0.1", exporter.port)):
-            began = time.monotonic()
             assert (await scrape(exporter))("up") == 1
-            assert time.monotonic() - began < 15
-            began = time.monotonic()
-            await exporter.__aexit__()
-            assert time.monotonic() - began < 15
+            await asyncio.wait_for(exporter.__aexit__(), PATIENCE)
 
 
 async def test_nothing_is_printed_for_a_scrape_nor_for_a_client_that_goes_away(

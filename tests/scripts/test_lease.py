@@ -10,7 +10,9 @@ from redis.asyncio import Redis
 
 from common.lease import Lease
 from penstock.encoding import decoded
+from tests.clock import Span
 from tests.membership import KEYS
+from tests.tracked import now
 
 Fill = Callable[[], Awaitable[object]]
 
@@ -71,14 +73,13 @@ async def test_a_release_without_a_holder_leaves_no_key(redis: Redis) -> None:
 
 
 async def test_the_lease_runs_out_by_the_servers_clock(redis: Redis) -> None:
-    first, second = lease(redis, "1", life=0.1), lease(redis, "2", life=0.1)
-    seconds, microseconds = await redis.time()
+    first, second = lease(redis, "1", life=0.1), lease(redis, "2")
+    began = await now(redis)
     assert await first.hold() == 1
     while (token := await second.hold()) is None:
         await asyncio.sleep(0.005)
-    later, more = await redis.time()
     assert token == 2
-    assert later - seconds + (more - microseconds) / 1e6 >= 0.1
+    assert await now(redis) - began >= 0.1
     assert await first.hold() is None
 
 
@@ -91,11 +92,10 @@ async def test_a_holder_whose_lease_expired_gets_a_new_token(redis: Redis) -> No
 
 
 async def test_it_is_kept_for_as_long_as_is_set(redis: Redis) -> None:
+    began = await now(redis)
     await lease(redis, "1", life=12.5).hold()
-    seconds, _ = await redis.time()
     expires = await redis.hget(KEYS.lease, "expires")
-    assert expires is not None
-    assert 11_000 < int(expires) - seconds * 1000 <= 13_500
+    assert int(expires or 0) / 1000 == Span(began, await now(redis)) + 12.5
 
 
 class Replicas(RuleBasedStateMachine):
