@@ -12,12 +12,13 @@ from structlog.testing import capture_logs
 from penstock import sync
 from penstock.errors import Stale, Unsuitable, WrongCall
 from penstock.lists import Lists, Request
+from tests.harness import PATIENCE
 from tests.hop import Start
 
 
 @pytest.fixture
 async def lists(redis: "Redis", redis_url: str) -> AsyncIterator[Lists]:
-    async with Lists(redis_url, lease=5) as opened:
+    async with Lists(redis_url, lease=PATIENCE) as opened:
         yield opened
 
 
@@ -32,7 +33,7 @@ async def serve(lists: Lists, many: int, handle: Callable[[Request], object], so
 
 
 async def entries(redis: "Redis", name: str) -> list[Any]:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         while [key async for key in redis.scan_iter("*:consumer*")]:
             await asyncio.sleep(0.01)
     return await reports_in(redis, name)
@@ -40,7 +41,7 @@ async def entries(redis: "Redis", name: str) -> list[Any]:
 
 async def reports_in(redis: "Redis", name: str, least: int = 0) -> list[Any]:
     """Return the reports, once there are ``least``."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         while await redis.llen(name) < least:
             await asyncio.sleep(0.01)
     found = [json.loads(each) for each in (await redis.lrange(name, 0, -1))[::-1]]
@@ -100,14 +101,16 @@ async def test_a_cancelled_request_goes_back_and_nothing_is_reported(
 ) -> None:
     hop = await start()
     await hop.push(b"1")
+    begun = asyncio.Event()
 
     async def hang() -> None:
         async for request in lists.work("demo").requests():
             with request:
-                await asyncio.sleep(60)
+                begun.set()
+                await asyncio.Event().wait()
 
     task = asyncio.create_task(hang())
-    await asyncio.sleep(0.5)
+    await asyncio.wait_for(begun.wait(), PATIENCE)
     task.cancel()
     await asyncio.wait({task})
     assert await entries(redis, "demo:done") == []
@@ -218,14 +221,14 @@ async def test_a_record_of_another_type_is_a_request_without_one(redis: "Redis",
 ONCE = b'{"meta": {"id": "post-%d", "replyTo": "to:a", "attempts": 1}}'
 
 
-async def held_by_a_dead_worker(redis_url: str, many: int) -> None:
-    """Have a worker take ``many`` requests and die, and wait for the end of its lease."""
-    lists = await Lists(redis_url, lease=1).__aenter__()
+async def held_by_a_dead_worker(redis: "Redis", redis_url: str, many: int) -> None:
+    """Have a worker take ``many`` requests and die, and let its lease end."""
+    lists = await Lists(redis_url).__aenter__()
     consumer = await lists.work("demo").consumer(many, 1_000_000)
     assert len(await consumer.holding.take(many) or ()) == many
     await consumer.holding.raw.close()
     await lists.__aexit__(None, None, None)
-    await asyncio.sleep(1.1)
+    await redis.zadd("out:consumers", {consumer.holding.id: 1})
 
 
 @pytest.mark.parametrize("blocking", [False, True], ids=["async", "sync"])
@@ -235,7 +238,7 @@ async def test_what_must_not_be_done_twice_is_given_up_when_its_worker_has_died(
     hop = await start()
     first, last = [ONCE % 1, b'{"meta": {"id": "get-1"}}', ONCE % 2], [b'{"meta": {"id": "get-2"}}', ONCE % 3]
     await hop.push(*first)
-    await held_by_a_dead_worker(redis_url, len(first))
+    await held_by_a_dead_worker(redis, redis_url, len(first))
     await hop.push(*last)
     seen = list[str]()
     if blocking:
@@ -296,7 +299,7 @@ async def test_what_has_become_a_dead_letter_while_it_waited_behind_another_list
 
 
 def handle_blocking(redis_url: str, many: int, seen: list[str], source: str | None = None) -> None:
-    with sync.Lists(redis_url, lease=5) as lists:
+    with sync.Lists(redis_url, lease=PATIENCE) as lists:
         for request in lists.work("demo", source).requests():
             with request:
                 seen.append(request.xid)
@@ -309,7 +312,7 @@ async def test_with_one_attempt_for_all_nothing_goes_from_a_dead_worker_to_anoth
 ) -> None:
     hop = await start(attempts=1)
     await hop.push(b"1")
-    await held_by_a_dead_worker(redis_url, 1)
+    await held_by_a_dead_worker(redis, redis_url, 1)
     await hop.push(b"2")
     seen = list[str]()
     await serve(lists, 1, lambda request: seen.append(request.xid))

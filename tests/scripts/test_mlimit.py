@@ -15,6 +15,7 @@ from penstock.passing import is_full
 from services.mlimit.delay import Delay
 from services.mlimit.service import run
 from services.mlimit.settings import Settings
+from tests.clock import Span
 from tests.harness import eventually
 from tests.in_process import audited, context_of, running
 
@@ -64,8 +65,8 @@ async def test_twenty_messages_at_five_a_second_take_at_least_three_seconds(redi
     counts: list[tuple[float, int]] = []
 
     async def sampled() -> bool:
-        before = await server_time(redis)
-        counts.append((before, await redis.llen("out")))
+        many = await redis.llen("out")
+        counts.append((await server_time(redis), many))
         return counts[-1][1] == len(messages)
 
     begun = await server_time(redis)
@@ -73,7 +74,7 @@ async def test_twenty_messages_at_five_a_second_take_at_least_three_seconds(redi
     async with running(redis, settings(rate=5), run):
         await eventually(sampled)
     assert await server_time(redis) - begun >= 3
-    assert all(count <= 5 + 5 * (at - begun) + 1 for at, count in counts)  # a sample is taken just after its time
+    assert all(count <= 5 + 5 * (at - begun) for at, count in counts)
     assert len({count for _, count in counts}) > 5, "they did not come one by one"
     assert await texts(redis, "out") == messages
     assert (await audited(redis, settings())).messages == 20
@@ -86,16 +87,21 @@ async def test_a_message_waits_for_its_token_without_polling(redis: Any, by: str
     async with running(redis, settings(rate=1, by=by, **more), run):
         await eventually(lambda: has(redis, 1))
         before = (await redis.info("stats"))["total_commands_processed"]
-        scripts = (await redis.info("commandstats"))["cmdstat_evalsha"]["calls"]
+        scripts = await script_calls(redis)
         await eventually(lambda: has(redis, 2))
-        after = (await redis.info("commandstats"))["cmdstat_evalsha"]["calls"]
+        after = await script_calls(redis)
     assert after - scripts <= 5
     assert (await redis.info("stats"))["total_commands_processed"] > before
 
 
+async def script_calls(redis: Any) -> int:
+    stats = await redis.info("commandstats")
+    return sum(each["calls"] for name, each in stats.items() if name.startswith("cmdstat_eval"))
+
+
 async def has(redis: Any, count: int) -> bool:
     """Return whether ``out`` holds that many, waiting a little, since the test counts commands."""
-    await asyncio.sleep(0.05)
+    await asyncio.sleep(0.05)  # timing: between two looks
     return int(await redis.llen("out")) >= count
 
 
@@ -149,7 +155,8 @@ BY_USER = {"by": "field", "field": "user"}
 async def test_a_noisy_user_does_not_delay_others_and_each_ones_messages_stay_in_order(redis: Any) -> None:
     noise = [said("noisy", number) for number in range(300)]
     await redis.lpush("in", *noise, said("calm", 0), said("calm", 1))
-    chosen = settings(rate=100, burst=2, **BY_USER)
+    chosen = settings(rate=1, burst=2, **BY_USER)
+    began = await server_time(redis)
     async with running(redis, chosen, run):
         await eventually(lambda: taken(redis))
         assert await numbers_of(redis, "calm") == [0, 1]
@@ -157,12 +164,16 @@ async def test_a_noisy_user_does_not_delay_others_and_each_ones_messages_stay_in
         audit = await audited(redis, chosen)
         assert audit.pending[KEYS.waiting] > 0
         await redis.lpush("in", said("noisy", 300))
+        await eventually(lambda: taken(redis))
+    ttl = max([await redis.pttl(key) async for key in redis.scan_iter(f"{KEYS.bucket}:*")]) / 1000
+    assert ttl == 301 - Span(0, await server_time(redis) - began), "until it is full again"
+    for entry in await redis.zrange(KEYS.waiting, 0, -1):
+        await redis.zincrby(KEYS.waiting, -HOUR, entry)
+    async with running(redis, chosen, run, id="2"):
         await eventually(lambda: all_out(redis))
     assert await numbers_of(redis, "noisy") == [*range(301)]
     assert (await metric(redis, "limited"))["count"] == 299
     assert (await audited(redis, chosen)).messages == 303
-    buckets = [key async for key in redis.scan_iter(f"{KEYS.bucket}:*")]
-    assert all([0 < await redis.pttl(key) <= 20 for key in buckets])
 
 
 async def test_messages_of_another_instance_that_died_are_released_in_time(redis: Any) -> None:
@@ -242,7 +253,8 @@ async def test_a_message_that_would_get_its_token_after_its_deadline_is_a_dead_l
     async with running(redis, chosen, run):
         await eventually(lambda: taken(redis))
         (waiting,) = await redis.zrange(KEYS.waiting, 0, -1, withscores=True)
-    assert (json.loads(waiting[0][16:])["n"], round(waiting[1] / 1e6 - now)) == (2, 100)
+    assert json.loads(waiting[0][16:])["n"] == 2
+    assert waiting[1] / 1e6 == Span(now, await server_time(redis)) + 100
     letters = [json.loads(letter) for letter in await texts(redis, KEYS.dead)]
     assert [(json.loads(each["message"])["n"], each["reason"]) for each in letters] == [(1, "expired"), (3, "expired")]
     await audited(redis, chosen)
@@ -275,7 +287,7 @@ def request(number: int, user: str, **more: Any) -> str:
 
 async def test_requests_over_the_limit_of_a_header_are_answered_429_with_retry_after(redis: Any) -> None:
     chosen = settings(
-        rate=0.1, burst=1, by="header", field="X-User", over="answer", reply_lists=["web:res:*"], reply_expire=30
+        rate=0.01, burst=1, by="header", field="X-User", over="answer", reply_lists=["web:res:*"], reply_expire=30
     )
     now = await server_time(redis)
     named = request(4, "a", replyTo="", meta={"id": "1-4", "replyTo": "web:res:2"})
@@ -299,7 +311,7 @@ async def test_requests_over_the_limit_of_a_header_are_answered_429_with_retry_a
     (answer,) = map(json.loads, await texts(redis, "web:res:1"))
     retry = dict(map(tuple, answer["headers"]))["retry-after"]
     assert (answer["id"], answer["meta"], answer["status"]) == ("1-2", {"id": "1-2"}, 429)
-    assert 8 <= int(retry) <= 10
+    assert 90 <= int(retry) <= 100
     (answer,) = map(json.loads, await texts(redis, "web:res:2"))
     assert answer["id"] == "1-4"
     assert 0 < await redis.ttl("web:res:1") <= 30

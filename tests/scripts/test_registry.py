@@ -17,7 +17,9 @@ from penstock.connection import connect
 from penstock.errors import WrongType
 from penstock.script import Script
 from penstock.testing.server import EmbeddedServer
-from tests.membership import KEYS, registered, registry
+from tests.clock import Span
+from tests.membership import KEYS, registered, registry, settings
+from tests.tracked import now
 
 REGISTER, RENEW, COMPACT, DEREGISTER = (
     Script.read(LUA / f"{verb}.lua") for verb in ("register", "renew", "compact", "deregister")
@@ -51,8 +53,9 @@ async def test_an_instance_is_registered_with_what_an_operator_asks_for(redis: R
 
 @pytest.mark.parametrize("expire", [30, 60, 600])
 async def test_a_registration_lives_as_long_as_is_set(redis: Redis, expire: int) -> None:
+    began = await now(redis)
     instance = await registered(redis, service_expire=expire)
-    assert expire - 1 <= await redis.ttl(instance.key) <= expire
+    assert await redis.pttl(instance.key) / 1000 == expire - Span(0, await now(redis) - began)
 
 
 async def test_the_newest_instance_is_at_the_head_and_the_list_has_its_capacity_exactly(redis: Redis) -> None:
@@ -86,10 +89,13 @@ async def test_renewal_restores_the_life_and_says_when(redis: Redis) -> None:
     instance = await registered(redis)
     await redis.expire(instance.key, 7)
     await redis.hset(instance.key, mapping={"renewed": 1, "started": 5})
+    began = await now(redis)
     assert await instance.renew() is Presence.HERE
-    assert await redis.ttl(instance.key) >= 59
+    ttl = await redis.pttl(instance.key) / 1000
     renewed, started = await redis.hmget(instance.key, "renewed", "started")
-    assert abs(int(renewed or 0) - (await redis.time())[0]) <= 1
+    ended = await now(redis)
+    assert ttl == 60 - Span(0, ended - began)
+    assert int(renewed or 0) == Span(int(began), ended)
     assert started == b"5"
 
 
@@ -144,8 +150,9 @@ async def test_the_script_refuses_a_name_that_is_taken_and_changes_nothing(redis
         "lists": "",
     }
     keys = {"instance": KEYS.instance("1"), "ids": KEYS.ids}
+    began = await now(redis)
     started = await REGISTER(redis, pid=1, **keys, **named)
-    assert abs(started - (await redis.time())[0]) <= 1
+    assert started == Span(int(began), await now(redis))
     assert await REGISTER(redis, pid=2, **keys, **named) == 0
     assert await redis.hget(KEYS.instance("1"), "pid") == b"1"
     assert await listed(redis) == [1]
@@ -260,6 +267,7 @@ async def test_a_registration_that_ran_out_is_no_order_to_stop(redis: Redis) -> 
     await until_gone(redis, instance)
     assert await instance.check() is Presence.LOST
     assert await instance.renew() is Presence.LOST
+    instance.settings = settings()
     assert await instance.register() == "2"
     await redis.delete(instance.key)
     assert await instance.check() is Presence.DELETED

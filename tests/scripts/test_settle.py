@@ -20,6 +20,7 @@ from penstock.accounting.audit import audit
 from penstock.errors import Fenced, WrongCall
 from penstock.keys import Keys
 from penstock.script import Script
+from tests.harness import eventually
 
 KEYS = Keys("demo")
 Run = Callable[[Context["Settings"]], Awaitable[None]]
@@ -343,9 +344,12 @@ async def test_the_rights_that_acl_prints_are_enough_and_a_loss_is_seen(redis: A
             stop()
         await context.settle(batch, {"a": batch})
 
+    async def waits() -> bool:
+        return bool((await redis.info("clients"))["blocked_clients"])
+
     async def push() -> None:
         for message in ("a1", "lost"):
-            await asyncio.sleep(0.3)  # until it waits in BLMOVE
+            await eventually(waits)
             await redis.lpush("in", message)
 
     url = redis_url.replace("redis://", "redis://sorter:secret@")
