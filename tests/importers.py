@@ -38,7 +38,7 @@ class Worker:
         while not self._ended.is_set():
             text: Any = self._redis.lmove(OUT, "worker", "RIGHT", "LEFT")
             if text is None:
-                self._ended.wait(0.005)
+                self._ended.wait(0.005)  # timing: between two looks
                 continue
             request = json.loads(text)
             self._redis.lpush(request["replyTo"], json.dumps(echo_of(request)))

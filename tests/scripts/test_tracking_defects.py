@@ -14,7 +14,7 @@ import pytest
 from redis import Redis
 
 from penstock.testing.server import EmbeddedServer
-from tests.harness import Service, until
+from tests.harness import PATIENCE, Service, until
 from tests.hop import Hop, Start
 from tests.process.test_defects import commands
 
@@ -72,15 +72,13 @@ async def test_mp_d09_of_equal_messages_each_is_done_by_a_done_of_its_own(start:
 
 def test_mp_d10_a_done_is_taken_at_once(composed: Compose, client: "Redis") -> None:
     composed(1)
-    times = []
+    end = time.monotonic() + PATIENCE
     for _ in range(20):
         client.lpush("in", "12345")
         until(lambda: client.exists("demo:message:xid:12345"), every=0.0005)
-        began = time.monotonic()
         client.lpush("demo:done", "12345")
         until(lambda: not client.exists("demo:message:xid:12345"), every=0.0005)
-        times.append(time.monotonic() - began)
-    assert sorted(times)[10] < 0.1
+    assert time.monotonic() < end, "not after its popTimeout of 30 s"
 
 
 @pytest.mark.slow
@@ -128,7 +126,7 @@ def is_seen(client: "Redis") -> bool:
 def is_quiet(client: "Redis") -> bool:
     """Return True if no command was sent for 0.2 s."""
     before = commands(client)
-    time.sleep(0.2)
+    time.sleep(0.2)  # timing: between two looks
     return commands(client) == before
 
 

@@ -215,17 +215,19 @@ def test_what_one_loop_cannot_settle_is_tried_about_once_a_second_though_another
         redis.flushall()
         with Service("mdispatch", tmp_path / "log", **settings, res="answers") as service:
             redis.lpush("in", ANSWER)
-            until(lambda: redis.llen("work"), 20)
+            until(lambda: redis.llen("work"))
             redis.set("demo:metrics:done", "no hash")
             redis.lpush("answers", ANSWER)
-            until(lambda: '"waiting"' in service.log_text(), 20)
+            until(lambda: '"waiting"' in service.log_text())
             redis.config_resetstat()
+            began = time.monotonic()
             for _ in range(30):
                 redis.lpush("in", "another")  # it is dispatched, but that does not show that answers are settled
-                time.sleep(0.1)
+                time.sleep(0.1)  # timing: about ten messages for one try
+            tries = redis.info("commandstats")["cmdstat_client|setname"]["calls"]
+            assert tries < 20 * max((time.monotonic() - began) / 3, 1)
             assert (service.log_text().count('"waiting"'), service.log_text().count('"resumed"')) == (1, 0)
-            assert redis.info("commandstats")["cmdstat_client|setname"]["calls"] < 20
             redis.delete("demo:metrics:done")
-            until(lambda: redis.hget("demo:metrics:done", "count") == b"1", 20)
-            until(lambda: '"resumed"' in service.log_text(), 20)
+            until(lambda: redis.hget("demo:metrics:done", "count") == b"1")
+            until(lambda: '"resumed"' in service.log_text())
             assert service.stop() == 0

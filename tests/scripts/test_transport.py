@@ -25,6 +25,7 @@ from penstock.transfer.protocol import (
     refused,
     settle,
 )
+from tests.harness import PATIENCE
 
 arrive, meet = Script.read(LUA / "arrive.lua"), Script.read(LUA / "meet.lua")
 BINARY = [b"", b"\0", bytes(range(256)), b"\xff\xfe", b"*1\r\n"]
@@ -359,7 +360,7 @@ async def test_many_messages_of_any_bytes_arrive_behind_those_that_are_there(
 async def test_a_reader_that_waits_gets_the_first_of_many(redis: Redis, there: Target) -> None:
     async with redis.client() as other:
         reader: Any = other
-        waiting = asyncio.create_task(reader.brpop(["out"], timeout=20))
+        waiting = asyncio.create_task(reader.brpop(["out"], timeout=PATIENCE))
         while (await redis.info("clients"))["blocked_clients"] == 0:
             await asyncio.sleep(0.01)
         assert await answer_to(there, 1, 300) == 300

@@ -18,6 +18,7 @@ from penstock.errors import Unauthorized, Unavailable, WrongMasterKey
 from penstock.sealing import vault as module
 from penstock.sealing.master import MasterKey, master_key
 from penstock.secrets import NoSecret
+from tests.harness import PATIENCE
 from tests.sealing import AAD, KEYS, key_file, keyring
 
 TOKEN = "hvs.CAESIJ-secret"
@@ -184,7 +185,7 @@ async def test_vault_that_is_away_or_hangs_is_unavailable(vault: Vault, monkeypa
         await master_key("vault:http://127.0.0.1:1/transit/penstock").wrap(PLAIN, b"x")
     monkeypatch.setattr(module, "SECONDS", 0.2)
     hangs = threading.Event()
-    monkeypatch.setattr(vault, "answer", lambda *_: (200, {"late": hangs.wait(10)}))
+    monkeypatch.setattr(vault, "answer", lambda *_: (200, {"late": hangs.wait(PATIENCE)}))
     with pytest.raises(Unavailable, match=r"no answer within 0\.2 s"):
         await master().wrap(PLAIN, b"x")
     hangs.set()

@@ -101,7 +101,7 @@ async def test_a_read_past_the_script_waits_for_the_settling_and_reads_the_right
     settling = asyncio.create_task(here.settle(BATCH, []))
     await done.wait()  # settled by the server; the reply is held back
     taking = asyncio.create_task(here.take(BATCH + 1))
-    await asyncio.wait({taking}, timeout=0.1)
+    await asyncio.wait({taking}, timeout=0.1)  # timing: time to read wrongly
     go_on.set()
     assert await taking == messages[BATCH : 2 * BATCH]
     await settling

@@ -11,7 +11,7 @@ from redis.exceptions import AuthenticationError, ConnectionError, MovedError, T
 
 from penstock.connection import connect, follow, mask_password, return_home
 from penstock.testing.server import EmbeddedServer, free_port
-from tests.harness import Service
+from tests.harness import Service, eventually
 from tests.tls import certificate, encrypted, needs_openssl
 
 
@@ -148,5 +148,6 @@ async def test_a_service_works_through_a_unix_socket(tmp_path: Path) -> None:
         with Service("mpush", tmp_path / "log", redis=f"unix://{tmp_path}/s?db=1", **names) as mpush:
             async with connect(f"redis://127.0.0.1:{server.port}/1") as client:
                 await client.lpush("in", "one")
-                assert await client.blpop(["a"], 10) == (b"a", b"one")
+                await eventually(lambda: client.llen("a"))
+                assert await client.rpop("a") == b"one"
             assert mpush.stop() == 0

@@ -10,6 +10,7 @@ from redis.exceptions import ConnectionError
 from common.app import fastest_loop
 from penstock.connection import connect
 from penstock.raw_connection import RawConnection
+from tests.harness import eventually
 
 
 def test_services_run_on_uvloop(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,6 +41,7 @@ async def _use_what_is_closed() -> None:
         while commands := await reader.read(4_096):
             writer.write(b"+OK\r\n" * commands.count(b"*"))
         writer.close()
+        await writer.wait_closed()
 
     async with await asyncio.start_server(say_ok, "127.0.0.1", 0) as server:
         raw = RawConnection(connect(f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}"))
@@ -58,4 +60,4 @@ async def _use_what_is_closed() -> None:
         with pytest.raises(ConnectionError, match="closed"):
             await raw.take_over(asyncio.Protocol())
         await raw.redis.aclose()
-    await asyncio.sleep(0.05)  # until the server's ends are closed, too
+    await eventually(lambda: asyncio.all_tasks() == {asyncio.current_task()})  # the server's ends are closed, too

@@ -1,7 +1,6 @@
 """Rules of hrouter: the first that matches wins, and what is wrong with one has its file and line."""
 
 import re
-import time
 from pathlib import Path
 from typing import Any
 
@@ -186,11 +185,9 @@ def test_what_is_remembered_of_paths_is_bounded_and_right(monkeypatch: pytest.Mo
 
 
 def test_an_expression_that_explodes_elsewhere_takes_no_time_here() -> None:
-    """Python's own ``re`` needs seconds for 26 letters."""
+    """Python's own ``re`` needs seconds for 26 letters, and for ever for these."""
     rules = [{"path": "^/(a+)+$", "to": "bad"}, {"path": r"^/(.*a){12}$", "to": "worse"}]
-    begin = time.monotonic()
     assert found(rules, request("/" + "a" * 100_000 + "!")) is None
-    assert time.monotonic() - begin < 10
 
 
 def test_a_thousand_rules_that_all_match_keep_their_order() -> None:

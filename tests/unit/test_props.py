@@ -17,6 +17,7 @@ from common.settings.props import LARGEST, READERS, line_of, read_props
 from penstock.errors import Problem, SettingsError
 from services.mdispatch import settings as mdispatch
 from tests.commandline import ROOT, penstock
+from tests.harness import PATIENCE
 
 ORIGINAL = """
 /* as mpush-redis has it */
@@ -199,7 +200,7 @@ MANY = range(60_000)
 def _started(words: list[str]) -> "subprocess.CompletedProcess[str]":
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "REDIS": "redis://h"}
     call = [sys.executable, "-m", "services.mpush", *words]
-    return subprocess.run(call, env=environ, capture_output=True, text=True, timeout=30, check=False)
+    return subprocess.run(call, env=environ, capture_output=True, text=True, timeout=PATIENCE, check=False)
 
 
 @pytest.mark.slow

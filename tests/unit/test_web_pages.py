@@ -76,7 +76,7 @@ async def test_a_load_counts_what_was_answered_otherwise_than_expected() -> None
     async with serving(*[wrong] * 20) as (port, asked):
         load = Load("127.0.0.1", port, rate=1_000)
         load.begin("only")
-        await load.run(0.02)
+        await load.run(0.02)  # timing: 20 requests
     [step] = load.steps
     assert (step.asked, step.statuses, len(asked)) == (20, Counter({500: 20}), 20)
     assert len(step.failed) + len(step.undone) == 20
