@@ -48,7 +48,7 @@ async def test_a_deadline_that_is_no_number_of_seconds_is_ignored(start: Start, 
 
 async def test_an_attempt_that_would_come_after_the_deadline_is_not_made(start: Start) -> None:
     hop = await start(message_timeout=10, message_expire=100, backoff=[5])
-    await hop.push(await request(hop, "a", left=14, replyTo="to:a"), await request(hop, "b", left=16))
+    await hop.push(await request(hop, "a", left=14, replyTo="to:a"), await request(hop, "b", left=60))
     await hop.advance(10)
     await hop.sweep()
     assert [(each["xid"], each["reason"], each["attempts"]) for each in await hop.letters()] == [("a", "timeout", 1)]
