@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help demo demo-tracked demo-sites demo-bus demo-web demo-queue demo-jobs demo-edge demo-pipeline test test-all test-soak soak lint format bench bench-pipeline bench-peers container-check lock clean
+.PHONY: help demo demo-tracked demo-sites demo-bus demo-web demo-queue demo-jobs demo-edge demo-pipeline test test-slow test-all test-busy test-soak soak lint format bench bench-pipeline bench-peers container-check lock clean
 
 help:  ## Print this help
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/\1|\2/p' Makefile | awk -F'|' '{ printf "make %-16s %s\n", $$1, $$2 }'
@@ -38,13 +38,21 @@ demo-pipeline: .venv/.ready  ## Run the tracked composition, archived by Spark, 
 # Compiled test files are kept: otherwise each worker compiles all of them, which takes it 15 s.
 unexport PYTHONDONTWRITEBYTECODE
 
-test: .venv/.ready  ## Run every check and the fast tests, 4 minutes: no process of a service, no kills
+test: .venv/.ready  ## Run every check and the fast tests, 4 minutes: what continuous integration runs
 	@# Meanwhile all test files are compiled once.
 	@$(BIN)/python -m pytest --collect-only -qq >/dev/null 2>&1 & $(MAKE) --no-print-directory lint; found=$$?; wait; exit $$found
-	$(BIN)/python -m pytest -p tests.again --numprocesses 4 --dist loadgroup -m "not slow" tests/unit tests/scripts tests/bus tests/http tests/jobs tests/outbox tests/cli
+	@$(BIN)/python -m tests.parts fast
 
-test-all: test  ## Run the slow tests, too: processes, kills, cut links, Spark, chaos (PENSTOCK_ROUNDS=20 kills a test)
-	$(BIN)/python -m pytest --numprocesses 4 --dist loadgroup -m slow
+PART ?=
+test-slow: .venv/.ready  ## Run a part of the slow tests: make test-slow PART=process (without PART: say which there are)
+	@$(BIN)/python -m tests.parts $(PART)
+
+test-all: .venv/.ready  ## Run every check, the fast tests and all parts of the slow ones, and print a table
+	@$(BIN)/python -m tests.parts all
+
+ROUNDS ?= 5
+test-busy: .venv/.ready  ## Run the fast tests ROUNDS=5 times beside two busy loops: none may depend on speed
+	@$(BIN)/python -m tests.parts --busy $(ROUNDS)
 
 test-soak: .venv/.ready  ## Kill services 200 times in each test of the reliability suite, Spark 15 times; all faults of chaos
 	PENSTOCK_ROUNDS=200 $(BIN)/python -m pytest --numprocesses 2 tests/reliability tests/process/test_chaos.py tests/process/test_chaos_compositions.py

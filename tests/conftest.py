@@ -3,8 +3,7 @@
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from functools import partial
-from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import pytest
 import redis as sync
@@ -16,10 +15,9 @@ from penstock.connection import cancellable
 from penstock.testing.server import EmbeddedServer
 from tests.harness import PATIENCE
 from tests.hop import Hop, Start
+from tests.parts import is_slow
 from tests.scheduling import SparkInTwoWorkers
 
-SLOW: Final = {"process", "reliability", "spark"}
-"""Folders of tests that start service processes, kill them many times, or need Java."""
 settings.register_profile("penstock", deadline=None)  # a busy machine takes longer: time is measured in benchmarks
 settings.load_profile("penstock")
 for _number, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
@@ -28,10 +26,9 @@ for _number, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIG
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark all tests of the slow folders as slow."""
-    here = Path(__file__).parent
+    """Mark all tests of the slow folders as slow, and those that need a tool of their own."""
     for item in items:
-        if item.path.relative_to(here).parts[0] in SLOW:
+        if is_slow(item.nodeid):
             item.add_marker("slow")
 
 

@@ -164,5 +164,6 @@ def test_the_server_of_a_composition_keeps_what_it_accepted(composition: Path) -
     assert "redis:/data" in server["volumes"]
 
 
-def test_the_workflow_is_valid_for_github() -> None:
-    tool("check-jsonschema", "--builtin-schema", "vendor.github-workflows", ROOT / ".github/workflows/ci.yml")
+@pytest.mark.parametrize("name", ["ci", "slow"])
+def test_the_workflows_are_valid_for_github(name: str) -> None:
+    tool("check-jsonschema", "--builtin-schema", "vendor.github-workflows", ROOT / f".github/workflows/{name}.yml")
