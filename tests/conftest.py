@@ -1,12 +1,15 @@
 """Fixtures for all tests: an embedded server, an empty client of it, and a tracked hop."""
 
+import gc
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
 from functools import partial
 from typing import Any
 
 import pytest
 import redis as sync
+from _pytest.unraisableexception import collect_unraisable
 from hypothesis import settings
 from redis.asyncio import Redis
 from xdist.remote import Producer
@@ -30,6 +33,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if is_slow(item.nodeid):
             item.add_marker("slow")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
+    """Let a warning of what a test has left unclosed be its own, and not that of a later test that collects garbage."""
+    yield
+    for name in ("last_exc", "last_type", "last_value", "last_traceback"):  # they keep what a red test has used
+        vars(sys).pop(name, None)
+    gc.collect()
+    gc.freeze()  # what is left lives on: the next test need not look through it again
+    collect_unraisable(item.config)
 
 
 @pytest.hookimpl(optionalhook=True)
