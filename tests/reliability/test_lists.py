@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -39,9 +39,9 @@ def worker(url: str) -> Iterator["subprocess.Popen[bytes]"]:
             watchdog.release()
 
 
-def assert_all_arrived_once(redis: "Redis") -> None:
-    until(lambda: redis.llen("out") >= len(MESSAGES), timeout=120)
-    assert Counter(redis.lrange("out", 0, -1)) == Counter(MESSAGES)
+def assert_all_arrived_once(redis: "Redis", messages: Sequence[bytes] = MESSAGES) -> None:
+    until(lambda: redis.llen("out") >= len(messages), timeout=120)
+    assert Counter(redis.lrange("out", 0, -1)) == Counter(messages)
     assert redis.llen("in") == 0
 
 
