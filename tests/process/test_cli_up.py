@@ -110,7 +110,7 @@ async def test_a_composition_of_services_stops_without_losing_output(
         await redis.lpush("in", "hello")
         assert (await line_with(process, "hello")).split("| ")[1] == "hello\n"
         process.terminate()
-        assert (await ended(process, 20))[0] == 0
+        assert (await ended(process))[0] == 0
     assert await redis.llen("demo:ids") == 0
 
 

@@ -289,7 +289,8 @@ async def test_a_consumer_that_slept_beyond_its_lease_settles_nothing_of_its_hei
 
 async def lease_of(redis: "Redis") -> float:
     """Return when the lease of the only consumer of ``orders`` ends, in seconds from now."""
-    ((_, microseconds),) = await redis.zrange("orders:consumers", 0, -1, withscores=True)
+    found: Any = await redis.zrange("orders:consumers", 0, -1, withscores=True)
+    [(_, microseconds)] = found
     return float(microseconds) / 1e6 - await now(redis)
 
 
