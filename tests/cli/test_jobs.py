@@ -350,7 +350,7 @@ async def test_a_dead_job_is_sent_again_to_the_group_that_it_died_in_and_to_no_o
         await redis.delete(f"hfxbus:job:{sent.job.id}:in")
         failing.bad.clear()
         failing.seen.clear()
-        node = Redis.from_url(redis_url, socket_timeout=None, single_connection_client=True)
+        node: Any = Redis.from_url(redis_url, socket_timeout=None, single_connection_client=True)
         number = await node.client_id()
         asked: Any = node.xreadgroup("hfxbus:csr:node", "n", {STREAM: ">"}, block=3_600_000)
         waiting = asyncio.create_task(asked)
