@@ -119,5 +119,6 @@ async def test_other_sites_hear_of_a_discoverable_queue(pair: Pair) -> None:
             assert notice["data"] == '{"event":"queue","key":"bus:queue:foo:metadata","ttl":60}'
             assert (await pair.left())["bus:queue:foo:metadata"] == metadata(ttl=60, discover="true")
             async with pair.second("queue", "foo") as other:
+                await other.expect("attached")
                 await other.call("find")
                 await other.expect("returned", "find", None, "local")
