@@ -77,9 +77,9 @@ async def running(
         watchdog.release()
 
 
-async def ended(process: Process, seconds: float = PATIENCE) -> tuple[int, str]:
+async def ended(process: Process) -> tuple[int, str]:
     """Return the exit status and the text on stderr."""
-    _, err = await asyncio.wait_for(process.communicate(), seconds)
+    _, err = await asyncio.wait_for(process.communicate(), PATIENCE)
     assert process.returncode is not None
     return process.returncode, err.decode()
 

@@ -5,7 +5,8 @@
     python -m tests.parts all             # checks, fast tests and all parts; a red one does not end it
     python -m tests.parts --busy 5        # the fast tests, five times, beside two busy loops
 
-The table at the end says what each part found; the status is 1 if anything was red. ``--json`` prints it as JSON.
+The table at the end says what each part found; the status is 1 if anything was red. ``--json`` prints it as JSON,
+and what pytest says on stderr.
 """
 
 import argparse
@@ -22,7 +23,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 import pytest
 
@@ -39,6 +40,8 @@ PARTS: Final = {
     "browser": r"test_gateway_browser|test_report_page|test_web_clients",
     "container": r"process/test_containers",
     "spark": r"tests/spark/",
+    "outages": r"reliability/test_(transport|server_trouble|durability|failover|full_server|restart|tracking_restart)"
+    r"|reliability/test_(lost_reply|next_service|himporter\.|bus_|clock)",
     "reliability": r"tests/reliability/",
     "chaos": r"process/test_(cli_)?chaos",
     "compositions": r"process/test_(compositions|sites|spec_every|tracked\b|weather|sandbox|cli_test|cli_up|elsewhere)"
@@ -46,7 +49,7 @@ PARTS: Final = {
     "process": r"tests/process/",
     "http": r"tests/http/",
     "library": r"tests/(bus|jobs|outbox)/",
-    "cli": r"tests/(cli|scripts|unit|promises)/",
+    "cli": r"tests/",
 }
 """Name of each part of the slow tests, and what the names of its tests match; a test belongs to the first that does."""
 OWN_TOOLS: Final = {"node", "browser", "container"}
@@ -106,37 +109,37 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         Path(path).write_text(json.dumps(found))
 
 
-def run(part: str, *options: str) -> Found:
-    """Run a part, with its output on the terminal, and return what it found."""
+def run(part: str, output: TextIO, *options: str) -> Found:
+    """Run a part, write what pytest says to ``output``, and return what was found."""
     found, begun = Found(part), time.monotonic()
     if part == FAST:
         folders = [f"tests/{name}" for name in FAST_FOLDERS]
-        _run_tests(found, ("-m", "not slow", *options, *folders), {})
+        _run_tests(found, output, ("-m", "not slow", *options, *folders), {})
     elif part in PARTS:
         rounds = {"PENSTOCK_ROUNDS": os.environ.get("PENSTOCK_ROUNDS", SLOW_ROUNDS)}
-        _run_tests(found, ("-m", "slow", "--part", part, *options, "tests"), rounds)
+        _run_tests(found, output, ("-m", "slow", "--part", part, *options, "tests"), rounds)
     if part in COMMANDS:
-        _run_command(found, COMMANDS[part], NEEDED.get(part))
+        _run_command(found, output, COMMANDS[part], NEEDED.get(part))
     found.seconds = round(time.monotonic() - begun, 1)
     return found
 
 
-def _run_tests(found: Found, options: Sequence[str], more: dict[str, str]) -> None:
+def _run_tests(found: Found, output: TextIO, options: Sequence[str], more: dict[str, str]) -> None:
     with TemporaryDirectory() as folder:
         result = Path(folder, "result.json")
         words = [sys.executable, "-m", "pytest", "-p", "tests.parts", "--numprocesses", "4", "--dist", "loadgroup"]
         environment = {**os.environ, **more, RESULT: str(result)}
-        status = subprocess.run([*words, *options], cwd=ROOT, env=environment, check=False).returncode
+        status = subprocess.run([*words, *options], cwd=ROOT, env=environment, stdout=output, check=False).returncode
         if result.exists():
             vars(found).update(json.loads(result.read_text()))
     if status and not found.red:
         found.red.append(f"pytest: status {status}")
 
 
-def _run_command(found: Found, words: Sequence[str], needed: str | None) -> None:
+def _run_command(found: Found, output: TextIO, words: Sequence[str], needed: str | None) -> None:
     if needed and not shutil.which(needed):
         found.skipped[f"{words[0]}: no {needed}"] = 1
-    elif status := subprocess.run(words, cwd=ROOT, check=False).returncode:
+    elif status := subprocess.run(words, cwd=ROOT, stdout=output, check=False).returncode:
         found.red.append(f"{' '.join(words)}: status {status}")
 
 
@@ -175,21 +178,23 @@ def show(all_found: Sequence[Found], *, as_json: bool) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.parts", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument(
-        "parts", nargs="*", metavar="PART", help=f"all, lint, {FAST}, or of the slow: {', '.join(PARTS)}"
-    )
+    known = ["lint", FAST, *PARTS]
+    expected = f"all {' '.join(known)}"
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"one or more of: {expected}")
     parser.add_argument("--busy", type=int, metavar="ROUNDS", help="run the fast tests so often beside two busy loops")
     parser.add_argument("--json", action="store_true", help="print the table as JSON")
     given = parser.parse_args()
-    known = ["lint", FAST, *PARTS]
-    if unknown := set(given.parts) - {*known, "all"} or (not given.parts and not given.busy):
-        parser.error(f"unknown part {', '.join(sorted(unknown))}" if unknown is not True else "name a part")
+    if not given.busy and not given.parts:
+        parser.error(f"no part is named: expected one or more of: {expected}")
+    if unknown := " ".join(sorted({*given.parts} - {"all", *known})):
+        parser.error(f"unknown: {unknown}; expected one or more of: {expected}")
+    output = sys.stderr if given.json else sys.stdout
     if given.busy:
         with busy(2):
-            all_found = [run(FAST) for _ in range(given.busy)]
+            all_found = [run(FAST, output) for _ in range(given.busy)]
     else:
         chosen = known if "all" in given.parts else given.parts
-        all_found = [run(part, *(("-p", "tests.again") if part == FAST else ())) for part in chosen]
+        all_found = [run(part, output, *(("-p", "tests.again") if part == FAST else ())) for part in chosen]
     show(all_found, as_json=given.json)
     return int(any(found.red for found in all_found))
 

@@ -29,7 +29,7 @@ SCRAPE_SECONDS: Final = 5.0
 LIVE_SECONDS: Final = 2.0
 """Seconds within which the event loop of a live process answers."""
 SLICES: Final = 20
-"""Parts that such a time is waited in: if the whole process stands still, only one of them passes."""
+"""Slices that such a time is waited in: while the whole process stands still, only one of them passes."""
 CLIENT_SECONDS: Final = 10.0
 """Seconds that a client may be silent within a request."""
 READ_ERRORS: Final = (RedisError, WrongType, TooMany, OSError, CancelledError)
@@ -115,7 +115,7 @@ class Exporter:
             return f"cannot read from Redis: {describe(error)}"
 
     def _in_loop(self, coroutine: Coroutine[Any, Any, T], seconds: float) -> T:
-        """Return the result; raise ``TimeoutError`` after ``seconds``, not counting those that no thread had."""
+        """Return the result; raise ``TimeoutError`` after ``seconds``, of which any standstill counts as one slice."""
         future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         try:
             for _ in range(SLICES - 1):

@@ -275,9 +275,9 @@ async def test_calls_need_the_with() -> None:
 
 async def test_a_path_in_front_of_the_service_is_kept() -> None:
     transport = Scripted(lambda *_: answer(201, ADDED))
-    async with Queues("https://queues.test/work/", transport=transport) as here:
+    async with Queues("https://queues.test/behind/", transport=transport) as here:
         await here["a"].add(1)
-    assert transport.calls[0][1] == "/work/queues/a/tasks"
+    assert transport.calls[0][1] == "/behind/queues/a/tasks"
 
 
 class Service:
