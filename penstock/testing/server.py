@@ -15,7 +15,7 @@ from random import SystemRandom
 from typing import Final, Self
 
 from penstock.errors import PenstockError
-from penstock.testing.watchdog import Watchdog
+from penstock.testing.watchdog import HELD, Watchdog
 
 START_SECONDS: Final = 60
 """How long a server may take to answer after its start: a busy machine takes its time."""
@@ -65,9 +65,17 @@ class EmbeddedServer:
         log = self.directory / "server.log"
         with log.open("ab") as output:
             self._process = subprocess.Popen(  # in a session of its own: a terminal's ctrl-C must not end it first
-                [binary(), *words], stdout=output, stderr=output, cwd=self.directory, start_new_session=True
+                [*HELD, binary(), *words],
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                cwd=self.directory,
+                start_new_session=True,
             )
         self._watchdog = Watchdog(self._process.pid)
+        assert self._process.stdin
+        with suppress(BrokenPipeError), self._process.stdin as held:
+            held.write(b"\n")
         until = time.monotonic() + START_SECONDS
         while not self._answers():
             if self._process.poll() is not None or time.monotonic() > until:

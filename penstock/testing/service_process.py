@@ -12,7 +12,7 @@ from penstock.composition.model import Part
 from penstock.composition.procfile import STOP_SECONDS
 from penstock.errors import PenstockError
 from penstock.testing.forkserver import ForkServer
-from penstock.testing.watchdog import Watchdog
+from penstock.testing.watchdog import HELD, Watchdog
 
 RESTART_SECONDS: Final = 0.1
 """Seconds between the failure of a process and its next start."""
@@ -69,15 +69,21 @@ class ServiceProcess:
 
     async def _from_shell(self) -> "asyncio.Task[int]":
         with self.log.open("ab") as output:
-            process = await asyncio.create_subprocess_shell(
+            process = await asyncio.create_subprocess_exec(
+                *HELD,
+                "/bin/sh",
+                "-c",
                 str(self.part.command),
-                stdin=asyncio.subprocess.DEVNULL,
+                stdin=asyncio.subprocess.PIPE,
                 stdout=output,
                 stderr=output,
                 env=self._environ,
                 start_new_session=True,
             )
         self.pid, watchdog = process.pid, Watchdog(process.pid)
+        assert process.stdin
+        process.stdin.write(b"\n")
+        process.stdin.close()
 
         async def ended() -> int:
             status = await process.wait()

@@ -2,6 +2,13 @@
 
 import signal
 import subprocess
+from typing import Final
+
+HELD: Final = ("/bin/sh", "-c", 'read -r _ && exec "$@" </dev/null', "sh")
+"""Words before those of a command, which hold it until a line comes on stdin: send one when it has a watchdog.
+
+If the process that started it is killed before, the command never runs.
+"""
 
 
 class Watchdog:

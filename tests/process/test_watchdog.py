@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from tests.commandline import running
-from tests.harness import ROOT, eventually
+from tests.harness import PATIENCE, ROOT, eventually, until
 from tests.spec_cases import written
 
 STARTS_ALL = """
@@ -27,6 +27,24 @@ with EmbeddedServer() as server, ForkServer() as fork_server:
         print("started", flush=True)
         time.sleep(600)
 """
+KILLED_BETWEEN = """
+import asyncio, os, signal, sys
+from pathlib import Path
+from penstock.composition.model import Part
+from penstock.testing import server, service_process
+
+class Killed:
+    def __init__(self, pid, *_):
+        print(pid, flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+server.Watchdog = service_process.Watchdog = Killed
+if sys.argv[1] == "server":
+    server.EmbeddedServer().start()
+part = Part("late", command="sleep 600")
+asyncio.run(service_process.ServiceProcess(part, dict(os.environ), Path(sys.argv[2]), None).start())
+"""
+"""A process that is killed after it has started another one, and before that has a watchdog."""
 NEVER_ENDS = "tests: [{name: a, push: {in: [a]}, expect: {out: [b]}, within: 600}]"
 
 
@@ -65,6 +83,16 @@ async def test_nothing_of_a_sandbox_outlives_a_killed_command(tmp_path: Path, pr
         process.kill()
         await process.wait()
     assert_ended(children)
+
+
+@pytest.mark.parametrize("kind", ["server", "program"])
+def test_what_has_no_watchdog_yet_ends_with_the_process_that_started_it(tmp_path: Path, kind: str) -> None:
+    words = [sys.executable, "-c", KILLED_BETWEEN, kind, str(tmp_path / "log")]
+    with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        pid = int(process.stdout.readline())
+        assert process.wait(PATIENCE) == -signal.SIGKILL
+    until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
 
 
 async def test_the_server_of_up_ends_with_it(tmp_path: Path) -> None:
