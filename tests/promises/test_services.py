@@ -15,7 +15,7 @@ import pytest
 from redis.asyncio import Redis as AsyncRedis
 
 from penstock.bus import Bus
-from penstock.errors import Unconfirmed
+from penstock.errors import Full, Unconfirmed
 from penstock.jobs import Jobs
 from penstock.testing.forkserver import ForkServer
 from penstock.testing.server import EmbeddedServer, free_port
@@ -206,6 +206,11 @@ async def test_gateway_loses_nothing_that_it_confirmed(tmp_path: Path) -> None:
             await push(restart_server)
             await source.push("last")
             await eventually(lambda: confirmed | {"last"} <= taken)
+            small = far(producing, port, "small")
+            await small.attach(ttl=3600, maxsize=10)
+            found = await asyncio.gather(*map(small.push, "abcdefghijklmno"), return_exceptions=True)
+            assert found[:10] == [*range(1, 11)]
+            assert {*map(type, found[10:])} == {Full}
             consumer.cancel()
             await asyncio.gather(consumer, return_exceptions=True)
         assert gate.stop() == 0
