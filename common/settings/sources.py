@@ -22,8 +22,12 @@ if TYPE_CHECKING:
 FALLBACKS: Final = {"REDIS": "redis", "loggerLevel": "logger_level"}
 """Variables without the prefix of a service."""
 
-FOREIGN: Final = r"(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
-"""The variables that Kubernetes adds, after the prefix, for a Service of the same name."""
+FOREIGN: Final = re.compile(
+    r"(?:.+_)?(?:SERVICE_HOST|SERVICE_PORT(?:_\w+)?|PORT_\d+_(?:TCP|UDP|SCTP)(?:_(?:PROTO|PORT|ADDR))?)"
+)
+"""What Kubernetes and Docker's links add, after the prefix, for Services called like this one, or this one and more."""
+FOREIGN_URL: Final = re.compile(r"(tcp|udp|sctp)://")
+"""What their variables that end in PORT begin with: one of those may have the name of a setting."""
 
 
 @dataclass(frozen=True)
@@ -211,12 +215,16 @@ class Names:
                 yield other, one
 
     def _prefixed(self, environ: Mapping[str, str]) -> Iterator[str]:
-        foreign = re.compile(self.prefix + FOREIGN)
         return (
             name
             for name in sorted(environ)
-            if name.startswith(self.prefix) and environ[name] and not foreign.fullmatch(name)
+            if name.startswith(self.prefix) and environ[name] and not self._is_foreign(name, environ[name])
         )
+
+    def _is_foreign(self, variable: str, value: str) -> bool:
+        if variable.endswith("_PORT") and FOREIGN_URL.match(value):
+            return True
+        return variable not in self._variables and FOREIGN.fullmatch(variable, len(self.prefix)) is not None
 
     def _parsed(self, field: str, one: Given) -> Given:
         """Parse a list from a text: JSON, or items with commas."""
