@@ -1,6 +1,7 @@
 """An importer in this process, and a worker that a test steers."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from redis.asyncio import Redis
 from common.connections import Connections
 from common.context import Context
 from common.durability import Durability
+from common.http.access import Access
 from common.http.json import dumps, loads
 from common.logs import logger
 from common.outage import Outage
@@ -55,8 +57,27 @@ class Importing:
         await self.redis.lpush(request["replyTo"], dumps(answer))
 
     def count(self, name: str) -> int:
-        """Return a counter that was not written yet."""
-        return self.importer.access.counters[name]
+        """Return a counter, whether it was written or not."""
+        access = self.importer.access
+        assert isinstance(access, _AccessOfAll)
+        return access.counters[name] + access.written[name]
+
+
+class _AccessOfAll(Access):
+    """Keeps what was written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = Counter[str]()
+
+    def take(self) -> tuple[Counter[str], float]:
+        counters, slowest = super().take()
+        self.written.update(counters)
+        return counters, slowest
+
+    def put_back(self, counters: Counter[str], slowest: float) -> None:
+        self.written.subtract(counters)
+        super().put_back(counters, slowest)
 
 
 @asynccontextmanager
@@ -76,6 +97,7 @@ async def importing(redis: "Redis", url: str, id: str = "1", **settings: Any) ->
         chosen, connections.redis, connections.new_raw, log, Outage(log), Durability("memory", 5), keys=KEYS, id=id
     )
     importer = Importer()
+    importer.access = _AccessOfAll()
     try:
         async with importer.lifespan(chosen):
             importing = Importing(importer, redis, context)
