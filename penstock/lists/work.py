@@ -95,7 +95,7 @@ class Request(Message):
 
         Raise ``WrongCall`` if it has no ``meta.id``, or mdispatch takes no answers (its setting ``res``).
         """
-        if self.correlation.kind != "meta":
+        if not self.correlation.kind.startswith("meta"):
             raise WrongCall("a request without meta.id cannot be answered")
         if not self._policy.res:
             raise WrongCall(f"the mdispatch of {self._keys.namespace} takes no answers: expected its setting res")

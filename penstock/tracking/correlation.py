@@ -3,6 +3,7 @@
 import json
 import re
 from hashlib import sha1
+from math import isfinite
 from typing import Any, Final, NamedTuple
 
 from penstock.exact_json import is_exact, parse
@@ -13,7 +14,10 @@ OBJECT: Final = re.compile(rb"\s*\{")
 
 
 class Correlation(NamedTuple):
-    """The xid of a message, its origin (``number``, ``meta`` or ``sha1``), and the message's ``meta`` or ``{}``."""
+    """The xid of a message, its origin, and the message's ``meta`` or ``{}``.
+
+    Origins: ``number``, ``meta``, ``metaNumber`` (its ``meta.id`` is no text, and so it is in answers) or ``sha1``.
+    """
 
     xid: bytes
     kind: str
@@ -25,13 +29,17 @@ def correlation_of(message: bytes) -> Correlation:
     if message.isdigit() and len(message) <= MAX_XID_BYTES:
         return Correlation(message.lstrip(b"0") or b"0", "number", {})
     meta = _meta(message) if OBJECT.match(message) else {}
-    xid = xid_of(meta.get("id"))
-    return Correlation(xid, "meta", meta) if xid else Correlation(sha1(message).hexdigest().encode(), "sha1", meta)
+    id = meta.get("id")
+    if xid := xid_of(id):
+        return Correlation(xid, "meta" if isinstance(id, str) else "metaNumber", meta)
+    return Correlation(sha1(message).hexdigest().encode(), "sha1", meta)
 
 
 def xid_of(id: object) -> bytes:
-    """Return ``meta.id`` as an xid; empty if it cannot be one."""
-    if isinstance(id, bool) or not isinstance(id, str | int | float):
+    """Return an id in JSON as an xid, the same for equal numbers; empty if it cannot be one."""
+    if isinstance(id, float):
+        id = int(id) if id.is_integer() else repr(id) if isfinite(id) else None
+    if isinstance(id, bool) or not isinstance(id, str | int):
         return b""
     xid = str(id).encode(errors="surrogatepass")
     return xid if len(xid) <= MAX_XID_BYTES else b""

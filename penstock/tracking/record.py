@@ -1,5 +1,6 @@
 """Find a tracked message by its id, its xid or its content, and extend its deadline."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
@@ -12,7 +13,7 @@ from penstock.encoding import decoded, decoded_fields, encoded
 from penstock.errors import Stale
 from penstock.keys import Keys
 from penstock.script import LUA, Script
-from penstock.tracking.correlation import correlation_of
+from penstock.tracking.correlation import correlation_of, xid_of
 
 touch_script: Final = Script.read(LUA / "touch.lua")
 
@@ -29,6 +30,7 @@ MAX_DELAYED_SCAN: Final = 10_000
 """How many delayed messages are searched for an xid, those due first."""
 
 SCAN_CHUNK: Final = 1000
+FLOAT: Final = re.compile(r"-?[0-9]+(\.[0-9]+([eE][-+]?[0-9]+)?|[eE][-+]?[0-9]+)")
 
 
 async def touch(redis: "Redis", keys: Keys, id: str, seconds: float | None = None, attempt: str = "") -> float | None:
@@ -131,5 +133,6 @@ def canonical_number(word: str) -> str:
 
 
 def xids_of(word: str) -> tuple[str, ...]:
-    """Return the xids that ``word`` may stand for: itself, or the xid of the message ``word``."""
-    return tuple(dict.fromkeys((word, canonical_number(word), decoded(correlation_of(encoded(word)).xid))))
+    """Return the xids that ``word`` may stand for: itself, a number in JSON, or the xid of the message ``word``."""
+    number = (FLOAT.fullmatch(word) and decoded(xid_of(float(word)))) or word
+    return tuple(dict.fromkeys((word, canonical_number(word), number, decoded(correlation_of(encoded(word)).xid))))

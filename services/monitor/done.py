@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 from common.tracking.completion import Completion, attempt_of
+from penstock.tracking.correlation import xid_of
 from penstock.tracking.details import seconds_of
 
 UNREADABLE = "expected an id, an xid, or a JSON object with id or xid, and perhaps attempt, work, error, retry, touch"
@@ -22,7 +23,7 @@ def parse_done(entry: bytes, done_by: str = "either") -> Completion:
         fields = json.loads(entry)
     except (ValueError, RecursionError):
         return Completion("badDone", words=UNREADABLE)
-    id, xid = _id_of(fields.get("id")), _bytes_of(fields.get("xid"))
+    id, xid = _id_of(fields.get("id")), xid_of(fields.get("xid"))
     if not id and not xid:
         return Completion("badDone", words=UNREADABLE)
     attempt = attempt_of(fields.get("attempt"))
@@ -53,10 +54,5 @@ def _touch(named: Completion, seconds: Any) -> Completion:
 
 
 def _id_of(value: object) -> bytes:
-    name = _bytes_of(value)
+    name = xid_of(value)
     return (name.lstrip(b"0") or b"0") if name.isdigit() else b""
-
-
-def _bytes_of(value: object) -> bytes:
-    named = isinstance(value, str | int) and not isinstance(value, bool)
-    return str(value).encode(errors="surrogatepass") if named else b""

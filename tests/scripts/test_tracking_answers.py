@@ -11,7 +11,7 @@ from services.mdispatch import answers
 from tests.hop import Hop, Start
 
 
-def request(id: str = "a", **meta: Any) -> bytes:
+def request(id: object = "a", **meta: Any) -> bytes:
     return json.dumps({"meta": {"id": id, **meta}, "body": "question"}).encode()
 
 
@@ -309,6 +309,16 @@ async def test_a_request_that_dies_leaves_one_error_where_its_answer_was_wanted(
     (said,) = map(json.loads, await hop.held("mine"))
     assert said == {"meta": {"id": "a"}, "error": {"reason": "timeout", "attempts": 1}}
     assert 115 < await hop.redis.ttl("mine") <= 120
+
+
+@pytest.mark.parametrize("id", [7, 7.0, -1, 1732652584.123456, 1e-7, 2**70, "7", "1.50", "x"])
+async def test_an_error_has_the_id_as_the_request_had_it(start: Start, id: object) -> None:
+    hop = await start()
+    await hop.push(request(id, replyTo="mine"))
+    await hop.push_done({"id": 1, "error": "no", "retry": False})
+    await hop.sweep()
+    (said,) = map(json.loads, await hop.held("mine"))
+    assert (said["meta"], isinstance(said["meta"]["id"], str)) == ({"id": id}, isinstance(id, str))
 
 
 async def test_an_answer_to_a_dead_request_is_discarded_and_counted(start: Start) -> None:

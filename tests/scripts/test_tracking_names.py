@@ -51,6 +51,28 @@ async def test_json_says_whether_it_is_an_id_or_an_xid(start: Start, entry: dict
     assert "ambiguous" not in await hop.metric("done")
 
 
+@pytest.mark.parametrize(
+    ("id", "xid"),
+    [
+        ("1732652584.123456", "1732652584.123456"),
+        ("1732652584.12345600", "1732652584.123456"),
+        ("1000.0", "1000"),
+        ("1e3", '"1000"'),
+        ("1000", "1000.0"),
+        ("-0.0", "0"),
+        ("-7", "-7.0"),
+        ("1e-7", "0.0000001"),
+        ("18446744073709551617", "18446744073709551617"),
+    ],
+)
+async def test_numbers_that_json_calls_equal_are_one_xid(start: Start, id: str, xid: str) -> None:
+    hop = await start()
+    await hop.push(b'{"meta":{"id":%s}}' % id.encode())
+    await hop.push_done(f'{{"xid":{xid}}}')
+    assert await hop.in_flight() == []
+    assert "done:bad" not in await hop.counts()
+
+
 async def test_numbers_in_one_batch_mean_the_same_as_one_by_one(start: Start) -> None:
     hop = await crossed(start)
     await hop.push_done_batch("2", "2", "2")

@@ -107,7 +107,8 @@ local function bury(record, xid_key, answer, id, known, reason)
   end
   if answer ~= record then
     local words = {reason = reason, attempts = tonumber(known.attempt), words = known.error}
-    send(answer, cjson.encode({meta = {id = known.xid}, error = words}), now, tonumber(life), lasting)
+    local name = kind == 'metaNumber' and known.xid or cjson.encode(known.xid)
+    send(answer, '{"meta":{"id":' .. name .. '},"error":' .. cjson.encode(words) .. '}', now, tonumber(life), lasting)
   elseif known.replyTo then
     tally(answers_sent, 'refused')
   end
