@@ -1,6 +1,7 @@
 """Rules of mpush beyond the inventory of the original; all problems are reported at once."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -127,7 +128,8 @@ def test_what_kubernetes_adds_for_a_service_of_any_name_is_no_setting(name: str,
         f"{prefix}_PORT_9464_TCP_PORT": "9464",
         f"{prefix}_PORT_9464_TCP_ADDR": address,
     }
-    found = settings_of(name).names().in_environment(environ)
+    settings: Any = settings_of(name)
+    found = settings.names().in_environment(environ)
     assert (found.problems, found.given) == ([], {})
 
 
