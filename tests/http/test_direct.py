@@ -262,7 +262,9 @@ async def test_a_connection_just_made_is_answered_while_draining() -> None:
         async with new:
             draining = asyncio.create_task(served.server.drain(30))
             await new.send(GET % b"new")
-            (await held.next()).respond(200, [])
+            exchange = await held.next()
+            await eventually(lambda: served.server.admission.draining)
+            exchange.respond(200, [])
             assert (await new.answer()).header("connection") == "close"
         assert await draining == 0
 
