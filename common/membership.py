@@ -26,6 +26,7 @@ CARETAKERS: Final = 2
 EVERY: Final = 4
 """A lone instance looks for others at every fourth renewal. Every fourth look announces the lists again, in case
 somebody has deleted them."""
+HOLD_POLL_SECONDS: Final = 0.05
 MAX_WORDS: Final = 2_000
 """Words of one command: a script can pass on some 8,000."""
 
@@ -75,6 +76,8 @@ class Membership(Generic[S]):
             async with self._one_at_a_time:
                 await self._reconcile_counters()
                 context.adopted += await self._orphans.adopt(self._registry.alive, leads=True)
+        while context.running and await self._redis.exists(self._keys.hold):  # penstock apply lets all begin at once
+            await asyncio.sleep(HOLD_POLL_SECONDS)
 
     async def check(self, context: Context[S]) -> bool:
         """Return whether the run may go on; renew registration and lease if due. Call it every second or so."""

@@ -22,6 +22,7 @@ class Keys:
         self.lists = f"{namespace}:lists"
         self.shape = f"{namespace}:shape"
         self.changes = f"{namespace}:changes"
+        self.hold = f"{namespace}:hold"
         self.lease = f"{namespace}:lease"
         self.events = f"{namespace}:events"
         self.event_marks = f"{namespace}:events:marks"
@@ -73,7 +74,7 @@ class Keys:
         tracked = (self.deadlines, self.delayed, self.answers)
         more = (self.responses, self.tokens, self.pages, self.remembered, self.waiting, self.key_owners)
         zsets = (self.owners, self.event_marks, *tracked, *more, self.kept_tasks, self.outbox, self.received)
-        strings = (self.counter, self.shape, self.message_counter, self.bucket, self.task_key)
+        strings = (self.counter, self.shape, self.hold, self.message_counter, self.bucket, self.task_key)
         return (
             dict.fromkeys(self.fixed - {self.due, self.cancellations, self.key_changes, self.task_news}, "hash")
             | dict.fromkeys(lists, "list")

@@ -127,6 +127,34 @@ async def test_a_new_subscriber_gets_what_another_one_still_holds(mine: Composit
     assert len(await mine.held("c")) == load.pushed - 20
 
 
+async def test_several_instances_begin_to_fill_a_new_subscriber_at_one_instant(
+    mine: Composition, load: Producer
+) -> None:
+    for _ in range(3):
+        await mine.start("mpush", **FAN)
+    async with load.pushing():
+        await load.more(1_000)
+        mine.change("mpush", out=["a", "b", "c"])
+        assert (await mine.apply("--backfill", "c=a")).status == 0
+        await load.more(1_000)
+    await mine.settled("in")
+    assert sorted(await mine.held("c")) == [*range(1, load.pushed + 1)]
+    await holds(mine)
+
+
+async def test_a_new_subscriber_that_not_all_instances_began_to_fill_at_once_is_not_back_filled(
+    mine: Composition, load: Producer
+) -> None:
+    early = await mine.start("mpush", **FAN)
+    await mine.start("mpush")
+    mine.change("mpush", out=["a", "b", "c"])
+    early.signal(signal.SIGHUP)
+    async with load.pushing():
+        await eventually(lambda: mine.redis.hexists("fan:metrics:taken", "c"))
+        result = await mine.apply("--backfill", "c=a")
+    assert (result.status, "c was an output before" in result.error) == (1, True)
+
+
 @pytest.mark.parametrize(
     ("out", "backfill", "words"),
     [

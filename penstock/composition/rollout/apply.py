@@ -3,12 +3,13 @@
 import asyncio
 import json
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from contextlib import asynccontextmanager, nullcontext
 from typing import Any, Final
 
 from penstock.atomic import AtomicRead
 from penstock.composition.rollout.current import CurrentState
-from penstock.composition.rollout.notes import is_moved, key_of, moved
+from penstock.composition.rollout.notes import begun, is_moved, key_of, moved
 from penstock.composition.rollout.steps import Plan, Step, StepFailed
 from penstock.encoding import decoded, encoded
 from penstock.inspect.namespace import instances
@@ -23,6 +24,8 @@ RECORDS_PER_CALL: Final = 1_000
 MAX_MOVED_MESSAGES: Final = 5_000
 MAX_MOVED_BYTES: Final = 4_194_304
 """Upper bounds of one move or copy, which takes the server some milliseconds; a larger message goes alone."""
+HOLD_MILLISECONDS: Final = 5_000
+"""For how long services wait if this program is killed."""
 POLL_SECONDS: Final = 0.05
 """Pause between two checks for an answer, or for an empty list."""
 
@@ -57,13 +60,43 @@ async def _reload(step: Step, wait: float) -> str:
     alive = [one.id for one in await instances(by.redis, by.registry, by.keys)]
     if not alive:
         raise StepFailed(f"{by.namespace} has no live instances any more: start one, and apply again")
-    for id in alive:
-        await _reload_instance(by, id, wait)
+    async with _held(by) if step.begins else nullcontext():
+        for id in alive:
+            await _reload_instance(by, id, wait)
+        await _note_begun(by, step.begins)
     shape = json.loads(decoded(await by.redis.get(encoded(by.keys.shape)) or b"null"))
     if shape != by.desired:
         why = "it reads another file, or its environment overrides this one"
         raise StepFailed(f"{by.namespace} reloaded its settings, but these are not the ones of the file here: {why}")
     return f"{len(alive)} instance{'' if len(alive) == 1 else 's'} obeyed"
+
+
+async def _note_begun(by: CurrentState, outputs: Iterable[str]) -> None:
+    """Note which new outputs have had no message yet, now that all instances will fill them."""
+    for name in outputs:
+        had: Any = by.redis.hget(encoded(by.keys.metric("taken")), encoded(name))
+        verb, value = ("HDEL", ()) if int(await had or 0) else ("HSET", (b"1",))
+        await by.redis.execute_command(verb, encoded(key_of(by.namespace)), encoded(begun(name)), *value)
+
+
+@asynccontextmanager
+async def _held(by: CurrentState) -> AsyncIterator[None]:
+    """Let no instance begin to use new settings meanwhile: see ``Membership.enter``."""
+    key = encoded(by.keys.hold)
+
+    async def hold() -> None:
+        while True:
+            await asyncio.sleep(1)
+            await by.redis.set(key, 1, px=HOLD_MILLISECONDS)
+
+    await by.redis.set(key, 1, px=HOLD_MILLISECONDS)
+    holding = asyncio.create_task(hold())
+    try:
+        yield
+    finally:
+        holding.cancel()
+        await asyncio.gather(holding, return_exceptions=True)
+        await by.redis.delete(key)
 
 
 async def _reload_instance(by: CurrentState, id: str, wait: float) -> None:
@@ -159,6 +192,11 @@ async def _backfill_list(step: Step, _: float) -> str:
     assert step.list
     assert step.to
     keys, sizes, copied, count = step.by.keys, Sizes(), 0, 1
+    if not await step.by.redis.hexists(encoded(keys.changes), encoded(begun(step.to.key))):
+        raise StepFailed(
+            f"{step.to.key} got messages before all instances had reloaded, so it is not known which of those in "
+            f"{step.list.key} it has had; see penstock replay"
+        )
     while count:
         count, largest = await _backfill(
             step.by.redis,

@@ -1,7 +1,8 @@
 """Notes of unfinished changes: which lists a killed ``apply`` has yet to move or remove.
 
 The hash ``<ns>:changes`` has one for each list: ``renamed NEW`` until its messages have been moved, ``moved NEW`` after
-that, so that late messages are moved, too; ``removed`` until the list was found empty, or deleted.
+that, so that late messages are moved, too; ``removed`` until the list was found empty, or deleted. Besides ``begun
+NEW`` for an output that all instances have begun to fill at one instant: it can be back-filled.
 """
 
 from typing import Final
@@ -22,6 +23,11 @@ def renamed(name: str) -> str:
 
 def moved(name: str) -> str:
     return f"moved {name}"
+
+
+def begun(name: str) -> str:
+    """Return the field for an output that all instances have begun to fill at one instant."""
+    return f"begun {name}"
 
 
 def target(note: str) -> str | None:

@@ -10,7 +10,7 @@ from penstock.composition.draw.sketch import redelivers
 from penstock.composition.model import Part, Place, Topology, Use, property_of
 from penstock.composition.rollout.current import CurrentState
 from penstock.composition.rollout.difference import Difference, Removal, Rename
-from penstock.composition.rollout.notes import REMOVED, is_moved, renamed
+from penstock.composition.rollout.notes import REMOVED, begun, is_moved, renamed
 from penstock.composition.rollout.steps import InvalidOption, Options, Plan, Step
 
 
@@ -75,8 +75,15 @@ class _Planning:
         elif fixed := _fixed_properties(state):
             why = f"{', '.join(fixed)} cannot change while it runs: restart it, or undo the change"
             yield Step("restart", state, changes, refused=why)
-        elif state.shape != state.desired or state.reload_unfinished or self._options.reload:
-            yield Step("reload", state, changes or "its settings")
+        elif state.shape != state.desired or state.reload_unfinished or self._options.reload or self._begins(state):
+            yield Step("reload", state, changes or "its settings", begins=self._begins(state))
+
+    def _begins(self, state: CurrentState) -> tuple[str, ...]:
+        """Return new outputs of a service that fans out, and those to back-fill of which that is not known yet."""
+        new = [place.key for other, place in self._difference.added if other is state]
+        outs = {one.key for one in state.after if one.role == "out"} if state.fans_out else set()
+        more = [key for key in self._options.backfills if key in outs and begun(key) not in state.notes]
+        return tuple(dict.fromkeys([*new, *more]))
 
     def _moves_before(self, renames: Sequence[Rename]) -> Iterator[Step]:
         """Yield moves of lists that only programs fill: what they already pushed to the new name is newer."""
@@ -124,7 +131,7 @@ class _Planning:
                 return f"others fill {key}, too, so it is not known which messages both lists have had"
         if state.part.setting("overflow") == "dead":
             return f"with `overflow: dead` it is not known which messages {old} has had"
-        if state.owed.get(new) and any(place.key == new for _, place in self._difference.added):
+        if state.owed.get(new) and (begun(new) not in state.notes or new in self._begins(state)):
             return f"{new} was an output before, so it is not known which messages it has had; see penstock replay"
         return ""
 

@@ -52,6 +52,8 @@ class Step:
     messages: int | None = None
     """How many messages ``list`` holds now."""
     writers: "tuple[CurrentState, ...]" = ()
+    begins: tuple[str, ...] = ()
+    """Outputs that all instances begin to fill at one instant."""
     refused: str = ""
     """Why it cannot be done, and what to do; empty if it can."""
 
