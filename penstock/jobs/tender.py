@@ -113,6 +113,8 @@ class Tender:
         if self._watch_at.get(name, 0.0) <= time.monotonic():
             self._watch_at[name] = time.monotonic() + self._watch_seconds
             await self._watch(name)
+        if after and not most:
+            self._worker.looks_when_free = True
         if any(repeated) or (claimed and len(claimed) == most):
             return LEAST_SECONDS
         soon = self._seconds if self._from[name] == b"-" else min(self._seconds, LOOK_SECONDS)

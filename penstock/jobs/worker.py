@@ -58,6 +58,8 @@ class Worker:
         self._seconds = SHORT_SECONDS
         """About how long an attempt takes."""
         self._looks = False
+        self.looks_when_free = False
+        """Whether something waits in vain to be tried again while there is no room."""
         self._room, self._idle, self._ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._room.set()
         self._idle.set()
@@ -224,6 +226,9 @@ class Worker:
     def _freed(self) -> None:
         self._busy -= 1
         self.begin_waiting()
+        if self.looks_when_free and self.free:
+            self.looks_when_free = False
+            self.tend()
 
     def begin_waiting(self) -> None:
         """Begin what was read and waits, as far as there is room."""

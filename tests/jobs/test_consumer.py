@@ -460,6 +460,28 @@ async def test_a_pause_ends_though_jobs_wait_for_their_turn(jobs: Jobs, redis: A
             await eventually(partial(completed, redis, 1, stream))
 
 
+async def test_what_falls_due_while_there_is_no_room_begins_as_soon_as_there_is(
+    jobs: Jobs, redis: Any, seldom: None
+) -> None:
+    worker, held, attempts = consumer(backoff=Backoff([0.3])), Held(), list[int]()
+
+    @worker.job("fails")
+    async def fails(attempt: Attempt) -> None:
+        attempts.append(attempt.number)
+        if attempt.number == 1:
+            raise ValueError("not yet")
+
+    worker.job("s")(held)
+    await send(jobs, 1, "fails")
+    async with working(jobs, worker):
+        await eventually(lambda: attempts)
+        await send(jobs, 1)
+        await eventually(lambda: held.begun)
+        await asyncio.sleep(0.6)  # timing: it falls due, and cannot begin
+        held.let()
+        await eventually(lambda: attempts == [1, 2])
+
+
 async def test_a_consumer_that_was_paused_before_it_ran_begins_when_it_plays(jobs: Jobs, redis: Any) -> None:
     worker, held = consumer(), Held()
     held.let()
