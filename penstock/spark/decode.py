@@ -7,6 +7,7 @@ a page has of a field are split into lines at once, and a word for several event
 import json
 import re
 from collections.abc import Callable, Sequence
+from math import isfinite
 from typing import Any, Final
 
 import numpy as np
@@ -22,7 +23,12 @@ FIELDS: Final = [b"first", b"count", b"event", b"id", b"xid", b"at", b"queue", b
 OPTIONAL: Final = [MESSAGE, DETAILS]
 """Fields that follow if one of the events has them: its message (``eventMessages``), and what else it says (JSON)."""
 KNOWN: Final = [FIELDS, [*FIELDS, MESSAGE], [*FIELDS, DETAILS], [*FIELDS, *OPTIONAL]]
+BAD: Final = (ValueError, KeyError, IndexError, OverflowError)
+"""What the decoding raises if an entry is not as our scripts write it; pyarrow's errors are ValueErrors."""
 ESCAPED: Final = re.compile(rb"\\(.)", re.DOTALL)
+END_OF_TIME: Final = 253_402_214_400_000
+"""A time of an event (ms) lies before the last day of the year 9999: after that, not all time zones have a date."""
+MAX_NUMBER: Final = 2**62
 MAX_COLUMN_BYTES: Final = 2**31 - 1
 """Most bytes of an Arrow column with 32-bit offsets."""
 SCHEMA: Final = pa.schema(
@@ -51,14 +57,18 @@ SCHEMA: Final = pa.schema(
 
 
 def decode_entries(namespace: str, entries: Sequence[RawEntry]) -> list[pa.RecordBatch]:
-    """Return the events of ``entries`` in order. An entry that is no event is a row with ``malformed`` (JSON) only."""
+    """Return the events of ``entries`` in order.
+
+    An entry that is no event is a row with ``malformed`` (JSON) only; an event of which a field cannot be, too, beside
+    the other events of its entry, but its number is known.
+    """
     if not entries:
         return []
     try:
         return [_columns(namespace, entries)]
-    except (ValueError, IndexError):  # pyarrow's errors are ValueErrors
+    except BAD:
         if len(entries) == 1:
-            return [_decode_entry(namespace, *entries[0])]
+            return _decode_entry(namespace, *entries[0])
         half = len(entries) // 2
         return decode_entries(namespace, entries[:half]) + decode_entries(namespace, entries[half:])
 
@@ -71,6 +81,8 @@ def _columns(namespace: str, entries: Sequence[RawEntry]) -> pa.RecordBatch:
     firsts, counts = (np.array([int(each[place]) for each in fields]) for place in (1, 3))
     if counts.min() < 1 or counts.max() > MAX_EVENTS:
         raise ValueError("no number of events")
+    if firsts.min() < 0 or firsts.max() > MAX_NUMBER:
+        raise ValueError("no number of an event")
     before = np.cumsum(counts) - counts
     total = int(counts.sum())
     place = np.arange(total) - np.repeat(before, counts)
@@ -94,7 +106,7 @@ def _columns(namespace: str, entries: Sequence[RawEntry]) -> pa.RecordBatch:
         column(b"queue"),
         column(b"service"),
         column(b"attempt", lambda lines: _or_null(lines).cast(pa.int32())),
-        column(b"seconds", lambda lines: _or_null(lines).cast(pa.float64())),
+        column(b"seconds", _seconds),
         pa.nulls(total, pa.string()),
         _messages(fields, kinds, counts, place),
         _details(fields, counts, place),
@@ -195,29 +207,79 @@ def _unescaped(found: re.Match[bytes]) -> bytes:
 
 
 def _times(lines: pa.Array) -> pa.Array:
-    milliseconds = pc.multiply(lines.cast(pa.int64()), 1000)
-    return milliseconds.cast(pa.timestamp("us", tz="UTC"))
+    milliseconds = lines.cast(pa.int64())
+    bounds = pc.min_max(milliseconds).as_py()
+    if len(milliseconds) and not 0 <= bounds["min"] <= bounds["max"] < END_OF_TIME:
+        raise ValueError("no time of an event")
+    return pc.multiply(milliseconds, 1000).cast(pa.timestamp("us", tz="UTC"))
+
+
+def _seconds(lines: pa.Array) -> pa.Array:
+    seconds = _or_null(lines).cast(pa.float64())
+    if pc.all(pc.is_finite(seconds)).as_py() is False:
+        raise ValueError("no duration")
+    return seconds
 
 
 def _or_null(lines: pa.Array) -> pa.Array:
     return pc.if_else(pc.equal(lines, ""), pa.scalar(None, pa.string()), lines)
 
 
-def _decode_entry(namespace: str, name: bytes, fields: list[bytes]) -> pa.RecordBatch:
+def _decode_entry(namespace: str, name: bytes, fields: list[bytes]) -> list[pa.RecordBatch]:
     """Return the rows of an entry that our scripts would not write: its events, or one row with ``malformed``.
 
-    An entry of another program is one event; one of a newer version may have more fields. Of a message in a malformed
-    entry only the size is kept.
+    An entry of another program is one event; one of a newer version may have more fields.
     """
     values = dict(zip(fields[::2], fields[1::2], strict=False))
     try:
-        return (_with_unknown_fields if b"count" in values else _foreign_event)(namespace, name, values)
-    except (ValueError, KeyError):
-        if message := values.get(MESSAGE):
-            values[MESSAGE] = b"(%d bytes)" % len(message)
-        words = {_text(field): _text(value) for field, value in values.items()}
-        row = {"namespace": namespace, "entry": name.decode(), "place": 0, "malformed": json.dumps(words)}
-        return pa.RecordBatch.from_pylist([row], schema=SCHEMA)
+        if b"count" in values:
+            return _events(namespace, name, values, 0, _checked_count(values))
+        return [_foreign_event(namespace, name, values)]
+    except BAD:
+        return [_malformed(namespace, name, values, 0, None)]
+
+
+def _checked_count(values: dict[bytes, bytes]) -> int:
+    """Return how many events an entry has. Raise ``ValueError`` or ``KeyError`` if its fields do not fit together."""
+    first, count = int(values[b"first"]), int(values[b"count"])
+    lines = {values[field].count(b"\n") + 1 for field in FIELDS}
+    if not (1 <= count <= MAX_EVENTS and 0 <= first <= MAX_NUMBER and lines <= {1, count}):
+        raise ValueError("its fields do not fit together")
+    return count
+
+
+def _events(namespace: str, name: bytes, values: dict[bytes, bytes], start: int, count: int) -> list[pa.RecordBatch]:
+    """Return ``count`` events of an entry from the place ``start`` on; those that cannot be are malformed."""
+    part = {field: _part(word, int(values[b"count"]), start, count) for field, word in values.items()}
+    number = int(values[b"first"]) + start
+    part |= {b"first": b"%d" % number, b"count": b"%d" % count}
+    try:
+        found = _with_unknown_fields(namespace, name, part)
+    except BAD:
+        if count == 1:
+            return [_malformed(namespace, name, part, start, number)]
+        half = count // 2
+        earlier = _events(namespace, name, values, start, half)
+        return earlier + _events(namespace, name, values, start + half, count - half)
+    places = pa.array(np.arange(start, start + count, dtype=np.int32))
+    return [found.set_column(SCHEMA.names.index("place"), SCHEMA.field("place"), places)]
+
+
+def _part(word: bytes, total: int, start: int, count: int) -> bytes:
+    """Return the lines of a word for some of ``total`` events, or the word if it is for all."""
+    lines = word.split(b"\n")
+    return b"\n".join(lines[start : start + count]) if len(lines) == total else word
+
+
+def _malformed(
+    namespace: str, name: bytes, values: dict[bytes, bytes], place: int, number: int | None
+) -> pa.RecordBatch:
+    """Return a row with ``malformed`` only; of a message only the size is kept."""
+    if message := values.get(MESSAGE):
+        values = {**values, MESSAGE: b"(%d bytes)" % len(message)}
+    words = {_text(field): _text(value) for field, value in values.items()}
+    row = {"namespace": namespace, "entry": name.decode(), "place": place, "number": number}
+    return pa.RecordBatch.from_pylist([{**row, "malformed": json.dumps(words)}], schema=SCHEMA)
 
 
 def _with_unknown_fields(namespace: str, name: bytes, values: dict[bytes, bytes]) -> pa.RecordBatch:
@@ -244,8 +306,12 @@ def _foreign_event(namespace: str, name: bytes, values: dict[bytes, bytes]) -> p
     row: dict[str, Any] = {"namespace": namespace, "entry": name.decode(), "place": 0, "event": words.pop("event")}
     row |= {field: words.pop(field, "") for field in ("id", "xid", "queue", "service")}
     row["at"] = int(words.pop("at", "") or name.partition(b"-")[0]) * 1000
+    if not 0 <= row["at"] < END_OF_TIME * 1000:
+        raise ValueError("no time of an event")
     attempt, seconds = words.pop("attempt", ""), words.pop("seconds", "")
     row["attempt"], row["seconds"] = int(attempt) if attempt else None, float(seconds) if seconds else None
+    if row["seconds"] is not None and not isfinite(row["seconds"]):
+        raise ValueError("no duration")
     row["extra"] = json.dumps(words) if words else None
     return pa.RecordBatch.from_pylist([row], schema=SCHEMA)
 

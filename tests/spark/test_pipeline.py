@@ -103,8 +103,10 @@ async def test_events_of_all_namespaces_are_archived_counted_and_a_stop_ends_it(
         shop.xadd("shop:events", {"event": "done", "id": "77", "at": 86_400_000, "node": "a"})
         shop.xadd("shop:events", {"event": "", "id": "78"})
         shop.xadd("shop:events", {"temperature": 20})
+        for at in (253_402_300_800_000, -99_999_999_999_999, 2**63 - 1):
+            shop.xadd("shop:a:events", {"event": "note", "id": "z", "at": at})
         await met(lambda: archived(shop) == 352)
-        await met(lambda: shop.hget(PIPE.metric("pipeline"), "malformed") == b"2")
+        await met(lambda: shop.hget(PIPE.metric("pipeline"), "malformed") == b"5")
         assert shop.hget(PIPE.instance("1"), "service") == b"pipeline"
         shop.delete(PIPE.instance("1"))
         assert await service == 0
@@ -122,7 +124,8 @@ async def test_events_of_all_namespaces_are_archived_counted_and_a_stop_ends_it(
     assert {str(row["date"]) for row in rows} == {"2023-11-14", "1970-01-02"}
     assert [row["extra"] for row in rows if row["extra"]] == ['{"node": "a"}']
     aside = sorted((row["namespace"], row["malformed"]) for row in malformed_in(tmp_path))
-    assert aside == [("shop", '{"event": "", "id": "78"}'), ("shop", '{"temperature": "20"}')]
+    assert [namespace for namespace, _ in aside] == ["shop", "shop", *["shop:a"] * 3]
+    assert aside[:2] == [("shop", '{"event": "", "id": "78"}'), ("shop", '{"temperature": "20"}')]
 
 
 async def test_a_server_that_restarts_is_waited_for(tmp_path: Path, serve: Serve) -> None:

@@ -2,6 +2,8 @@
 
 import json
 from collections.abc import Sequence
+from datetime import timedelta, timezone
+from math import isfinite
 
 import pyarrow as pa
 import pytest
@@ -75,17 +77,19 @@ def test_an_entry_without_an_event_is_kept_aside_and_the_others_are_read(name: s
     bad[2 * FIELDS.index(name.encode()) + 1] = word
     found = rows(decode_entries("demo", [*good[:3], (b"4-0", bad), *good[4:]]))
     assert [row["id"] for row in found] == ["1", "2", "3", None, "5", "6", "7"]
-    assert (found[3]["entry"], found[3]["event"], found[3]["number"]) == ("4-0", None, None)
+    number = None if name in ("first", "count") else 4
+    assert (found[3]["entry"], found[3]["event"], found[3]["number"]) == ("4-0", None, number)
     assert json.loads(str(found[3]["malformed"]))[name] == word.decode()
     assert all(row["malformed"] is None for row in found if row["id"])
 
 
-@pytest.mark.parametrize("words", [[b""], [b"done", b""]])
-def test_an_event_without_a_kind_is_malformed_and_the_others_are_read(words: list[bytes]) -> None:
+def test_an_event_without_a_kind_is_malformed_and_the_others_are_read() -> None:
     good = [entry(f"{number}-0", number, 1, event=[b"done"], id=[b"%d" % number]) for number in (1, 4)]
-    decoded = rows(decode_entries("demo", [good[0], entry("2-0", 2, 2, event=words, id=[b"2", b"3"]), good[1]]))
-    assert [(row["id"], row["event"]) for row in decoded] == [("1", "done"), (None, None), ("4", "done")]
-    assert json.loads(str(decoded[1]["malformed"]))["event"] == b"\n".join(words).decode()
+    odd = entry("2-0", 2, 2, event=[b"done", b""], id=[b"2", b"3"])
+    decoded = rows(decode_entries("demo", [good[0], odd, good[1]]))
+    seen = [(row["id"], row["event"], row["number"], row["place"]) for row in decoded]
+    assert seen == [("1", "done", 1, 0), ("2", "done", 2, 0), (None, None, 3, 1), ("4", "done", 4, 0)]
+    assert json.loads(str(decoded[2]["malformed"]))["event"] == ""
     (alone,) = rows(decode_entries("demo", [(b"5-0", [b"event", b"", b"id", b"7"])]))
     assert (alone["event"], alone["malformed"]) == (None, '{"event": "", "id": "7"}')
 
@@ -122,6 +126,59 @@ def test_a_foreign_entry_is_one_event_if_it_has_one() -> None:
 def test_bytes_that_are_no_text_are_shown_beside_escaped_newlines() -> None:
     (first, second) = rows(decode_entries("demo", [entry("1-0", 1, 2, event=[b"done"], id=[b"\xff\\n", b"b"])]))
     assert (first["id"], second["id"]) == ("\\xff\n", "b")
+
+
+NUMBER = st.integers(-(2**70), 2**70).map(lambda number: b"%d" % number) | st.floats().map(
+    lambda number: repr(number).encode()
+)
+TEXT = (st.binary(max_size=8) | st.text(max_size=8).map(str.encode)).map(lambda word: word.replace(b"\n", b"\\n"))
+BOUND = st.sampled_from([b"253402300800000", b"253402214399999", b"-99999999999999", b"%d" % (2**63 - 1), b"1e999"])
+VALUE = NUMBER | TEXT | BOUND
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.data(), st.integers(1, 5))
+def test_no_value_of_a_field_ends_the_reading_or_harms_other_events(data: st.DataObject, count: int) -> None:
+    ids = [b"%d" % number for number in range(10, 10 + count)]
+    at = [b"1700000000123"] * count
+    good = {"event": [b"done"] * count, "id": ids, "attempt": [b"1"] * count, "seconds": [b"0.5"] * count, "at": at}
+    bad = data.draw(st.integers(0, count - 1))
+    field = data.draw(st.sampled_from(["event", "attempt", "seconds", "at", "xid", "queue", "service"]))
+    words = [*good.get(field, [b""] * count)]
+    words[bad] = data.draw(VALUE)
+    changed = good | {field: words}
+    found = rows(decode_entries("demo", [entry("1-0", 7, count, **changed)]))
+    assert [(row["place"], row["number"]) for row in found] == [(place, 7 + place) for place in range(count)]
+    assert [row["id"] for place, row in enumerate(found) if place != bad] == [
+        id.decode() for place, id in enumerate(ids) if place != bad
+    ]
+    assert_usable(found)
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.dictionaries(st.sampled_from([*FIELDS, b"message", b"other"]), VALUE))
+@example({b"event": b"note", b"id": b"z", b"at": b"253402300800000"})
+@example({b"event": b"note", b"id": b"z", b"at": b"-99999999999999"})
+@example({b"event": b"note", b"id": b"z", b"at": b"9223372036854775807"})
+@example({b"event": b"note", b"attempt": b"9999999999"})
+def test_no_entry_ends_the_reading(fields: dict[bytes, bytes]) -> None:
+    good = entry("2-0", 1, 1, event=[b"done"], id=[b"1"])
+    words = [word for pair in fields.items() for word in pair]
+    *found, last = rows(decode_entries("demo", [(b"1-0", words), good]))
+    assert (last["id"], last["malformed"]) == ("1", None)
+    assert found
+    assert_usable(found)
+
+
+def assert_usable(found: list[dict[str, object]]) -> None:
+    """Each row is malformed, or an event that has a date in any time zone and numbers that can be added up."""
+    for row in found:
+        if row["malformed"] is None:
+            assert row["event"]
+            row["at"].astimezone(timezone(timedelta(hours=14)))  # type: ignore[attr-defined]
+            assert row["seconds"] is None or isfinite(row["seconds"])  # type: ignore[arg-type]
+        else:
+            json.loads(str(row["malformed"]))
 
 
 def test_an_empty_page_has_no_rows() -> None:
