@@ -62,12 +62,16 @@ class Monitor:
             listening.cancel()
 
     async def _sweep(self, context: Context[Settings], namespaces: Sequence[WatchedNamespace], timer: Timer) -> None:
+        """Sweep what is due: a sweep of all whenever one is due would make others due in turn, for ever."""
+        due_at = dict.fromkeys(namespaces, -inf)
         while context.running:
-            wait = min([await namespace.sweep() for namespace in namespaces])
+            for namespace in [each for each, due in due_at.items() if due <= time.monotonic()]:
+                wait = min(await namespace.sweep(), MAX_SLEEP_SECONDS)
+                due_at[namespace] = time.monotonic() + wait + SPARE_SECONDS if wait > 0 else -inf
             self._swept_at = time.monotonic()
-            if wait > 0:
-                wait = min(wait + SPARE_SECONDS, MAX_SLEEP_SECONDS)
-                await timer.sleep(wait, before=max(namespace.swept_at for namespace in namespaces) + wait)
+            wait = min(due_at.values()) - self._swept_at
+            if wait > 0 and await timer.sleep(wait, max(namespace.swept_at for namespace in namespaces) + wait):
+                due_at = dict.fromkeys(namespaces, -inf)
 
     def _problem(self) -> str | None:
         """Return why the service does not do its work; None while it does."""

@@ -33,10 +33,10 @@ class Timer:
             if self._earliest < self._before:
                 self._is_earlier.set()
 
-    async def sleep(self, seconds: float, before: float) -> None:
+    async def sleep(self, seconds: float, before: float) -> bool:
         """Sleep for ``seconds``, but not beyond a due time below ``before`` that was published since the last sleep.
 
-        ``before`` is in seconds since the epoch by the server's clock.
+        ``before`` is in seconds since the epoch by the server's clock. Return whether any due time was published.
         """
         end, self._before = time.monotonic() + seconds, before
         while self._context.running:
@@ -46,8 +46,10 @@ class Timer:
             if (left := end - time.monotonic()) <= 0:
                 break
             await self._context.pause(left, self._is_earlier)
+        is_news = self._earliest < inf
         self._before, self._earliest = -inf, inf
         self._is_earlier.clear()
+        return is_news
 
 
 def _due_time(reply: Any) -> float:

@@ -5,6 +5,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,11 @@ from redis.asyncio import Redis
 from common.context import Context
 from common.durability import Durability
 from common.outage import Outage
+from penstock.keys import Keys
 from penstock.raw_connection import RawConnection
+from services.monitor import reply_lists
+from services.monitor import service as monitor
+from services.monitor.reply_lists import ReplyListExpiry
 from services.monitor.settings import Settings
 from services.monitor.timer import Timer
 from tests.clock import Span
@@ -330,3 +335,40 @@ async def test_a_timer_that_receives_nothing_for_long_goes_on_listening(redis: R
     finally:
         listening.cancel()
         await wire.close()
+
+
+class Idle:
+    """A watched namespace in which nothing is due; ``late`` seconds after the others it has something for once."""
+
+    swept_at = 0.0
+
+    def __init__(self, context: Any, name: str, late: float, now: Callable[[], float]) -> None:
+        self._lists, self._begins, self._now = ReplyListExpiry(context, Keys(name)), late, now
+
+    async def sweep(self) -> float:
+        if (wait := self._begins - self._now()) > 0:
+            return wait
+        return await self._lists.expire()
+
+
+async def test_namespaces_that_begin_one_after_the_other_do_not_keep_a_monitor_awake(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lists for answers are looked at once a second at most: a look that comes too early is due again soon."""
+    now, sleeps = 0.0, list[float]()
+    for module in (monitor, reply_lists):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now))
+    context: Any = SimpleNamespace(running=True, redis=redis, settings=SimpleNamespace(batch=500))
+
+    class Clock:
+        async def sleep(self, seconds: float, _: float) -> bool:
+            nonlocal now
+            now += seconds
+            sleeps.append(seconds)
+            context.running = len(sleeps) < 20
+            return False
+
+    namespaces: Any = [Idle(context, str(number), number * 0.25, lambda: now) for number in range(4)]
+    clock: Any = Clock()
+    await monitor.Monitor()._sweep(context, namespaces, clock)
+    assert sum(sleeps) > 100, sleeps
