@@ -2,13 +2,14 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from redis.asyncio import Redis
 
 from penstock.accounting.invariants import Invariant, parse_counters
 from penstock.accounting.upgrade import Starts
-from penstock.encoding import decoded_fields
+from penstock.composition.rollout.notes import is_moved
+from penstock.encoding import decoded, decoded_fields, encoded
 from penstock.inspect.pending import PendingList, read_pending
 from penstock.keys import Keys
 
@@ -87,6 +88,7 @@ async def audit(redis: "Redis", keys: Keys) -> Audit | None:
         taken = Invariant("taken", counts["taken"], {"settled": left.get("count", 0), "held": held, "gone": gone})
         problems += [taken.problem] if taken.difference else []
     lengths = {each.name: each.messages for each in pending}
+    notes += await consumer_notes(redis, keys, outs)
     return Audit(keys.namespace, counts["taken"] - held - gone, lengths, legs, problems, notes)
 
 
@@ -106,6 +108,34 @@ def pending_notes(starts: Starts, pending: Iterable[PendingList]) -> list[str]:
     old = "an instance of an older version was started, which does not count what its pending list holds"
     unseen = f"{old}: what somebody removes from one is not missed until only newer instances run"
     return [*([held] if left else []), *([] if starts.agree else [unseen])]
+
+
+async def consumer_notes(redis: "Redis", keys: Keys, lists: Iterable[str]) -> list[str]:
+    """Return, in words, what dead consumers of ``penstock.lists`` hold of lists, or of their former names, and nobody
+    takes over since no consumer runs there.
+    """
+    former: Any = redis.hgetall(keys.changes)
+    names = [*lists, *(name for name, note in decoded_fields(await former).items() if is_moved(note))]
+    leases_of = [("ZRANGE", f"{name}:consumers", 0, -1, "WITHSCORES") for name in names]
+    (seconds, _), *found = await _read(redis, [("TIME",), *leases_of])
+    notes = []
+    for name, leases in zip(names, found, strict=True):
+        dead = [] if any(float(end) > seconds * 1e6 for end in leases[1::2]) else leases[::2]
+        held = await _read(redis, [("LLEN", f"{name}:consumer:{decoded(id)}") for id in dead])
+        if left := sum(many or 0 for many in held):
+            what = f"{left:,} message{'s' if left > 1 else ''} in hand of consumers of penstock.lists that have died"
+            notes.append(f"{name}: {what}: the next one that takes from {name} takes them over")
+    return notes
+
+
+async def _read(redis: "Redis", calls: Sequence[tuple[Any, ...]]) -> list[Any]:
+    """Return the replies; an empty list for a key of another type."""
+    if not calls:
+        return []
+    async with redis.pipeline(transaction=False) as wire:
+        for verb, *words in calls:
+            wire.execute_command(verb, *map(encoded, map(str, words)))
+        return [[] if isinstance(reply, Exception) else reply for reply in await wire.execute(raise_on_error=False)]
 
 
 def describe_stray(keys: Keys, name: str, messages: int) -> str:

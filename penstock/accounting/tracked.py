@@ -6,7 +6,7 @@ from typing import Final
 
 from redis.asyncio import Redis
 
-from penstock.accounting.audit import pending_notes, pending_problems
+from penstock.accounting.audit import consumer_notes, pending_notes, pending_problems
 from penstock.accounting.invariants import SECONDS, Invariant, parse_counters
 from penstock.encoding import decoded
 from penstock.inspect.pending import PendingList, read_pending
@@ -37,10 +37,10 @@ class TrackedAudit:
 
 async def audit_tracked(redis: "Redis", keys: Keys) -> TrackedAudit | None:
     """Audit the messages of ``keys``; return None if the namespace has no tracking policy."""
-    calls = [("HLEN", keys.policy), ("HGET", keys.policy, "pending")]
+    calls = [("HLEN", keys.policy), ("HGET", keys.policy, "pending"), ("HGET", keys.policy, "out")]
     calls += [("ZCARD", keys.deadlines), ("ZCARD", keys.delayed)]
     calls += [("HGETALL", keys.metric(name)) for name in COUNTERS]
-    found, (size, base, in_flight, delayed, *hashes) = await read_pending(redis, [keys], calls)
+    found, (size, base, out, in_flight, delayed, *hashes) = await read_pending(redis, [keys], calls)
     if not size:
         return None
     all_lists, starts = found[keys.namespace].confirmed, found[keys.namespace].starts
@@ -56,6 +56,7 @@ async def audit_tracked(redis: "Redis", keys: Keys) -> TrackedAudit | None:
         problems.append(f"dead: count is {dead:,}, its reasons add up to {reasons:,}")
     settled = numbers["taken"].get("count", 0) - sum(each.counted + each.missing for each in requests)
     lengths = {each.name: each.messages for each in requests}
+    notes += await consumer_notes(redis, keys, [decoded(out)] if out else [])
     return TrackedAudit(keys.namespace, settled, lengths, laws, problems, notes)
 
 

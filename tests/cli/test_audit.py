@@ -64,6 +64,21 @@ async def test_json_says_the_same(redis: Redis, redis_url: str) -> None:
     }
 
 
+async def test_what_dead_consumers_hold_and_nobody_takes_over_is_named(redis: Redis, redis_url: str) -> None:
+    await settle(redis)
+    await redis.hset("demo:changes", "old", "moved out0")
+    now, _ = await redis.time()
+    for name, end in (("old", now - 60), ("out0", now - 60), ("out1", now + 60)):
+        await redis.zadd(f"{name}:consumers", {"one": (now - 60) * 1_000_000, "two": end * 1_000_000})
+        await redis.rpush(f"{name}:consumer:one", "a", "b")
+    result = await penstock("audit", "demo", "--json", redis=redis_url)
+    words = "2 messages in hand of consumers of penstock.lists that have died: the next one that takes from"
+    assert (result.status, result.json["notes"]) == (
+        0,
+        [f"{name}: {words} {name} takes them over" for name in ("out0", "old")],
+    )
+
+
 async def test_replicas_that_take_turns_by_a_lease_have_one_pending_list(redis: Redis, redis_url: str) -> None:
     await settle(redis, messages=10)
     await redis.zadd("demo:owners", {"4": 1, "5": 1})
