@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 from redis import Redis
 
+from common.orphans import _adopt
 from common.settle import digest
 from penstock.keys import Keys
 from penstock.testing.server import EmbeddedServer
@@ -50,11 +51,13 @@ class Deduplication(RuleBasedStateMachine):
 
     @rule()
     def adopt(self) -> None:
-        """Move what the second instance has behind what the first one has."""
-        while self.redis.lmove(INSTANCES[1], INSTANCES[0], "RIGHT", "LEFT"):
-            pass
-        self.pending[INSTANCES[0]] += self.pending[INSTANCES[1]]
-        self.pending[INSTANCES[1]] = []
+        """Let the first instance take over what the second one has, before what it has itself."""
+        own, orphan = INSTANCES
+        counted = {"holds": KEYS.held, "missing": KEYS.metric("missing")}
+        named = {"orphan": orphan, "own": own, "id": "2", "grace": 10, **counted}
+        assert self.redis.execute_command(*_adopt.by_source(**named)) == len(self.pending[orphan])
+        self.pending[own] = self.pending[orphan] + self.pending[own]
+        self.pending[orphan] = []
 
     @rule(name=instances, batch=st.integers(1, 5), size=st.integers(1, 5))
     def move(self, name: str, batch: int, size: int) -> None:

@@ -19,9 +19,9 @@ Every setting of every service. A test compares this page with the code, and
 `python -m tests.unit.test_settings_page` writes it.
 
 The environment overrides the props file, and the props file overrides the default. `X_FILE` in
-place of a variable `X` names a file that holds its value. What Kubernetes adds for a Service, such as
-`MPUSH_SERVICE_HOST` or `MONITOR_METRICS_PORT=tcp://...`, is ignored. `--check` validates the settings
-of a service, prints them and exits. [Operating](operating.md#secrets) explains secrets,
+place of a variable `X` names a file that holds its value. What Kubernetes adds for a Service, such
+as `MPUSH_SERVICE_HOST` or `MONITOR_METRICS_PORT=tcp://...`, is ignored. `--check` validates the
+settings of a service, prints them and exits. [Operating](operating.md#secrets) explains secrets,
 [a hash in Redis](operating.md#settings-in-redis) in place of a file, and
 [changing settings while a service runs](operating.md#changing-settings-while-it-runs).
 """
