@@ -12,7 +12,7 @@ from common.registered_lists import RegisteredLists
 from common.tracking.reply_lists import ReplyRules
 from common.transaction import REFUSED
 from common.wired import FULL_POLL_SECONDS
-from penstock.encoding import decoded, encoded
+from penstock.encoding import decoded, encoded, parse_number, parse_whole
 from penstock.keys import Keys
 from penstock.raw_connection import pack
 from penstock.script import Script
@@ -163,9 +163,10 @@ class Sweeper:
         """Return the action for a message that is past its deadline."""
         if one.attempt is None:
             return Action(one, "expired")
-        if one.final or int(one.attempt) >= min(policy.attempts, int(one.attempts or policy.attempts)):
+        attempt, most = parse_whole(one.attempt), parse_whole(one.attempts)
+        if one.final or attempt is None or attempt >= min(policy.attempts, policy.attempts if most is None else most):
             return Action(one, "timeout" if one.error is None else "failed")
-        return Action(one, "retry", policy.backoff.delay_after(int(one.attempt)))
+        return Action(one, "retry", policy.backoff.delay_after(attempt))
 
     async def _carry_out(self, actions: Sequence[Action], policy: Policy) -> Any:
         keys = self._keys
@@ -210,7 +211,7 @@ class Sweeper:
 
 def _has_waited(one: Message, now: float, policy: Policy) -> bool:
     """Return True if an untaken message has waited for the policy's queueTimeout, or until its own deadline."""
-    if one.until is not None and float(one.until) <= now:
+    until, since = parse_number(one.until), parse_number(one.delivered or one.timestamp)
+    if until is not None and until <= now:
         return True
-    since = one.delivered or one.timestamp
-    return bool(policy.queue_timeout) and since is not None and now - float(since) >= policy.queue_timeout
+    return bool(policy.queue_timeout) and since is not None and now - since >= policy.queue_timeout

@@ -1,6 +1,7 @@
 -- Act on messages that are due: deliver those that were delayed; of those past their deadline retry or bury each.
 --
 -- WITH types: wrong_type
+-- WITH numbers: finite whole MAX_ID
 -- WITH chain: link unlink
 -- WITH letters: push_letter
 -- WITH tallies: tally write_tallies
@@ -36,7 +37,6 @@ local call, pcall = redis.call, redis.pcall
 local time = call('TIME')
 local now, stamp = time[1] + time[2] / 1e6, string.format('%d.%06d', time[1], time[2])
 local at, deadline = string.format('%d%03d', time[1], time[2] / 1000), string.format('%.6f', now + timespan)
-expire = tonumber(expire)
 if tonumber(history) == 0 then report = function() end end
 
 local UNTAKEN, NEAR = 1e12, 1000
@@ -64,11 +64,11 @@ local function schedule(key, id, wait)
 end
 
 local function deliver(record, xid_key, queue, id, known)
-  local attempt = known.attempt + 1
+  local attempt = known.attempts + 1
   call('LPUSH', queue, known.message)
-  call('HSET', record, 'delivered', stamp, 'deadline', deadline, 'attempt', attempt)
+  call('HSET', record, 'delivered', stamp, 'deadline', deadline, 'attempt', string.format('%.0f', attempt))
   if queue == out then
-    local number = string.format('%d', (tonumber(call('HGET', pushed, out)) or 0) + 1)
+    local number = string.format('%.0f', (whole(call('HGET', pushed, out), MAX_ID) or 0) + 1)
     call('HSET', pushed, out, number)
     call('HSET', record, 'number', number)
   end
@@ -95,7 +95,7 @@ local function bury(record, xid_key, answer, id, known, reason)
   local kind = unlink(xid_key, id)
   local first, last = math.floor(known.timestamp * 1000), math.floor((known.delivered or known.timestamp) * 1000)
   push_letter({message = known.message, reason = reason, error = known.error, queue = known.queue, source = origin,
-    attempts = tonumber(known.attempt), first = first, last = last, at = tonumber(at), id = id, xid = known.xid,
+    attempts = known.attempts, first = first, last = last, at = tonumber(at), id = id, xid = known.xid,
     service = known.service, replyTo = known.replyTo})
   call('DEL', record)
   call('HSET', record, 'state', 'dead', 'reason', reason, 'xid', known.xid, 'attempt', known.attempt, 'timestamp',
@@ -106,7 +106,7 @@ local function bury(record, xid_key, answer, id, known, reason)
     call('EXPIRE', xid_key, expire)
   end
   if answer ~= record then
-    local words = {reason = reason, attempts = tonumber(known.attempt), words = known.error}
+    local words = {reason = reason, attempts = known.attempts, words = known.error}
     send(answer, cjson.encode({meta = {id = known.xid}, error = words}), now, tonumber(life), lasting)
   elseif known.replyTo then
     tally(answers_sent, 'refused')
@@ -122,6 +122,10 @@ local function read(record)
   local values = pcall('HMGET', record, unpack(FIELDS, 1, #FIELDS))
   local known = {}
   for place, field in ipairs(FIELDS) do known[field] = not values.err and values[place] or nil end
+  -- Somebody may have made another word of a number.
+  known.attempts = finite(known.attempt) or 0
+  if not finite(known.timestamp) then known.timestamp = stamp end
+  if not finite(known.delivered) then known.delivered = nil end
   return known
 end
 
@@ -162,7 +166,7 @@ for place = 1, #messages / 4 do
     elseif action == 'deliver' and not is_late(known, 0) then
       deliver(record, xid_key, queue, id, known)
     elseif action == 'deliver' then
-      local undelivered = tonumber(known.attempt) == 0
+      local undelivered = known.attempts == 0
       if undelivered then happened('queueTimeout', id, known, known.attempt, now - known.timestamp) end
       bury(record, xid_key, answer, id, known, undelivered and 'queueTimeout' or known.error and 'failed' or 'timeout')
     else

@@ -1,0 +1,88 @@
+"""No script fails after its first write, and none fails for what authors of messages control.
+
+A script that failed halfway would lose what it had removed: a batch was lost so for one message with a delay of -0.0.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from itertools import cycle
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from redis.exceptions import ResponseError
+
+from tests.harness import rounds
+from tests.script_cases import CASES
+from tests.scripted import PAIRS, Call, Draw, name_of, state_of
+from tests.unit.test_lua_files import SCRIPTS, body_of
+
+CRITICAL: Final = ("common/finish", "common/settle_batch", "mdispatch/dispatch", "mlimit/delay_batch", "monitor/sweep")
+"""Scripts that get what authors wrote into their messages: they are called often enough for all values."""
+NOTES: Final = {b"k:holds", b"k:missing", b"k:taken"}
+"""What ``held.lua`` corrects of what BLMOVE has done, whatever comes of the script: a second run corrects nothing."""
+REFUSALS: Final = re.compile(r"(FENCED|GONE|MOVING|OCCUPIED|UNSTAGED|VALUE) ")
+"""How errors begin that a script returns on purpose, whatever the message."""
+RESTORES: Final = ("common/confirm",)
+"""Scripts that write, and leave everything as it was."""
+WRITES: Final = re.compile(
+    r"'([LR]PUSH|LPOP|RPOP|LMOVE|LTRIM|HSET|HDEL|ZADD|ZREM|XADD|XDEL|UNLINK|DEL|SET|INCR|INCRBY|EXPIRE|RENAME)'"
+)
+each_script = pytest.mark.parametrize("file", SCRIPTS, ids=name_of)
+
+
+def calls(file: Path, here: Any, enough: Callable[[], bool] = lambda: True) -> Iterator[Call]:
+    """Generate calls: the same ones each time, but for the server's time."""
+    pairs, now = cycle(PAIRS), here.time()[0]
+    for number in rounds(enough):
+        for more in range(8 if name_of(file) in CRITICAL else 1):
+            yield Call(file, Draw(f"{name_of(file)} {number} {more}", pairs, now))
+
+
+def failure_of(call: Call, here: Any) -> str | None:
+    """Run ``call``; return the error, None without one. Fail if it has changed a key before."""
+    call.prepare(here)
+    before = state_of(here)
+    failure = error_of(call, here)
+    after = state_of(here)
+    changed = {key for key in before.keys() | after.keys() if before.get(key) != after.get(key)}
+    call.has_written = not failure and bool(changed)
+    if failure and changed <= NOTES:
+        error_of(call, here)
+        again = state_of(here)
+        changed = {key for key in NOTES if again.get(key) != after.get(key)}
+    assert not failure or not changed, f"{failure}: changed {changed} before"
+    return failure
+
+
+def error_of(call: Call, here: Any) -> str | None:
+    try:
+        call.run(here)
+    except ResponseError as error:
+        return str(error)
+    return None
+
+
+@each_script
+def test_no_message_makes_a_script_fail(file: Path, here: Any) -> None:
+    must_write = WRITES.search(body_of(file)) and name_of(file) not in RESTORES
+    written: list[bool] = [] if must_write else [True]
+    for call in calls(file, here, lambda: any(written)):
+        failure = failure_of(call, here)
+        assert failure is None or REFUSALS.match(failure), (failure, call.named, call.contents)
+        written.append(call.has_written)
+    assert any(written), f"give {name_of(file)} a case in tests/script_cases.py with which it writes"
+
+
+@each_script
+def test_a_script_that_fails_has_changed_nothing(file: Path, here: Any) -> None:
+    for call in calls(file, here):
+        changed = [call.tamper() for _ in range(call.draw.randint(1, 2))]
+        try:
+            failure_of(call, here)
+        except AssertionError as error:
+            raise AssertionError(f"{error}, with {changed}") from None
+
+
+def test_each_case_is_of_a_script() -> None:
+    assert CASES.keys() <= {name_of(file) for file in SCRIPTS}
