@@ -15,7 +15,9 @@
 local refused = wrong_type({list = {orphan, own}, hash = {holds, missing, holdings}, zset = {owners}})
 if refused then return refused end
 local adopted, here = redis.call('LLEN', orphan), redis.call('LLEN', own)
-if adopted > 0 and here == 0 then
+-- The shorter list goes to the end of the longer one.
+if adopted > here then
+  for _ = 1, here do redis.call('LMOVE', own, orphan, 'RIGHT', 'LEFT') end
   redis.call('RENAME', orphan, own)
 else
   for _ = 1, adopted do redis.call('LMOVE', orphan, own, 'LEFT', 'RIGHT') end

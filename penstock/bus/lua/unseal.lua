@@ -15,6 +15,7 @@
 -- ARGV channel        where consumers hear of messages
 -- Returns how many were added: if it is more than 0, call again; -1 if the queue was handed over and is not forgotten.
 -- Run twice: the second run does nothing.
+local BYTES = 1048576
 local call = redis.call
 local refused = wrong_type({hash = {metadata}, list = {messages, toack, held_messages, held_toack}})
 if refused then return refused end
@@ -24,9 +25,11 @@ if forgotten ~= '1' and string.sub(ticket, 1, 8) ~= 'carried ' then return -1 en
 local added = 0
 for key, into in pairs({[messages] = held_messages, [toack] = held_toack}) do
   if call('EXISTS', into) == 1 then
-    local many = math.min(math.floor(call('LLEN', key) / 2), tonumber(most))
-    for _ = 1, 2 * many do call('LMOVE', key, into, 'LEFT', 'RIGHT') end
-    added = added + many
+    local many, size = math.min(math.floor(call('LLEN', key) / 2), tonumber(most)), 0
+    while many > 0 and size < BYTES do
+      call('LMOVE', key, into, 'LEFT', 'RIGHT')
+      size, many, added = size + #call('LMOVE', key, into, 'LEFT', 'RIGHT'), many - 1, added + 1
+    end
   end
 end
 if added > 0 then return added end

@@ -27,12 +27,14 @@
 -- ARGV history     most events to keep; 0 for none
 -- ARGV lasting     the lists for answers that the settings name, which never get a TTL: JSON, an array
 -- ARGV origin      the list that clients push to, for dead letters
+-- ARGV bytes       act on no more once their messages and dead letters have this many bytes together
 -- ARGV due         channel to publish on when something falls due before all else
 -- ARGV messages... four a message: id; the attempt as its record had it; `deliver`, `retry`, `timeout` or `failed` (both
 --                  bury, with that reason), `queueTimeout` (bury what nobody has taken, and remove it from the list),
 --                  `expired`; back-off (s). Instead of a delivery after the message's own deadline it is buried, and so
 --                  it is, as `retryBudget`, instead of a retry beyond the share
--- Returns how many were acted on; one that is not due any more, or in another attempt, is left. Run twice: nothing is due.
+-- Returns how many were looked at, and how many of these were acted on; one that is not due any more, or in another attempt,
+-- is left. Run twice: nothing is due.
 local call, pcall = redis.call, redis.pcall
 local time = call('TIME')
 local now, stamp = time[1] + time[2] / 1e6, string.format('%d.%06d', time[1], time[2])
@@ -50,7 +52,7 @@ local refused = wrong_type({list = lists, zset = {deadlines, delayed, answers, e
 if refused then return refused end
 
 local spent = {count = 0, sum = 0, max = -1}
-local earliest, acted = math.huge, 0
+local earliest, acted, looked, size = math.huge, 0, 0, 0
 
 local function happened(event, id, known, attempt, seconds)
   report(event, id, known.xid or '', known.queue or '', known.service or '', attempt, seconds)
@@ -94,7 +96,7 @@ end
 local function bury(record, xid_key, answer, id, known, reason)
   local kind = unlink(xid_key, id)
   local first, last = math.floor(known.timestamp * 1000), math.floor((known.delivered or known.timestamp) * 1000)
-  push_letter({message = known.message, reason = reason, error = known.error, queue = known.queue, source = origin,
+  size = size + push_letter({message = known.message, reason = reason, error = known.error, queue = known.queue, source = origin,
     attempts = known.attempts, first = first, last = last, at = tonumber(at), id = id, xid = known.xid,
     service = known.service, replyTo = known.replyTo})
   call('DEL', record)
@@ -141,10 +143,13 @@ local function withdraw(id, known)
 end
 
 for place = 1, #messages / 4 do
+  if size >= tonumber(bytes) then break end
+  looked = place
   local record, xid_key = subjects[4 * place - 3], subjects[4 * place - 2]
   local queue, answer = subjects[4 * place - 1], subjects[4 * place]
   local id, attempt, action, wait = unpack(messages, 4 * place - 3, 4 * place)
   local known = read(record)
+  size = size + #(known.message or '')
   local score = action ~= 'deliver' and call('ZSCORE', deadlines, id)
       or (action == 'deliver' or action == 'expired') and call('ZSCORE', delayed, id)
   local state = (known.attempt or '') .. (known.error and 'e' or '') .. (known.final and 'f' or '')
@@ -207,4 +212,4 @@ if spent.count > 0 then
   local max = tonumber(call('HGET', timeout, 'max')) or -1
   if spent.max > max then call('HSET', timeout, 'max', string.format('%.6f', spent.max)) end
 end
-return acted
+return {looked, acted}
