@@ -197,6 +197,8 @@ class Dispatch:
         await self._replies.refresh()
         claim = await self._poison.claim(batch.messages[0]) if batch.adopted else None
         self._parse(batch, is_poison=claim is not None and claim.is_poison)
+        if claim:
+            await self._poison.survive(claim)
         room = self._context.running and len(self._batches) <= 2
         wanted = self._context.settings.batch if room else 0
         queue, self._queue = self._queue, Queue.UNKNOWN  # until the reply is there
