@@ -12,10 +12,12 @@
 -- ARGV grace      how long after its last sign of life a blocked command of it may still add to its list (s)
 -- Returns how many messages were adopted. Messages that the orphan should have held and did not stay on record as missing,
 -- under its own name. Run twice: the second run finds nothing.
-local refused = wrong_type({list = {orphan, own}, hash = {holds, missing}})
+local refused = wrong_type({list = {orphan, own}, hash = {holds, missing, holdings}, zset = {owners}})
 if refused then return refused end
 local adopted, here = redis.call('LLEN', orphan), redis.call('LLEN', own)
-if adopted > 0 and here == 0 then
+-- The shorter list goes to the end of the longer one.
+if adopted > here then
+  for _ = 1, here do redis.call('LMOVE', own, orphan, 'RIGHT', 'LEFT') end
   redis.call('RENAME', orphan, own)
 else
   for _ = 1, adopted do redis.call('LMOVE', orphan, own, 'LEFT', 'RIGHT') end

@@ -8,4 +8,5 @@
 -- Returns how many registrations and how many ids were removed. Run twice: the second run finds nothing.
 local owner = redis.call('HMGET', instance, 'host', 'pid')
 if owner[1] and (owner[1] ~= host or owner[2] ~= pid) then return {0, 0} end
-return {redis.call('DEL', instance), redis.call('LREM', ids, 0, id)}
+local listed = redis.pcall('LREM', ids, 0, id)
+return {redis.call('DEL', instance), type(listed) == 'number' and listed or 0}

@@ -3,6 +3,7 @@
 -- FLAGS allow-oom
 -- WITH lease
 -- WITH types: length problem
+-- WITH numbers: finite
 -- WITH chain: unlink
 -- WITH letters: push_letter
 -- WITH tallies: tally write_tallies
@@ -82,9 +83,18 @@ local function observe(seconds, budget)
   spent.histo[bucket] = (spent.histo[bucket] or 0) + 1
 end
 
+-- Return what the record says, nil if it is none. A number that somebody has made another word counts as missing.
+local function read(record)
+  local found = pcall('HMGET', record, 'xid', 'timestamp', 'deadline', 'delivered', 'attempt', 'queue', 'service', 'state')
+  if found.err or not found[1] then return end
+  local begun = finite(found[2]) or now
+  return {xid = found[1], timestamp = begun, deadline = finite(found[3]) or begun, delivered = finite(found[4]),
+    attempt = finite(found[5]), queue = found[6] or '', service = found[7] or '', ended = found[8]}
+end
+
 -- Return true if the report is about an attempt before the current one, of a worker that was given up.
 local function is_stale(attempt, known)
-  local current = tonumber(known[5])
+  local current = known.attempt
   return current and (tonumber(attempt) or current) < current
 end
 
@@ -97,14 +107,14 @@ end
 
 -- End a message that was delivered; return false if this entry must not end it.
 local function finish(record, xid_key, id, attempt, details, known)
-  local current = tonumber(known[5])
+  local current = known.attempt
   local overdue = call('ZREM', deadlines, id) == 0
   if not overdue then in_flight = in_flight - 1
   elseif current == 0 or call('ZREM', delayed, id) == 0 then return false
   else held_back = held_back - 1 end
   local stale = is_stale(attempt, known)
   overdue = overdue or stale
-  local begun = tonumber(not stale and known[4] or known[2])
+  local begun = not stale and known.delivered or known.timestamp
   local seconds = math.max(now - begun, 0)
   unlink(xid_key, id)
   call('DEL', record)
@@ -112,24 +122,23 @@ local function finish(record, xid_key, id, attempt, details, known)
     tally(late, 'count')
     tally(late, 'completed')
   else
-    observe(seconds, math.max(tonumber(known[3]) - begun, 0.001))
+    observe(seconds, math.max(known.deadline - begun, 0.001))
   end
-  report(overdue and 'late' or 'done', id, known[1], known[6] or '', known[7] or '',
-    stale and string.format('%d', attempt) or current, seconds, nil, details)
+  report(overdue and 'late' or 'done', id, known.xid, known.queue, known.service,
+    stale and string.format('%d', attempt) or current or '', seconds, nil, details)
   return true
 end
 
 -- End an attempt that a worker gave up; the monitor decides what comes next. Return false if it is not in flight.
 local function fail(record, id, final, words, details, known)
-  local current = tonumber(known[5])
   if not call('ZSCORE', deadlines, id) then return false end
   call('HSET', record, 'error', words)
   if final then call('HSET', record, 'final', 1) end
   call('ZADD', deadlines, string.format('%.6f', now), id)
   urgent = true
   tally(failed, 'count')
-  report('failed', id, known[1], known[6] or '', known[7] or '', current, now - (known[4] or known[2]), nil,
-    details)
+  report('failed', id, known.xid, known.queue, known.service, known.attempt or '', now - (known.delivered or known.timestamp),
+    nil, details)
   return true
 end
 
@@ -162,14 +171,14 @@ for place = 1, count do
   elseif verdict == 'recalled' and not is_oldest(xid_key, id, words) then
     again[#again + 1] = place
   elseif verdict ~= 'touched' then
-    local known = pcall('HMGET', record, 'xid', 'timestamp', 'deadline', 'delivered', 'attempt', 'queue', 'service', 'state')
-    if known.err or not known[1] then
+    local known = read(record)
+    if not known then
       unlink(xid_key, id)
       again[#again + 1] = place
     else
       if verdict == 'ambiguous' then tally(done, 'ambiguous') end
       local fails = verdict == 'failed' or verdict == 'final'
-      if known[8] then
+      if known.ended then
         tally(late, 'count')
       elseif is_stale(attempt, known) and (fails or accept ~= '1') then
         tally(late, 'count')

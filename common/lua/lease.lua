@@ -12,6 +12,6 @@ local mine = held[1] == owner
 if not mine and (life == '0' or tonumber(held[2] or 0) > now) then return 0 end
 -- A full server refuses a script's first write, and no write after it. So change nothing first; a standby writes nothing.
 if redis.call('EXISTS', lease) == 1 then redis.call('RENAMENX', lease, lease) else redis.call('UNLINK', lease) end
-if not mine or tonumber(held[2]) <= now then redis.call('HINCRBY', lease, 'token', 1) end
+if not mine or (tonumber(held[2]) or 0) <= now then redis.call('HINCRBY', lease, 'token', 1) end
 redis.call('HSET', lease, 'owner', owner, 'expires', string.format('%d', now + life))
 return tonumber(redis.call('HGET', lease, 'token'))

@@ -19,7 +19,7 @@ local now = redis.call('TIME')[1]
 redis.call('HSET', instance, 'renewed', now, 'renew', renew)
 if trouble ~= '' then redis.call('HSET', instance, 'waiting', trouble)
 elseif found[4] then redis.call('HDEL', instance, 'waiting') end
-if tonumber(capacity) > 0 and not redis.call('LPOS', ids, id) and redis.call('LLEN', ids) < tonumber(capacity) then
+if tonumber(capacity) > 0 and redis.pcall('LPOS', ids, id) == false and redis.call('LLEN', ids) < tonumber(capacity) then
   redis.call('RPUSH', ids, id)
 end
 return {tonumber(now), found[3]}

@@ -14,6 +14,7 @@ from common.transaction import REFUSED
 from penstock.encoding import decoded, encoded
 from penstock.keys import Keys
 from penstock.script import Script
+from penstock.transfer.read_size import fitting
 
 _finish, _identify = (
     Script.read(Path(__file__).parent.parent / "lua" / f"{verb}.lua") for verb in ("finish", "identify")
@@ -162,7 +163,8 @@ class Completions:
                 self._known = self._more = True
             if not self._entries and not (self._more and self._context.running):
                 return
-            await self._settle(list(islice(self._entries, self._place.batch)))
+            batch = list(islice(self._entries, self._place.batch))
+            await self._settle(batch[: fitting(batch, self._place.batch_bytes)])
 
     async def _settle(self, batch: list[bytes]) -> None:
         said = [self._understand(entry) for entry in batch]

@@ -11,6 +11,7 @@ from penstock.connection import server_time
 from penstock.encoding import decoded, decoded_fields, encoded, parse_number, parse_whole
 from penstock.inspect.pending import read_pending
 from penstock.keys import Keys
+from penstock.tracking.dead_letters import Letter
 
 NAMESPACE_KEYS: Final = {":ids": "LIST", ":owners": "ZSET", ":lists": "HASH"}
 """Suffixes and types of the keys that every namespace has; keys of others may match, too."""
@@ -176,22 +177,15 @@ async def _service_key(redis: "Redis", name: str, role: str) -> ServiceKey:
 async def _oldest(redis: "Redis", key: bytes, kind: str, role: str) -> float | None:
     made: float | None = None
     if kind == "list" and role == "dead":
-        made = _made(await redis.lindex(key, -1))
+        letter: Any = await redis.lindex(key, -1)
+        at = Letter(letter or b"").at
+        made = None if at is None else at * 1000
     elif kind == "stream":
         entries: Any = await redis.xrange(key, count=1)
         made = int(entries[0][0].partition(b"-")[0]) if entries else None
     if made is None:
         return None
     return max(0.0, await server_time(redis) - made / 1000)
-
-
-def _made(letter: Any) -> float | None:
-    """Return when a dead letter was written (ms since the epoch); None if it has no time."""
-    try:
-        made: Any = json.loads(letter or b"null")["at"]
-    except (ValueError, TypeError, KeyError):
-        return None
-    return float(made) if isinstance(made, int | float) else None
 
 
 async def read_lease(redis: "Redis", keys: Keys) -> LeaseState | None:

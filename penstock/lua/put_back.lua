@@ -1,6 +1,7 @@
 -- Put back what was taken and not settled: to the old end of its list, in order, so that it is taken next.
 --
 -- FLAGS allow-oom
+-- WITH types: wrong_type
 -- WITH moving: move
 -- KEYS pending  list   what was taken (newest at the head)
 -- KEYS source   list   where it came from
@@ -13,6 +14,8 @@
 -- ARGV bytes    move no more once they have this many bytes together
 -- Returns how many were put back. Run twice with settled 0: the second run moves those behind them, or finds nothing.
 local call = redis.call
+local refused = wrong_type({list = {pending, source}, hash = {state, steps}, zset = {takers}})
+if refused then return refused end
 if state and call('HGET', state, 'source') ~= who then return 0 end
 if tonumber(settled) > 0 then call('RPOP', pending, settled) end
 local back = move(pending, source, 'LEFT', 'RIGHT', tonumber(most), tonumber(bytes))

@@ -6,7 +6,7 @@
 -- Returns how many records were changed. Run twice: the second run finds none of those.
 local changed = 0
 for _, record in ipairs(records) do
-  if redis.call('HGET', record, 'queue') == former then
+  if redis.pcall('HGET', record, 'queue') == former then
     redis.call('HSET', record, 'queue', present)
     changed = changed + 1
   end

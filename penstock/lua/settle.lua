@@ -3,6 +3,7 @@
 -- FLAGS allow-oom
 -- WITH lease
 -- WITH types: wrong_type
+-- WITH numbers: whole MAX_ID
 -- WITH letters: push_letter
 -- WITH held: note keep
 -- KEYS pending    list   taken and not settled (oldest at the tail)
@@ -28,7 +29,8 @@ if refused then return refused end
 local here = call('LLEN', pending)
 note(pending, here)
 if call('HGET', state, 'source') ~= who then return false end
-local known = tonumber(call('HGET', state, 'sequence') or 0)
+local known = whole(call('HGET', state, 'sequence') or '0', MAX_ID)
+if not known then return redis.error_reply('WRONGTYPE ' .. state .. ': its sequence is no number') end
 local count = sequence - known
 if count <= 0 then return 0 end
 if here < count then return false end
@@ -42,17 +44,17 @@ for place = 1, #buried, 3 do
   end
   local key = words ~= '' and dead or dropped
   if key then
-    call('HINCRBY', key, 'count', 1)
-    call('HINCRBY', key, out, 1)
+    redis.pcall('HINCRBY', key, 'count', 1)
+    redis.pcall('HINCRBY', key, out, 1)
   end
 end
 call('LTRIM', pending, 0, -count - 1)
 call('HSET', state, 'sequence', sequence)
 keep(pending, here, here - count)
 if taken then
-  call('HINCRBY', settled, 'count', count)
-  call('HINCRBY', taken, out, count)
-  call('HINCRBY', delivered, 'count', count - #buried / 3)
-  call('HINCRBY', delivered, out, count - #buried / 3)
+  redis.pcall('HINCRBY', settled, 'count', count)
+  redis.pcall('HINCRBY', taken, out, count)
+  redis.pcall('HINCRBY', delivered, 'count', count - #buried / 3)
+  redis.pcall('HINCRBY', delivered, out, count - #buried / 3)
 end
 return count

@@ -34,7 +34,7 @@ call('HSET', record, 'deadline', deadline)
 local life = math.ceil((seconds + (tonumber(rules[2]) or 0)) * 1000)
 for _, key in ipairs({record, xid}) do
   local left = call('PTTL', key)
-  if (untaken and left == -1) or (left >= 0 and left < life) then call('PEXPIRE', key, life) end
+  if (untaken and left == -1) or (left >= 0 and left < life) then call('PEXPIRE', key, string.format('%.0f', life)) end
 end
 redis.pcall('HINCRBY', touched, 'count', 1)
 report('touched', id, known[3] or '', known[4] or '', known[5] or '', known[6] or '',

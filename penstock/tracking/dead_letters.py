@@ -22,11 +22,12 @@ class Letter:
 
     def __init__(self, raw: bytes) -> None:
         self.raw = raw
-        try:
-            fields: Any = json.loads(decoded(raw), strict=False)
-        except (ValueError, RecursionError):
-            fields = None
-        self.fields: dict[str, Any] = fields if isinstance(fields, dict) else {}
+        head, end, message = raw.partition(b"\n")
+        self.fields = _object(head) if end else {}
+        if end and self.fields.get("bytes") == len(message):
+            self.fields["message"] = decoded(message)  # a large one, see lua/parts/letters.lua
+        else:
+            self.fields = _object(raw)
 
     @cached_property
     def id(self) -> str:
@@ -68,6 +69,14 @@ class Letter:
         return str(value)
 
 
+def _object(text: bytes) -> dict[str, Any]:
+    try:
+        fields: Any = json.loads(decoded(text), strict=False)
+    except (ValueError, RecursionError):
+        fields = None
+    return fields if isinstance(fields, dict) else {}
+
+
 @dataclass(frozen=True)
 class LetterFilter:
     """Letters that match all given conditions."""
@@ -89,7 +98,7 @@ class LetterFilter:
 
 async def newest_first(redis: "Redis", keys: Keys) -> AsyncIterator[list[Letter]]:
     """Yield the letters that the list holds now, in chunks; letters that are added meanwhile hide none of them."""
-    left, most = await redis.llen(encoded(keys.dead)), 50
+    left, most = await redis.llen(encoded(keys.dead)), 4
     while left > 0:
         after = max(0, left - most)
         chunk = await read_letters(redis, keys, -left, -after - 1)
@@ -104,5 +113,7 @@ async def read_letters(redis: "Redis", keys: Keys, first: int, last: int) -> lis
 
 
 def next_chunk_size(chunk: list[bytes]) -> int:
-    """Return how many letters to read next, assuming letters as large as the largest of ``chunk``."""
-    return max(1, min(MAX_CHUNK_LETTERS, MAX_CHUNK_BYTES // max(1, *map(len, chunk)))) if chunk else MAX_CHUNK_LETTERS
+    """Return how many letters to read next: not many more than in ``chunk``, as if all had its largest size."""
+    if not chunk:
+        return MAX_CHUNK_LETTERS
+    return max(1, min(MAX_CHUNK_LETTERS, 8 * len(chunk), MAX_CHUNK_BYTES // max(1, *map(len, chunk))))

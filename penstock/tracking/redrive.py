@@ -12,10 +12,10 @@ from penstock.encoding import encoded
 from penstock.keys import Keys
 from penstock.raw_connection import Word
 from penstock.script import LUA, Script
-from penstock.tracking.dead_letters import Letter, LetterFilter, next_chunk_size, read_letters
+from penstock.tracking.dead_letters import MAX_CHUNK_BYTES, MAX_CHUNK_LETTERS, Letter, LetterFilter
 from penstock.tracking.policy import Policy
 
-_revive, _bury = (Script.read(LUA / f"{verb}.lua") for verb in ("revive", "bury"))
+_revive, _bury, _read = (Script.read(LUA / f"{verb}.lua") for verb in ("revive", "bury", "read"))
 
 
 @dataclass
@@ -108,16 +108,18 @@ async def _move_all(
     Begin again if somebody else removes letters meanwhile, so that the last letter kept is not in its place: letters
     that were not read yet may be among those that were.
     """
-    offset, kept, most = 0, b"", 50
+    offset, kept = 0, b""
+    bounds = {"batch": MAX_CHUNK_LETTERS, "bytes": MAX_CHUNK_BYTES, "unseen": MAX_CHUNK_LETTERS, "largest": 0}
     while True:
-        chunk = await read_letters(redis, keys, -offset - most, -max(offset, 1))
-        if offset and (not chunk or chunk.pop() != kept):
+        known = min(offset, 1)  # the last letter kept
+        chunk: list[bytes] = await _read(redis, source=encoded(keys.dead), older=offset - known, known=known, **bounds)
+        if known and (not chunk or chunk.pop(0) != kept):
             offset = 0
             result.left.clear()
             continue
         if not chunk:
             return
-        letters = [Letter(raw) for raw in reversed(chunk)]
+        letters = [Letter(raw) for raw in chunk]
         chosen = [letter for letter in letters if wanted(letter)]
         replies = await move(offset, len(chunk), chosen) if chosen else []
         gone = set[int]()
@@ -129,4 +131,4 @@ async def _move_all(
                 gone.add(id(letter))
         on_read(len(chunk))
         stay = [letter for letter in letters if id(letter) not in gone]
-        offset, kept, most = offset + len(stay), stay[-1].raw if stay else kept, next_chunk_size(chunk)
+        offset, kept = offset + len(stay), stay[-1].raw if stay else kept

@@ -19,7 +19,7 @@ from penstock.encoding import encoded
 from penstock.raw_connection import Packed
 from penstock.script import Script
 from penstock.tracking.policy import untaken_check_interval
-from penstock.transfer.read_size import Sizes
+from penstock.transfer.read_size import Sizes, fitting
 from services.mdispatch.answers import reply_rules
 from services.mdispatch.poison import POISON, Claim, PoisonDetector
 from services.mdispatch.request import BadRequest, parse_request, rejection
@@ -175,9 +175,12 @@ class Dispatch:
         adopted = self._poison.count_adopted(messages)
         for place in range(adopted):
             self._batches.append(Batch(messages[place : place + 1], first_id + place, adopted=True))
-        step = self._context.settings.batch
-        for place in range(adopted, len(messages), step):
-            self._batches.append(Batch(messages[place : place + step], first_id + place))
+        settings, place = self._context.settings, adopted
+        while place < len(messages):
+            batch = messages[place : place + settings.batch]
+            batch = batch[: fitting(batch, settings.batch_bytes)]
+            self._batches.append(Batch(batch, first_id + place))
+            place += len(batch)
         self._queue = Queue.MORE
 
     async def _reserve_ids(self, messages: int) -> int:
@@ -194,6 +197,8 @@ class Dispatch:
         await self._replies.refresh()
         claim = await self._poison.claim(batch.messages[0]) if batch.adopted else None
         self._parse(batch, is_poison=claim is not None and claim.is_poison)
+        if claim:
+            await self._poison.survive(claim)
         room = self._context.running and len(self._batches) <= 2
         wanted = self._context.settings.batch if room else 0
         queue, self._queue = self._queue, Queue.UNKNOWN  # until the reply is there

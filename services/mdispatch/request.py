@@ -86,7 +86,7 @@ def _when(meta: dict[str, Any]) -> str | None:
     if (delay := meta.get("delay")) is not None:
         if isinstance(delay, bool) or not isinstance(delay, int | float) or not 0 <= delay <= MAX_DELAY_SECONDS:
             raise BadRequest(f"meta.delay: expected a number of seconds from 0 to {MAX_DELAY_SECONDS}")
-        return f"+{delay:.6f}"
+        return f"+{delay + 0.0:.6f}"  # -0.0 becomes 0.0
     at = meta.get("deliverAt")
     if isinstance(at, str):
         at = _seconds(at)
@@ -94,7 +94,7 @@ def _when(meta: dict[str, Any]) -> str | None:
         return None
     if isinstance(at, bool) or not isinstance(at, int | float) or not 0 <= at < 1e11:
         raise BadRequest("meta.deliverAt: expected seconds since the epoch, or a time as 2026-01-31T12:00:00Z")
-    return f"{at:.6f}"
+    return f"{at + 0.0:.6f}"
 
 
 def _seconds(time: str) -> float | None:

@@ -1,12 +1,14 @@
 """Parser of the entries that workers push to a namespace's ``done`` list."""
 
 import json
-from typing import Any
+from typing import Any, Final
 
 from common.tracking.completion import Completion, attempt_of
 from penstock.tracking.correlation import xid_of
 from penstock.tracking.details import seconds_of
 
+MAX_ERROR_BYTES: Final = 65_536
+"""Longest text of a worker's error that is kept: a script writes it into a dead letter and an answer."""
 UNREADABLE = "expected an id, an xid, or a JSON object with id or xid, and perhaps attempt, work, error, retry, touch"
 NO_ATTEMPT = "attempt: expected a whole number, as the record has it"
 NO_ID = "expected an id, since doneBy is id, or a JSON object with id or xid"
@@ -34,7 +36,7 @@ def parse_done(entry: bytes, done_by: str = "either") -> Completion:
         return _touch(named, fields["touch"])
     if fields.get("error") is None:
         return named
-    words = str(fields["error"]).encode(errors="surrogatepass")
+    words = str(fields["error"]).encode(errors="surrogatepass")[:MAX_ERROR_BYTES]
     return named._replace(verdict="final" if fields.get("retry") is False else "failed", words=words)
 
 

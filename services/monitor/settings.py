@@ -54,7 +54,7 @@ class Settings(ServiceSettings):
     )
     batch_bytes: Whole = setting(
         "bytes",
-        "Bytes after which no more entries are taken at a time.",
+        "Bytes after which no more entries are taken, or messages acted on, at a time.",
         2_097_152,
         least=1,
         most=536_870_912,

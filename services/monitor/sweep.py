@@ -12,7 +12,7 @@ from common.registered_lists import RegisteredLists
 from common.tracking.reply_lists import ReplyRules
 from common.transaction import REFUSED
 from common.wired import FULL_POLL_SECONDS
-from penstock.encoding import decoded, encoded
+from penstock.encoding import decoded, encoded, parse_number, parse_whole
 from penstock.keys import Keys
 from penstock.raw_connection import pack
 from penstock.script import Script
@@ -163,11 +163,13 @@ class Sweeper:
         """Return the action for a message that is past its deadline."""
         if one.attempt is None:
             return Action(one, "expired")
-        if one.final or int(one.attempt) >= min(policy.attempts, int(one.attempts or policy.attempts)):
+        attempt, most = parse_whole(one.attempt), parse_whole(one.attempts)
+        if one.final or attempt is None or attempt >= min(policy.attempts, policy.attempts if most is None else most):
             return Action(one, "timeout" if one.error is None else "failed")
-        return Action(one, "retry", policy.backoff.delay_after(int(one.attempt)))
+        return Action(one, "retry", policy.backoff.delay_after(attempt))
 
     async def _carry_out(self, actions: Sequence[Action], policy: Policy) -> Any:
+        """Return how many messages were acted on; one script acts on some of them, until their bytes are enough."""
         keys = self._keys
         await self._replies.refresh()
         subjects: list[bytes | str] = []
@@ -177,29 +179,35 @@ class Sweeper:
             answer = self._reply_list(one.reply_to, policy) or key
             subjects += (key, self._xid + (one.xid or b""), one.queue or policy.out, answer)
             messages += (one.id, one.fingerprint, verb, f"{delay:.3f}")
-        return await self._context.run_unless_full(
-            _sweep,
-            subjects=subjects,
-            messages=messages,
+        named: dict[str, Any] = {
             **{name: keys.metric(name) for name in ("registered", "delivered", "timeout", "retry", "dead", "expired")},
-            deadlines=keys.deadlines,
-            delayed=keys.delayed,
-            budget=keys.retry_budget,
-            share="" if policy.retry_budget is None else policy.retry_budget / 100,
-            out=policy.out,
-            pushed=keys.pushed,
-            ids=keys.message_ids,
+            "deadlines": keys.deadlines,
+            "delayed": keys.delayed,
+            "budget": keys.retry_budget,
+            "share": "" if policy.retry_budget is None else policy.retry_budget / 100,
+            "out": policy.out,
+            "pushed": keys.pushed,
+            "ids": keys.message_ids,
             **keys.event_keys,
             **keys.answer_keys,
-            letters=keys.dead,
-            timespan=policy.timeout,
-            expire=policy.expire,
-            life=policy.reply_expire,
-            lasting=self._replies.lasting_words,
-            history=policy.history,
-            origin=policy.source,
-            due=keys.due,
-        )
+            "letters": keys.dead,
+            "timespan": policy.timeout,
+            "expire": policy.expire,
+            "life": policy.reply_expire,
+            "lasting": self._replies.lasting_words,
+            "history": policy.history,
+            "origin": policy.source,
+            "bytes": self._context.settings.batch_bytes,
+            "due": keys.due,
+        }
+        done = acted = 0
+        while done < len(actions):
+            rest: dict[str, Any] = {"subjects": subjects[4 * done :], "messages": messages[4 * done :]}
+            reply = await self._context.run_unless_full(_sweep, **rest, **named)
+            if reply is REFUSED:
+                return REFUSED
+            done, acted = done + reply[0], acted + reply[1]
+        return acted
 
     def _reply_list(self, reply_to: bytes | None, policy: Policy) -> bytes | str | None:
         """Return the list for the error of a dead message; None if there is none, or its name is not allowed."""
@@ -210,7 +218,7 @@ class Sweeper:
 
 def _has_waited(one: Message, now: float, policy: Policy) -> bool:
     """Return True if an untaken message has waited for the policy's queueTimeout, or until its own deadline."""
-    if one.until is not None and float(one.until) <= now:
+    until, since = parse_number(one.until), parse_number(one.delivered or one.timestamp)
+    if until is not None and until <= now:
         return True
-    since = one.delivered or one.timestamp
-    return bool(policy.queue_timeout) and since is not None and now - float(since) >= policy.queue_timeout
+    return bool(policy.queue_timeout) and since is not None and now - since >= policy.queue_timeout

@@ -45,6 +45,15 @@ async def test_messages_of_dead_instances_come_first_those_of_the_oldest_instanc
     assert (await adopter.orphans.adopt()).total() == 0
 
 
+async def test_the_shorter_list_goes_to_the_end_of_the_longer_one(redis: Redis) -> None:
+    await redis.lpush("orphan", *range(1000))
+    await redis.lpush("own", "a", "b")
+    await redis.config_resetstat()
+    assert await ADOPT(redis, orphan="orphan", own="own", id="1", grace=0) == 1000
+    assert await redis.lrange("own", 0, -1) == [b"b", b"a", *(b"%d" % number for number in reversed(range(1000)))]
+    assert (await redis.info("commandstats"))["cmdstat_lmove"]["calls"] == 2
+
+
 async def test_a_list_of_any_length_is_adopted_by_an_instance_without_messages(redis: Redis) -> None:
     dead, adopter = [await Instance.enter(redis) for _ in range(2)]
     messages = [f"message {number}" for number in range(10_000)]

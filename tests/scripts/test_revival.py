@@ -7,16 +7,20 @@ import pty
 import sys
 from asyncio.subprocess import DEVNULL
 from contextlib import suppress
+from typing import Any
 
 import pytest
 from redis import Redis as BlockingRedis
 from redis.asyncio import Redis
 
-from penstock.tracking.dead_letters import LetterFilter
+from penstock.script import Script
+from penstock.tracking.dead_letters import Letter, LetterFilter
 from penstock.tracking.redrive import RedriveResult, revive
 from tests.commandline import ROOT, penstock, running
 from tests.harness import PATIENCE
 from tests.tracked import KEYS, bury, counted, left, letter, now
+
+MOVE = Script.read(ROOT / "services/mpush/lua/move.lua")
 
 
 async def test_two_concurrent_redrives_return_each_message_once(redis: Redis, redis_url: str) -> None:
@@ -40,20 +44,20 @@ async def test_two_concurrent_redrives_return_each_message_once(redis: Redis, re
 
 async def test_letters_that_another_took_away_in_front_hide_none_behind(redis: Redis, redis_url: str) -> None:
     """Remove most of the first chunk after it was read, so unread letters move into its place."""
-    await bury(redis, *(letter(str(number)) for number in range(50)))
-    await bury(redis, *(letter(str(number), reason="failed") for number in range(50, 300)))
+    await bury(redis, *(letter(str(number)) for number in range(500)))
+    await bury(redis, *(letter(str(number), reason="failed") for number in range(500, 750)))
     outcome, chunks = RedriveResult(), list[int]()
     with BlockingRedis.from_url(redis_url) as other:
 
         def seen(count: int) -> None:
             chunks.append(count)
             if len(chunks) == 1:
-                other.ltrim(KEYS.dead, 0, -41)
+                other.ltrim(KEYS.dead, 0, -401)
 
         await revive(redis, KEYS, LetterFilter(reason="failed"), outcome, seen)
-    assert chunks[0] == 50
+    assert chunks[0] == 500
     assert outcome.moved == {"in": 250}
-    assert set(await left(redis)) == {str(number) for number in range(40, 50)}
+    assert set(await left(redis)) == {str(number) for number in range(400, 500)}
 
 
 async def test_two_commands_at_the_same_time_share_the_letters(redis: Redis, redis_url: str) -> None:
@@ -87,15 +91,56 @@ async def test_the_cost_of_a_letter_does_not_grow_with_how_many_there_are(redis:
     assert sum(steps) == 20_000, "each letter is read once"
     stats = await redis.info("commandstats")
     assert stats["cmdstat_lrem"]["calls"] <= 50, "one call removes hundreds"
-    assert stats["cmdstat_lrange"]["calls"] <= 100
+    assert stats["cmdstat_lrange"]["calls"] <= 200
 
 
 async def test_large_letters_go_in_small_scripts(redis: Redis) -> None:
-    for number in range(30):
+    """Also behind many small ones, after which many are read at once."""
+    await bury(redis, *(letter(str(number)) for number in range(600)))
+    for number in range(600, 630):
         await bury(redis, letter(str(number), b"x" * 1_000_000))
     outcome, steps = RedriveResult(), list[int]()
     await revive(redis, KEYS, LetterFilter(), outcome, steps.append)
-    assert (outcome.moved.total(), sum(steps)) == (30, 30)
+    assert (outcome.moved.total(), sum(steps)) == (630, 630)
+    assert max(steps[-10:]) <= 3
+
+
+LARGE = b"\0" * 1_500_000
+"""As JSON, it would be six times as long."""
+
+
+async def test_a_large_message_is_not_encoded_in_its_letter(redis: Redis) -> None:
+    named = {
+        "source": "in",
+        "overflow": "dead",
+        "limit": 1,
+        "token": 0,
+        "batch": 9,
+        "bytes": 9_999_999,
+        "unseen": 1,
+        "largest": 0,
+    }
+    lists = {"pending": "pending", "letters": KEYS.dead, "subscribers": ["out"]}
+    await redis.lpush("in", b"small", LARGE, b"\0" * 200_000)
+    await MOVE(redis, **named, **lists)
+    raw: Any = await redis.lrange(KEYS.dead, 0, -1)
+    assert len(raw[1]) < len(LARGE) + 200
+    assert [Letter(each).message for each in raw] == [b"\0" * 200_000, LARGE]
+    assert [(each.text("reason"), each.destination) for each in map(Letter, raw)] == [("maxLength", "out")] * 2
+    outcome = RedriveResult()
+    await revive(redis, KEYS, LetterFilter(), outcome, lambda _: None)
+    assert await redis.lrange("out", 0, -1) == [b"\0" * 200_000, LARGE, b"small"]
+
+
+@pytest.mark.parametrize(
+    "raw", [b'{"bytes": 3}\nabc', b'{"bytes": 4}\nabc', b'{"message":\n"a"}', b"\n", b'{"bytes": 0}\n']
+)
+def test_only_a_letter_with_as_many_bytes_behind_its_object_has_its_message_there(raw: bytes) -> None:
+    assert Letter(raw).message == {
+        b'{"bytes": 3}\nabc': b"abc",
+        b'{"message":\n"a"}': b"a",
+        b'{"bytes": 0}\n': b"",
+    }.get(raw)
 
 
 async def test_progress_is_shown_on_a_terminal_only(redis: Redis, redis_url: str) -> None:

@@ -17,6 +17,7 @@ from common.durability import Durability
 from common.outage import Outage
 from penstock.keys import Keys
 from penstock.raw_connection import RawConnection
+from penstock.script import Script
 from services.monitor import reply_lists
 from services.monitor import service as monitor
 from services.monitor.reply_lists import ReplyListExpiry
@@ -58,6 +59,26 @@ async def test_three_monitors_that_sweep_at_once_act_once_on_each_message(start:
     assert Counter(await hop.held()) == Counter(messages + left[0])
     assert Counter(letter["message"] for letter in await hop.letters()) == Counter(left[0])
     assert (await hop.in_flight(), await hop.delayed(), await hop.ids()) == ([], [], [])
+
+
+@pytest.mark.parametrize("attempts", [2, 1], ids=["retried", "buried"])
+async def test_large_messages_are_swept_a_few_at_a_time(start: Start, attempts: int) -> None:
+    """One sweep acts on all of them, and no script on more than 2 MB and one message."""
+    hop = await start(message_timeout=10, attempts=attempts)
+    await hop.push(*(b"%d" % number * 1_000_000 for number in range(8)))
+    await hop.advance(10)
+    acted = list[int]()
+    run = hop.monitors[0].context.run
+
+    async def counted(script: Script, *more: Any, **named: Any) -> Any:
+        reply = await run(script, *more, **named)
+        acted.extend([reply[1]] if script.name == "sweep.lua" else [])
+        return reply
+
+    context: Any = hop.monitors[0].context
+    context.run = counted
+    await hop.monitors[0].sweeper.sweep(hop.policy)
+    assert (sum(acted), max(acted)) == (8, 3 if attempts == 2 else 2)
 
 
 async def test_those_of_one_batch_are_tried_again_and_buried_in_the_order_in_which_they_came(start: Start) -> None:

@@ -1,19 +1,24 @@
 """A key of the wrong type loses no tracked message: the error names it, and work goes on once it is repaired."""
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from hashlib import sha1
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import redis as blocking
 from redis.asyncio import Redis
+from redis.exceptions import OutOfMemoryError
 
 from penstock.encoding import decoded
 from penstock.errors import WrongType
 from penstock.testing.server import EmbeddedServer
-from tests.harness import Service, until
+from services.mdispatch.dispatch import Dispatch
+from tests.harness import Service, eventually, until
 from tests.hop import Hop, Start
 
 METRICS = "demo:metrics:"
@@ -89,6 +94,64 @@ async def test_deaths_that_cannot_be_put_on_record_hold_back_what_the_dead_left(
     hop = await start(ordered=True)
     assert await hop.held() == [b"left"]
     assert not await redis.exists("demo:deaths")
+
+
+async def survivor(redis: Any, id: int) -> None:
+    """Adopt what the others have left, as an instance that is killed while it waits."""
+    hop = Hop(redis, ordered=True)
+    context = hop.context(hop.settings, id=str(id))
+    work = asyncio.create_task(Dispatch(context).recover())
+    await eventually(lambda: work.done() or context.outage.server_is_full)
+    if work.done():
+        with pytest.raises((WrongType, OutOfMemoryError)):
+            work.result()
+    work.cancel()
+    await asyncio.wait({work})
+
+
+async def test_deaths_while_an_instance_waits_for_its_out_are_no_evidence(start: Start, redis: Any) -> None:
+    messages = [b"innocent", b"another"]
+    await redis.lpush("pending", *messages)
+    await redis.hset("demo:lease", "token", 1)
+    async with wrong(redis, "out"):
+        for id in range(2, 9):
+            await survivor(redis, id)
+    hop = await start(ordered=True)
+    assert (await hop.held(), await hop.letters()) == (messages, [])
+    assert not await redis.exists("demo:deaths")
+
+
+async def test_deaths_while_an_instance_waits_for_room_are_no_evidence(
+    start: Start, redis: Any, fill: Callable[[], Awaitable[object]]
+) -> None:
+    await redis.lpush("pending", b"innocent")
+    await redis.hset("demo:lease", "token", 1)
+    await fill()
+    for id in range(2, 9):
+        await survivor(redis, id)
+    await redis.config_set("maxmemory", 0)
+    hop = await start(ordered=True)
+    assert (await hop.held(), await hop.letters()) == ([b"innocent"], [])
+
+
+async def test_deaths_while_instances_read_a_message_are_evidence(start: Start, redis: Any) -> None:
+    await redis.lpush("pending", b"poison", b"innocent")
+    for id in range(2, 4):
+        hop = Hop(redis, ordered=True)
+        await redis.hset(hop.keys.lease, "token", 1)
+        dispatch = Dispatch(hop.context(hop.settings, id=str(id)))
+        with patch("services.mdispatch.dispatch.parse_request", side_effect=SystemExit), pytest.raises(SystemExit):
+            await dispatch.recover()
+    hop = await start(ordered=True)
+    assert (await hop.held(), [letter["message"] for letter in await hop.letters()]) == ([b"innocent"], [b"poison"])
+
+
+@pytest.mark.parametrize("field", ["x", "", "2", "nan me", "a b c"])
+async def test_a_record_of_deaths_that_somebody_has_changed_blames_nobody(start: Start, redis: Any, field: str) -> None:
+    await redis.lpush("pending", b"left")
+    await redis.hset("demo:deaths", sha1(b"left").hexdigest(), field)
+    hop = await start(ordered=True)
+    assert (await hop.held(), await redis.exists("demo:deaths")) == ([b"left"], 0)
 
 
 async def test_an_invalid_counter_is_named_and_holds_messages_back(start: Start, redis: Any) -> None:

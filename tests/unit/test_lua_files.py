@@ -1,6 +1,7 @@
 """Rules for every Lua file: a header that is complete and true, and no forbidden code."""
 
 import re
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -177,3 +178,70 @@ async def test_the_server_compiles_it_with_and_without_its_optional_keys(file: P
     }
     for given in (named, least):
         await redis.script_load(str(script.by_source(**given)[1]))
+
+
+def words_behind(code: str, start: int) -> list[str]:
+    """Return the arguments of a call, from behind its opening bracket, or a comma, to its end."""
+    depth, quoted, found = 1, False, [""]
+    for letter in code[start:]:
+        quoted ^= letter == "'"
+        depth += 0 if quoted else (letter in "([{") - (letter in ")]}")
+        if depth == 0:
+            break
+        if letter == "," and depth == 1 and not quoted:
+            found.append("")
+        else:
+            found[-1] += letter
+    return [each.strip() for each in found]
+
+
+def is_calculated(word: str, code: str, seen: frozenset[str] = frozenset()) -> bool:
+    """Return True if an expression is a number that Lua has calculated, or a variable that gets one."""
+    if re.match(r"string\.format\(|'[^']*'$|\d+$", word) or " .. " in word or " and string.format(" in word:
+        return False
+    if re.fullmatch(r"[\w.]+", word):
+        set_to = re.finditer(
+            rf"^\s*(?:local )?((?:[\w.]+, )*{re.escape(word)}(?:, [\w.]+)*) = (.*)$", code, re.MULTILINE
+        )
+        pairs = [dict(zip(each[1].split(", "), words_behind(each[2], 0), strict=False)) for each in set_to]
+        return word not in seen and any(is_calculated(pair.get(word, ""), code, seen | {word}) for pair in pairs)
+    flat = word
+    while flat != (flat := re.sub(r"\([^()]*\)|\[[^][]*\]|\{[^{}]*\}|'[^']*'", "", flat)):
+        pass
+    return bool(re.search(r"[-+*/^#]|\bmath\.|\btonumber$", flat))
+
+
+def raw_numbers(code: str) -> list[str]:
+    """Return what commands get as a time to live, or as the value of a field, that Lua writes as 3e+8 on Redis 7.2."""
+    found = []
+    for call in re.finditer(r"\bp?call\('(\w+)',", code):
+        words = words_behind(code, call.end())
+        match call[1]:
+            case "EXPIRE" | "PEXPIRE" | "EXPIREAT" | "PEXPIREAT":
+                used = words[1:2]
+            case "SET":
+                used = [words[1], *(value for name, value in pairwise(words) if name in ("'EX'", "'PX'"))]
+            case "HSET" | "HSETNX":
+                used = words[2::2]
+            case _:
+                used = []
+        found += [f"{call[1]} {word}" for word in used if is_calculated(word, code)]
+    return found
+
+
+@each_file
+def test_numbers_in_records_and_times_to_live_are_formatted(file: Path) -> None:
+    assert raw_numbers(body_of(file)) == []
+
+
+def test_raw_numbers_are_found() -> None:
+    code = """
+local life, left = math.ceil(seconds), call('PTTL', key)
+expire = tonumber(expire)
+call('EXPIRE', key, expire)
+call('PEXPIRE', key, life)
+call('SET', key, value, 'PX', left * 2)
+call('HSET', key, 'a', last + 1, 'b', string.format('%d', last + 1), 'c', words[2 * place])
+call('EXPIRE', key, string.format('%.0f', life))
+"""
+    assert raw_numbers(code) == ["EXPIRE expire", "PEXPIRE life", "SET left * 2", "HSET last + 1"]

@@ -8,7 +8,7 @@
 local call = redis.call
 local refused = wrong_type({hash = {counters}})
 if refused then return refused end
-for place = 1, #counted, 2 do call('HINCRBY', counters, counted[place], counted[place + 1]) end
+for place = 1, #counted, 2 do redis.pcall('HINCRBY', counters, counted[place], counted[place + 1]) end
 if tonumber(slowest) > (tonumber(call('HGET', counters, 'slowest')) or -1) then
   call('HSET', counters, 'slowest', slowest)
 end

@@ -1,5 +1,6 @@
 -- Append messages that were pushed elsewhere after the queue was moved here; they get new ids.
 --
+-- WITH types: wrong_type
 -- WITH numbers: whole MAX_TTL
 -- KEYS metadata   hash    what the queue is; an error if it is missing
 -- KEYS messages   list    id, body, id, body, ... (oldest at the head)
@@ -14,6 +15,8 @@
 -- Returns how many were appended: 0 if they were before, by this caller or another one, whichever batch came since. Run
 -- twice: the second run appends nothing.
 local call = redis.call
+local refused = wrong_type({hash = {metadata, arrival}, list = {messages}, string = {msgid}})
+if refused then return refused end
 local ttl = whole(call('HGET', metadata, 'ttl'), MAX_TTL)
 if not ttl or call('HEXISTS', metadata, 'moving') == 1 then return redis.error_reply('GONE the queue is not here') end
 if (call('HGET', arrival, source) or '') ~= former then return 0 end

@@ -1,6 +1,7 @@
 -- Give a queue away to the server that has received its messages: from now on only that one may have it.
 --
 -- FLAGS allow-oom
+-- WITH types: wrong_type
 -- WITH numbers: whole MAX_TTL
 -- KEYS metadata       hash    what the queue is
 -- KEYS messages       list    nothing is given away while it has any: see seal.lua
@@ -20,6 +21,10 @@
 -- the time (ms) of that. The first time is the whole ttl if none runs yet: busmq writes the metadata first, and its ttl in
 -- a second command. It is -1 without a field `ttl`. Run twice: the same.
 local call = redis.call
+local refused = wrong_type({
+  hash = {metadata, ledger, arrival}, list = {held_messages, held_toack}, string = {msgid, lease}
+})
+if refused then return refused end
 local found = call('HGET', metadata, 'moving')
 if found ~= ticket and found ~= handed then return false end
 if found == ticket then

@@ -23,11 +23,16 @@ local refused = wrong_type({hash = {metadata}, list = {messages, toack}, string 
 if refused then return refused end
 local holder = lease and call('GET', lease)
 if holder and holder ~= who then return redis.error_reply('FENCED another consumer has the queue') end
-if lease then call('SET', lease, who, 'EX', seconds) end
 local newest = toack and call('LINDEX', toack, -2)
 local known = whole(newest, MAX_ID) or 0
-if newest and (known == 0 or known ~= tonumber(last)) then return {-1} end
+local others = newest and (known == 0 or known ~= tonumber(last))
 local waiting, taken, found = math.floor(call('LLEN', messages) / 2), 0, {0}
+if waiting == 0 and not others then
+  refused = gone(metadata)
+  if refused then return refused end
+end
+if lease then call('SET', lease, who, 'EX', seconds) end
+if others then return {-1} end
 most, bytes = math.min(tonumber(most), waiting), tonumber(bytes)
 local function keep(words)
   local kept = {}
@@ -45,9 +50,5 @@ while count > 0 do
   count = several(messages, 0, most - taken, bytes)
 end
 if toack and taken > 0 then call('EXPIRE', toack, ttl) end
-if taken == 0 then
-  refused = gone(metadata)
-  if refused then return refused end
-end
 found[1] = waiting - taken
 return found

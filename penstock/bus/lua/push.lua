@@ -3,7 +3,7 @@
 -- WITH types: wrong_type
 -- WITH relocation: leaving
 -- WITH numbers: whole MAX_TTL
--- WITH appending: append
+-- WITH appending: room_for append
 -- KEYS metadata   hash    what the queue is; nothing is pushed if it is missing
 -- KEYS messages   list    id, body, id, body, ... (oldest at the head)
 -- KEYS msgid      string  the last id that was given
@@ -16,4 +16,7 @@
 local refused = wrong_type({hash = {metadata}, list = {messages, toack}, string = {msgid}}) or leaving(metadata)
 if refused then return refused end
 local ttl, maxsize = unpack(redis.call('HMGET', metadata, 'ttl', 'maxsize'))
-return append(whole(ttl, MAX_TTL), maxsize, direct)
+ttl = whole(ttl, MAX_TTL)
+local many = room_for(ttl, maxsize)
+if type(many) == 'table' then return many end
+return append(ttl, many, direct)

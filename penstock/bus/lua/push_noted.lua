@@ -3,7 +3,7 @@
 -- WITH types: wrong_type
 -- WITH relocation: leaving
 -- WITH numbers: whole MAX_TTL
--- WITH appending: append
+-- WITH appending: room_for append
 -- WITH ledger: noted note
 -- KEYS metadata   hash    what the queue is; nothing is pushed if it is missing
 -- KEYS messages   list    id, body, id, body, ... (oldest at the head)
@@ -24,11 +24,13 @@ local known, sequence = noted()
 token = tonumber(token)
 if known ~= token then return redis.error_reply('FENCED ' .. ledger) end
 if sequence ~= first - 1 then return {0, 0, sequence} end
+local ttl, maxsize = unpack(redis.call('HMGET', metadata, 'ttl', 'maxsize'))
+ttl = whole(ttl, MAX_TTL)
+local many = room_for(ttl, maxsize)
+if type(many) == 'table' then return many end
 -- Changes nothing: one who may not write the ledger, or has no room for it, is refused before the messages.
 note(token, sequence)
-local ttl, maxsize = unpack(redis.call('HMGET', metadata, 'ttl', 'maxsize'))
-local appended = append(whole(ttl, MAX_TTL), maxsize, '')
-if appended.err then return appended end
+local appended = append(ttl, many, '')
 sequence = sequence + appended[2]
 note(token, sequence)
 return {appended[1], appended[2], sequence}

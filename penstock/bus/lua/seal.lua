@@ -12,6 +12,7 @@
 -- ARGV most           most messages to add to what is held
 -- Returns the ticket that holds (another's, if that move has not ended), how many messages are in either held list, and
 -- how many are not held yet; nothing if the queue does not exist, then what is held is deleted. Run twice: adds the rest.
+local BYTES = 1048576
 local call = redis.call
 if call('EXISTS', metadata) == 0 then
   call('UNLINK', held_messages, held_toack)
@@ -32,8 +33,11 @@ if not found then
   end
 end
 for key, into in pairs({[messages] = held_messages, [toack] = held_toack}) do
-  local many = math.min(math.floor(call('LLEN', key) / 2), tonumber(most))
-  for _ = 1, 2 * many do call('LMOVE', key, into, 'LEFT', 'RIGHT') end
+  local many, size = math.min(math.floor(call('LLEN', key) / 2), tonumber(most)), 0
+  while many > 0 and size < BYTES do
+    call('LMOVE', key, into, 'LEFT', 'RIGHT')
+    size, many = size + #call('LMOVE', key, into, 'LEFT', 'RIGHT'), many - 1
+  end
 end
 local function pairs_in(key) return math.floor(call('LLEN', key) / 2) end
 return {found, pairs_in(held_messages), pairs_in(held_toack), pairs_in(messages) + pairs_in(toack)}

@@ -1,6 +1,7 @@
 -- Delete what a killed move has left of a queue that does not exist any more.
 --
 -- FLAGS allow-oom
+-- WITH types: wrong_type
 -- KEYS metadata       hash  what the queue was; nothing is deleted if it exists
 -- KEYS arrival        hash  `token`: the move that was under way
 -- KEYS held_messages  list  what was held, or had arrived
@@ -10,6 +11,8 @@
 -- ARGV kept           seconds that `strays` lives without another move
 -- Returns how many messages were deleted. Run twice: the second run finds nothing.
 local call = redis.call
+local refused = wrong_type({hash = {arrival}, list = {held_messages, held_toack}})
+if refused then return refused end
 if call('EXISTS', metadata) == 1 then return 0 end
 local deleted = (call('LLEN', held_messages) + call('LLEN', held_toack)) / 2
 call('UNLINK', held_messages, held_toack)

@@ -37,12 +37,12 @@ end
 adopted, noted = tonumber(adopted), tonumber(noted)
 if adopted > 0 then call('HSET', arrival, unpack(fields, 1, adopted)) end
 for place = adopted + 1, adopted + noted, 2 do call('HSET', ledger, fields[place], fields[place + 1]) end
-if noted > 0 then call('PEXPIRE', ledger, math.max(noted_left, call('PTTL', ledger))) end
+if noted > 0 then call('PEXPIRE', ledger, string.format('%.0f', math.max(noted_left, call('PTTL', ledger)))) end
 call('HSET', metadata, unpack(fields, adopted + noted + 1, #fields))
 if last ~= '0' then call('SET', msgid, last) end
 if holder ~= '' and tonumber(holds) > 0 then call('SET', lease, holder, 'PX', holds) end
 if tonumber(left) >= 0 then
-  for _, key in ipairs({metadata, messages, msgid, toack}) do call('PEXPIRE', key, math.max(1, left)) end
+  for _, key in ipairs({metadata, messages, msgid, toack}) do call('PEXPIRE', key, string.format('%.0f', math.max(1, left))) end
 end
 call('HDEL', arrival, 'token')
 call('HSET', arrival, 'done', token)

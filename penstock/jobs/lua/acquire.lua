@@ -1,6 +1,6 @@
 -- Take permits of a limit that all consumers of a group share; park jobs that get none.
 --
--- WITH permits: pass_on
+-- WITH permits: pass_on give_back
 -- KEYS limit      hash    by key (and `:at`, `:until`, `:count`) when the next permit is there, and how many are in use
 -- KEYS tries      hash    by entry the errors of its attempts (JSON); `<entry>:free` if the last one does not count
 -- ARGV interval   seconds between two permits of a key; 0: as many as wanted
@@ -12,7 +12,7 @@
 local call = redis.call
 local time = call('TIME')
 local now = time[1] + time[2] / 1e6
-for key, expected in pairs({[limit] = 'hash', [busy] = 'zset', [parked] = 'zset', [wait] = 'zset',
+for key, expected in pairs({[limit] = 'hash', [busy] = 'zset', [parked] = 'zset', [wait] = 'zset', [stream] = 'stream',
   [tries] = 'hash'}) do
   local kind = call('TYPE', key).ok
   if kind ~= expected and kind ~= 'none' then
@@ -22,14 +22,12 @@ end
 for _, member in ipairs(call('ZRANGEBYSCORE', busy, '-inf', now, 'LIMIT', 0, 100)) do
   local key = string.match(member, '^(.*) [^ ]*$')
   call('ZREM', busy, member)
-  if not pass_on(key, now) and call('HINCRBY', limit, key .. ':count', -1) <= 0 then
-    call('HDEL', limit, key .. ':count')
-  end
+  if key and not pass_on(key, now) then give_back(key) end
 end
 local some = call('HRANDFIELD', limit, 3, 'WITHVALUES')  -- of keys that are not used any more
 for place = 1, #some, 2 do
   local is_time = string.match(some[place], ':at$') or string.match(some[place], ':until$')
-  if is_time and tonumber(some[place + 1]) < now - 60 - interval * burst then
+  if is_time and (tonumber(some[place + 1]) or 0) < now - 60 - interval * burst then
     call('HDEL', limit, some[place])
   end
 end
@@ -37,14 +35,14 @@ local granted, after = {}, math.huge
 local step, room = tonumber(interval), tonumber(most)
 for place = 1, #words, 2 do
   local key, holder = words[place], words[place + 1]
-  local next_at = math.max(tonumber(call('HGET', limit, key .. ':at') or 0), now - step * (burst - 1))
+  local next_at = math.max(tonumber(call('HGET', limit, key .. ':at') or 0) or 0, now - step * (burst - 1))
   local in_use = room > 0 and tonumber(call('HGET', limit, key .. ':count') or 0) or 0
   local has_one = room > 0 and call('ZSCORE', busy, key .. ' ' .. holder)
   if step > 0 and next_at > now then
     granted[#granted + 1] = 0
     after = math.min(after, next_at - now)
     if parks == '1' then
-      local due = math.max(tonumber(call('HGET', limit, key .. ':until') or 0), next_at)
+      local due = math.max(tonumber(call('HGET', limit, key .. ':until') or 0) or 0, next_at)
       call('HSET', limit, key .. ':until', string.format('%.6f', due + step))
       call('ZADD', wait, due, holder)
       call('HSET', tries, holder .. ':free', 1)
@@ -65,7 +63,7 @@ for place = 1, #words, 2 do
     granted[#granted + 1] = 1
     if step > 0 then call('HSET', limit, key .. ':at', string.format('%.6f', next_at + step)) end
     if room > 0 then
-      if not has_one then call('HINCRBY', limit, key .. ':count', 1) end
+      if not has_one then redis.pcall('HINCRBY', limit, key .. ':count', 1) end
       call('ZADD', busy, now + lease, key .. ' ' .. holder)
     end
   end

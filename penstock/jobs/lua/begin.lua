@@ -1,5 +1,6 @@
 -- Note that attempts begin, for the audit and the history of a service.
 --
+-- WITH types: wrong_type
 -- WITH tallies: tally write_tallies
 -- WITH events: report write_events
 -- KEYS under_way  zset    jobs that have begun and not ended (stream and entry), by when (s since the epoch)
@@ -11,6 +12,8 @@
 -- ARGV history    most events to keep; 0 for none
 -- ARGV words...   three for each: entry, number of the attempt, job
 -- Returns how many had not begun before. Run twice: attempts are counted twice, jobs once.
+local refused = wrong_type({zset = {under_way}})
+if refused then return refused end
 local time = redis.call('TIME')
 local now, stamp = time[1] + time[2] / 1e6, string.format('%d%03d', time[1], time[2] / 1000)
 local count = 0

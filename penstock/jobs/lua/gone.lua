@@ -1,5 +1,6 @@
 -- Note that jobs have ended that nobody settles: they were cancelled, or removed from their stream.
 --
+-- WITH types: wrong_type
 -- WITH tallies: tally write_tallies
 -- WITH events: report write_events
 -- KEYS under_way  zset    jobs that have begun and not ended (stream and entry), by when (s since the epoch)
@@ -9,6 +10,8 @@
 -- ARGV history    most events to keep; 0 for none
 -- ARGV words...   entries that have ended
 -- Returns how many had begun and not ended. Run twice: none.
+local refused = wrong_type({zset = {under_way}})
+if refused then return refused end
 local time = redis.call('TIME')
 local stamp, count = string.format('%d%03d', time[1], time[2] / 1000), 0
 for _, entry in ipairs(words) do

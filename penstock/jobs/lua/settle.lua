@@ -33,6 +33,7 @@ for place = 1, #words, 13 do
 end
 local kinds, waiting = {[stream] = 'stream', [wait] = 'zset', [done or forward] = 'stream'}, false
 if not is_plain then kinds[tries], kinds[dead] = 'hash', 'stream' end
+if under_way then kinds[under_way] = 'zset' end
 for key, expected in pairs(kinds) do
   local kind = call('TYPE', key).ok
   if kind ~= expected and kind ~= 'none' then

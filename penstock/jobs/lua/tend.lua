@@ -17,7 +17,7 @@
 -- those that had been deleted; 1 if the stream is paused; name and time of what is to be repeated; and where to go on looking
 -- for entries that were left. Run twice: it claims others.
 local call = redis.call
-local PAGE, PAGES, MOVED = 100, 10, 100
+local PAGE, PAGES, MOVED, BYTES = 100, 10, 100, 1048576
 local time = call('TIME')
 local now = time[1] + time[2] / 1e6
 local kinds = {}
@@ -36,14 +36,21 @@ local function range(key, ...)
   return call('ZRANGEBYSCORE', key, ...)
 end
 
-for _, member in ipairs(range(later, '-inf', now, 'LIMIT', 0, MOVED)) do
-  local decoded = cjson.decode(string.match(member, ' (.*)$'))
-  call('XADD', stream, '*', unpack(decoded, 1, #decoded))
-  call('ZREM', later, member)
+-- One at first, then more, as far as those before were small: until they have BYTES.
+local moved, size, piece = 0, 0, 1
+while piece > 0 and moved < MOVED and size < BYTES do
+  local members = range(later, '-inf', now, 'LIMIT', 0, math.min(piece, MOVED - moved))
+  for _, member in ipairs(members) do
+    local decoded = cjson.decode(string.match(member, ' (.*)$'))
+    call('XADD', stream, '*', unpack(decoded, 1, #decoded))
+    call('ZREM', later, member)
+    moved, size = moved + 1, size + #member
+  end
+  piece = #members == 0 and 0 or math.max(1, math.min(4 * piece, math.floor((BYTES - size) * moved / (size + 1))))
 end
 
 local is_paused = kinds[paused] == 'none' and 0 or 1
-local claimed, missing, left = {}, {}, is_paused == 1 and 0 or tonumber(most)
+local claimed, missing, claimed_bytes, left = {}, {}, 0, is_paused == 1 and 0 or tonumber(most)
 
 -- Note that the consumer of an entry has died.
 local function note_death(id, attempt)
@@ -57,7 +64,8 @@ local function claim(id, attempt)
   call('ZREM', wait, id)
   if found and found[2] then
     claimed[#claimed + 1] = {id, attempt, found[2]}
-    left = left - 1
+    for _, word in ipairs(found[2]) do claimed_bytes = claimed_bytes + #word end
+    left = claimed_bytes < BYTES and left - 1 or 0
   else
     call('XACK', stream, group, id)
     call('HDEL', tries, id, id .. ':free')
@@ -70,6 +78,7 @@ if is_limited ~= '1' and #due < left then
   for _, id in ipairs(range(wait, '+inf', '+inf', 'LIMIT', 0, left - #due)) do due[#due + 1] = id end
 end
 for _, id in ipairs(due) do
+  if left <= 0 then break end
   local owned = call('XPENDING', stream, group, id, id, 1)[1]
   if owned then claim(id, owned[4] + 1 - call('HDEL', tries, id .. ':free')) else
     call('ZREM', wait, id)

@@ -29,7 +29,7 @@ local function send(key, message, now, life, lasting)
     tally(answers_sent, 'lasting')
     return
   end
-  redis.call('EXPIRE', key, life + LEEWAY)
+  redis.call('EXPIRE', key, string.format('%.0f', life + LEEWAY))
   if redis.call('ZADD', answers, string.format('%.6f', now + life), key) == 0 then
     redis.call('HINCRBY', answers_more, key, 1)
   elseif redis.call('ZCARD', answers) == 1 then

@@ -1,24 +1,28 @@
 -- Append messages to a queue of a bus, and tell its consumers.
 --
 -- USES whole MAX_ID metadata messages msgid toack channel bodies
--- GIVES append
+-- GIVES room_for append
 
--- Return an error, or the id of the first message and how many there was room for. All are appended at once, or none: the
--- caller has checked the keys. `ttl` is nil if the queue does not exist. If somebody listens to `direct`, they get the
--- messages, and `channel` hears nothing.
-local function append(ttl, maxsize, direct)
-  local call = redis.call
+-- Return how many messages there is room for, or an error; it writes nothing. `ttl` is nil if the queue does not exist.
+local function room_for(ttl, maxsize)
   if not ttl or ttl < 1 then return redis.error_reply('GONE the queue does not exist (any more): attach to it') end
   local many = #bodies
   maxsize = tonumber(maxsize or 0) or 0
-  if maxsize > 0 then many = math.min(many, math.max(0, math.ceil(maxsize - call('LLEN', messages) / 2))) end
-  if many == 0 then return {0, 0} end
-  local last = whole(call('GET', msgid) or '0', MAX_ID)
+  if maxsize > 0 then many = math.min(many, math.max(0, math.ceil(maxsize - redis.call('LLEN', messages) / 2))) end
+  local last = many == 0 and 0 or whole(redis.call('GET', msgid) or '0', MAX_ID)
   if not last or last + many > MAX_ID then return redis.error_reply('WRONGTYPE ' .. msgid .. ' holds no id of a message') end
+  return many
+end
+
+-- Append as many messages as `room_for` has returned. Return the id of the first, and how many. The caller has checked the
+-- keys. If somebody listens to `direct`, they get the messages, and `channel` hears nothing.
+local function append(ttl, many, direct)
+  local call = redis.call
+  if many == 0 then return {0, 0} end
   local first = call('INCRBY', msgid, many) - many + 1
   local pairs_ = {}
   -- The numbers are exact up to 2^53.
-  for place = 1, many do pairs_[2 * place - 1], pairs_[2 * place] = first + place - 1, bodies[place] end
+  for place = 1, many do pairs_[2 * place - 1], pairs_[2 * place] = string.format('%.0f', first + place - 1), bodies[place] end
   call('RPUSH', messages, unpack(pairs_, 1, 2 * many))
   local left = toack and -1 or call('PTTL', metadata)
   -- busmq writes the metadata first, and its ttl in a second command.

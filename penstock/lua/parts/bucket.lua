@@ -20,5 +20,5 @@ end
 local function due(at) return at - (burst - 1) * interval end
 
 local function write_bucket(key, at)
-  if at > now then redis.call('SET', key, string.format('%.0f', at), 'PX', math.ceil((at - now) / 1000)) end
+  if at > now then redis.call('SET', key, string.format('%.0f', at), 'PX', string.format('%.0f', math.ceil((at - now) / 1000))) end
 end

@@ -66,7 +66,8 @@ local function optional(from, to)
 end
 
 -- Write the events, at `at` (ms), and keep about `history` of all; write none if that is 0. A stream that takes no entry,
--- since it is at its last id, does not stop the script: numbers in `events_written` show what is missing.
+-- since it is at its last id, or a key of a wrong type does not stop the script: numbers in `events_written` show what is
+-- missing.
 local function write_events(at, history)
   if events_told == 0 or history == 0 or not events then return end
   local total = redis.pcall('HINCRBY', events_written, 'count', events_told)
@@ -85,11 +86,11 @@ local function write_events(at, history)
       'service', column(services, from, to), 'attempt', column(attempts_told, from, to, true),
       'seconds', column(times, from, to, true), optional(from, to))
     if type(entry) == 'string' and math.floor((first - 1) / step) < math.floor(last / step) then
-      redis.call('ZADD', events_marks, first, entry)
-      local kept = redis.call('ZREVRANGEBYSCORE', events_marks, last - history + 1, '-inf', 'WITHSCORES', 'LIMIT', 0, 1)
+      redis.pcall('ZADD', events_marks, first, entry)
+      local kept = redis.pcall('ZREVRANGEBYSCORE', events_marks, last - history + 1, '-inf', 'WITHSCORES', 'LIMIT', 0, 1)
       if kept[1] then
         redis.pcall('XTRIM', events, 'MINID', kept[1])
-        redis.call('ZREMRANGEBYSCORE', events_marks, '-inf', '(' .. kept[2])
+        redis.pcall('ZREMRANGEBYSCORE', events_marks, '-inf', '(' .. kept[2])
       end
     end
     from = to + 1

@@ -12,7 +12,7 @@ local function still_counted(list, here)
   if counted <= here then return counted end
   if type(redis.pcall('HINCRBY', missing, list, counted - here)) == 'number' then
     redis.pcall('HINCRBY', missing, 'count', counted - here)
-    if here > 0 then redis.call('HSET', holds, list, here) else redis.call('HDEL', holds, list) end
+    if here > 0 then redis.call('HSET', holds, list, string.format('%.0f', here)) else redis.call('HDEL', holds, list) end
   end
   return here
 end
@@ -25,11 +25,11 @@ end
 -- Count what BLMOVE has added to `list`, and what is gone from it. If the server refuses this, it refuses what follows.
 local function note(list, here)
   local more = here - still_counted(list, here)
-  if holds and more > 0 and type(redis.pcall('HSET', holds, list, here)) == 'number' then enter(more) end
+  if holds and more > 0 and type(redis.pcall('HSET', holds, list, string.format('%.0f', here))) == 'number' then enter(more) end
 end
 
 -- Record that `list` holds `here` messages, all of them counted; `before` were recorded.
 local function keep(list, before, here)
-  if holds and here > 0 and here ~= before then redis.call('HSET', holds, list, here)
+  if holds and here > 0 and here ~= before then redis.call('HSET', holds, list, string.format('%.0f', here))
   elseif holds and here == 0 and before > 0 then redis.call('HDEL', holds, list) end
 end

@@ -1,10 +1,16 @@
--- Read numbers that others have written: ids, times to live.
+-- Read numbers that others have written: ids, times, times to live.
 --
--- GIVES whole MAX_ID MAX_TTL
+-- GIVES whole finite MAX_ID MAX_TTL
 local MAX_ID, MAX_TTL = 2 ^ 53 - 1, 1e9
 
 -- Return `word` as a number; nil unless it is decimal digits only, at most `most`.
 local function whole(word, most)
   local number = type(word) == 'string' and #word <= 16 and string.find(word, '^%d+$') and tonumber(word)
   return number and number <= most and number or nil
+end
+
+-- Return `word` as a number; nil if it is none, infinite, or not a number (nan).
+local function finite(word)
+  local number = tonumber(word)
+  return number and number - number == 0 and number or nil
 end

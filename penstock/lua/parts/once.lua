@@ -56,7 +56,7 @@ end
 -- Forget what is too old, have the rest expire by itself, and count.
 local function end_passing()
   tally(forgotten, 'count', forget())
-  if passed > 0 then redis.call('EXPIRE', remembered, lasts + 1) end
+  if passed > 0 then redis.call('EXPIRE', remembered, string.format('%.0f', lasts + 1)) end
   tally(settled, 'count', passed + repeated)
   tally(duplicate, 'count', repeated)
   local counted = {[out] = {delivered, passed}, [duplicates or origin] = {duplicates and delivered or dropped, repeated}}

@@ -1,6 +1,7 @@
 -- Pass permits of a limit on to jobs that wait for one.
 --
--- GIVES pass_on
+-- USES limit
+-- GIVES pass_on give_back
 -- KEYS stream     stream  jobs
 -- KEYS busy       zset    permits in use (key, a space, holder), by the end of their lease (s since the epoch)
 -- KEYS parked     zset    jobs that wait for a permit of their key: key, a space and entry, all with the score 0
@@ -15,13 +16,19 @@ local function pass_on(key, now)
     local first = call('ZRANGEBYLEX', parked, '[' .. key .. ' ', '(' .. key .. '!', 'LIMIT', 0, 1)[1]
     if not first then return false end
     local ms, seq = string.match(first, ' 0*(%d+)%-0*(%d+)$')
-    local entry = ms .. '-' .. seq
+    local entry = ms and ms .. '-' .. seq
     call('ZREM', parked, first)
     -- also one that is gone: then it is forgotten there
-    call('ZADD', wait, now, entry)
-    if call('XRANGE', stream, entry, entry)[1] and redis.pcall('XPENDING', stream, group, entry, entry, 1)[1] then
+    if entry then call('ZADD', wait, now, entry) end
+    if entry and call('XRANGE', stream, entry, entry)[1] and redis.pcall('XPENDING', stream, group, entry, entry, 1)[1] then
       call('ZADD', busy, now + lease, key .. ' ' .. entry)
       return true
     end
   end
+end
+
+-- Count one permit of `key` less that is in use.
+local function give_back(key)
+  local left = redis.pcall('HINCRBY', limit, key .. ':count', -1)
+  if type(left) ~= 'number' or left <= 0 then redis.call('HDEL', limit, key .. ':count') end
 end

@@ -47,9 +47,34 @@ end
 
 local function member_of(id) return id .. ' ' .. queue end
 
+local NUMBERS = {'index', 'added', 'attempt', 'used', 'attempts', 'ends'}
+local MORE_NUMBERS = {'due', 'startBy', 'round', 'ended', 'lease', 'close', 'span', 'taken', 'tries'}
+local TEXTS = {'state', 'key', 'name', 'xid', 'worker', 'reason'}
+local function is_number(value) return type(value) == 'number' and value - value == 0 end
+
+-- Return true if a record has what scripts calculate with: somebody may have changed it.
+local function is_sound(task)
+  if type(task) ~= 'table' or not task.state or type(task.nonRetryable or {}) ~= 'table' then return false end
+  for _, name in ipairs(NUMBERS) do
+    if not is_number(task[name]) then return false end
+  end
+  for _, name in ipairs(MORE_NUMBERS) do
+    if task[name] ~= nil and not is_number(task[name]) then return false end
+  end
+  for _, name in ipairs(TEXTS) do
+    if task[name] ~= nil and type(task[name]) ~= 'string' then return false end
+  end
+  local back_off, state = task.backoff, task.state
+  return type(back_off) == 'table' and is_number(back_off.initial) and is_number(back_off.factor) and is_number(back_off.cap)
+    and (state ~= 'held' or task.lease and task.span and task.taken and task.worker) and (state ~= 'delayed' or task.due)
+    and (state ~= 'blocked' or task.key)
+end
+
+-- Return the record of a task; nil if there is none, or none that can be read.
 local function read_task(id)
   local found = redis.call('HGET', tasks, id)
-  return found and cjson.decode(found)
+  local sound, task = pcall(cjson.decode, found)
+  return sound and is_sound(task) and task or nil
 end
 
 local function write_task(id, task) redis.call('HSET', tasks, id, cjson.encode(task)) end

@@ -17,7 +17,15 @@ batch, bytes = math.min(tonumber(batch), here), tonumber(bytes)
 while done < batch and size < bytes do
   local row = call('LINDEX', staged, -1)
   local words, place = {}, 1
-  while place <= #row do words[#words + 1], place = struct.unpack('<I4c0', row, place) end
+  while place <= #row do
+    local read, word, after = pcall(struct.unpack, '<I4c0', row, place)
+    if not read then
+      if done > 0 then break end
+      return redis.error_reply('VALUE ' .. staged .. ': the oldest row has no fields and values')
+    end
+    words[#words + 1], place = word, after
+  end
+  if place <= #row then break end -- the next call says so, before it writes
   call('XADD', out, '*', unpack(words, 1, #words))
   call('RPOP', staged)
   done, size = done + 1, size + #row

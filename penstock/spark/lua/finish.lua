@@ -11,6 +11,6 @@ if refused then return refused end
 local gone = 0
 for _, key in ipairs(segments) do gone = gone + call('UNLINK', key) end
 for place, known in ipairs(call('HMGET', state, 'taken', 'done')) do
-  if tonumber(known or 0) < tonumber(number) then call('HSET', state, place == 1 and 'taken' or 'done', number) end
+  if (tonumber(known or 0) or 0) < tonumber(number) then call('HSET', state, place == 1 and 'taken' or 'done', number) end
 end
 return gone

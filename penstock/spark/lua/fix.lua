@@ -21,7 +21,7 @@ if waiting == 0 or batch == '0' then return {0, 0} end
 
 -- A full server refuses this write, before anything is moved.
 call('HSET', state, 'taken', number)
-call('HSETNX', state, 'done', number - 1)
+call('HSETNX', state, 'done', string.format('%.0f', number - 1))
 if batch == '' and bytes == '' then
   call('RENAME', source, segment)
   call('PERSIST', segment)

@@ -14,7 +14,7 @@ if refused then return refused end
 local ends = call('ZSCORE', replies, list)
 local left = ends and math.ceil(ends - call('TIME')[1]) or 0
 if left <= 0 then return 0 end
-if call('SET', cancelled, 1, 'NX', 'EX', left) then
+if call('SET', cancelled, 1, 'NX', 'EX', string.format('%.0f', left)) then
   call('LPUSH', list, note)
   call('PUBLISH', channel, id)
 end

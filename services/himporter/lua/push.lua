@@ -19,9 +19,9 @@ for first = 1, #messages, STEP do
   call('LPUSH', out, unpack(messages, first, math.min(first + STEP - 1, #messages)))
 end
 local many = large + #messages
-call('HINCRBY', taken, 'count', many)
-call('HINCRBY', taken, out, many)
-call('HINCRBY', settled, 'count', many)
-call('HINCRBY', delivered, 'count', many)
-call('HINCRBY', delivered, out, many)
+redis.pcall('HINCRBY', taken, 'count', many)
+redis.pcall('HINCRBY', taken, out, many)
+redis.pcall('HINCRBY', settled, 'count', many)
+redis.pcall('HINCRBY', delivered, 'count', many)
+redis.pcall('HINCRBY', delivered, out, many)
 return many

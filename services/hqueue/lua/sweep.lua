@@ -40,6 +40,10 @@ for _, id in ipairs(ids) do
     call('ZREM', later, id)
     call('ZREM', deadlines, id .. ' ' .. queue)
     call('ZREM', delayed, id .. ' ' .. queue)
+    if call('HEXISTS', tasks, id) == 1 then
+      tally(dead, 'count')
+      tally(dead, 'badRecord')
+    end
     forget(id)
     acted = acted + 1
   elseif task.ended then

@@ -2,6 +2,7 @@
 --
 -- WITH lease
 -- WITH types: length problem
+-- WITH numbers: whole MAX_ID
 -- WITH chain: link
 -- WITH letters: push_letter
 -- WITH tallies: tally write_tallies
@@ -59,27 +60,44 @@ note(pending, here)
 local waiting, listed = length('LLEN', source), length('LLEN', ids)
 local in_flight, held_back = length('ZCARD', deadlines), length('ZCARD', delayed)
 local room = capacity - in_flight - held_back
-length('LLEN', out) length('STRLEN', counter)
+length('LLEN', out)
 length('XLEN', events) length('HLEN', events_written) length('ZCARD', events_marks)
 length('HLEN', pushed) length('HLEN', looks) length('HLEN', delivered) length('HLEN', registered)
 length('HLEN', dropped)
 if room < count then length('HLEN', untracked) end
 if letters then length('LLEN', letters) length('HLEN', dead) end
 if deaths then length('HLEN', deaths) end
+local given = pcall('GET', counter)
+if type(given) == 'table' then length('STRLEN', counter)
+elseif given and not whole(given, MAX_ID) then
+  problem = redis.error_reply('WRONGTYPE ' .. counter .. ' holds no id of a message')
+end
 if problem then return problem end
 if here ~= tonumber(held) then return false end
+
+-- What each request asks for besides its type, with `wait`, the seconds until its delivery: read before anything is written.
+local time = call('TIME')
+local now, stamp = time[1] + time[2] / 1e6, string.format('%d.%06d', time[1], time[2])
+local asked = {}
+for place, request in ipairs(requests) do
+  local more = string.byte(request) == 123 and cjson.decode(request)
+  if more then
+    local sign, seconds = string.match(more.when or '', '^(%+?)(%d.*)$')
+    more.wait = (tonumber(seconds) or 0) - (sign == '' and now or 0)
+    more['until'] = tonumber(more['until']) and more['until']
+  end
+  asked[place] = more
+end
 
 -- Rotating a list in place changes nothing, but a full server refuses it. It checks that only before a script's first
 -- write: from here on nothing can fail.
 local refused = pcall('LMOVE', pending, pending, 'RIGHT', 'RIGHT')
 if type(refused) == 'table' and refused.err then return refused end
 
-local time = call('TIME')
-local now, stamp = time[1] + time[2] / 1e6, string.format('%d.%06d', time[1], time[2])
 local at, deadline = string.format('%d%03d', time[1], time[2] / 1000), string.format('%.6f', now + timeout)
 if tonumber(history) == 0 then report = function() end end
 local push, tracked, deadlines_of, later = {}, {}, {}, {}
-local last = tonumber(call('HGET', pushed, out)) or 0
+local last = whole(call('HGET', pushed, out), MAX_ID) or 0
 local ours, late, soonest = 0, 0, math.huge
 -- The server would rewrite each EXPIRE to PEXPIREAT.
 local gone = string.format('%d%03d', time[1] + expire, time[2] / 1000)
@@ -114,7 +132,7 @@ end
 local function delay(record, id, xid, kind, more, message, wait)
   local made = pcall('HSET', record, 'timestamp', stamp, 'xid', xid, 'service', service, 'attempt', 0, 'queue', out,
     'message', message, 'type', kind, more_fields(more))
-  if type(made) == 'number' then call('EXPIRE', record, math.ceil(wait) + expire) end
+  if type(made) == 'number' then call('EXPIRE', record, string.format('%.0f', math.ceil(wait) + expire)) end
   soonest = math.min(soonest, now + wait)
   later[#later + 1] = now + wait
   later[#later + 1] = id
@@ -127,11 +145,8 @@ for place = 1, count do
   local record, key = subjects[2 * place - 1], subjects[2 * place]
   local message, kind, wait = messages[place], requests[place] or requests[1], 0
   local id, xid = string.format('%d', first + place - 1), string.sub(key, prefix + 1)
-  local more = string.byte(kind) == 123 and cjson.decode(kind)
-  if more then
-    kind = more.type
-    wait = not more.when and 0 or string.sub(more.when, 1, 1) == '+' and tonumber(more.when) or more.when - now
-  end
+  local more = asked[requests[place] and place or 1]
+  if more then kind, wait = more.type, more.wait end
   if more and more.reject then
     push_letter({message = message, reason = more.reject, error = more.error, source = source, queue = out, attempts = 0,
       at = tonumber(at), service = service})
@@ -146,7 +161,7 @@ for place = 1, count do
     if ours + #later / 2 < room then
       ours = ours + 1
       local made = pcall('HSET', record, 'timestamp', stamp, 'xid', xid, 'deadline', deadline, 'service', service,
-        'attempt', 1, 'queue', out, 'message', message, 'number', last + #push, more_fields(more or NONE))
+        'attempt', 1, 'queue', out, 'message', message, 'number', string.format('%.0f', last + #push), more_fields(more or NONE))
       if type(made) == 'number' then call('PEXPIREAT', record, gone) end
       register_xid(key, id, kind, more and more.replyTo)
       report('registered', id, xid, out, service, 1, nil, payloads == '1' and message, more and more.details)

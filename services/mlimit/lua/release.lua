@@ -26,19 +26,21 @@ call('ZREM', waiting, '')
 local waits = call('ZCARD', waiting)
 note(waiting, waits)
 
-local moved, size, found = 0, 0
+local moved, size, largest, piece, found = 0, 0, 1, 1
 repeat
-  local due = call('ZRANGEBYSCORE', waiting, '-inf', now, 'LIMIT', 0, math.min(PIECE, batch - moved))
+  local due = call('ZRANGEBYSCORE', waiting, '-inf', now, 'LIMIT', 0, math.min(piece, batch - moved))
   found = {}
   for place, entry in ipairs(due) do
     found[place] = string.sub(entry, DIGITS + 1)
-    size = size + #found[place]
+    size, largest = size + #found[place], math.max(largest, #found[place])
   end
   if #found > 0 then
     call('ZREMRANGEBYRANK', waiting, 0, #found - 1)
     call('LPUSH', out, unpack(found, 1, #found))
     moved = moved + #found
   end
+  -- The sizes of the next ones are not known.
+  piece = math.max(1, math.min(4 * piece, PIECE, math.floor((bytes - size) / largest)))
 until #found == 0 or moved >= batch or size >= bytes
 
 keep(waiting, waits, waits - moved)

@@ -16,7 +16,7 @@
 -- ARGV ids...      the ids of the messages
 -- Returns 1 if the caller had better run it again at once, else 0; then the places of messages that are due though their
 -- clock has run for `timespan`. Run twice: the same again.
-local UNTAKEN, NEAR = 1e12, 1000
+local UNTAKEN, NEAR, MOST_BYTES = 1e12, 1000, 2097152
 local call, pcall = redis.call, redis.pcall
 local refused = wrong_type({list = {queue}, zset = {deadlines}, hash = {pushed, looks, overdue}})
 if refused then return refused end
@@ -27,9 +27,11 @@ local waiting = call('LLEN', queue)
 local taken = last - waiting
 
 -- Return the place of a message from the tail of the list, at most `most`; nil if it is not there.
+local looked_at = 0
 local function place_of(record, most)
   local message = pcall('HGET', record, 'message')
   if type(message) ~= 'string' then return end
+  looked_at = looked_at + #message
   if most > NEAR then return call('LINDEX', queue, -most) == message and most end
   local found = call('LPOS', queue, message, 'RANK', -1, 'MAXLEN', most)
   return found and waiting - found
@@ -55,7 +57,7 @@ for place, id in ipairs(ids) do
   local score = tonumber(call('ZSCORE', deadlines, id) or -1)
   local number = score - UNTAKEN
   known[place] = score
-  if number >= 0 and not certain and number > taken and number <= last then
+  if number >= 0 and not certain and number > taken and number <= last and looked_at < MOST_BYTES then
     local found = place_of(subjects[2 * place - 1], number - taken)
     if found then
       certain = true

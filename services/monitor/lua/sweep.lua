@@ -1,6 +1,7 @@
 -- Act on messages that are due: deliver those that were delayed; of those past their deadline retry or bury each.
 --
 -- WITH types: wrong_type
+-- WITH numbers: finite whole MAX_ID
 -- WITH chain: link unlink
 -- WITH letters: push_letter
 -- WITH tallies: tally write_tallies
@@ -26,17 +27,18 @@
 -- ARGV history     most events to keep; 0 for none
 -- ARGV lasting     the lists for answers that the settings name, which never get a TTL: JSON, an array
 -- ARGV origin      the list that clients push to, for dead letters
+-- ARGV bytes       act on no more once their messages and dead letters have this many bytes together
 -- ARGV due         channel to publish on when something falls due before all else
 -- ARGV messages... four a message: id; the attempt as its record had it; `deliver`, `retry`, `timeout` or `failed` (both
 --                  bury, with that reason), `queueTimeout` (bury what nobody has taken, and remove it from the list),
 --                  `expired`; back-off (s). Instead of a delivery after the message's own deadline it is buried, and so
 --                  it is, as `retryBudget`, instead of a retry beyond the share
--- Returns how many were acted on; one that is not due any more, or in another attempt, is left. Run twice: nothing is due.
+-- Returns how many were looked at, and how many of these were acted on; one that is not due any more, or in another attempt,
+-- is left. Run twice: nothing is due.
 local call, pcall = redis.call, redis.pcall
 local time = call('TIME')
 local now, stamp = time[1] + time[2] / 1e6, string.format('%d.%06d', time[1], time[2])
 local at, deadline = string.format('%d%03d', time[1], time[2] / 1000), string.format('%.6f', now + timespan)
-expire = tonumber(expire)
 if tonumber(history) == 0 then report = function() end end
 
 local UNTAKEN, NEAR = 1e12, 1000
@@ -50,7 +52,7 @@ local refused = wrong_type({list = lists, zset = {deadlines, delayed, answers, e
 if refused then return refused end
 
 local spent = {count = 0, sum = 0, max = -1}
-local earliest, acted = math.huge, 0
+local earliest, acted, looked, size = math.huge, 0, 0, 0
 
 local function happened(event, id, known, attempt, seconds)
   report(event, id, known.xid or '', known.queue or '', known.service or '', attempt, seconds)
@@ -64,11 +66,11 @@ local function schedule(key, id, wait)
 end
 
 local function deliver(record, xid_key, queue, id, known)
-  local attempt = known.attempt + 1
+  local attempt = known.attempts + 1
   call('LPUSH', queue, known.message)
-  call('HSET', record, 'delivered', stamp, 'deadline', deadline, 'attempt', attempt)
+  call('HSET', record, 'delivered', stamp, 'deadline', deadline, 'attempt', string.format('%.0f', attempt))
   if queue == out then
-    local number = string.format('%d', (tonumber(call('HGET', pushed, out)) or 0) + 1)
+    local number = string.format('%.0f', (whole(call('HGET', pushed, out), MAX_ID) or 0) + 1)
     call('HSET', pushed, out, number)
     call('HSET', record, 'number', number)
   end
@@ -94,8 +96,8 @@ end
 local function bury(record, xid_key, answer, id, known, reason)
   local kind = unlink(xid_key, id)
   local first, last = math.floor(known.timestamp * 1000), math.floor((known.delivered or known.timestamp) * 1000)
-  push_letter({message = known.message, reason = reason, error = known.error, queue = known.queue, source = origin,
-    attempts = tonumber(known.attempt), first = first, last = last, at = tonumber(at), id = id, xid = known.xid,
+  size = size + push_letter({message = known.message, reason = reason, error = known.error, queue = known.queue, source = origin,
+    attempts = known.attempts, first = first, last = last, at = tonumber(at), id = id, xid = known.xid,
     service = known.service, replyTo = known.replyTo})
   call('DEL', record)
   call('HSET', record, 'state', 'dead', 'reason', reason, 'xid', known.xid, 'attempt', known.attempt, 'timestamp',
@@ -106,7 +108,7 @@ local function bury(record, xid_key, answer, id, known, reason)
     call('EXPIRE', xid_key, expire)
   end
   if answer ~= record then
-    local words = {reason = reason, attempts = tonumber(known.attempt), words = known.error}
+    local words = {reason = reason, attempts = known.attempts, words = known.error}
     local name = kind == 'metaNumber' and known.xid or cjson.encode(known.xid)
     send(answer, '{"meta":{"id":' .. name .. '},"error":' .. cjson.encode(words) .. '}', now, tonumber(life), lasting)
   elseif known.replyTo then
@@ -123,6 +125,10 @@ local function read(record)
   local values = pcall('HMGET', record, unpack(FIELDS, 1, #FIELDS))
   local known = {}
   for place, field in ipairs(FIELDS) do known[field] = not values.err and values[place] or nil end
+  -- Somebody may have made another word of a number.
+  known.attempts = finite(known.attempt) or 0
+  if not finite(known.timestamp) then known.timestamp = stamp end
+  if not finite(known.delivered) then known.delivered = nil end
   return known
 end
 
@@ -138,10 +144,13 @@ local function withdraw(id, known)
 end
 
 for place = 1, #messages / 4 do
+  if size >= tonumber(bytes) then break end
+  looked = place
   local record, xid_key = subjects[4 * place - 3], subjects[4 * place - 2]
   local queue, answer = subjects[4 * place - 1], subjects[4 * place]
   local id, attempt, action, wait = unpack(messages, 4 * place - 3, 4 * place)
   local known = read(record)
+  size = size + #(known.message or '')
   local score = action ~= 'deliver' and call('ZSCORE', deadlines, id)
       or (action == 'deliver' or action == 'expired') and call('ZSCORE', delayed, id)
   local state = (known.attempt or '') .. (known.error and 'e' or '') .. (known.final and 'f' or '')
@@ -163,7 +172,7 @@ for place = 1, #messages / 4 do
     elseif action == 'deliver' and not is_late(known, 0) then
       deliver(record, xid_key, queue, id, known)
     elseif action == 'deliver' then
-      local undelivered = tonumber(known.attempt) == 0
+      local undelivered = known.attempts == 0
       if undelivered then happened('queueTimeout', id, known, known.attempt, now - known.timestamp) end
       bury(record, xid_key, answer, id, known, undelivered and 'queueTimeout' or known.error and 'failed' or 'timeout')
     else
@@ -204,4 +213,4 @@ if spent.count > 0 then
   local max = tonumber(call('HGET', timeout, 'max')) or -1
   if spent.max > max then call('HSET', timeout, 'max', string.format('%.6f', spent.max)) end
 end
-return acted
+return {looked, acted}

@@ -2,6 +2,7 @@
 --
 -- WITH lease
 -- WITH types: wrong_type
+-- WITH numbers: whole MAX_ID
 -- WITH in_hand: take_read
 -- WITH held: note keep
 -- WITH tallies: tally write_tallies
@@ -27,6 +28,8 @@ local refused = wrong_type({list = {pending, letters}, hash = {state, holds, mis
   dropped}})
 if refused then return refused end
 if call('HGET', state, 'source') ~= who then return 0 end
+local known = whole(call('HGET', state, 'sequence') or '0', MAX_ID)
+if not known then return redis.error_reply('WRONGTYPE ' .. state .. ': its sequence is no number') end
 -- A server whose memory is full refuses only a script's first write: meet that here.
 if #buried > 0 then
   local full = redis.pcall('LMOVE', pending, pending, 'RIGHT', 'RIGHT')
@@ -37,7 +40,7 @@ local messages = take_read(count)
 if not messages then return 0 end
 note(pending, held)
 keep(pending, held, held - count)
-call('HINCRBY', state, 'sequence', count)
+call('HSET', state, 'sequence', string.format('%.0f', known + count))
 
 local time = call('TIME')
 local at = time[1] * 1000 + math.floor(time[2] / 1000)

@@ -11,10 +11,10 @@
 local call = redis.call
 local known = call('HMGET', metric, 'query', 'batch')
 if known[1] == query and tonumber(known[2]) >= tonumber(batch) then return 0 end
-call('HINCRBY', metric, 'count', events)
-call('HINCRBY', metric, 'malformed', malformed)
-call('HINCRBY', metric, 'late', late)
-call('HINCRBY', metric, 'batches', 1)
+redis.pcall('HINCRBY', metric, 'count', events)
+redis.pcall('HINCRBY', metric, 'malformed', malformed)
+redis.pcall('HINCRBY', metric, 'late', late)
+redis.pcall('HINCRBY', metric, 'batches', 1)
 call('HSET', metric, 'query', query, 'batch', batch, 'at', call('TIME')[1],
   'rate', string.format('%.0f', events / math.max(seconds, 0.001)))
 return 1

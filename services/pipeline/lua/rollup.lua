@@ -49,16 +49,16 @@ local function add_times(name, row)
     name .. ':p95', percentile(0.95, counts, places, total, highest),
     name .. ':p99', percentile(0.99, counts, places, total, highest))
   for place, count in ipairs(row.histogram) do
-    if count > 0 then call('HINCRBY', window, name .. ':histo' .. (place - 1) * 10, count) end
+    if count > 0 then redis.pcall('HINCRBY', window, name .. ':histo' .. (place - 1) * 10, count) end
   end
 end
 
 for _, row in ipairs(cjson.decode(rows)) do
   for _, field in ipairs({'count', 'attempts', 'timeouts', 'dead'}) do
-    if row[field] > 0 then call('HINCRBY', window, field, row[field]) end
+    if row[field] > 0 then redis.pcall('HINCRBY', window, field, row[field]) end
   end
-  call('HINCRBY', window, row.name .. ':count', row.count)
-  if row.attempts > 0 then call('HINCRBY', window, row.name .. ':attempts', row.attempts) end
+  redis.pcall('HINCRBY', window, row.name .. ':count', row.count)
+  if row.attempts > 0 then redis.pcall('HINCRBY', window, row.name .. ':attempts', row.attempts) end
   if row.timed > 0 then add_times(row.name, row) end
 end
 call('HSET', window, 'query', query, 'batch', batch)
