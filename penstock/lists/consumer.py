@@ -4,8 +4,10 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Final
 
+from redis.exceptions import RedisError
+
 from penstock.encoding import decoded
-from penstock.errors import Unavailable, WrongCall
+from penstock.errors import PenstockError, Unavailable, WrongCall
 from penstock.lists.holding import Holding
 from penstock.lists.message import Message
 from penstock.lists.settlement import SETTLE_SECONDS
@@ -29,7 +31,7 @@ class Consumer:
     def __init__(self, lists: "Lists", source: bytes, prefetch: int, prefetch_bytes: int) -> None:
         if prefetch < 1 or prefetch_bytes < 1:
             raise WrongCall(f"prefetch={prefetch}, prefetch_bytes={prefetch_bytes}: expected at least 1 of each")
-        self._lists, self._source = lists, source
+        self.lists, self._source = lists, source
         self.holding = Holding(lists, source, prefetch, prefetch_bytes)
         self._settlement = self.holding.settlement
         self._pace = Pace(SETTLE_SECONDS, prefetch)
@@ -47,22 +49,25 @@ class Consumer:
                         yield self.hand_out(message)
                     if self.ends_batch() or (self.is_due() and not await self.settle()):
                         break
-        finally:
-            await self.leave()
+        except BaseException as error:
+            await self.leave(error)
+            raise
+        await self.leave()
 
     async def batch(self) -> list[Message]:
         """Settle what was handled and return the next messages, oldest first; none once all consumers shall stop."""
-        self._lists.check_entered()
-        if self not in self._lists.consumers:
+        self.lists.check_entered()
+        if self not in self.lists.consumers:
             await self._let_others_leave()
-            self._lists.consumers.add(self)
+            self.lists.raise_unsettled(self._source)
+            self.lists.consumers.add(self)
         return await self._prepare(await self._next())
 
     async def _let_others_leave(self) -> None:
         """Wait for the loops over the same list that are ending: what they put back comes first."""
         for _ in range(TURNS):
             await asyncio.sleep(0)  # the loop closes a dropped generator in a task of its own
-        for other in tuple(self._lists.consumers):
+        for other in tuple(self.lists.consumers):
             if other._source == self._source and other._leaving.locked():
                 async with other._leaving:
                     pass
@@ -80,7 +85,7 @@ class Consumer:
         """Return whether the rest of the batch goes back. Raise ``WrongCall`` if the last message was not handled."""
         if self._in_hand is not None:
             raise WrongCall("a message was not handled: expected `with message:` around its handling")
-        return self._lists.stopping
+        return self.lists.stopping
 
     def is_due(self) -> bool:
         """Return whether to settle before the next message of the batch."""
@@ -128,26 +133,50 @@ class Consumer:
         """The CLIENT ID of the connection that waits."""
         return self.holding.raw.id
 
-    async def leave(self) -> None:
-        """Settle what was handled and put back the rest; if the server is away, others adopt it later."""
+    async def leave(self, ending: BaseException | None = None) -> None:
+        """Settle what was handled and put back the rest; if the server is away, others adopt it later.
+
+        Raise what has kept handled messages from being settled: they come again. If the loop is ``ending`` by an error
+        or a ``break``, nobody would hear it here: the next loop over the list raises it, or the end of ``Lists``.
+        """
         async with self._leaving:
-            if self not in self._lists.consumers:
+            if self not in self.lists.consumers:
                 return
             self._in_hand = None
             self._settlement.keep_last_failed()
             try:
-                async with asyncio.timeout(LEAVE_SECONDS if self._lists.stopping else None):
-                    await self.holding.put_back()
-            except (Unavailable, TimeoutError) as error:
-                held = {"list": decoded(self._source), "consumer": self.holding.id, "reason": str(error) or "no answer"}
-                _log.warning("not put back: others adopt it when the lease ends", **held)
+                await self._put_back()
+            except (PenstockError, RedisError, OSError) as error:
+                if ending is None:
+                    raise
+                if not _is_told(ending):
+                    self.lists.keep_unsettled(self._source, error)
             finally:
-                self._lists.consumers.discard(self)
+                self.lists.consumers.discard(self)
                 await self.holding.close()
+
+    async def _put_back(self) -> None:
+        handled, name = self._settlement.handled, decoded(self._source)
+        try:
+            async with asyncio.timeout(LEAVE_SECONDS if self.lists.stopping else None):
+                await self.holding.put_back()
+        except (PenstockError, RedisError, OSError) as error:  # a TimeoutError, too
+            away = isinstance(error, Unavailable | TimeoutError)
+            reason = str(error) or "no answer"
+            if away:
+                held = {"list": name, "consumer": self.holding.id, "reason": reason}
+                _log.warning("not put back: others adopt it when the lease ends", **held)
+                if not handled:
+                    return
+            note = f"handled, not settled, so that they come again: {handled:,} of {name}"
+            if isinstance(error, TimeoutError):
+                raise Unavailable(f"{reason}: {note}") from error
+            error.add_note(note)
+            raise
 
     async def _next(self) -> list[bytes]:
         """Settle what was handled and return the next messages, oldest first; none once all consumers shall stop."""
-        while not self._lists.stopping:
+        while not self.lists.stopping:
             if self._settlement.failures:  # what failed comes again at once
                 await asyncio.sleep(BACKOFF.delay_after(self._settlement.failures))
             size = self._pace.size()
@@ -162,3 +191,8 @@ class Consumer:
                 self._pace.begin()
                 return found
         return []
+
+
+def _is_told(ending: BaseException) -> bool:
+    """Return whether the loop ends by an error of the server already."""
+    return isinstance(ending, PenstockError | RedisError) and not isinstance(ending, WrongCall)

@@ -140,20 +140,27 @@ class Holding:
             await _consume(redis, **self._named(0, 0))
 
     async def put_back(self) -> None:
-        """Settle what was handled, put back the rest, and end the lease."""
+        """Settle what was handled, put back the rest, and end the lease. Raise what has kept it from settling."""
         if not self._began:
             return
         if time.monotonic() < self._unsure_until and self._unsure_id is not None:
             with suppress(RedisError, OSError):
                 if await self._ends_wait(self._unsure_id):
                     self._unsure_until = 0.0
+        refused: PenstockError | RedisError | None = None
         try:
             if await self.take(0, hurries=True) is None:
                 return
-        except (PenstockError, RedisError):
+        except (PenstockError, RedisError) as error:
             if not self.settlement.results:
                 raise
-            # A full server refuses results, and so does a key of another type; their messages go back.
+            refused = error  # a full server refuses results, and so does a key of another type; their messages go back
+        await self._end_lease()
+        if refused:
+            raise refused
+
+    async def _end_lease(self) -> None:
+        """Put back all that is held, and end the lease."""
         patience = partial(self._lists.patiently, hurries=True)
         await self._move_back(self._working, self.id, patience)
         if time.monotonic() < self._unsure_until:

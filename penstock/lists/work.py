@@ -43,7 +43,6 @@ class Request(Message):
         "_begun",
         "_keys",
         "_policy",
-        "_redis",
         "_report",
         "attempt",
         "correlation",
@@ -65,7 +64,7 @@ class Request(Message):
         has_ended: bool = False,
     ) -> None:
         super().__init__(body, consumer)
-        self._redis, self._keys, self._policy = consumer.redis, consumer.keys, policy
+        self._keys, self._policy = consumer.keys, policy
         self._report: tuple[str, bytes] | None = None
         self._begun = time.monotonic()
         self.correlation = correlation
@@ -111,11 +110,15 @@ class Request(Message):
     async def touch(self, seconds: float | None = None) -> float | None:
         """Ask for ``seconds`` more from now, by default messageTimeout; return the deadline.
 
-        Return None if the request is not in flight any more. Raise ``Stale`` if a later attempt is under way.
+        Return None if the request is not in flight any more. Raise ``Stale`` if a later attempt is under way, and
+        ``Unavailable`` if the server stays away.
         """
-        if self.id is None:
+        id, lists = self.id, self._consumer.lists
+        if id is None:
             return None
-        found = await touch(self._redis, self._keys, self.id, seconds, str(self.attempt))
+        found = await lists.patiently(
+            lambda: touch(lists.redis, self._keys, id, seconds, str(self.attempt)), lists.redis
+        )
         self.deadline = found or self.deadline
         return found
 
@@ -167,7 +170,7 @@ class WorkConsumer(Consumer):
         self, lists: "Lists", source: bytes, prefetch: int, prefetch_bytes: int, keys: Keys, policy: Policy
     ) -> None:
         super().__init__(lists, source, prefetch, prefetch_bytes)
-        self.redis, self.keys = lists.redis, keys
+        self.keys = keys
         self._policy, self._read_at = policy, time.monotonic()
 
     def ends_itself(self, message: Message) -> bool:
@@ -186,7 +189,7 @@ class WorkConsumer(Consumer):
         """Return the requests, with what their records say, read in two round trips."""
         correlations = [*map(correlation_of, bodies)]
         if time.monotonic() - self._read_at > POLICY_SECONDS:
-            self._policy = await policy_of(self._lists, self.keys) or self._policy
+            self._policy = await policy_of(self.lists, self.keys) or self._policy
             self._read_at = time.monotonic()
         chains = await self._read([(self.keys.xid(decoded(each.xid)), "id", "last", "dead") for each in correlations])
         if ended := sum(dead is not None for _, _, dead in chains):
@@ -240,8 +243,9 @@ class Work:
         try:
             async for message in consumer.messages():
                 yield cast(Request, message)
-        finally:
-            await consumer.leave()
+        except GeneratorExit as error:
+            await consumer.leave(error)
+            raise
 
     async def consumer(self, prefetch: int, prefetch_bytes: int) -> WorkConsumer:
         """Return a consumer of the list that the policy of the namespace names."""
