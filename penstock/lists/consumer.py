@@ -1,6 +1,7 @@
 """One consumer of a list: hand out messages, settle them, put back what was not handled."""
 
 import asyncio
+import weakref
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Final
 
@@ -10,7 +11,8 @@ from penstock.encoding import decoded
 from penstock.errors import PenstockError, Unavailable, WrongCall
 from penstock.lists.holding import Holding
 from penstock.lists.message import Message
-from penstock.lists.settlement import SETTLE_SECONDS
+from penstock.lists.settlement import SETTLE_SECONDS, Results
+from penstock.lists.turn import Turn
 from penstock.log import Log
 from penstock.pace import Pace
 from penstock.patience import BACKOFF
@@ -25,6 +27,10 @@ TURNS: Final = 3
 _log: Final = Log("penstock.lists")
 
 
+class _Loop:
+    """What the frame of a loop over messages holds."""
+
+
 class Consumer:
     """Takes the messages of one list, oldest first, into a list of its own: see ``Holding``."""
 
@@ -33,15 +39,16 @@ class Consumer:
             raise WrongCall(f"prefetch={prefetch}, prefetch_bytes={prefetch_bytes}: expected at least 1 of each")
         self.lists, self._source = lists, source
         self.holding = Holding(lists, source, prefetch, prefetch_bytes)
-        self._settlement = self.holding.settlement
         self._pace = Pace(SETTLE_SECONDS, prefetch)
         self._in_hand: Message | None = None
         self._comes_in_batches = False
         """Whether messages come several at a time: then those behind the next one are taken with it."""
-        self._leaving = asyncio.Lock()
+        self._leaving = Turn()
+        self._loop: weakref.ref[_Loop] | None = None
 
     async def messages(self) -> AsyncIterator[Message]:
         """See ``List.messages``."""
+        loop = self.begin_loop()
         try:
             while batch := await self.batch():
                 for message in batch:
@@ -53,6 +60,18 @@ class Consumer:
             await self.leave(error)
             raise
         await self.leave()
+        del loop
+
+    def begin_loop(self) -> object:
+        """Return what the loop over messages has to hold on to: once that is gone, the loop is over."""
+        loop = _Loop()
+        self._loop = weakref.ref(loop)
+        return loop
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Return whether an interrupt has kept a loop that is over from leaving."""
+        return self._loop is not None and self._loop() is None
 
     async def batch(self) -> list[Message]:
         """Settle what was handled and return the next messages, oldest first; none once all consumers shall stop."""
@@ -68,9 +87,8 @@ class Consumer:
         for _ in range(TURNS):
             await asyncio.sleep(0)  # the loop closes a dropped generator in a task of its own
         for other in tuple(self.lists.consumers):
-            if other._source == self._source and other._leaving.locked():
-                async with other._leaving:
-                    pass
+            if other._source == self._source and (other._leaving.is_taken or other.is_abandoned):
+                await other.leave(GeneratorExit())
 
     def hand_out(self, message: Message) -> Message:
         """Note that ``message`` is in hand, and return it."""
@@ -89,7 +107,7 @@ class Consumer:
 
     def is_due(self) -> bool:
         """Return whether to settle before the next message of the batch."""
-        return self._settlement.is_due
+        return self.holding.settlement.is_due
 
     async def settle(self) -> bool:
         """Settle what was handled. Return False if the lease has ended: then others have the rest of the batch."""
@@ -98,22 +116,17 @@ class Consumer:
     async def _prepare(self, bodies: list[bytes]) -> list[Message]:
         return [Message(body, self) for body in bodies]
 
-    def note_end(self, message: Message, *, failed: bool) -> None:
-        """Note that the handling of ``message`` has ended."""
+    def note_end(self, message: Message, results: Results | None) -> None:
+        """Note that the handling of ``message`` has ended, with its ``results`` or, if they are None, as failed."""
         if self._in_hand is not message:
             raise WrongCall("a message is handled once, before the next one is taken")
-        self._in_hand = None
-        self._settlement.note_end(failed=failed)
+        self.holding.settlement.note_end(results)
+        self._in_hand = None  # last: what is in hand no more was noted
 
-    def note_results(self, message: Message, name: bytes, results: list[bytes]) -> None:
-        """Keep ``results`` until ``message`` is settled."""
+    def check_in_hand(self, message: Message) -> None:
+        """Raise ``WrongCall`` unless ``message`` is in hand."""
         if self._in_hand is not message:
             raise WrongCall("also_push belongs to the message in hand: call it inside `with message:`")
-        self._settlement.add_results(name, results)
-
-    def drop_results(self) -> None:
-        """Forget the results of the message in hand."""
-        self._settlement.drop_results()
 
     async def renew(self) -> None:
         """Extend the lease, and cut a connection that is silent."""
@@ -143,7 +156,7 @@ class Consumer:
             if self not in self.lists.consumers:
                 return
             self._in_hand = None
-            self._settlement.keep_last_failed()
+            self.holding.settlement.keep_last_failed()
             try:
                 await self._put_back()
             except (PenstockError, RedisError, OSError) as error:
@@ -156,7 +169,7 @@ class Consumer:
                 await self.holding.close()
 
     async def _put_back(self) -> None:
-        handled, name = self._settlement.handled, decoded(self._source)
+        handled, name = self.holding.settlement.handled, decoded(self._source)
         try:
             async with asyncio.timeout(LEAVE_SECONDS if self.lists.stopping else None):
                 await self.holding.put_back()
@@ -177,8 +190,8 @@ class Consumer:
     async def _next(self) -> list[bytes]:
         """Settle what was handled and return the next messages, oldest first; none once all consumers shall stop."""
         while not self.lists.stopping:
-            if self._settlement.failures:  # what failed comes again at once
-                await asyncio.sleep(BACKOFF.delay_after(self._settlement.failures))
+            if self.holding.settlement.failures:  # what failed comes again at once
+                await asyncio.sleep(BACKOFF.delay_after(self.holding.settlement.failures))
             size = self._pace.size()
             found = await self.holding.take(size)
             self._pace.begin()
@@ -187,7 +200,7 @@ class Consumer:
                 return found
             if found is not None and (found := await self.holding.wait(size if self._comes_in_batches else 1)):
                 self._comes_in_batches = len(found) > 1
-                self._settlement.note_waited()
+                self.holding.settlement.note_waited()
                 self._pace.begin()
                 return found
         return []

@@ -20,6 +20,7 @@ from penstock.lists.consumer import Consumer
 from penstock.lists.fallback import ListFallback
 from penstock.lists.holding import NAME
 from penstock.lists.message import Message
+from penstock.lists.turn import Turn
 from penstock.lists.work import Work
 from penstock.log import Log
 from penstock.patience import HURRY_SECONDS, Patience
@@ -71,7 +72,7 @@ class Lists:
         self._unsettled = list[tuple[bytes, Exception]]()
         """Why handled messages of a list are not settled, if nobody could be told at once."""
         self._signals = tuple(stop_signals)
-        self._producer, self._sending = RawConnection(connect(url, name=NAME)), asyncio.Lock()
+        self._producer, self._sending = RawConnection(connect(url, name=NAME)), Turn()
         self._line = list[_Push]()
         """Pushes that are not sent yet."""
         self._tasks = set[asyncio.Task[None]]()
@@ -212,7 +213,7 @@ class Lists:
                 await self._fallback.cut_if_silent()
             for consumer in tuple(self.consumers):
                 with suppress(RedisError, OSError, PenstockError):  # the consumer meets it as well, and reports it
-                    await consumer.renew()
+                    await (consumer.leave(GeneratorExit()) if consumer.is_abandoned else consumer.renew())
 
     async def _unblock(self) -> None:
         """End the waits for messages: of a server that does not answer by cutting the connections."""

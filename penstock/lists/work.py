@@ -136,7 +136,7 @@ class Request(Message):
         if failed:
             _log.warning("request failed", error, namespace=self._keys.namespace, xid=self.xid)
             self._report = None
-            self._consumer.drop_results()
+            self._results = None
             self.fail(describe(error) if error else "failed")
         name, report = self._report or (self._policy.done, json.dumps(self._named()).encode())
         self.also_push(name, report)
@@ -177,7 +177,7 @@ class WorkConsumer(Consumer):
         """Drop a request that has ended, and give up one that only a dead worker was allowed to have."""
         request = cast(Request, message)
         if request.has_ended:
-            self._settlement.note_end(failed=False)
+            self.holding.settlement.note_end(())
             return True
         if not request.is_lost:
             return False

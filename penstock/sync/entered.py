@@ -49,22 +49,36 @@ class Entered(ABC, Generic[I]):
     def __enter__(self) -> Self:
         if self._signals and threading.current_thread() is not threading.main_thread():
             raise WrongCall("stop_signals: only the main thread of a program gets signals")
-        self._portal = Portal()
-        self._inner = self.portal(self._open())
-        for number in self._signals:
-            self._signals[number] = signal.signal(number, lambda *_: self.stop())
+        try:
+            self._portal = Portal()
+            self._inner = self.portal(self._open())
+            for number in self._signals:
+                self._signals[number] = signal.signal(number, lambda *_: self.stop())
+        except BaseException:
+            self._close()
+            raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for number, former in self._signals.items():
-            signal.signal(number, former)
         try:
+            self._restore_signals()
             self.portal(self._inner.__aexit__(kind, error, trace))
         finally:
-            self.portal.close()
-            self._portal = None
+            self._close()
+
+    def _close(self) -> None:
+        self._restore_signals()
+        portal, self._portal = self._portal, None
+        if portal is not None:
+            portal.close()
+
+    def _restore_signals(self) -> None:
+        for number, former in self._signals.items():
+            if former is not None:
+                signal.signal(number, former)
+                self._signals[number] = None
 
     def stop(self) -> None:
         """End every loop: after what is in hand, or at once if it waits."""

@@ -100,6 +100,7 @@ class Work:
 
 
 def _messages(consumer: _consumer.Consumer, run: Portal) -> Iterator[Message]:
+    loop = consumer.begin_loop()
     try:
         while batch := run(consumer.batch()):
             for message in batch:
@@ -111,3 +112,4 @@ def _messages(consumer: _consumer.Consumer, run: Portal) -> Iterator[Message]:
         run.finish(partial(consumer.leave, error))
         raise
     run.finish(consumer.leave)
+    del loop
