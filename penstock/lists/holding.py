@@ -240,7 +240,7 @@ class Holding:
         if isinstance(reply, MovedError):
             await self.raw.close()  # to connect to the other node
         if isinstance(reply, Exception):
-            raise translate_error(reply)
+            raise translate_error(reply, [decoded(name) for name in (self._source, self._working, *named["outs"])])
         return reply
 
     async def ask(self, commands: Sequence[Command]) -> list[Any]:

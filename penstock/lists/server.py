@@ -25,7 +25,7 @@ from penstock.lists.work import Work
 from penstock.log import Log
 from penstock.patience import HURRY_SECONDS, Patience
 from penstock.payload import Payload, as_bytes
-from penstock.raw_connection import Packed, RawConnection, pack
+from penstock.raw_connection import ANSWERS, Packed, RawConnection, pack
 from penstock.script import translate_error
 from penstock.urls import server_url
 
@@ -72,7 +72,7 @@ class Lists:
         self._unsettled = list[tuple[bytes, Exception]]()
         """Why handled messages of a list are not settled, if nobody could be told at once."""
         self._signals = tuple(stop_signals)
-        self._producer, self._sending = RawConnection(connect(url, name=NAME)), Turn()
+        self._producer, self._sending = RawConnection(connect(url, name=NAME), returns=ANSWERS), Turn()
         self._line = list[_Push]()
         """Pushes that are not sent yet."""
         self._tasks = set[asyncio.Task[None]]()
