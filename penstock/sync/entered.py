@@ -4,7 +4,7 @@ import signal
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar, cast
 
 from penstock.errors import WrongCall
@@ -53,7 +53,7 @@ class Entered(ABC, Generic[I]):
             self._portal = Portal()
             self._inner = self.portal(self._open())
             for number in self._signals:
-                self._signals[number] = signal.signal(number, lambda *_: self.stop())
+                self._signals[number] = signal.signal(number, self._stop_or_end)
         except BaseException:
             self._close()
             raise
@@ -64,7 +64,8 @@ class Entered(ABC, Generic[I]):
     ) -> None:
         try:
             self._restore_signals()
-            self.portal(self._inner.__aexit__(kind, error, trace))
+            if self.portal.is_here:  # a forked child has nothing to leave
+                self.portal(self._inner.__aexit__(kind, error, trace))
         finally:
             self._close()
 
@@ -80,7 +81,15 @@ class Entered(ABC, Generic[I]):
                 signal.signal(number, former)
                 self._signals[number] = None
 
+    def _stop_or_end(self, number: int, _: FrameType | None) -> None:
+        """Stop; in a forked child, in which nothing is to be stopped, do what the signal did before."""
+        if self._portal is not None and not self._portal.is_here:
+            self._restore_signals()
+            signal.raise_signal(number)
+        else:
+            self.stop()
+
     def stop(self) -> None:
         """End every loop: after what is in hand, or at once if it waits."""
-        if self._portal is not None:
+        if self._portal is not None and self._portal.is_here:
             self._portal.loop.call_soon_threadsafe(self._inner.stop)

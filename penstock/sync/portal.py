@@ -66,7 +66,12 @@ class Portal:
 
         ``Thread.is_alive`` and ``join`` take a thread for ended that runs, if they are interrupted.
         """
-        return not self.loop.is_closed() and not sys.is_finalizing() and os.getpid() == self._process
+        return self.is_here and not self.loop.is_closed() and not sys.is_finalizing()
+
+    @property
+    def is_here(self) -> bool:
+        """Return False in a forked child, which has no such thread."""
+        return os.getpid() == self._process
 
     def _wait(self, call: "_Call[Any]") -> None:
         while not call.wait(LOOK_SECONDS):
