@@ -134,13 +134,14 @@ class Request(Message):
             super().__exit__(kind, error, trace)
             return False
         if failed:
-            _log.warning("request failed", error, namespace=self._keys.namespace, xid=self.xid)
             self._report = None
             self._results = None
             self.fail(describe(error) if error else "failed")
         name, report = self._report or (self._policy.done, json.dumps(self._named()).encode())
         self.also_push(name, report)
         super().__exit__(None, None, None)
+        if failed:
+            _log.warning("request failed", error, namespace=self._keys.namespace, xid=self.xid)
         return failed
 
     def _named(self) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 from penstock import sync
 from penstock.errors import Stale, Unsuitable, WrongCall
 from penstock.lists import Lists, Request
+from penstock.log import Log
 from tests.harness import PATIENCE, eventually
 from tests.hop import Start
 
@@ -211,6 +212,21 @@ async def test_an_error_that_no_log_can_write_is_reported(redis: "Redis", lists:
     first, second = await entries(redis, "demo:done")
     assert first["error"] == "ValueError: \\ud800"
     assert "Unspeakable" in second["error"]
+
+
+async def test_a_failure_is_reported_before_it_is_logged(
+    redis: "Redis", lists: Lists, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hop = await start()
+    await hop.push(b"1")
+
+    def fails(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Log, "warning", fails)
+    with pytest.raises(KeyboardInterrupt):
+        await serve(lists, 1, lambda _: 1 // 0)
+    assert "ZeroDivisionError" in (await entries(redis, "demo:done"))[0]["error"]
 
 
 async def test_a_log_names_no_values_of_the_handlers_variables(lists: Lists, start: Start) -> None:
