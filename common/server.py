@@ -12,6 +12,7 @@ from common.settings.base import ServiceSettings
 from penstock.composition.model import property_of
 from penstock.connection import connect
 from penstock.errors import Unsuitable
+from penstock.script import in_one_slot
 
 OLDEST: Final = (6, 2)
 LOGIN: Final = 3.0
@@ -26,10 +27,7 @@ async def check_server(redis: "Redis", names: list[str], log: FilteringBoundLogg
     if tuple(int(part) for part in version.split(".")[:2]) < OLDEST:
         raise Unsuitable(f"the server is Redis {version}; 6.2 or newer is needed (BLMOVE, LMOVE)")
     if info.get("cluster_enabled") and len({key_slot(name.encode()) for name in names}) > 1:
-        raise Unsuitable(
-            "on a Redis Cluster all names must lie in one slot: give them a common hash tag, "
-            f"as in {{{names[0]}}}: {', '.join(names)}"
-        )
+        raise Unsuitable(f"{in_one_slot(names)}: {', '.join(names)}")
     policy = info.get("maxmemory_policy", "noeviction")
     if policy != "noeviction":
         log.warning("messages may be evicted", maxmemory_policy=policy, expected="noeviction")

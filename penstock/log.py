@@ -2,15 +2,25 @@
 
 import logging
 import traceback
-from typing import Any
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, Final
 
 import structlog
+
+MAX_TEXT: Final = 2_000
+"""Characters of a text that are logged: what renders lines may take quadratic time."""
+MAX_FRAMES: Final = 20
+"""Frames of a traceback that are logged, the innermost ones."""
+MAX_PARTS: Final = 4 * MAX_FRAMES
+"""Parts of a traceback and of those that it began with."""
 
 
 class Log:
     """Logs through structlog if the program has configured it, else through ``logging``, which writes to stderr.
 
-    ``log.warning("lease lost", list="orders")``.
+    ``log.warning("lease lost", list="orders")``. A call never raises, whatever the text or the output: a line that
+    nobody can write is dropped.
     """
 
     def __init__(self, name: str) -> None:
@@ -29,6 +39,14 @@ class Log:
         self._log("error", event, fields | _traceback(error))
 
     def _log(self, level: str, event: str, fields: dict[str, Any]) -> None:
+        bound = bounded(fields)
+        with suppress(Exception):  # the disk is full, or who reads it has gone: the work goes on
+            try:
+                self._write(level, event, dict(bound))
+            except UnicodeError:  # an output of few characters
+                self._write(level, event, {name: _ascii(value) for name, value in bound.items()})
+
+    def _write(self, level: str, event: str, fields: dict[str, Any]) -> None:
         if structlog.is_configured():
             getattr(structlog.get_logger(self._name), level)(event, **fields)
             return
@@ -37,13 +55,39 @@ class Log:
         getattr(logging.getLogger(self._name), level)("%s", f"{words}\n{trace}" if trace else words)
 
 
+def bounded(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``fields`` with texts that any encoding of Unicode can write, and that are not long."""
+    return {
+        name: cut(value) if isinstance(value, str) and name != "exception" else value for name, value in fields.items()
+    }
+
+
+def _ascii(value: Any) -> Any:
+    return value.encode("ascii", "backslashreplace").decode() if isinstance(value, str) else value
+
+
+def cut(text: str) -> str:
+    """Return the beginning of ``text``, and how much is missing; lone surrogates are escaped."""
+    if len(text) > MAX_TEXT:
+        text = f"{text[:MAX_TEXT]}... ({len(text):,} characters)"
+    return _writable(text)
+
+
+def traceback_of(error: BaseException) -> str:
+    """Return the traceback of ``error``, without the values of variables, and with long texts cut."""
+    parts = traceback.format_exception(type(error), error, error.__traceback__, limit=-MAX_FRAMES)
+    if len(parts) > MAX_PARTS:
+        parts = ["...\n", *parts[-MAX_PARTS:]]
+    return "".join(part if len(part) <= MAX_TEXT else f"{cut(part)}\n" for part in map(_writable, parts))
+
+
 def describe(error: BaseException) -> str:
     """Return type and message of ``error``, which any encoding can write, even if its ``__str__`` fails."""
     return _writable("".join(traceback.format_exception_only(error)).strip())
 
 
 def _traceback(error: BaseException | None) -> dict[str, str]:
-    return {} if error is None else {"exception": _writable("".join(traceback.format_exception(error)))}
+    return {} if error is None else {"exception": traceback_of(error)}
 
 
 def _writable(text: str) -> str:

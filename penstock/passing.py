@@ -6,6 +6,7 @@ from typing import Final
 from redis.exceptions import (
     AskError,
     AuthenticationError,
+    ClusterCrossSlotError,
     ClusterError,
     ConnectionError,
     InvalidResponse,
@@ -32,13 +33,16 @@ PASSING: Final = (
     Refused,
     WrongType,
 )
+LASTING: Final = NoPermissionError, ClusterCrossSlotError
+"""Of these redis-py cuts off the word."""
 PASSING_WORDS: Final = re.compile(
     r"(?:^|caused error: \W*|@user_script: ?\d+: \W*)(?:BUSY|MISCONF|NOREPLICAS|UNBLOCKED|OOM|READONLY|WRONGTYPE)"
 )
 """How errors begin that waiting mends, behind what the client says of a pipeline, and Redis 6.2 of a script."""
 LASTING_WORDS: Final = re.compile(
-    r"NOPERM|no permission|can't (?:run|access)|CROSSSLOT|NOSCRIPT|NOPROTO|unknown (?:sub)?command|wrong number of arg"
-    r"|syntax error|[Ee]rror (?:compiling|running) script|user_script|not allowed|not an? |invalid|out of range|must be"
+    r"NOPERM|no permission|can't (?:run|access)|CROSSSLOT|same slot|cluster node|NOSCRIPT|NOPROTO"
+    r"|unknown (?:sub)?command|wrong number of arg|syntax error|[Ee]rror (?:compiling|running) script|user_script"
+    r"|not allowed|not an? |invalid|out of range|must be"
 )
 """What a server says of a call that is wrong, or that it will never allow. Any other word may be a proxy's."""
 
@@ -59,7 +63,7 @@ def passes(error: Exception, *, was_connected: bool = False) -> bool:
     error = first_of(error)
     if isinstance(error, AuthenticationError):
         return was_connected
-    if isinstance(error, PASSING) or not isinstance(error, ResponseError) or isinstance(error, NoPermissionError):
+    if isinstance(error, PASSING) or not isinstance(error, ResponseError) or isinstance(error, LASTING):
         return isinstance(error, PASSING)
     return bool(PASSING_WORDS.search(str(error))) or not LASTING_WORDS.search(str(error))
 

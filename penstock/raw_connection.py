@@ -7,7 +7,7 @@ from typing import Any, Final, Self
 
 from hiredis import pack_command
 from redis.asyncio import Redis
-from redis.exceptions import ConnectionError, ResponseError
+from redis.exceptions import AuthenticationError, BusyLoadingError, ConnectionError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as Unanswered
 
 from penstock.connection import MAX_SILENCE, connect
@@ -16,6 +16,9 @@ from penstock.encoding import encoded
 Word = bytes | str | int | float
 MAX_CACHED_LENGTH: Final = 4_096
 """Longest words (bytes) whose RESP header is cached."""
+
+ANSWERS: Final = ResponseError, BusyLoadingError, AuthenticationError
+"""Errors that a server answers. Of those redis-py takes all but the first for the loss of the connection."""
 
 LARGE: Final = 65_536
 """Bytes of a word from which hiredis packs it slowly: 2 ms for 1 MB, where a copy takes 0.1 ms."""
@@ -124,8 +127,9 @@ class RawConnection:
     regularly to notice a link that drops packets.
     """
 
-    def __init__(self, redis: "Redis") -> None:
-        self.redis = redis
+    def __init__(self, redis: "Redis", *, returns: tuple[type[RedisError], ...] = (ResponseError,)) -> None:
+        self.redis, self._answers = redis, returns
+        """``receive`` returns errors of the types ``returns``, and raises others."""
         self.id: int | None = None
         """The CLIENT ID, with which another connection can unblock this one; set by ``to``."""
         self._connection: Any = None
@@ -194,8 +198,8 @@ class RawConnection:
         try:
             while len(received) < replies:
                 try:
-                    received.append(await self._connection.read_response())
-                except ResponseError as error:
+                    received.append(await self._connection.read_response(disconnect_on_error=False))
+                except self._answers as error:
                     received.append(error)
         except BaseException:
             await self.close()

@@ -25,9 +25,10 @@ from zipimport import zipimporter
 
 from redis.asyncio import Redis
 from redis.asyncio.client import Pipeline
-from redis.exceptions import NoScriptError, ResponseError
+from redis.exceptions import ClusterCrossSlotError, NoScriptError, ResponseError
 
-from penstock.errors import Fenced, Gone, Moving, Occupied, WrongCall, WrongType
+from penstock.encoding import decoded
+from penstock.errors import Fenced, Gone, Moving, Occupied, Unsuitable, WrongCall, WrongType
 from penstock.raw_connection import LARGE, Command, Packed, Prefix, Word, pack, pack_small
 
 LUA: Final = Path(__file__).parent / "lua"
@@ -39,11 +40,25 @@ FIRST_WRITE: Final = (
     "else redis.call('UNLINK',KEYS[1]) end;"
 )
 """First write of a script flagged ``allow-oom``: changes nothing, sends no notification, is not replicated."""
+TAG: Final = re.compile(r"\{[^}]+\}")
+"""The hash tag of a name: of the others, a Redis Cluster looks only at this part."""
 DECLARATION: Final = re.compile(r"^-- (KEYS|ARGV) (\w+)(\?|\.\.\.)?(?: |$)")
 
 
-def translate_error(error: Exception) -> Exception:
-    """Return an error that one of our scripts returned as our exception; any other error unchanged."""
+def in_one_slot(names: Sequence[str]) -> str:
+    """Return what a Redis Cluster expects of ``names`` that lie in several slots."""
+    tag = TAG.search(names[0])
+    given = tag[0] if tag else f"{{{names[0]}}}"
+    return f"on a Redis Cluster all names must lie in one slot: give them a common hash tag, as in {given}"
+
+
+def translate_error(error: Exception, names: Sequence[str] = ("orders",)) -> Exception:
+    """Return an error that one of our scripts returned as our exception; any other error unchanged.
+
+    ``names`` are those of the call, of which a Redis Cluster may say that they lie in several slots.
+    """
+    if isinstance(error, ClusterCrossSlotError):
+        return Unsuitable(f"{in_one_slot(names)}: {', '.join(names)}")
     word, _, text = str(error).partition(" ")
     kinds: dict[str, type[Exception]] = {
         "WRONGTYPE": WrongType,
@@ -127,7 +142,12 @@ class Script:
         try:
             return await self._run(redis, named)
         except ResponseError as error:
-            raise translate_error(error) from None
+            raise translate_error(error, self.names(**named)) from None
+
+    def names(self, **named: Any) -> list[str]:
+        """Return the names of the keys of a call."""
+        keys = _flat([named[key] for key, _ in self._keys if named.get(key) is not None])
+        return [decoded(key) if isinstance(key, bytes) else str(key) for key in keys if not isinstance(key, Packed)]
 
     async def _run(self, redis: "Redis", named: dict[str, Any]) -> Any:
         try:

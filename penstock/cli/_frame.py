@@ -149,6 +149,19 @@ async def require_list(redis: "Redis", key: bytes, url: str | None = None) -> No
         raise Failed(f"{name} is a {kind}, expected a list: name another key, or delete or rename this one")
 
 
+async def require_one_slot(redis: "Redis", key: bytes) -> None:
+    """Raise ``Failed`` on a Redis Cluster if the keys that we keep beside the list ``key`` lie in another slot."""
+    from redis.crc import key_slot
+    from redis.exceptions import NoPermissionError
+
+    from penstock.script import in_one_slot
+
+    with suppress(NoPermissionError):
+        clustered = (await redis.info("cluster")).get("cluster_enabled")
+        if clustered and key_slot(key) != key_slot(key + b":"):
+            raise Failed(f"{in_one_slot([decoded(key)])}: {shown(key)}, and the keys that are kept beside it")
+
+
 def _explained(error: Exception, url: str, advice: str) -> str:
     from redis import exceptions
 

@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from penstock.cli._frame import DEFAULT_URL, Failed, Json, RedisUrl, complain, connected, require_list, run
+from penstock.cli._frame import (
+    DEFAULT_URL,
+    Failed,
+    Json,
+    RedisUrl,
+    complain,
+    connected,
+    require_list,
+    require_one_slot,
+    run,
+)
 from penstock.cli._streams import Output
 from penstock.cli._text import shown
 from penstock.encoding import decoded, encoded
@@ -53,6 +63,7 @@ async def _pull(key: bytes, follow: bool, limit: int | None, end: bytes, url: st
     taker = new_taker()
     async with connected(url, silence=2 * WAIT_SECONDS, name=NAME + taker) as client:
         await require_list(client, key)
+        await require_one_slot(client, key)
         source = Pull(client, key, taker)
         await _adopt(source, key)
         flow = Flow(source, Output(sys.stdout.fileno(), stop), stop, end, as_json)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from penstock.cli._frame import Failed, Json, Misused, complain, connected, require_list, run
+from penstock.cli._frame import Failed, Json, Misused, complain, connected, require_list, require_one_slot, run
 from penstock.cli._text import print_json, shown
 from penstock.cli._url import URL_FORMS, resolve_url
 from penstock.encoding import encoded
@@ -100,10 +100,13 @@ async def _shovel(request: Request, as_json: bool) -> int:
     request.target.encode()  # raises where it is not UTF-8, as the name of a ledger must be
     async with connected(request.source_url, silence=REPLY_TIMEOUT, advice=NAME_ANOTHER) as here:
         await require_list(here, encoded(request.source), request.source_url)
+        if not request.copy:
+            await require_one_slot(here, encoded(request.source))
         server = await _server(here, request.source_url)
         try:
             async with connected(request.target_url, silence=REPLY_TIMEOUT, advice=NAME_ANOTHER) as there:
                 await require_list(there, encoded(request.target), request.target_url)
+                await require_one_slot(there, encoded(request.target))
                 if request.source == request.target and server == await _server(there, request.target_url):
                     raise Misused(f"{shown(request.target)} is the same list on the same server: name another")
                 return await _carry(request, _job(request, here, there), as_json)

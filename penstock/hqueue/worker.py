@@ -129,11 +129,11 @@ class Worker(Generic[T]):
     def note_end(self, task: TaskInHand, outcome: Outcome | None) -> None:
         """Note that the handling of ``task`` has ended; without an ``outcome`` it goes back."""
         self.check_in_hand(task)
-        self._in_hand = None
         if outcome is not None:
             self._acks.add(task, outcome)
         else:
             self._back.append(task)
+        self._in_hand = None  # last: what is in hand no more was noted
 
     async def leave(self) -> None:
         """Acknowledge what was handled and give back the rest; if the service is away, the leases end."""

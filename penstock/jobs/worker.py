@@ -283,13 +283,13 @@ class Worker:
             return
         if attempt.why == "deadline":
             error = DeadlineTimeout(f"the processor took longer than its deadline, {handler.deadline:g} s")
-        elif not isinstance(error, PenstockError):
-            where = {"stream": attempt.stream, "group": attempt.group, "job": attempt.id, "attempt": attempt.number}
-            _log.warning("a processor has failed", error, **where)
         if final or attempt.number >= self.options.attempts or isinstance(error, Unreadable):
             reader.settler.bury(attempt, as_error(error))
         else:
             reader.settler.settle(attempt, "again", as_error(error), self.options.backoff.delay_after(attempt.number))
+        if not isinstance(error, PenstockError):
+            where = {"stream": attempt.stream, "group": attempt.group, "job": attempt.id, "attempt": attempt.number}
+            _log.warning("a processor has failed", error, **where)
 
     async def _renew(self) -> None:
         """Keep what is in hand, running or not, from being claimed; give up what others have."""

@@ -1,14 +1,18 @@
 """One consumer of a list: hand out messages, settle them, put back what was not handled."""
 
 import asyncio
+import weakref
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Final
 
+from redis.exceptions import RedisError
+
 from penstock.encoding import decoded
-from penstock.errors import Unavailable, WrongCall
+from penstock.errors import PenstockError, Unavailable, WrongCall
 from penstock.lists.holding import Holding
 from penstock.lists.message import Message
-from penstock.lists.settlement import SETTLE_SECONDS
+from penstock.lists.settlement import SETTLE_SECONDS, Results
+from penstock.lists.turn import Turn
 from penstock.log import Log
 from penstock.pace import Pace
 from penstock.patience import BACKOFF
@@ -23,23 +27,28 @@ TURNS: Final = 3
 _log: Final = Log("penstock.lists")
 
 
+class _Loop:
+    """What the frame of a loop over messages holds."""
+
+
 class Consumer:
     """Takes the messages of one list, oldest first, into a list of its own: see ``Holding``."""
 
     def __init__(self, lists: "Lists", source: bytes, prefetch: int, prefetch_bytes: int) -> None:
         if prefetch < 1 or prefetch_bytes < 1:
             raise WrongCall(f"prefetch={prefetch}, prefetch_bytes={prefetch_bytes}: expected at least 1 of each")
-        self._lists, self._source = lists, source
+        self.lists, self._source = lists, source
         self.holding = Holding(lists, source, prefetch, prefetch_bytes)
-        self._settlement = self.holding.settlement
         self._pace = Pace(SETTLE_SECONDS, prefetch)
         self._in_hand: Message | None = None
         self._comes_in_batches = False
         """Whether messages come several at a time: then those behind the next one are taken with it."""
-        self._leaving = asyncio.Lock()
+        self._leaving = Turn()
+        self._loop: weakref.ref[_Loop] | None = None
 
     async def messages(self) -> AsyncIterator[Message]:
         """See ``List.messages``."""
+        loop = self.begin_loop()
         try:
             while batch := await self.batch():
                 for message in batch:
@@ -47,25 +56,39 @@ class Consumer:
                         yield self.hand_out(message)
                     if self.ends_batch() or (self.is_due() and not await self.settle()):
                         break
-        finally:
-            await self.leave()
+        except BaseException as error:
+            await self.leave(error)
+            raise
+        await self.leave()
+        del loop
+
+    def begin_loop(self) -> object:
+        """Return what the loop over messages has to hold on to: once that is gone, the loop is over."""
+        loop = _Loop()
+        self._loop = weakref.ref(loop)
+        return loop
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Return whether an interrupt has kept a loop that is over from leaving."""
+        return self._loop is not None and self._loop() is None
 
     async def batch(self) -> list[Message]:
         """Settle what was handled and return the next messages, oldest first; none once all consumers shall stop."""
-        self._lists.check_entered()
-        if self not in self._lists.consumers:
+        self.lists.check_entered()
+        if self not in self.lists.consumers:
             await self._let_others_leave()
-            self._lists.consumers.add(self)
+            self.lists.raise_unsettled(self._source)
+            self.lists.consumers.add(self)
         return await self._prepare(await self._next())
 
     async def _let_others_leave(self) -> None:
         """Wait for the loops over the same list that are ending: what they put back comes first."""
         for _ in range(TURNS):
             await asyncio.sleep(0)  # the loop closes a dropped generator in a task of its own
-        for other in tuple(self._lists.consumers):
-            if other._source == self._source and other._leaving.locked():
-                async with other._leaving:
-                    pass
+        for other in tuple(self.lists.consumers):
+            if other._source == self._source and (other._leaving.is_taken or other.is_abandoned):
+                await other.leave(GeneratorExit())
 
     def hand_out(self, message: Message) -> Message:
         """Note that ``message`` is in hand, and return it."""
@@ -80,11 +103,11 @@ class Consumer:
         """Return whether the rest of the batch goes back. Raise ``WrongCall`` if the last message was not handled."""
         if self._in_hand is not None:
             raise WrongCall("a message was not handled: expected `with message:` around its handling")
-        return self._lists.stopping
+        return self.lists.stopping
 
     def is_due(self) -> bool:
         """Return whether to settle before the next message of the batch."""
-        return self._settlement.is_due
+        return self.holding.settlement.is_due
 
     async def settle(self) -> bool:
         """Settle what was handled. Return False if the lease has ended: then others have the rest of the batch."""
@@ -93,22 +116,17 @@ class Consumer:
     async def _prepare(self, bodies: list[bytes]) -> list[Message]:
         return [Message(body, self) for body in bodies]
 
-    def note_end(self, message: Message, *, failed: bool) -> None:
-        """Note that the handling of ``message`` has ended."""
+    def note_end(self, message: Message, results: Results | None) -> None:
+        """Note that the handling of ``message`` has ended, with its ``results`` or, if they are None, as failed."""
         if self._in_hand is not message:
             raise WrongCall("a message is handled once, before the next one is taken")
-        self._in_hand = None
-        self._settlement.note_end(failed=failed)
+        self.holding.settlement.note_end(results)
+        self._in_hand = None  # last: what is in hand no more was noted
 
-    def note_results(self, message: Message, name: bytes, results: list[bytes]) -> None:
-        """Keep ``results`` until ``message`` is settled."""
+    def check_in_hand(self, message: Message) -> None:
+        """Raise ``WrongCall`` unless ``message`` is in hand."""
         if self._in_hand is not message:
             raise WrongCall("also_push belongs to the message in hand: call it inside `with message:`")
-        self._settlement.add_results(name, results)
-
-    def drop_results(self) -> None:
-        """Forget the results of the message in hand."""
-        self._settlement.drop_results()
 
     async def renew(self) -> None:
         """Extend the lease, and cut a connection that is silent."""
@@ -128,28 +146,52 @@ class Consumer:
         """The CLIENT ID of the connection that waits."""
         return self.holding.raw.id
 
-    async def leave(self) -> None:
-        """Settle what was handled and put back the rest; if the server is away, others adopt it later."""
+    async def leave(self, ending: BaseException | None = None) -> None:
+        """Settle what was handled and put back the rest; if the server is away, others adopt it later.
+
+        Raise what has kept handled messages from being settled: they come again. If the loop is ``ending`` by an error
+        or a ``break``, nobody would hear it here: the next loop over the list raises it, or the end of ``Lists``.
+        """
         async with self._leaving:
-            if self not in self._lists.consumers:
+            if self not in self.lists.consumers:
                 return
             self._in_hand = None
-            self._settlement.keep_last_failed()
+            self.holding.settlement.keep_last_failed()
             try:
-                async with asyncio.timeout(LEAVE_SECONDS if self._lists.stopping else None):
-                    await self.holding.put_back()
-            except (Unavailable, TimeoutError) as error:
-                held = {"list": decoded(self._source), "consumer": self.holding.id, "reason": str(error) or "no answer"}
-                _log.warning("not put back: others adopt it when the lease ends", **held)
+                await self._put_back()
+            except (PenstockError, RedisError, OSError) as error:
+                if ending is None:
+                    raise
+                if not _is_told(ending):
+                    self.lists.keep_unsettled(self._source, error)
             finally:
-                self._lists.consumers.discard(self)
+                self.lists.consumers.discard(self)
                 await self.holding.close()
+
+    async def _put_back(self) -> None:
+        handled, name = self.holding.settlement.handled, decoded(self._source)
+        try:
+            async with asyncio.timeout(LEAVE_SECONDS if self.lists.stopping else None):
+                await self.holding.put_back()
+        except (PenstockError, RedisError, OSError) as error:  # a TimeoutError, too
+            away = isinstance(error, Unavailable | TimeoutError)
+            reason = str(error) or "no answer"
+            if away:
+                held = {"list": name, "consumer": self.holding.id, "reason": reason}
+                _log.warning("not put back: others adopt it when the lease ends", **held)
+                if not handled:
+                    return
+            note = f"handled, not settled, so that they come again: {handled:,} of {name}"
+            if isinstance(error, TimeoutError):
+                raise Unavailable(f"{reason}: {note}") from error
+            error.add_note(note)
+            raise
 
     async def _next(self) -> list[bytes]:
         """Settle what was handled and return the next messages, oldest first; none once all consumers shall stop."""
-        while not self._lists.stopping:
-            if self._settlement.failures:  # what failed comes again at once
-                await asyncio.sleep(BACKOFF.delay_after(self._settlement.failures))
+        while not self.lists.stopping:
+            if self.holding.settlement.failures:  # what failed comes again at once
+                await asyncio.sleep(BACKOFF.delay_after(self.holding.settlement.failures))
             size = self._pace.size()
             found = await self.holding.take(size)
             self._pace.begin()
@@ -158,7 +200,12 @@ class Consumer:
                 return found
             if found is not None and (found := await self.holding.wait(size if self._comes_in_batches else 1)):
                 self._comes_in_batches = len(found) > 1
-                self._settlement.note_waited()
+                self.holding.settlement.note_waited()
                 self._pace.begin()
                 return found
         return []
+
+
+def _is_told(ending: BaseException) -> bool:
+    """Return whether the loop ends by an error of the server already."""
+    return isinstance(ending, PenstockError | RedisError) and not isinstance(ending, WrongCall)

@@ -16,6 +16,7 @@ from penstock.connection import MAX_SILENCE, follow
 from penstock.encoding import decoded
 from penstock.errors import PenstockError
 from penstock.lists.settlement import Settlement
+from penstock.lists.turn import Turn
 from penstock.log import Log
 from penstock.passing import passes
 from penstock.raw_connection import Command, RawConnection, pack
@@ -57,7 +58,7 @@ class Holding:
         self._consumers, self._steps = source + b":consumers", source + b":consumers:steps"
         self.raw = RawConnection.to(lists.url, NAME)
         self.settlement, self._sizes = Settlement(), Sizes()
-        self.id, self._joined, self._step = secrets.token_hex(8), False, 0
+        self.id, self._joined = secrets.token_hex(8), False
         self._unsure_until = 0.0
         """Until when (monotonic) a wait may still give it a message, though its connection is lost."""
         self._unsure_id: int | None = None
@@ -65,7 +66,7 @@ class Holding:
         self._began = False
         self.adopted = 0
         """How many of what it holds, the oldest ones, dead consumers have held before."""
-        self._calling = asyncio.Lock()
+        self._calling = Turn()
         """Held while its connection is in use: another task may leave the list meanwhile."""
         self.waits = False
         """Whether it waits for a message in the server."""
@@ -76,21 +77,20 @@ class Holding:
         Return None, and begin anew under another id, if this consumer's lease has ended: others have what it held.
         """
         while True:
-            settlement = self.settlement
-            step, handled = self._step + bool(settlement.handled), settlement.handled
+            handled = self.settlement.handled
+            step = self._last_step + bool(handled)
             self._began = True
             async with self._calling:
                 run = partial(self._run, batch, step)
                 reply = await self._lists.patiently(run, self.raw.redis, hurries=hurries)
-            settlement.note_settled(lost=reply is None)
             if reply is None:
                 _log.warning("lease lost", list=decoded(self._source), consumer=self.id, handled=handled)
-                former, self.id, self._joined, self._step = self._working, secrets.token_hex(8), False, 0
-                self.adopted = 0
+                former, self.settlement = self._working, Settlement(failures=self.settlement.failures)
+                self.id, self._joined, self.adopted = secrets.token_hex(8), False, 0
                 await self._give_up(former)
                 return None
-            self._joined, self._step = True, step
-            self.adopted = max(self.adopted - handled, 0)
+            self._joined, self.adopted = True, max(self.adopted - handled, 0)
+            self.settlement = self.settlement.next()
             messages, dead, largest = reply
             self._sizes.note(len(messages), largest)
             if not dead:
@@ -104,7 +104,7 @@ class Holding:
         """
         commands: list[Command] = [("BLMOVE", self._source, self._working, "RIGHT", "LEFT", WAIT_SECONDS)]
         if batch > 1:
-            commands.append(_consume.by_digest(**self._named(batch, self._step, waited=1)))
+            commands.append(_consume.by_digest(**self._named(batch, self._last_step, waited=1)))
         self.waits, self._unsure_until = True, inf
         try:
             async with self._calling:
@@ -140,20 +140,27 @@ class Holding:
             await _consume(redis, **self._named(0, 0))
 
     async def put_back(self) -> None:
-        """Settle what was handled, put back the rest, and end the lease."""
+        """Settle what was handled, put back the rest, and end the lease. Raise what has kept it from settling."""
         if not self._began:
             return
         if time.monotonic() < self._unsure_until and self._unsure_id is not None:
             with suppress(RedisError, OSError):
                 if await self._ends_wait(self._unsure_id):
                     self._unsure_until = 0.0
+        refused: PenstockError | RedisError | None = None
         try:
             if await self.take(0, hurries=True) is None:
                 return
-        except (PenstockError, RedisError):
+        except (PenstockError, RedisError) as error:
             if not self.settlement.results:
                 raise
-            # A full server refuses results, and so does a key of another type; their messages go back.
+            refused = error  # a full server refuses results, and so does a key of another type; their messages go back
+        await self._end_lease()
+        if refused:
+            raise refused
+
+    async def _end_lease(self) -> None:
+        """Put back all that is held, and end the lease."""
         patience = partial(self._lists.patiently, hurries=True)
         await self._move_back(self._working, self.id, patience)
         if time.monotonic() < self._unsure_until:
@@ -167,13 +174,19 @@ class Holding:
         await self.raw.redis.aclose()
 
     @property
+    def _last_step(self) -> int:
+        """Return the number of the last settlement, with which a call settles nothing."""
+        return self.settlement.number - 1
+
+    @property
     def _working(self) -> bytes:
         return self._source + b":consumer:" + self.id.encode()
 
     def _named(self, batch: int, step: int, waited: int = 0) -> dict[str, Any]:
         """Return keys and arguments of ``consume.lua``; with a ``step`` of before it settles nothing."""
         settlement = self.settlement
-        results = settlement.results if step > self._step else {}
+        settles = step == settlement.number
+        results = settlement.results if settles else {}
         return {
             "source": self._source,
             "working": self._working,
@@ -182,8 +195,8 @@ class Holding:
             "id": self.id,
             "joins": int(not self._joined),
             "step": step,
-            "settled": settlement.handled,
-            "back": ",".join(map(str, settlement.failed)),
+            "settled": settlement.handled if settles else 0,
+            "back": ",".join(map(str, settlement.failed)) if settles else "",
             "lease": round(self._lists.lease * MICROSECONDS),
             "batch": batch,
             "bytes": self._bounds["bytes"],
@@ -227,7 +240,7 @@ class Holding:
         if isinstance(reply, MovedError):
             await self.raw.close()  # to connect to the other node
         if isinstance(reply, Exception):
-            raise translate_error(reply)
+            raise translate_error(reply, [decoded(name) for name in (self._source, self._working, *named["outs"])])
         return reply
 
     async def ask(self, commands: Sequence[Command]) -> list[Any]:

@@ -3,6 +3,8 @@
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from penstock.errors import WrongCall
+from penstock.lists.settlement import MAX_RESULTS
 from penstock.payload import Received, as_bytes
 
 if TYPE_CHECKING:
@@ -15,10 +17,11 @@ class Message(Received):
     It is settled when the ``with`` ends, and goes back to its list, as the next to be taken, if that raises.
     """
 
-    __slots__ = ("_consumer",)
+    __slots__ = ("_consumer", "_results")
 
     def __init__(self, body: bytes, consumer: "Consumer") -> None:
         self.body, self._consumer = body, consumer
+        self._results: list[tuple[bytes, bytes]] | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -26,12 +29,18 @@ class Message(Received):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
-        self._consumer.note_end(self, failed=kind is not None)
+        self._consumer.note_end(self, (self._results or ()) if kind is None else None)
+        self._results = None
         return None
 
     def also_push(self, name: bytes | str, *messages: bytes | str) -> None:
         """Push results to the list ``name`` in the transaction that settles this message, or not at all if it fails.
 
-        On a Redis Cluster the names of both lists need one hash tag.
+        On a Redis Cluster the names of both lists need one hash tag. Raise ``WrongCall`` for more than 1,000 results.
         """
-        self._consumer.note_results(self, as_bytes(name), [*map(as_bytes, messages)])
+        self._consumer.check_in_hand(self)
+        target = as_bytes(name)
+        results = (self._results or []) + [(target, as_bytes(message)) for message in messages]
+        if len(results) > MAX_RESULTS:
+            raise WrongCall(f"more than {MAX_RESULTS:,} results of one message: push them with List.push_many")
+        self._results = results

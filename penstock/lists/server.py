@@ -13,16 +13,19 @@ from redis.exceptions import ConnectionError, MovedError, RedisError, TimeoutErr
 
 from penstock.batches import MAX_BYTES, MAX_MESSAGES, batches, payload_batches
 from penstock.connection import MAX_SILENCE, connect
+from penstock.encoding import decoded
 from penstock.errors import PenstockError, Unavailable, Unconfirmed, WrongCall
 from penstock.fallback import opened
 from penstock.lists.consumer import Consumer
 from penstock.lists.fallback import ListFallback
 from penstock.lists.holding import NAME
 from penstock.lists.message import Message
+from penstock.lists.turn import Turn
 from penstock.lists.work import Work
+from penstock.log import Log
 from penstock.patience import HURRY_SECONDS, Patience
 from penstock.payload import Payload, as_bytes
-from penstock.raw_connection import Packed, RawConnection, pack
+from penstock.raw_connection import ANSWERS, Packed, RawConnection, pack
 from penstock.script import translate_error
 from penstock.urls import server_url
 
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     from penstock.outbox import Outbox
 
 UNBLOCK_SECONDS: Final = 0.02
+_log: Final = Log("penstock.lists")
 
 
 class Lists:
@@ -65,8 +69,10 @@ class Lists:
         self.stopping = False
         self.consumers = set[Consumer]()
         """Those that take messages now."""
+        self._unsettled = list[tuple[bytes, Exception]]()
+        """Why handled messages of a list are not settled, if nobody could be told at once."""
         self._signals = tuple(stop_signals)
-        self._producer, self._sending = RawConnection(connect(url, name=NAME)), asyncio.Lock()
+        self._producer, self._sending = RawConnection(connect(url, name=NAME), returns=ANSWERS), Turn()
         self._line = list[_Push]()
         """Pushes that are not sent yet."""
         self._tasks = set[asyncio.Task[None]]()
@@ -95,6 +101,19 @@ class Lists:
         if not self._tasks:
             raise WrongCall("expected `async with Lists(...) as lists:` around this call")
 
+    def keep_unsettled(self, source: bytes, error: Exception) -> None:
+        """Keep ``error`` for the next loop over ``source``, or the end of ``async with``."""
+        self._unsettled.append((source, error))
+        notes = "; ".join(getattr(error, "__notes__", ()))
+        _log.error("not settled", list=decoded(source), reason=f"{error}; {notes}" if notes else str(error))
+
+    def raise_unsettled(self, source: bytes | None = None) -> None:
+        """Raise the first error that was kept of ``source``, by default of any list."""
+        for place, (name, error) in enumerate(self._unsettled):
+            if source in (None, name):
+                del self._unsettled[place]
+                raise error
+
     async def __aenter__(self) -> Self:
         self.stopping = self.patiently.hurries = False
         if self._outbox is not None:
@@ -112,9 +131,10 @@ class Lists:
         self.stop()  # loops of other tasks end
         try:
             for consumer in tuple(self.consumers):  # whose loop was left, and its generator not closed yet
-                await consumer.leave()
+                await consumer.leave(GeneratorExit())
         finally:
             await self._close()
+        self.raise_unsettled()
 
     async def _close(self) -> None:
         for task in self._tasks:
@@ -193,7 +213,7 @@ class Lists:
                 await self._fallback.cut_if_silent()
             for consumer in tuple(self.consumers):
                 with suppress(RedisError, OSError, PenstockError):  # the consumer meets it as well, and reports it
-                    await consumer.renew()
+                    await (consumer.leave(GeneratorExit()) if consumer.is_abandoned else consumer.renew())
 
     async def _unblock(self) -> None:
         """End the waits for messages: of a server that does not answer by cutting the connections."""

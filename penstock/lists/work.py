@@ -43,7 +43,6 @@ class Request(Message):
         "_begun",
         "_keys",
         "_policy",
-        "_redis",
         "_report",
         "attempt",
         "correlation",
@@ -65,7 +64,7 @@ class Request(Message):
         has_ended: bool = False,
     ) -> None:
         super().__init__(body, consumer)
-        self._redis, self._keys, self._policy = consumer.redis, consumer.keys, policy
+        self._keys, self._policy = consumer.keys, policy
         self._report: tuple[str, bytes] | None = None
         self._begun = time.monotonic()
         self.correlation = correlation
@@ -111,11 +110,15 @@ class Request(Message):
     async def touch(self, seconds: float | None = None) -> float | None:
         """Ask for ``seconds`` more from now, by default messageTimeout; return the deadline.
 
-        Return None if the request is not in flight any more. Raise ``Stale`` if a later attempt is under way.
+        Return None if the request is not in flight any more. Raise ``Stale`` if a later attempt is under way, and
+        ``Unavailable`` if the server stays away.
         """
-        if self.id is None:
+        id, lists = self.id, self._consumer.lists
+        if id is None:
             return None
-        found = await touch(self._redis, self._keys, self.id, seconds, str(self.attempt))
+        found = await lists.patiently(
+            lambda: touch(lists.redis, self._keys, id, seconds, str(self.attempt)), lists.redis
+        )
         self.deadline = found or self.deadline
         return found
 
@@ -131,13 +134,14 @@ class Request(Message):
             super().__exit__(kind, error, trace)
             return False
         if failed:
-            _log.warning("request failed", error, namespace=self._keys.namespace, xid=self.xid)
             self._report = None
-            self._consumer.drop_results()
+            self._results = None
             self.fail(describe(error) if error else "failed")
         name, report = self._report or (self._policy.done, json.dumps(self._named()).encode())
         self.also_push(name, report)
         super().__exit__(None, None, None)
+        if failed:
+            _log.warning("request failed", error, namespace=self._keys.namespace, xid=self.xid)
         return failed
 
     def _named(self) -> dict[str, Any]:
@@ -167,14 +171,14 @@ class WorkConsumer(Consumer):
         self, lists: "Lists", source: bytes, prefetch: int, prefetch_bytes: int, keys: Keys, policy: Policy
     ) -> None:
         super().__init__(lists, source, prefetch, prefetch_bytes)
-        self.redis, self.keys = lists.redis, keys
+        self.keys = keys
         self._policy, self._read_at = policy, time.monotonic()
 
     def ends_itself(self, message: Message) -> bool:
         """Drop a request that has ended, and give up one that only a dead worker was allowed to have."""
         request = cast(Request, message)
         if request.has_ended:
-            self._settlement.note_end(failed=False)
+            self.holding.settlement.note_end(())
             return True
         if not request.is_lost:
             return False
@@ -186,7 +190,7 @@ class WorkConsumer(Consumer):
         """Return the requests, with what their records say, read in two round trips."""
         correlations = [*map(correlation_of, bodies)]
         if time.monotonic() - self._read_at > POLICY_SECONDS:
-            self._policy = await policy_of(self._lists, self.keys) or self._policy
+            self._policy = await policy_of(self.lists, self.keys) or self._policy
             self._read_at = time.monotonic()
         chains = await self._read([(self.keys.xid(decoded(each.xid)), "id", "last", "dead") for each in correlations])
         if ended := sum(dead is not None for _, _, dead in chains):
@@ -240,8 +244,9 @@ class Work:
         try:
             async for message in consumer.messages():
                 yield cast(Request, message)
-        finally:
-            await consumer.leave()
+        except GeneratorExit as error:
+            await consumer.leave(error)
+            raise
 
     async def consumer(self, prefetch: int, prefetch_bytes: int) -> WorkConsumer:
         """Return a consumer of the list that the policy of the namespace names."""

@@ -52,7 +52,8 @@ class Bus(Blocking):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            self.run(self._inner.disconnect())
+            if self.run.is_here:  # a forked child has nothing to leave
+                self.run(self._inner.disconnect())
         finally:
             self._close()
 

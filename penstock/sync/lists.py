@@ -2,6 +2,7 @@
 
 import signal
 from collections.abc import AsyncIterable, Iterable, Iterator
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, cast
@@ -99,6 +100,7 @@ class Work:
 
 
 def _messages(consumer: _consumer.Consumer, run: Portal) -> Iterator[Message]:
+    loop = consumer.begin_loop()
     try:
         while batch := run(consumer.batch()):
             for message in batch:
@@ -106,5 +108,8 @@ def _messages(consumer: _consumer.Consumer, run: Portal) -> Iterator[Message]:
                     yield consumer.hand_out(message)
                 if consumer.ends_batch() or (consumer.is_due() and not run(consumer.settle())):
                     break
-    finally:
-        run.finish(consumer.leave)
+    except BaseException as error:
+        run.finish(partial(consumer.leave, error))
+        raise
+    run.finish(consumer.leave)
+    del loop

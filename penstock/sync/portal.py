@@ -4,8 +4,10 @@ import asyncio
 import os
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Coroutine
-from typing import Any, Final, TypeVar
+from contextlib import suppress
+from typing import Any, Final, Generic, TypeVar
 
 from penstock.errors import WrongCall
 
@@ -15,11 +17,17 @@ T = TypeVar("T")
 
 
 class Portal:
-    """An event loop in a thread: ``portal(coroutine)`` returns its result, or raises what it raised."""
+    """An event loop in a thread: ``portal(coroutine)`` returns its result, or raises what it raised.
+
+    An exception that a signal handler raises meanwhile (Ctrl-C, a time limit) cancels the coroutine, waits for its end,
+    and goes on. The thread ends with ``close``, or when nobody has the portal any more.
+    """
 
     def __init__(self) -> None:
-        self.loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self.loop.run_forever, name="penstock", daemon=True)
+        self.loop, self._running = asyncio.new_event_loop(), _taken()
+        self._thread = threading.Thread(target=_run, args=(self.loop, self._running), name="penstock", daemon=True)
+        self._end = weakref.finalize(self, _stop, self.loop)
+        self._end.atexit = False
         self._thread.start()
         self._last = set[asyncio.Task[None]]()
         self._process = os.getpid()
@@ -34,21 +42,16 @@ class Portal:
         if not self._works:
             coroutine.close()
             raise WrongCall("the thread that does the work has ended, or is another process's: enter `with` here")
-        tasks, done = list[asyncio.Task[T]](), threading.Event()
-
-        def start() -> None:
-            tasks.append(self.loop.create_task(coroutine))
-            tasks[0].add_done_callback(lambda _: done.set())
-
-        self.loop.call_soon_threadsafe(start)
+        call = _Call(coroutine)
         try:
-            self._wait(done)
+            self.loop.call_soon_threadsafe(call.begin, self.loop)
+            self._wait(call)
         except BaseException:
             if self._works:
-                self.loop.call_soon_threadsafe(lambda: tasks[0].cancel())
-                self._wait(done)
+                self.loop.call_soon_threadsafe(call.give_up)
+                self._wait(call)
             raise
-        return tasks[0].result()
+        return call.result()
 
     def finish(self, call: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run ``call`` for a generator that ends, perhaps in the garbage collector of any thread or after ``close``."""
@@ -59,19 +62,94 @@ class Portal:
 
     @property
     def _works(self) -> bool:
-        """Return False once nothing is done any more: closed, at the end of the interpreter, or in a forked child."""
-        alive = self._thread.is_alive() and not self.loop.is_closed() and not sys.is_finalizing()
-        return alive and os.getpid() == self._process
+        """Return False once nothing is done any more: closed, at the end of the interpreter, or in a forked child.
 
-    def _wait(self, done: threading.Event) -> None:
-        while not done.wait(LOOK_SECONDS):
+        ``Thread.is_alive`` and ``join`` take a thread for ended that runs, if they are interrupted.
+        """
+        return self.is_here and not self.loop.is_closed() and not sys.is_finalizing()
+
+    @property
+    def is_here(self) -> bool:
+        """Return False in a forked child, which has no such thread."""
+        return os.getpid() == self._process
+
+    def _wait(self, call: "_Call[Any]") -> None:
+        while not call.wait(LOOK_SECONDS):
             if not self._works:
                 raise WrongCall("the thread that does the work has ended")
 
     def close(self) -> None:
         """End the thread."""
-        if not self._works:
-            return
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join()
-        self.loop.close()
+        if self._works:
+            self._end()
+        while self._works:
+            self._running.acquire(timeout=LOOK_SECONDS)
+
+
+class _Call(Generic[T]):
+    """One coroutine for the event loop; what happens in the caller's thread may end between any two steps.
+
+    So the waiter uses no ``threading.Event``: an exception inside its ``wait`` may leave its lock taken for ever.
+    """
+
+    def __init__(self, coroutine: Coroutine[Any, Any, T]) -> None:
+        self._has_ended = False
+        self._coroutine = coroutine
+        self._task: asyncio.Task[T] | None = None
+        self._running = _taken()
+
+    def begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Begin; in the loop, as all that follows but ``wait`` and ``result``."""
+        self._task = loop.create_task(self._coroutine)
+        self._task.add_done_callback(self._note_end)
+
+    def give_up(self) -> None:
+        """Cancel; if it has not begun, it never will."""
+        if self._task is not None:
+            self._task.cancel()
+        else:
+            self._coroutine.close()
+            self._end()
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for the end, but no longer than ``seconds``; return whether it has come."""
+        if not self._has_ended:  # else an interrupted wait may have taken the lock
+            self._running.acquire(timeout=seconds)
+        return self._has_ended
+
+    def result(self) -> T:
+        """Return the result of the coroutine, or raise what it raised."""
+        assert self._task
+        return self._task.result()
+
+    def _note_end(self, task: asyncio.Task[T]) -> None:
+        if not task.cancelled():
+            task.exception()  # the caller may not ask for it any more
+        self._end()
+
+    def _end(self) -> None:
+        self._has_ended = True
+        self._running.release()
+
+
+def _taken() -> threading.Lock:
+    lock = threading.Lock()
+    lock.acquire()
+    return lock
+
+
+def _run(loop: asyncio.AbstractEventLoop, running: threading.Lock) -> None:
+    """Run ``loop`` until it is stopped; cancel what is under way then. Release ``running`` at the end."""
+    try:
+        loop.run_forever()
+        for task in asyncio.all_tasks(loop):
+            task.cancel()
+        loop.run_until_complete(asyncio.sleep(0))
+    finally:
+        loop.close()
+        running.release()
+
+
+def _stop(loop: asyncio.AbstractEventLoop) -> None:
+    with suppress(RuntimeError):  # it is closed
+        loop.call_soon_threadsafe(loop.stop)

@@ -14,10 +14,11 @@ from redis.asyncio import Redis
 from redis.exceptions import NoPermissionError
 from structlog.testing import capture_logs
 
+from penstock import sync
 from penstock.errors import Unavailable, Unconfirmed, WrongCall, WrongType
 from penstock.lists import List, Lists, Message, consumer, holding, settlement
 from penstock.testing.server import EmbeddedServer
-from tests.harness import PATIENCE, eventually
+from tests.harness import PATIENCE, eventually, until
 from tests.reliability.proxy import Proxy
 from tests.tracked import now
 
@@ -546,13 +547,34 @@ async def test_hundreds_of_dead_consumers_do_not_delay_messages(redis: Any, orde
     assert (await redis.info("commandstats"))["cmdstat_evalsha"]["calls"] < 40
 
 
-async def test_the_end_of_lists_ends_loops_of_other_tasks(redis: Any, redis_url: str) -> None:
+@pytest.mark.parametrize("stops", [False, True])
+async def test_the_end_of_lists_ends_loops_of_other_tasks_that_wait(redis: Any, redis_url: str, *, stops: bool) -> None:
+    """Each gives back its lease, and takes no message that comes later."""
     async with Lists(redis_url) as lists:
-        task = asyncio.create_task(take(lists["orders"], 1))
+        tasks = [asyncio.create_task(take(lists["orders"], 1)) for _ in range(3)]
         async with asyncio.timeout(PATIENCE):
-            while not any(each.waits for each in lists.consumers):
+            while sum(each.waits for each in lists.consumers) < len(tasks):
                 await asyncio.sleep(0.01)
-    assert await asyncio.wait_for(task, PATIENCE) == []
+        if stops:
+            lists.stop()
+    await redis.lpush("orders", "late")
+    assert await asyncio.wait_for(asyncio.gather(*tasks), PATIENCE) == [[], [], []]
+    assert await redis.keys() == [b"orders"]
+    assert await redis.lrange("orders", 0, -1) == [b"late"]
+
+
+async def test_the_end_of_lists_ends_loops_of_other_threads_that_wait(here: Any, redis_url: str) -> None:
+    taken = list[Message]()
+    with sync.Lists(redis_url) as lists:
+        threads = [threading.Thread(target=lambda: taken.extend(lists["orders"].messages())) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        until(lambda: here.info("clients")["blocked_clients"] == len(threads))
+    here.lpush("orders", "late")
+    for thread in threads:
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
+    assert (taken, here.keys(), here.lrange("orders", 0, -1)) == ([], [b"orders"], [b"late"])
 
 
 @pytest.mark.slow

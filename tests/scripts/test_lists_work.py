@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,7 +13,8 @@ from structlog.testing import capture_logs
 from penstock import sync
 from penstock.errors import Stale, Unsuitable, WrongCall
 from penstock.lists import Lists, Request
-from tests.harness import PATIENCE
+from penstock.log import Log
+from tests.harness import PATIENCE, eventually
 from tests.hop import Start
 
 
@@ -138,6 +140,27 @@ async def test_a_touch_moves_the_deadline_unless_another_attempt_is_under_way(
         break
 
 
+async def test_a_touch_whose_connection_is_lost_waits_for_another_one(
+    redis: "Redis", lists: Lists, start: Start
+) -> None:
+    hop = await start()
+    await hop.push(b"1")
+    async for request in lists.work("demo").requests():
+        with request:
+            before = request.deadline or 0.0
+            await redis.client_pause(600_000, all=False)
+            touched = asyncio.create_task(request.touch(500))
+            await eventually(partial(_is_held, redis))
+            await lists.redis.connection_pool.disconnect()
+            await redis.client_unpause()
+        break
+    assert (await touched or 0.0) > before + 400
+
+
+async def _is_held(redis: "Redis") -> bool:
+    return bool((await redis.info("clients"))["blocked_clients"])
+
+
 async def test_a_message_without_a_record_is_done_by_its_xid(redis: "Redis", lists: Lists, start: Start) -> None:
     await start()
     await redis.lpush("out", b'{"meta": {"id": "unknown"}}')
@@ -189,6 +212,21 @@ async def test_an_error_that_no_log_can_write_is_reported(redis: "Redis", lists:
     first, second = await entries(redis, "demo:done")
     assert first["error"] == "ValueError: \\ud800"
     assert "Unspeakable" in second["error"]
+
+
+async def test_a_failure_is_reported_before_it_is_logged(
+    redis: "Redis", lists: Lists, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hop = await start()
+    await hop.push(b"1")
+
+    def fails(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Log, "warning", fails)
+    with pytest.raises(KeyboardInterrupt):
+        await serve(lists, 1, lambda _: 1 // 0)
+    assert "ZeroDivisionError" in (await entries(redis, "demo:done"))[0]["error"]
 
 
 async def test_a_log_names_no_values_of_the_handlers_variables(lists: Lists, start: Start) -> None:

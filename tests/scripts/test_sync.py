@@ -201,3 +201,61 @@ print("end")
         [sys.executable, "-c", program, redis_url], capture_output=True, text=True, timeout=PATIENCE, check=True
     )
     assert ended.stdout == "end\n"
+
+
+FORKS = """
+import os, signal, sys
+from penstock.errors import WrongCall
+from penstock.sync import Bus, Jobs, Lists
+url = sys.argv[1]
+
+def child(call, *, ends_by=0):
+    if (pid := os.fork()) == 0:
+        signal.alarm(int(float(sys.argv[2])))
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        try:
+            call()
+        except WrongCall as error:
+            assert "another process" in str(error), error
+            os._exit(0)
+        except BaseException as error:
+            print(call.__name__, repr(error))
+        os._exit(1)
+    status = os.waitpid(pid, 0)[1]
+    assert status == ends_by, (call.__name__, status)
+
+def leaves():
+    try:
+        with Lists(url, stop_signals=[signal.SIGTERM]) as lists, Bus(url) as bus, Jobs(url) as jobs:
+            if (pid := os.fork()) == 0:
+                raise SystemExit(7)
+            assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+    except SystemExit as error:
+        os._exit(error.code)
+
+def begins_anew():
+    with Lists(url) as own:
+        own["orders"].push("b")
+    raise WrongCall("another process")
+
+leaves()
+with Lists(url, stop_signals=[signal.SIGTERM]) as lists, Bus(url) as bus, Jobs(url) as jobs:
+    lists["orders"].push("a")
+    for message in (loop := lists["orders"].messages()):
+        with message:
+            child(lambda: lists["orders"].push("x"))
+            child(lambda: next(iter(lists["orders"].messages())))
+            child(lambda: bus.queue("q").push("x"))
+            child(lambda: jobs.producer().send("s", {"a": 1}))
+            child(begins_anew)
+            child(lambda: signal.raise_signal(signal.SIGTERM), ends_by=signal.SIGTERM)
+        loop.close()
+print("end")
+"""
+
+
+def test_a_forked_child_works_or_says_why_not_and_never_waits_for_ever(here: Any, redis_url: str) -> None:
+    program = [sys.executable, "-c", FORKS, redis_url, str(PATIENCE)]
+    ended = subprocess.run(program, capture_output=True, text=True, timeout=10 * PATIENCE, check=False)
+    assert (ended.stdout, ended.returncode) == ("end\n", 0), ended.stderr
+    assert here.lrange("orders", 0, -1) == [b"b"]

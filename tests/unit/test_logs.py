@@ -10,6 +10,7 @@ import pytest
 import structlog
 
 from common import logs
+from penstock.log import Log
 from tests.harness import Service, until
 
 
@@ -41,6 +42,96 @@ def test_a_line_is_one_write_so_that_services_do_not_mix_theirs(written: list[st
     assert line.endswith("}\n")
     assert line.count("\n") == 1
     assert json.loads(line).items() >= {"event": "taken", "level": "info", "message": "two\nlines"}.items()
+
+
+class Output(io.StringIO):
+    """A stream that cannot be written."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self._error = error
+
+    def write(self, _: str) -> int:
+        raise self._error
+
+
+TROUBLE = (
+    BrokenPipeError(32, "Broken pipe"),
+    OSError(28, "No space left on device"),
+    ValueError("I/O operation on closed file"),
+)
+
+
+def wrong(text: str) -> Exception:
+    """Return an error as a handler raises it, with a secret in one of its variables."""
+    password = "hunter" + "2"
+    try:
+        raise LookupError(text if password else "")
+    except LookupError as error:
+        return error
+
+
+@pytest.fixture
+def unconfigured() -> Iterator[None]:
+    yield
+    structlog.reset_defaults()
+
+
+@pytest.mark.usefixtures("unconfigured")
+@pytest.mark.parametrize("trouble", TROUBLE)
+def test_no_line_raises_whatever_its_output(monkeypatch: pytest.MonkeyPatch, trouble: Exception) -> None:
+    monkeypatch.setattr(sys, "stderr", Output(trouble))
+    logs.configure("info")
+    structlog.get_logger("mpush").error("failed", reason="\ud800", exc_info=wrong("\ud800"))
+    Log("penstock.lists").warning("request failed", wrong("\udcff"), xid="\udcff")
+    structlog.configure(logger_factory=structlog.WriteLoggerFactory(sys.stderr))
+    Log("penstock.lists").warning("request failed", wrong("x"))
+
+
+@pytest.mark.usefixtures("unconfigured")
+def test_an_output_of_few_characters_gets_a_line_of_them() -> None:
+    output = io.TextIOWrapper(io.BytesIO(), "ascii", errors="strict", write_through=True)
+    structlog.configure(
+        processors=[structlog.processors.KeyValueRenderer()], logger_factory=structlog.WriteLoggerFactory(output)
+    )
+    Log("penstock.lists").info("adopted", list="\udcffb\xfc", messages=2)
+    written = output.buffer.getvalue().decode()
+    assert "adopted" in written
+    assert "fc" in written
+
+
+@pytest.mark.usefixtures("unconfigured")
+@pytest.mark.parametrize("terminal", [False, True])
+def test_long_texts_are_cut_before_they_are_rendered(monkeypatch: pytest.MonkeyPatch, *, terminal: bool) -> None:
+    """Rich takes minutes for 120 KB, and shows the variables of each frame."""
+    output = io.StringIO()
+    output.isatty = lambda: terminal  # type: ignore[method-assign]
+    monkeypatch.setattr(sys, "stderr", output)
+    logs.configure("info")
+    texts = list[str]()
+    for log in (
+        lambda error: structlog.get_logger("mpush").error("failed", reason=str(error), exc_info=error),
+        lambda error: Log("penstock.lists").warning("failed", error, reason=str(error)),
+    ):
+        log(wrong("x" * 120_000))
+        texts.append(output.getvalue())
+        output.seek(0)
+        output.truncate()
+    for text in texts:
+        assert "LookupError: xxx" in text
+        assert "120,0" in text, "how long it was"
+        assert len(text) < 8_000
+        assert "hunter2" not in text
+
+
+@pytest.mark.usefixtures("unconfigured")
+def test_the_default_logs_of_a_program_are_cut(capsys: pytest.CaptureFixture[str]) -> None:
+    structlog.configure()
+    Log("penstock.lists").warning("failed", wrong("x" * 120_000))
+    text = "".join(capsys.readouterr())
+    assert "LookupError: xxx" in text
+    assert len(text) < 8_000
+    assert "hunter2" not in text
 
 
 async def test_every_line_names_its_service_its_namespace_and_its_id_once_known(redis_url: str, tmp_path: Path) -> None:

@@ -1,0 +1,34 @@
+"""An exception of a signal handler (Ctrl-C, a time limit) between any two opcodes loses and doubles nothing."""
+
+import random
+import subprocess
+import sys
+
+import pytest
+
+from tests.harness import PATIENCE, ROOT
+from tests.interrupted import KINDS
+
+SAMPLE = 60
+"""Opcodes of each kind that the fast tests try, of some 2,500, and 30,000 in an event loop."""
+MANY = 3_000
+"""Those in an event loop that the slow tests try."""
+
+
+def tried(url: str, kind: str, sample: int) -> None:
+    seed = random.randrange(1 << 32)
+    print(f"python -m tests.interrupted URL {kind!r} {sample} {seed}")
+    program = [sys.executable, "-m", "tests.interrupted", url, kind, str(sample), str(seed)]
+    ended = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, timeout=60 * PATIENCE, check=False)
+    assert (ended.returncode, ended.stdout) == (0, ""), ended.stderr
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_some_interrupts_lose_and_double_nothing(redis_url: str, kind: str) -> None:
+    tried(redis_url, kind, SAMPLE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_interrupt_loses_or_doubles_anything(redis_url: str, kind: str) -> None:
+    tried(redis_url, kind, MANY if "in a loop" in kind else 0)
