@@ -71,3 +71,10 @@ def passes(error: Exception, *, was_connected: bool = False) -> bool:
 def is_full(reply: object) -> bool:
     """Return True if the server refused something as its memory is full; of a script Redis 6.2 says so in words."""
     return isinstance(reply, OutOfMemoryError) or (isinstance(reply, ResponseError) and "OOM" in str(reply))
+
+
+def is_of_script(error: Exception) -> bool:
+    """Return True if a script failed by a fault of its own, perhaps with one message; not for a missing right."""
+    text = str(error)
+    of_server = not isinstance(error, ResponseError) or isinstance(error, NoPermissionError) or "permission" in text
+    return not of_server and "user_script" in text and not passes(error, was_connected=True)

@@ -45,6 +45,8 @@ class Admission:
 
     def __init__(self, limits: Limits, trusted: Container[str] = (), access: Access | None = None) -> None:
         self.limits, self.trusted = limits, trusted
+        self.most = limits.connections
+        """Most connections at a time; fewer if the process may not have as many files."""
         self.access = access or Access()
         self.open: set[Connection] = set()
         self.date = b""
@@ -65,7 +67,7 @@ class Admission:
         self._from[address] += 1
         if address not in self.trusted and self._from[address] > self.limits.per_address:
             return False
-        return len(self.open) <= self.limits.connections
+        return len(self.open) <= self.most
 
     def leave(self, connection: Connection) -> None:
         """Remove ``connection``."""

@@ -15,11 +15,9 @@ from common.http.direct import Handler, direct, nothing
 from common.http.guarded import Guarded
 from common.http.limits import Limits
 from common.http.proxies import Proxies
-from common.open_files import allow_open_files
+from common.open_files import room_for
 from penstock.errors import PenstockError
 
-OTHER_FILES: Final = 200
-"""Those that are no connections of clients."""
 START_SECONDS: Final = 3.0
 """Seconds that first connections wait until requests are accepted; then they get 503."""
 BACKLOG: Final = 2_048
@@ -88,7 +86,7 @@ class HttpServer:
 
     async def start(self, listening: socket.socket) -> None:
         """Accept connections from ``listening``, which stays open when this server ends."""
-        allow_open_files(self.admission.limits.connections + OTHER_FILES)
+        self.admission.most = room_for(self.admission.limits.connections)
         self._config.load()
         loop = asyncio.get_running_loop()
         make, admission = self._make, self.admission

@@ -7,12 +7,17 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from redis.exceptions import ResponseError
+
 from common.context import Context
 from common.in_flight import counters, counting
+from common.outage import describe
 from common.tracking.reply_lists import ReplyRules
 from common.transaction import REFUSED
 from penstock.encoding import decoded, encoded
 from penstock.keys import Keys
+from penstock.passing import is_of_script
+from penstock.patience import BACKOFF
 from penstock.script import Script
 from penstock.transfer.read_size import fitting
 
@@ -21,6 +26,8 @@ _finish, _identify = (
 )
 
 Word = bytes | str
+MAX_FAILURES: Final = 3
+"""How often the script may fail with an entry."""
 WAYS: Final = {"failed": "failed", "final": "failed", "touch": "touch"}
 """The word for ``identify.lua`` for each verdict; ``done`` for all others."""
 
@@ -96,6 +103,10 @@ class Completions:
         self._replies = replies
         self._entries: deque[bytes] = deque()
         self._known = self._more = False
+        self._alone = 0
+        """How many of the oldest entries go one at a time, since the script has failed with one of them."""
+        self._failures = 0
+        """How often it has failed with the oldest one."""
         self.comes_in_batches = False
         """Whether several entries came at a time: then those behind the next one are taken with it."""
         named = counters(context.keys, totals=place.totals)
@@ -163,21 +174,27 @@ class Completions:
                 self._known = self._more = True
             if not self._entries and not (self._more and self._context.running):
                 return
-            batch = list(islice(self._entries, self._place.batch))
+            batch = list(islice(self._entries, 1 if self._alone else self._place.batch))
             await self._settle(batch[: fitting(batch, self._place.batch_bytes)])
 
     async def _settle(self, batch: list[bytes]) -> None:
-        said = [self._understand(entry) for entry in batch]
         if self._replies:
             await self._replies.refresh()
-        subjects, entries = await self._identified(said)
         held, self._known = len(self._entries), False
         wanted = self._place.batch if self._context.running and held <= len(batch) else 0
-        reply = await self._context.run(
-            _finish, held=held, batch=wanted, subjects=subjects, entries=entries, **self._named
-        )
+        try:
+            subjects, entries = await self._identified([self._said(entry) for entry in batch])
+            reply = await self._context.run(
+                _finish, held=held, batch=wanted, subjects=subjects, entries=entries, **self._named
+            )
+        except ResponseError as error:
+            if not is_of_script(error) or not batch or self._failures > MAX_FAILURES:
+                raise
+            await self._isolate(batch, describe(error))
+            return
         if reply is None:
             return
+        self._alone, self._failures = max(self._alone - len(batch), 0), 0
         again, taken = reply
         self.comes_in_batches = len(batch) > 1 or bool(taken)
         for _ in batch:
@@ -185,6 +202,23 @@ class Completions:
         self._entries.extendleft(batch[place - 1] for place in reversed(again))
         self._entries.extend(taken)
         self._known, self._more = True, bool(taken) if wanted else self._more
+
+    def _said(self, entry: bytes) -> Completion:
+        """Parse an entry; one with which the script has failed too often becomes a dead letter."""
+        if self._failures >= MAX_FAILURES:
+            return Completion("badAnswer" if self._replies else "badDone", words="a script failed with it")
+        return self._understand(entry)
+
+    async def _isolate(self, batch: list[bytes], reason: str) -> None:
+        """Go on after a failure that nobody foresaw, with one entry at a time."""
+        self._known = True
+        if len(batch) > 1:
+            self._context.log.error("a script failed", reason=reason, entries=len(batch))
+            self._alone = len(batch)
+        else:
+            self._failures += 1
+            self._context.log.error("a script failed", reason=reason, entry=batch[0][:200])
+            await self._context.pause(BACKOFF.delay_after(self._failures))
 
     async def _identified(self, said: list[Completion]) -> tuple[list[Word], list[Word]]:
         """Return the arguments of the script: the keys of each entry's message, and what to do with it."""

@@ -1,5 +1,6 @@
 """The port of the gateway: it lets peers in, and knows which object each of them goes on with."""
 
+import asyncio
 import errno
 import logging
 from collections import Counter
@@ -11,6 +12,7 @@ import structlog
 from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.http11 import Request, Response
 
+from common.open_files import room_for
 from penstock.bus import Bus
 from penstock.bus.federation.frames import HEADER
 from penstock.errors import PenstockError
@@ -66,6 +68,7 @@ class Listener:
                 settings.listen_host,
                 settings.listen_port,
                 ssl=self._certificate.context if self._certificate else None,
+                create_connection=_bounded_by(room_for(2 * settings.max_connections)),
                 process_request=self._answer,
                 process_response=_announce,
                 subprotocols=None,
@@ -148,6 +151,25 @@ class Listener:
         if self._login.may_open(connection, request.headers, url.query):
             return None
         return text(HTTPStatus.UNAUTHORIZED, "wrong secret, or none", ("WWW-Authenticate", "Bearer"))
+
+
+def _bounded_by(most: int) -> type[ServerConnection]:
+    """Return connections that end at once if there are more than ``most``, with those that are no websockets yet."""
+
+    made = set[ServerConnection]()
+
+    class Bounded(ServerConnection):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            made.add(self)
+            super().connection_made(transport)
+            if len(made) > most:
+                self.transport.abort()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            made.discard(self)
+            super().connection_lost(exc)
+
+    return Bounded
 
 
 def _announce(_: ServerConnection, request: Request, response: Response) -> None:

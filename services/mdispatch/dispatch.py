@@ -11,11 +11,14 @@ from redis.exceptions import ResponseError
 
 from common.context import Context
 from common.in_flight import counters, counting
+from common.outage import describe
 from common.settings.collisions import different_slots
 from common.settings.redaction import quoted
 from common.transaction import REFUSED
 from penstock.atomic import AtomicWrites
 from penstock.encoding import encoded
+from penstock.passing import is_of_script
+from penstock.patience import BACKOFF
 from penstock.raw_connection import Packed
 from penstock.script import Script
 from penstock.tracking.policy import untaken_check_interval
@@ -54,6 +57,10 @@ class Batch:
     requests: Packed = EMPTY
     rejects: bool = False
     """Whether one of them becomes a dead letter."""
+    failures: int = 0
+    """How often the script has failed with its one message."""
+    reason: str = ""
+    """Why it has failed for the last time: then the message becomes a dead letter."""
 
 
 class Dispatch:
@@ -204,7 +211,14 @@ class Dispatch:
         queue, self._queue = self._queue, Queue.UNKNOWN  # until the reply is there
         held, spare = sum(len(each.messages) for each in self._batches), int(self._spare_id is not None)
         named = self._call(batch, held=held, wanted=wanted, spare=spare, claim=claim)
-        reply = await self._context.run_unless_full(_dispatch, lambda: self._parse_next(batch), **named)
+        try:
+            reply = await self._context.run_unless_full(_dispatch, lambda: self._parse_next(batch), **named)
+        except ResponseError as error:
+            if not is_of_script(error) or not batch.messages or batch.reason:
+                raise
+            self._queue = queue
+            await self._isolate(batch, describe(error))
+            return
         if reply is None:
             return
         self._queue = queue
@@ -223,6 +237,22 @@ class Dispatch:
             self._spare_id = first_id
         if wanted:
             self._queue = Queue.BACKLOG if 2 * len(taken) >= wanted else Queue.MORE if taken else Queue.EMPTY
+
+    async def _isolate(self, batch: Batch, reason: str) -> None:
+        """Go on after a failure that nobody foresaw: one message at a time, each until it failed ``attempts`` times."""
+        self._batches.popleft()
+        failures = batch.failures + 1
+        if len(batch.messages) > 1:
+            self._context.log.error("a script failed", reason=reason, messages=len(batch.messages))
+            alone = [Batch([message], id) for id, message in enumerate(batch.messages, start=batch.first_id)]
+        else:
+            last = reason if failures >= self._context.settings.attempts else ""
+            self._context.log.error(
+                "a script failed", reason=reason, id=batch.first_id, message=batch.messages[0][:200]
+            )
+            await self._context.pause(BACKOFF.delay_after(failures))
+            alone = [Batch(batch.messages, batch.first_id, batch.adopted, failures=failures, reason=last)]
+        self._batches.extendleft(reversed(alone))
 
     def _call(self, batch: Batch, *, held: int, wanted: int, spare: int, claim: Claim | None = None) -> dict[str, Any]:
         """Return what to call the script with."""
@@ -262,8 +292,10 @@ class Dispatch:
         for id, message in enumerate(batch.messages, start=batch.first_id):
             try:
                 request = (
-                    POISON if is_poison else parse_request(message, self._refusal, obeys_attempts=self._obeys_attempts)
-                )
+                    POISON if is_poison
+                    else rejection("poison", f"a script failed: {batch.reason}") if batch.reason
+                    else parse_request(message, self._refusal, obeys_attempts=self._obeys_attempts)
+                )  # fmt: skip
             except BadRequest as error:
                 request = rejection("badRequest", str(error))
             subjects += (b"%b%d" % (record, id), xid_key + request.xid)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from socketserver import TCPServer, ThreadingMixIn
-from threading import Thread
+from threading import Condition, Thread
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
@@ -32,6 +32,8 @@ SLICES: Final = 20
 """Slices that such a time is waited in: while the whole process stands still, only one of them passes."""
 CLIENT_SECONDS: Final = 10.0
 """Seconds that a client may be silent within a request."""
+MAX_CONNECTIONS: Final = 64
+"""Most connections at a time. A new one takes the place of the oldest that has sent no whole request."""
 READ_ERRORS: Final = (RedisError, WrongType, TooMany, OSError, CancelledError)
 """Errors of a read while Redis or the event loop does not answer, or the service stops."""
 
@@ -134,6 +136,10 @@ def _text_response(start_response: "StartResponse", status: str, text: str) -> l
 class _Handler(WSGIRequestHandler):
     timeout = CLIENT_SECONDS
 
+    def parse_request(self) -> bool:
+        assert isinstance(self.server, _Server)
+        return super().parse_request() and self.server.may_answer(self.connection)
+
     def log_message(self, format: str, *args: object) -> None:
         """Log nothing: a scrape is normal operation."""
 
@@ -143,7 +149,37 @@ class _Server(ThreadingMixIn, WSGIServer):
 
     def __init__(self, address: tuple[str, int], handler: type[WSGIRequestHandler]) -> None:
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        self._open: dict[socket.socket, bool] = {}
+        """The connections, the oldest first, and whether one has to end."""
+        self._asking: dict[socket.socket, None] = {}
+        """Those that have sent no whole request, the oldest first."""
+        self._changes = Condition()
         super().__init__(address, handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Serve a connection in a thread of its own, once fewer than ``MAX_CONNECTIONS`` are open."""
+        with self._changes:
+            if len(self._open) >= MAX_CONNECTIONS:
+                oldest = next(iter(self._asking or self._open))
+                self._open[oldest] = True
+                with suppress(OSError):
+                    oldest.shutdown(socket.SHUT_RDWR)  # its thread closes it
+            self._changes.wait_for(lambda: len(self._open) < MAX_CONNECTIONS)
+            self._open[request], self._asking[request] = False, None
+        super().process_request(request, client_address)
+
+    def may_answer(self, request: socket.socket) -> bool:
+        """Note that a connection has sent a request; return False if it has to end, which has cut the request short."""
+        with self._changes:
+            self._asking.pop(request, None)
+            return not self._open.get(request, False)
+
+    def close_request(self, request: Any) -> None:
+        super().close_request(request)
+        with self._changes:
+            self._asking.pop(request, None)
+            self._open.pop(request, None)
+            self._changes.notify()
 
     def server_bind(self) -> None:
         """Bind without looking up the host's name, which may take as long as a resolver's timeout."""

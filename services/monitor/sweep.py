@@ -1,5 +1,7 @@
 """The sweep of one namespace: time-outs, retries, dead letters, delayed messages, expired records."""
 
+import json
+from collections import Counter
 from collections.abc import Sequence
 from math import inf
 from pathlib import Path
@@ -8,12 +10,15 @@ from typing import Any, Final, NamedTuple
 from redis.exceptions import ResponseError
 
 from common.context import Context
+from common.outage import describe
 from common.registered_lists import RegisteredLists
 from common.tracking.reply_lists import ReplyRules
 from common.transaction import REFUSED
 from common.wired import FULL_POLL_SECONDS
+from penstock.atomic import AtomicWrites
 from penstock.encoding import decoded, encoded, parse_number, parse_whole
 from penstock.keys import Keys
+from penstock.passing import is_of_script
 from penstock.raw_connection import pack
 from penstock.script import Script
 from penstock.tracking.policy import Policy, untaken_check_interval
@@ -82,6 +87,8 @@ class Sweeper:
         self.swept_at = inf
         """When the last sweep began, in seconds since the epoch by the server's clock."""
         self._policy: Policy | None = None
+        self._failures = Counter[bytes]()
+        """How often the script has failed with a message, by its id."""
 
     async def sweep(self, policy: Policy) -> float:
         """Carry out a batch of what is due; return the seconds until more is, infinite if nothing is to come."""
@@ -200,14 +207,58 @@ class Sweeper:
             "bytes": self._context.settings.batch_bytes,
             "due": keys.due,
         }
-        done = acted = 0
+        done, acted, most = 0, 0, len(actions)
         while done < len(actions):
-            rest: dict[str, Any] = {"subjects": subjects[4 * done :], "messages": messages[4 * done :]}
-            reply = await self._context.run_unless_full(_sweep, **rest, **named)
+            words = slice(4 * done, 4 * (done + most))
+            try:
+                reply = await self._context.run_unless_full(
+                    _sweep, subjects=subjects[words], messages=messages[words], **named
+                )
+            except ResponseError as error:
+                if not is_of_script(error):
+                    raise
+                if most == 1:
+                    await self._fail(actions[done].message, policy, describe(error))
+                    done += 1
+                most = 1
+                continue
             if reply is REFUSED:
                 return REFUSED
             done, acted = done + reply[0], acted + reply[1]
         return acted
+
+    async def _fail(self, one: Message, policy: Policy, reason: str) -> None:
+        """Let a message with which the script failed be due again later; bury it after the policy's ``attempts``."""
+        keys, redis, at = self._keys, self._context.redis, self.swept_at
+        self._failures[one.id] += 1
+        failures = self._failures[one.id]
+        self._context.log.error("a script failed", reason=reason, id=decoded(one.id), failures=failures)
+        if failures < policy.attempts:
+            for schedule in (keys.deadlines, keys.delayed):
+                await redis.zadd(schedule, {one.id: at + policy.timeout}, xx=True)
+            return
+        del self._failures[one.id]
+        key = self._record + one.id
+        message: Any = None if one.attempt is None else await redis.hget(decoded(key), "message")
+        letter = {
+            "message": decoded(message or b""),
+            "reason": "poison",
+            "error": f"a script failed: {reason}",
+            "source": policy.source,
+            "attempts": parse_whole(one.attempt) or 0,
+            "at": int(at * 1000),
+            "id": decoded(one.id),
+            "xid": decoded(one.xid or b""),
+        }
+        async with AtomicWrites(redis) as writes:
+            writes.zrem(keys.deadlines, one.id)
+            writes.zrem(keys.delayed, one.id)
+            writes.delete(key)
+            if message is not None:
+                writes.lpush(keys.dead, encoded(json.dumps(letter, ensure_ascii=False)))
+            for name in ("count", "poison") if message is not None else ():
+                writes.hincrby(keys.metric("dead"), name, 1)
+            await writes.execute()
 
     def _reply_list(self, reply_to: bytes | None, policy: Policy) -> bytes | str | None:
         """Return the list for the error of a dead message; None if there is none, or its name is not allowed."""

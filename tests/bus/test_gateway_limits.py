@@ -1,5 +1,6 @@
 """What one peer of the gateway may have at most."""
 
+import asyncio
 import json
 
 from redis.asyncio import Redis
@@ -8,7 +9,7 @@ from penstock.bus.federation.frames import call_line
 from services.gateway.listener import Listener
 from tests.bus.gateway import SECRET, bearer, serving, status_of, url_of, works
 from tests.bus.raw import raw
-from tests.harness import eventually
+from tests.harness import PATIENCE, eventually
 
 
 async def test_BQ_D27_a_websocket_has_so_many_objects(redis: "Redis", redis_url: str) -> None:
@@ -28,6 +29,16 @@ async def test_BQ_D27_there_are_so_many_websockets(redis: "Redis", redis_url: st
             assert await status_of(url_of(gateway), **bearer(SECRET)) == 503
         await eventually(lambda: gateway.counters["disconnections"] == 1)
         assert await status_of(url_of(gateway), **bearer(SECRET)) == 101
+
+
+async def test_connections_that_ask_for_no_websocket_are_bounded(redis: "Redis", redis_url: str) -> None:
+    async with serving(redis_url, max_connections=1, first_message_timeout=600) as gateway:
+        drips = [await asyncio.open_connection("127.0.0.1", gateway.port) for _ in range(3)]
+        try:
+            assert await asyncio.wait_for(drips[2][0].read(), PATIENCE) == b""
+        finally:
+            for _, writer in drips:
+                writer.close()
 
 
 async def test_a_frame_that_is_too_long_ends_the_websocket(redis: "Redis", redis_url: str) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from common import open_files
 from common.http.direct import Exchange
 from common.http.limits import Limits
 from tests.harness import eventually
@@ -189,6 +190,13 @@ async def test_connections_from_one_address_are_bounded(served: Served, client: 
         assert (await each.ask(b"GET / HTTP/1.1\r\n" + HOST + b"\r\n")).status == 200
         await each.__aexit__()
     await eventually(lambda: not served.server.admission.open)
+
+
+async def test_connections_leave_files_for_those_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(open_files, "allow_open_files", lambda _: open_files.OTHER_FILES + 1)
+    async with serving(LIMITS, handler=echo) as served, served.connect() as first, served.connect() as second:
+        assert (await first.ask(b"GET / HTTP/1.1\r\n" + HOST + b"\r\n")).status == 200
+        assert (await second.answer()).status in (429, 503)
 
 
 async def test_a_connection_that_was_reset_before_it_is_accepted_is_not_served() -> None:

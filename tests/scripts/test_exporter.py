@@ -7,7 +7,9 @@ import signal
 import socket
 import threading
 import time
+from contextlib import ExitStack
 from functools import partial
+from pathlib import Path
 
 import pytest
 import structlog
@@ -225,6 +227,41 @@ async def test_a_client_that_says_nothing_holds_up_neither_others_nor_the_end(
         with socket.create_connection(("127.0.0.1", exporter.port)):
             assert (await scrape(exporter))("up") == 1
             await asyncio.wait_for(exporter.__aexit__(), PATIENCE)
+
+
+async def test_clients_that_drip_use_a_bounded_number_of_files_and_keep_no_scraper_out(
+    redis: Redis, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each takes the place of the oldest one; a new connection to Redis finds a file."""
+    monkeypatch.setattr(module._Handler, "timeout", 3600)
+    before = open_files()
+    async with exporting(redis) as exporter:
+        with ExitStack() as stack:
+            clients = []
+            for _ in range(4 * module.MAX_CONNECTIONS):
+                client = await asyncio.to_thread(socket.create_connection, ("127.0.0.1", exporter.port), PATIENCE)
+                stack.enter_context(client)
+                client.sendall(b"GET /metrics HTTP/1.0\r\nx:")
+                clients.append(client)
+            for client in clients[: -module.MAX_CONNECTIONS]:
+                assert await asyncio.to_thread(_ends, client)
+            assert (await scrape(exporter))("up") == 1
+            ours = open_files() - before - len(clients)
+            assert ours <= module.MAX_CONNECTIONS + 20
+            async with connect(redis_url) as other:
+                assert await other.ping()
+
+
+def open_files() -> int:
+    return len([*Path("/proc/self/fd").iterdir()])
+
+
+def _ends(client: socket.socket) -> bool:
+    """Wait until the other side has closed."""
+    try:
+        return client.recv(1) == b""
+    except ConnectionResetError:
+        return True
 
 
 async def test_nothing_is_printed_for_a_scrape_nor_for_a_client_that_goes_away(

@@ -13,13 +13,20 @@ import pytest
 import redis as blocking
 from redis.asyncio import Redis
 from redis.exceptions import OutOfMemoryError
+from structlog.testing import capture_logs
 
+from common.tracking import completion
 from penstock.encoding import decoded
 from penstock.errors import WrongType
+from penstock.script import Script
 from penstock.testing.server import EmbeddedServer
+from services.mdispatch import dispatch
 from services.mdispatch.dispatch import Dispatch
+from services.monitor import sweep
 from tests.harness import Service, eventually, until
 from tests.hop import Hop, Start
+from tests.scripted import name_of
+from tests.unit.test_lua_files import SCRIPTS
 
 METRICS = "demo:metrics:"
 OF_TRACKING = [
@@ -294,3 +301,68 @@ def test_what_one_loop_cannot_settle_is_tried_about_once_a_second_though_another
             until(lambda: redis.hget("demo:metrics:done", "count") == b"1")
             until(lambda: '"resumed"' in service.log_text())
             assert service.stop() == 0
+
+
+@pytest.mark.parametrize("adopted", [False, True])
+async def test_a_message_with_which_the_script_fails_is_named_and_buried_and_holds_up_no_other(
+    start: Start, redis: Any, adopted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its batch is where it was until then."""
+    monkeypatch.setattr(dispatch, "_dispatch", failing("mdispatch/dispatch", "local refused = pcall", "subjects"))
+    messages = [b"1", b'{"meta":{"id":"bad"}}', b"2", b"3"]
+    with capture_logs() as logs:
+        if adopted:
+            await redis.lpush("pending", *messages)
+            hop = await start(ordered=True)
+        else:
+            hop = await start()
+            await hop.push(*messages)
+    assert await hop.held() == [b"1", b"2", b"3"]
+    letters = await hop.letters()
+    assert [(letter["message"], letter["reason"]) for letter in letters] == [(messages[1], "poison")]
+    assert letters[0]["error"].startswith("a script failed: ")
+    assert {log["message"] for log in logs if "message" in log} == {messages[1]}
+    assert await hop.problems() == []
+
+
+def failing(name: str, before_line: str, names: str) -> Script:
+    """Return a script that fails, before it writes, if one of its keys ``names`` has ``bad`` in its name."""
+    file = next(each for each in SCRIPTS if name_of(each) == name)
+    fails = f"for _, key in ipairs({names}) do if string.find(key, 'bad', 1, true) then error('unforeseen') end end\n"
+    before, line, after = file.read_text().partition(before_line)
+    assert line
+    return Script(f"failing {file.name}", before + fails + line + after)
+
+
+async def test_an_entry_with_which_the_script_fails_is_named_and_buried_and_holds_up_no_other(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hop = await start()
+    await hop.push(b"1", b'{"meta":{"id":"bad"}}', b"2")
+    monkeypatch.setattr(completion, "_finish", failing("common/finish", "local time = call('TIME')", "subjects"))
+    with capture_logs() as logs:
+        await hop.push_done_batch(b"1", b"bad", b"2")
+    assert await hop.in_flight() == ["2"]
+    assert [(letter["message"], letter["reason"]) for letter in await hop.letters()] == [(b"bad", "badDone")]
+    assert {log["entry"] for log in logs if "entry" in log} == {b"bad"}
+
+
+async def test_a_due_message_with_which_the_script_fails_is_named_and_buried_and_holds_up_no_other(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hop = await start(message_timeout=10, attempts=2, backoff=[0])
+    messages = [b"1", b'{"meta":{"id":"bad"}}', b"2"]
+    await hop.push(*messages)
+    monkeypatch.setattr(sweep, "_sweep", failing("monitor/sweep", "local spent = {", "subjects"))
+    with capture_logs() as logs:
+        for _ in range(2):
+            await hop.advance(10)
+            await hop.sweep()
+    letters = await hop.letters()
+    assert sorted((letter["message"], letter["reason"]) for letter in letters) == [
+        (messages[0], "timeout"),
+        (messages[2], "timeout"),
+        (messages[1], "poison"),
+    ]
+    assert {log["id"] for log in logs if "id" in log} == {"2"}
+    assert (await hop.in_flight(), await hop.delayed()) == ([], [])
