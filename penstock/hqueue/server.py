@@ -11,6 +11,7 @@ from penstock.errors import WrongCall
 from penstock.hqueue.http import Http
 from penstock.hqueue.queue import Queue
 from penstock.patience import HURRY_SECONDS
+from penstock.stop_signals import StopSignals
 
 if TYPE_CHECKING:
     import httpx
@@ -38,7 +39,7 @@ class Queues:
     ) -> None:
         self.http = Http(url, token, patience, transport)
         self.stopped = asyncio.Event()
-        self._signals = tuple(stop_signals)
+        self._signals = StopSignals(stop_signals, self.stop)
         self._workers = dict[tuple[str, str], "Worker[Any]"]()
         """Those that take tasks now."""
 
@@ -54,17 +55,16 @@ class Queues:
         return self.stopped.is_set()
 
     async def __aenter__(self) -> Self:
+        self._signals.check()
         await self.http.open()
         self.stopped, self.http.hurry = asyncio.Event(), inf
-        for number in self._signals:
-            asyncio.get_running_loop().add_signal_handler(number, self.stop)
+        self._signals.enter(asyncio.get_running_loop())
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for number in self._signals:
-            asyncio.get_running_loop().remove_signal_handler(number)
+        self._signals.leave()
         self.stop()  # loops of other tasks end
         try:
             for worker in tuple(self._workers.values()):  # whose loop was left, and its generator not closed yet

@@ -4,7 +4,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from penstock.errors import WrongCall
-from penstock.lists.settlement import MAX_RESULTS
+from penstock.lists.settlement import MAX_MESSAGE_BYTES, MAX_RESULTS
 from penstock.payload import Received, as_bytes
 
 if TYPE_CHECKING:
@@ -36,11 +36,14 @@ class Message(Received):
     def also_push(self, name: bytes | str, *messages: bytes | str) -> None:
         """Push results to the list ``name`` in the transaction that settles this message, or not at all if it fails.
 
-        On a Redis Cluster the names of both lists need one hash tag. Raise ``WrongCall`` for more than 1,000 results.
+        On a Redis Cluster the names of both lists need one hash tag. Raise ``WrongCall`` for more than 1,000
+        results, or several of more than 16 MiB together.
         """
         self._consumer.check_in_hand(self)
         target = as_bytes(name)
         results = (self._results or []) + [(target, as_bytes(message)) for message in messages]
         if len(results) > MAX_RESULTS:
             raise WrongCall(f"more than {MAX_RESULTS:,} results of one message: push them with List.push_many")
+        if len(results) > 1 and sum(len(result) for _, result in results) > MAX_MESSAGE_BYTES:
+            raise WrongCall("more than 16 MiB of results of one message: push them with List.push_many")
         self._results = results

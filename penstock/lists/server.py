@@ -27,6 +27,7 @@ from penstock.patience import HURRY_SECONDS, Patience
 from penstock.payload import Payload, as_bytes
 from penstock.raw_connection import ANSWERS, Packed, RawConnection, pack
 from penstock.script import translate_error
+from penstock.stop_signals import StopSignals
 from penstock.urls import server_url
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ class Lists:
         """Those that take messages now."""
         self._unsettled = list[tuple[bytes, Exception]]()
         """Why handled messages of a list are not settled, if nobody could be told at once."""
-        self._signals = tuple(stop_signals)
+        self._signals = StopSignals(stop_signals, self.stop)
         self._producer, self._sending = RawConnection(connect(url, name=NAME), returns=ANSWERS), Turn()
         self._line = list[_Push]()
         """Pushes that are not sent yet."""
@@ -115,19 +116,18 @@ class Lists:
                 raise error
 
     async def __aenter__(self) -> Self:
+        self._signals.check()
         self.stopping = self.patiently.hurries = False
         if self._outbox is not None:
             self._fallback = ListFallback(self.url, await opened(self._outbox, self._own), NAME)
-        for number in self._signals:
-            asyncio.get_running_loop().add_signal_handler(number, self.stop)
+        self._signals.enter(asyncio.get_running_loop())
         self._tasks.add(asyncio.create_task(self._renew()))
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for number in self._signals:
-            asyncio.get_running_loop().remove_signal_handler(number)
+        self._signals.leave()
         self.stop()  # loops of other tasks end
         try:
             for consumer in tuple(self.consumers):  # whose loop was left, and its generator not closed yet

@@ -11,6 +11,8 @@ MAX_RESULTS: Final = 1_000
 """Results that are kept until they are written, beyond those of one message; the stack of Lua ends at some 8,000."""
 MAX_RESULT_BYTES: Final = 1 << 20
 """Bytes of results after which they are written."""
+MAX_MESSAGE_BYTES: Final = 16 << 20
+"""Bytes of the results of one message, if it has several: the server does nothing else while it takes them."""
 FAILED: Final = -1
 Results = Sequence[tuple[bytes, bytes]]
 """What the handling of one message pushes: list and message."""

@@ -46,19 +46,27 @@ class Portal:
         try:
             self.loop.call_soon_threadsafe(call.begin, self.loop)
             self._wait(call)
-        except BaseException:
+        except BaseException as error:
             if self._works:
                 self.loop.call_soon_threadsafe(call.give_up)
                 self._wait(call)
+            if isinstance(error, RuntimeError) and self.loop.is_closed():  # just now
+                raise _Ended from None
             raise
-        return call.result()
+        try:
+            return call.result()
+        except asyncio.CancelledError:
+            if self._end.alive:
+                raise
+            raise _Ended from None  # by another thread, which has closed the portal
 
     def finish(self, call: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run ``call`` for a generator that ends, perhaps in the garbage collector of any thread or after ``close``."""
         if threading.current_thread() is self._thread:
             self._last.add(self.loop.create_task(call()))
         elif self._works:
-            self(call())
+            with suppress(_Ended):
+                self(call())
 
     @property
     def _works(self) -> bool:
@@ -76,7 +84,7 @@ class Portal:
     def _wait(self, call: "_Call[Any]") -> None:
         while not call.wait(LOOK_SECONDS):
             if not self._works:
-                raise WrongCall("the thread that does the work has ended")
+                raise _Ended
 
     def close(self) -> None:
         """End the thread."""
@@ -84,6 +92,13 @@ class Portal:
             self._end()
         while self._works:
             self._running.acquire(timeout=LOOK_SECONDS)
+
+
+class _Ended(WrongCall):
+    """The portal was closed while a call was waiting."""
+
+    def __init__(self) -> None:
+        super().__init__("the thread that does the work has ended")
 
 
 class _Call(Generic[T]):

@@ -624,6 +624,68 @@ async def test_large_results_are_written_soon(redis: Any, orders: List) -> None:
             break
 
 
+async def test_results_of_one_message_are_bounded(redis: Any, orders: List) -> None:
+    await orders.push("a")
+    async for message in orders.messages():
+        with message:
+            message.also_push("results", b"x" * (20 << 20))
+            with pytest.raises(WrongCall, match="16 MiB"):
+                message.also_push("results", b"y")
+        break
+    assert await waiting(redis) == []
+    assert [len(each) for each in await redis.lrange("results", 0, -1)] == [20 << 20]
+
+
+async def test_what_was_taken_with_a_message_that_fails_comes_before_it(redis: Any, orders: List) -> None:
+    """As docs/lists.md says; with ``prefetch=1`` it is the next."""
+    for prefetch, expected in ((3, ["1", "2", "3", "1"]), (1, ["1", "1"])):
+        await redis.flushall()
+        await orders.push_many(["1", "2", "3"])
+        consumer, order = orders.consumer(prefetch, 1 << 20), []
+        consumer._pace = FullPace(prefetch)  # type: ignore[assignment]
+        async for message in consumer.messages():
+            order.append(str(message))
+            with suppress(ValueError), message:
+                if order == ["1"]:
+                    raise ValueError
+            if len(order) == len(expected):
+                break
+        assert order == expected
+
+
+class FullPace:
+    """Takes as many messages as may be, also at first."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+
+    def size(self) -> int:
+        return self._most
+
+    def begin(self) -> None:
+        """Measure nothing."""
+
+
+async def test_lists_that_share_a_signal_are_all_stopped(redis_url: str) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    first, second = (Lists(redis_url, stop_signals=[signal.SIGTERM]) for _ in range(2))
+    await first.__aenter__()
+    async with second:
+        await first.__aexit__(None, None, None)
+        os.kill(os.getpid(), signal.SIGTERM)
+        await eventually(lambda: second.stopping)
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+async def test_signals_are_for_the_main_thread(redis_url: str) -> None:
+    async def enter() -> None:
+        async with Lists(redis_url, stop_signals=[signal.SIGTERM]):
+            pass
+
+    with pytest.raises(WrongCall, match="main thread"):
+        await asyncio.to_thread(asyncio.run, enter())
+
+
 async def test_a_consumer_that_was_given_up_before_it_knew_that_it_had_begun_begins_anew(
     redis: Any, orders: List
 ) -> None:

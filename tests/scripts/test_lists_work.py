@@ -214,6 +214,14 @@ async def test_an_error_that_no_log_can_write_is_reported(redis: "Redis", lists:
     assert "Unspeakable" in second["error"]
 
 
+async def test_an_answer_that_is_no_json_fails_the_request(redis: "Redis", lists: Lists, start: Start) -> None:
+    hop = await start()
+    await hop.push(b'{"meta": {"id": 1}}')
+    await serve(lists, 1, lambda request: request.answer({"v": float("nan")}))
+    assert "not JSON compliant" in (await entries(redis, "demo:done"))[0]["error"]
+    assert await entries(redis, "res") == []
+
+
 async def test_a_failure_is_reported_before_it_is_logged(
     redis: "Redis", lists: Lists, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:

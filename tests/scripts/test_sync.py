@@ -1,5 +1,6 @@
 """``penstock.sync``: the same lists, blocking."""
 
+import asyncio
 import json
 import os
 import signal
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 
 from penstock.errors import Unavailable, WrongCall
-from penstock.sync import Lists
+from penstock.sync import Lists, Portal
 from tests.harness import PATIENCE, until
 
 
@@ -94,6 +95,17 @@ def test_a_signal_ends_the_loop(here: Any, redis_url: str) -> None:
     assert signal.getsignal(signal.SIGTERM) == before
 
 
+def test_lists_that_share_a_signal_are_all_stopped(redis_url: str) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    first, second = (Lists(redis_url, stop_signals=[signal.SIGTERM]) for _ in range(2))
+    first.__enter__()
+    with second:
+        first.__exit__(None, None, None)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert list(second["orders"].messages()) == []
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
 def signal_while_it_waits(here: Any, number: signal.Signals) -> None:
     until(lambda: here.info("clients")["blocked_clients"])
     os.kill(os.getpid(), number)
@@ -106,6 +118,30 @@ def test_an_interrupt_while_it_waits_leaves_nothing(here: Any, lists: Lists) -> 
         next(lists["orders"].messages())
     thread.join()
     until(lambda: here.keys() == [])
+
+
+@pytest.mark.parametrize("is_end", [False, True])
+def test_what_another_thread_waits_for_ends_with_the_portal(*, is_end: bool) -> None:
+    """A call says so; the end of a loop has nothing left to do."""
+    portal, told, begun = Portal(), list[str](), threading.Event()
+
+    async def wait() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    def call() -> None:
+        try:
+            portal.finish(wait) if is_end else portal(wait())
+        except (WrongCall, asyncio.CancelledError) as error:
+            told.append(str(error))
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    assert begun.wait(PATIENCE)
+    portal.close()
+    thread.join(PATIENCE)
+    assert not thread.is_alive()
+    assert told == ([] if is_end else ["the thread that does the work has ended"])
 
 
 def test_requests_are_answered(here: Any, lists: Lists) -> None:
@@ -186,7 +222,7 @@ def test_calls_outside_with_say_what_was_expected(redis_url: str) -> None:
 def test_an_interpreter_ends_with_a_loop_half_done_and_forks_inside_handlers(redis_url: str) -> None:
     program = """
 import os, sys
-from penstock.sync import Lists
+from penstock.sync import Lists, Portal
 lists = Lists(sys.argv[1], lease=2)
 lists.__enter__()
 lists["orders"].push_many(["a", "b"])
