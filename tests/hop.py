@@ -22,6 +22,7 @@ from penstock.errors import Stale
 from penstock.keys import Keys
 from penstock.raw_connection import RawConnection
 from penstock.script import Script
+from penstock.tracking.dead_letters import Letter
 from penstock.tracking.events import read_entries
 from penstock.tracking.policy import Policy
 from penstock.tracking.record import UNTAKEN, touch
@@ -252,8 +253,8 @@ class Hop:
 
     async def letters(self) -> list[dict[str, Any]]:
         """Return the dead letters, oldest first, with their messages as bytes."""
-        letters = [json.loads(decoded(letter)) for letter in await self.held(self.keys.dead)]
-        return [letter | {"message": encoded(letter["message"])} for letter in letters]
+        letters = [Letter(letter) for letter in await self.held(self.keys.dead)]
+        return [letter.fields | {"message": letter.message} for letter in letters]
 
     async def events(self) -> list[tuple[str, str, str]]:
         """Return event, id and attempt of each event."""

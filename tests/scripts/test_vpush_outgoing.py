@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from penstock.raw_connection import Packed
 from penstock.testing.server import EmbeddedServer
+from penstock.tracking.dead_letters import Letter
 from penstock.transfer.protocol import Dead, Outgoing
 from services.vpush import encoding
 from services.vpush.encoding import COMPRESSIBLE_PART, LENGTH_BYTES, MAGIC, Encoder, Unsendable, packed, unpacked
@@ -421,8 +422,7 @@ def settled(line: Line, expected: dict[str, int]) -> bool:
 
 def letters(redis: Any, key: str) -> list[dict[str, Any]]:
     """Return the dead letters in ``key``, oldest first."""
-    found = [json.loads(text.decode(errors="surrogateescape")) for text in redis.lrange(key, 0, -1)]
-    return found[::-1]
+    return [Letter(text).fields for text in redis.lrange(key, 0, -1)][::-1]
 
 
 def test_what_is_too_large_together_and_cannot_be_compressed_arrives_in_parts(
