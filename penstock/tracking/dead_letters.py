@@ -24,7 +24,7 @@ class Letter:
         self.raw = raw
         head, end, message = raw.partition(b"\n")
         self.fields = _object(head) if end else {}
-        if end and self.fields.get("bytes") == len(message):
+        if end and self.fields.pop("bytes", None) == len(message):
             self.fields["message"] = decoded(message)  # a large one, see lua/parts/letters.lua
         else:
             self.fields = _object(raw)

@@ -197,7 +197,11 @@ def words_behind(code: str, start: int) -> list[str]:
 
 def is_calculated(word: str, code: str, seen: frozenset[str] = frozenset()) -> bool:
     """Return True if an expression is a number that Lua has calculated, or a variable that gets one."""
-    if re.match(r"string\.format\(|'[^']*'$|\d+$", word) or " .. " in word or " and string.format(" in word:
+    if (
+        re.match(r"string\.format\(|'[^']*'$|\d+$", word)
+        or " .. " in word
+        or re.search(r" (and|or) string\.format\(", word)
+    ):
         return False
     if re.fullmatch(r"[\w.]+", word):
         set_to = re.finditer(

@@ -3,6 +3,8 @@
 -- USES whole MAX_ID metadata messages msgid toack channel bodies
 -- GIVES room_for append
 
+local WRITTEN_PLAIN = 1e8
+
 -- Return how many messages there is room for, or an error; it writes nothing. `ttl` is nil if the queue does not exist.
 local function room_for(ttl, maxsize)
   if not ttl or ttl < 1 then return redis.error_reply('GONE the queue does not exist (any more): attach to it') end
@@ -21,8 +23,11 @@ local function append(ttl, many, direct)
   if many == 0 then return {0, 0} end
   local first = call('INCRBY', msgid, many) - many + 1
   local pairs_ = {}
-  -- The numbers are exact up to 2^53.
-  for place = 1, many do pairs_[2 * place - 1], pairs_[2 * place] = string.format('%.0f', first + place - 1), bodies[place] end
+  -- The numbers are exact up to 2^53. Redis 7.2 writes round ones from that number on as 1e+8; to format all takes half as long again.
+  for place = 1, many do
+    local id = first + place - 1
+    pairs_[2 * place - 1], pairs_[2 * place] = id < WRITTEN_PLAIN and id or string.format('%.0f', id), bodies[place]
+  end
   call('RPUSH', messages, unpack(pairs_, 1, 2 * many))
   local left = toack and -1 or call('PTTL', metadata)
   -- busmq writes the metadata first, and its ttl in a second command.
