@@ -38,13 +38,13 @@ async def working(jobs: Jobs, *consumers: Consumer) -> AsyncIterator[None]:
 
 
 def look_every(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
-    """Let consumers look every so many seconds for what was left and what is due, however long ``claim_after`` is."""
+    """Let consumers look every ``seconds`` for what was left and what is due, however long ``claim_after`` is."""
     monkeypatch.setattr(tender, "TEND_SHARE", CLAIM_AFTER / seconds)
     monkeypatch.setattr(tender, "MAX_TEND_SECONDS", seconds)
 
 
 def renew_every(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
-    """Let consumers renew every so many seconds what they have in hand, while the event loop is blocked, too."""
+    """Let consumers renew every ``seconds`` what they have in hand, while the event loop is blocked, too."""
     monkeypatch.setattr(worker, "RENEW_SHARE", CLAIM_AFTER / seconds)
     monkeypatch.setattr(watchdog, "SHARE", CLAIM_AFTER / seconds)
 

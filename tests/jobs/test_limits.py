@@ -128,7 +128,7 @@ async def test_jobs_that_are_cancelled_while_they_wait_for_a_permit_hold_nobody_
 
 
 async def _are_read(redis: Any, many: int) -> bool:
-    """Return whether so many jobs run or wait for a permit."""
+    """Return whether ``many`` jobs run or wait for a permit."""
     return await redis.exists("hfxbus:str:s") == 1 and len(await pending(redis)) == many
 
 

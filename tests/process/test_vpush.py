@@ -15,6 +15,7 @@ from penstock.accounting.audit import audit
 from penstock.connection import connect
 from penstock.keys import Keys
 from penstock.testing.server import EmbeddedServer, free_port
+from penstock.tracking.dead_letters import Letter
 from tests.harness import Service, until
 from tests.tls import certificate, encrypted, needs_openssl
 
@@ -311,9 +312,9 @@ def test_a_message_that_is_too_large_for_the_other_server_is_a_dead_letter(break
     until(lambda: breakable.there.llen("out") == 1_000 and breakable.settled())
     assert breakable.arrived() == small
     assert [breakable.count(metric) for metric in ("taken", "delivered", "dead")] == [1_001, 1_000, 1]
-    (letter,) = [json.loads(text.decode(errors="surrogateescape")) for text in breakable.here.lrange(KEYS.dead, 0, -1)]
-    assert letter["message"].encode(errors="surrogateescape") == large
-    assert (letter["reason"], letter["source"], letter["queue"]) == ("tooLarge", "in", "out")
+    (letter,) = map(Letter, breakable.here.lrange(KEYS.dead, 0, -1))
+    assert letter.message == large
+    assert [letter.text(name) for name in ("reason", "source", "queue")] == ["tooLarge", "in", "out"]
     assert breakable.problems() == []
     assert service.stop() == 0
 

@@ -13,6 +13,7 @@ from penstock.composition.rollout.notes import begun, is_moved, key_of, moved
 from penstock.composition.rollout.steps import Plan, Step, StepFailed
 from penstock.encoding import decoded, encoded
 from penstock.inspect.namespace import instances
+from penstock.metrics import parse_metric
 from penstock.script import LUA, Script
 from penstock.transfer.read_size import Sizes
 
@@ -75,7 +76,7 @@ async def _note_begun(by: CurrentState, outputs: Iterable[str]) -> None:
     """Note which new outputs have had no message yet, now that all instances will fill them."""
     for name in outputs:
         had: Any = by.redis.hget(encoded(by.keys.metric("taken")), encoded(name))
-        verb, value = ("HDEL", ()) if int(await had or 0) else ("HSET", (b"1",))
+        verb, value = ("HDEL", ()) if parse_metric(await had or b"0") != 0 else ("HSET", (b"1",))
         await by.redis.execute_command(verb, encoded(key_of(by.namespace)), encoded(begun(name)), *value)
 
 
