@@ -32,6 +32,8 @@ class Zset(dict[Any, float]):
 class Stream(list[tuple[str, dict[Any, Any]]]):
     """Entries, of which a group ``g`` has given the first half to consumer ``me``."""
 
+    has_group = True
+
 
 class Same(str):
     """The name of another key of the call, to be given here, too."""
@@ -520,6 +522,7 @@ class Call:
         elif isinstance(content, Stream):
             place = draw.randrange(len(content))
             content[place] = content[place][0], {garbage: garbage}
+            content.has_group = draw.random() < 0.6
         elif isinstance(content, dict):
             field = draw.choice(list(content))
             content[field] = garbage
@@ -540,6 +543,8 @@ def write(wire: Any, key: str | bytes, content: Content) -> None:
     elif isinstance(content, Stream):
         for id, entry in content:
             wire.execute_command("XADD", key, id, *(word for pair in entry.items() for word in pair))
+        if not content.has_group:
+            return
         wire.execute_command("XGROUP", "CREATE", key, "g", "0")
         wire.execute_command("XREADGROUP", "GROUP", "g", "me", "COUNT", len(content) // 2 + 1, "STREAMS", key, ">")
     elif isinstance(content, dict):

@@ -30,27 +30,44 @@ for key, expected in pairs({[stream] = 'stream', [wait] = 'zset', [tries] = 'has
   kinds[key] = kind
 end
 
+local is_paused = kinds[paused] == 'none' and 0 or 1
+local left = is_paused == 1 and 0 or tonumber(most)
+if left > 0 then call('XPENDING', stream, group, '-', '+', 1) end -- no such group: an error before anything is written
+
 -- Return what ZRANGEBYSCORE replies; ask nothing of a key that was not there.
 local function range(key, ...)
   if kinds[key] == 'none' then return {} end
   return call('ZRANGEBYSCORE', key, ...)
 end
 
--- One at first, then more, as far as those before were small: until they have BYTES.
+-- Return the names and values of a job that waits; nil if it is none.
+local function fields_of(member)
+  local sound, found = pcall(cjson.decode, string.match(member, ' (.*)$') or '')
+  if not sound or type(found) ~= 'table' or #found == 0 or #found % 2 == 1 then return end
+  for _, word in ipairs(found) do
+    if type(word) ~= 'string' and type(word) ~= 'number' then return end
+  end
+  return found
+end
+
+-- Until they have BYTES: one at first, then as many as fit by the average size so far, at most four times as many as before.
 local moved, size, piece = 0, 0, 1
 while piece > 0 and moved < MOVED and size < BYTES do
   local members = range(later, '-inf', now, 'LIMIT', 0, math.min(piece, MOVED - moved))
   for _, member in ipairs(members) do
-    local decoded = cjson.decode(string.match(member, ' (.*)$'))
-    call('XADD', stream, '*', unpack(decoded, 1, #decoded))
-    call('ZREM', later, member)
+    local fields = fields_of(member)
+    if fields then
+      call('XADD', stream, '*', unpack(fields, 1, #fields))
+      call('ZREM', later, member)
+    else
+      call('ZADD', later, '+inf', member) -- no job of ours: it is never due, and stays for who has written it
+    end
     moved, size = moved + 1, size + #member
   end
   piece = #members == 0 and 0 or math.max(1, math.min(4 * piece, math.floor((BYTES - size) * moved / (size + 1))))
 end
 
-local is_paused = kinds[paused] == 'none' and 0 or 1
-local claimed, missing, claimed_bytes, left = {}, {}, 0, is_paused == 1 and 0 or tonumber(most)
+local claimed, missing, claimed_bytes = {}, {}, 0
 
 -- Note that the consumer of an entry has died.
 local function note_death(id, attempt)
@@ -79,7 +96,8 @@ if is_limited ~= '1' and #due < left then
 end
 for _, id in ipairs(due) do
   if left <= 0 then break end
-  local owned = call('XPENDING', stream, group, id, id, 1)[1]
+  local found = redis.pcall('XPENDING', stream, group, id, id, 1) -- an error for what is no id of an entry
+  local owned = not found.err and found[1]
   if owned then claim(id, owned[4] + 1 - call('HDEL', tries, id .. ':free')) else
     call('ZREM', wait, id)
     call('HDEL', tries, id, id .. ':free')

@@ -1,6 +1,6 @@
 -- Append messages to a queue of a bus, and tell its consumers.
 --
--- USES whole MAX_ID metadata messages msgid toack channel bodies
+-- USES countable metadata messages msgid toack channel bodies
 -- GIVES room_for append
 
 local WRITTEN_PLAIN = 1e8
@@ -11,8 +11,7 @@ local function room_for(ttl, maxsize)
   local many = #bodies
   maxsize = tonumber(maxsize or 0) or 0
   if maxsize > 0 then many = math.min(many, math.max(0, math.ceil(maxsize - redis.call('LLEN', messages) / 2))) end
-  local last = many == 0 and 0 or whole(redis.call('GET', msgid) or '0', MAX_ID)
-  if not last or last + many > MAX_ID then return redis.error_reply('WRONGTYPE ' .. msgid .. ' holds no id of a message') end
+  if many > 0 and not countable(redis.call('GET', msgid), many) then return redis.error_reply('WRONGTYPE ' .. msgid .. ' holds no id of a message') end
   return many
 end
 

@@ -4,6 +4,7 @@
 -- GIVES now full_at due write_bucket
 -- ARGV interval  us in which a bucket gets one token
 -- ARGV burst     tokens of a full bucket
+local CENTURY = 3.2e15
 local time = redis.call('TIME')
 local now = time[1] * 1e6 + time[2]
 interval, burst = tonumber(interval), tonumber(burst)
@@ -13,7 +14,10 @@ interval, burst = tonumber(interval), tonumber(burst)
 local function full_at(key, latest)
   local found = redis.pcall('GET', key)
   if type(found) == 'table' then return nil, wrong_type({string = {key}}) or found end
-  return math.min(math.max(tonumber(found or 0) or 0, now), latest)
+  local at = tonumber(found or 0) or 0
+  -- Somebody else's: infinite, no number, or beyond any time to live.
+  if at - at ~= 0 or at > now + CENTURY then at = now end
+  return math.min(math.max(at, now), latest)
 end
 
 -- Return when a bucket that is full again at `at` has a token.

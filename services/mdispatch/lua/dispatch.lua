@@ -2,7 +2,7 @@
 --
 -- WITH lease
 -- WITH types: length problem
--- WITH numbers: whole MAX_ID
+-- WITH numbers: whole countable MAX_ID
 -- WITH chain: link
 -- WITH letters: push_letter
 -- WITH tallies: tally write_tallies
@@ -71,7 +71,7 @@ if letters then length('LLEN', letters) length('HLEN', dead) end
 if deaths then length('HLEN', deaths) end
 local given = pcall('GET', counter)
 if type(given) == 'table' then length('STRLEN', counter)
-elseif given and not whole(given, MAX_ID) then
+elseif not countable(given, tonumber(batch) + 1) then
   problem = redis.error_reply('WRONGTYPE ' .. counter .. ' holds no id of a message')
 end
 if problem then return problem end
