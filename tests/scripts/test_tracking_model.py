@@ -50,7 +50,7 @@ def asked(**meta: Any) -> Request:
     if meta.get("delay", 0) < 0:
         return Request(payload, bad=True)
     name = str(meta["id"]) if "id" in meta else sha1(payload).hexdigest()
-    kind = "meta" if "id" in meta else "sha1"
+    kind = "sha1" if "id" not in meta else "meta" if isinstance(meta["id"], str) else "metaNumber"
     return Request(payload, name, kind, meta.get("replyTo", ""), meta.get("delay", 0), meta.get("deadline", 0))
 
 
