@@ -1,5 +1,6 @@
-"""Raise an exception before one opcode after the other of a program of ``penstock.sync``, as a signal handler may.
+"""Interrupt a program before one opcode after the other, as a signal does.
 
+In ``penstock.sync`` the handler raises an exception; in an event loop it is that of asyncio, which cancels the task.
 ``python -m tests.interrupted URL KIND SAMPLE SEED`` tries ``SAMPLE`` of the opcodes, or all (0), and prints a line for
 each after which a message or its results are missing or doubled.
 """
@@ -9,6 +10,7 @@ import dis
 import faulthandler
 import os
 import random
+import signal
 import sys
 import warnings
 from collections.abc import Callable
@@ -33,10 +35,10 @@ class Interrupt(Exception):  # as a time limit of RQ or Celery
 
 
 class Interrupter:
-    """Raises ``Interrupt`` before the opcode with this number; counts those that it meets."""
+    """Calls ``interrupt`` before the opcode with this number; counts those that it meets."""
 
-    def __init__(self, at: int, only: str = "") -> None:
-        self.at, self.met, self.only = at, 0, only
+    def __init__(self, at: int, interrupt: Callable[[], None], only: str = "") -> None:
+        self.at, self.met, self.interrupt, self.only = at, 0, interrupt, only
         self.place = "none"
 
     def __call__(self, call: Callable[[], object]) -> None:
@@ -57,7 +59,7 @@ class Interrupter:
                 self.place = f"{name}:{line} {frame.f_code.co_name}, opcode {frame.f_lasti // 2}"
                 if "VERBOSE" in os.environ:
                     print(self.place, file=sys.stderr)
-                raise Interrupt
+                self.interrupt()
         return self._trace
 
 
@@ -110,21 +112,28 @@ async def life_in_a_loop(url: str, kind: str) -> None:
                         break
                     if len(tried) == len(SENT):
                         break
-            except (Interrupt, WrongCall):
-                if kind != "goes on":
+            except asyncio.CancelledError:
+                if kind != "goes on" or not (task := asyncio.current_task()):
                     raise
+                task.uncancel()
 
 
-def settle_rest(url: str, client: Any, *, ends_leases: bool) -> None:
-    """Handle what is left, also what is still held, once its lease has ended."""
-    for each in client.zrange("orders:consumers", 0, -1) if ends_leases else ():
-        client.zadd("orders:consumers", {each: 1})
+def settle_rest(url: str, client: Any) -> None:
+    """Handle what is left."""
     with Lists(url, lease=1, patience=PATIENCE) as opened:
         while client.llen("orders") or [*client.scan_iter("orders:consumer:*")]:
             for message in opened["orders"].messages():
                 with message:
                     message.also_push("bills", message.body)
                 break
+
+
+def _raise() -> None:
+    raise Interrupt
+
+
+def _signal() -> None:
+    signal.raise_signal(signal.SIGINT)
 
 
 def _run_loop(url: str, kind: str) -> None:
@@ -136,11 +145,11 @@ def attempt(url: str, client: Any, kind: str, at: int) -> Interrupter:
     client.flushall()
     client.lpush("orders", *SENT)
     faulthandler.dump_traceback_later(PATIENCE, exit=True)
-    interrupter = Interrupter(at, "penstock/" if "in a loop" in kind else "")
     how, _, inside = kind.partition(" in ")
-    with suppress(Interrupt, WrongCall, RuntimeError):  # the last one inside of `Thread.start`
+    interrupter = Interrupter(at, _signal, "penstock/") if inside else Interrupter(at, _raise)
+    with suppress(Interrupt, KeyboardInterrupt, WrongCall, RuntimeError):  # the last one inside of `Thread.start`
         interrupter(partial(_run_loop, url, how) if inside else partial(life, url, how))
-    settle_rest(url, client, ends_leases=bool(inside))  # nobody renews one whose event loop is closed
+    settle_rest(url, client)
     faulthandler.cancel_dump_traceback_later()
     if (found := sorted(client.lrange("bills", 0, -1))) != SENT:
         print(f"{kind}: interrupted before {interrupter.place} ({at}): {found}")
