@@ -121,8 +121,17 @@ def _users(parts: "tuple[Part, ...]") -> "Iterator[tuple[str, str, Rights]]":
         yield server, user, rights
     for server in dict.fromkeys(server for server, _ in found):
         keys = tuple(key for (where, _), rights in found.items() if where == server for key in rights.keys)
-        yield server, "status", Rights(keys, READ_COMMANDS)
+        held = (f"{key}:consumer{more}" for key in _written(parts) for more in ("s", ":*"))
+        yield server, "status", Rights((*keys, *held), READ_COMMANDS)
         yield server, "metrics", Rights(keys, METRICS_COMMANDS)
+
+
+def _written(parts: "tuple[Part, ...]") -> "Iterator[str]":
+    """Yield the lists that parts write: their consumers may have messages in hand, for which an audit looks."""
+    from penstock.keys import glob_escaped
+
+    for part in parts:
+        yield from (glob_escaped(end.key) for end in part.using("writes") if end.kind == "list")
 
 
 def _server(url: str) -> str:
