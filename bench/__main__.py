@@ -73,8 +73,8 @@ def main(
 def _mpush(quick: bool) -> list[Benchmark]:
     rounds, messages = (3, 50_000) if quick else (7, 500_000)
     return [
-        lambda bed: figures.backlog(bed, 32, 2, 1.0, rounds, messages),
-        lambda bed: figures.backlog(bed, KIB, 2, 0.95, rounds, messages),
+        lambda bed: figures.backlog(bed, 32, 2, 1.2, rounds, messages),
+        lambda bed: figures.backlog(bed, KIB, 2, 1.0, rounds, messages),
         lambda bed: figures.backlog(bed, 32, 10, 1.0, rounds, messages),
         lambda bed: figures.settling(bed, rounds, messages),
         lambda bed: figures.one_at_a_time(bed, rounds),

@@ -6,8 +6,10 @@ SMALL: Final = 8_192
 """Bytes up to which a message is small; also in ``lua/parts/reading.lua``."""
 MIN_SMALL_MESSAGES: Final = 1_000
 """Small messages in a row after which several are read at once."""
-READ_AT_ONCE: Final = 64
-"""Messages that are read at once then: one call of a command costs as much as moving some ten small messages."""
+READ_AT_ONCE: Final = 128
+"""Most messages that are read at once then: one call of a command costs as much as moving some ten small messages."""
+EVIDENCE: Final = 64
+"""Small messages in a row for each that is read at once."""
 DECAY: Final = 0.99
 """Factor for the largest size after each reading, so that one message does not slow the list for good."""
 
@@ -23,7 +25,7 @@ class Sizes:
     @property
     def unseen(self) -> int:
         """Return how many messages may be read at once before their sizes are known."""
-        return self._at_once if self._small >= MIN_SMALL_MESSAGES else 1
+        return min(self._small // EVIDENCE, self._at_once) if self._small >= MIN_SMALL_MESSAGES else 1
 
     @property
     def named(self) -> dict[str, int]:
