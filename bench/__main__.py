@@ -82,6 +82,7 @@ def _mpush(quick: bool) -> list[Benchmark]:
         lambda bed: figures.longest_move(bed, KIB, 50_000, rounds),
         lambda bed: figures.longest_move(bed, MIB, 200, rounds),
         *(partial(large.fanout, rounds=rounds, size=size, total=_large(quick)) for size in large.SIZES),
+        lambda bed: large.hidden(bed, 5),
         lambda bed: figures.idle(bed, 10 if quick else 60),
         lambda bed: figures.process(bed, rounds),
     ]

@@ -4,6 +4,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 
 from bench.figures import KIB, Figure
 from bench.pinger import Pinger, pinging
@@ -16,6 +17,10 @@ MB = 1_000_000
 SIZES = (100_000, MB, 5 * MB)
 MAX_PING_MS = 50
 """Maximum milliseconds of a PING while messages of 1 MB are moved."""
+AMONG = 40_000
+"""Small messages before a run of large ones; an eighth of them comes behind."""
+RUNS = 1, 6, 16, 32, 100
+"""Large messages in a row: fewer than are read at once may lie between those that are drawn."""
 Turn = Callable[[], float]
 
 
@@ -52,6 +57,31 @@ def fanout(bed: Testbed, rounds: int, size: int, total: int) -> list[Figure]:
             pingers,
         )
     return _figures(f"{count:,} x {size / MB:g} MB to 2 lists", turns, total, 1.0, with_ping=size == MB)
+
+
+def hidden(bed: Testbed, rounds: int) -> list[Figure]:
+    """Measure the longest PING while a run of 5 MB is found among small messages, which are read several at once."""
+    figures, outs = [], subscribers(2)
+    for run in RUNS:
+        longest, count = [], AMONG * 9 // 8 + run
+        for _ in range(rounds):
+            _seed(bed, [*[20] * AMONG, *[5 * MB] * run, *[20] * (AMONG // 8)])
+            with bed.mpush(2), pinging(bed.server.port) as pinger:
+                pinger.begin()
+                pinger.longest()  # both processes run
+                time.sleep(0.3)  # the service waits for a message
+                pinger.begin()
+                bed.redis.rename(SEED, SOURCE)
+                until(partial(_holds, bed, outs[1], count), timeout=120, every=0.01)
+                longest.append(1000 * pinger.longest())
+            bed.clear_subscribers(2)
+        name = f"{run:,} x 5 MB among {count - run:,} of 20 B to 2 lists: longest PING meanwhile"
+        figures.append(Figure(name, "ms", longest, MAX_PING_MS))
+    return figures
+
+
+def _holds(bed: Testbed, name: str, count: int) -> bool:
+    return bed.redis.llen(name) >= count
 
 
 def _seed(bed: Testbed, sizes: Sequence[int]) -> None:
