@@ -121,27 +121,29 @@ async def consumer_notes(redis: "Redis", keys: Keys, lists: Iterable[str]) -> li
     (seconds, _), *found = await _read(redis, [("TIME",), *leases_of])
     notes = []
     for name, leases in zip(names, found, strict=True):
-        if isinstance(leases, NoPermissionError):
-            notes.append(f"{name}: not known what dead consumers of it hold: this user may not read {name}:consumers")
-            continue
-        dead = [] if any(float(end) > seconds * 1e6 for end in leases[1::2]) else leases[::2]
+        dead = [] if leases is None or any(float(end) > seconds * 1e6 for end in leases[1::2]) else leases[::2]
         held = await _read(redis, [("LLEN", f"{name}:consumer:{decoded(id)}") for id in dead])
-        if left := sum(many for many in held if isinstance(many, int)):
+        if leases is None or None in held:
+            what = f"this user may not read {name}:consumers and {name}:consumer:*"
+            notes.append(f"{name}: not known what dead consumers of penstock.lists have in hand: {what}")
+            continue
+        if left := sum(many or 0 for many in held):
             what = f"{left:,} message{'s' if left > 1 else ''} in hand of consumers of penstock.lists that have died"
             notes.append(f"{name}: {what}: the next one that takes from {name} takes them over")
     return notes
 
 
 async def _read(redis: "Redis", calls: Sequence[tuple[Any, ...]]) -> list[Any]:
-    """Return the replies, errors of rights among them; an empty list for a key of another type."""
+    """Return the replies; an empty list for a key of another type, None for one that this user may not read."""
     if not calls:
         return []
     async with redis.pipeline(transaction=False) as wire:
         for verb, *words in calls:
             wire.execute_command(verb, *map(encoded, map(str, words)))
         replies = await wire.execute(raise_on_error=False)
-    wrong_type = [isinstance(each, Exception) and not isinstance(each, NoPermissionError) for each in replies]
-    return [[] if wrong else reply for wrong, reply in zip(wrong_type, replies, strict=True)]
+    refused = [isinstance(reply, NoPermissionError) for reply in replies]
+    found = [[] if isinstance(reply, Exception) else reply for reply in replies]
+    return [None if no else reply for no, reply in zip(refused, found, strict=True)]
 
 
 def describe_stray(keys: Keys, name: str, messages: int) -> str:

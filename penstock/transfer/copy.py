@@ -16,8 +16,6 @@ _read: Final = Script.read(LUA / "read.lua")
 SEARCH_MESSAGES: Final = 16
 """Messages to search at first for the read position, while their sizes are unknown."""
 
-READ_AT_ONCE: Final = 128
-"""Small messages to read at once: to find a position in a long list costs more than reading them."""
 MARK: Final = 32
 MARK_BYTES: Final = BATCH_BYTES // 4
 """Fingerprint of the read position: up to ``MARK`` messages, or ``MARK_BYTES`` unless one message has more."""
@@ -41,7 +39,7 @@ class Copy(Shovel):
         """How many of the messages read were still in the list at the last look: the next one follows them."""
         self._mark: list[bytes] = []
         """The messages read last."""
-        self._sizes_seen, self._search = Sizes(READ_AT_ONCE), SEARCH_MESSAGES
+        self._sizes_seen, self._search = Sizes(), SEARCH_MESSAGES
         self._gone = 0
         """How many others took from the list after they had been read."""
 

@@ -17,15 +17,15 @@ DECAY: Final = 0.99
 class Sizes:
     """What the caller of a script ``WITH reading`` remembers from one call to the next."""
 
-    def __init__(self, at_once: int = READ_AT_ONCE) -> None:
-        self._small, self._at_once = 0, at_once
+    def __init__(self) -> None:
+        self._small = 0
         self.largest = 0
         """Bytes of the largest small message seen lately."""
 
     @property
     def unseen(self) -> int:
         """Return how many messages may be read at once before their sizes are known."""
-        return min(self._small // EVIDENCE, self._at_once) if self._small >= MIN_SMALL_MESSAGES else 1
+        return min(self._small // EVIDENCE, READ_AT_ONCE) if self._small >= MIN_SMALL_MESSAGES else 1
 
     @property
     def named(self) -> dict[str, int]:

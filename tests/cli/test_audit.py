@@ -79,6 +79,24 @@ async def test_what_dead_consumers_hold_and_nobody_takes_over_is_named(redis: Re
     )
 
 
+async def test_what_may_not_be_read_of_dead_consumers_is_said(redis: Redis, redis_url: str) -> None:
+    await settle(redis)
+    now, _ = await redis.time()
+    await redis.zadd("out1:consumers", {"one": (now - 60) * 1_000_000})
+    await redis.rpush("out1:consumer:one", "a")
+    keys = "~demo:*", "~in", "~pending*", "~out0*", "~out1", "~out1:consumers"
+    await redis.execute_command("ACL", "SETUSER", "looks", "reset", "on", "nopass", "+@all", *keys)
+    url = redis_url.replace("//", "//looks:none@")
+    result = await penstock("audit", "demo", "--json", redis=url)
+    why = "this user may not read out1:consumers and out1:consumer:*"
+    words = f"out1: not known what dead consumers of penstock.lists have in hand: {why}"
+    assert result.error == ""
+    assert (result.status, result.json["notes"]) == (0, [words])
+    await redis.execute_command("ACL", "SETUSER", "looks", "resetkeys", *keys[:-1])
+    assert (await penstock("audit", "demo", "--json", redis=url)).json["notes"] == [words]
+    await redis.execute_command("ACL", "DELUSER", "looks")
+
+
 async def test_replicas_that_take_turns_by_a_lease_have_one_pending_list(redis: Redis, redis_url: str) -> None:
     await settle(redis, messages=10)
     await redis.zadd("demo:owners", {"4": 1, "5": 1})

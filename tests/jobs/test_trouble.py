@@ -55,6 +55,19 @@ async def test_HB_D18_a_job_in_hand_at_FLUSHALL_does_not_stop_the_others(jobs: J
         await eventually(partial(completed, redis, 3))
 
 
+@pytest.mark.parametrize("member", ["", "t1 {", "t1 7", "t1 []", 't1 ["job"]', 't1 [["job"], "7"]'])
+async def test_a_delayed_job_that_is_none_stays_and_stops_no_other(jobs: Jobs, redis: Any, member: str) -> None:
+    worker, held = consumer(), Held()
+    held.let()
+    worker.job("s")(held)
+    await redis.zadd("hfxbus:later:s", {member: 1})
+    async with working(jobs, worker):
+        await send(jobs, 2)
+        await eventually(partial(completed, redis, 2))
+        await eventually(partial(redis.zcount, "hfxbus:later:s", "+inf", "+inf"))
+    assert await redis.zrange("hfxbus:later:s", 0, -1, withscores=True) == [(member.encode(), float("inf"))]
+
+
 @pytest.mark.parametrize("key", ["str:s", "wait:s:g", "tries:s:g", "later:s", "dead:s", "done:s", "forward:s:g"])
 async def test_a_key_of_the_wrong_type_stops_no_other_stream_and_can_be_repaired(
     jobs: Jobs, redis: Any, key: str, monkeypatch: pytest.MonkeyPatch
