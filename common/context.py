@@ -88,22 +88,25 @@ class Context(Wired[S], Generic[S]):
         says how many of them say that a list is too long, by the list: the metric ``broken`` counts these.
 
         Return False if nothing was done, since the pending list has changed or the server is full: the next batch then
-        begins with the same messages. Raise as ``settled`` does, and ``WrongCall`` for an unknown list or a batch that
-        is not the last one.
+        begins with the same messages. If the script fails for a reason that nobody foresaw, they come one at a time
+        then, and one that fails alone three times becomes a dead letter, ``poison``; without any, the error is raised.
+
+        Raise as ``settled`` does, and ``WrongCall`` for an unknown list or a batch that is not the last one.
         """
         if self._settling is None:
             raise WrongCall("settle takes a batch of batches()")
         return await self._settling.settle(batch, to, dead, events, history, answers, life, broken)
 
-    async def settle_by(self, script: Script, batch: Batch, **named: Any) -> Any:
+    async def settle_by(self, script: Script, batch: Batch, *, isolates: bool = False, **named: Any) -> Any:
         """Settle ``batch`` by a ``script`` of the service's own, ``WITH lease``, ``in_hand`` and ``held``.
 
         Their keys and arguments are given, ``named`` are all others. Return the script's result, or ``REFUSED`` if the
-        server is full. Unless it has removed the batch, the next one begins with the same messages.
+        server is full. Unless it has removed the batch, the next one begins with the same messages. If it ``isolates``
+        and the script fails for a reason that nobody foresaw, do as ``settle`` does, and return ``REFUSED``.
         """
         if self._settling is None:
             raise WrongCall("settle_by takes a batch of batches()")
-        return await self._settling.settle_by(script, batch, named)
+        return await self._settling.settle_by(script, batch, named, isolates=isolates)
 
     async def take(
         self,

@@ -3,6 +3,8 @@
 from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from redis.exceptions import ResponseError
+
 from common.settle import HOLD, SETTLE, Batch, Settling
 from common.transaction import REFUSED
 from penstock.errors import WrongCall
@@ -76,7 +78,7 @@ class SettlingAhead(Settling):
         self._settles = batch
         return True
 
-    async def settle_by(self, script: Script, batch: Batch, named: Mapping[str, Any]) -> Any:
+    async def settle_by(self, script: Script, batch: Batch, named: Mapping[str, Any], *, isolates: bool) -> Any:
         """Raise ``WrongCall``: what is under way was read on the assumption that ``settle_batch.lua`` comes next."""
         raise WrongCall("settle_by takes a batch that was read without ahead=True")
 
@@ -84,13 +86,21 @@ class SettlingAhead(Settling):
         """Receive what is under way; return False if a batch was not settled."""
         settles, reads = self._settles, self._reads
         self._settles, self._reads = None, False
-        done = True
+        done, failure = True, None
         if settles:
-            done = await self._context.outcome(SETTLE) == 1
+            try:
+                done = await self._context.outcome(SETTLE) == 1
+            except ResponseError as error:
+                self._require_isolation(error)
+                done, failure = False, error
             self._pending_count -= len(settles)
         if reads and (reply := await self._context.outcome(HOLD, recovers=False)) is not REFUSED:
             found = self._read(reply)
             self._pending_count, self._ahead = found.held, found or None
         if not done:
             self._ahead, self._is_all = None, False
+        if settles and failure:
+            await self._isolate(settles, failure)
+        elif settles and done:
+            self._passed(settles)
         return done

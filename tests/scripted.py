@@ -16,7 +16,7 @@ from typing import Any, Final
 from redis import Redis
 
 from penstock.script import PARTS, Script
-from tests.unit.test_lua_files import declared_for
+from tests.unit.test_lua_files import SCRIPTS, declared_for
 
 Content = Any
 """What a key holds: a list, a dict (hash), ``Zset``, ``Stream``, bytes (string); None: the key is missing."""
@@ -573,3 +573,14 @@ def fields_in(file: Path) -> list[str]:
     words = {"count", *re.findall(r"'([a-z][a-zA-Z_]*)'", code)}
     keys = [f"k:{name.rstrip('?.')}" for kind, name, _ in declared_for(file) if kind == "KEYS"]
     return [*sorted(words), *keys, *(f"{key}:0" for key in keys), "me", "1", "2"]
+
+
+def failing(name: str, before_line: str, words: str, unless: str = "false") -> Script:
+    """Return script ``name`` (``mdispatch/dispatch``), failing before it writes if ``words`` of Lua have ``bad``."""
+    (file,) = (each for each in SCRIPTS if name_of(each) == name)
+    before, line, after = file.read_text().partition(before_line)
+    assert line
+    fails = (
+        f"if string.find(table.concat({words}, ' '), 'bad', 1, true) and not ({unless}) then error('unforeseen') end"
+    )
+    return Script(f"failing {file.name}", f"{before}{fails}\n{line}{after}")

@@ -52,7 +52,7 @@ class Delay:
         """Settle batch after batch until the run ends; while too many messages wait, take none."""
         context, settings = self._context, self._context.settings
         async for batch in context.batches(settings.batch, settings.batch_bytes):
-            reply = await context.settle_by(_delay, batch, **self._requests(batch), **self._taking)
+            reply = await context.settle_by(_delay, batch, isolates=True, **self._requests(batch), **self._taking)
             if reply is not REFUSED:
                 done, next_due = reply
                 self._note_full(full=done < 0)

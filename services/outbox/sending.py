@@ -52,7 +52,7 @@ class Sending:
     def __init__(self, context: Context[Settings], outbox: Outbox) -> None:
         self._context, self._outbox = context, outbox
         self._settings, self._keys = context.settings, context.required_keys
-        self._metrics = {name: self._keys.metric(name) for name in METRICS if name != "broken"}
+        self._metrics: dict[str, Any] = {name: self._keys.metric(name) for name in METRICS if name != "broken"}
         self._source, self._settled = "", 0
 
     async def run(self) -> None:

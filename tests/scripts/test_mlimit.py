@@ -12,12 +12,14 @@ from penstock.encoding import decoded
 from penstock.errors import WrongType
 from penstock.keys import Keys
 from penstock.passing import is_full
+from services.mlimit import delay
 from services.mlimit.delay import Delay
 from services.mlimit.service import run
 from services.mlimit.settings import Settings
 from tests.clock import Span
 from tests.harness import eventually
 from tests.in_process import audited, context_of, running
+from tests.scripted import failing
 
 KEYS = Keys("rate")
 NAMES: dict[str, Any] = {"redis": "redis://h", "redis_namespace": "rate", "in_": "in", "pending": "pending"}
@@ -397,3 +399,20 @@ async def test_a_batch_that_changed_while_it_was_read_is_read_again(redis: Redis
     await task
     assert await numbers_of(redis, "a") == [0, 1]
     await context.reset()
+
+
+async def test_a_message_with_which_the_script_fails_is_buried_and_holds_up_no_other(
+    redis: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where messages wait in the server, the script is one of mlimit's own."""
+    held = "call('LRANGE', pending, -#places, -1)"
+    monkeypatch.setattr(delay, "_delay", failing("mlimit/delay_batch", "local waits = call('ZCARD'", held))
+    await redis.lpush("in", said("a", 1), said("bad", 2), said("a", 3))
+    chosen = settings(by="field", field="user")
+    async with running(redis, chosen, run):
+        await eventually(lambda: has(redis, 2))
+        await eventually(lambda: all_out(redis))
+    assert await numbers_of(redis, "a") == [1, 3]
+    (letter,) = map(json.loads, await redis.lrange(KEYS.dead, 0, -1))
+    assert (json.loads(letter["message"]), letter["reason"]) == ({"user": "bad", "n": 2}, "poison")
+    await audited(redis, chosen)

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import pytest
 from structlog.testing import capture_logs
 
+from common import settle, settle_ahead
 from common.context import Context
 from common.process import Process
 from common.settings.base import ServiceSettings
@@ -21,6 +22,7 @@ from penstock.errors import Fenced, WrongCall
 from penstock.keys import Keys
 from penstock.script import Script
 from tests.harness import eventually
+from tests.scripted import failing
 
 KEYS = Keys("demo")
 Run = Callable[[Context["Settings"]], Awaitable[None]]
@@ -467,3 +469,54 @@ async def test_settle_by_refuses_a_batch_that_was_read_ahead(redis: Any, redis_u
     await redis.lpush("in", "x")
     assert await serve(redis_url, run) == 0
     assert await texts(redis, "a") == ["x"]
+
+
+FAILING = failing(
+    "common/settle_batch",
+    "local lists = #outs",
+    "call('LRANGE', pending, -plan.count, -1)",
+    unless="plan.dead[1] and plan.dead[1][2] == 'poison'",
+)
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+async def test_a_message_with_which_the_script_fails_is_named_and_buried_and_holds_up_no_other(
+    redis: Any, redis_url: str, ahead: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (settle, settle_ahead):
+        monkeypatch.setattr(module, "SETTLE", FAILING)
+    messages = ["1", "2", "bad", "3", "4"]
+
+    async def run(context: Context[Settings]) -> None:
+        async for batch in context.batches(5, ahead=ahead):
+            sizes.append(len(batch))
+            await context.settle(batch, {"a": batch})
+            if await redis.llen("a") == 4 or len(sizes) > 30:
+                stop()
+
+    sizes: list[int] = []
+    await redis.lpush("in", *messages)
+    with capture_logs() as logs:
+        assert await serve(redis_url, run) == 0
+    assert await texts(redis, "a") == ["1", "2", "3", "4"]
+    (letter,) = map(json.loads, await redis.lrange(KEYS.dead, 0, -1))
+    assert (letter["message"], letter["reason"]) == ("bad", "poison")
+    assert [log["message"] for log in logs if log["event"] == "a script failed" and "message" in log] == [b"bad"] * 3
+    assert await redis.exists("in", "pending:1") == 0
+    audited = await audit(redis, KEYS)
+    assert audited
+    assert audited.holds, audited.problems
+
+
+async def test_a_script_that_fails_where_no_message_can_be_buried_ends_the_service_with_the_batch_where_it_was(
+    redis: Any, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settle, "SETTLE", FAILING)
+
+    async def run(context: Context[Settings]) -> None:
+        async for batch in context.batches(5):
+            await context.settle(batch, {"a": batch})
+
+    await redis.lpush("in", "1", "bad")
+    assert await serve(redis_url, run, namespace=None) == 1
+    assert await texts(redis, "pending") == ["1", "bad"]

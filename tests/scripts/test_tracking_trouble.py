@@ -18,15 +18,13 @@ from structlog.testing import capture_logs
 from common.tracking import completion
 from penstock.encoding import decoded
 from penstock.errors import WrongType
-from penstock.script import Script
 from penstock.testing.server import EmbeddedServer
 from services.mdispatch import dispatch
 from services.mdispatch.dispatch import Dispatch
 from services.monitor import sweep
 from tests.harness import Service, eventually, until
 from tests.hop import Hop, Start
-from tests.scripted import name_of
-from tests.unit.test_lua_files import SCRIPTS
+from tests.scripted import failing
 
 METRICS = "demo:metrics:"
 OF_TRACKING = [
@@ -323,15 +321,6 @@ async def test_a_message_with_which_the_script_fails_is_named_and_buried_and_hol
     assert letters[0]["error"].startswith("a script failed: ")
     assert {log["message"] for log in logs if "message" in log} == {messages[1]}
     assert await hop.problems() == []
-
-
-def failing(name: str, before_line: str, names: str) -> Script:
-    """Return a script that fails, before it writes, if one of its keys ``names`` has ``bad`` in its name."""
-    file = next(each for each in SCRIPTS if name_of(each) == name)
-    fails = f"for _, key in ipairs({names}) do if string.find(key, 'bad', 1, true) then error('unforeseen') end end\n"
-    before, line, after = file.read_text().partition(before_line)
-    assert line
-    return Script(f"failing {file.name}", before + fails + line + after)
 
 
 async def test_an_entry_with_which_the_script_fails_is_named_and_buried_and_holds_up_no_other(
