@@ -16,7 +16,7 @@ from bench.outbox_side import BODY, KEY, SOON, publish
 from bench.side import Side, side
 from bench.testbed import PYTHON, Testbed
 from penstock.outbox import Backoff, Outbox
-from penstock.testing.server import free_port
+from penstock.ports import free_port
 
 AWAY: Final = Backoff([3600.0])
 GROUP: Final = 64

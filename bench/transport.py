@@ -15,7 +15,8 @@ from bench.connection import Connection, packed
 from bench.figures import MIB, Figure
 from bench.testbed import OUT, PYTHON, SEED, SOURCE, TRANSPORT, Testbed, peak_bytes, resident_bytes
 from penstock.keys import Keys
-from penstock.testing.server import EmbeddedServer, free_port
+from penstock.ports import free_port
+from penstock.testing.server import EmbeddedServer
 from tests.harness import ROOT, until
 
 BARE: Final = ":bare"

@@ -16,9 +16,9 @@ from common.registry import Presence, Registry
 from common.settings.base import ServiceSettings
 from common.upgrade import agree
 from penstock.atomic import AtomicWrites
-from penstock.composition.live.registered import shape_json
 from penstock.keys import Keys
 from penstock.metrics import count
+from penstock.shape import shape_json
 
 S = TypeVar("S", bound=ServiceSettings)
 CARETAKERS: Final = 2

@@ -14,10 +14,10 @@ from structlog.typing import FilteringBoundLogger
 
 from common.settings.base import ServiceSettings
 from penstock import __version__
-from penstock.composition.model import server_of
 from penstock.encoding import decoded
 from penstock.keys import Keys
 from penstock.script import Script
+from penstock.urls import server_of
 
 LUA: Final = Path(__file__).parent / "lua"
 ALWAYS_CHECKED: Final = 3

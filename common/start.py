@@ -11,7 +11,7 @@ from common.settings.props import place_of, read_props
 from common.settings.redaction import shown
 from penstock.launch import exec_module
 from penstock.errors import PenstockError, Problem, SettingsError
-from penstock.composition.service import module_of, service_of, services
+from penstock.installed import module_of, service_of, services
 
 SERVICE: Final = "service"
 """The property that names the service of a props file."""

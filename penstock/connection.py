@@ -13,6 +13,8 @@ from redis.asyncio.sentinel import SentinelConnectionPool
 from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError, MovedError
 
+from penstock.urls import hosts_of
+
 OTHER_SERVER: Final = "the other server: "
 """Prefix of an error of the target server, not of the server of the service's own lists."""
 
@@ -78,12 +80,6 @@ def cancellable(client: "Redis") -> "Redis":
 
     client.connection_pool.connection_class = Cancellable
     return client
-
-
-def hosts_of(url: str, port: int = 6379) -> list[tuple[str, int]]:
-    """Return host and port of each server in a URL with one or more."""
-    named = urlsplit(url).netloc.rpartition("@")[2].split(",")
-    return [(host, int(given or port)) for host, _, given in (each.partition(":") for each in named)]
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,6 @@ ROOT: Final = Path(__file__).parent.parent
 """The folder of Penstock, ``services`` and ``common``."""
 OWN_PACKAGES: Final = ("common", "services")
 DISTRIBUTION: Final = "penstock"
-START_MODULE: Final = "common.start"
-"""The module that starts the service for which a props file is."""
 
 
 def exec_module(module: str, arguments: Sequence[str]) -> NoReturn:

@@ -132,3 +132,22 @@ def unverified(value: object) -> list[str]:
         for name, given in options
         if name in UNVERIFIED and re.fullmatch(UNVERIFIED[name][0], given, re.IGNORECASE)
     ]
+
+
+def hosts_of(url: str, port: int = 6379) -> list[tuple[str, int]]:
+    """Return host and port of each server in a URL with one or more."""
+    named = urlsplit(url).netloc.rpartition("@")[2].split(",")
+    return [(host, int(given or port)) for host, _, given in (each.partition(":") for each in named)]
+
+
+def server_of(url: str) -> str:
+    """Return host, port and database of a URL, or its socket: without a password, and equal for one server."""
+    parts = urlsplit(url)
+    if parts.scheme == "unix":
+        return parts.path
+    if "+" in parts.scheme:  # several Sentinels or cluster nodes
+        hosts = hosts_of(url, 26379 if "sentinel" in parts.scheme else 6379)
+        database = dict(parse_qsl(parts.query)).get("db", "0")
+        return f"{','.join(f'{host}:{port}' for host, port in sorted(hosts))}{parts.path.rstrip('/')}/{database}"
+    host = "localhost" if parts.hostname in ("127.0.0.1", "::1", None) else str(parts.hostname)
+    return f"{host}:{parts.port or 6379}/{parts.path.strip('/') or 0}"

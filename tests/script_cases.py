@@ -44,13 +44,13 @@ def _lease(draw: Draw) -> Given:
     }
 
 
-@case("common/identify")
+@case("tracking/identify")
 def _identify(draw: Draw) -> Given:
     ways: list[str] = [draw.choice(["done", "failed", "touch"]) for _ in range(draw.randint(0, MANY))]
     return {"names": [draw.choice([draw.tracked(), draw.chain(1, 2)]) for _ in range(2 * len(ways))], "ways": ways}
 
 
-@case("common/finish")
+@case("tracking/finish")
 def _finish(draw: Draw) -> Given:
     entries: list[Any] = []
     subjects: list[Any] = []
@@ -122,7 +122,7 @@ def _count(draw: Draw) -> Given:
     return {"slowest": draw.choice([0, 1.5]), "counted": ["count", 1, draw.text() or "x", 2]}
 
 
-@case("penstock/arrive")
+@case("transfer/arrive")
 def _arrive(draw: Draw) -> Given:
     messages = draw.messages()
     ledger = draw.choice([{"token": "1", "sequence": "4", "first": "4", "digest": "d"}, {"token": "1"}, None])
@@ -140,23 +140,23 @@ def letters_of(draw: Draw, revived: bool) -> Given:
     return {"dead": dead, "letters": letters, "destinations": destinations, "mark": "no letter"}
 
 
-@case("penstock/bury")
+@case("tracking/bury")
 def _bury(draw: Draw) -> Given:
     return letters_of(draw, revived=False)
 
 
-@case("penstock/revive")
+@case("tracking/revive")
 def _revive(draw: Draw) -> Given:
     return letters_of(draw, revived=True)
 
 
-@case("penstock/discard")
+@case("rollout/discard")
 def _discard(draw: Draw) -> Given:
     counters = [{"k:list": draw.value("n"), "count": draw.value("n")} for _ in range(2 * draw.randint(0, 2))]
     return {"counters": counters}
 
 
-@case("penstock/rehome")
+@case("rollout/rehome")
 def _rehome(draw: Draw) -> Given:
     counters = [
         {"k:former": draw.value("n"), "k:present": draw.value("n"), "count": "9"} for _ in range(4 * draw.randint(0, 2))
@@ -170,7 +170,7 @@ def _rehome(draw: Draw) -> Given:
     }
 
 
-@case("penstock/settle")
+@case("transfer/settle")
 def _settle(draw: Draw) -> Given:
     pending = draw.messages(5)
     count = draw.randint(0, len(pending))
@@ -228,7 +228,7 @@ def _observe(draw: Draw) -> Given:
     }
 
 
-@case("penstock/next")
+@case("transfer/next")
 def _next(draw: Draw) -> Given:
     sequence = draw.randint(0, 2)
     return {
@@ -242,22 +242,22 @@ def _next(draw: Draw) -> Given:
     }
 
 
-@case("penstock/put_back")
+@case("transfer/put_back")
 def _put_back(draw: Draw) -> Given:
     return {"state": draw.choice([None, {"source": "me"}]), "settled": draw.randint(0, 1)}
 
 
-@case("penstock/requeue")
+@case("rollout/requeue")
 def _requeue(draw: Draw) -> Given:
     return {"records": [draw.tracked() for _ in range(MANY)], "former": "k:out", "present": "k:new"}
 
 
-@case("penstock/read")
+@case("transfer/read")
 def _read(draw: Draw) -> Given:
     return {"known": draw.randint(0, 2)}
 
 
-@case("penstock/touch")
+@case("tracking/touch")
 def _touch(draw: Draw) -> Given:
     return {
         "record": draw.tracked(),

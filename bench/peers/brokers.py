@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Final
 
 from bench.peers.peer_run import PeerRun
-from penstock.testing.server import EmbeddedServer, free_port
+from penstock.ports import free_port
+from penstock.testing.server import EmbeddedServer
 
 RABBITMQ: Final = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 NATS: Final = Path("/usr/sbin/nats-server")

@@ -20,7 +20,7 @@ from bench.web.load import CONNECTIONS, echo_worker, himporter, without_wrk, wrk
 from compose.runner import SETTING_PREFIXES
 from compose.web.load import Load, Step
 from penstock.composition.procfile import Composition
-from penstock.testing.server import free_port
+from penstock.ports import free_port
 from tests.harness import ROOT, until
 
 WEB: Final = ROOT / "compose" / "web"

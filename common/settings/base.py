@@ -16,10 +16,10 @@ from common.settings.roles import Role, conflicts, pending_lists, roles_of
 from common.settings.sources import Found, Given, Names
 from common.settings.validation import Rule, checked
 from penstock.acl import Rights
-from penstock.composition.model import End, Shape, Use, property_of
 from penstock.connection import mask_password
 from penstock.errors import Problem, SettingsError, WrongCall
 from penstock.keys import Keys
+from penstock.shape import End, Shape, Use, property_of
 from penstock.urls import unverified, without_login
 
 if TYPE_CHECKING:

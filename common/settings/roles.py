@@ -16,9 +16,9 @@ from pydantic.fields import FieldInfo
 from common.settings.collisions import collision, pending_collision
 from common.settings.fields import Name, OneName, PopTimeout
 from common.settings.redaction import quoted
-from penstock.composition.model import Use, property_of
 from penstock.errors import WrongCall
 from penstock.keys import Keys
+from penstock.shape import Use, property_of
 from penstock.urls import is_url
 
 __all__ = [

@@ -4,7 +4,6 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from redis.exceptions import ResponseError
@@ -12,6 +11,7 @@ from redis.exceptions import ResponseError
 from common.context import Context
 from common.in_flight import counters, counting
 from common.outage import describe
+from common.tracking import LUA
 from common.tracking.reply_lists import ReplyRules
 from common.transaction import REFUSED
 from penstock.encoding import decoded, encoded
@@ -21,9 +21,7 @@ from penstock.patience import BACKOFF
 from penstock.script import Script
 from penstock.transfer.read_size import fitting
 
-_finish, _identify = (
-    Script.read(Path(__file__).parent.parent / "lua" / f"{verb}.lua") for verb in ("finish", "identify")
-)
+_finish, _identify = (Script.read(LUA / f"{verb}.lua") for verb in ("finish", "identify"))
 
 Word = bytes | str
 MAX_FAILURES: Final = 3

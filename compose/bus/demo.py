@@ -27,7 +27,8 @@ from penstock.bus import Bus
 from penstock.composition.procfile import Composition
 from penstock.connection import connect
 from penstock.errors import PenstockError
-from penstock.testing.server import EmbeddedServer, free_port
+from penstock.ports import free_port
+from penstock.testing.server import EmbeddedServer
 
 HERE: Final = Path(__file__).parent
 ROWS: Final = (HERE.parent / "tracked/seattle-temps.csv").read_bytes().splitlines()[1:]

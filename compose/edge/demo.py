@@ -19,7 +19,8 @@ from compose.edge.outcome import Outcome, Site, read_outcome
 from compose.edge.show import show
 from penstock.composition.procfile import Composition
 from penstock.connection import connect
-from penstock.testing.server import EmbeddedServer, free_port
+from penstock.ports import free_port
+from penstock.testing.server import EmbeddedServer
 
 HERE: Final = Path(__file__).parent
 ROWS: Final = (HERE.parent / "tracked/seattle-temps.csv").read_bytes().splitlines()[1:]

@@ -21,7 +21,8 @@ from penstock.accounting.tracked import audit_tracked
 from penstock.connection import connect
 from penstock.encoding import encoded
 from penstock.hqueue import Queue, Queues, Status
-from penstock.testing.server import EmbeddedServer, free_port
+from penstock.ports import free_port
+from penstock.testing.server import EmbeddedServer
 from penstock.tokens import add_token
 from penstock.webhook import owner_secret
 

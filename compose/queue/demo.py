@@ -33,7 +33,7 @@ from penstock.composition.procfile import Composition
 from penstock.encoding import decoded, encoded
 from penstock.errors import PenstockError
 from penstock.hqueue import Queue, Queues, Status
-from penstock.testing.server import free_port
+from penstock.ports import free_port
 from penstock.tokens import add_token
 from penstock.webhook import owner_secret
 

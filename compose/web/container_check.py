@@ -19,7 +19,8 @@ from compose.web.keyspace import KEYSPACE
 from compose.web.load import Load
 from compose.web.outcome import Outcome, read_outcome
 from penstock.connection import connect
-from penstock.testing.server import EmbeddedServer, free_port
+from penstock.ports import free_port
+from penstock.testing.server import EmbeddedServer
 
 HERE: Final = Path(__file__).parent
 HOST: Final = "127.0.0.1"

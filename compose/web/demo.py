@@ -24,7 +24,7 @@ from compose.web.outcome import Outcome, read_outcome
 from compose.web.show import show
 from penstock.composition.procfile import Composition
 from penstock.errors import PenstockError
-from penstock.testing.server import free_port
+from penstock.ports import free_port
 
 HERE: Final = Path(__file__).parent
 HOST: Final = "127.0.0.1"

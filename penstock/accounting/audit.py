@@ -9,8 +9,8 @@ from redis.exceptions import NoPermissionError
 
 from penstock.accounting.invariants import Invariant, parse_counters
 from penstock.accounting.upgrade import Starts
-from penstock.composition.rollout.notes import is_moved
 from penstock.encoding import decoded, decoded_fields, encoded
+from penstock.inspect.changes import is_moved
 from penstock.inspect.pending import PendingList, read_pending
 from penstock.keys import Keys
 

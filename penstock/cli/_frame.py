@@ -61,7 +61,8 @@ def require_path(path: Path) -> None:
 
 def service_named(file: Path) -> str | None:
     """Return the service that the name of ``file`` or its property ``service`` names; None if there is none."""
-    from penstock.composition.service import service_of, services, settings_of
+    from penstock.composition.service import settings_of
+    from penstock.installed import service_of, services
 
     if name := service_of(file):
         return name

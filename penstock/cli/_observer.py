@@ -10,7 +10,9 @@ from penstock.cli._frame import Failed, connected
 from penstock.cli._text import age
 from penstock.composition.draw.sketch import Figures, Sketch
 from penstock.composition.live.samples import Sample, Samples
-from penstock.composition.model import Place, Topology, server_of
+from penstock.composition.model import Topology
+from penstock.shape import Place
+from penstock.urls import server_of
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis

@@ -65,7 +65,7 @@ def beside(url: str, server: str) -> str:
     It has the login and options of ``url`` only if the host is the same: a password must not go to a server that only
     another server names.
     """
-    from penstock.composition.model import server_of
+    from penstock.urls import server_of
 
     given = urlsplit(url)
     if ":" not in server:

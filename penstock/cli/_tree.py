@@ -7,7 +7,8 @@ from rich.tree import Tree
 
 from penstock.cli._text import shown
 from penstock.composition.draw.sketch import Sketch, redelivers
-from penstock.composition.model import Part, Place
+from penstock.composition.model import Part
+from penstock.shape import Place
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

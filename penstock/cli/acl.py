@@ -88,7 +88,8 @@ def _spark_user(keys: Sequence[str]) -> "Iterator[tuple[str, str, Rights]]":
 def _parts(path: Path, service: str | None) -> "tuple[Part, ...]":
     from penstock.composition.files import read_sound
     from penstock.composition.model import Part
-    from penstock.composition.service import load_without_environment, services, settings_of
+    from penstock.composition.service import load_without_environment, settings_of
+    from penstock.installed import services
 
     if path.is_dir():
         found = tuple(part for part in read_sound(path, environment(None)).parts if part.settings is not None)
@@ -136,7 +137,7 @@ def _written(parts: "tuple[Part, ...]") -> "Iterator[str]":
 
 def _server(url: str) -> str:
     """Return the server of ``url`` whatever the database: users are those of the server."""
-    from penstock.composition.model import server_of
+    from penstock.urls import server_of
 
     return server_of(url) if url.startswith("unix:") else server_of(url).rpartition("/")[0]
 

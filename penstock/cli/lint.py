@@ -25,7 +25,7 @@ from penstock.errors import Problem
 if TYPE_CHECKING:
     from penstock.composition.findings import Finding
     from penstock.composition.model import Topology
-    from penstock.composition.service import ServiceSettings
+    from penstock.composition.service import PartSettings
 
 
 def lint(
@@ -53,7 +53,7 @@ def lint(
 async def _lint(
     paths: list[Path], service: str | None, cluster: bool, live: bool, url: str | None, as_json: bool
 ) -> int:
-    from penstock.composition.service import services
+    from penstock.installed import services
 
     if service is not None and service not in services():
         raise Misused(f"unknown service {service!r}: installed are {_listed(services())}")
@@ -100,7 +100,7 @@ async def _composition(
     )
 
 
-def _warnings(settings: "ServiceSettings | None", environ: Mapping[str, str]) -> list[str]:
+def _warnings(settings: "PartSettings | None", environ: Mapping[str, str]) -> list[str]:
     """Return what is unwise in settings that are valid, for a service that is started from here with ``environ``."""
     return settings.warnings({**os.environ, **environ}) if settings else []
 
@@ -123,7 +123,8 @@ async def _on_servers(topology: "Topology") -> "tuple[list[Finding], bool]":
 
 def _judged(file: Path, service: str | None) -> tuple[list[Problem], list[str]]:
     """Return what is wrong with ``file``, and what is unwise in it."""
-    from penstock.composition.service import load_without_environment, services, settings_of
+    from penstock.composition.service import load_without_environment, settings_of
+    from penstock.installed import services
 
     if service is None:
         named = f"name it mpush-*.yaml or pass --service NAME ({_listed(services())})"

@@ -176,10 +176,10 @@ async def _report_late_messages(call: _Call) -> int:
 async def _planned(call: _Call) -> "AsyncIterator[Plan]":
     """Yield the plan while its servers are connected."""
     from penstock.composition.files import read_sound
-    from penstock.composition.model import Place
     from penstock.composition.rollout.current import lengths
     from penstock.composition.rollout.difference import compare
     from penstock.composition.rollout.plan import plan
+    from penstock.shape import Place
 
     require_path(call.directory)
     topology = read_sound(call.directory, environment(call.url))
@@ -195,8 +195,8 @@ async def _planned(call: _Call) -> "AsyncIterator[Plan]":
 
 async def _states(topology: "Topology", servers: AsyncExitStack) -> "list[CurrentState]":
     """Connect to all servers and return the current state of each namespace."""
-    from penstock.composition.model import server_of
     from penstock.composition.rollout.current import read_current
+    from penstock.urls import server_of
 
     clients: dict[str, Redis] = {}
 

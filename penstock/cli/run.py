@@ -1,12 +1,15 @@
 """``penstock run``: run a service by its props file, in this process."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from penstock.cli import _frame
 from penstock.cli._frame import Misused
+
+STARTER: Final = "common.start"
+"""The module that starts the service that a props file names."""
 
 
 def run(
@@ -32,11 +35,11 @@ def run(
 
 
 async def _start(file: str, service: str | None, more: list[str]) -> int:
-    from penstock.composition.service import module_of, service_of, services
-    from penstock.launch import START_MODULE, exec_module
+    from penstock.installed import module_of, service_of, services
+    from penstock.launch import exec_module
     from penstock.secrets import is_reference
 
     if service is not None and service not in services():
         raise Misused(f"no service is called {service!r}: expected one of {', '.join(sorted(services()))}")
     name = service or (None if is_reference(file) else service_of(Path(file)))
-    exec_module(module_of(name) if name else START_MODULE, ["--props", file, *more])
+    exec_module(module_of(name) if name else STARTER, ["--props", file, *more])

@@ -8,8 +8,9 @@ import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from penstock import yaml_documents
-from penstock.composition.model import ID_HERE, Chaos, Promise
+from penstock.composition.model import ID_HERE, Chaos
 from penstock.errors import Problem
+from penstock.shape import Promise
 from penstock.validation import describe_error
 
 DECLARED: Final = "composition.yaml"

@@ -6,19 +6,13 @@ from typing import Any, Final
 
 from penstock.composition.declared import DECLARED, Declared, Program, read_declared
 from penstock.composition.lines import precise
-from penstock.composition.model import End, External, Part, Shape, Topology, Use, connected
+from penstock.composition.model import External, Part, Topology, connected
 from penstock.composition.processes import Process, of_containers, of_procfile
-from penstock.composition.service import (
-    DEFAULT_URL,
-    ServiceSettings,
-    load_without_environment,
-    module_of,
-    service_of,
-    services,
-    settings_of,
-)
+from penstock.composition.service import DEFAULT_URL, PartSettings, load_without_environment, settings_of
 from penstock.errors import PenstockError, Problem, SettingsError
+from penstock.installed import module_of, service_of, services
 from penstock.secrets import is_reference, without_files
+from penstock.shape import End, Shape, Use
 
 PROPS: Final = (".js", ".cjs", ".mjs", ".json", ".json5", ".toml", ".yaml", ".yml", ".env")
 
@@ -80,7 +74,7 @@ def _processes(directory: Path, problems: list[Problem]) -> list[Process]:
 
 def _settings_of(
     process: Process, directory: Path, environ: Mapping[str, str], problems: list[Problem]
-) -> tuple[ServiceSettings | None, Path | None]:
+) -> tuple[PartSettings | None, Path | None]:
     """Return the settings of a service and their file; None for a program."""
     by_module = {module_of(name): name for name in services()}
     service = by_module.get(process.module or "")
@@ -96,7 +90,7 @@ def _settings_of(
 
 def _loaded(
     service: str, file: Path | str | None, environ: dict[str, str], problems: list[Problem]
-) -> ServiceSettings | None:
+) -> PartSettings | None:
     if not environ.get("REDIS"):
         environ = {**environ, "REDIS": ""}
     settings, found = load_without_environment(settings_of(service), file, environ)
@@ -106,7 +100,7 @@ def _loaded(
 
 def _part(
     name: str,
-    settings: ServiceSettings | None,
+    settings: PartSettings | None,
     file: object,
     declared: Declared,
     process: Process | None = None,

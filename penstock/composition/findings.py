@@ -4,8 +4,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-from penstock.composition.model import End, Part
+from penstock.composition.model import Part
 from penstock.errors import Problem
+from penstock.shape import End
 
 
 @dataclass(frozen=True)

@@ -1,64 +1,20 @@
 """The model of a composition: its parts, the keys that each reads and writes, and their servers."""
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, Final, Literal
-from urllib.parse import parse_qsl, urlsplit
+from typing import TYPE_CHECKING, Any, Final
 
-from penstock.connection import hosts_of
 from penstock.errors import Problem
+from penstock.shape import End, Place, Promise, Shape, Use
+from penstock.urls import server_of
 
 if TYPE_CHECKING:
     from penstock.acl import Rights
-    from penstock.composition.service import ServiceSettings
+    from penstock.composition.service import PartSettings
 
-Use = Literal["reads", "writes", "keeps"]
-"""A part takes messages from a key, puts messages into it, or keeps its own there, as in a pending list."""
-Kind = Literal["list", "stream"]
-Promise = Literal["once", "at-least-once"]
 ID_HERE: Final = "{id}"
 """The placeholder of the id in a message of ``Chaos``."""
-
-
-@dataclass(frozen=True, order=True)
-class Place:
-    """A key on a server; ``server`` is host, port and database, equal for all URLs of one server."""
-
-    key: str
-    server: str = ""
-
-
-@dataclass(frozen=True)
-class End:
-    """A key that a part uses, its ``role``, and the ``setting`` that names it.
-
-    ``copies``: it is one of several outputs that each get every message.
-    """
-
-    key: str
-    role: str
-    use: Use
-    setting: str
-    url: str
-    kind: Kind = "list"
-    copies: bool = False
-    origin: str | None = None
-    """Such as ``mpush.yaml:4``; None if not known."""
-
-    @property
-    def place(self) -> Place:
-        return Place(self.key, server_of(self.url))
-
-    @property
-    def where(self) -> tuple[str | None, int | None]:
-        """Return file and line; None if not known."""
-        file, _, line = (self.origin or "").rpartition(":")
-        return (file, int(line)) if line.isdigit() else (self.origin, None)
-
-    def problem(self, message: str) -> Problem:
-        return Problem(message, *self.where, self.setting)
 
 
 @dataclass(frozen=True)
@@ -70,7 +26,7 @@ class Part:
     namespace: str | None = None
     file: str | None = None
     ends: tuple[End, ...] = ()
-    settings: "ServiceSettings | None" = None
+    settings: "PartSettings | None" = None
     """None for a program."""
     promise: Promise = "once"
     """How often a message is delivered, even after failures."""
@@ -178,20 +134,6 @@ class Topology:
         return _distinct(end for end in ends if end.place not in read)
 
 
-@dataclass
-class Shape:
-    """The part of a service's settings that matters to a composition."""
-
-    ends: list[End] = field(default_factory=list)
-    watched: list[End] = field(default_factory=list)
-    """Ends of whichever part watches the service's namespace."""
-    watches: list[str] = field(default_factory=list)
-    """Namespaces that the service watches, or patterns of them."""
-    promise: Promise = "once"
-    ordered: bool = False
-    again: float = 0
-
-
 def connected(parts: Iterable[tuple[Part, Shape]]) -> tuple[Part, ...]:
     """Return the parts with the ends of their shapes, and those of the namespaces that they watch."""
     pairs = list(parts)
@@ -217,23 +159,5 @@ def _with_streams(part: Part, all: Iterable[Part]) -> Part:
     return replace(part, ends=tuple(ends))
 
 
-def server_of(url: str) -> str:
-    """Return host, port and database of a URL, or its socket: without a password, and equal for one server."""
-    parts = urlsplit(url)
-    if parts.scheme == "unix":
-        return parts.path
-    if "+" in parts.scheme:  # several Sentinels or cluster nodes
-        hosts = hosts_of(url, 26379 if "sentinel" in parts.scheme else 6379)
-        database = dict(parse_qsl(parts.query)).get("db", "0")
-        return f"{','.join(f'{host}:{port}' for host, port in sorted(hosts))}{parts.path.rstrip('/')}/{database}"
-    host = "localhost" if parts.hostname in ("127.0.0.1", "::1", None) else str(parts.hostname)
-    return f"{host}:{parts.port or 6379}/{parts.path.strip('/') or 0}"
-
-
 def _distinct(ends: Iterable[End]) -> list[End]:
     return list({end.place: end for end in ends}.values())
-
-
-def property_of(field: str) -> str:
-    """Return the name of a settings field in files: ``pop_timeout`` is ``popTimeout``, ``in_`` is ``in``."""
-    return re.sub(r"_(\w)", lambda letter: letter[1].upper(), field.rstrip("_"))

@@ -13,8 +13,8 @@ import yaml
 
 from penstock import yaml_documents
 from penstock.composition.procfile import read_procfile
-from penstock.composition.service import module_of, service_of, services
 from penstock.errors import Problem, SettingsError
+from penstock.installed import module_of, service_of, services
 from penstock.secrets import is_reference, without_secrets
 
 BEFORE: Final = re.compile(

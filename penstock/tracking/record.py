@@ -12,7 +12,8 @@ from penstock.atomic import AtomicRead
 from penstock.encoding import decoded, decoded_fields, encoded
 from penstock.errors import Stale
 from penstock.keys import Keys
-from penstock.script import LUA, Script
+from penstock.script import Script
+from penstock.tracking import LUA
 from penstock.tracking.correlation import correlation_of, xid_of
 
 touch_script: Final = Script.read(LUA / "touch.lua")

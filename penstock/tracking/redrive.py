@@ -8,14 +8,17 @@ from typing import Any
 
 from redis.asyncio import Redis
 
+from penstock import transfer
 from penstock.encoding import encoded
 from penstock.keys import Keys
 from penstock.raw_connection import Word
-from penstock.script import LUA, Script
+from penstock.script import Script
+from penstock.tracking import LUA
 from penstock.tracking.dead_letters import MAX_CHUNK_BYTES, MAX_CHUNK_LETTERS, Letter, LetterFilter
 from penstock.tracking.policy import Policy
 
-_revive, _bury, _read = (Script.read(LUA / f"{verb}.lua") for verb in ("revive", "bury", "read"))
+_revive, _bury = (Script.read(LUA / f"{verb}.lua") for verb in ("revive", "bury"))
+_read = Script.read(transfer.LUA / "read.lua")
 
 
 @dataclass

@@ -7,7 +7,8 @@ from redis.asyncio import Redis
 
 from penstock.encoding import decoded
 from penstock.errors import PenstockError
-from penstock.script import LUA, Script
+from penstock.script import Script
+from penstock.transfer import LUA
 from penstock.transfer.protocol import Dead
 from penstock.transfer.read_size import Sizes
 from penstock.transfer.shovel import BATCH, BATCH_BYTES, Shovel, local_errors

@@ -17,7 +17,8 @@ from redis.asyncio import Redis
 from penstock.connection import mask_password
 from penstock.encoding import decoded, encoded
 from penstock.errors import Fenced
-from penstock.script import LUA, Script
+from penstock.script import Script
+from penstock.transfer import LUA
 from penstock.transfer.protocol import Dead, agree, next_messages, settle
 from penstock.transfer.read_size import Sizes
 from penstock.transfer.shovel import BATCH, BATCH_BYTES, Shovel, SourceLost, local_errors

@@ -18,7 +18,8 @@ from redis.exceptions import AuthenticationError, ConnectionError, RedisError, R
 from penstock.connection import OTHER_SERVER
 from penstock.errors import Fenced, Refused, TargetLost, WrongType
 from penstock.raw_connection import Command, Packed, RawConnection, pack
-from penstock.script import LUA, Script, translate_error
+from penstock.script import Script, translate_error
+from penstock.transfer import LUA
 
 next_messages, settle, _arrive, _meet = (
     Script.read(LUA / f"{verb}.lua") for verb in ("next", "settle", "arrive", "meet")

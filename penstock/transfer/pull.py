@@ -9,7 +9,8 @@ from redis.asyncio import Redis
 from redis.exceptions import OutOfMemoryError
 
 from penstock.encoding import decoded, encoded
-from penstock.script import LUA, Script
+from penstock.script import Script
+from penstock.transfer import LUA
 
 _take, _put_back = (Script.read(LUA / f"{verb}.lua") for verb in ("take", "put_back"))
 

@@ -13,8 +13,8 @@ from penstock.acl import Rights
 from penstock.bus import Placement
 from penstock.bus.keys import CLOSED, MOVED, NOTIFICATIONS
 from penstock.bus.scripts import LUA
-from penstock.composition.model import Shape
 from penstock.encoding import decoded
+from penstock.shape import Shape
 
 BUS_COMMANDS = frozenset(
     {

@@ -11,8 +11,8 @@ from common.settings.fields import YEAR, Whole, setting
 from common.settings.roles import Out
 from common.settings.validation import Rule
 from penstock.acl import Rights
-from penstock.composition.model import Shape
 from penstock.keys import Keys, glob_escaped
+from penstock.shape import Shape
 
 
 def importers_register(redis_namespace: str | None) -> str | None:

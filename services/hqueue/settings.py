@@ -12,8 +12,8 @@ from common.http.settings import HttpSettings
 from common.settings.fields import YEAR, Seconds, Secret, Url, Whole, setting
 from common.settings.validation import Rule
 from penstock.acl import Rights
-from penstock.composition.model import Shape
 from penstock.keys import Keys, glob_escaped
+from penstock.shape import Shape
 
 WEEK = 604_800
 SEALING = Path(penstock.sealing.__file__).parent / "lua"

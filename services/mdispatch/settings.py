@@ -6,13 +6,13 @@ from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Le, MaxLen
 
-from common.acl import LUA as COMMON_LUA
 from common.settings.base import ServiceSettings
 from common.settings.fields import YEAR, PopTimeout, Seconds, Whole, setting
 from common.settings.roles import Answers, Done, In, Out, Pending, ReplyList, ReplyLists
 from common.settings.validation import Rule
-from penstock.composition.model import Shape
+from common.tracking import LUA
 from penstock.keys import Keys
+from penstock.shape import Shape
 from penstock.tracking.backoff import Backoff
 from penstock.tracking.policy import untaken_check_interval
 
@@ -71,7 +71,7 @@ class Settings(ServiceSettings):
     )
 
     sends: ClassVar[frozenset[str]] = frozenset({"PUBLISH", "HGET", "HSET", "DEL", "INCRBY"})
-    scripts: ClassVar[tuple[Path, ...]] = (COMMON_LUA / "finish.lua", COMMON_LUA / "identify.lua")
+    scripts: ClassVar[tuple[Path, ...]] = (LUA / "finish.lua", LUA / "identify.lua")
 
     in_: In = setting("name", "The list that clients push requests to.")
     pending: Pending = setting("name", "The list of requests taken and not settled; each instance adds its id.")

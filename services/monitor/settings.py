@@ -7,14 +7,14 @@ from typing import Annotated, ClassVar
 from annotated_types import MinLen
 from pydantic import Strict
 
-from common.acl import LUA as COMMON_LUA
+from common import tracking as finishing
 from common.settings.base import ServiceSettings
 from common.settings.fields import Name, PopTimeout, Whole, setting
 from common.settings.redaction import quoted
 from common.settings.validation import Rule
-from penstock.composition.model import Shape
+from penstock import tracking
 from penstock.keys import glob_escaped
-from penstock.script import LUA as PENSTOCK_LUA
+from penstock.shape import Shape
 
 
 def monitors_register(redis_namespace: str | None) -> str | None:
@@ -39,8 +39,8 @@ class Settings(ServiceSettings):
         {"SUBSCRIBE", "HGET", "LLEN", "SCAN", "TTL", "XLEN", "XRANGE", "ZCARD", "ZMSCORE", "ZSCORE"}
     )
     scripts: ClassVar[tuple[Path, ...]] = (
-        *(COMMON_LUA / f"{verb}.lua" for verb in ("finish", "identify")),
-        PENSTOCK_LUA / "touch.lua",
+        *(finishing.LUA / f"{verb}.lua" for verb in ("finish", "identify")),
+        tracking.LUA / "touch.lua",
     )
 
     watch: Annotated[list[Name], Strict(), MinLen(1)] = setting(

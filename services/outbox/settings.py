@@ -259,6 +259,6 @@ class Settings(ServiceSettings):
 @cache
 def _port_in(sandbox: Path, address: str) -> int:
     """Return a free port for ``address``, the same one for all parts of a sandbox."""
-    from penstock.testing.server import free_port
+    from penstock.ports import free_port
 
     return free_port()

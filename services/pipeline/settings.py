@@ -11,8 +11,8 @@ from common.settings.fields import YEAR, Name, Whole, setting
 from common.settings.kernel import renewal_is_in_time
 from common.settings.validation import Rule
 from penstock.acl import SPARK_COMMANDS
-from penstock.composition.model import Shape
 from penstock.keys import Keys
+from penstock.shape import Shape
 from penstock.spark.masking import checked
 
 

@@ -9,8 +9,9 @@ from common.settings.fields import Name, PopTimeout, Seconds, Url, Whole, settin
 from common.settings.kernel import renewal_is_in_time
 from common.settings.roles import In, Pending, Target
 from common.settings.validation import Rule
+from penstock import transfer
 from penstock.keys import glob_escaped
-from penstock.script import LUA as PENSTOCK_LUA
+from penstock.script import LUA
 
 
 def one_instance_is_active(ordered: bool) -> str | None:
@@ -45,7 +46,11 @@ class Settings(ServiceSettings):
     )
 
     sends: ClassVar[frozenset[str]] = frozenset({"HSETNX"})
-    scripts: ClassVar[tuple[Path, ...]] = tuple(PENSTOCK_LUA / f"{verb}.lua" for verb in ("next", "settle", "observe"))
+    scripts: ClassVar[tuple[Path, ...]] = (
+        transfer.LUA / "next.lua",
+        transfer.LUA / "settle.lua",
+        LUA / "observe.lua",
+    )
 
     redis_namespace: Name = setting("name", "Prefix of all keys of the service, among them the lease and the sequence.")
     in_: In
@@ -93,7 +98,7 @@ class Settings(ServiceSettings):
 
     def sends_elsewhere(self) -> frozenset[str]:
         sent = {"MULTI", "EXEC", "DISCARD", "EVAL", "EVALSHA", "INFO", "SCRIPT|LOAD", "CONFIG|GET", "LPUSHX"}
-        scripts = of(PENSTOCK_LUA / f"{verb}.lua" for verb in ("arrive", "meet"))
+        scripts = of(transfer.LUA / f"{verb}.lua" for verb in ("arrive", "meet"))
         return scripts | frozenset({*sent, "CLIENT|SETNAME", "RENAMENX", "RPOP", "RPUSH"})
 
     def metrics(self) -> tuple[str, ...]:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from redis.asyncio import Redis
 
-from penstock.testing.server import EmbeddedServer, free_port
+from penstock.ports import free_port
+from penstock.testing.server import EmbeddedServer
 from tests.cli.test_audit import settle
 from tests.commandline import ROOT, penstock, running
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from penstock.composition.service import services
 from penstock.errors import Problem, SettingsError
+from penstock.installed import services
 from tests.commandline import ROOT, penstock
 
 GOOD = "redisNamespace: demo\nin: work\npending: work:pending\nout: [a, b]\n"

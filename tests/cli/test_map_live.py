@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from penstock.testing.server import EmbeddedServer, free_port
+from penstock.ports import free_port
+from penstock.testing.server import EmbeddedServer
 from tests.commandline import penstock, running
 from tests.harness import Service, eventually
 

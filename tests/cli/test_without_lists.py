@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from penstock.composition.live.registered import shape_json
 from penstock.keys import Keys
+from penstock.shape import shape_json
 from services.gateway.settings import Settings
 from tests.commandline import penstock
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import httpx
 
-from penstock.testing.server import EmbeddedServer, free_port
+from penstock.ports import free_port
+from penstock.testing.server import EmbeddedServer
 from tests.harness import Service, until
 
 NAMESPACE = "work"

@@ -14,7 +14,7 @@ import httpx
 import pytest
 import redis as sync
 
-from penstock.testing.server import free_port
+from penstock.ports import free_port
 from penstock.webhook import ID, owner_secret, verify
 from tests.harness import until
 from tests.http.queue_service import QueueService, new_name, queue_service

@@ -10,7 +10,7 @@ import pytest
 import redis as sync
 
 from penstock.keys import Keys
-from penstock.testing.server import free_port
+from penstock.ports import free_port
 from tests.harness import until
 from tests.http.queue_service import Queue, QueueService, client, queue_service
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from penstock.outbox.store import Store
-from penstock.testing.server import free_port
+from penstock.ports import free_port
 from tests.harness import ROOT, rounds, until
 from tests.outbox.machine import KEY, Machine, body_of
 from tests.outbox.outboxes import outbox, stored, subscribed

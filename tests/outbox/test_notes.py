@@ -7,7 +7,7 @@ import pytest
 from penstock.errors import WrongCall
 from penstock.outbox import DiskFull, Security
 from penstock.outbox.store import Store
-from penstock.testing.server import free_port
+from penstock.ports import free_port
 from tests.outbox.outboxes import Got, outbox, stored, subscribed
 
 

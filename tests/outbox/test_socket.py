@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from penstock.outbox import Outbox
-from penstock.testing.server import free_port
+from penstock.ports import free_port
 from services.outbox.lines import MAX_LINE
 from services.outbox.listening import CannotListen
 from services.outbox.service import CannotOpen, Site

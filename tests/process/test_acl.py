@@ -14,7 +14,7 @@ from redis import Redis
 
 from penstock.acl import COMMANDS, METRICS_COMMANDS, SPARK_COMMANDS, script_commands
 from penstock.cli.acl import _parts
-from penstock.composition.service import services
+from penstock.installed import services
 from penstock.testing.server import EmbeddedServer
 from tests.commandline import penstock
 from tests.harness import ROOT, Service, until

@@ -12,7 +12,8 @@ import pytest
 from redis.crc import key_slot
 
 from penstock.lists import Lists
-from penstock.testing.server import BUS_OFFSET, EmbeddedServer, free_port
+from penstock.ports import BUS_OFFSET, free_port
+from penstock.testing.server import EmbeddedServer
 from tests.commandline import penstock
 from tests.harness import Service, until
 from tests.redis_cluster import Node, move_slot, two_nodes

@@ -18,7 +18,7 @@ from compose.comparison import Comparison
 from compose.edge.net import Net
 from compose.edge.outcome import Outcome, Result
 from compose.ending import Ending
-from penstock.testing.server import free_port
+from penstock.ports import free_port
 from tests.demos import ROOT, demonstrate
 from tests.harness import eventually, until
 from tests.process.test_readme import Shell

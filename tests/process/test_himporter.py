@@ -11,7 +11,7 @@ import httpx
 import pytest
 from redis.asyncio import Redis
 
-from penstock.testing.server import free_port
+from penstock.ports import free_port
 from services.himporter.settings import Settings
 from tests.commandline import penstock
 from tests.harness import until

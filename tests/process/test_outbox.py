@@ -17,7 +17,8 @@ from penstock.accounting.audit import audit
 from penstock.connection import connect
 from penstock.keys import Keys
 from penstock.outbox.store import Store
-from penstock.testing.server import EmbeddedServer, free_port
+from penstock.ports import free_port
+from penstock.testing.server import EmbeddedServer
 from services.outbox.settings import Settings
 from tests.harness import ROUNDS, Service, until
 from tests.tls import certificate, needs_openssl

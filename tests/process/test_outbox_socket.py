@@ -16,7 +16,7 @@ from typing import Any, Final
 import pytest
 
 from penstock.outbox.store import Counts, Store
-from penstock.testing.server import free_port
+from penstock.ports import free_port
 from tests.harness import ROUNDS, Service, until
 
 PUBLISH: Final = """

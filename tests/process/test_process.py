@@ -22,7 +22,8 @@ from redis.exceptions import TimeoutError as Unanswered
 from structlog.testing import capture_logs
 
 from common.outage import Outage
-from penstock.testing.server import EmbeddedServer, free_port
+from penstock.ports import free_port
+from penstock.testing.server import EmbeddedServer
 from tests.harness import ROOT, Service, until
 
 NAMES = {"in_": "in", "pending": "pending", "out": ["a", "b"], "redis_namespace": "demo"}

@@ -13,7 +13,7 @@ from typing import Final
 import psutil
 import pytest
 
-from penstock.testing.server import free_port
+from penstock.ports import free_port
 from tests.harness import ROOT
 
 END: Final = "--- end of command, status"

@@ -17,10 +17,11 @@ import yaml
 from redis import Redis
 
 from common.settings.base import ServiceSettings
-from penstock.composition.model import property_of
 from penstock.errors import SettingsError
 from penstock.keys import Keys
-from penstock.testing.server import EmbeddedServer, free_port
+from penstock.ports import free_port
+from penstock.shape import property_of
+from penstock.testing.server import EmbeddedServer
 from services.mdispatch import settings as mdispatch
 from services.monitor import settings as monitor
 from services.pipeline import settings as pipeline

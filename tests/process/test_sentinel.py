@@ -12,7 +12,8 @@ from redis.asyncio.sentinel import MasterNotFoundError
 from redis.exceptions import AuthenticationError, ConnectionError
 
 from penstock.connection import connect, mask_password
-from penstock.testing.server import EmbeddedServer, binary, free_port
+from penstock.ports import free_port
+from penstock.testing.server import EmbeddedServer, binary
 from penstock.testing.watchdog import Watchdog
 from tests.harness import Service, eventually
 from tests.tls import certificate, encrypted, needs_openssl

@@ -19,7 +19,8 @@ from compose.sites.keyspace import queues_for
 from compose.sites.outcome import Outcome, read_outcome
 from compose.sites.sent import Sent
 from compose.sites.site import Site
-from penstock.testing.server import EmbeddedServer, free_port
+from penstock.ports import free_port
+from penstock.testing.server import EmbeddedServer
 from tests.commandline import penstock
 from tests.demos import ROOT, begun, demonstrate
 from tests.harness import until

@@ -14,7 +14,8 @@ from redis import Redis
 from penstock.accounting.audit import audit
 from penstock.connection import connect
 from penstock.keys import Keys
-from penstock.testing.server import EmbeddedServer, free_port
+from penstock.ports import free_port
+from penstock.testing.server import EmbeddedServer
 from penstock.tracking.dead_letters import Letter
 from tests.harness import Service, until
 from tests.tls import certificate, encrypted, needs_openssl

@@ -17,7 +17,8 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from penstock.testing.server import EmbeddedServer, free_port
+from penstock.ports import free_port
+from penstock.testing.server import EmbeddedServer
 from tests.harness import Service, until
 from tests.importers import BODY, Worker, importer, is_ready
 

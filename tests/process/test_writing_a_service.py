@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.testing.server import free_port
+from penstock.ports import free_port
 from tests.harness import ROOT
 from tests.process.test_readme import Shell, answer, blocks, examples
 

@@ -11,8 +11,9 @@ from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 
 from penstock.outbox.store import Store
+from penstock.ports import free_port
 from penstock.testing.forkserver import ForkServer
-from penstock.testing.server import EmbeddedServer, free_port
+from penstock.testing.server import EmbeddedServer
 from tests.harness import eventually, until
 from tests.jobs.test_kill import Load, each_has_ended_once, is_through
 from tests.outbox.machine import KEY, Machine, number_in

@@ -17,8 +17,9 @@ from redis.asyncio import Redis as AsyncRedis
 from penstock.bus import Bus
 from penstock.errors import Full, Unconfirmed
 from penstock.jobs import Jobs
+from penstock.ports import free_port
 from penstock.testing.forkserver import ForkServer
-from penstock.testing.server import EmbeddedServer, free_port
+from penstock.testing.server import EmbeddedServer
 from tests.harness import PATIENCE, Service, eventually, until
 from tests.importers import is_ready
 from tests.jobs.given import kept

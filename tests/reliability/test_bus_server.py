@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
+from penstock.ports import free_port
 from penstock.testing.forkserver import ForkServer
-from penstock.testing.server import EmbeddedServer, free_port
+from penstock.testing.server import EmbeddedServer
 from tests.harness import rounds, until
 from tests.reliability.bus_account import Account, Program, Workers
 

@@ -11,9 +11,10 @@ import httpx
 from redis.asyncio import Redis
 
 from penstock.connection import cancellable
+from penstock.ports import free_port
 from penstock.testing.chaos.injection import Kind
 from penstock.testing.chaos.proxy import FaultProxy, ProxyFault
-from penstock.testing.server import EmbeddedServer, free_port
+from penstock.testing.server import EmbeddedServer
 from tests.commandline import penstock
 from tests.harness import Service, sampled, until
 from tests.importers import importer, is_ready

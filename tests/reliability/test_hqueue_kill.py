@@ -15,8 +15,9 @@ import redis as sync
 from redis.asyncio import Redis
 
 from penstock.keys import Keys
+from penstock.ports import free_port
 from penstock.testing.forkserver import ForkServer
-from penstock.testing.server import EmbeddedServer, free_port
+from penstock.testing.server import EmbeddedServer
 from penstock.tracking.events import Event, read_entries
 from tests.commandline import penstock
 from tests.harness import rounds, until

@@ -11,9 +11,10 @@ import httpx
 from redis.asyncio import Redis
 
 from penstock.connection import cancellable
+from penstock.ports import free_port
 from penstock.testing.chaos.injection import Kind
 from penstock.testing.chaos.proxy import FaultProxy
-from penstock.testing.server import EmbeddedServer, free_port
+from penstock.testing.server import EmbeddedServer
 from tests.commandline import penstock
 from tests.harness import PATIENCE, Service, sampled
 from tests.reliability.test_himporter_points import Trial

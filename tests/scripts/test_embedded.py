@@ -6,7 +6,8 @@ from random import SystemRandom
 import pytest
 
 from penstock.errors import PenstockError
-from penstock.testing.server import EmbeddedServer, free_port
+from penstock.ports import free_port
+from penstock.testing.server import EmbeddedServer
 
 
 @pytest.fixture

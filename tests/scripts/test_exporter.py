@@ -18,7 +18,8 @@ from redis.exceptions import ReadOnlyError
 
 from common.outage import Outage
 from penstock.connection import connect
-from penstock.testing.server import EmbeddedServer, free_port
+from penstock.ports import free_port
+from penstock.testing.server import EmbeddedServer
 from services.monitor import exporter as module
 from services.monitor.exporter import CannotListen, Exporter
 from services.monitor.service import Monitor

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 import redis as blocking
 
-from penstock.testing.server import EmbeddedServer, free_port
+from penstock.ports import free_port
+from penstock.testing.server import EmbeddedServer
 from tests.commandline import penstock
 from tests.harness import Service, until
 

@@ -13,7 +13,8 @@ from redis import Redis
 
 from penstock.composition import files as composition
 from penstock.errors import SettingsError
-from penstock.testing.server import EmbeddedServer, free_port
+from penstock.ports import free_port
+from penstock.testing.server import EmbeddedServer
 from services.mpush.settings import Settings
 from tests.commandline import ROOT, penstock
 from tests.harness import Service, until

@@ -47,14 +47,14 @@ move, following, dispatch, finish, pull, backfill, read, put_back, rehome = map(
     counting,
     (
         "services/mpush/lua/move.lua",
-        "penstock/lua/next.lua",
+        "penstock/transfer/lua/next.lua",
         "services/mdispatch/lua/dispatch.lua",
-        "common/lua/finish.lua",
-        "penstock/lua/take.lua",
-        "penstock/lua/backfill.lua",
-        "penstock/lua/read.lua",
-        "penstock/lua/put_back.lua",
-        "penstock/lua/rehome.lua",
+        "common/tracking/lua/finish.lua",
+        "penstock/transfer/lua/take.lua",
+        "penstock/composition/rollout/lua/backfill.lua",
+        "penstock/transfer/lua/read.lua",
+        "penstock/transfer/lua/put_back.lua",
+        "penstock/composition/rollout/lua/rehome.lua",
     ),
 )
 

@@ -17,7 +17,13 @@ from tests.script_cases import CASES
 from tests.scripted import MANY, PAIRS, Call, Draw, Zset, name_of, state_of
 from tests.unit.test_lua_files import SCRIPTS, body_of, declared_for
 
-CRITICAL: Final = ("common/finish", "common/settle_batch", "mdispatch/dispatch", "mlimit/delay_batch", "monitor/sweep")
+CRITICAL: Final = (
+    "tracking/finish",
+    "common/settle_batch",
+    "mdispatch/dispatch",
+    "mlimit/delay_batch",
+    "monitor/sweep",
+)
 """Scripts that get what authors wrote into their messages: they are called often enough for all values."""
 NOTES: Final = {b"k:holds", b"k:missing", b"k:taken"}
 """What ``held.lua`` corrects of what BLMOVE has done, whatever comes of the script: a second run corrects nothing."""
@@ -92,7 +98,7 @@ BOUNDED: Final = [
     file
     for file in SCRIPTS
     if ("ARGV", "bytes") in [(kind, name) for kind, name, _ in declared_for(file)]
-    and name_of(file) not in ("bus/carry", "bus/read", "penstock/read", "vpush/link", "lists/consume")
+    and name_of(file) not in ("bus/carry", "bus/read", "transfer/read", "vpush/link", "lists/consume")
 ]
 """Scripts that move messages until these have ``bytes``; that of lists also returns what its caller was given."""
 BOUNDED_THEMSELVES: Final = [by for by in SCRIPTS if name_of(by) in ("bus/seal", "bus/unseal", "jobs/tend")]

@@ -3,7 +3,8 @@
 import pytest
 
 from penstock.composition.live.samples import MAX_SAMPLES, ListStats, Sample, Samples, ServiceCounts
-from penstock.composition.model import End, Part, Place, Topology
+from penstock.composition.model import Part, Topology
+from penstock.shape import End, Place
 
 URL = "redis://localhost:6379/0"
 SERVER = "localhost:6379/0"

@@ -328,7 +328,7 @@ async def test_an_entry_with_which_the_script_fails_is_named_and_buried_and_hold
 ) -> None:
     hop = await start()
     await hop.push(b"1", b'{"meta":{"id":"bad"}}', b"2")
-    monkeypatch.setattr(completion, "_finish", failing("common/finish", "local time = call('TIME')", "subjects"))
+    monkeypatch.setattr(completion, "_finish", failing("tracking/finish", "local time = call('TIME')", "subjects"))
     with capture_logs() as logs:
         await hop.push_done_batch(b"1", b"bad", b"2")
     assert await hop.in_flight() == ["2"]

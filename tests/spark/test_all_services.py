@@ -14,8 +14,8 @@ from redis.asyncio import Redis
 from penstock.jobs import Jobs
 from penstock.keys import Keys
 from penstock.lists import Lists
+from penstock.ports import free_port
 from penstock.spark.reconciliation import reconcile
-from penstock.testing.server import free_port
 from tests.harness import Service, eventually
 from tests.http.queue_service import NAMESPACE as WORK
 from tests.http.queue_service import Queue, QueueService

@@ -9,7 +9,7 @@ import pytest
 
 from compose.cluster.node import node
 from penstock.errors import Unsuitable
-from penstock.testing.server import free_port
+from penstock.ports import free_port
 from tests.commandline import penstock
 from tests.demos import ROOT
 from tests.process.test_readme import Shell

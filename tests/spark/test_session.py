@@ -11,11 +11,11 @@ from zipfile import ZipFile
 import pytest
 
 from penstock.errors import Unsuitable
+from penstock.ports import free_port
 from penstock.spark import register
 from penstock.spark import session as sessions
 from penstock.spark.session import masters, wait_for_master
 from penstock.spark.shipping import SHIPPED, ship
-from penstock.testing.server import free_port
 from tests.spark import pytestmark  # noqa: F401
 
 if TYPE_CHECKING:

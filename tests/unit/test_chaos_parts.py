@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.composition.files import read
-from penstock.composition.model import End, Part, Place, Promise, Topology
+from penstock.composition.model import Part, Topology
 from penstock.connection import connect
 from penstock.errors import PenstockError
+from penstock.shape import End, Place, Promise
 from penstock.testing.chaos.faults import Injection
 from penstock.testing.chaos.frames import Frames, words_of
 from penstock.testing.chaos.injection import Kind

@@ -10,7 +10,8 @@ from redis.asyncio import Redis
 from redis.exceptions import AuthenticationError, ConnectionError, MovedError, TimeoutError
 
 from penstock.connection import connect, follow, mask_password, return_home
-from penstock.testing.server import EmbeddedServer, free_port
+from penstock.ports import free_port
+from penstock.testing.server import EmbeddedServer
 from tests.harness import Service, eventually
 from tests.tls import certificate, encrypted, needs_openssl
 

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from common.settings.collisions import different_slots
-from penstock.composition.service import services, settings_of
+from penstock.composition.service import settings_of
 from penstock.errors import Problem, SettingsError
+from penstock.installed import services
 from services.mpush.settings import Settings
 from tests.given import ENVIRONMENT, made, one, problems, refused
 

@@ -9,12 +9,14 @@ import pytest
 from common.settings.base import ServiceSettings
 from penstock.composition.files import read
 from penstock.composition.lint.rules import lint
-from penstock.composition.model import Place, server_of
-from penstock.composition.service import ServiceSettingsType, services, settings_of
+from penstock.composition.service import PartSettingsType, settings_of
+from penstock.installed import services
+from penstock.shape import Place
+from penstock.urls import server_of
 from tests.commandline import ROOT
 from tests.lint_cases import SHOP, compose
 
-CHECKED_BY_MYPY: ServiceSettingsType = ServiceSettings
+CHECKED_BY_MYPY: PartSettingsType = ServiceSettings
 CONTAINERS = sorted(file.parent for file in ROOT.glob("compose/*/compose.yaml"))
 
 

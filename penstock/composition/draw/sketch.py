@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from penstock.composition.model import Part, Place, Topology
+from penstock.composition.model import Part, Topology
+from penstock.shape import Place
 
 OTHERS = "others"
 """Label of clients outside of the composition."""

@@ -10,13 +10,15 @@ from redis.exceptions import ResponseError
 
 from penstock.composition.findings import Finding, at, at_property, display_name
 from penstock.composition.lint.replies import unfit
-from penstock.composition.model import End, Part, Topology, property_of, server_of
+from penstock.composition.model import Part, Topology
 from penstock.encoding import decoded, decoded_fields, encoded
 from penstock.errors import WrongType
 from penstock.inspect.hazards import describe_expiry, expiring_keys
 from penstock.inspect.namespace import instances, namespaces, service_keys
 from penstock.inspect.ownership import Ownership
 from penstock.keys import Keys
+from penstock.shape import End, property_of
+from penstock.urls import server_of
 
 OWN: Final = {
     "counter": "string",

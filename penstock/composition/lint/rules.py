@@ -9,7 +9,8 @@ from penstock.composition.findings import Finding, at, display_name, nearest
 from penstock.composition.lint.clashes import kinds, namespaces, own_keys, pendings, slots
 from penstock.composition.lint.replies import replies
 from penstock.composition.lint.timing import answers, metrics, nested, unwatched, watched
-from penstock.composition.model import End, Part, Place, Topology, Use
+from penstock.composition.model import Part, Topology
+from penstock.shape import End, Place, Use
 
 FLOWS: Final = {"in": "out", "answers": "replies"}
 """Role of the output by role of the input; messages in other inputs end at the part."""

@@ -4,8 +4,9 @@ from collections.abc import Iterator
 from fnmatch import fnmatchcase
 
 from penstock.composition.findings import Finding, at_property, display_name, nearest
-from penstock.composition.model import Part, Place, Topology
+from penstock.composition.model import Part, Topology
 from penstock.keys import Keys
+from penstock.shape import Place
 from penstock.tracking.backoff import Backoff
 
 

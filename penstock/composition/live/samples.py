@@ -7,7 +7,8 @@ from itertools import pairwise, takewhile
 from typing import Any, Final
 
 from penstock.composition.draw.sketch import redelivers
-from penstock.composition.model import Part, Place, Topology
+from penstock.composition.model import Part, Topology
+from penstock.shape import Place
 
 MAX_SAMPLES: Final = 600
 """How many samples are kept, which limits the age of a message that can be determined."""

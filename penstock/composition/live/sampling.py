@@ -7,12 +7,13 @@ from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
 from penstock.composition.live.samples import Sample, ServiceCounts
-from penstock.composition.model import Part, Place, Topology
+from penstock.composition.model import Part, Topology
 from penstock.encoding import decoded, encoded
 from penstock.inspect import pending
 from penstock.inspect.namespace import is_late
 from penstock.keys import Keys
 from penstock.metrics import parse_metric
+from penstock.shape import Place
 from penstock.tracking.dead_letters import Letter
 
 Call = tuple[Any, ...]

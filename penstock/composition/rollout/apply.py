@@ -5,20 +5,22 @@ import json
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager, nullcontext
+from pathlib import Path
 from typing import Any, Final
 
 from penstock.atomic import AtomicRead
 from penstock.composition.rollout.current import CurrentState
-from penstock.composition.rollout.notes import begun, is_moved, key_of, moved
 from penstock.composition.rollout.steps import Plan, Step, StepFailed
 from penstock.encoding import decoded, encoded
+from penstock.inspect.changes import begun, is_moved, key_of, moved
 from penstock.inspect.namespace import instances
 from penstock.metrics import parse_metric
-from penstock.script import LUA, Script
+from penstock.script import Script
 from penstock.transfer.read_size import Sizes
 
+_scripts: Final = Path(__file__).parent / "lua"
 _backfill, _discard, _order, _rehome, _requeue = (
-    Script.read(LUA / f"{verb}.lua") for verb in ("backfill", "discard", "order", "rehome", "requeue")
+    Script.read(_scripts / f"{verb}.lua") for verb in ("backfill", "discard", "order", "rehome", "requeue")
 )
 RECORDS_PER_CALL: Final = 1_000
 """Messages copied, and records changed, in one call: takes the server about a millisecond."""

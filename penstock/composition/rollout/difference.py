@@ -4,10 +4,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from penstock.composition.draw.sketch import redelivers
-from penstock.composition.model import Place, Topology, Use
+from penstock.composition.model import Topology
 from penstock.composition.rollout.current import CurrentState, ListUse
-from penstock.composition.rollout.notes import REMOVED, target
 from penstock.composition.rollout.steps import InvalidOption, Options
+from penstock.inspect.changes import REMOVED, target
+from penstock.shape import Place, Use
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,12 @@ new one, and are moved in front of them before the first reader takes from there
 from collections.abc import Iterator, Mapping, Sequence
 
 from penstock.composition.draw.sketch import redelivers
-from penstock.composition.model import Part, Place, Topology, Use, property_of
+from penstock.composition.model import Part, Topology
 from penstock.composition.rollout.current import CurrentState
 from penstock.composition.rollout.difference import Difference, Removal, Rename
-from penstock.composition.rollout.notes import REMOVED, begun, is_moved, renamed
 from penstock.composition.rollout.steps import InvalidOption, Options, Plan, Step
+from penstock.inspect.changes import REMOVED, begun, is_moved, renamed
+from penstock.shape import Place, Use, property_of
 
 
 def plan(

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 
-from penstock.composition.model import Place
 from penstock.errors import PenstockError
+from penstock.shape import Place
 
 if TYPE_CHECKING:
     from penstock.composition.rollout.current import CurrentState

@@ -11,8 +11,9 @@ from typing import Any, Final, Self
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from penstock.composition.model import Place, Topology
+from penstock.composition.model import Topology
 from penstock.encoding import decoded, encoded
+from penstock.shape import Place
 from penstock.testing.chaos.messages import Account, Routes, message, recognised
 from penstock.testing.chaos.points import Point
 from penstock.testing.chaos.proxy import FaultProxy, ProxyFault, Timing

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from penstock.composition.model import ID_HERE, Place, Promise, Topology
+from penstock.composition.model import ID_HERE, Topology
 from penstock.errors import PenstockError
+from penstock.shape import Place, Promise
 
 ID: Final = re.compile(rb"penstock-chaos-(\d+)-(\d+)")
 

@@ -96,7 +96,7 @@ def page(report: Report, directory: str) -> str:
         from jinja2 import Environment, StrictUndefined
         from markupsafe import Markup
 
-        from penstock.spark.plots import COLOURS
+        from penstock.plots import COLOURS
         from penstock.testing.chaos.timeline import timeline
     except ImportError as error:
         raise PenstockError(f"{error.name} is not installed: pip install 'penstock[plots]'") from error

@@ -11,9 +11,10 @@ from typing import Final
 
 from penstock.accounting.audit import audit
 from penstock.accounting.tracked import audit_tracked
-from penstock.composition.model import Place, Topology
+from penstock.composition.model import Topology
 from penstock.errors import PenstockError
 from penstock.keys import Keys
+from penstock.shape import Place
 from penstock.testing.chaos.faults import Injection
 from penstock.testing.chaos.lane import BASELINE_ACCOUNT, Lane, Times
 from penstock.testing.chaos.messages import Account, Routes

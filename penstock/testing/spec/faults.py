@@ -12,11 +12,12 @@ from typing import Final, TypeVar
 from redis.asyncio import Redis
 from redis.exceptions import ConnectionError, TimeoutError
 
-from penstock.composition.model import Part, Place
+from penstock.composition.model import Part
 from penstock.composition.procfile import OBEYED_SIGTERM
 from penstock.encoding import decoded, encoded
 from penstock.errors import PenstockError
 from penstock.keys import Keys
+from penstock.shape import Place
 from penstock.testing.sandbox import Sandbox
 from penstock.testing.service_process import ServiceProcess
 from penstock.testing.spec.declared import Fault

@@ -3,8 +3,9 @@
 from collections.abc import Iterable
 from typing import Final
 
-from penstock.composition.model import Part, Place
+from penstock.composition.model import Part
 from penstock.composition.service import DEFAULT_URL
+from penstock.shape import Place
 from penstock.testing.sandbox import host_of
 from penstock.testing.spec.schema import did_you_mean
 
