@@ -20,9 +20,9 @@ COLLECT_AFTER: Final = 10_000
 """Objects that are not yet freed after which Python looks for cycles: a batch makes thousands that have none."""
 
 
-def main(service: str, settings_class: type[S], run: Run[S], lifespan: Lifespan[S] = nullcontext) -> None:
-    """Read the settings of ``service``, run it, and exit: 0 as ordered, 1 failed, 2 settings that cannot be used."""
-    settings = parse(service, settings_class, sys.argv[1:], os.environ, waits=True)
+def main(settings_class: type[S], run: Run[S], lifespan: Lifespan[S] = nullcontext) -> None:
+    """Read the settings of a service, run it, and exit: 0 as ordered, 1 failed, 2 settings that cannot be used."""
+    settings = parse(settings_class, sys.argv[1:], os.environ, waits=True)
     logs.configure(settings.logger_level)
     gc.freeze()  # modules live as long as the process
     gc.set_threshold(COLLECT_AFTER)
@@ -30,7 +30,7 @@ def main(service: str, settings_class: type[S], run: Run[S], lifespan: Lifespan[
     async def serve() -> int:
         if not settings.has_server:
             return await Alone(settings, lifespan).serve()
-        return await Process(service, settings, run, lifespan).serve()
+        return await Process(settings, run, lifespan).serve()
 
     with asyncio.Runner(loop_factory=fastest_loop()) as runner:
         status = runner.run(serve())

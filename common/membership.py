@@ -39,12 +39,11 @@ class Membership(Generic[S]):
         registry_redis: "Redis",
         redis: "Redis",
         keys: Keys,
-        service: str,
         settings: S,
         log: FilteringBoundLogger,
     ) -> None:
         self._redis, self._keys, self._settings, self._log = redis, keys, settings, log
-        self._registry = Registry(registry_redis, keys, service, settings, log)
+        self._registry = Registry(registry_redis, keys, settings, log)
         self._orphans = Orphans(redis, keys, self._registry, settings)
         self._one_server = registry_redis is redis
         self._lease: Lease | None = None

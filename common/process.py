@@ -35,17 +35,17 @@ STAY: Final = "PENSTOCK_STAY"
 class Process(Generic[S]):
     """One service from its settings to its exit status; ``serve`` is its whole life."""
 
-    def __init__(self, service: str, settings: S, run: Run[S], lifespan: Lifespan[S] = nullcontext) -> None:
+    def __init__(self, settings: S, run: Run[S], lifespan: Lifespan[S] = nullcontext) -> None:
         self._settings, self._lifespan = settings, lifespan
         self._log = logs.logger(self._identity)
-        self._connections = Connections(settings, f"penstock-{service}")
+        self._connections = Connections(settings, f"penstock-{settings.service}")
         self._durability = Durability(settings.durability, settings.durability_timeout)
         self._reload: Reload[S] = Reload(self._check_server, self._answer, self._log)
         self._keys = Keys(settings.redis_namespace) if settings.redis_namespace else None
         self._membership: Membership[S] | None = None
         redis, registry = self._connections.redis, self._connections.registry
         if self._keys:
-            self._membership = Membership(registry, redis, self._keys, service, settings, self._log)
+            self._membership = Membership(registry, redis, self._keys, settings, self._log)
         self._supervisor = Supervisor(run, self._connections, self._membership, self._reload, self._keys, self._log)
         self._stop, self._outage = self._supervisor.stop, self._supervisor.outage
 
@@ -60,7 +60,7 @@ class Process(Generic[S]):
         orders = {signal.SIGTERM: self._stop.set, signal.SIGINT: self._stop.set, signal.SIGHUP: self._reload.signalled}
         for number, obey in orders.items():
             asyncio.get_running_loop().add_signal_handler(number, obey)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, orders)  # those that common.signals kept waiting
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, orders)  # those that penstock.signals kept waiting
         heartbeat = asyncio.create_task(beat(os.environ, self._problem, self._log))
         try:
             status = await self._serve()

@@ -38,10 +38,8 @@ class Presence(Enum):
 class Registry:
     """The registration of one instance in its namespace, on the server of ``serviceRedis``."""
 
-    def __init__(
-        self, redis: "Redis", keys: Keys, service: str, settings: ServiceSettings, log: FilteringBoundLogger
-    ) -> None:
-        self._redis, self._keys, self._service, self._log = redis, keys, service, log
+    def __init__(self, redis: "Redis", keys: Keys, settings: ServiceSettings, log: FilteringBoundLogger) -> None:
+        self._redis, self._keys, self._log = redis, keys, log
         self.settings = settings
         self._host, self._pid = socket.gethostname(), str(os.getpid())
         self.id = ""
@@ -74,7 +72,7 @@ class Registry:
                 id=self.id,
                 host=self._host,
                 pid=self._pid,
-                service=self._service,
+                service=self.settings.service,
                 version=__version__,
                 expire=self.settings.service_expire,
                 renew=self.settings.service_renew,

@@ -1,6 +1,6 @@
 """Become the service that a props file names: ``python -m common.start --props FILE``, for ``penstock run``."""
 
-import common.signals  # noqa: F401, I001
+import penstock.signals  # noqa: F401, I001
 import os
 import sys
 from pathlib import PurePosixPath

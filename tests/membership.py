@@ -23,7 +23,7 @@ def settings(**more: Any) -> Settings:
 
 def registry(redis: "Redis", pid: object = "self", **more: Any) -> Registry:
     """Return a registry before its registration, for another process of this host if ``pid`` is given."""
-    made = Registry(redis, KEYS, "mpush", settings(**more), structlog.get_logger())
+    made = Registry(redis, KEYS, settings(**more), structlog.get_logger())
     if pid != "self":
         made._pid = str(pid)
     return made

@@ -26,15 +26,13 @@ RETRY_SECONDS: Final = 1.0
 S = TypeVar("S", bound=ServiceSettings)
 
 
-def parse(
-    service: str, settings_class: type[S], argv: Sequence[str], environ: Mapping[str, str], *, waits: bool = False
-) -> S:
-    """Return the settings of ``service``, or exit: with 0 after ``--check`` and ``--help``, with 2 after problems.
+def parse(settings_class: type[S], argv: Sequence[str], environ: Mapping[str, str], *, waits: bool = False) -> S:
+    """Return the settings of a service, or exit: with 0 after ``--check`` and ``--help``, with 2 after problems.
 
     All problems go to standard error. With ``waits``, wait for the server of a hash of settings while it is away.
     """
     with _output():
-        arguments = _parser(service, settings_class).parse_args(argv)
+        arguments = _parser(settings_class).parse_args(argv)
     chosen = arguments.props or arguments.file or environ.get("PROPS_FILE") or environ.get("propsFile")
     try:
         place = place_of(chosen, environ) if chosen else None
@@ -51,7 +49,7 @@ def parse(
 
 
 def _wait_for(place: "Hash") -> None:
-    """Wait until the server answers; exit with 0 on an order to stop, which ``common.signals`` has held back."""
+    """Wait until the server answers; exit with 0 on an order to stop, which ``penstock.signals`` has held back."""
     from common.settings.redis_hash import Away
 
     reported = False
@@ -83,9 +81,9 @@ def _output() -> Iterator[None]:
         sys.exit(141)
 
 
-def _parser(service: str, settings_class: type[ServiceSettings]) -> ArgumentParser:
+def _parser(settings_class: type[ServiceSettings]) -> ArgumentParser:
     parser = ArgumentParser(
-        service,
+        settings_class.service,
         description="Settings: environment over props file over default. Names are camelCase in the file. "
         "X_FILE in place of a variable X names a file that holds its value.",
         epilog=_help(settings_class),
@@ -101,7 +99,7 @@ def _parser(service: str, settings_class: type[ServiceSettings]) -> ArgumentPars
     parser.add_argument("file", metavar="FILE", nargs="?", help="the same without --props, which wins")
     parser.add_argument("--check", action="store_true", help="validate the settings, print them and exit")
     parser.add_argument("--json", action="store_true", help="print as JSON what --check prints")
-    parser.add_argument("--version", action="version", version=f"{service} {__version__}")
+    parser.add_argument("--version", action="version", version=f"{settings_class.service} {__version__}")
     return parser
 
 

@@ -56,6 +56,9 @@ class PartSettings(Shaped, Protocol):
 class PartSettingsType(Protocol):
     """The class that the entry point of a service names."""
 
+    @property
+    def service(self) -> str: ...
+
     def load(self, props_file: Any, environ: Mapping[str, str], /) -> PartSettings:
         """Return the settings of a process. Raise ``SettingsError`` with every problem."""
 
@@ -72,6 +75,8 @@ def settings_of(service: str) -> PartSettingsType:
         loaded: PartSettingsType = services()[service].load()
     except (ImportError, AttributeError) as error:
         raise PenstockError(f"the service {service} is not installed correctly: {error}") from error
+    if loaded.service != service:
+        raise PenstockError(f"the entry point {service} names the settings of {loaded.service}: expected one name")
     return loaded
 
 

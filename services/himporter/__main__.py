@@ -1,7 +1,6 @@
 """Run himporter: ``python -m services.himporter --props FILE``."""
 
-import common.signals  # noqa: F401
-from common.app import main
+from common import main
 from common.extras import needed
 
 with needed("web", "himporter"):
@@ -9,4 +8,4 @@ with needed("web", "himporter"):
     from services.himporter.settings import Settings
 
 importer = Importer()
-main("himporter", Settings, importer.run, importer.lifespan)
+main(Settings, importer.run, importer.lifespan)

@@ -1,7 +1,6 @@
 """Run hqueue: ``python -m services.hqueue --props FILE``."""
 
-import common.signals  # noqa: F401
-from common.app import main
+from common import main
 from common.extras import needed
 
 with needed("web", "hqueue"):
@@ -9,4 +8,4 @@ with needed("web", "hqueue"):
     from services.hqueue.settings import Settings
 
 queues = Queues()
-main("hqueue", Settings, queues.run, queues.lifespan)
+main(Settings, queues.run, queues.lifespan)

@@ -1,7 +1,6 @@
 """Run hrouter: ``python -m services.hrouter --props FILE``."""
 
-import common.signals  # noqa: F401
-from common.app import main
+from common import main
 from common.extras import needed
 
 with needed("web", "hrouter"):
@@ -10,4 +9,4 @@ with needed("web", "hrouter"):
 from services.hrouter.service import run
 from services.hrouter.settings import Settings
 
-main("hrouter", Settings, run)
+main(Settings, run)

@@ -1,8 +1,7 @@
 """Run mpush: ``python -m services.mpush --props FILE``."""
 
-import common.signals  # noqa: F401
-from common.app import main
+from common import main
 from services.mpush.service import run
 from services.mpush.settings import Settings
 
-main("mpush", Settings, run)
+main(Settings, run)

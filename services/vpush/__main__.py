@@ -2,10 +2,9 @@
 
 from functools import partial
 
-import common.signals  # noqa: F401
-from common.app import main
+from common import main
 from services.vpush.service import run
 from services.vpush.settings import Settings
 from services.vpush.window import SendWindow
 
-main("vpush", Settings, partial(run, window=SendWindow()))
+main(Settings, partial(run, window=SendWindow()))

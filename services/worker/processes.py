@@ -31,7 +31,7 @@ def supervised() -> bool:
     """Return False in a process that does jobs; else watch as many as ``processes`` says, and exit."""
     if os.environ.get(WATCHED):
         return False
-    settings = parse("worker", Settings, sys.argv[1:], os.environ, waits=True)
+    settings = parse(Settings, sys.argv[1:], os.environ, waits=True)
     if settings.processes == 1:
         return False
     sys.exit(Supervisor(settings.processes, settings.stop_timeout).run())
@@ -107,7 +107,7 @@ class Supervisor:
         to stop came meanwhile.
         """
         try:
-            settings = parse("worker", Settings, sys.argv[1:], os.environ, waits=True)
+            settings = parse(Settings, sys.argv[1:], os.environ, waits=True)
         except SystemExit as exit:  # which has printed why
             return bool(exit.code)
         self._many, self._stop_timeout = settings.processes, settings.stop_timeout

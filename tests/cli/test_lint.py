@@ -18,12 +18,12 @@ GOOD = "redisNamespace: demo\nin: work\npending: work:pending\nout: [a, b]\n"
 class Fan:
     """Settings of a foreign service that refuse every file."""
 
-    name = "fan"
+    service = "fan"
 
     @classmethod
     def load(cls, props_file: Path, environ: dict[str, str]) -> object:
         assert environ == {}, "a file is judged by itself"
-        raise SettingsError([Problem("is never right", str(props_file), 7, cls.name)])
+        raise SettingsError([Problem("is never right", str(props_file), 7, cls.service)])
 
     @classmethod
     def secret_variables(cls) -> dict[str, str]:
@@ -31,18 +31,19 @@ class Fan:
 
 
 class StrictFan(Fan):
-    name = "fan-strict"
+    service = "fan-strict"
 
 
 @pytest.fixture
 def foreign(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Install two foreign services, and one that cannot be loaded."""
+    """Install two foreign services, one by another name, and one that cannot be loaded."""
     entries = [
         EntryPoint("fan", "tests.cli.test_lint:Fan", "penstock.services"),
         EntryPoint("fan-strict", "tests.cli.test_lint:StrictFan", "penstock.services"),
+        EntryPoint("misnamed", "tests.cli.test_lint:Fan", "penstock.services"),
         EntryPoint("broken", "no.such.module:Settings", "penstock.services"),
     ]
-    monkeypatch.setattr("penstock.composition.service.entry_points", lambda group: entries)
+    monkeypatch.setattr("penstock.installed.entry_points", lambda group: entries)
     services.cache_clear()
     yield
     services.cache_clear()
@@ -146,7 +147,7 @@ async def test_the_longest_name_that_a_file_begins_with_is_its_service(tmp_path:
 async def test_a_name_that_begins_with_no_service_is_a_finding_that_says_what_to_do(tmp_path: Path, name: str) -> None:
     status, (line,) = await lint_text(tmp_path / name, "")
     assert status == 1
-    assert "name it mpush-*.yaml or pass --service NAME (broken, fan, fan-strict)" in line
+    assert "name it mpush-*.yaml or pass --service NAME (broken, fan, fan-strict, misnamed)" in line
 
 
 @pytest.mark.usefixtures("foreign")
@@ -160,6 +161,14 @@ async def test_a_service_that_cannot_be_loaded_is_one_clear_line(tmp_path: Path)
     result = await penstock("lint", "--service", "broken", tmp_path / "props.yaml")
     assert (result.status, result.out) == (1, b"")
     assert "the service broken is not installed correctly: No module named 'no'" in result.error
+
+
+@pytest.mark.usefixtures("foreign")
+async def test_a_service_has_one_name(tmp_path: Path) -> None:
+    (tmp_path / "props.yaml").touch()
+    result = await penstock("lint", "--service", "misnamed", tmp_path / "props.yaml")
+    assert (result.status, result.out) == (1, b"")
+    assert "the entry point misnamed names the settings of fan: expected one name" in result.error
 
 
 async def test_an_unknown_service_is_a_usage_error(tmp_path: Path) -> None:

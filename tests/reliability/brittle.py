@@ -17,4 +17,4 @@ def brittle(message: bytes, refusal: Callable[[str], str | None], *, obeys_attem
 
 
 vars(dispatch)["parse_request"] = brittle
-main("mdispatch", Settings, run)
+main(Settings, run)

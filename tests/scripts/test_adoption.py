@@ -182,7 +182,7 @@ async def test_a_service_that_keeps_no_pending_list_adopts_nothing(
 
 async def test_an_instance_that_slept_until_it_was_forgotten_adopts_what_it_took_on_waking(redis: Redis) -> None:
     log = structlog.get_logger()
-    membership = Membership(redis, redis, KEYS, "mpush", settings(), log)
+    membership = Membership(redis, redis, KEYS, settings(), log)
     context = Context(
         settings(), redis, lambda: RawConnection(redis), log, Outage(log), Durability("memory", 1), keys=KEYS
     )
@@ -206,7 +206,7 @@ async def idle_replicas(
     log, mine = structlog.get_logger(), settings()
     found = []
     for _ in range(count):
-        membership = Membership(redis, redis, KEYS, "mpush", mine, log)
+        membership = Membership(redis, redis, KEYS, mine, log)
         context = Context(
             mine, redis, partial(RawConnection, redis), log, Outage(log), Durability("memory", 1), keys=KEYS
         )

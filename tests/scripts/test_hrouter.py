@@ -35,7 +35,7 @@ def request(id: str, path: str, **more: Any) -> str:
 async def routing(url: str, props: Path, rules: list[dict[str, Any]], **more: Any) -> AsyncIterator[None]:
     """Run hrouter by a props file until the block ends; it must end with status 0."""
     write(props, rules, redis=url, **more)
-    service = asyncio.create_task(Process("hrouter", Settings.load(props, {}), run).serve())
+    service = asyncio.create_task(Process(Settings.load(props, {}), run).serve())
     yield
     os.kill(os.getpid(), signal.SIGTERM)
     assert await asyncio.wait_for(service, 30) == 0

@@ -39,7 +39,7 @@ async def test_a_pending_list_that_nobody_would_adopt_is_refused(redis: Redis, r
         await context.pause(10)
 
     settings = Settings(redis=redis_url, redis_namespace="demo")
-    assert await Process("bare", settings, run).serve() == 0
+    assert await Process(settings, run).serve() == 0
     assert refused == ["pending is not among the pending_lists of the settings: nobody would adopt what it holds"]
 
 
@@ -55,6 +55,6 @@ async def test_a_service_without_lists_of_its_own_runs_and_leaves(
         await context.pause(10)
 
     settings = Settings(redis=redis_url, redis_namespace=namespace)
-    assert await Process("bare", settings, run).serve() == 0
+    assert await Process(settings, run).serve() == 0
     assert seen == [int(namespace is not None)]
     assert not await redis.exists(Keys("demo").instance("1"))

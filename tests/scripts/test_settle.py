@@ -44,7 +44,7 @@ def stop() -> None:
 
 async def serve(redis_url: str, run: Run, namespace: str | None = "demo", **more: Any) -> int:
     settings = Settings(redis=redis_url, redis_namespace=namespace, **more)
-    return await asyncio.wait_for(Process("sorter", settings, run).serve(), 30)
+    return await asyncio.wait_for(Process(settings, run).serve(), 30)
 
 
 async def sorted_by_letter(context: Context[Settings], batch: Batch) -> None:
@@ -329,7 +329,7 @@ async def test_batches_need_the_fields_that_they_are_taken_by(redis_url: str) ->
             pass
 
     settings = Bare(redis=redis_url)
-    assert await asyncio.wait_for(Process("bare", settings, run).serve(), 30) == 1
+    assert await asyncio.wait_for(Process(settings, run).serve(), 30) == 1
 
 
 async def test_the_rights_that_acl_prints_are_enough_and_a_loss_is_seen(redis: Any, redis_url: str) -> None:

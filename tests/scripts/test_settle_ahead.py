@@ -53,7 +53,7 @@ async def moved(redis: Any, url: str, most: int, disturbs: dict[int, Disturb], t
 
     settings = Settings(redis=url, redis_namespace="demo")
     stopping = asyncio.create_task(stop())
-    assert await asyncio.wait_for(Process("mover", settings, run).serve(), 90) == 0
+    assert await asyncio.wait_for(Process(settings, run).serve(), 90) == 0
     await stopping
     assert not disturbs
     return sizes
@@ -203,7 +203,7 @@ async def test_a_full_server_is_waited_for() -> None:
                         os.kill(os.getpid(), signal.SIGTERM)
 
             settings = Settings(redis=server.url, redis_namespace="demo")
-            process = asyncio.create_task(Process("mover", settings, run).serve())
+            process = asyncio.create_task(Process(settings, run).serve())
             async with asyncio.timeout(60):
                 while await redis.llen("a") < len(MESSAGES):
                     await asyncio.sleep(0.01)

@@ -73,7 +73,7 @@ def serve(spark: "SparkSession", redis_url: str, tmp_path: Path, monkeypatch: py
         made = Settings(**{**usual, "archive": str(tmp_path / "archive"), **settings})
         pipeline = Pipeline()
         with capture_logs() as log:
-            service = asyncio.create_task(Process("pipeline", made, pipeline.run, pipeline.lifespan).serve())
+            service = asyncio.create_task(Process(made, pipeline.run, pipeline.lifespan).serve())
             try:
                 yield service, log
             finally:

@@ -18,7 +18,7 @@ Output = pytest.CaptureFixture[str]
 
 
 def run(*argv: str, **environ: str) -> Settings:
-    return parse("mpush", Settings, argv, environ)
+    return parse(Settings, argv, environ)
 
 
 def status(*argv: str, **environ: str) -> int | str | None:
@@ -126,7 +126,7 @@ def test_a_service_loads_no_parser_that_it_does_not_need() -> None:
 import sys
 from common.settings.cli import parse
 from services.mpush.settings import Settings
-parse("mpush", Settings, [], {"REDIS": "redis://h", "MPUSH_IN": "a", "MPUSH_PENDING": "b", "MPUSH_OUT": "c"})
+parse(Settings, [], {"REDIS": "redis://h", "MPUSH_IN": "a", "MPUSH_PENDING": "b", "MPUSH_OUT": "c"})
 print([name for name in ("yaml", "pyjson5", "tomllib", "typer", "rich") if name in sys.modules])
 """
     environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent.parent)}

@@ -74,5 +74,5 @@ def answer_to(url: str) -> str:
 def said_of(file: Path | None, environ: dict[str, str]) -> str:
     output = io.StringIO()
     with redirect_stdout(output), redirect_stderr(output), suppress(SystemExit):
-        parse("mpush", Settings, ["--check", *([str(file)] if file else [])], environ)
+        parse(Settings, ["--check", *([str(file)] if file else [])], environ)
     return output.getvalue()

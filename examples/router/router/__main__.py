@@ -1,8 +1,7 @@
 """Run router: ``python -m router --props FILE``."""
 
-import common.signals  # noqa: F401
-from common.app import main
+from common import main
 from router.service import run
 from router.settings import Settings
 
-main("router", Settings, run)
+main(Settings, run)

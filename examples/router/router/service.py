@@ -1,6 +1,6 @@
 """router: each message to the list of its first letter."""
 
-from common.context import Context
+from common import Context
 from router.settings import Settings
 
 

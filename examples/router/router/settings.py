@@ -2,8 +2,7 @@
 
 from typing import ClassVar
 
-from common.settings.base import ServiceSettings
-from common.settings.roles import In, Outs, Pending, PopTimeout
+from common import In, Outs, Pending, PopTimeout, ServiceSettings
 
 
 class Settings(ServiceSettings):

@@ -1,3 +1,0 @@
-"""Import this first in a service: see ``penstock.signals``."""
-
-import penstock.signals  # noqa: F401
