@@ -17,9 +17,9 @@ from common.wired import FULL_POLL_SECONDS, S, Wired
 from penstock.connection import MAX_SILENCE
 from penstock.errors import WrongCall
 from penstock.keys import Keys
-from penstock.passing import is_full
 from penstock.raw_connection import pack
 from penstock.script import Script
+from penstock.transient import is_full
 
 UNBLOCK_SECONDS: Final = 0.02
 """Seconds in which a wait reaches the server, so that it can be ended."""

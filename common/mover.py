@@ -8,8 +8,8 @@ from redis.exceptions import NoScriptError
 from common.context import Context
 from common.transaction import Transaction
 from common.wired import S
+from penstock.read_size import Sizes
 from penstock.script import Script
-from penstock.transfer.read_size import Sizes
 
 MAX_UNDER_WAY: Final = 2
 """Most moves under way at once during a backlog."""

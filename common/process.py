@@ -23,7 +23,7 @@ from common.settings.base import ServiceSettings
 from common.supervision import FAILURES, MAX_UNCHECKED, Run, Supervisor
 from penstock.errors import PenstockError, WrongType
 from penstock.keys import Keys
-from penstock.passing import first_of
+from penstock.transient import first_of
 
 S = TypeVar("S", bound=ServiceSettings)
 Lifespan = Callable[[S], AbstractAsyncContextManager[object]]

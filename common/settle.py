@@ -16,10 +16,10 @@ from common.transaction import REFUSED
 from common.wired import FULL_POLL_SECONDS
 from penstock.encoding import encoded
 from penstock.errors import WrongCall
-from penstock.passing import is_of_script
-from penstock.patience import BACKOFF
+from penstock.read_size import Sizes
+from penstock.retry import BACKOFF
 from penstock.script import Script
-from penstock.transfer.read_size import Sizes
+from penstock.transient import is_of_script
 
 if TYPE_CHECKING:
     from common.context import Context

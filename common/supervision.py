@@ -22,8 +22,8 @@ from penstock.connection import OTHER_SERVER
 from penstock.errors import Fenced, PenstockError, WrongType
 from penstock.keys import Keys
 from penstock.metrics import count
-from penstock.passing import first_of, passes
-from penstock.patience import BACKOFF
+from penstock.retry import BACKOFF
+from penstock.transient import first_of, passes
 
 S = TypeVar("S", bound=ServiceSettings)
 Run = Callable[[Context[S]], Awaitable[None]]

@@ -19,9 +19,9 @@ from common.transaction import REFUSED, Transaction
 from penstock.encoding import decoded
 from penstock.errors import WrongCall, WrongType
 from penstock.keys import Keys, pending_of
-from penstock.passing import is_full
 from penstock.raw_connection import Command, RawConnection, pack
 from penstock.script import Script, translate_error
+from penstock.transient import is_full
 
 S = TypeVar("S", bound=ServiceSettings)
 FULL_POLL_SECONDS: Final = 0.2

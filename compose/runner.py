@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
 
 from compose.keyspace import Keyspace
-from penstock.composition.procfile import Composition, stoppable
+from penstock.composition.procfile import ProcessGroup, stoppable
 from penstock.connection import connect, mask_password
 from penstock.errors import PenstockError
 from penstock.testing.server import EmbeddedServer
@@ -83,7 +83,7 @@ async def run_composition(
     url: str,
     directory: Path,
     keyspace: Keyspace,
-    carry: Callable[["Redis", Composition], Awaitable[None]],
+    carry: Callable[["Redis", ProcessGroup], Awaitable[None]],
     evaluate: Callable[["Redis", Mapping[str, int]], Awaitable[OutcomeT]],
     *,
     prepare: Callable[["Redis"], Awaitable[Mapping[str, str]]] | None = None,
@@ -105,7 +105,7 @@ async def run_composition(
         for server in (redis, *other_servers):
             await keyspace.prepare(server)
         more = await prepare(redis) if prepare else {}
-        with Composition(directory, write=output.append) as composition:
+        with ProcessGroup(directory, write=output.append) as composition:
             for name, given in (process_variables or {}).items():
                 words = " ".join(f"{variable}={shlex.quote(value)}" for variable, value in given.items())
                 composition.commands[name] = f"export {words}; {composition.commands[name]}"
@@ -129,7 +129,7 @@ class Snapshot(NamedTuple):
     """True if messages are in flight."""
 
 
-async def until_through(composition: Composition, take_snapshot: Callable[[], Awaitable[Snapshot]]) -> None:
+async def until_through(composition: ProcessGroup, take_snapshot: Callable[[], Awaitable[Snapshot]]) -> None:
     """Wait until all messages are through, or until that is no longer possible."""
     until = time.monotonic() + MAX_SECONDS
     seen, since = tuple[int, ...](), time.monotonic()

@@ -4,8 +4,19 @@ TYPE_CHECKING = False  # importing typing would take longer than all the rest
 if TYPE_CHECKING:
     from penstock.accounting.audit import audit
     from penstock.connection import connect
-    from penstock.errors import Fenced, PenstockError, Stale, TooMany, Unsuitable, WrongCall, WrongType
+    from penstock.errors import (
+        Fenced,
+        PenstockError,
+        Stale,
+        TooMany,
+        Unavailable,
+        Unconfirmed,
+        Unsuitable,
+        WrongCall,
+        WrongType,
+    )
     from penstock.keys import Keys
+    from penstock.lists import Lists
     from penstock.script import Script
     from penstock.testing.server import EmbeddedServer
 
@@ -13,10 +24,13 @@ __all__ = [
     "EmbeddedServer",
     "Fenced",
     "Keys",
+    "Lists",
     "PenstockError",
     "Script",
     "Stale",
     "TooMany",
+    "Unavailable",
+    "Unconfirmed",
     "Unsuitable",
     "WrongCall",
     "WrongType",
@@ -28,6 +42,7 @@ __version__ = "0.2.0"
 _MODULES = {
     "EmbeddedServer": "testing.server",
     "Keys": "keys",
+    "Lists": "lists",
     "Script": "script",
     "audit": "accounting.audit",
     "connect": "connection",

@@ -23,8 +23,8 @@ from penstock.batches import MAX_BYTES, MAX_MESSAGES
 from penstock.connection import OTHER_SERVER
 from penstock.errors import Fenced, Full, PenstockError, Refused, Unavailable, Unconfirmed
 from penstock.log import Log
-from penstock.passing import passes
-from penstock.patience import BACKOFF, HURRY_SECONDS
+from penstock.retry import BACKOFF, HURRY_SECONDS
+from penstock.transient import passes
 
 if TYPE_CHECKING:
     from penstock.outbox import Outbox

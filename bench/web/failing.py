@@ -19,7 +19,7 @@ from bench.testbed import Testbed
 from bench.web.load import CONNECTIONS, echo_worker, himporter, without_wrk, wrk
 from compose.runner import SETTING_PREFIXES
 from compose.web.load import Load, Step
-from penstock.composition.procfile import Composition
+from penstock.composition.procfile import ProcessGroup
 from penstock.ports import free_port
 from tests.harness import ROOT, until
 
@@ -31,7 +31,7 @@ STALE_SECONDS: Final = 1.0
 
 
 @contextmanager
-def composition(bed: Testbed) -> Iterator[tuple[Composition, int]]:
+def composition(bed: Testbed) -> Iterator[tuple[ProcessGroup, int]]:
     """Run compose/web until it serves a page; yield it and its port."""
     port = free_port()
     kept = {name: value for name, value in os.environ.items() if not name.startswith(SETTING_PREFIXES)}
@@ -40,7 +40,7 @@ def composition(bed: Testbed) -> Iterator[tuple[Composition, int]]:
     try:
         with (
             bed.log.open("a") as log,
-            Composition(WEB, write=lambda line: print(line.data.decode(), file=log)) as processes,
+            ProcessGroup(WEB, write=lambda line: print(line.data.decode(), file=log)) as processes,
         ):
             processes.start({**kept, "REDIS": bed.url, "HIMPORTER_LISTEN_PORT": str(port)})
             until(partial(_serves, port))

@@ -9,8 +9,8 @@ from redis.exceptions import ConnectionError, NoScriptError, RedisError
 
 from penstock.bus.wire import LostReply, Reply, Wire
 from penstock.errors import PenstockError
-from penstock.patience import BACKOFF
 from penstock.raw_connection import Command, pack
+from penstock.retry import BACKOFF
 from penstock.script import Script, translate_error
 
 MAX_SILENCE: Final = 2.0

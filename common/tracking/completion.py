@@ -16,10 +16,10 @@ from common.tracking.reply_lists import ReplyRules
 from common.transaction import REFUSED
 from penstock.encoding import decoded, encoded
 from penstock.keys import Keys
-from penstock.passing import is_of_script
-from penstock.patience import BACKOFF
+from penstock.read_size import fitting
+from penstock.retry import BACKOFF
 from penstock.script import Script
-from penstock.transfer.read_size import fitting
+from penstock.transient import is_of_script
 
 _finish, _identify = (Script.read(LUA / f"{verb}.lua") for verb in ("finish", "identify"))
 

@@ -24,7 +24,7 @@ from compose.bus.outcome import Month, Outcome, read_outcome
 from compose.bus.show import show
 from compose.runner import Snapshot
 from penstock.bus import Bus
-from penstock.composition.procfile import Composition
+from penstock.composition.procfile import ProcessGroup
 from penstock.connection import connect
 from penstock.errors import PenstockError
 from penstock.ports import free_port
@@ -53,7 +53,7 @@ async def run(url: str, rows: Sequence[bytes], directory: Path = HERE) -> Outcom
         there = os.environ.get("SITE_TWO") or (await stack.enter_async_context(EmbeddedServer())).url
         site_two = await stack.enter_async_context(connect(there))
 
-        async def carry(redis: "Redis", composition: Composition) -> None:
+        async def carry(redis: "Redis", composition: ProcessGroup) -> None:
             begun = time.monotonic()
             await _carry(redis, site_two, rows, composition)
             seconds[0] = time.monotonic() - begun
@@ -87,7 +87,7 @@ async def run(url: str, rows: Sequence[bytes], directory: Path = HERE) -> Outcom
         )
 
 
-async def _carry(redis: "Redis", site_two: "Redis", rows: Sequence[bytes], composition: Composition) -> None:
+async def _carry(redis: "Redis", site_two: "Redis", rows: Sequence[bytes], composition: ProcessGroup) -> None:
     """Push ``rows`` and wait until they are through, or no longer can be; show progress bars."""
     days = sum(row.partition(b",")[0].endswith(b"23:00") for row in rows)
     with runner.progress() as progress:

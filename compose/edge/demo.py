@@ -17,7 +17,7 @@ from compose.edge.keyspace import KEYSPACE, SITES, arrived, published
 from compose.edge.net import Net
 from compose.edge.outcome import Outcome, Site, read_outcome
 from compose.edge.show import show
-from penstock.composition.procfile import Composition
+from penstock.composition.procfile import ProcessGroup
 from penstock.connection import connect
 from penstock.ports import free_port
 from penstock.testing.server import EmbeddedServer
@@ -72,7 +72,7 @@ async def run(url: str, rows: Sequence[bytes], directory: Path = HERE) -> Outcom
 class _Demo:
     """One run."""
 
-    def __init__(self, sites: Sequence[Site], net: Net, composition: Composition) -> None:
+    def __init__(self, sites: Sequence[Site], net: Net, composition: ProcessGroup) -> None:
         self._sites, self._net, self._composition = sites, net, composition
         self._by_name = {site.name: site for site in sites}
         self._pushed = dict.fromkeys(SITES, 0)

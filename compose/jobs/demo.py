@@ -24,7 +24,7 @@ from compose.jobs.outcome import Observed, Outcome, read_outcome
 from compose.jobs.show import show
 from compose.jobs.snow import HFXBUS
 from compose.months import rows_by_month
-from penstock.composition.procfile import Composition
+from penstock.composition.procfile import ProcessGroup
 from penstock.encoding import encoded
 from penstock.errors import PenstockError
 from penstock.jobs import Completion, Jobs
@@ -79,7 +79,7 @@ class _Demo:
         self._url = url
         self.seen = Observed(months, NEVER, SLOW, TALLIES, snow)
 
-    async def carry(self, redis: "Redis", composition: Composition) -> None:
+    async def carry(self, redis: "Redis", composition: ProcessGroup) -> None:
         """Have all jobs done while a process is killed, and note what became of them."""
         await self._until_up(redis, composition)
         begun = time.monotonic()
@@ -99,7 +99,7 @@ class _Demo:
         self.seen.seconds = time.monotonic() - begun
 
     async def _until_through(
-        self, redis: "Redis", composition: Composition, heard: "asyncio.Queue[Completion]", begun: float
+        self, redis: "Redis", composition: ProcessGroup, heard: "asyncio.Queue[Completion]", begun: float
     ) -> None:
         """Wait until all months have come out and enough tallies were made, or nothing changes any more."""
         total, since = len(self.seen.months) + 1, time.monotonic()
@@ -139,7 +139,7 @@ class _Demo:
         )
         return {name: json.loads(value)["by"] for name, value in zip(left, found, strict=True) if value}
 
-    async def _kill_one(self, redis: "Redis", composition: Composition) -> None:
+    async def _kill_one(self, redis: "Redis", composition: ProcessGroup) -> None:
         """Kill the slow process in its job, once others have done some."""
         while len(self.seen.completed) < len(self.seen.months) / 2 or not self.seen.killed:
             for month, by in (await self._held(redis)).items():
@@ -150,14 +150,14 @@ class _Demo:
         self.seen.has_killed = True
         await KEYSPACE.expire_registration(redis, pid)
 
-    async def _until_idle(self, redis: "Redis", composition: Composition) -> None:
+    async def _until_idle(self, redis: "Redis", composition: ProcessGroup) -> None:
         """Wait until the last tally is done, too, or nothing more can be."""
         until = time.monotonic() + STANDSTILL_SECONDS
         while time.monotonic() < until and await KEYSPACE.left(redis):
             composition.poll()
             await asyncio.sleep(0.05)
 
-    async def _until_up(self, redis: "Redis", composition: Composition) -> None:
+    async def _until_up(self, redis: "Redis", composition: ProcessGroup) -> None:
         until = time.monotonic() + runner.MAX_SECONDS
         while await redis.llen(KEYS.ids) < 3 or len(await self._groups(redis)) < len(GROUPS):
             composition.poll()

@@ -29,7 +29,7 @@ from compose.queue.keyspace import KEYSPACE
 from compose.queue.names import KEYS, OWNER, REPLIES, SERVICE, SOURCE
 from compose.queue.outcome import Observed, Outcome, read_outcome
 from compose.queue.show import show
-from penstock.composition.procfile import Composition
+from penstock.composition.procfile import ProcessGroup
 from penstock.encoding import decoded, encoded
 from penstock.errors import PenstockError
 from penstock.hqueue import Queue, Queues, Status
@@ -119,7 +119,7 @@ class _Demo:
             "QUEUE_REFUSALS": str(REFUSALS),
         }
 
-    async def carry(self, redis: "Redis", composition: Composition) -> None:
+    async def carry(self, redis: "Redis", composition: ProcessGroup) -> None:
         """Have all tasks done under kills and forgeries, and note what became of them."""
         await self._until_up(redis, composition)
         self.seen.aof = await _aof_of(redis)
@@ -147,7 +147,7 @@ class _Demo:
         self.seen.seconds = time.monotonic() - begun
 
     async def _until_through(
-        self, redis: "Redis", composition: Composition, queue: Queue, total: int, begun: float
+        self, redis: "Redis", composition: ProcessGroup, queue: Queue, total: int, begun: float
     ) -> None:
         """Wait until all tasks have ended and all outcomes are delivered, or nothing changes any more."""
         state: tuple[Any, ...] = ()
@@ -212,7 +212,7 @@ class _Demo:
         if not await queue.cancel(added.id):
             self.seen.problems.append(f"task {added.id}: a worker has it, although it is delayed")
 
-    async def _kill_one(self, queue: Queue, composition: Composition) -> None:
+    async def _kill_one(self, queue: Queue, composition: ProcessGroup) -> None:
         """Kill the worker in the middle of a task; one that had just acknowledged is started and killed again."""
         process, worker = KILLED
         while sum(status.has_ended for status in await queue.statuses(most=10_000)) < len(self._months) / 4:
@@ -234,7 +234,7 @@ class _Demo:
         finally:  # all tasks may be done before it has forged all that it wants
             self.seen.forger_had = forger.had
 
-    async def _until_up(self, redis: "Redis", composition: Composition) -> None:
+    async def _until_up(self, redis: "Redis", composition: ProcessGroup) -> None:
         until = time.monotonic() + runner.MAX_SECONDS
         while not (
             await redis.llen(KEYS.ids) >= 2 and await _is_served(self._url) and await _is_served(self._webhooks)

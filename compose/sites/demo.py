@@ -23,7 +23,7 @@ from compose.sites.outcome import Outcome, read_outcome
 from compose.sites.sent import Sent
 from compose.sites.show import show
 from compose.sites.site import Site, open_site
-from penstock.composition.procfile import Composition
+from penstock.composition.procfile import ProcessGroup
 from penstock.connection import mask_password
 
 HERE: Final = Path(__file__).parent
@@ -56,7 +56,7 @@ async def run(url: str, rows: Sequence[bytes], directory: Path = HERE) -> Outcom
         )
 
 
-async def _carry(redis: "Redis", sent: Sent, sites: Sequence[Site], composition: Composition) -> None:
+async def _carry(redis: "Redis", sent: Sent, sites: Sequence[Site], composition: ProcessGroup) -> None:
     """Push all rows, a third of them while site three is down; wait until they have arrived or no longer can."""
     total, three = len(sent.rows), sites[-1]
     async with AsyncExitStack() as stack:
@@ -82,7 +82,7 @@ async def _carry(redis: "Redis", sent: Sent, sites: Sequence[Site], composition:
         await runner.until_through(composition, take_snapshot)
 
 
-async def _until_registered(redis: "Redis", composition: Composition) -> None:
+async def _until_registered(redis: "Redis", composition: ProcessGroup) -> None:
     """Wait until all services are up: their start must not count as a delay."""
     until = time.monotonic() + runner.MAX_SECONDS
     while time.monotonic() < until and len(composition.running) == len(composition.commands):

@@ -16,7 +16,7 @@ from compose.runner import Snapshot
 from compose.tracked.keyspace import ALERT, ARCHIVE, KEYSPACE, SOURCE, waiting
 from compose.tracked.outcome import Outcome, read_outcome
 from compose.tracked.show import show
-from penstock.composition.procfile import Composition
+from penstock.composition.procfile import ProcessGroup
 from penstock.keys import Keys
 
 HERE: Final = Path(__file__).parent
@@ -46,7 +46,7 @@ async def run(url: str, rows: Sequence[bytes], directory: Path = HERE) -> Outcom
     )
 
 
-async def carry(redis: "Redis", rows: Sequence[bytes], composition: Composition) -> None:
+async def carry(redis: "Redis", rows: Sequence[bytes], composition: ProcessGroup) -> None:
     """Push ``rows`` and wait until each has ended on both branches, or no longer can."""
     columns = (TextColumn(f"{{task.fields[counts][{metric}]}}", justify="right") for metric in COUNTERS)
     with runner.progress(*columns, width=9) as progress:

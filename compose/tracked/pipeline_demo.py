@@ -22,7 +22,7 @@ from compose.tracked import show
 from compose.tracked.demo import HERE, ROWS, carry
 from compose.tracked.keyspace import ALERT, ARCHIVE, KEYSPACE
 from compose.tracked.outcome import Outcome, read_outcome
-from penstock.composition.procfile import Composition
+from penstock.composition.procfile import ProcessGroup
 from penstock.errors import Unsuitable
 from penstock.keys import Keys
 
@@ -92,7 +92,7 @@ async def run(url: str, rows: Sequence[bytes], directory: Path = HERE) -> Observ
     begun, place = time.monotonic(), Path(tempfile.mkdtemp(prefix="penstock-pipeline-"))
     statuses: dict[str, int] = {}
 
-    async def observe(redis: "Redis", composition: Composition) -> None:
+    async def observe(redis: "Redis", composition: ProcessGroup) -> None:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(runner.SETTING_PREFIXES)}
         environ = kept | {"REDIS": url, "PIPELINE_ARCHIVE": str(place / "archive")}
         await redis.delete(PIPELINE.metric("pipeline"))

@@ -15,7 +15,7 @@ from compose.runner import Snapshot
 from compose.weather.keyspace import BRANCHES, KEYS, KEYSPACE, SOURCE
 from compose.weather.outcome import Outcome, read_outcome
 from compose.weather.show import show
-from penstock.composition.procfile import Composition
+from penstock.composition.procfile import ProcessGroup
 
 HERE: Final = Path(__file__).parent
 BATCH: Final = 50
@@ -40,7 +40,7 @@ async def run(url: str, rows: Sequence[bytes], directory: Path = HERE) -> Outcom
     )
 
 
-async def _carry(redis: "Redis", rows: Sequence[bytes], composition: Composition) -> None:
+async def _carry(redis: "Redis", rows: Sequence[bytes], composition: ProcessGroup) -> None:
     """Push ``rows`` and wait until they are through, or no longer can be; show progress bars."""
     copies = len(rows) * len(BRANCHES)
     with runner.progress() as progress:

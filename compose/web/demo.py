@@ -22,7 +22,7 @@ from compose.web.load import Load
 from compose.web.names import IMPORTER, WORKERS, registration_of
 from compose.web.outcome import Outcome, read_outcome
 from compose.web.show import show
-from penstock.composition.procfile import Composition
+from penstock.composition.procfile import ProcessGroup
 from penstock.errors import PenstockError
 from penstock.ports import free_port
 
@@ -67,7 +67,7 @@ class _Demo:
         self._total = round(rate * self._seconds)
         self.load = Load(HOST, port, rate)
 
-    async def carry(self, redis: "Redis", composition: Composition) -> None:
+    async def carry(self, redis: "Redis", composition: ProcessGroup) -> None:
         """Wait until all is up, run the load, and wait until nothing is in flight."""
         await self._until_up(redis, composition)
         print(f"serving http://{HOST}:{self._port}/ until the load is over, {self._total:,} requests", file=sys.stderr)
@@ -90,7 +90,7 @@ class _Demo:
 
         await runner.until_through(composition, take_snapshot)
 
-    async def _kill_all(self, redis: "Redis", composition: Composition) -> None:
+    async def _kill_all(self, redis: "Redis", composition: ProcessGroup) -> None:
         for name, title in KILLED.items():
             await asyncio.sleep(self._step)
             self.load.begin(title)
@@ -101,7 +101,7 @@ class _Demo:
         await asyncio.sleep(self._step)
         self.load.begin("all run again")
 
-    async def _until_up(self, redis: "Redis", composition: Composition) -> None:
+    async def _until_up(self, redis: "Redis", composition: ProcessGroup) -> None:
         """Wait until both importers listen, each worker is registered, and a page comes."""
         until, client = time.monotonic() + runner.MAX_SECONDS, Client(HOST, self._port)
         while not (

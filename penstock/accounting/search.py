@@ -19,7 +19,7 @@ from penstock.encoding import decoded, encoded, parse_whole
 from penstock.keys import Keys
 from penstock.tracking.correlation import correlation_of
 from penstock.tracking.dead_letters import newest_first, next_chunk_size
-from penstock.tracking.events import END_EVENTS, MAX_CHUNK_ENTRIES, Entry, Event, read_chunks
+from penstock.tracking.events import END_EVENTS, MAX_CHUNK_ENTRIES, Entry, TrackedEvent, read_chunks
 
 CLOCK_SETBACK_MS: Final = 2_000
 """Milliseconds by which a server's clock may have been set back."""
@@ -131,7 +131,7 @@ async def read_newer_events(redis: "Redis", consumer: NamespaceSnapshot, number:
     return found
 
 
-def _add(found: NewerEvents, event: Event, source: str) -> None:
+def _add(found: NewerEvents, event: TrackedEvent, source: str) -> None:
     if event.event == "registered":
         found.registered.add(event.id)
         found.copies[event.xid] += 1

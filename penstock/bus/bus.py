@@ -30,9 +30,9 @@ from penstock.durability import DURABILITY, Level
 from penstock.encoding import decoded, parse_whole
 from penstock.errors import PenstockError, Unauthorized, Unavailable, WrongCall
 from penstock.log import Log
-from penstock.passing import passes
-from penstock.patience import Patience
 from penstock.payload import checked
+from penstock.retry import Patience
+from penstock.transient import passes
 
 if TYPE_CHECKING:
     from penstock.outbox import Outbox

@@ -7,7 +7,7 @@ from typing import Any, Final
 from penstock.bus.instance import Instance
 from penstock.encoding import encoded
 from penstock.errors import Refused
-from penstock.patience import Patience
+from penstock.retry import Patience
 
 MAX_CACHED: Final = 100_000
 """Most names whose server is remembered."""

@@ -25,10 +25,10 @@ from penstock.connection import MAX_SILENCE, mask_password
 from penstock.durability import Level
 from penstock.encoding import decoded
 from penstock.errors import PenstockError, Unauthorized, Unavailable, Unconfirmed, WrongCall, WrongType
-from penstock.passing import passes
-from penstock.patience import BACKOFF, Patience
 from penstock.raw_connection import pack
+from penstock.retry import BACKOFF, Patience
 from penstock.script import Script, translate_error
+from penstock.transient import passes
 from penstock.urls import server_url
 
 NAME: Final = "penstock-bus"

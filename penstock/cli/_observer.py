@@ -10,7 +10,7 @@ from penstock.cli._frame import Failed, connected
 from penstock.cli._text import age
 from penstock.composition.draw.sketch import Figures, Sketch
 from penstock.composition.live.samples import Sample, Samples
-from penstock.composition.model import Topology
+from penstock.composition.model import Composition
 from penstock.shape import Place
 from penstock.urls import server_of
 
@@ -27,11 +27,11 @@ REPLY_TIMEOUT: Final = 3.0
 class Observer:
     """``files`` is the composition; if None, the services that registered on the server at ``url`` are."""
 
-    def __init__(self, url: str, files: Topology | None, exits: AsyncExitStack) -> None:
+    def __init__(self, url: str, files: Composition | None, exits: AsyncExitStack) -> None:
         self._url, self._files, self._exits = url, files, exits
         self._clients: dict[str, Redis] = {}
         self._names: list[str] = []
-        self._read_last = Topology(())
+        self._read_last = Composition(())
         self._search_at = 0.0
         self._sampled = False
         self._samples = Samples()
@@ -43,16 +43,16 @@ class Observer:
     async def sample(self) -> Samples:
         """Take a sample and return all so far. Raise ``Failed`` if no server answers the first time."""
         found = Sample(monotonic(), time())
-        topology = self._files or await self._registered()
-        urls = {end.place.server: end.url for _, end in topology.ends("reads", "writes", "keeps")}
-        await asyncio.gather(*(self._at(server, url, topology, found) for server, url in urls.items()))
+        composition = self._files or await self._registered()
+        urls = {end.place.server: end.url for _, end in composition.ends("reads", "writes", "keeps")}
+        await asyncio.gather(*(self._at(server, url, composition, found) for server, url in urls.items()))
         if urls and len(found.unreachable) == len(urls) and not self._sampled:
             raise Failed("\n".join(f"cannot reach {server}: {why}" for server, why in found.unreachable.items()))
         self._sampled = True
-        self._samples.add(topology, found)
+        self._samples.add(composition, found)
         return self._samples
 
-    async def _at(self, server: str, url: str, topology: Topology, found: Sample) -> None:
+    async def _at(self, server: str, url: str, composition: Composition, found: Sample) -> None:
         from penstock.composition.live.sampling import sample_server
         from penstock.connection import connect
 
@@ -60,11 +60,11 @@ class Observer:
         if client is None:
             client = self._clients[server] = connect(url, silence=REPLY_TIMEOUT, name=CLIENT_NAME)
             self._exits.push_async_callback(client.aclose)
-        if why := await _failure_of(sample_server(client, topology, server, found)):
+        if why := await _failure_of(sample_server(client, composition, server, found)):
             found.unreachable[server] = why
             await client.connection_pool.disconnect()
 
-    async def _registered(self) -> Topology:
+    async def _registered(self) -> Composition:
         """Return what has registered; what was read last if the server does not answer."""
         if self._sampled:
             await _failure_of(self._read())
@@ -85,7 +85,7 @@ class Observer:
 
 
 @asynccontextmanager
-async def observing(url: str, files: Topology | None) -> AsyncIterator[Observer]:
+async def observing(url: str, files: Composition | None) -> AsyncIterator[Observer]:
     """Yield an observer; close its connections at the end of the block."""
     async with AsyncExitStack() as exits:
         observer = Observer(url, files, exits)
@@ -114,10 +114,10 @@ async def _failure_of(call: Awaitable[None]) -> str:
 
 def sketch_of(samples: Samples) -> Sketch:
     """Return the sketch of the last sample, with rates and ages as text."""
-    empty = Sketch(samples.topology)
+    empty = Sketch(samples.composition)
     lists = {place: _figures(place, samples) for place in empty.places}
     activity = {part.namespace: _activity(part.namespace, samples) for part in empty.parts if part.namespace}
-    return Sketch(samples.topology, lists, activity)
+    return Sketch(samples.composition, lists, activity)
 
 
 def _figures(place: Place, samples: Samples) -> Figures:

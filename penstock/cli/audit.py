@@ -121,21 +121,21 @@ def _servers(directory: Path, url: str | None) -> list[Server]:
     require_path(directory)
     from penstock.composition.files import read_sound
 
-    topology = read_sound(directory, environment(url))
+    composition = read_sound(directory, environment(url))
     urls: dict[str, str] = {}
     names: dict[str, list[str]] = {}
-    for part in topology.parts:
+    for part in composition.parts:
         if part.namespace and any(end.role == "in" for end in part.ends):
             server = part.server
             urls.setdefault(server, part.urls[0])
             names.setdefault(server, []).append(part.namespace)
     if not names:
-        if not any(end.role == "in" for part in topology.parts if part.service for end in part.ends):
+        if not any(end.role == "in" for part in composition.parts if part.service for end in part.ends):
             raise Failed(f"{directory}: no service reads a list, so there is nothing to audit")
         raise Failed(
             f"{directory}: no part has a namespace, so nothing is counted; expected redisNamespace in its files"
         )
-    started = frozenset(part.namespace for part in topology.parts if part.namespace and part.command)
+    started = frozenset(part.namespace for part in composition.parts if part.namespace and part.command)
     return [Server(urls[server], server, tuple(dict.fromkeys(found)), started) for server, found in names.items()]
 
 

@@ -64,14 +64,14 @@ async def _chaos(directory: Path, chosen: "Chosen", junit: Path | None, html: Pa
     from penstock.testing.chaos.run import Run
 
     require_path(directory)
-    topology = read_sound(directory)
+    composition = read_sound(directory)
     try:
-        chosen.check(topology)
+        chosen.check(composition)
     except PenstockError as error:
         raise Misused(str(error)) from None
     _note(f"seed {chosen.seed}")
     with _progress() as tell:
-        report = await Run(topology, chosen, tell, _note).report()
+        report = await Run(composition, chosen, tell, _note).report()
     name = str(directory)
     if junit:
         try:

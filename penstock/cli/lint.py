@@ -24,7 +24,7 @@ from penstock.errors import Problem
 
 if TYPE_CHECKING:
     from penstock.composition.findings import Finding
-    from penstock.composition.model import Topology
+    from penstock.composition.model import Composition
     from penstock.composition.service import PartSettings
 
 
@@ -89,14 +89,14 @@ async def _composition(
     from penstock.composition.lint.rules import lint
 
     environ = environment(url) if live else {}
-    topology = read(directory, environ)
-    found = lint(topology)
-    if live and not topology.problems:
-        seen, is_cluster = await _on_servers(topology)
+    composition = read(directory, environ)
+    found = lint(composition)
+    if live and not composition.problems:
+        seen, is_cluster = await _on_servers(composition)
         found, cluster = found + seen, cluster or is_cluster
     found = [replace(finding, note=False) for finding in found] if cluster else found
     return found, list(
-        dict.fromkeys(words for part in topology.parts for words in _warnings(part.settings, part.environ))
+        dict.fromkeys(words for part in composition.parts for words in _warnings(part.settings, part.environ))
     )
 
 
@@ -105,16 +105,16 @@ def _warnings(settings: "PartSettings | None", environ: Mapping[str, str]) -> li
     return settings.warnings({**os.environ, **environ}) if settings else []
 
 
-async def _on_servers(topology: "Topology") -> "tuple[list[Finding], bool]":
+async def _on_servers(composition: "Composition") -> "tuple[list[Finding], bool]":
     """Return the findings on the servers, and True if one of them is a Redis Cluster."""
     from penstock.composition.lint.live import check, is_cluster, servers
 
     found: list[Finding] = []
     cluster = False
-    for server, address in servers(topology).items():
+    for server, address in servers(composition).items():
         try:
             async with connected(address.url, name="penstock-lint") as redis:
-                found += await check(redis, topology, server, address)
+                found += await check(redis, composition, server, address)
                 cluster = cluster or await is_cluster(redis)
         except Failed as error:
             found.append(address.finding(str(error)))

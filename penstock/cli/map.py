@@ -95,7 +95,7 @@ async def _live(
         await asyncio.sleep(INTERVAL)
         samples = await observer.sample()
         _show(sketch_of(samples), picture, mermaid, as_json, samples)
-    if not (directory or as_json or sketch_of(samples).topology.parts):
+    if not (directory or as_json or sketch_of(samples).composition.parts):
         complain(f"no service has registered at {masked(url or DEFAULT_URL)}: start one, {NAME_ANOTHER}", 0)
     return 0
 
@@ -147,8 +147,8 @@ def _tree(sketch: "Sketch", samples: "Samples | None") -> "Tree":
     from penstock.cli._tree import Drawing
 
     if samples is None:
-        return Drawing(sketch, str(sketch.topology.directory)).tree()
-    where = sketch.topology.directory or "What has registered"
+        return Drawing(sketch, str(sketch.composition.directory)).tree()
+    where = sketch.composition.directory or "What has registered"
     unreachable = [f"{server} does not answer: {why}" for server, why in samples.last.unreachable.items()]
     return Drawing(sketch, f"{where}, {clock(samples.last.when)} UTC", unreachable).tree()
 
@@ -163,7 +163,7 @@ def _as_json(sketch: "Sketch", samples: "Samples | None") -> dict[str, Any]:
             "writes": [asdict(end.place) for end in part.using("writes")],
             **(samples.service_as_json(part.namespace) if samples else {}),
         }
-        for part in sketch.topology.parts
+        for part in sketch.composition.parts
     ]
     lists = [
         {
@@ -176,4 +176,4 @@ def _as_json(sketch: "Sketch", samples: "Samples | None") -> dict[str, Any]:
         for place in sketch.places
     ]
     moment = {"at": samples.last.when, "silent": samples.last.unreachable} if samples else {}
-    return {"composition": sketch.topology.directory, **moment, "parts": parts, "lists": lists}
+    return {"composition": sketch.composition.directory, **moment, "parts": parts, "lists": lists}

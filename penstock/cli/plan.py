@@ -17,7 +17,7 @@ from penstock.cli._url import redis_option
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-    from penstock.composition.model import Part, Topology
+    from penstock.composition.model import Composition, Part
     from penstock.composition.rollout.current import CurrentState
     from penstock.composition.rollout.steps import Options, Plan, Step
 
@@ -182,18 +182,18 @@ async def _planned(call: _Call) -> "AsyncIterator[Plan]":
     from penstock.shape import Place
 
     require_path(call.directory)
-    topology = read_sound(call.directory, environment(call.url))
+    composition = read_sound(call.directory, environment(call.url))
     async with AsyncExitStack() as servers:
-        states = await _states(topology, servers)
-        found = compare(topology, states, call.options)
+        states = await _states(composition, servers)
+        found = compare(composition, states, call.options)
         held: dict[Place, int] = {}
         for server, redis in {one.place("").server: one.redis for one in states}.items():
             keys = sorted(place.key for place in found.places() if place.server == server)
             held |= {Place(key, server): length for key, length in (await lengths(redis, keys)).items()}
-        yield plan(topology, states, found, held, call.options)
+        yield plan(composition, states, found, held, call.options)
 
 
-async def _states(topology: "Topology", servers: AsyncExitStack) -> "list[CurrentState]":
+async def _states(composition: "Composition", servers: AsyncExitStack) -> "list[CurrentState]":
     """Connect to all servers and return the current state of each namespace."""
     from penstock.composition.rollout.current import read_current
     from penstock.urls import server_of
@@ -206,12 +206,12 @@ async def _states(topology: "Topology", servers: AsyncExitStack) -> "list[Curren
         return clients[server_of(url)]
 
     parts: dict[tuple[str, str], Part] = {}
-    for part in topology.parts:
+    for part in composition.parts:
         if part.namespace:
             parts.setdefault((part.server, part.namespace), part)
     if not parts:
         raise Failed(
-            f"{topology.directory}: no part has a namespace, so it is not known what runs; expected redisNamespace"
+            f"{composition.directory}: no part has a namespace, so it is not known what runs; expected redisNamespace"
         )
     states = []
     for part in parts.values():

@@ -70,11 +70,11 @@ def shovel(
     --copy cannot resume: run again after a failure, it copies the same messages a second time. If killed, it leaves
     LIST:from:<id> on the target: delete that.
     """
-    run(_shovel(Request(source_url, source, target_url, target, copy, limit, until_empty), json))
+    run(_shovel(Arguments(source_url, source, target_url, target, copy, limit, until_empty), json))
 
 
 @dataclass(frozen=True)
-class Request:
+class Arguments:
     """The arguments of one call."""
 
     source_url: str
@@ -94,7 +94,7 @@ class Request:
         return min((bound for bound in bounds if bound is not None), default=None)
 
 
-async def _shovel(request: Request, as_json: bool) -> int:
+async def _shovel(request: Arguments, as_json: bool) -> int:
     from penstock.transfer.shovel import LocalError
 
     request.target.encode()  # raises where it is not UTF-8, as the name of a ledger must be
@@ -128,7 +128,7 @@ async def _server(redis: "Redis", url: str) -> str:
     return f"{run_id} {redis.connection_pool.connection_kwargs.get('db') or 0}"
 
 
-def _job(request: Request, here: "Redis", there: "Redis") -> "Shovel":
+def _job(request: Arguments, here: "Redis", there: "Redis") -> "Shovel":
     from penstock.transfer.copy import Copy
     from penstock.transfer.move import Move
 
@@ -138,7 +138,7 @@ def _job(request: Request, here: "Redis", there: "Redis") -> "Shovel":
     return Move(here, source, there, request.target, request.target_url)
 
 
-async def _carry(request: Request, job: "Shovel", as_json: bool) -> int:
+async def _carry(request: Arguments, job: "Shovel", as_json: bool) -> int:
     waiting = await job.waiting()
     if not waiting and not await job.unfinished():
         raise Failed(
@@ -206,7 +206,7 @@ async def _end(job: "Shovel", report_trouble: Callable[[str], object]) -> None:
         raise
 
 
-def _report(request: Request, moved: "Moved", seconds: float, interrupted: bool, as_json: bool) -> None:
+def _report(request: Arguments, moved: "Moved", seconds: float, interrupted: bool, as_json: bool) -> None:
     rate = round(moved.messages / max(seconds, 1e-6))
     if as_json:
         numbers = {"messages": moved.messages, "bytes": moved.bytes, "seconds": seconds, "rate": rate}

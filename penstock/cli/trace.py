@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
     from penstock.keys import Keys
-    from penstock.tracking.events import Event
+    from penstock.tracking.events import TrackedEvent
     from penstock.tracking.record import By
     from penstock.tracking.shares import Shares
 
@@ -68,7 +68,7 @@ async def _trace(namespace: str, word: str, by: "By", url: str, as_json: bool) -
     return 0
 
 
-async def _events(redis: "Redis", keys: "Keys", word: str, by: "By") -> list["Event"]:
+async def _events(redis: "Redis", keys: "Keys", word: str, by: "By") -> list["TrackedEvent"]:
     """Return the events of the message with that id, or else of all messages with that xid."""
     from penstock.tracking.events import read_entries
     from penstock.tracking.record import canonical_number, find_message, xids_of
@@ -77,8 +77,8 @@ async def _events(redis: "Redis", keys: "Keys", word: str, by: "By") -> list["Ev
     message = await find_message(redis, keys, word, by)
     if message:
         since = parse_number(decoded(await redis.hget(encoded(keys.message(message.id)), "timestamp")))
-    by_id: list[Event] = []
-    by_xid: list[Event] = []
+    by_id: list[TrackedEvent] = []
+    by_xid: list[TrackedEvent] = []
     with progress(f"events of {shown(keys.namespace)}", await redis.xlen(encoded(keys.events))) as advance:
         async for chunk in read_entries(redis, keys, None if since is None else since - EARLIER_SECONDS):
             events = [event for entry in chunk for event in entry.events({id, *xids})]
@@ -92,7 +92,7 @@ async def _events(redis: "Redis", keys: "Keys", word: str, by: "By") -> list["Ev
     return by_id or by_xid
 
 
-def _print(keys: "Keys", word: str, found: list["Event"]) -> None:
+def _print(keys: "Keys", word: str, found: list["TrackedEvent"]) -> None:
     ids = list(dict.fromkeys(event.id for event in found))
     columns = COLUMNS if len(ids) == 1 else ("id", *COLUMNS)
     rows = [([] if len(ids) == 1 else [shown(event.id)]) + _row(event, found[0].at) for event in found]
@@ -115,14 +115,14 @@ def _sentence(found: "Shares") -> str:
     return f"message {shown(found.id)}, of the {found.budget:.3f} s {of}: {'; '.join(parts) or 'nothing yet'}"
 
 
-def _row(event: "Event", first: float) -> list[object]:
+def _row(event: "TrackedEvent", first: float) -> list[object]:
     attempt = "-" if event.attempt is None else event.attempt
     seconds = "-" if event.seconds is None else f"{event.seconds:.3f}"
     names = [shown(event.queue) or "-", shown(event.service) or "-"]
     return [clock(event.at, "milliseconds"), f"{event.at - first:.3f}", shown(event.event), attempt, *names, seconds]
 
 
-def _as_json(event: "Event", first: float) -> dict[str, Any]:
+def _as_json(event: "TrackedEvent", first: float) -> dict[str, Any]:
     named = {"id": event.id, "xid": event.xid, "event": event.event, "at": event.at, "since": event.at - first}
     known = {"attempt": event.attempt, "queue": event.queue, "service": event.service, "seconds": event.seconds}
     return named | known | ({"traceparent": event.details.traceparent} if event.details.traceparent else {})

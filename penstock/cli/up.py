@@ -15,7 +15,7 @@ from penstock.cli._url import redis_option
 from penstock.secrets import without_files
 
 if TYPE_CHECKING:
-    from penstock.composition.procfile import Composition
+    from penstock.composition.procfile import ProcessGroup
 
 
 def up(
@@ -32,10 +32,10 @@ def up(
 
 
 async def _up(directory: Path, url: str | None, as_json: bool) -> int:
-    from penstock.composition.procfile import Composition
+    from penstock.composition.procfile import ProcessGroup
 
     require_path(directory)
-    composition = Composition(directory, write=_write_json if as_json else None)
+    composition = ProcessGroup(directory, write=_write_json if as_json else None)
     orders: list[int] = []
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, _: orders.append(number))
@@ -50,7 +50,7 @@ async def _up(directory: Path, url: str | None, as_json: bool) -> int:
     return _end(composition, first, as_json)
 
 
-def _end(composition: "Composition", already_reported: list[str], as_json: bool) -> int:
+def _end(composition: "ProcessGroup", already_reported: list[str], as_json: bool) -> int:
     if as_json:
         print_json({"statuses": composition.statuses, "failed": composition.failed})
     for name in composition.failed:

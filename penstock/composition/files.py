@@ -6,8 +6,8 @@ from typing import Any, Final
 
 from penstock.composition.declared import DECLARED, Declared, Program, read_declared
 from penstock.composition.lines import precise
-from penstock.composition.model import External, Part, Topology, connected
-from penstock.composition.processes import Process, of_containers, of_procfile
+from penstock.composition.model import Composition, External, Part, connected
+from penstock.composition.processes import DeclaredProcess, of_containers, of_procfile
 from penstock.composition.service import DEFAULT_URL, PartSettings, load_without_environment, settings_of
 from penstock.errors import PenstockError, Problem, SettingsError
 from penstock.installed import module_of, service_of, services
@@ -17,7 +17,7 @@ from penstock.shape import End, Shape, Use
 PROPS: Final = (".js", ".cjs", ".mjs", ".json", ".json5", ".toml", ".yaml", ".yml", ".env")
 
 
-def read(directory: Path, environ: Mapping[str, str] | None = None) -> Topology:
+def read(directory: Path, environ: Mapping[str, str] | None = None) -> Composition:
     """Return the composition of ``directory``; all its processes get ``environ`` in addition to their own variables.
 
     REDIS in ``environ`` overrides that of containers, whose host names mean nothing outside.
@@ -46,18 +46,18 @@ def read(directory: Path, environ: Mapping[str, str] | None = None) -> Topology:
             message = f"no process is called {name!r}: expected one of {', '.join(sorted(named))}"
             problems.append(Problem(message, declared.file, program.line))
     external = External(tuple(declared.external_reads), tuple(declared.external_writes))
-    return Topology(whole, external, tuple(problems), str(directory), declared.chaos, declared.file)
+    return Composition(whole, external, tuple(problems), str(directory), declared.chaos, declared.file)
 
 
-def read_sound(directory: Path, environ: Mapping[str, str] | None = None) -> Topology:
+def read_sound(directory: Path, environ: Mapping[str, str] | None = None) -> Composition:
     """Like ``read``, but raise ``SettingsError`` with all problems of single files."""
-    topology = read(directory, environ)
-    if topology.problems:
-        raise SettingsError(list(topology.problems))
-    return topology
+    composition = read(directory, environ)
+    if composition.problems:
+        raise SettingsError(list(composition.problems))
+    return composition
 
 
-def _processes(directory: Path, problems: list[Problem]) -> list[Process]:
+def _processes(directory: Path, problems: list[Problem]) -> list[DeclaredProcess]:
     procfile = directory / "Procfile"
     containers = next(
         (directory / name for name in ("compose.yaml", "compose.yml") if (directory / name).is_file()), None
@@ -73,7 +73,7 @@ def _processes(directory: Path, problems: list[Problem]) -> list[Process]:
 
 
 def _settings_of(
-    process: Process, directory: Path, environ: Mapping[str, str], problems: list[Problem]
+    process: DeclaredProcess, directory: Path, environ: Mapping[str, str], problems: list[Problem]
 ) -> tuple[PartSettings | None, Path | None]:
     """Return the settings of a service and their file; None for a program."""
     by_module = {module_of(name): name for name in services()}
@@ -103,7 +103,7 @@ def _part(
     settings: PartSettings | None,
     file: object,
     declared: Declared,
-    process: Process | None = None,
+    process: DeclaredProcess | None = None,
     here: str = DEFAULT_URL,
 ) -> tuple[Part, Shape]:
     started: dict[str, Any] = {}

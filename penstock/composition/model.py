@@ -104,7 +104,7 @@ class Chaos:
 
 
 @dataclass(frozen=True)
-class Topology:
+class Composition:
     """A composition; ``problems`` are those of its single files."""
 
     parts: tuple[Part, ...]

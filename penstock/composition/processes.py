@@ -25,7 +25,7 @@ QUOTED: Final = re.compile(r"""'[^']*'|"[^"]*"|[^'"]+""")
 
 
 @dataclass(frozen=True)
-class Process:
+class DeclaredProcess:
     """A process of a Procfile or compose.yaml; ``mounts`` are host paths by path in the container."""
 
     name: str
@@ -77,7 +77,7 @@ class Process:
         return Path(named)
 
 
-def of_procfile(file: Path, problems: list[Problem]) -> Iterator[Process]:
+def of_procfile(file: Path, problems: list[Problem]) -> Iterator[DeclaredProcess]:
     """Yield the processes of a Procfile; append what is wrong with it to ``problems``."""
     try:
         commands = read_procfile(file)
@@ -93,7 +93,7 @@ def of_procfile(file: Path, problems: list[Problem]) -> Iterator[Process]:
                 variable, _, value = found["given"].partition("=")
                 given[variable] = QUOTED.sub(_expanded, value)
         words = _as_module(_split(command))
-        yield Process(name, str(file), words, f"exec {command}" if replaces_shell else command, given)
+        yield DeclaredProcess(name, str(file), words, f"exec {command}" if replaces_shell else command, given)
 
 
 def _expanded(part: re.Match[str]) -> str:
@@ -101,7 +101,7 @@ def _expanded(part: re.Match[str]) -> str:
     return part[0].strip("'") if part[0].startswith("'") else os.path.expandvars(part[0].strip('"'))
 
 
-def of_containers(file: Path, problems: list[Problem]) -> Iterator[Process]:
+def of_containers(file: Path, problems: list[Problem]) -> Iterator[DeclaredProcess]:
     """Yield the processes of a compose.yaml that run a module; append what is wrong with it to ``problems``."""
     try:
         content = yaml_documents.load_yaml(file.read_text())
@@ -123,7 +123,7 @@ def of_containers(file: Path, problems: list[Problem]) -> Iterator[Process]:
         volumes = [str(volume).split(":") for volume in service.get("volumes") or [] if isinstance(volume, str)]
         mounts = {parts[1]: file.parent / parts[0] for parts in volumes if len(parts) > 1 and parts[0][:1] in "./"}
         environ = without_secrets({name: str(value) for name, value in given.items()})
-        process = Process(name, str(file), _as_module(words), shlex.join(words), environ, mounts)
+        process = DeclaredProcess(name, str(file), _as_module(words), shlex.join(words), environ, mounts)
         if process.module:
             yield process
 

@@ -33,7 +33,7 @@ OBEYED: Final = (*OBEYED_SIGTERM, -signal.SIGINT, 128 + signal.SIGINT)
 """The same for a process that obeyed SIGTERM or a user's ctrl-C."""
 
 
-class Composition:
+class ProcessGroup:
     """The processes of ``directory/Procfile``, started in the current directory, so that ``services`` are found.
 
     Each runs in a shell, in a process group of its own; ``python`` is the interpreter that runs this. If one ends with

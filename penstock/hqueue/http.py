@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from penstock.errors import Unavailable, Unconfirmed, WrongCall
 from penstock.hqueue.errors import error_of, words_of
 from penstock.log import Log
-from penstock.patience import BACKOFF
+from penstock.retry import BACKOFF
 from penstock.secrets import resolve_reference
 
 try:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 from penstock.errors import WrongCall
 from penstock.hqueue.http import Http
 from penstock.hqueue.queue import Queue
-from penstock.patience import HURRY_SECONDS
+from penstock.retry import HURRY_SECONDS
 from penstock.stop_signals import StopSignals
 
 if TYPE_CHECKING:

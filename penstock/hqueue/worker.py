@@ -14,7 +14,7 @@ from penstock.hqueue.errors import LOST, LeaseLost
 from penstock.hqueue.task import Outcome, TaskInHand
 from penstock.log import Log
 from penstock.pace import Pace
-from penstock.patience import BACKOFF
+from penstock.retry import BACKOFF
 
 if TYPE_CHECKING:
     from penstock.hqueue.queue import Queue

@@ -17,8 +17,8 @@ from penstock.jobs.completions import Completion, parse
 from penstock.jobs.errors import MAX_MESSAGE
 from penstock.jobs.keys import CAPACITY, KEPT, JobKeys
 from penstock.log import Log
-from penstock.patience import BACKOFF
 from penstock.payload import as_json
+from penstock.retry import BACKOFF
 from penstock.script import Script
 
 if TYPE_CHECKING:

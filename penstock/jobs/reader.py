@@ -21,9 +21,9 @@ from penstock.jobs.permits import Permit, Permits
 from penstock.jobs.settler import Settler
 from penstock.jobs.tender import LEAST_SECONDS, LOOK_SECONDS, LOST, MAX_READ, Tender
 from penstock.log import Log
-from penstock.passing import passes
-from penstock.patience import BACKOFF
+from penstock.retry import BACKOFF
 from penstock.script import Script
+from penstock.transient import passes
 
 if TYPE_CHECKING:
     from penstock.jobs.consumer import Handler

@@ -23,7 +23,7 @@ from penstock.jobs.producer import DISTRIBUTED, Producer, Route
 from penstock.jobs.repeating import Repeats
 from penstock.jobs.routing import Routes
 from penstock.jobs.worker import Worker
-from penstock.patience import Patience
+from penstock.retry import Patience
 from penstock.script import Script
 
 _pause: Final = Script.read(Path(__file__).parent / "lua" / "pause.lua")

@@ -14,9 +14,9 @@ from penstock.jobs.keys import OURS
 from penstock.jobs.repeating import Repeats
 from penstock.jobs.settler import SILENT_MS
 from penstock.log import Log
-from penstock.passing import passes
 from penstock.payload import as_json
 from penstock.script import Script
+from penstock.transient import passes
 
 if TYPE_CHECKING:
     from penstock.jobs.reader import Reader

@@ -15,10 +15,10 @@ from penstock.lists.settlement import SETTLE_SECONDS, Results
 from penstock.lists.turn import Turn
 from penstock.log import Log
 from penstock.pace import Pace
-from penstock.patience import BACKOFF
+from penstock.retry import BACKOFF
 
 if TYPE_CHECKING:
-    from penstock.lists.server import Lists
+    from penstock.lists.lists import Lists
 
 LEAVE_SECONDS: Final = 5.0
 """Longest time (s) that a stop takes to put back what was not handled; after that others adopt it."""

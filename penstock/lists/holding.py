@@ -19,13 +19,13 @@ from penstock.errors import PenstockError
 from penstock.lists.settlement import Settlement
 from penstock.lists.turn import Turn
 from penstock.log import Log
-from penstock.passing import passes
 from penstock.raw_connection import Command, RawConnection, pack
+from penstock.read_size import Sizes
 from penstock.script import Script, translate_error
-from penstock.transfer.read_size import Sizes
+from penstock.transient import passes
 
 if TYPE_CHECKING:
-    from penstock.lists.server import Lists
+    from penstock.lists.lists import Lists
 
 NAME: Final = "penstock-lists"
 """Name of the connections in CLIENT LIST."""

@@ -19,7 +19,7 @@ from penstock.tracking.policy import Policy
 from penstock.tracking.record import touch
 
 if TYPE_CHECKING:
-    from penstock.lists.server import Lists
+    from penstock.lists.lists import Lists
 
 POLICY_SECONDS: Final = 10
 """Seconds for which the names of the lists for reports are used without asking again."""

@@ -159,13 +159,13 @@ class Delivery:
             await peer.send(islice(self._taken(peer), SLICE_ROWS))
             await asyncio.sleep(0)  # others have their turn
 
-    def _taken(self, peer: wire.Peer) -> Iterator[wire.Message]:
+    def _taken(self, peer: wire.Peer) -> Iterator[wire.MessageFrame]:
         """Yield what is read ahead, until nothing is; note each as sent."""
         largest = peer.limits.max_message_bytes
         while self._ahead or self._fill():
             row = self._ahead.popleft()
             self._ahead_bytes -= len(row.data)
-            message = wire.Message(row.seq, row.id, row.keys.split(SEPARATOR), row.data, sent_at(row.id))
+            message = wire.MessageFrame(row.seq, row.id, row.keys.split(SEPARATOR), row.data, sent_at(row.id))
             if reason := _too_large(row, message, largest):
                 self._write(Store.refuse, [(self.number, row.seq, reason)])
                 continue
@@ -208,7 +208,7 @@ class Delivery:
         self._read = message.seq
 
 
-def _too_large(row: Outgoing, message: wire.Message, largest: int) -> str:
+def _too_large(row: Outgoing, message: wire.MessageFrame, largest: int) -> str:
     """Return why the peer would not take ``message``; empty if it would."""
     if len(row.data) + 8 * len(row.keys) > largest:
         try:

@@ -53,7 +53,7 @@ class WrongVersion(Violation):
     """The other side speaks another version, or something else."""
 
 
-class Message(NamedTuple):
+class MessageFrame(NamedTuple):
     """A message on the wire."""
 
     seq: int
@@ -81,7 +81,7 @@ def frame(kind: Kind, body: Any) -> bytes:
     return HEADER.pack(VERSION, kind, len(packed)) + packed
 
 
-def frame_of(messages: Iterable[Message]) -> bytes:
+def frame_of(messages: Iterable[MessageFrame]) -> bytes:
     """Return one frame with ``messages``."""
     heads, data = [], []
     for each in messages:
@@ -92,7 +92,7 @@ def frame_of(messages: Iterable[Message]) -> bytes:
     return b"".join([HEADER.pack(VERSION, Kind.MESSAGES, length), HEADS.pack(len(packed)), packed, *data])
 
 
-def weight_of(message: Message, largest: int) -> int:
+def weight_of(message: MessageFrame, largest: int) -> int:
     """Return how many bytes ``message`` counts in a window: its data, its keys, and four for each key.
 
     Raise ``ValueError`` if no peer would take it, or it weighs more than ``largest`` bytes.
@@ -152,7 +152,7 @@ def unpacked(body: bytes) -> Any:
         raise Violation("a frame has a body that is not msgpack") from None
 
 
-def messages_in(body: bytes) -> tuple[list[Message], list[int]]:
+def messages_in(body: bytes) -> tuple[list[MessageFrame], list[int]]:
     """Return the messages of a frame, and what each weighs (see ``weight_of``). Raise ``Violation``."""
     if len(body) < HEADS.size:
         raise Violation("a frame of messages has no heads")
@@ -163,11 +163,11 @@ def messages_in(body: bytes) -> tuple[list[Message], list[int]]:
     heads = unpacked(body[HEADS.size : start])
     if not isinstance(heads, tuple) or not heads:
         raise Violation("a frame of messages has no list of heads")
-    found, weights = list[Message](), list[int]()
+    found, weights = list[MessageFrame](), list[int]()
     for head in heads:
         keys_bytes = _checked(head)
         seq, id, keys, sent, size = head
-        found.append(Message(seq, id, keys, body[start : start + size], sent))
+        found.append(MessageFrame(seq, id, keys, body[start : start + size], sent))
         weights.append(keys_bytes + size)
         start += size
     if start != len(body):

@@ -40,7 +40,7 @@ class Order(NamedTuple):
 
 
 @dataclass
-class Batch:
+class Arrivals:
     """Messages of one peer that are stored together."""
 
     sender: str
@@ -81,7 +81,7 @@ class Taking:
         """Return whether peers have all that they may have; what the program has published is not theirs."""
         return size >= self._most and (self._others is None or self._others + self.taken >= self._most)
 
-    def take(self, store: Store, batches: list[Batch]) -> None:
+    def take(self, store: Store, batches: list[Arrivals]) -> None:
         """Store what is new of ``batches`` and mark it as seen; carry out their commands."""
         size = store.size
         for batch in batches:
@@ -118,7 +118,7 @@ class Taking:
     def _forget_seen(self, store: Store, rows: int) -> None:
         self._hand = store.forget_seen(self._hand, SWEEP_ROWS + rows) or b""
 
-    def _is_carried_out(self, store: Store, batch: Batch, id: bytes) -> bool:
+    def _is_carried_out(self, store: Store, batch: Arrivals, id: bytes) -> bool:
         order = batch.commands.get(id)
         if order is None:
             return False
@@ -197,7 +197,7 @@ class Inbox:
             self.refused += len(refused)
             peer.acknowledge(messages[-1].seq, refused)
 
-    def _hold_off(self, peer: wire.Peer, batch: Batch) -> None:
+    def _hold_off(self, peer: wire.Peer, batch: Arrivals) -> None:
         if not self.held_off:
             log.error("the store is full: peers keep what they send, and try again")
         self.held_off += len(batch.rows)
@@ -218,9 +218,9 @@ class Inbox:
         with closing(Store.read(self._store.path.parent)) as store:
             return store.size_of_peers()
 
-    def _checked(self, peer: wire.Peer, messages: Sequence[wire.Message]) -> tuple[Batch, dict[int, str]]:
+    def _checked(self, peer: wire.Peer, messages: Sequence[wire.MessageFrame]) -> tuple[Arrivals, dict[int, str]]:
         until = None if not self._dedupe else self._store.clock + self._dedupe
-        batch, refused = Batch(peer.address, peer.address or peer.store.hex(), until), dict[int, str]()
+        batch, refused = Arrivals(peer.address, peer.address or peer.store.hex(), until), dict[int, str]()
         rows = batch.rows
         for message in messages:
             seq, id, names, data, _ = message
@@ -237,7 +237,7 @@ class Inbox:
             rows.append((id, keys, data))
         return batch, refused
 
-    def _command(self, peer: wire.Peer, message: wire.Message, batch: Batch) -> Order:
+    def _command(self, peer: wire.Peer, message: wire.MessageFrame, batch: Arrivals) -> Order:
         """Return the command in ``message``. Raise ``ValueError`` if it is none, or not allowed."""
         command = Command.parse(message.keys[0], message.data)
         if reason := self._allowed.refusal(peer.address, peer.names, command.keys, command.address):
@@ -262,7 +262,7 @@ class Inbox:
         self._asked_bytes += bytes_of(new)
         return Order(command, self._number_of(command.address))
 
-    def _stored(self, batches: Sequence[Batch]) -> None:
+    def _stored(self, batches: Sequence[Arrivals]) -> None:
         for batch in batches:
             for order in batch.carried_out:
                 self._carried_out(*order)

@@ -11,7 +11,7 @@ from penstock.outbox.frames import (
     MAX_REASON,
     Acknowledged,
     Kind,
-    Message,
+    MessageFrame,
     Reader,
     Violation,
     WrongVersion,
@@ -67,7 +67,7 @@ class Peer(asyncio.Protocol):
         self.limits = limits
         self._loop = asyncio.get_running_loop()
         self._reader, self._outgoing, self._incoming = Reader(), Outgoing(), Incoming(limits)
-        self._received = list[Message]()
+        self._received = list[MessageFrame]()
         self._transport: asyncio.Transport | None = None
         self._handshake: Handshake | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -91,13 +91,13 @@ class Peer(asyncio.Protocol):
     def is_open(self) -> bool:
         return self._error is None
 
-    async def send(self, messages: Iterable[Message]) -> None:
+    async def send(self, messages: Iterable[MessageFrame]) -> None:
         """Write ``messages``; wait while the other side's window or the socket's buffer is full.
 
         Raise ``Disconnected``; ``ValueError`` at a message that is larger than ``limits.max_message_bytes``, or whose
         seq is not greater than the one before: those before it are sent. One task at a time may send.
         """
-        batch, heads, size = list[Message](), 0, 0
+        batch, heads, size = list[MessageFrame](), 0, 0
         try:
             for each in messages:
                 weight = weight_of(each, self.limits.max_message_bytes)
@@ -128,7 +128,7 @@ class Peer(asyncio.Protocol):
         self._changed.set()
         return found
 
-    async def receive(self) -> list[Message]:
+    async def receive(self) -> list[MessageFrame]:
         """Return all messages that have come since the last call; wait for one at least.
 
         Raise ``Disconnected`` once the connection has ended and all were returned. The window bounds how many come:
@@ -220,7 +220,7 @@ class Peer(asyncio.Protocol):
     def _has_room(self, weight: int) -> bool:
         return not self._is_paused and self._error is None and self._outgoing.has_room(weight, self.limits)
 
-    def _write_messages(self, batch: list[Message]) -> None:
+    def _write_messages(self, batch: list[MessageFrame]) -> None:
         self._outgoing.written = batch[-1].seq
         self._write(frame_of(batch))
 

@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Mapping, Sequence
 
-from penstock.outbox.frames import Acknowledged, Message, Violation
+from penstock.outbox.frames import Acknowledged, MessageFrame, Violation
 from penstock.outbox.hello import Limits
 
 
@@ -52,7 +52,7 @@ class Outgoing:
             len(self.window) < limits.window_messages and self.window.bytes + weight <= limits.window_bytes
         )
 
-    def add(self, message: Message, weight: int) -> None:
+    def add(self, message: MessageFrame, weight: int) -> None:
         self.seq = message.seq
         self.window.add(message.seq, weight)
 
@@ -82,7 +82,7 @@ class Incoming:
         self._seq, self._settled = 0, 0
         self._due = Acknowledged(0, {})
 
-    def take(self, messages: Sequence[Message], weights: Sequence[int]) -> None:
+    def take(self, messages: Sequence[MessageFrame], weights: Sequence[int]) -> None:
         """Count ``messages``, which weigh ``weights`` bytes.
 
         Raise ``Violation`` if their seqs do not increase, or they are too large or too many.

@@ -4,7 +4,7 @@ import asyncio
 import os
 import ssl
 
-from penstock.outbox.frames import Acknowledged, Message, Violation
+from penstock.outbox.frames import Acknowledged, MessageFrame, Violation
 from penstock.outbox.handshake import Disconnected, Refused, WireError
 from penstock.outbox.hello import Identity, Limits, host_and_port, is_address
 from penstock.outbox.listener import Listener, OnPeer, listen
@@ -12,8 +12,8 @@ from penstock.outbox.peer import Peer
 from penstock.outbox.security import Allowed, Security
 
 __all__ = [
-    "Acknowledged", "Allowed", "Disconnected", "Identity", "Limits", "Listener", "Message", "OnPeer", "Peer", "Refused",
-    "Security", "Violation", "WireError", "connect", "host_and_port", "is_address", "listen",
+    "Acknowledged", "Allowed", "Disconnected", "Identity", "Limits", "Listener", "MessageFrame", "OnPeer", "Peer",
+    "Refused", "Security", "Violation", "WireError", "connect", "host_and_port", "is_address", "listen",
 ]  # fmt: skip
 
 

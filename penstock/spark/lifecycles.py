@@ -16,7 +16,7 @@ LIFECYCLE_EVENTS: Final = ("registered", "delivered", "retry", *FAILURES, *END_E
 
 
 @dataclass(frozen=True)
-class Message:
+class Lifecycle:
     """A message that has ended: ``seconds`` from registration to the end, which was ``at`` (s since the epoch)."""
 
     id: str
@@ -67,7 +67,7 @@ def ended_messages(rows: "DataFrame", before: "DataFrame | None") -> "DataFrame"
     ).drop("seconds")
 
 
-def slowest(messages: "DataFrame", most: int) -> dict[str, list[Message]]:
+def slowest(messages: "DataFrame", most: int) -> dict[str, list[Lifecycle]]:
     """Return, by namespace, the ``most`` slowest of ``ended_messages``, without those whose beginning is unknown."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
@@ -75,10 +75,10 @@ def slowest(messages: "DataFrame", most: int) -> dict[str, list[Message]]:
     micros = F.unix_micros("at") - F.unix_micros("began")
     rank = F.row_number().over(Window.partitionBy("namespace").orderBy(F.desc("micros"), "at", "id"))
     first = messages.withColumn("micros", micros).where("micros is not null").withColumn("rank", rank)
-    found: dict[str, list[Message]] = {}
+    found: dict[str, list[Lifecycle]] = {}
     for row in first.where(F.col("rank") <= most).withColumn("end", F.unix_micros("at")).sort("rank").collect():
         names = {name: row[name] or "" for name in ("id", "xid", "queue", "service")}
-        message = Message(
+        message = Lifecycle(
             **names, attempts=row.attempts, seconds=row.micros / 1_000_000, at=row.end / 1_000_000, how=row.outcome
         )
         found.setdefault(row.namespace, []).append(message)

@@ -26,7 +26,7 @@ REPLY_SECONDS: Final = 1
 """Longest time that an interrupted replay waits for the reply to an LPUSH."""
 
 
-class Message(NamedTuple):
+class Replayed(NamedTuple):
     at: float
     """Time of its registration (s since the epoch)."""
     message: bytes
@@ -56,16 +56,16 @@ def archived(registered: "DataFrame") -> list[Archived]:
     return [Archived(**row.asDict()) for row in counted.sort("namespace").collect()]
 
 
-def messages(registered: "DataFrame", available: Archived) -> Iterator[list[Message]]:
+def messages(registered: "DataFrame", available: Archived) -> Iterator[list[Replayed]]:
     """Yield the payloads of ``registered``, the oldest first, in lists of at most ``BATCH``."""
     from pyspark.sql import functions as F
 
     parts = available.bytes // PARTITION_BYTES + available.kept // PARTITION_ROWS + 1
     kept = registered.where("message is not null").select(F.unix_micros("at").alias("at"), "number", "message")
     rows = kept.repartitionByRange(parts, "at", "number").sortWithinPartitions("at", "number").drop("number")
-    batch, size = list[Message](), 0
+    batch, size = list[Replayed](), 0
     for row in rows.toLocalIterator(prefetchPartitions=True):
-        batch.append(Message(row.at / 1e6, bytes(row.message)))
+        batch.append(Replayed(row.at / 1e6, bytes(row.message)))
         size += len(row.message)
         if len(batch) == BATCH or size >= BATCH_BYTES:
             yield batch
@@ -89,7 +89,7 @@ class Pace:
         self.behind = 0.0
         """Longest delay of a message (s)."""
 
-    async def due(self, messages: Sequence[Message]) -> int:
+    async def due(self, messages: Sequence[Replayed]) -> int:
         """Wait until the first of ``messages`` is due. Return how many of them are due then."""
         if self._speed is None:
             return len(messages)
@@ -112,7 +112,12 @@ class Pushed:
 
 
 async def push(
-    redis: "Redis", key: str, lists: Iterator[list[Message]], pace: Pace, pushed: Pushed, advance: Callable[[int], None]
+    redis: "Redis",
+    key: str,
+    lists: Iterator[list[Replayed]],
+    pace: Pace,
+    pushed: Pushed,
+    advance: Callable[[int], None],
 ) -> None:
     """Push each message to ``key`` when it is due. ``pushed`` is up to date also after an error or cancellation."""
     async for batch in _ahead(lists):
@@ -129,7 +134,7 @@ async def push(
             rest = rest[count:]
 
 
-async def _send(redis: "Redis", key: str, batch: Sequence[Message], pushed: Pushed) -> None:
+async def _send(redis: "Redis", key: str, batch: Sequence[Replayed], pushed: Pushed) -> None:
     """Push all of ``batch`` or none."""
     words: Any = [each.message for each in batch]
     await redis.lpush(encoded(key), *words)
@@ -137,7 +142,7 @@ async def _send(redis: "Redis", key: str, batch: Sequence[Message], pushed: Push
     pushed.bytes += sum(map(len, words))
 
 
-async def _ahead(lists: Iterator[list[Message]]) -> AsyncIterator[list[Message]]:
+async def _ahead(lists: Iterator[list[Replayed]]) -> AsyncIterator[list[Replayed]]:
     """Yield each of ``lists`` while another thread reads the next one."""
     coming = asyncio.create_task(asyncio.to_thread(next, lists, None))
     while (batch := await coming) is not None:

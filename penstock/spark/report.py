@@ -7,7 +7,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.spark.archive import events
-from penstock.spark.lifecycles import FAILURES, UNKNOWN, Message, ended_messages, slowest
+from penstock.spark.lifecycles import FAILURES, UNKNOWN, Lifecycle, ended_messages, slowest
 from penstock.spark.rollups import PERCENTILES, SHARES, minutes, windows
 from penstock.spark.time_axis import TimeAxis
 from penstock.tracking.events import END_EVENTS
@@ -73,7 +73,7 @@ class Section:
     dead: dict[str, list[int]]
     """Dead letters by reason."""
     backlog: Backlog
-    slowest: list[Message]
+    slowest: list[Lifecycle]
 
 
 @dataclass(frozen=True)
@@ -185,7 +185,7 @@ def _section(
     over_time: list[Any],
     overall: list[Any],
     died: list[Any],
-    slow: dict[str, list[Message]],
+    slow: dict[str, list[Lifecycle]],
 ) -> Section:
     totals = {row.event: row["count"] for row in overall}
     counts = {kind: _line(over_time, kind, axis, "count", 0) for kind in totals}

@@ -10,7 +10,7 @@ from typing import Any, cast
 from penstock.batches import MAX_BYTES, MAX_MESSAGES
 from penstock.errors import Unavailable, Unconfirmed
 from penstock.lists import consumer as _consumer
-from penstock.lists import server as _server
+from penstock.lists import lists as _server
 from penstock.lists import work as _work
 from penstock.lists.consumer import Consumer
 from penstock.lists.message import Message

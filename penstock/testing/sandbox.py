@@ -11,7 +11,7 @@ from typing import Any, Final, Self
 
 from redis.asyncio import Redis
 
-from penstock.composition.model import Part, Topology
+from penstock.composition.model import Composition, Part
 from penstock.composition.service import DEFAULT_URL
 from penstock.connection import connect
 from penstock.encoding import decoded, encoded
@@ -35,7 +35,7 @@ LISTEN_PORT: Final = "listen_port"
 
 
 class Sandbox:
-    """The processes of ``topology`` that have a command, on embedded servers.
+    """The processes of ``composition`` that have a command, on embedded servers.
 
     Replace every server that their settings or environment name with an embedded one, empty at first, so that nothing
     reaches another. If a variable names the port on which a service listens, e.g. ``http://localhost:8080``, it gets a
@@ -45,20 +45,20 @@ class Sandbox:
 
     def __init__(
         self,
-        topology: Topology,
+        composition: Composition,
         *,
         route: Route | None = None,
         overrides: Mapping[str, object] = {},
         aof: bool = False,
         **options: Any,
     ) -> None:
-        self._parts = [part for part in topology.parts if part.command]
+        self._parts = [part for part in composition.parts if part.command]
         if not self._parts:
-            raise PenstockError(f"{topology.directory}: no process to start; expected a Procfile")
+            raise PenstockError(f"{composition.directory}: no process to start; expected a Procfile")
         for part in self._parts:
             if SERVER_URL.search(part.command or ""):
                 raise PenstockError(
-                    f"{topology.directory}: {part.name}: its command names a server, which it would reach; expected "
+                    f"{composition.directory}: {part.name}: its command names a server, which it would reach; expected "
                     "the server in a variable, such as REDIS, that can be given another one here"
                 )
         self._route, self._overrides, self._aof, self._options = route, overrides, aof, options

@@ -35,7 +35,7 @@ ESCAPED: Final = re.compile(r"\\(.)")
 
 
 @dataclass(frozen=True)
-class Event:
+class TrackedEvent:
     """One event of a message; None or empty for what the stream does not say."""
 
     event: str
@@ -71,13 +71,13 @@ class Entry:
         word = column[place] if len(column) > 1 else column[0]
         return ESCAPED.sub(_unescaped, word) if self._packed and "\\" in word else word
 
-    def events(self, about: Container[str] | None = None) -> Iterator[Event]:
+    def events(self, about: Container[str] | None = None) -> Iterator[TrackedEvent]:
         """Yield the events, oldest first; only those with an id or xid in ``about`` if it is given."""
         for place in range(self.count):
             id, xid = self._word("id", place), self._word("xid", place)
             if about is None or id in about or xid in about:
                 at, attempt = parse_number(self._word("at", place)), parse_number(self._word("attempt", place))
-                yield Event(
+                yield TrackedEvent(
                     self._word("event", place),
                     (self._at if at is None else at) / 1000,
                     id,
@@ -116,7 +116,7 @@ async def read_entries(redis: "Redis", keys: Keys, since: float | None = None) -
         yield [Entry(name, fields) for name, fields in chunk]
 
 
-async def last_event(redis: "Redis", keys: Keys, word: str, by: By = "either") -> Event | None:
+async def last_event(redis: "Redis", keys: Keys, word: str, by: By = "either") -> TrackedEvent | None:
     """Return the newest event with the id ``word``, or else with that xid; ``by`` limits it to one of them."""
     id, by_xid, xids = canonical_number(word), None, xids_of(word)
     async for chunk in read_chunks(redis, keys, newest_first=True):

@@ -13,7 +13,7 @@ from penstock.keys import Keys
 from penstock.tracking.correlation import correlation_of
 from penstock.tracking.dead_letters import Letter, newest_first
 from penstock.tracking.details import Details
-from penstock.tracking.events import Event, history_extent, last_event
+from penstock.tracking.events import TrackedEvent, history_extent, last_event
 from penstock.tracking.location import MAX_QUEUE_SCAN, Location
 from penstock.tracking.policy import Policy
 from penstock.tracking.record import UNTAKEN, By, find_message, xids_of
@@ -148,7 +148,7 @@ async def _past(redis: "Redis", keys: Keys, policy: Policy, known: Location, by:
     return replace(known, state="stray")
 
 
-async def _dead(redis: "Redis", keys: Keys, known: Location, event: Event | None) -> Location:
+async def _dead(redis: "Redis", keys: Keys, known: Location, event: TrackedEvent | None) -> Location:
     """Locate a dead message by its letter, or by what became of the letter."""
     if letter := await _letter(redis, keys, known.id):
         return _of_letter(known, letter)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from penstock.tracking.events import Event
+from penstock.tracking.events import TrackedEvent
 
 ENDS_ATTEMPT = frozenset({"timeout", "failed", "queueTimeout", "done", "late"})
 
@@ -32,7 +32,7 @@ class Shares:
     parts: list[Share]
 
 
-def shares_of(events: Sequence[Event], now: float) -> Shares | None:
+def shares_of(events: Sequence[TrackedEvent], now: float) -> Shares | None:
     """Return the shares of the message with ``events``, the oldest first; None without its registration.
 
     ``now`` (s since the epoch) is the end of what is under way.
@@ -52,7 +52,7 @@ def shares_of(events: Sequence[Event], now: float) -> Shares | None:
     return Shares(first.id, total, deadline, [Share(*part, 100 * part[2] / total) for part in parts])
 
 
-def _parts(events: Sequence[Event], now: float) -> tuple[list[tuple[str, int | None, float]], float]:
+def _parts(events: Sequence[TrackedEvent], now: float) -> tuple[list[tuple[str, int | None, float]], float]:
     """Return the parts from the registration to the end, and when that was; ``now`` if it has not ended."""
     parts: list[tuple[str, int | None, float]] = []
     since, attempt, ended = events[0].at, events[0].attempt or None, False

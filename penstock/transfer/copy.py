@@ -7,10 +7,10 @@ from redis.asyncio import Redis
 
 from penstock.encoding import decoded
 from penstock.errors import PenstockError
+from penstock.read_size import Sizes
 from penstock.script import Script
 from penstock.transfer import LUA
 from penstock.transfer.protocol import Dead
-from penstock.transfer.read_size import Sizes
 from penstock.transfer.shovel import BATCH, BATCH_BYTES, Shovel, local_errors
 
 _read: Final = Script.read(LUA / "read.lua")

@@ -20,7 +20,7 @@ SETTLE_BYTES: Final = 4_194_304
 
 
 @dataclass
-class Batch:
+class Shipment:
     """Messages that are sent together."""
 
     first: int
@@ -41,16 +41,16 @@ class Transfer:
         max_batches: int,
         max_bytes: Callable[[], int],
         encode: Encode = as_they_are,
-        on_arrival: Callable[[Batch], object] = lambda batch: None,
+        on_arrival: Callable[[Shipment], object] = lambda batch: None,
         keep_going: Callable[[], bool] = lambda: True,
     ) -> None:
         """Call ``on_arrival`` with each batch that has arrived; send no more once ``keep_going()`` is false."""
         self._source, self._target, self._encode, self._on_arrival = source, target, encode, on_arrival
         self._max_batches, self._max_bytes, self._keep_going = max_batches, max_bytes, keep_going
-        self._in_transit: asyncio.Queue[Batch | None] = asyncio.Queue()
+        self._in_transit: asyncio.Queue[Shipment | None] = asyncio.Queue()
         self._bytes = 0
         self._room, self._arrival = asyncio.Event(), asyncio.Event()
-        self._arrived: deque[Batch] = deque()
+        self._arrived: deque[Shipment] = deque()
         """Batches that have arrived and are not settled yet."""
         self._all_arrived = False
 
@@ -80,7 +80,7 @@ class Transfer:
             digest, outgoing = digest_of(packed), self._encode(first, messages, len(packed.data))
             if outgoing.messages is not messages:
                 packed = Packed.of(outgoing.messages)
-            batch = Batch(first, first + len(messages) - 1, len(packed.data), outgoing.dead)
+            batch = Shipment(first, first + len(messages) - 1, len(packed.data), outgoing.dead)
             self._in_transit.put_nowait(batch)
             self._bytes += batch.bytes
             self._update_room()

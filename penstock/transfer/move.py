@@ -17,10 +17,10 @@ from redis.asyncio import Redis
 from penstock.connection import mask_password
 from penstock.encoding import decoded, encoded
 from penstock.errors import Fenced
+from penstock.read_size import Sizes
 from penstock.script import Script
 from penstock.transfer import LUA
 from penstock.transfer.protocol import Dead, agree, next_messages, settle
-from penstock.transfer.read_size import Sizes
 from penstock.transfer.shovel import BATCH, BATCH_BYTES, Shovel, SourceLost, local_errors
 from penstock.urls import address_of
 

@@ -15,7 +15,7 @@ from penstock.encoding import decoded, encoded
 from penstock.errors import PenstockError, Refused
 from penstock.raw_connection import RawConnection
 from penstock.tracking.backoff import Backoff
-from penstock.transfer.engine import Batch, Transfer
+from penstock.transfer.engine import Shipment, Transfer
 from penstock.transfer.protocol import Dead, agree, largest_message
 
 BATCH: Final = 1000
@@ -186,7 +186,7 @@ class Shovel(ABC):
         target, settled = await agree(self, self._wire, self._out)
         begun = self._begun or 0
 
-        def arrived(batch: Batch) -> None:
+        def arrived(batch: Shipment) -> None:
             note(batch.last - begun)
 
         limited = _Limited(self, None if limit is None else begun + limit)

@@ -8,9 +8,9 @@ from typing import Final
 from redis.exceptions import ConnectionError, RedisError
 
 from penstock.bus.wire import Reply, Wire
-from penstock.passing import is_full
-from penstock.patience import BACKOFF
 from penstock.raw_connection import Command, pack
+from penstock.retry import BACKOFF
+from penstock.transient import is_full
 
 WAIT_SECONDS: Final = 5
 MAX_SILENCE: Final = 3.0

@@ -11,8 +11,8 @@ from penstock.bus.wire import Reply
 from penstock.connection import MAX_SILENCE
 from penstock.durability import Level
 from penstock.errors import NotDurable
-from penstock.patience import BACKOFF
 from penstock.raw_connection import Command, RawConnection, pack
+from penstock.retry import BACKOFF
 from penstock.script import Script
 
 MOST: Final = 100

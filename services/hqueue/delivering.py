@@ -9,8 +9,8 @@ from urllib.parse import unquote
 import structlog
 
 from penstock.errors import Forgotten, Unopenable, WrongType
-from penstock.passing import is_full, passes
 from penstock.tracking.backoff import Backoff
+from penstock.transient import is_full, passes
 from services.hqueue.outcome import Contents, contents_of, status_of
 from services.hqueue.served import Served
 from services.hqueue.steps import from_steps

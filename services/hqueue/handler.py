@@ -14,7 +14,7 @@ from common.http.settings import is_loopback
 from common.http.tokens import Tokens, Verdict
 from penstock.bus.wire import LostReply
 from penstock.errors import Forgotten, PenstockError, Unauthorized, Unavailable, Unopenable, WrongMasterKey
-from penstock.passing import is_full, passes
+from penstock.transient import is_full, passes
 from services.hqueue.actions import Action
 from services.hqueue.browsers import Browsers
 from services.hqueue.keys import queue_name

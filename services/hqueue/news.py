@@ -11,7 +11,7 @@ from redis.exceptions import RedisError
 from penstock.bus.wire import Subscriber
 from penstock.encoding import decoded
 from penstock.errors import PenstockError
-from penstock.patience import BACKOFF
+from penstock.retry import BACKOFF
 
 PING_SECONDS: Final = 3.0
 MAX_SILENCE: Final = 7.0

@@ -21,9 +21,9 @@ from common.http.tokens import Tokens
 from penstock.connection import connect
 from penstock.errors import PenstockError, WrongType
 from penstock.keys import Keys
-from penstock.passing import is_full
 from penstock.sealing.keyring import Keyring
 from penstock.sealing.master import master_key
+from penstock.transient import is_full
 from services.hqueue.actions import actions_of
 from services.hqueue.delivering import Delivering
 from services.hqueue.handler import RequestHandler

@@ -17,12 +17,12 @@ from common.settings.redaction import quoted
 from common.transaction import REFUSED
 from penstock.atomic import AtomicWrites
 from penstock.encoding import encoded
-from penstock.passing import is_of_script
-from penstock.patience import BACKOFF
 from penstock.raw_connection import Packed
+from penstock.read_size import Sizes, fitting
+from penstock.retry import BACKOFF
 from penstock.script import Script
 from penstock.tracking.policy import untaken_check_interval
-from penstock.transfer.read_size import Sizes, fitting
+from penstock.transient import is_of_script
 from services.mdispatch.answers import reply_rules
 from services.mdispatch.poison import POISON, Claim, PoisonDetector
 from services.mdispatch.request import BadRequest, parse_request, rejection
@@ -46,7 +46,7 @@ class Queue(Enum):
 
 
 @dataclass
-class Batch:
+class Requests:
     """Requests in ``pending`` with consecutive ids from ``first_id``, ready for the script once they are parsed."""
 
     messages: list[bytes]
@@ -75,7 +75,7 @@ class Dispatch:
         self._context, self._keys, self._remember = context, keys, remember
         self._pending = context.pending(settings.pending)
         self._count = counting(self._pending, counters(keys))
-        self._batches: deque[Batch] = deque()
+        self._batches: deque[Requests] = deque()
         self._spare_id: int | None = None
         """An id that the script has reserved for a message that comes alone."""
         self._comes_in_batches = False
@@ -129,7 +129,7 @@ class Dispatch:
         context, settings = self._context, self._context.settings
         knows = self._queue is not Queue.UNKNOWN and self._spare_id is not None
         if knows and self._comes_in_batches and not context.is_woken:
-            more = context.prepared(_dispatch, **self._call(Batch([], 0), held=1, wanted=settings.batch, spare=0))
+            more = context.prepared(_dispatch, **self._call(Requests([], 0), held=1, wanted=settings.batch, spare=0))
             taken = await context.take(settings.in_, self._pending, settings.pop_timeout, then=more)
             return await self._read_more(taken.message)
         taken = await context.take(settings.in_, self._pending, settings.pop_timeout, count=self._count)
@@ -157,11 +157,11 @@ class Dispatch:
         spare, self._spare_id, self._queue = self._spare_id or 0, None, Queue.EMPTY
         if found and first_id == spare + 1:
             messages = [*messages, *found]
-        self._batches.append(Batch(messages, spare))
+        self._batches.append(Requests(messages, spare))
         if not found:
             self._spare_id = first_id or None
         elif first_id != spare + 1:
-            self._batches.append(Batch(found, first_id))
+            self._batches.append(Requests(found, first_id))
 
     async def deliver(self) -> None:
         """Deliver what is pending and then what waits behind it, until nothing does or the run is to end."""
@@ -171,7 +171,7 @@ class Dispatch:
             if not self._batches and not (self._queue is not Queue.EMPTY and self._context.running):
                 return
             one_ahead = len(self._batches) > 1 or self._queue is not Queue.BACKLOG or not self._context.running
-            await self._move(self._batches[0] if self._batches and one_ahead else Batch([], 0))
+            await self._move(self._batches[0] if self._batches and one_ahead else Requests([], 0))
 
     async def _read_pending(self) -> None:
         """Make batches of what ``pending`` holds, with new ids."""
@@ -181,12 +181,12 @@ class Dispatch:
         self._batches.clear()
         adopted = self._poison.count_adopted(messages)
         for place in range(adopted):
-            self._batches.append(Batch(messages[place : place + 1], first_id + place, adopted=True))
+            self._batches.append(Requests(messages[place : place + 1], first_id + place, adopted=True))
         settings, place = self._context.settings, adopted
         while place < len(messages):
             batch = messages[place : place + settings.batch]
             batch = batch[: fitting(batch, settings.batch_bytes)]
-            self._batches.append(Batch(batch, first_id + place))
+            self._batches.append(Requests(batch, first_id + place))
             place += len(batch)
         self._queue = Queue.MORE
 
@@ -199,7 +199,7 @@ class Dispatch:
             raise await self._context.named(error, counter, expected="string") from None
         return last_id - messages + 1
 
-    async def _move(self, batch: Batch) -> None:
+    async def _move(self, batch: Requests) -> None:
         """Register and deliver ``batch``, and take the next one; parse the batch between while the server works."""
         await self._replies.refresh()
         claim = await self._poison.claim(batch.messages[0]) if batch.adopted else None
@@ -232,29 +232,31 @@ class Dispatch:
         self._comes_in_batches = len(batch.messages) > 1 or bool(taken)
         if taken:
             self._sizes.note_all(taken)
-            self._batches.append(Batch(taken, first_id))
+            self._batches.append(Requests(taken, first_id))
         elif first_id:
             self._spare_id = first_id
         if wanted:
             self._queue = Queue.BACKLOG if 2 * len(taken) >= wanted else Queue.MORE if taken else Queue.EMPTY
 
-    async def _isolate(self, batch: Batch, reason: str) -> None:
+    async def _isolate(self, batch: Requests, reason: str) -> None:
         """Go on after a failure that nobody foresaw: one message at a time, each until it failed ``attempts`` times."""
         self._batches.popleft()
         failures = batch.failures + 1
         if len(batch.messages) > 1:
             self._context.log.error("a script failed", reason=reason, messages=len(batch.messages))
-            alone = [Batch([message], id) for id, message in enumerate(batch.messages, start=batch.first_id)]
+            alone = [Requests([message], id) for id, message in enumerate(batch.messages, start=batch.first_id)]
         else:
             last = reason if failures >= self._context.settings.attempts else ""
             self._context.log.error(
                 "a script failed", reason=reason, id=batch.first_id, message=batch.messages[0][:200]
             )
             await self._context.pause(BACKOFF.delay_after(failures))
-            alone = [Batch(batch.messages, batch.first_id, batch.adopted, failures=failures, reason=last)]
+            alone = [Requests(batch.messages, batch.first_id, batch.adopted, failures=failures, reason=last)]
         self._batches.extendleft(reversed(alone))
 
-    def _call(self, batch: Batch, *, held: int, wanted: int, spare: int, claim: Claim | None = None) -> dict[str, Any]:
+    def _call(
+        self, batch: Requests, *, held: int, wanted: int, spare: int, claim: Claim | None = None
+    ) -> dict[str, Any]:
         """Return what to call the script with."""
         return {
             "held": held,
@@ -277,12 +279,12 @@ class Dispatch:
             return f"slot {moved[name]} of the cluster is not that of {quoted(settings.in_)}: use the same hash tag"
         return self._replies.refusal(name)
 
-    def _parse_next(self, batch: Batch) -> None:
+    def _parse_next(self, batch: Requests) -> None:
         following = next((each for each in self._batches if each is not batch), None)
         if following and not following.adopted:
             self._parse(following)
 
-    def _parse(self, batch: Batch, *, is_poison: bool = False) -> None:
+    def _parse(self, batch: Requests, *, is_poison: bool = False) -> None:
         """Turn the messages into arguments of the script."""
         if batch.subjects.count or not batch.messages:
             return

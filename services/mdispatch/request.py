@@ -22,7 +22,7 @@ class BadRequest(ValueError):
     """A request with an invalid ``meta``; the text says what was expected."""
 
 
-class Request(NamedTuple):
+class Parsed(NamedTuple):
     """What ``dispatch.lua`` needs of a request."""
 
     xid: bytes
@@ -33,13 +33,13 @@ class Request(NamedTuple):
     """The list for its answer; empty if the request names none."""
 
 
-def parse_request(message: bytes, refusal: Callable[[str], str | None], *, obeys_attempts: bool = True) -> Request:
+def parse_request(message: bytes, refusal: Callable[[str], str | None], *, obeys_attempts: bool = True) -> Parsed:
     """Parse a request, or raise ``BadRequest``; ``refusal`` returns why a list may not get answers, or None.
 
     Without ``obeys_attempts`` its ``meta.attempts`` is ignored.
     """
     name, kind, meta = correlation_of(message)
-    request = Request(name, kind)
+    request = Parsed(name, kind)
     if meta.keys() <= {"id"}:
         return request
     until, details = written_details(meta)
@@ -53,12 +53,12 @@ def parse_request(message: bytes, refusal: Callable[[str], str | None], *, obeys
     wanted = {word: value for word, value in more.items() if value is not None}
     if not wanted:
         return request
-    return Request(request.xid, _json({"type": request.spec, **wanted}), wanted.get("replyTo", ""))
+    return Parsed(request.xid, _json({"type": request.spec, **wanted}), wanted.get("replyTo", ""))
 
 
-def rejection(reason: str, error: str) -> Request:
+def rejection(reason: str, error: str) -> Parsed:
     """Return a request that goes to the dead letters."""
-    return Request(b"", _json({"reject": reason, "error": error}))
+    return Parsed(b"", _json({"reject": reason, "error": error}))
 
 
 def _reply_to(meta: dict[str, Any], refusal: Callable[[str], str | None]) -> str | None:

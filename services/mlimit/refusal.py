@@ -9,7 +9,7 @@ from common.registered_lists import RegisteredLists
 from common.tracking.reply_lists import ReplyRules
 from penstock.script import Script
 from services.mlimit.limit import LUA, limit
-from services.mlimit.request import Request, reader, too_many
+from services.mlimit.request import Limited, reader, too_many
 from services.mlimit.settings import Settings
 
 _admit: Final = Script.read(LUA / "admit.lua")
@@ -54,7 +54,7 @@ class Refusal:
                     dead.append((message, OVER))
             await context.settle(batch, to, dead, answers=answers, life=settings.reply_expire)
 
-    async def _admit(self, requests: Sequence[Request]) -> list[int]:
+    async def _admit(self, requests: Sequence[Limited]) -> list[int]:
         """Return for each request how long it would have to wait for a token, in seconds; 0 if it got one."""
         if not requests:
             return []
@@ -66,7 +66,7 @@ class Refusal:
         )
         return waits
 
-    def _can_be_answered(self, request: Request) -> bool:
+    def _can_be_answered(self, request: Limited) -> bool:
         return bool(
             self._settings.over == "answer"
             and request.id

@@ -14,7 +14,7 @@ NOBODY: Final = b""
 Value = Callable[[bytes, dict[str, Any]], bytes]
 
 
-class Request(NamedTuple):
+class Limited(NamedTuple):
     """What mlimit reads of a message."""
 
     bucket: str
@@ -26,21 +26,21 @@ class Request(NamedTuple):
     reply_to: str
 
 
-def reader(by: str, field: str | None) -> Callable[[bytes], Request]:
+def reader(by: str, field: str | None) -> Callable[[bytes], Limited]:
     """Return what reads a message."""
     value = {"field": _value_of_field, "header": _value_of_header, "all": None}[by]
 
-    def read(message: bytes) -> Request:
+    def read(message: bytes) -> Limited:
         found = object_of(message)
         meta = found.get("meta")
         words = {**found, **meta} if isinstance(meta, dict) else found
         bucket = blake2b(value(message, found, str(field)), digest_size=DIGEST_BYTES).hexdigest() if value else ""
-        return Request(bucket, _number(words.get("deadline")), _text(words.get("id")), _text(words.get("replyTo")))
+        return Limited(bucket, _number(words.get("deadline")), _text(words.get("id")), _text(words.get("replyTo")))
 
     return read
 
 
-def too_many(request: Request, wait: int) -> bytes:
+def too_many(request: Limited, wait: int) -> bytes:
     """Return the answer of status 429 that asks to come again in ``wait`` seconds."""
     headers = [["content-type", "text/plain; charset=utf-8"], ["retry-after", str(wait)]]
     body = f"Too many requests: come again in {wait} s\n"

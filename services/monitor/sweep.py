@@ -18,10 +18,10 @@ from common.wired import FULL_POLL_SECONDS
 from penstock.atomic import AtomicWrites
 from penstock.encoding import decoded, encoded, parse_number, parse_whole
 from penstock.keys import Keys
-from penstock.passing import is_of_script
 from penstock.raw_connection import pack
 from penstock.script import Script
 from penstock.tracking.policy import Policy, untaken_check_interval
+from penstock.transient import is_of_script
 from services.monitor.settings import Settings
 
 _due, _clock, _sweep = (
@@ -46,7 +46,7 @@ class DueIds(NamedTuple):
     unseen: int
 
 
-class Message(NamedTuple):
+class DueMessage(NamedTuple):
     """Fields of a message's record; without a record all but ``id`` are None."""
 
     id: bytes
@@ -73,7 +73,7 @@ class Message(NamedTuple):
 class Action(NamedTuple):
     """Verb of ``sweep.lua`` for a message, with the seconds until a retry."""
 
-    message: Message
+    message: DueMessage
     verb: str
     delay: float = 0
 
@@ -130,13 +130,13 @@ class Sweeper:
             )
         )
 
-    async def _read_messages(self, ids: list[bytes]) -> list[Message]:
+    async def _read_messages(self, ids: list[bytes]) -> list[DueMessage]:
         if not ids:
             return []
         await self._context.wire.send(pack([("HMGET", self._record + id, *FIELDS) for id in ids]))
         records: list[Any] = await self._context.wire.receive(len(ids))
         return [
-            Message(id) if isinstance(record, ResponseError) else Message(id, *record)
+            DueMessage(id) if isinstance(record, ResponseError) else DueMessage(id, *record)
             for id, record in zip(ids, records, strict=True)
         ]
 
@@ -145,8 +145,8 @@ class Sweeper:
         await self._start_clocks([], [], [], policy)
 
     async def _start_clocks(
-        self, taken: list[Message], untaken: list[Message], overdue: list[Message], policy: Policy
-    ) -> tuple[Any, list[Message]]:
+        self, taken: list[DueMessage], untaken: list[DueMessage], overdue: list[DueMessage], policy: Policy
+    ) -> tuple[Any, list[DueMessage]]:
         """Return whether to sweep again at once, and those of ``overdue`` whose clock has run out."""
         keys, messages = self._keys, [*taken, *untaken, *overdue]
         outcome = await self._context.run_unless_full(
@@ -166,7 +166,7 @@ class Sweeper:
             return REFUSED, []
         return outcome[0], [messages[place - 1] for place in outcome[1:]]
 
-    def _action_for(self, one: Message, policy: Policy) -> Action:
+    def _action_for(self, one: DueMessage, policy: Policy) -> Action:
         """Return the action for a message that is past its deadline."""
         if one.attempt is None:
             return Action(one, "expired")
@@ -227,7 +227,7 @@ class Sweeper:
             done, acted = done + reply[0], acted + reply[1]
         return acted
 
-    async def _fail(self, one: Message, policy: Policy, reason: str) -> None:
+    async def _fail(self, one: DueMessage, policy: Policy, reason: str) -> None:
         """Let a message with which the script failed be due again later; bury it after the policy's ``attempts``."""
         keys, redis, at = self._keys, self._context.redis, self.swept_at
         self._failures[one.id] += 1
@@ -267,7 +267,7 @@ class Sweeper:
         return None if self._replies.refusal(decoded(reply_to)) else reply_to
 
 
-def _has_waited(one: Message, now: float, policy: Policy) -> bool:
+def _has_waited(one: DueMessage, now: float, policy: Policy) -> bool:
     """Return True if an untaken message has waited for the policy's queueTimeout, or until its own deadline."""
     until, since = parse_number(one.until), parse_number(one.delivered or one.timestamp)
     if until is not None and until <= now:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from common.context import Context
 from penstock.script import Script
-from penstock.transfer.engine import Batch
+from penstock.transfer.engine import Shipment
 from services.vpush.settings import Settings
 
 _link: Final = Script.read(Path(__file__).parent / "lua" / "link.lua")
@@ -35,7 +35,7 @@ class Link:
         self._count = self._bytes = 0
         self._sum = self._most = self._last = 0.0
 
-    def note(self, batch: Batch) -> float:
+    def note(self, batch: Shipment) -> float:
         """Note that ``batch`` has arrived; return how many seconds that took."""
         self._last = time.monotonic() - batch.sent
         self._count, self._bytes = self._count + 1, self._bytes + batch.bytes

@@ -13,11 +13,11 @@ from common.wired import FULL_POLL_SECONDS
 from penstock.atomic import AtomicWrites
 from penstock.encoding import decoded
 from penstock.errors import Refused
-from penstock.passing import is_full
+from penstock.read_size import Sizes, fitting
 from penstock.script import Script
-from penstock.transfer.engine import Batch
+from penstock.transfer.engine import Shipment
 from penstock.transfer.protocol import SCRIPT_MESSAGES, Dead, next_messages, settle
-from penstock.transfer.read_size import Sizes, fitting
+from penstock.transient import is_full
 from services.vpush.settings import Settings
 from services.vpush.window import SendWindow
 
@@ -87,7 +87,7 @@ class LocalSource:
         self._context.token = self._settling.token = self._fenced["token"] = token
         return token
 
-    def note(self, batch: Batch) -> None:
+    def note(self, batch: Shipment) -> None:
         """Note that ``batch`` has arrived."""
         self._arrived = batch.last
         self._context.outage.over()

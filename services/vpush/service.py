@@ -12,10 +12,10 @@ from common.outage import describe
 from common.server import check_server
 from penstock.connection import OTHER_SERVER, connect
 from penstock.errors import Refused, Unsuitable
-from penstock.passing import first_of
 from penstock.raw_connection import RawConnection
-from penstock.transfer.engine import Batch, Transfer
+from penstock.transfer.engine import Shipment, Transfer
 from penstock.transfer.protocol import agree, largest_message, refused
+from penstock.transient import first_of
 from services.vpush.encoding import Encoder
 from services.vpush.link import Link
 from services.vpush.local_source import LocalSource
@@ -45,7 +45,7 @@ async def _send(context: Context[Settings], link: Link, window: SendWindow) -> N
         source = LocalSource(context, window)
         target, settled = await agree(source, remote, settings.out, encoder)
 
-        def arrived(batch: Batch) -> None:
+        def arrived(batch: Shipment) -> None:
             source.note(batch)
             window.arrived(link.note(batch), settings.link_timeout, settings.window_bytes)
 

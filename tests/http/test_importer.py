@@ -9,7 +9,7 @@ from redis.asyncio import Redis
 
 from common.http.json import dumps
 from penstock.encoding import decoded, decoded_fields
-from penstock.passing import is_full
+from penstock.transient import is_full
 from tests.harness import PATIENCE, eventually
 from tests.http.importing import KEYS, OUT, Importing, importing
 

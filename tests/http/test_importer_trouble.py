@@ -11,8 +11,8 @@ import pytest
 from redis.asyncio import Redis
 
 from penstock.connection import cancellable
-from penstock.passing import passes
 from penstock.testing.server import EmbeddedServer
+from penstock.transient import passes
 from tests.harness import PATIENCE, eventually
 from tests.http.importing import KEYS, OUT, Importing, importing
 

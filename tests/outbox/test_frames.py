@@ -20,7 +20,7 @@ from penstock.outbox.frames import (
     VERSION,
     Acknowledged,
     Kind,
-    Message,
+    MessageFrame,
     Reader,
     Violation,
     WrongVersion,
@@ -36,12 +36,12 @@ from penstock.outbox.frames import (
 from penstock.outbox.hello import Identity, Limits, hello, hello_in
 
 ID = bytes(range(16))
-MESSAGE = Message(7, ID, ("orders", "é"), b"\x00\xffdata", 1.5)
+MESSAGE = MessageFrame(7, ID, ("orders", "é"), b"\x00\xffdata", 1.5)
 LARGEST = Limits().largest_body
 
 patient = settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 messages = st.builds(
-    Message,
+    MessageFrame,
     st.integers(1, 2**63 - 1),
     st.binary(min_size=16, max_size=16),
     st.lists(st.text(st.characters(exclude_categories=["Cs"])), min_size=1, max_size=4).map(tuple),
@@ -66,7 +66,7 @@ def body_of(heads: object, data: bytes = b"x") -> bytes:
 
 @patient
 @given(st.lists(messages, min_size=1, max_size=5), st.lists(st.integers(0, 3000)))
-def test_messages_come_out_as_they_went_in_whatever_the_pieces(sent: list[Message], cuts: list[int]) -> None:
+def test_messages_come_out_as_they_went_in_whatever_the_pieces(sent: list[MessageFrame], cuts: list[int]) -> None:
     data = frame_of(sent)
     places = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
     ((kind, body),) = read(data[start:end] for start, end in pairwise(places))
@@ -174,7 +174,7 @@ def test_what_is_no_frame_of_messages_is_refused(body: bytes) -> None:
 
 
 def test_the_heads_that_the_others_differ_from_are_accepted() -> None:
-    assert messages_in(body_of([head()]))[0] == [Message(1, ID, ("k",), b"x", 0.0)]
+    assert messages_in(body_of([head()]))[0] == [MessageFrame(1, ID, ("k",), b"x", 0.0)]
     assert messages_in(body_of([head(keys=("k" * 65_532,))]))[1] == [65_537]
 
 
@@ -311,7 +311,7 @@ def test_a_hello_with_a_wrong_field_is_refused(changed: dict[str, object]) -> No
         (MESSAGE._replace(keys=("\ud800",)), "surrogates"),
     ],
 )
-def test_what_no_peer_would_take_is_not_sent(message: Message, why: str) -> None:
+def test_what_no_peer_would_take_is_not_sent(message: MessageFrame, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         weight_of(message, 1015)
 

@@ -13,7 +13,7 @@ from penstock.errors import WrongCall
 from penstock.outbox import Outbox, Security, inbox
 from penstock.outbox.commands import REMOVE, SUBSCRIBE, UNSUBSCRIBE
 from penstock.outbox.frames import HEADER, Kind, acknowledged_in, acknowledgements, frame, frame_of, messages_in
-from penstock.outbox.frames import Message as Sent
+from penstock.outbox.frames import MessageFrame as Sent
 from penstock.outbox.hello import Limits, hello
 from penstock.outbox.ids import new_id
 from penstock.outbox.listing import outgoing

@@ -25,7 +25,7 @@ from penstock.outbox.delivery import AHEAD_BYTES
 from penstock.outbox.ids import as_id, new_id, sent_at
 from penstock.outbox.store import Store
 from penstock.outbox.wire import Identity, Peer, Security, connect
-from penstock.outbox.wire import Message as WireMessage
+from penstock.outbox.wire import MessageFrame as WireMessage
 from penstock.ports import free_port
 from tests.harness import eventually
 from tests.outbox.outboxes import LATER, Got, has_subscriber, outbox, settled, stored, subscribed

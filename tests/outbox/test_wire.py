@@ -19,7 +19,7 @@ from penstock.outbox.frames import (
     HEADER,
     VERSION,
     Kind,
-    Message,
+    MessageFrame,
     Reader,
     acknowledged_in,
     acknowledgements,
@@ -42,15 +42,15 @@ SMALL = Limits(window_messages=10, window_bytes=4000, max_message_bytes=50_000)
 BRIEF = Limits(handshake_seconds=0.3)
 
 
-def message(seq: int, data: bytes = b"data") -> Message:
-    return Message(seq, ID, ("orders",), data, 1.0)
+def message(seq: int, data: bytes = b"data") -> MessageFrame:
+    return MessageFrame(seq, ID, ("orders",), data, 1.0)
 
 
 class Receiving:
     """What ``listen`` calls: keeps what comes and acknowledges it while ``acknowledges`` is set."""
 
     def __init__(self) -> None:
-        self.messages, self.ended = list[Message](), list[str]()
+        self.messages, self.ended = list[MessageFrame](), list[str]()
         self.peers = list[Peer]()
         self.acknowledges = asyncio.Event()
         self.acknowledges.set()
@@ -176,7 +176,7 @@ async def test_both_sides_send_on_one_connection() -> None:
 
     async with listens(answer) as listener:
         async with connected(listener, receives=True) as peer:
-            found = list[Message]()
+            found = list[MessageFrame]()
             while len(found) < 100:
                 found += await peer.receive()
             peer.acknowledge(100)
@@ -345,7 +345,7 @@ async def test_pongs_and_acknowledgements_are_joined_while_a_peer_does_not_read(
     async def pause(peer: Peer) -> None:
         peer.pause_writing()  # as asyncio calls it
         paused.set()
-        found = list[Message]()
+        found = list[MessageFrame]()
         while len(found) < 3:
             found += await peer.receive()
         peer.acknowledge(1, {1: "no"})

@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from penstock.composition.procfile import Composition
+from penstock.composition.procfile import ProcessGroup
 from penstock.errors import PenstockError, SettingsError
 from tests.commandline import ended, penstock, running
 from tests.harness import until
@@ -153,7 +153,7 @@ async def test_a_missing_folder_is_a_usage_error(tmp_path: Path) -> None:
 
 def test_a_composition_is_for_programs_too(tmp_path: Path) -> None:
     said: list[Any] = []
-    with Composition(procfile(tmp_path, waits=WAITS, done="true"), write=said.append) as composition:
+    with ProcessGroup(procfile(tmp_path, waits=WAITS, done="true"), write=said.append) as composition:
         composition.start({"PATH": os.environ["PATH"]})
         while not said or "done" not in composition.statuses:
             composition.poll(0.05)
@@ -166,7 +166,7 @@ def test_a_composition_is_for_programs_too(tmp_path: Path) -> None:
 def test_a_child_that_does_not_stop_is_killed_with_all_it_started(tmp_path: Path) -> None:
     said: list[Any] = []
     stubborn = "trap '' TERM; sleep 61 & echo $!; wait; sleep 61"
-    composition = Composition(procfile(tmp_path, stubborn=stubborn), write=said.append, stop=0.3).start()
+    composition = ProcessGroup(procfile(tmp_path, stubborn=stubborn), write=said.append, stop=0.3).start()
     while not said:
         composition.poll(0.05)
     started = time.monotonic()
@@ -177,12 +177,12 @@ def test_a_child_that_does_not_stop_is_killed_with_all_it_started(tmp_path: Path
 
 
 def test_a_failed_process_is_reported(tmp_path: Path) -> None:
-    with Composition(procfile(tmp_path, fails="exit 7")).start() as composition:
+    with ProcessGroup(procfile(tmp_path, fails="exit 7")).start() as composition:
         composition.poll(10)
     assert (composition.failed, composition.statuses) == (["fails"], {"fails": 7})
 
 
-def polled(composition: Composition, condition: Callable[[], bool]) -> None:
+def polled(composition: ProcessGroup, condition: Callable[[], bool]) -> None:
     """Poll until ``condition`` holds."""
 
     def holds() -> bool:
@@ -194,7 +194,7 @@ def polled(composition: Composition, condition: Callable[[], bool]) -> None:
 
 def test_a_killed_process_can_be_started_again(tmp_path: Path) -> None:
     said: list[Any] = []
-    with Composition(procfile(tmp_path, waits=WAITS), write=said.append).start() as composition:
+    with ProcessGroup(procfile(tmp_path, waits=WAITS), write=said.append).start() as composition:
         polled(composition, lambda: bool(said))
         pid = composition.kill("waits")
         assert not alive(pid)
@@ -206,7 +206,7 @@ def test_a_killed_process_can_be_started_again(tmp_path: Path) -> None:
 
 
 def test_a_second_stop_does_nothing(tmp_path: Path) -> None:
-    composition = Composition(procfile(tmp_path, one="true")).start()
+    composition = ProcessGroup(procfile(tmp_path, one="true")).start()
     composition.poll(10)
     composition.stop()
     composition.stop()
@@ -214,13 +214,13 @@ def test_a_second_stop_does_nothing(tmp_path: Path) -> None:
 
 
 def test_a_composition_that_was_never_started_can_be_stopped(tmp_path: Path) -> None:
-    Composition(procfile(tmp_path, one="true")).stop()
+    ProcessGroup(procfile(tmp_path, one="true")).stop()
 
 
 def test_all_errors_in_a_procfile_are_reported_at_once(tmp_path: Path) -> None:
     (tmp_path / "Procfile").write_text("one: true\nwords\nmore words\none: true\n")
     with pytest.raises(SettingsError) as error:
-        Composition(tmp_path)
+        ProcessGroup(tmp_path)
     assert [problem.line for problem in error.value.problems] == [2, 3, 4]
     with pytest.raises(PenstockError, match="cannot be read"):
-        Composition(tmp_path / "nowhere")
+        ProcessGroup(tmp_path / "nowhere")

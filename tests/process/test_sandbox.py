@@ -87,9 +87,9 @@ def test_a_command_that_names_a_server_is_refused_without_its_password(tmp_path:
 async def test_a_composition_of_containers_alone_runs_here(tmp_path: Path) -> None:
     for name in ("compose.yaml", "composition.yaml", "mpush.yaml"):
         shutil.copy(ROOT / "compose" / "weather" / name, tmp_path)
-    topology = read(tmp_path)
-    assert topology.problems == ()
-    async with Sandbox(topology) as sandbox:
+    composition = read(tmp_path)
+    assert composition.problems == ()
+    async with Sandbox(composition) as sandbox:
         await sandbox.start()
         (host,) = set(sandbox.servers) - {"localhost:6379"}
         redis = sandbox.client(f"{host}/0")

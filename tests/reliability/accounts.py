@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from penstock.tracking.events import Entry, Event
+from penstock.tracking.events import Entry, TrackedEvent
 from tests.reliability.fleet import assert_registry_clean, audited
 from tests.reliability.jobs import REPLIES, UNWILLING, Job, parse_job
 from tests.reliability.tracked_line import TRACKING, Line
@@ -42,13 +42,13 @@ class Records:
         self.jobs = {job.xid: job for job in [*self.accepted, *self.unsure]}
         entries = [Entry(*entry) for entry in fleet.redis.xrange(KEYS.events)]
         self.events = [event for entry in entries for event in entry.events()]
-        self.lives: dict[str, list[Event]] = defaultdict(list)
+        self.lives: dict[str, list[TrackedEvent]] = defaultdict(list)
         for event in self.events:
             self.lives[event.id].append(event)
         self.letters: list[dict[str, Any]] = [json.loads(letter) for letter in fleet.held(KEYS.dead)]
         self.reports = _with_times(fleet.redis.xrange(REPORTS))
 
-    def named(self, *names: str) -> list[Event]:
+    def named(self, *names: str) -> list[TrackedEvent]:
         return [event for event in self.events if event.event in names]
 
     def letters_of(self, *reasons: str) -> list[dict[str, Any]]:

@@ -5,12 +5,12 @@ from collections.abc import Callable
 
 from common.app import main
 from services.mdispatch import dispatch
-from services.mdispatch.request import Request, parse_request
+from services.mdispatch.request import Parsed, parse_request
 from services.mdispatch.service import run
 from services.mdispatch.settings import Settings
 
 
-def brittle(message: bytes, refusal: Callable[[str], str | None], *, obeys_attempts: bool) -> Request:
+def brittle(message: bytes, refusal: Callable[[str], str | None], *, obeys_attempts: bool) -> Parsed:
     if message == b"poison":
         os._exit(9)
     return parse_request(message, refusal, obeys_attempts=obeys_attempts)

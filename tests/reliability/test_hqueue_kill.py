@@ -18,7 +18,7 @@ from penstock.keys import Keys
 from penstock.ports import free_port
 from penstock.testing.forkserver import ForkServer
 from penstock.testing.server import EmbeddedServer
-from penstock.tracking.events import Event, read_entries
+from penstock.tracking.events import TrackedEvent, read_entries
 from tests.commandline import penstock
 from tests.harness import rounds, until
 from tests.importers import is_ready
@@ -178,7 +178,7 @@ def account(site: Site, producer: Producer, records: dict[str, Any]) -> None:
         assert [ended for _, ended in several] == sorted(ended for _, ended in several), "not in order"
 
 
-def account_events(producer: Producer, records: dict[str, Any], events: list[Event]) -> None:
+def account_events(producer: Producer, records: dict[str, Any], events: list[TrackedEvent]) -> None:
     """By the events: each task is registered once, and ends once after its last attempt."""
     by_id = dict[str, list[str]]()
     for event in events:
@@ -191,6 +191,6 @@ def account_events(producer: Producer, records: dict[str, Any], events: list[Eve
         assert several.count("delivered") == records[id]["attempt"]
 
 
-async def events_of(url: str) -> list[Event]:
+async def events_of(url: str) -> list[TrackedEvent]:
     async with Redis.from_url(url) as redis:
         return [event async for entries in read_entries(redis, KEYS) for entry in entries for event in entry.events()]

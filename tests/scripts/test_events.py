@@ -9,7 +9,7 @@ from redis import Redis
 
 from penstock.keys import Keys
 from penstock.script import Script
-from penstock.tracking.events import Entry, Event
+from penstock.tracking.events import Entry, TrackedEvent
 
 KEYS = Keys("demo")
 TELL = Script(
@@ -53,9 +53,9 @@ def entries(redis: Redis) -> list[tuple[bytes, dict[bytes, bytes]]]:
     return list(found)
 
 
-def event(word: Words) -> Event:
+def event(word: Words) -> TrackedEvent:
     name, id, xid, queue, service, attempt, seconds = word
-    return Event(
+    return TrackedEvent(
         name,
         1_700_000_000.123,
         id,
@@ -147,4 +147,4 @@ def test_none_are_written_where_none_are_wanted(redis_url: str) -> None:
 
 def test_a_foreign_entry_is_one_unchanged_event() -> None:
     (found,) = Entry(b"1700000000123-0", {b"event": b"done", b"id": b"1", b"xid": b"a\\n\nb"}).events()
-    assert found == Event("done", 1_700_000_000.123, "1", "a\\n\nb", "", "", None, None)
+    assert found == TrackedEvent("done", 1_700_000_000.123, "1", "a\\n\nb", "", "", None, None)

@@ -203,7 +203,7 @@ async def test_a_signal_ends_loops_after_the_message_in_hand(
 ) -> None:
     """An idle loop does not wait for the end of its BLMOVE."""
     monkeypatch.setattr(holding, "WAIT_SECONDS", 3_600)
-    monkeypatch.setattr("penstock.lists.server.HURRY_SECONDS", 3_600)
+    monkeypatch.setattr("penstock.lists.lists.HURRY_SECONDS", 3_600)
     handled = list[bytes]()
     async with Lists(redis_url, stop_signals=[signal.SIGTERM]) as lists:
 

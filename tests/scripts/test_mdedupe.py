@@ -10,7 +10,7 @@ from common.context import Context
 from penstock.encoding import decoded
 from penstock.errors import WrongType
 from penstock.keys import Keys
-from penstock.passing import is_full
+from penstock.transient import is_full
 from services.mdedupe.deduplication import _dedupe_batch, passing
 from services.mdedupe.service import run
 from services.mdedupe.settings import Settings

@@ -11,7 +11,7 @@ from common.context import Context
 from penstock.encoding import decoded
 from penstock.errors import WrongType
 from penstock.keys import Keys
-from penstock.passing import is_full
+from penstock.transient import is_full
 from services.mlimit import delay
 from services.mlimit.delay import Delay
 from services.mlimit.service import run

@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from redis.asyncio import Redis
 
+from penstock.read_size import EVIDENCE, MIN_SMALL_MESSAGES, READ_AT_ONCE, SMALL, Sizes, fitting
 from penstock.script import Script
-from penstock.transfer.read_size import EVIDENCE, MIN_SMALL_MESSAGES, READ_AT_ONCE, SMALL, Sizes, fitting
 from tests.harness import ROOT
 
 COUNTING: Final = """

@@ -12,7 +12,7 @@ from redis.exceptions import BusyLoadingError, ConnectionError, ResponseError, T
 from penstock.errors import Fenced, Refused, TargetLost, WrongType
 from penstock.raw_connection import Packed, RawConnection
 from penstock.script import LUA, Script
-from penstock.transfer.engine import Batch, Transfer
+from penstock.transfer.engine import Shipment, Transfer
 from penstock.transfer.protocol import (
     SCRIPT_MESSAGES,
     Dead,
@@ -554,7 +554,7 @@ async def test_no_more_than_the_window_is_on_the_way(redis: Redis, window: int, 
 
 async def test_an_order_to_end_stops_sending_and_what_was_sent_is_settled(redis: Redis, there: Target) -> None:
     here = MemorySource(numbered(1_000))
-    seen: list[Batch] = []
+    seen: list[Shipment] = []
     await transfer(here, there, on_arrival=seen.append, keep_going=lambda: len(seen) < 3).run(0)
     arrived = await held(redis, "out")
     assert arrived == here.messages[: len(arrived)]

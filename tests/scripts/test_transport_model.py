@@ -501,7 +501,7 @@ def test_whatever_happens_messages_arrive_once_and_in_order(
 
     for module in (protocol, local_source):
         monkeypatch.setattr(module, "SCRIPT_MESSAGES", 1)
-    monkeypatch.setattr("penstock.transfer.read_size.MIN_SMALL_MESSAGES", 0)
+    monkeypatch.setattr("penstock.read_size.MIN_SMALL_MESSAGES", 0)
     OnServer.sources = ArrivalCounter
 
     run_state_machine_as_test(

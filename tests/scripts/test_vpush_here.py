@@ -15,8 +15,8 @@ from common.durability import Durability
 from common.outage import Outage
 from penstock.keys import Keys
 from penstock.raw_connection import RawConnection
+from penstock.read_size import MIN_SMALL_MESSAGES, Sizes
 from penstock.testing.server import EmbeddedServer
-from penstock.transfer.read_size import MIN_SMALL_MESSAGES, Sizes
 from services.vpush.local_source import LocalSource
 from services.vpush.settings import Settings
 from services.vpush.window import SendWindow

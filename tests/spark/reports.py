@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from penstock.spark import tables
-from penstock.spark.lifecycles import Message
+from penstock.spark.lifecycles import Lifecycle
 from penstock.spark.report import Backlog, Report, Section, Times
 from penstock.spark.rollups import PERCENTILES
 from penstock.spark.time_axis import TimeAxis
@@ -23,7 +23,7 @@ SECTION = Section(
     unmeasured=0,
     dead={"timeout": [0, 1, 0, 0], "failed": [0, 0, 0, 0], "unknown": [0, 0, 0, 0]},
     backlog=Backlog(2, True, [6, 5, 4, 3]),
-    slowest=[Message("7", EVIL, EVIL, "1", 2, 12.5, NOON + 20.0, "done")],
+    slowest=[Lifecycle("7", EVIL, EVIL, "1", 2, 12.5, NOON + 20.0, "done")],
 )
 REPORT = Report("/archive", None, NOON + 300.0, NOON + 1.0, NOON + 200.0, AXIS, [SECTION])
 BUSY = replace(
@@ -44,7 +44,7 @@ BUSY = replace(
     dead={reason: [place % 3 for place in range(100)] for reason in SECTION.dead},
     backlog=Backlog(2, False, [1_751_800 * place for place in range(100)]),
     slowest=[
-        Message(str(number), f"alert-{'0123456789abcdef' * 4}", "out", "1", None, 1_200 / number, NOON + 20.0, "done")
+        Lifecycle(str(number), f"alert-{'0123456789abcdef' * 4}", "out", "1", None, 1_200 / number, NOON + 20.0, "done")
         for number in range(1, 21)
     ],
 )

@@ -24,7 +24,7 @@ from penstock.keys import Keys
 from penstock.spark.archive import DDL
 from penstock.spark.masking import masked
 from penstock.spark.outcomes import Comparison, EventRecorder, compare, outcomes_by_key, replayed_as
-from penstock.spark.replay import Archived, Message, Pace, Pushed, messages, push
+from penstock.spark.replay import Archived, Pace, Pushed, Replayed, messages, push
 from penstock.tracking.policy import Policy
 from tests.commandline import ended, running
 from tests.harness import Service, until
@@ -177,7 +177,11 @@ class Clock:
 @pytest.mark.parametrize("speed", [1, 10, 0.5])
 async def test_each_is_pushed_when_it_is_due_and_no_delay_adds_up(speed: float) -> None:
     clock, at = Clock(), [50.0, 50.0, 51.0, 53.5, 53.5, 60.0]
-    pace, rest, pushed = Pace(speed, clock, clock.sleep), [Message(each, b"") for each in at], list[tuple[float, int]]()
+    pace, rest, pushed = (
+        Pace(speed, clock, clock.sleep),
+        [Replayed(each, b"") for each in at],
+        list[tuple[float, int]](),
+    )
     while rest:
         count = await pace.due(rest)
         pushed.append((round((clock.now - 1000) * speed, 6), count))
@@ -190,7 +194,7 @@ async def test_each_is_pushed_when_it_is_due_and_no_delay_adds_up(speed: float) 
 
 async def test_late_messages_are_pushed_at_once_and_the_delay_is_reported() -> None:
     clock = Clock()
-    pace, rest = Pace(1, clock, clock.sleep), [Message(float(at), b"") for at in (0, 1, 2, 3, 10)]
+    pace, rest = Pace(1, clock, clock.sleep), [Replayed(float(at), b"") for at in (0, 1, 2, 3, 10)]
     assert await pace.due(rest) == 1
     clock.now += 3
     assert await pace.due(rest[1:]) == 3
@@ -202,12 +206,12 @@ async def test_late_messages_are_pushed_at_once_and_the_delay_is_reported() -> N
 async def test_as_fast_as_possible_waits_for_nothing() -> None:
     clock = Clock()
     pace = Pace(None, clock, clock.sleep)
-    assert await pace.due([Message(float(at), b"") for at in range(500)]) == 500
+    assert await pace.due([Replayed(float(at), b"") for at in range(500)]) == 500
     assert (clock.slept, pace.behind) == ([], 0)
 
 
 async def test_an_interrupted_push_knows_what_has_arrived(redis: Redis) -> None:
-    lists, pushed = [[Message(0, b"1"), Message(0, b"2"), Message(1000, b"3")], [Message(1001, b"4")]], Pushed()
+    lists, pushed = [[Replayed(0, b"1"), Replayed(0, b"2"), Replayed(1000, b"3")], [Replayed(1001, b"4")]], Pushed()
     advanced: list[int] = []
     task = asyncio.create_task(push(redis, "in", iter(lists), Pace(1), pushed, advanced.append))
     while not advanced:
@@ -230,7 +234,7 @@ async def test_an_interrupted_push_waits_for_replies_to_what_is_in_flight(
         return await lpush(key, *words)
 
     monkeypatch.setattr(redis, "lpush", slow)
-    task = asyncio.create_task(push(redis, "in", iter([[Message(0, b"1")]]), Pace(None), pushed, lambda _: None))
+    task = asyncio.create_task(push(redis, "in", iter([[Replayed(0, b"1")]]), Pace(None), pushed, lambda _: None))
     await under_way.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.composition.files import read
-from penstock.composition.model import Part, Topology
+from penstock.composition.model import Composition, Part
 from penstock.connection import connect
 from penstock.errors import PenstockError
 from penstock.shape import End, Place, Promise
@@ -170,7 +170,7 @@ def test_of_two_ways_to_a_list_the_weaker_promise_holds() -> None:
         part_from("way", "out", "once"),
     )
     for order in permutations(parts):
-        ((sink,),) = Routes.of(Topology(order)).sinks.values()
+        ((sink,),) = Routes.of(Composition(order)).sinks.values()
         assert (sink.place.key, sink.promise) == ("out", "at-least-once")
 
 
@@ -199,15 +199,15 @@ def test_a_full_name_selects_one_fault_and_a_part_of_it_several(word: str, chose
 
 def test_a_sample_is_drawn_by_the_seed_beside_the_run_without_a_fault() -> None:
     points = [Point("mover", "flow", "localhost:6379", f"LPUSH {place}") for place in range(25)]
-    topology = Topology((part_from("in", "out", "once"),))
-    everything = planned(topology, points, Chosen(seed=1))
-    first, *drawn = planned(topology, points, Chosen(seed=1, sample=30))
+    composition = Composition((part_from("in", "out", "once"),))
+    everything = planned(composition, points, Chosen(seed=1))
+    first, *drawn = planned(composition, points, Chosen(seed=1, sample=30))
     assert (first.fault, len(drawn), len(everything) > 100) == ("no fault", 30, True)
     assert drawn == [each for each in everything if each in drawn], "in the order of the plan"
-    assert drawn == planned(topology, points, Chosen(seed=1, sample=30))[1:]
-    assert drawn != planned(topology, points, Chosen(seed=2, sample=30))[1:]
-    assert planned(topology, points, Chosen(seed=1, sample=1_000)) == everything
-    named = planned(topology, points, Chosen(seed=1, sample=3, faults=["cut before the reply"]))
+    assert drawn == planned(composition, points, Chosen(seed=1, sample=30))[1:]
+    assert drawn != planned(composition, points, Chosen(seed=2, sample=30))[1:]
+    assert planned(composition, points, Chosen(seed=1, sample=1_000)) == everything
+    named = planned(composition, points, Chosen(seed=1, sample=3, faults=["cut before the reply"]))
     assert [each.fault for each in named] == ["cut before the reply"] * 3
 
 

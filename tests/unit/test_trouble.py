@@ -4,7 +4,7 @@ import pytest
 from redis.exceptions import AuthenticationError, InvalidResponse, NoPermissionError, ResponseError
 
 from penstock.errors import Unsuitable
-from penstock.passing import passes
+from penstock.transient import passes
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from redis.crc import key_slot
 
 from penstock.composition.draw.sketch import redelivers
 from penstock.composition.findings import Finding, at, at_property, display_name
-from penstock.composition.model import Part, Topology
+from penstock.composition.model import Composition, Part
 from penstock.encoding import encoded
 from penstock.keys import Keys, pending_of
 from penstock.shape import End, property_of
@@ -30,9 +30,9 @@ COMMON: Final = (
 """Settings that replicas share in Redis, so that the start of one would change them for the others."""
 
 
-def namespaces(topology: Topology) -> Iterator[Finding]:
+def namespaces(composition: Composition) -> Iterator[Finding]:
     """Find different services under one namespace, and replicas with different lists or lifetimes."""
-    for part, other in combinations(_settled(topology), 2):
+    for part, other in combinations(_settled(composition), 2):
         if part.namespace is None or (part.namespace, part.server) != (other.namespace, other.server):
             continue
         if part.service != other.service or _lists(part) != _lists(other):
@@ -46,45 +46,45 @@ def namespaces(topology: Topology) -> Iterator[Finding]:
                 yield at_property("replicas", other, property_of(name), f"{differs}; expected the same in both")
 
 
-def own_keys(topology: Topology) -> Iterator[Finding]:
+def own_keys(composition: Composition) -> Iterator[Finding]:
     """Find lists whose names are those of a service's own keys."""
-    for owner in _settled(topology):
+    for owner in _settled(composition):
         if owner.namespace is None:
             continue
         keys = Keys(owner.namespace)
-        for part, end in topology.ends("reads", "writes", "keeps"):
+        for part, end in composition.ends("reads", "writes", "keeps"):
             allowed = end.key in (keys.done, keys.dead, keys.events) or part.namespace == owner.namespace
             if not allowed and end.place.server == owner.server and keys.owns(end.key):
                 of = f"{end.key!r} is a key of {display_name(owner)} itself, in its namespace {owner.namespace!r}"
                 yield at("collision", part, end, f"{of}; expected another name")
 
 
-def pendings(topology: Topology) -> Iterator[Finding]:
+def pendings(composition: Composition) -> Iterator[Finding]:
     """Find pending lists of one service that another one uses."""
-    for part, end in topology.ends("keeps"):
-        for other, theirs in topology.ends("reads", "writes", "keeps"):
+    for part, end in composition.ends("keeps"):
+        for other, theirs in composition.ends("reads", "writes", "keeps"):
             if other is part or _replicas(part, other) or not _is_in_hand(theirs, end):
                 continue
-            if theirs.use == "keeps" and topology.parts.index(other) < topology.parts.index(part):
+            if theirs.use == "keeps" and composition.parts.index(other) < composition.parts.index(part):
                 continue  # reported once, for the later one
             holds = f"{theirs.key!r} is a pending list of {display_name(part)}"
             yield at("pending", other, theirs, f"{holds}; expected another list")
 
 
-def kinds(topology: Topology) -> Iterator[Finding]:
+def kinds(composition: Composition) -> Iterator[Finding]:
     """Find lists that are streams of another part. A program may read either: its kind is not declared."""
-    writers = [(part, end) for part, end in topology.ends("writes") if not redelivers(part)]
+    writers = [(part, end) for part, end in composition.ends("writes") if not redelivers(part)]
     streams = {end.place: part for part, end in writers if end.kind == "stream"}
-    for part, end in topology.ends("reads", "writes", "keeps"):
+    for part, end in composition.ends("reads", "writes", "keeps"):
         owner = streams.get(end.place)
         if owner and end.kind == "list" and (part.service or end.use != "reads"):
             stream = f"{end.key!r} is a stream, the events of {display_name(owner)}"
             yield at("collision", part, end, f"{stream}; expected another name for a list")
 
 
-def slots(topology: Topology) -> Iterator[Finding]:
+def slots(composition: Composition) -> Iterator[Finding]:
     """Find keys of one service that a Redis Cluster may keep on different nodes; the findings are notes."""
-    for part in _settled(topology):
+    for part in _settled(composition):
         names = [end.key for end in part.ends if end.place.server == part.server]
         names += [Keys(part.namespace).ids] if part.namespace else []
         if len({key_slot(encoded(name)) for name in names}) > 1:
@@ -96,8 +96,8 @@ def slots(topology: Topology) -> Iterator[Finding]:
             yield Finding(found.rule, found.problem, note=True)
 
 
-def _settled(topology: Topology) -> list[Part]:
-    return [part for part in topology.parts if part.settings is not None]
+def _settled(composition: Composition) -> list[Part]:
+    return [part for part in composition.parts if part.settings is not None]
 
 
 def _lists(part: Part) -> frozenset[object]:

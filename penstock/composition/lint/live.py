@@ -10,7 +10,7 @@ from redis.exceptions import ResponseError
 
 from penstock.composition.findings import Finding, at, at_property, display_name
 from penstock.composition.lint.replies import unfit
-from penstock.composition.model import Part, Topology
+from penstock.composition.model import Composition, Part
 from penstock.encoding import decoded, decoded_fields, encoded
 from penstock.errors import WrongType
 from penstock.inspect.hazards import describe_expiry, expiring_keys
@@ -54,23 +54,23 @@ class Address:
         return at_property("server", self.part, self.property, message)
 
 
-def servers(topology: Topology) -> dict[str, Address]:
+def servers(composition: Composition) -> dict[str, Address]:
     """Return each server of the composition once, by ``Place.server``."""
     found: dict[str, Address] = {}
-    for part in topology.parts:
+    for part in composition.parts:
         for address in _addresses(part):
             found.setdefault(server_of(address.url), address)
     return found
 
 
-async def check(redis: "Redis", topology: Topology, server: str, address: Address) -> list[Finding]:
+async def check(redis: "Redis", composition: Composition, server: str, address: Address) -> list[Finding]:
     """Return the findings on one server, whose client is ``redis``; nothing is changed there."""
     return [
         *[address.finding(words) for words in await _unsafe(redis)],
-        *await _wrong_types(redis, topology, server),
-        *await _expiring(redis, topology, server),
-        *await _absent(redis, topology, server),
-        *await _unfit_replies(redis, topology, server),
+        *await _wrong_types(redis, composition, server),
+        *await _expiring(redis, composition, server),
+        *await _absent(redis, composition, server),
+        *await _unfit_replies(redis, composition, server),
     ]
 
 
@@ -101,11 +101,11 @@ async def _unsafe(redis: "Redis") -> list[str]:
     return found
 
 
-async def _wrong_types(redis: "Redis", topology: Topology, server: str) -> list[Finding]:
-    ends = [(part, end) for part, end in topology.ends("reads", "writes", "keeps") if end.place.server == server]
+async def _wrong_types(redis: "Redis", composition: Composition, server: str) -> list[Finding]:
+    ends = [(part, end) for part, end in composition.ends("reads", "writes", "keeps") if end.place.server == server]
     own = [
         (part, name, kind)
-        for part in topology.parts
+        for part in composition.parts
         if part.namespace and part.server == server
         for name, kind in OWN.items()
     ]
@@ -126,12 +126,12 @@ async def _wrong_types(redis: "Redis", topology: Topology, server: str) -> list[
     return list(dict.fromkeys(found))
 
 
-async def _expiring(redis: "Redis", topology: Topology, server: str) -> list[Finding]:
+async def _expiring(redis: "Redis", composition: Composition, server: str) -> list[Finding]:
     """Find lists with a TTL: those of the files, and pending lists of instances."""
-    ends = [(part, end) for part, end in topology.ends("reads", "writes", "keeps") if end.place.server == server]
+    ends = [(part, end) for part, end in composition.ends("reads", "writes", "keeps") if end.place.server == server]
     left = await expiring_keys(redis, (end.key for _, end in ends))
     found = [at("expires", part, end, describe_expiry(end.key, left[end.key])) for part, end in ends if end.key in left]
-    for part in topology.parts:
+    for part in composition.parts:
         if not part.namespace or part.settings is None or part.server != server:
             continue
         with suppress(ResponseError, WrongType):  # of a wrong type, which is reported, or on another node of a cluster
@@ -149,10 +149,10 @@ async def _expiring(redis: "Redis", topology: Topology, server: str) -> list[Fin
     return list(dict.fromkeys(found))
 
 
-async def _absent(redis: "Redis", topology: Topology, server: str) -> list[Finding]:
+async def _absent(redis: "Redis", composition: Composition, server: str) -> list[Finding]:
     """Find services that the composition starts and that have no live instances."""
     found = []
-    for part in topology.parts:
+    for part in composition.parts:
         if not (part.namespace and part.command) or server_of(part.urls[1]) != server:
             continue
         try:
@@ -165,12 +165,12 @@ async def _absent(redis: "Redis", topology: Topology, server: str) -> list[Findi
     return found
 
 
-async def _unfit_replies(redis: "Redis", topology: Topology, server: str) -> list[Finding]:
+async def _unfit_replies(redis: "Redis", composition: Composition, server: str) -> list[Finding]:
     """Find reply lists that belong to registered services outside of the composition."""
-    parts = [part for part in topology.parts if part.setting("reply_lists") is not None and part.server == server]
+    parts = [part for part in composition.parts if part.setting("reply_lists") is not None and part.server == server]
     if not parts:
         return []
-    known = {part.namespace for part in topology.parts}
+    known = {part.namespace for part in composition.parts}
     others = [name for name in await namespaces(redis) if name not in known]
     async with redis.pipeline(transaction=False) as wire:
         for name in others:

@@ -4,18 +4,18 @@ from collections.abc import Iterator
 from fnmatch import fnmatchcase
 
 from penstock.composition.findings import Finding, at_property
-from penstock.composition.model import Part, Topology
+from penstock.composition.model import Composition, Part
 from penstock.inspect.ownership import Ownership
 
 
-def replies(topology: Topology) -> Iterator[Finding]:
+def replies(composition: Composition) -> Iterator[Finding]:
     """Find patterns of ``replyLists`` that match lists or keys of other parts, to which no answer is sent."""
-    for part in topology.parts:
+    for part in composition.parts:
         if part.setting("reply_lists") is not None:
             ownership = Ownership(
                 {
                     str(other.namespace or other.name): other.settings.lists()
-                    for other in topology.parts
+                    for other in composition.parts
                     if other.settings is not None and other.server == part.server
                 }
             )

@@ -9,7 +9,7 @@ from penstock.composition.findings import Finding, at, display_name, nearest
 from penstock.composition.lint.clashes import kinds, namespaces, own_keys, pendings, slots
 from penstock.composition.lint.replies import replies
 from penstock.composition.lint.timing import answers, metrics, nested, unwatched, watched
-from penstock.composition.model import Part, Topology
+from penstock.composition.model import Composition, Part
 from penstock.shape import End, Place, Use
 
 FLOWS: Final = {"in": "out", "answers": "replies"}
@@ -17,41 +17,45 @@ FLOWS: Final = {"in": "out", "answers": "replies"}
 DECLARED: Final = "composition.yaml"
 
 
-def lint(topology: Topology) -> list[Finding]:
+def lint(composition: Composition) -> list[Finding]:
     """Return each finding once. If files are invalid on their own, return only those: the rest would follow."""
-    if topology.problems:
-        return [Finding("file", problem) for problem in topology.problems]
-    return list(dict.fromkeys(finding for rule in RULES for finding in rule(topology)))
+    if composition.problems:
+        return [Finding("file", problem) for problem in composition.problems]
+    return list(dict.fromkeys(finding for rule in RULES for finding in rule(composition)))
 
 
-def orphans(topology: Topology) -> Iterator[Finding]:
+def orphans(composition: Composition) -> Iterator[Finding]:
     """Find lists that are written and never read, except for dead letters and events, which need no reader."""
-    read = {end.place for _, end in topology.ends("reads")}
-    late = {end.place for part in unwatched(topology) for end in part.shape.watched}
-    for part, end in topology.ends("writes"):
+    read = {end.place for _, end in composition.ends("reads")}
+    late = {end.place for part in unwatched(composition) for end in part.shape.watched}
+    for part, end in composition.ends("writes"):
         if end.kind == "stream" or end.role == "dead" or end.place in read | late:
             continue
-        if topology.external.does("reads", end.key):
+        if composition.external.does("reads", end.key):
             continue
-        why = _elsewhere(end, read) or nearest(end.key, _lone(topology, part, "reads", "writes"))
-        yield at("orphan", part, end, f"{end.key!r} is written and never read{why}; {_todo(topology, part, 'reads')}")
+        why = _elsewhere(end, read) or nearest(end.key, _lone(composition, part, "reads", "writes"))
+        yield at(
+            "orphan", part, end, f"{end.key!r} is written and never read{why}; {_todo(composition, part, 'reads')}"
+        )
 
 
-def unfed(topology: Topology) -> Iterator[Finding]:
+def unfed(composition: Composition) -> Iterator[Finding]:
     """Find lists and streams that are read and never written."""
-    written = {end.place for _, end in topology.ends("writes")}
-    for part, end in topology.ends("reads"):
-        if end.place in written or topology.external.does("writes", end.key):
+    written = {end.place for _, end in composition.ends("writes")}
+    for part, end in composition.ends("reads"):
+        if end.place in written or composition.external.does("writes", end.key):
             continue
-        streams = [other.key for _, other in topology.ends("writes") if other.kind == "stream"]
-        lone = streams if end.kind == "stream" else _lone(topology, part, "writes", "reads")
+        streams = [other.key for _, other in composition.ends("writes") if other.kind == "stream"]
+        lone = streams if end.kind == "stream" else _lone(composition, part, "writes", "reads")
         why = _elsewhere(end, written) or nearest(end.key, lone)
-        yield at("unfed", part, end, f"{end.key!r} is read and never written{why}; {_todo(topology, part, 'writes')}")
+        yield at(
+            "unfed", part, end, f"{end.key!r} is read and never written{why}; {_todo(composition, part, 'writes')}"
+        )
 
 
-def loops(topology: Topology) -> Iterator[Finding]:
+def loops(composition: Composition) -> Iterator[Finding]:
     """Find cycles of services, none of which counts hops, in which a message would loop for ever."""
-    services = [part for part in topology.parts if part.service and not part.setting("max_hops")]
+    services = [part for part in composition.parts if part.service and not part.setting("max_hops")]
     steps = {(taken.place, given.place): (part, given) for part in services for taken, given in flows(part)}
     while cycle := _cycle(steps):
         pairs = [*pairwise(cycle)]
@@ -62,10 +66,10 @@ def loops(topology: Topology) -> Iterator[Finding]:
             steps.pop(pair)
 
 
-def rivals(topology: Topology) -> Iterator[Finding]:
+def rivals(composition: Composition) -> Iterator[Finding]:
     """Find readers of one branch of a fan-out that are not replicas, so that each gets only some of its messages."""
-    for leg in sorted({end.place for _, end in topology.ends("writes") if end.copies}):
-        readers = [(part, end) for part, end in topology.at(leg, "reads") if end.role == "in"]
+    for leg in sorted({end.place for _, end in composition.ends("writes") if end.copies}):
+        readers = [(part, end) for part, end in composition.at(leg, "reads") if end.role == "in"]
         for part, end in readers[1:]:
             first, _ = readers[0]
             if _who(part) != _who(first):
@@ -100,16 +104,16 @@ def _cycle(steps: Iterable[tuple[Place, Place]]) -> list[Place]:
     return []
 
 
-def _lone(topology: Topology, part: Part, use: Use, opposite: Use) -> list[str]:
+def _lone(composition: Composition, part: Part, use: Use, opposite: Use) -> list[str]:
     """Return keys with ``use`` but without ``opposite`` use, one of which ``part`` may have misspelled.
 
     Keys that ``part`` uses itself are left out.
     """
-    opposed = {end.place for _, end in topology.ends(opposite)}
-    ends = [end for _, end in topology.ends(use) if end.place not in opposed and end.role != "dead"]
-    keys = [end.key for end in ends if not topology.external.does(opposite, end.key)]
-    used = {end.key for _, end in topology.ends(opposite)}
-    external = topology.external.reads if use == "reads" else topology.external.writes
+    opposed = {end.place for _, end in composition.ends(opposite)}
+    ends = [end for _, end in composition.ends(use) if end.place not in opposed and end.role != "dead"]
+    keys = [end.key for end in ends if not composition.external.does(opposite, end.key)]
+    used = {end.key for _, end in composition.ends(opposite)}
+    external = composition.external.reads if use == "reads" else composition.external.writes
     keys += [name for name in external if name not in used]
     own = {end.key for end in part.ends}
     return [key for key in keys if key not in own]
@@ -123,15 +127,15 @@ def _elsewhere(end: End, places: Iterable[Place]) -> str:
     return f" on {end.place.server}: it is {opposite} on {', '.join(servers)}"
 
 
-def _todo(topology: Topology, part: Part, use: Use) -> str:
-    undeclared = [repr(part.name) for part in topology.parts if part.service is None and not part.ends]
+def _todo(composition: Composition, part: Part, use: Use) -> str:
+    undeclared = [repr(part.name) for part in composition.parts if part.service is None and not part.ends]
     verb = "reads" if use == "reads" else "writes to"
     programs = f", or what {', '.join(undeclared)} {use} under programs" if undeclared else ""
     hand = f", or keeps of {part.name!r} if it is its pending list," if part.service is None else ""
     return f"expected a part that {verb} it, or external.{use}{programs}{hand} in {DECLARED}"
 
 
-RULES: Final[tuple[Callable[[Topology], Iterator[Finding]], ...]] = (
+RULES: Final[tuple[Callable[[Composition], Iterator[Finding]], ...]] = (
     orphans,
     unfed,
     watched,

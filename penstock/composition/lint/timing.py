@@ -4,64 +4,66 @@ from collections.abc import Iterator
 from fnmatch import fnmatchcase
 
 from penstock.composition.findings import Finding, at_property, display_name, nearest
-from penstock.composition.model import Part, Topology
+from penstock.composition.model import Composition, Part
 from penstock.keys import Keys
 from penstock.shape import Place
 from penstock.tracking.backoff import Backoff
 
 
-def watched(topology: Topology) -> Iterator[Finding]:
+def watched(composition: Composition) -> Iterator[Finding]:
     """Find monitors that watch no part, and trackers without a monitor."""
-    known = {part.namespace: part for part in topology.parts if part.namespace}
-    for part in topology.parts:
+    known = {part.namespace: part for part in composition.parts if part.namespace}
+    for part in composition.parts:
         for name in _watches(part):
-            if any(fnmatchcase(other, name) for other in known) or topology.external.does("writes", Keys(name).policy):
+            if any(fnmatchcase(other, name) for other in known) or composition.external.does(
+                "writes", Keys(name).policy
+            ):
                 continue
             near = nearest(name, known)
             outside = f"expected the redisNamespace of a part, or external.writes: {name}:* in composition.yaml"
             yield at_property("watch", part, "watch", f"no part has the namespace {name!r}{near}; {outside}")
-    for part in unwatched(topology):
+    for part in unwatched(composition):
         effect = "messages never time out, and its done list is never read"
         why = f"no monitor on its server watches {part.namespace!r}: {effect}; expected one"
         yield at_property("watch", part, "redisNamespace", why)
 
 
-def unwatched(topology: Topology) -> list[Part]:
+def unwatched(composition: Composition) -> list[Part]:
     """Return the parts that track messages and have no monitor on their server."""
-    watching = [(name, part.server) for part in topology.parts for name in _watches(part)]
+    watching = [(name, part.server) for part in composition.parts for name in _watches(part)]
     return [
         part
-        for part in topology.parts
+        for part in composition.parts
         if part.shape.watched
         and not any(fnmatchcase(str(part.namespace), name) and server == part.server for name, server in watching)
     ]
 
 
-def metrics(topology: Topology) -> Iterator[Finding]:
+def metrics(composition: Composition) -> Iterator[Finding]:
     """Find metrics that would expire before their instance renews them."""
-    for part in topology.parts:
+    for part in composition.parts:
         expire, renew = part.setting("metrics_expire"), part.setting("service_renew")
         if expire and expire <= renew:
             gone = f"{expire} s: the metrics of a live instance would expire before it renews them"
             yield at_property("times", part, "metricsExpire", f"{gone}; expected more than serviceRenew ({renew} s)")
 
 
-def answers(topology: Topology) -> Iterator[Finding]:
+def answers(composition: Composition) -> Iterator[Finding]:
     """Find answers that expire before their client stops waiting."""
-    for part in topology.parts:
+    for part in composition.parts:
         expire, timeout = part.setting("reply_expire"), part.setting("message_timeout")
         if part.setting("res") and expire < timeout:
             gone = f"{expire} s: an answer could expire while its client still waits for it"
             yield at_property("times", part, "replyExpire", f"{gone}; expected at least messageTimeout ({timeout} s)")
 
 
-def nested(topology: Topology) -> Iterator[Finding]:
+def nested(composition: Composition) -> Iterator[Finding]:
     """Find trackers that time out while a tracker behind them still retries, which doubles messages."""
-    for part in topology.parts:
+    for part in composition.parts:
         if not part.setting("attempts"):
             continue
         timeout = part.setting("message_timeout")
-        for inner in _behind(topology, part):
+        for inner in _behind(composition, part):
             needed = _longest(inner)
             if timeout < needed:
                 early = f"{timeout} s, while {display_name(inner)} behind it tries for up to {needed:g} s: messages"
@@ -70,7 +72,7 @@ def nested(topology: Topology) -> Iterator[Finding]:
                 )
 
 
-def _behind(topology: Topology, part: Part) -> list[Part]:
+def _behind(composition: Composition, part: Part) -> list[Part]:
     """Return the trackers that messages of ``part`` reach next, through services that do not track."""
     seen, open = set[Place](), [end.place for end in part.using("writes") if end.role == "out"]
     found: list[Part] = []
@@ -79,7 +81,7 @@ def _behind(topology: Topology, part: Part) -> list[Part]:
         if place in seen:
             continue
         seen.add(place)
-        for reader, end in topology.at(place, "reads"):
+        for reader, end in composition.at(place, "reads"):
             if end.role != "in" or reader is part:
                 continue
             if reader.setting("attempts"):

@@ -4,13 +4,13 @@ from collections.abc import Iterable
 
 from redis.asyncio import Redis
 
-from penstock.composition.model import Part, Topology, connected
+from penstock.composition.model import Composition, Part, connected
 from penstock.encoding import encoded
 from penstock.keys import Keys
 from penstock.shape import parse_shape
 
 
-async def read_registered(redis: "Redis", url: str, namespaces: Iterable[str]) -> Topology:
+async def read_registered(redis: "Redis", url: str, namespaces: Iterable[str]) -> Composition:
     """Return the composition of the services of ``namespaces`` that registered on ``redis``, which is at ``url``.
 
     Services whose registered shape is missing or cannot be parsed are left out.
@@ -22,7 +22,7 @@ async def read_registered(redis: "Redis", url: str, namespaces: Iterable[str]) -
         replies = await wire.execute(raise_on_error=False) if names else []
     shapes = [parse_shape(reply, url) if isinstance(reply, bytes) else None for reply in replies]
     found = [(name, *pair) for name, pair in zip(names, shapes, strict=True) if pair]
-    return Topology(connected((Part(name, service, name, url=url), shape) for name, service, shape in found))
+    return Composition(connected((Part(name, service, name, url=url), shape) for name, service, shape in found))
 
 
 async def services_without_lists(redis: "Redis", namespace: str) -> list[str]:

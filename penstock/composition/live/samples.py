@@ -7,7 +7,7 @@ from itertools import pairwise, takewhile
 from typing import Any, Final
 
 from penstock.composition.draw.sketch import redelivers
-from penstock.composition.model import Part, Topology
+from penstock.composition.model import Composition, Part
 from penstock.shape import Place
 
 MAX_SAMPLES: Final = 600
@@ -67,15 +67,15 @@ class ListStats:
 
 
 class Samples:
-    """The last ``MAX_SAMPLES`` samples of a composition; ``topology`` is that of the last one."""
+    """The last ``MAX_SAMPLES`` samples of a composition; ``composition`` is that of the last one."""
 
     def __init__(self) -> None:
         self._samples: deque[Sample] = deque(maxlen=MAX_SAMPLES)
-        self.topology = Topology(())
+        self.composition = Composition(())
 
-    def add(self, topology: Topology, sample: Sample) -> None:
-        self.topology = topology
-        counted = {place: _count_arrived(topology, sample, place) for place in sample.lengths}
+    def add(self, composition: Composition, sample: Sample) -> None:
+        self.composition = composition
+        counted = {place: _count_arrived(composition, sample, place) for place in sample.lengths}
         sample.arrived |= {place: count for place, count in counted.items() if count is not None}
         self._samples.append(sample)
 
@@ -116,12 +116,12 @@ class Samples:
         return sum(step > 0 for step in since) >= MIN_INCREASES
 
 
-def _count_arrived(topology: Topology, sample: Sample, place: Place) -> int | None:
+def _count_arrived(composition: Composition, sample: Sample, place: Place) -> int | None:
     """Count by the writers of the list, or by its readers; None if neither are all services that count."""
-    writers = [part for part, _ in topology.at(place, "writes") if not redelivers(part)]
+    writers = [part for part, _ in composition.at(place, "writes") if not redelivers(part)]
     if writers and all(part.namespace in sample.services for part in writers):
         return sum(sample.services[name].delivered.get(place.key, 0) for name in _names(writers))
-    readers = [part for part, end in topology.at(place, "reads") if end.role == "in"]
+    readers = [part for part, end in composition.at(place, "reads") if end.role == "in"]
     if readers and all(part.namespace in sample.services for part in readers):
         held = [sample.services[name] for name in _names(readers)]
         return sample.lengths[place] + sum(one.taken + one.pending for one in held)

@@ -7,7 +7,7 @@ from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
 from penstock.composition.live.samples import Sample, ServiceCounts
-from penstock.composition.model import Part, Topology
+from penstock.composition.model import Composition, Part
 from penstock.encoding import decoded, encoded
 from penstock.inspect import pending
 from penstock.inspect.namespace import is_late
@@ -20,11 +20,11 @@ Call = tuple[Any, ...]
 CALLS_PER_SERVICE: Final = 4
 
 
-async def sample_server(redis: "Redis", topology: Topology, server: str, found: Sample) -> None:
+async def sample_server(redis: "Redis", composition: Composition, server: str, found: Sample) -> None:
     """Add the lists and services on ``server`` to ``found``. Raise ``RedisError`` if it does not answer."""
-    ends = [(end.place, end) for _, end in topology.ends("reads", "writes") if end.place.server == server]
+    ends = [(end.place, end) for _, end in composition.ends("reads", "writes") if end.place.server == server]
     places = dict(ends)
-    services = {str(part.namespace): part for part in topology.parts if part.namespace and part.server == server}
+    services = {str(part.namespace): part for part in composition.parts if part.namespace and part.server == server}
     calls: list[Call] = [("TIME",)]
     for place, end in places.items():
         calls += _of_list(place, end.kind == "stream", end.role == "dead")

@@ -15,8 +15,8 @@ from penstock.encoding import decoded, encoded
 from penstock.inspect.changes import begun, is_moved, key_of, moved
 from penstock.inspect.namespace import instances
 from penstock.metrics import parse_metric
+from penstock.read_size import Sizes
 from penstock.script import Script
-from penstock.transfer.read_size import Sizes
 
 _scripts: Final = Path(__file__).parent / "lua"
 _backfill, _discard, _order, _rehome, _requeue = (

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from penstock.composition.draw.sketch import redelivers
-from penstock.composition.model import Topology
+from penstock.composition.model import Composition
 from penstock.composition.rollout.current import CurrentState, ListUse
 from penstock.composition.rollout.steps import InvalidOption, Options
 from penstock.inspect.changes import REMOVED, target
@@ -48,14 +48,14 @@ class Difference:
         return renamed | set(self.removals) | self.sources
 
 
-def compare(topology: Topology, states: Sequence[CurrentState], options: Options) -> Difference:
-    """Compare ``topology`` with ``states``, one for each of its namespaces. Raise ``InvalidOption``."""
-    return _Comparison(topology, states).found(options)
+def compare(composition: Composition, states: Sequence[CurrentState], options: Options) -> Difference:
+    """Compare ``composition`` with ``states``, one for each of its namespaces. Raise ``InvalidOption``."""
+    return _Comparison(composition, states).found(options)
 
 
 class _Comparison:
-    def __init__(self, topology: Topology, states: Sequence[CurrentState]) -> None:
-        self._topology, self._states = topology, states
+    def __init__(self, composition: Composition, states: Sequence[CurrentState]) -> None:
+        self._composition, self._states = composition, states
         self._found = Difference()
         self._before = {(state.place(one.key), one.use) for state in states for one in state.before}
 
@@ -126,4 +126,4 @@ class _Comparison:
 
     def _is_used(self, place: Place, use: Use) -> bool:
         """Return True if a part of the files uses ``place`` so; a monitor, which redelivers, is no writer."""
-        return any(use == "reads" or not redelivers(part) for part, _ in self._topology.at(place, use))
+        return any(use == "reads" or not redelivers(part) for part, _ in self._composition.at(place, use))

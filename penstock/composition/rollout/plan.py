@@ -7,7 +7,7 @@ new one, and are moved in front of them before the first reader takes from there
 from collections.abc import Iterator, Mapping, Sequence
 
 from penstock.composition.draw.sketch import redelivers
-from penstock.composition.model import Part, Topology
+from penstock.composition.model import Composition, Part
 from penstock.composition.rollout.current import CurrentState
 from penstock.composition.rollout.difference import Difference, Removal, Rename
 from penstock.composition.rollout.steps import InvalidOption, Options, Plan, Step
@@ -16,27 +16,27 @@ from penstock.shape import Place, Use, property_of
 
 
 def plan(
-    topology: Topology,
+    composition: Composition,
     states: Sequence[CurrentState],
     difference: Difference,
     lengths: Mapping[Place, int],
     options: Options,
 ) -> Plan:
     """Return the plan. Raise ``InvalidOption`` if an option does not fit the composition."""
-    return _Planning(topology, states, difference, lengths, options).plan()
+    return _Planning(composition, states, difference, lengths, options).plan()
 
 
 class _Planning:
     def __init__(
         self,
-        topology: Topology,
+        composition: Composition,
         states: Sequence[CurrentState],
         difference: Difference,
         lengths: Mapping[Place, int],
         options: Options,
     ) -> None:
-        self._topology, self._difference, self._lengths, self._options = topology, difference, lengths, options
-        self._states = _upstream_first(topology, states)
+        self._composition, self._difference, self._lengths, self._options = composition, difference, lengths, options
+        self._states = _upstream_first(composition, states)
         self._last = {old: self._last_of(rename) for old, rename in difference.renames.items()}
 
     def plan(self) -> Plan:
@@ -138,7 +138,9 @@ class _Planning:
 
     def _writers(self, place: Place) -> tuple[CurrentState, ...]:
         """Return the services that fill a list, by their files."""
-        names = {id(part) for part, _ in self._topology.at(place, "writes") if part.namespace and not redelivers(part)}
+        names = {
+            id(part) for part, _ in self._composition.at(place, "writes") if part.namespace and not redelivers(part)
+        }
         return tuple(state for state in self._states if id(state.part) in names)
 
     def _writers_before(self, place: Place) -> tuple[CurrentState, ...]:
@@ -154,11 +156,11 @@ class _Planning:
         """Return the service after whose change the messages are moved."""
         if writers := self._writers(rename.new):
             return writers[-1]
-        readers = {id(part) for part, _ in self._topology.at(rename.new, "reads")}
+        readers = {id(part) for part, _ in self._composition.at(rename.new, "reads")}
         return [one for one in self._states if id(one.part) in readers or one is rename.by][-1]
 
 
-def _upstream_first(topology: Topology, states: Sequence[CurrentState]) -> list[CurrentState]:
+def _upstream_first(composition: Composition, states: Sequence[CurrentState]) -> list[CurrentState]:
     """Return ``states`` with the writers of a list before its readers; in a loop, from an arbitrary start."""
     by_part = {id(state.part): state for state in states}
     ordered: dict[int, CurrentState] = {}
@@ -167,7 +169,7 @@ def _upstream_first(topology: Topology, states: Sequence[CurrentState]) -> list[
         if id(part) in above or id(part) in ordered:
             return
         for end in part.using("reads"):
-            for other, _ in topology.at(end.place, "writes"):
+            for other, _ in composition.at(end.place, "writes"):
                 if not redelivers(other):
                     add(other, (*above, id(part)))
         if id(part) in by_part:

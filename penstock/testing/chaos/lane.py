@@ -11,7 +11,7 @@ from typing import Any, Final, Self
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from penstock.composition.model import Topology
+from penstock.composition.model import Composition
 from penstock.encoding import decoded, encoded
 from penstock.shape import Place
 from penstock.testing.chaos.messages import Account, Routes, message, recognised
@@ -55,9 +55,11 @@ class Lane:
     ``accounts`` hold the messages pushed here, by the number of the fault that they were pushed for.
     """
 
-    def __init__(self, topology: Topology, routes: Routes, times: Times) -> None:
-        self._topology, self._routes, self.times = topology, routes, times
-        self._sandbox = Sandbox(topology, route=self._open, overrides=FAST_SETTINGS, aof=True, appendfsync="everysec")
+    def __init__(self, composition: Composition, routes: Routes, times: Times) -> None:
+        self._composition, self._routes, self.times = composition, routes, times
+        self._sandbox = Sandbox(
+            composition, route=self._open, overrides=FAST_SETTINGS, aof=True, appendfsync="everysec"
+        )
         self._exits = AsyncExitStack()
         self.proxies: dict[str, dict[str, FaultProxy]] = defaultdict(dict)
         """By process, then by server."""
@@ -127,7 +129,7 @@ class Lane:
             begin = sum(map(len, account.pushed.values()))
             numbers = list(range(begin, begin + many))
             account.pushed[source] += numbers
-            words = [message(self._topology.chaos.message, number, each) for each in numbers]
+            words = [message(self._composition.chaos.message, number, each) for each in numbers]
             redis = self.client(source)
             await redis.lpush(encoded(source.key), words[0])
             if words[1:]:
@@ -197,7 +199,7 @@ class Lane:
 
     def lists(self) -> list[Place]:
         """Return all lists into which services put messages."""
-        return fed_lists(self._topology)
+        return fed_lists(self._composition)
 
     async def spoil(self, place: Place) -> Callable[[], Awaitable[None]]:
         """Put a string in place of a list. Return a function that puts the list back."""
@@ -239,9 +241,9 @@ class Lane:
         return found
 
 
-def fed_lists(topology: Topology) -> list[Place]:
+def fed_lists(composition: Composition) -> list[Place]:
     """Return the lists into which services, not programs, put messages.
 
     A MULTI of a program does not roll back at a key of the wrong type, so the fault would prove nothing there.
     """
-    return sorted({end.place for part, end in topology.ends("writes") if part.service and end.role == "out"})
+    return sorted({end.place for part, end in composition.ends("writes") if part.service and end.role == "out"})

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from penstock.composition.model import ID_HERE, Topology
+from penstock.composition.model import ID_HERE, Composition
 from penstock.errors import PenstockError
 from penstock.shape import Place, Promise
 
@@ -38,23 +38,23 @@ class Routes:
     sinks: Mapping[Place, tuple[Sink, ...]]
 
     @classmethod
-    def of(cls, topology: Topology) -> "Routes":
-        """Return the routes of ``topology``. Raise ``PenstockError`` if it does not tell them."""
-        ends = {end.place.key: end.place for _, end in topology.ends("reads", "writes")}
-        chosen = {name for name in (*topology.chaos.into, *topology.chaos.out) if name not in ends}
+    def of(cls, composition: Composition) -> "Routes":
+        """Return the routes of ``composition``. Raise ``PenstockError`` if it does not tell them."""
+        ends = {end.place.key: end.place for _, end in composition.ends("reads", "writes")}
+        chosen = {name for name in (*composition.chaos.into, *composition.chaos.out) if name not in ends}
         if chosen:
             raise PenstockError(
-                f"{topology.declared}: chaos: {', '.join(sorted(chosen))}: no part of the composition reads or "
+                f"{composition.declared}: chaos: {', '.join(sorted(chosen))}: no part of the composition reads or "
                 f"writes it; expected one of {', '.join(sorted(ends))}"
             )
-        sources = [ends[name] for name in topology.chaos.into] or [
-            end.place for end in topology.sources() if _begins(topology, end.place)
+        sources = [ends[name] for name in composition.chaos.into] or [
+            end.place for end in composition.sources() if _begins(composition, end.place)
         ]
-        wanted = {ends[name] for name in topology.chaos.out} or {end.place for end in topology.sinks()}
-        sinks = {source: tuple(_reached(topology, source, wanted)) for source in sources}
+        wanted = {ends[name] for name in composition.chaos.out} or {end.place for end in composition.sinks()}
+        sinks = {source: tuple(_reached(composition, source, wanted)) for source in sources}
         if not any(sinks.values()):
             raise PenstockError(
-                f"{topology.directory}: no list is pushed to whose messages come out at another; say in "
+                f"{composition.directory}: no list is pushed to whose messages come out at another; say in "
                 "composition.yaml what programs read and write, or name the lists under chaos: into, out"
             )
         return cls({source: reached for source, reached in sinks.items() if reached})
@@ -121,19 +121,19 @@ def recognised(entry: bytes) -> tuple[int, int] | None:
     return (int(found[1]), int(found[2])) if found else None
 
 
-def _begins(topology: Topology, place: Place) -> bool:
-    """Return True if outsiders push to this list, or if the topology names no list that they push to."""
-    declared = topology.external.writes
-    return not declared or topology.external.does("writes", place.key)
+def _begins(composition: Composition, place: Place) -> bool:
+    """Return True if outsiders push to this list, or if the composition names no list that they push to."""
+    declared = composition.external.writes
+    return not declared or composition.external.does("writes", place.key)
 
 
-def _reached(topology: Topology, source: Place, wanted: set[Place]) -> Iterable[Sink]:
+def _reached(composition: Composition, source: Place, wanted: set[Place]) -> Iterable[Sink]:
     """Yield the wanted sinks that messages from ``source`` reach; each way to a sink may weaken its promise."""
     ways: dict[Place, Sink] = {source: Sink(source, "once", True, 0)}
     frontier = [source]
     while frontier:
         way = ways[frontier.pop()]
-        for part, taken in topology.at(way.place, "reads"):
+        for part, taken in composition.at(way.place, "reads"):
             role = LEADS_TO.get(taken.role)
             ordered = way.ordered and part.ordered
             promise: Promise = "once" if way.promise == part.promise == "once" else "at-least-once"

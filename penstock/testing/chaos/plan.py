@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from penstock.composition.model import Topology
+from penstock.composition.model import Composition
 from penstock.errors import PenstockError
 from penstock.testing.chaos.faults import NO_FAULT, Injection
 from penstock.testing.chaos.injection import Kind
@@ -55,41 +55,41 @@ class Chosen:
         """Return how many compositions run side by side."""
         return min(self.lanes or LANES_PER_CORE * (os.cpu_count() or 1), len(injections))
 
-    def check(self, topology: Topology) -> None:
+    def check(self, composition: Composition) -> None:
         """Raise ``PenstockError`` if a fault or a process is chosen that does not exist."""
         known = [NO_FAULT, *(kind.value for kind in Kind), *FAULTS]
         for single in (single for word in self.faults for single in word.split(" + ")):
             if not any(single.lower() in name.lower() for name in known):
                 raise PenstockError(f"no fault is called {single!r}: expected part of {', '.join(known)}")
-        names = [part.name for part in topology.parts]
+        names = [part.name for part in composition.parts]
         if self.process not in (None, *names):
             raise PenstockError(f"no process is called {self.process!r}: expected one of {', '.join(names)}")
 
 
-def taking_part(topology: Topology) -> tuple[Topology, list[str]]:
+def taking_part(composition: Composition) -> tuple[Composition, list[str]]:
     """Return the composition with the parts that are started, and one line for each reason to leave others out.
 
     Raise ``PenstockError`` if composition.yaml leaves out what does not exist.
     """
-    without = topology.chaos.without
-    names = [part.name for part in topology.parts]
+    without = composition.chaos.without
+    names = [part.name for part in composition.parts]
     unknown = [name for name in without if name not in names]
     if unknown:
         raise PenstockError(
-            f"{topology.declared}: chaos.without: no process is called {unknown[0]!r}: expected {', '.join(names)}"
+            f"{composition.declared}: chaos.without: no process is called {unknown[0]!r}: expected {', '.join(names)}"
         )
-    started = tuple(part for part in topology.parts if part.command and part.name not in without)
+    started = tuple(part for part in composition.parts if part.command and part.name not in without)
     if not started:
-        return topology, []  # the sandbox reports what is missing
-    idle = [part.name for part in topology.parts if not part.command]
+        return composition, []  # the sandbox reports what is missing
+    idle = [part.name for part in composition.parts if not part.command]
     lines = [f"left out, as no process runs it: {', '.join(idle)}"] if idle else []
     lines += [f"left out, as composition.yaml says: {', '.join(without)}"] if without else []
-    return replace(topology, parts=started), lines
+    return replace(composition, parts=started), lines
 
 
-def planned(topology: Topology, points: Sequence[Point], chosen: Chosen) -> list[Injection]:
+def planned(composition: Composition, points: Sequence[Point], chosen: Chosen) -> list[Injection]:
     """Return the chosen faults: one round without a fault, every kind at every point, and random ones."""
-    plain, *faults = _all(topology, points, chosen)
+    plain, *faults = _all(composition, points, chosen)
     faults = [each for each in faults if chosen.has(each)]
     if chosen.sample is not None and chosen.sample < len(faults):
         drawn = set(random.Random(chosen.seed).sample(range(len(faults)), chosen.sample))
@@ -97,9 +97,9 @@ def planned(topology: Topology, points: Sequence[Point], chosen: Chosen) -> list
     return [plain, *faults] if chosen.has(plain) else faults
 
 
-def expected(topology: Topology, injections: Sequence[Injection], lanes: int) -> float:
+def expected(composition: Composition, injections: Sequence[Injection], lanes: int) -> float:
     """Return about how many seconds the faults will take."""
-    services = {part.name for part in topology.parts if part.service}
+    services = {part.name for part in composition.parts if part.service}
     return sum(_cost(each, services) for each in injections) / max(lanes, 1)
 
 
@@ -110,7 +110,7 @@ def _cost(injection: Injection, services: set[str]) -> float:
     return 0.4 if phase is Phase.FLOW and injection.point.process not in services else PHASE_SECONDS[phase]
 
 
-def _all(topology: Topology, points: Sequence[Point], chosen: Chosen) -> Iterable[Injection]:
+def _all(composition: Composition, points: Sequence[Point], chosen: Chosen) -> Iterable[Injection]:
     yield Injection(1, NO_FAULT)
     number = 1
     for point in points:
@@ -118,7 +118,7 @@ def _all(topology: Topology, points: Sequence[Point], chosen: Chosen) -> Iterabl
             number += 1
             yield Injection(number, kind.value, point, kind)
     pair = random.Random(chosen.seed)
-    alone = [fault for fault in FAULTS if fault != WRONG_TYPE or fed_lists(topology)]
+    alone = [fault for fault in FAULTS if fault != WRONG_TYPE or fed_lists(composition)]
     for turn in range(chosen.rounds):
         two = " + ".join(pair.sample(PAIRED, 2))
         for fault in (*alone, two):

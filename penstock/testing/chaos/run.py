@@ -11,7 +11,7 @@ from typing import Final
 
 from penstock.accounting.audit import audit
 from penstock.accounting.tracked import audit_tracked
-from penstock.composition.model import Topology
+from penstock.composition.model import Composition
 from penstock.errors import PenstockError
 from penstock.keys import Keys
 from penstock.shape import Place
@@ -77,15 +77,15 @@ class Run:
 
     def __init__(
         self,
-        topology: Topology,
+        composition: Composition,
         chosen: Chosen,
         progress: Callable[[int, int, str], None],
         log: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self._topology, left_out = taking_part(topology)
+        self._composition, left_out = taking_part(composition)
         self._chosen, self._progress, self._log = chosen, progress, log
-        chosen.check(self._topology)
-        self._routes = Routes.of(self._topology)
+        chosen.check(self._composition)
+        self._routes = Routes.of(self._composition)
         for line in left_out:
             log(line)
         self._begun = time.monotonic()
@@ -95,15 +95,15 @@ class Run:
         """Run all. Raise ``PenstockError`` if messages do not come out without a fault, or if no fault is chosen."""
         async with AsyncExitStack() as exits:
             times: Times = {}
-            first = await exits.enter_async_context(Lane(self._topology, self._routes, times))
+            first = await exits.enter_async_context(Lane(self._composition, self._routes, times))
             points = await Recording(first).points()
             self._calibrate(first, times)
-            injections = planned(self._topology, points, self._chosen)
+            injections = planned(self._composition, points, self._chosen)
             if not injections:
                 raise PenstockError("no fault is left to inject: --fault, --service or --point name none that there is")
             count = self._chosen.lane_count(injections)
             self._log(self._forecast(points, injections, count))
-            more = [Lane(self._topology, self._routes, times) for _ in range(count - 1)]
+            more = [Lane(self._composition, self._routes, times) for _ in range(count - 1)]
             entered = await asyncio.gather(*map(exits.enter_async_context, more), return_exceptions=True)
             lanes = [first, *map(_or_raise, entered)]
             for lane in lanes:
@@ -114,7 +114,7 @@ class Run:
         return Report(self._chosen.seed, points, results, time.monotonic() - self._begun, books)
 
     def _forecast(self, points: Sequence[Point], injections: Sequence[Injection], lanes: int) -> str:
-        seconds = expected(self._topology, injections, lanes)
+        seconds = expected(self._composition, injections, lanes)
         length = f"{seconds / 60:.1f} min" if seconds > 90 else f"{max(seconds, 5):.0f} s"
         faults = f"{len(injections):,} fault{'s' * (len(injections) != 1)}"
         return f"{faults}, {len(points):,} points, {lanes} at a time: about {length}"
@@ -197,7 +197,7 @@ class Run:
 
     def _namespaces(self, lane: Lane) -> set[tuple[str, str]]:
         """Return each namespace with the server of its lists."""
-        parts = [part for part in self._topology.parts if part.namespace and part.name in lane.processes]
+        parts = [part for part in self._composition.parts if part.namespace and part.name in lane.processes]
         return {(str(part.namespace), part.server) for part in parts}
 
 

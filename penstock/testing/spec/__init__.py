@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from penstock.composition.model import Topology
+from penstock.composition.model import Composition
 from penstock.testing.chaos.points import Point
 from penstock.testing.spec.declared import Test
 from penstock.testing.spec.injection import PointInjection
@@ -19,7 +19,7 @@ class Case:
     """One test of a file, with the part of the composition that it starts."""
 
     test: Test
-    topology: Topology
+    composition: Composition
     places: Places
     directory: Path
     """The folder of the composition."""

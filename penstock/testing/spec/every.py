@@ -85,7 +85,7 @@ def _recordings(case: Case) -> Iterator[PointInjection]:
     for number, step in enumerate(case.test.steps):
         for place, fault in enumerate(step.faults):
             if fault.every == ALL:
-                yield from (PointInjection(number, place, part.name) for part in case.topology.parts)
+                yield from (PointInjection(number, place, part.name) for part in case.composition.parts)
             elif fault.every:
                 yield PointInjection(number, place, fault.every)
 

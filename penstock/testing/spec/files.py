@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from penstock import yaml_documents
 from penstock.composition.declared import line_of
 from penstock.composition.files import read
-from penstock.composition.model import Topology
+from penstock.composition.model import Composition
 from penstock.errors import PenstockError, Problem, SettingsError
 from penstock.testing.spec import Case
 from penstock.testing.spec.declared import File, Test
@@ -41,7 +41,7 @@ def find(given: Path) -> list[Path]:
 
 def read_all(files: list[Path]) -> list[Case]:
     """Return the tests of ``files``. Raise ``SettingsError`` with all problems in them and in their compositions."""
-    problems, found, compositions = list[Problem](), list[Case](), dict[Path, Topology]()
+    problems, found, compositions = list[Problem](), list[Case](), dict[Path, Composition]()
     for file in dict.fromkeys(files):
         directory = file.absolute().parent.parent if file.parent == Path() else file.parent.parent
         if directory not in compositions:
@@ -53,15 +53,15 @@ def read_all(files: list[Path]) -> list[Case]:
     return found
 
 
-def _cases(file: Path, directory: Path, topology: Topology, problems: list[Problem]) -> Iterator[Case]:
+def _cases(file: Path, directory: Path, composition: Composition, problems: list[Problem]) -> Iterator[Case]:
     """Yield the tests of a file; add what is wrong with them to ``problems``."""
     node, tests = _declared(file, problems)
     names = [test.name for test in tests]
     for number, test in enumerate(tests):
         at: Location = ("tests", number)
-        wrong = list(unknown_processes(test, topology.parts))
-        processes = started(test, topology.parts)
-        places = Places(topology.parts, processes)
+        wrong = list(unknown_processes(test, composition.parts))
+        processes = started(test, composition.parts)
+        places = Places(composition.parts, processes)
         if not processes:
             wrong.append((("name",), "there is no process to start: expected a Procfile, or name props files"))
         if test.name in names[:number]:
@@ -70,7 +70,7 @@ def _cases(file: Path, directory: Path, topology: Topology, problems: list[Probl
             wrong += mistakes(test, processes, places, directory)
         problems += [_problem(file, node, (*at, *more), why) for more, why in wrong]
         line = line_of(node, at) or 1
-        yield Case(test, replace(topology, parts=processes), places, directory, file, line)
+        yield Case(test, replace(composition, parts=processes), places, directory, file, line)
 
 
 def _declared(file: Path, problems: list[Problem]) -> tuple[Any, list[Test]]:

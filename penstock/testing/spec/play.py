@@ -40,7 +40,7 @@ async def play(case: Case) -> CaseResult:
         async with AsyncExitStack() as exits:
             aof = any(fault.verb == "restart" for step in case.test.steps for fault in step.faults)
             route = (await exits.enter_async_context(injector)).route if injector else None
-            sandbox = Sandbox(case.topology, route=route, overrides=FAST_SETTINGS if injector else {}, aof=aof)
+            sandbox = Sandbox(case.composition, route=route, overrides=FAST_SETTINGS if injector else {}, aof=aof)
             await exits.enter_async_context(sandbox)
             one = _Play(case, sandbox, injector)
             lines = await one.perform()
@@ -183,11 +183,11 @@ class _Play:
 
     def _taken(self) -> dict[Place, str]:
         """Return the lists that processes read or keep messages in, with their names; all must be empty in the end."""
-        parts = self._case.topology.parts
+        parts = self._case.composition.parts
         return {end.place: part.name for part in parts for end in part.using("reads", "keeps") if end.kind == "list"}
 
     def _watched(self, step: Step) -> list[Place]:
-        ends = (end for part in self._case.topology.parts for end in part.ends if end.kind == "list")
+        ends = (end for part in self._case.composition.parts for end in part.ends if end.kind == "list")
         return list(dict.fromkeys([*map(self._places.find, step.expect), *(end.place for end in ends)]))
 
     async def _length(self, place: Place) -> int:

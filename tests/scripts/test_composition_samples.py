@@ -3,13 +3,13 @@
 import pytest
 
 from penstock.composition.live.samples import MAX_SAMPLES, ListStats, Sample, Samples, ServiceCounts
-from penstock.composition.model import Part, Topology
+from penstock.composition.model import Composition, Part
 from penstock.shape import End, Place
 
 URL = "redis://localhost:6379/0"
 SERVER = "localhost:6379/0"
 IN, OUT, END = (Place(name, SERVER) for name in ("in", "out", "end"))
-HOP = Topology(
+HOP = Composition(
     (
         Part("hop", "mpush", "ns", ends=(End("in", "in", "reads", "in", URL), End("out", "out", "writes", "out", URL))),
         Part("worker", ends=(End("out", "in", "reads", "reads", URL), End("end", "out", "writes", "writes", URL))),

@@ -13,8 +13,8 @@ from redis.exceptions import ConnectionError, MovedError, RedisError, TimeoutErr
 
 from penstock.connection import follow, return_home
 from penstock.errors import PenstockError, Unavailable, WrongCall, WrongType
-from penstock.passing import passes
 from penstock.tracking.backoff import Backoff
+from penstock.transient import passes
 
 BACKOFF: Final = Backoff((), 0.04, 1.0)
 HURRY_SECONDS: Final = 3.0

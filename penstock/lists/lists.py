@@ -23,9 +23,9 @@ from penstock.lists.message import Message
 from penstock.lists.turn import Turn
 from penstock.lists.work import Work
 from penstock.log import Log
-from penstock.patience import HURRY_SECONDS, Patience
 from penstock.payload import Payload, as_bytes
 from penstock.raw_connection import ANSWERS, Packed, RawConnection, pack
+from penstock.retry import HURRY_SECONDS, Patience
 from penstock.script import translate_error
 from penstock.stop_signals import StopSignals
 from penstock.urls import server_url
