@@ -12,7 +12,7 @@ from penstock.read_size import Sizes
 from penstock.script import Script
 
 MAX_UNDER_WAY: Final = 2
-"""Most moves under way at once during a backlog."""
+"""Maximum number of moves under way at once during a backlog."""
 FULL_SECONDS: Final = 0.2
 """Seconds until a full server is tried again."""
 

@@ -7,7 +7,7 @@ SMALL: Final = 8_192
 MIN_SMALL_MESSAGES: Final = 1_000
 """Small messages in a row after which several are read at once."""
 READ_AT_ONCE: Final = 128
-"""Most messages that are read at once then: one call of a command costs as much as moving some ten small messages."""
+"""Maximum number of messages that are read at once then: one call costs as much as moving some ten small messages."""
 EVIDENCE: Final = 64
 """Small messages in a row for each that is read at once."""
 DECAY: Final = 0.99

@@ -5,7 +5,7 @@ from typing import Any, Final
 import yaml
 
 MAX_VALUES: Final = 20_000
-"""Most values, and pairs merged by ``<<``, in a document: loading more takes longer than a second."""
+"""Maximum number of values, and pairs merged by ``<<``, in a document: loading more takes longer than a second."""
 
 MESSAGES: Final = (
     ("' or ']'", "a [ is not closed, or a comma is missing"),

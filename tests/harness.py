@@ -22,7 +22,7 @@ USUAL_ROUNDS: Final = 20
 ROUNDS: Final = int(os.environ.get("PENSTOCK_ROUNDS", USUAL_ROUNDS))
 """How often a test repeats what it does at a random moment."""
 LEAST_FAULTS: Final = 12
-"""Fewest faults that are drawn: by chance, a process may not come to some of them."""
+"""Minimum number of faults that are drawn: by chance, a process may not come to some of them."""
 
 
 def rounds(enough: Callable[[], object] = lambda: True) -> Iterator[int]:

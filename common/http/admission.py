@@ -46,7 +46,7 @@ class Admission:
     def __init__(self, limits: Limits, trusted: Container[str] = (), access: Access | None = None) -> None:
         self.limits, self.trusted = limits, trusted
         self.most = limits.connections
-        """Most connections at a time; fewer if the process may not have as many files."""
+        """Maximum number of connections at a time; fewer if the process may not have as many files."""
         self.access = access or Access()
         self.open: set[Connection] = set()
         self.date = b""

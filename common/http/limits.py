@@ -8,13 +8,13 @@ class Limits:
     """Bounds of one server; sizes in bytes, times in seconds."""
 
     head: int = 32_768
-    """Most bytes of the request line and the headers."""
+    """Maximum number of bytes of the request line and the headers."""
     headers: int = 100
     target: int = 8_192
-    """Most bytes of the request target: path and query."""
+    """Maximum number of bytes of the request target: path and query."""
     body: int = 8_388_608
     bodies: int = 268_435_456
-    """Most bytes of all bodies in hand together: those that are being sent, and those of requests without an answer.
+    """Maximum number of bytes of bodies in hand: those that are being sent, and those of requests without an answer.
 
     And most bytes of answers together that wait for their clients to read.
     """
@@ -28,7 +28,7 @@ class Limits:
     """Longest time that a connection stays open between two requests."""
     connections: int = 10_000
     per_address: int = 1_000
-    """Most connections from one address that is not a trusted proxy."""
+    """Maximum number of connections from one address that is not a trusted proxy."""
 
     @property
     def bodies_per_address(self) -> int:

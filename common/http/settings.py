@@ -62,13 +62,17 @@ class HttpSettings(ServiceSettings):
         "list of addresses", "Addresses or networks of proxies whose X-Forwarded-* headers are believed.", []
     )
     max_head: Whole = setting(
-        "bytes", "Most bytes of a request's line and headers.", 32_768, least=1_024, most=1_048_576
+        "bytes", "Maximum number of bytes of a request's line and headers.", 32_768, least=1_024, most=1_048_576
     )
-    max_headers: Whole = setting("headers", "Most headers of a request.", 100, least=10, most=10_000)
-    max_target: Whole = setting("bytes", "Most bytes of a request's path and query.", 8_192, least=64, most=1_048_576)
-    max_body: Whole = setting("bytes", "Most bytes of a request's body.", 8_388_608, least=0, most=536_870_912)
+    max_headers: Whole = setting("headers", "Maximum number of headers of a request.", 100, least=10, most=10_000)
+    max_target: Whole = setting(
+        "bytes", "Maximum number of bytes of a request's path and query.", 8_192, least=64, most=1_048_576
+    )
+    max_body: Whole = setting(
+        "bytes", "Maximum number of bytes of a request's body.", 8_388_608, least=0, most=536_870_912
+    )
     max_bodies: Whole = setting(
-        "bytes", "Most bytes of bodies in hand, of all clients together; more is 503.", 268_435_456,
+        "bytes", "Maximum number of bytes of bodies in hand, of all clients together; more is 503.", 268_435_456,
         least=0, most=1_099_511_627_776,
     )  # fmt: skip
     head_timeout: Whole = setting("seconds", "Seconds in which a client sends a head.", 10, least=1, most=3_600)
@@ -79,9 +83,15 @@ class HttpSettings(ServiceSettings):
     idle_timeout: Whole = setting(
         "seconds", "Seconds that a connection stays open between two requests.", 60, least=1, most=3_600
     )
-    max_connections: Whole = setting("connections", "Most connections at a time.", 10_000, least=1, most=1_000_000)
+    max_connections: Whole = setting(
+        "connections", "Maximum number of connections at a time.", 10_000, least=1, most=1_000_000
+    )
     max_connections_per_address: Whole = setting(
-        "connections", "Most connections from one address that is no trusted proxy.", 1_000, least=1, most=1_000_000
+        "connections",
+        "Maximum number of connections from one address that is no trusted proxy.",
+        1_000,
+        least=1,
+        most=1_000_000,
     )
 
     @property

@@ -9,7 +9,7 @@
 -- KEYS lease?   hash  owner token expires of the one active replica
 -- ARGV token    the lease's fencing token that the caller holds
 -- ARGV skip     how many of the oldest the caller has read before: return those behind them
--- ARGV batch    most messages to return
+-- ARGV batch    maximum number of messages to return
 -- ARGV bytes    no more are returned once they reach this size together
 -- ARGV takes    1 to take from the source, 0 to return only what is pending
 -- Returns the messages, oldest first, how many are pending, the bytes of the largest one read, and the time (s since the

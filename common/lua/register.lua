@@ -11,7 +11,7 @@
 -- ARGV version    the version of Penstock
 -- ARGV expire     how long the registration lives unless renewed (s)
 -- ARGV renew      how often the instance will renew it (s)
--- ARGV capacity   most ids to list
+-- ARGV capacity   maximum number of ids to list
 -- ARGV lists      the server of its lists, host:port/database, if that is another one; else empty
 -- Returns when the instance started (s since the epoch), or 0 if the id is in use. Run twice: the second run is refused.
 if redis.call('EXISTS', instance) == 1 then return 0 end

@@ -7,7 +7,7 @@
 -- ARGV pid        its process id; the registration of another process under the same id counts as gone
 -- ARGV expire     how long the registration lives unless renewed (s)
 -- ARGV renew      how often the instance will renew it (s)
--- ARGV capacity   most ids to list, 0 to leave the list alone; an instance that others have pushed out is listed again,
+-- ARGV capacity   maximum number of ids to list, 0 to leave the list alone; an instance that others have pushed out is listed again,
 --                 as the oldest
 -- ARGV trouble    what the instance waits for, as a text; empty if it does its work
 -- Returns the time (s since the epoch) and the order in `reload`; false if the registration is gone. Run twice: the

@@ -18,7 +18,7 @@
 -- KEYS outs...     list   where messages go, and behind them the lists that messages name for their answers
 -- ARGV token       the lease's fencing token that the caller holds
 -- ARGV source      the list that they were taken from
--- ARGV history     most events to keep; 0 writes none
+-- ARGV history     maximum number of events to keep; 0 writes none
 -- ARGV life        how long a list for answers lives (s) if an answer has created it
 -- ARGV plan        JSON: `count` of messages to remove; `outs`, for each of outs what to push, oldest first; `dead`, pairs of
 --                  a message and a reason; `dropped`, how many go nowhere; `events`, of each its name, id, xid and queue;

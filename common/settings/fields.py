@@ -11,7 +11,7 @@ from pydantic_core import PydanticKnownError
 from penstock.urls import is_url, server_url
 
 MIN_SECRET: Final = 8
-"""Fewest characters of a secret."""
+"""Minimum number of characters of a secret."""
 SECRET: Final = "secret"
 """Marks a field whose value is never shown."""
 IN_FILE: Final = "in file"

@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from typing import Final
 
 MAX_SHOWN: Final = 60
-"""Most characters of a value that a message quotes."""
+"""Maximum number of characters of a value that a message quotes."""
 
 
 def shown(value: object) -> str:

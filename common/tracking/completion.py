@@ -75,7 +75,7 @@ class CompletionSource:
     batch: int
     batch_bytes: int
     history: int
-    """Most events to keep."""
+    """Maximum number of events to keep."""
     reply_expire: int = 0
     reply_to: str = ""
     """The list for answers whose request names none; empty for no such list."""

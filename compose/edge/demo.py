@@ -27,7 +27,7 @@ ROWS: Final = (HERE.parent / "tracked/seattle-temps.csv").read_bytes().splitline
 BATCH: Final = 100
 PUSH_SECONDS: Final = 0.05
 HELD_MS: Final = 20_000
-"""Most time for which the server of the site that is killed takes nothing."""
+"""Maximum number of time for which the server of the site that is killed takes nothing."""
 OFF, KILLED = "north", "south"
 
 

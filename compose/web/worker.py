@@ -30,7 +30,7 @@ RENEW_SECONDS: Final = 0.5
 BEGUN_SECONDS: Final = 3_600
 """Seconds for which a worker knows which POST another one has begun."""
 PREFETCH: Final = 20
-"""Most requests in hand: a slow one delays those behind it."""
+"""Maximum number of requests in hand: a slow one delays those behind it."""
 
 
 class Worker:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from penstock.bus.queue import Queue
 
 MAX_ACKED: Final = 1_000
-"""Most messages that one script forgets."""
+"""Maximum number of messages that one script forgets."""
 
 
 class Acks:

@@ -15,9 +15,9 @@ MAX_TOGETHER: Final = 500
 MAX_BYTES: Final = 1 << 16
 """Upper bounds of what goes with one call, unless a single answer is larger."""
 MAX_DIRECT: Final = 1 << 12
-"""Most bytes of an answer that is published, too: the server cuts off a subscriber for which too many wait."""
+"""Maximum number of bytes of an answer that is published, too: a subscriber for which too many wait is cut off."""
 MAX_REQUESTERS: Final = 10_000
-"""Most requesters that are remembered."""
+"""Maximum number of requesters that are remembered."""
 
 
 class Answers:

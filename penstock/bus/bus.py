@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from penstock.outbox import Outbox
 
 BUFFER: Final = 10_000
-"""Most calls that wait for one server."""
+"""Maximum number of calls that wait for one server."""
 T = TypeVar("T")
 _log: Final = Log("penstock.bus")
 

@@ -32,7 +32,7 @@ class Filler:
         self.intake = _intake(consumption, mode)
         self.work = UnderWay()
         self.limit = mode.limit
-        """Most messages still to be taken; None without limit."""
+        """Maximum number of messages still to be taken; None without limit."""
         self.woken = asyncio.Event()
         self.pace = Pace(HANDLING_SECONDS, mode.prefetch)
         self._consumption, self._removes = consumption, mode.remove

@@ -10,7 +10,7 @@ from penstock.errors import Refused
 from penstock.retry import Patience
 
 MAX_CACHED: Final = 100_000
-"""Most names whose server is remembered."""
+"""Maximum number of names whose server is remembered."""
 LOCATE_SECONDS: Final = 0.03
 """Seconds between two looks at a queue that is being moved."""
 

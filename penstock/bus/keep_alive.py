@@ -17,7 +17,7 @@ from penstock.errors import PenstockError
 from penstock.log import Log
 
 TOUCHED_AT_ONCE: Final = 250
-"""Most queues that one script keeps alive."""
+"""Maximum number of queues that one script keeps alive."""
 TOUCH_EARLY: Final = 0.8
 """Queues whose turn comes within the rest of their interval are kept alive with those that are due."""
 _log: Final = Log("penstock.bus")

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 REPLY_SECONDS: Final = 0.5
 """How long a provider waits for the queue of a requester, unless the request expires earlier."""
 MAX_EARLY: Final = 1_000
-"""Most answers of one provider that wait for the queues of their requesters."""
+"""Maximum number of answers of one provider that wait for the queues of their requesters."""
 CONCURRENCY: Final = 100
-"""Most requests that one provider handles at once."""
+"""Maximum number of requests that one provider handles at once."""
 LONGEST: Final = 60.0
 """Seconds for which the parts of one answer may come."""
 Answer = Callable[[Request], Any]

@@ -27,7 +27,7 @@ TIMEOUT: Final = 1.0
 FORGET_SECONDS: Final = 0.2
 """Seconds after which answers that were heard are removed from the queue."""
 MAX_PARTS: Final = 1_000
-"""Most parts of one answer that wait in the requester to be read."""
+"""Maximum number of parts of one answer that wait in the requester to be read."""
 
 
 class Exchange:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from penstock.bus.consumption import Consumption
 
 MAX_PUT_BACK: Final = 1_000
-"""Most messages that one script is sent to put back."""
+"""Maximum number of messages that one script is sent to put back."""
 LEASE_SECONDS: Final = 10
 """How long a consumer that has its queue alone lives without a sign of life."""
 _log: Final = Log("penstock.bus")

@@ -12,7 +12,7 @@ from penstock.errors import Fenced, Gone, Occupied, PenstockError
 from penstock.raw_connection import pack
 
 MAX_RESTORED: Final = 2_000
-"""Most messages that one script gives back."""
+"""Maximum number of messages that one script gives back."""
 
 
 class TakingReliably(Taking):

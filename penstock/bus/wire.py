@@ -13,7 +13,7 @@ from redis.exceptions import ConnectionError, ReadOnlyError
 from penstock.raw_connection import Packed, RawConnection, Word, pack
 
 MAX_CHANNELS: Final = 1_000
-"""Most channels in one SUBSCRIBE."""
+"""Maximum number of channels in one SUBSCRIBE."""
 MUCH: Final = 4_096
 """Bytes that are sent at once, so that the server has something to do meanwhile."""
 _INCOMPLETE: Final = object()

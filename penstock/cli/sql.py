@@ -20,7 +20,7 @@ def sql(
     query: Annotated[
         str | None, typer.Argument(metavar="QUERY", help="A query of DuckDB. Without one: views and columns.")
     ] = None,
-    rows: Annotated[int, typer.Option(min=1, metavar="N", help="Most rows that are printed.")] = 1_000,
+    rows: Annotated[int, typer.Option(min=1, metavar="N", help="Maximum number of rows that are printed.")] = 1_000,
     json: Json = False,
 ) -> None:
     """Ask the archive of a pipeline in SQL, without Spark and Java: `select event, count(*) from events group by all`.

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from penstock.hqueue.queue import Queue
 
 MAX_ACKS: Final = 100
-"""Most acknowledgements in one call, and ``MAX_BYTES`` of them, unless a single one is larger."""
+"""Maximum number of acknowledgements in one call, and ``MAX_BYTES`` of them, unless a single one is larger."""
 MAX_BYTES: Final = 256 * 1024
 UNACCEPTABLE: Final = frozenset({400, 413, 422})
 """Answers to a result that is never taken, however often it is sent."""

@@ -24,7 +24,7 @@ class TaskOptions(TypedDict, total=False):
     attempt_timeout: float
     """Until one attempt must end; heartbeats do not prolong it."""
     attempts: int
-    """Most attempts; 0 for no limit."""
+    """Maximum number of attempts; 0 for no limit."""
     backoff: dict[str, float]
     """Delays between attempts: ``{"initial": 1, "factor": 2, "cap": 60}``."""
     non_retryable: Sequence[str]

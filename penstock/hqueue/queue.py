@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 SERVICE: Final = r"[A-Za-z0-9._~-]{1,128}"
 MAX_TASKS: Final = 100
-"""Most tasks in one call."""
+"""Maximum number of tasks in one call."""
 MAX_LISTED: Final = 1_000
-"""Most tasks that one call lists."""
+"""Maximum number of tasks that one call lists."""
 MIN_WAIT_SECONDS: Final = 0.05
 """Pause between two questions for a result, if the service does not wait."""
 

@@ -24,7 +24,7 @@ SCANNED: Final = 1_000
 READ_AT_ONCE: Final = 50
 """Streams that are read together."""
 MAX_COUNTED: Final = 10_000
-"""Most jobs that are counted one by one, where the server does not know how many wait."""
+"""Maximum number of jobs that are counted one by one, where the server does not know how many wait."""
 ALIVE_SECONDS: Final = 60.0
 """A consumer that the server has seen since is alive."""
 KINDS: Final = ("str", "later", "dead", "repeats")

@@ -47,7 +47,7 @@ class Handler:
     """The keys of values that are read with each job."""
     limit: Limit | None
     size: int
-    """Most jobs of a batch; 0: jobs come one by one."""
+    """Maximum number of jobs of a batch; 0: jobs come one by one."""
 
     @cached_property
     def wanted(self) -> frozenset[str]:

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 from penstock.errors import PenstockError
 
 MAX_MESSAGE = 10_000
-"""Most characters of a message: it is kept with each attempt, and with the completion."""
+"""Maximum number of characters of a message: it is kept with each attempt, and with the completion."""
 
 
 class JobError(PenstockError):

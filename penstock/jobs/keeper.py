@@ -32,7 +32,7 @@ MAX_WAITING: Final = 10_000
 """Completions that wait for the server; then the oldest are lost."""
 MAX_AT_ONCE: Final = 100
 MAX_BYTES: Final = 65_536
-"""Most bytes of a completion; of a longer one only the beginning of its error is kept."""
+"""Maximum number of bytes of a completion; of a longer one only the beginning of its error is kept."""
 PING_SECONDS: Final = 5.0
 _record: Final = Script.read(Path(__file__).parent / "lua" / "record.lua")
 _log: Final = Log("penstock.jobs")

@@ -22,7 +22,7 @@ KEPT: Final = b',"kept":true}'
 IDS: Final = 250
 """Ids that are made at once."""
 MAX_NAMES: Final = 1_000
-"""Most values that an entry names; no more are set at once."""
+"""Maximum number of values that an entry names; no more are set at once."""
 _lone: Final = re.compile(r"[\ud800-\udc7f\udd00-\udfff]")
 """What stands for no character and no byte."""
 _forbidden: Final = re.compile(r'["\\\x00-\x1f]')

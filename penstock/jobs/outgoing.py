@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 MAX_JOBS: Final = 100
 MAX_BYTES: Final = 1 << 20
 MAX_VALUES: Final = 2_000
-"""Most of a call; one job always goes."""
+"""Maximum number of of a call; one job always goes."""
 _send: Final = Script.read(Path(__file__).parent / "lua" / "send.lua")
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 MAX_DELAY: Final = 31_536_000.0
 MAX_INLINE: Final = 512
-"""Most bytes of a value that lies in the entry, too: consumers of ours need not read it."""
+"""Maximum number of bytes of a value that lies in the entry, too: consumers of ours need not read it."""
 MAX_HEARD: Final = 10_000
 """Completions that are kept for a loop that is slow."""
 

@@ -31,16 +31,16 @@ CANCELLED: Final = "-"
 """What stands for the group of completions of jobs that were cancelled, where another server publishes them."""
 MAX_SETTLED: Final = 400
 MAX_BYTES: Final = 1 << 24
-"""Most bytes that are settled at once, unless one attempt has more: meanwhile the server answers nobody."""
+"""Maximum number of bytes settled at once, unless one attempt has more: meanwhile the server answers nobody."""
 TRIM_AFTER: Final = 1_000
 """Settled jobs after which a stream is trimmed at once."""
 SILENT_MS: Final = 3_600_000
 """Milliseconds after which a consumer that has nothing in hand is dead."""
 RESULT_MS: Final = int(WEEK * 1000)
 MAX_RESULT: Final = 512
-"""Most bytes of a result that is published with its completion."""
+"""Maximum number of bytes of a result that is published with its completion."""
 MAX_DEAD_BYTES: Final = 1 << 20
-"""Most bytes of values that a dead job keeps."""
+"""Maximum number of bytes of values that a dead job keeps."""
 _lua: Final = Path(__file__).parent / "lua"
 _settle, _trim, _complete, _keep = (
     Script.read(_lua / f"{verb}.lua") for verb in ("settle", "trim", "complete", "keep")

@@ -29,7 +29,7 @@ SAVE_CLOCK_SECONDS: Final = 5.0
 QUICK_SECONDS: Final = 0.001
 """A commit that takes less, on average, may be waited for in the event loop."""
 INLINE_BYTES: Final = 131_072
-"""Most bytes that a commit in the event loop writes."""
+"""Maximum number of bytes that a commit in the event loop writes."""
 IDLE_SECONDS: Final = 0.0002
 """An event loop that takes longer to go on after a commit has other work, during which the thread may wait."""
 MOST_INLINE: Final = 100

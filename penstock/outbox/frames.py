@@ -22,13 +22,13 @@ STRANGER_BYTES: Final = 4096
 CONTROL_BYTES: Final = 65_536
 """Largest body without messages."""
 HEADS_BYTES: Final = 262_144
-"""Most bytes of the heads of one frame."""
+"""Maximum number of bytes of the heads of one frame."""
 FRAME_BYTES: Final = 262_144
 """Data of one frame, unless one message has more."""
 MAX_REASON: Final = 500
 """Characters of a reason: longer ones are cut."""
 REFUSALS: Final = 25
-"""Most refusals of one frame: with reasons of four bytes a character they fit into ``CONTROL_BYTES``."""
+"""Maximum number of refusals of one frame: with reasons of four bytes a character they fit into ``CONTROL_BYTES``."""
 MAX_KEYS: Final = 1000
 MAX_KEYS_BYTES: Final = 65_536
 """Of all keys of a message, with four for each."""
@@ -113,7 +113,7 @@ class Reader:
 
     def __init__(self, largest: int = STRANGER_BYTES) -> None:
         self.largest = largest
-        """Most bytes of a body with messages; 4 KiB until the peer is authenticated."""
+        """Maximum number of bytes of a body with messages; 4 KiB until the peer is authenticated."""
         self._held = bytearray()
 
     def feed(self, data: bytes) -> Iterator[tuple[int, bytes]]:

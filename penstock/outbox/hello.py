@@ -28,9 +28,9 @@ class Limits:
     """What one side accepts, and how long it waits. The other side learns the first three and obeys."""
 
     window_messages: int = 4096
-    """Most messages that are not acknowledged."""
+    """Maximum number of messages that are not acknowledged."""
     window_bytes: int = 8 * 1024 * 1024
-    """Most bytes of them (keys and data); one larger message may be alone in the window."""
+    """Maximum number of bytes of them (keys and data); one larger message may be alone in the window."""
     max_message_bytes: int = 16 * 1024 * 1024
     handshake_seconds: float = 10.0
     ping_seconds: float = 10.0
@@ -40,7 +40,7 @@ class Limits:
 
     @property
     def largest_body(self) -> int:
-        """Most bytes of the body of a frame of messages."""
+        """Maximum number of bytes of the body of a frame of messages."""
         return max(self.max_message_bytes, FRAME_BYTES) + HEADS_BYTES + HEADS.size
 
     def least(self, other: "Limits") -> "Limits":

@@ -16,10 +16,10 @@ from penstock.outbox.peer import Peer
 from penstock.outbox.security import Security
 
 MAX_STRANGERS: Final = 64
-"""Most connections that are not authenticated yet."""
+"""Maximum number of connections that are not authenticated yet."""
 MAX_STRANGERS_OF_A_HOST: Final = 32
 MAX_PEERS: Final = 1000
-"""Most authenticated connections."""
+"""Maximum number of authenticated connections."""
 BACKLOG: Final = 128
 
 OnPeer = Callable[[Peer], Awaitable[None]]

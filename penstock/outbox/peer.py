@@ -33,7 +33,7 @@ CLOSE_SECONDS: Final = 5.0
 BUFFERED_BYTES: Final = 1024 * 1024
 """Bytes in the socket's buffer above which ``send`` waits."""
 HEAD_BYTES: Final = 64
-"""Most bytes of a message's head without its keys."""
+"""Maximum number of bytes of a message's head without its keys."""
 
 
 class Peer(asyncio.Protocol):

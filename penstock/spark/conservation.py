@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 BITMAP_SIZE: Final = 32_768
 """Numbers in one bucket, which is one of Spark's bitmaps."""
 MAX_ROWS: Final = 1_000_000
-"""Most rows that a function here collects."""
+"""Maximum number of rows that a function here collects."""
 
 
 @dataclass

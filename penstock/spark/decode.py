@@ -30,7 +30,7 @@ END_OF_TIME: Final = 253_402_214_400_000
 """A time of an event (ms) lies before the last day of the year 9999: after that, not all time zones have a date."""
 MAX_NUMBER: Final = 2**62
 MAX_COLUMN_BYTES: Final = 2**31 - 1
-"""Most bytes of an Arrow column with 32-bit offsets."""
+"""Maximum number of bytes of an Arrow column with 32-bit offsets."""
 SCHEMA: Final = pa.schema(
     [
         ("namespace", pa.string()),

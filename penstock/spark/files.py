@@ -16,7 +16,7 @@ from penstock.spark.archive import EVENTS, Batches
 from penstock.spark.merged import MANIFEST, find_stale
 
 MAX_LISTINGS: Final = 100
-"""Most listings of a directory in which files come and go."""
+"""Maximum number of listings of a directory in which files come and go."""
 
 CountRows = Callable[[Sequence[str]], int]
 """Returns how many rows files have, -1 if one cannot be read; needed only if a merged directory has no manifest."""

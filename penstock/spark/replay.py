@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 BATCH: Final = 1_000
-"""Most messages of one LPUSH."""
+"""Maximum number of messages of one LPUSH."""
 BATCH_BYTES: Final = 2**20
 """An LPUSH gets no more messages once they have this size."""
 PARTITION_BYTES: Final = 32 * 2**20

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 INTERVALS: Final = 4
-"""Most intervals between ticks, apart from rounding at both ends."""
+"""Maximum number of intervals between ticks, apart from rounding at both ends."""
 UNITS: Final = ((1e12, "T"), (1e9, "G"), (1e6, "M"))
 
 

@@ -19,11 +19,11 @@ from penstock.spark.cluster import beside
 from penstock.spark.options import exchange
 
 PAGE_ROWS: Final = 10_000
-"""Most messages that are read or pushed at a time."""
+"""Maximum number of messages that are read or pushed at a time."""
 PAGE_BYTES: Final = 4 * 2**20
 """Their size together, about."""
 MAX_KEYS: Final = 1_000
-"""Most keys or script calls in one round trip."""
+"""Maximum number of keys or script calls in one round trip."""
 DAY: Final = 86_400
 """Seconds that staged rows live if no one publishes them, as after the death of a task."""
 WRONG_TYPE: Final = ("WRONGTYPE", "Existing key has wrong Redis type")

@@ -20,7 +20,7 @@ from penstock.tracking.details import NO_DETAILS, Details
 from penstock.tracking.record import By, canonical_number, is_number, xids_of
 
 MAX_CHUNK_ENTRIES: Final = 1000
-"""Most entries in one chunk."""
+"""Maximum number of entries in one chunk."""
 FIRST_CHUNK: Final = 50
 """Entries in the first chunk, before their size is known."""
 MAX_CHUNK_BYTES: Final = 16 * 2**20

@@ -30,7 +30,7 @@ class Policy:
     attempts: int
     backoff: Backoff
     retry_budget: int | None
-    """Most retries, in per cent of the requests; None: unlimited."""
+    """Maximum number of retries, in per cent of the requests; None: unlimited."""
     source: str
     pending: str
     out: str

@@ -28,7 +28,7 @@ _put_back: Final = Script.read(LUA / "put_back.lua")
 
 BACK: Final = 5_000
 BACK_BYTES: Final = 4_194_304
-"""Most messages, and bytes unless one message has more, to put back at a time: some milliseconds of server time."""
+"""Maximum number of messages, and bytes unless one message has more, to put back at a time: some milliseconds."""
 
 
 class Move(Shovel):

@@ -33,7 +33,7 @@ IN_SCRIPT: Final = re.compile(
 """The place in a script that a server adds to an error (Redis 6.2 twice), and the prefix that clients cut off."""
 SCRIPT_MESSAGES: Final = 100
 SCRIPT_BYTES: Final = 65_536
-"""Most messages, and bytes, that go through a script: for so few, one command is less work than six."""
+"""Maximum number of messages, and bytes, that go through a script: for so few, one command is less work than six."""
 DEFAULT_MAX_MESSAGE: Final = 536_870_912
 """Bytes of the largest message that a server accepts by default: ``proto-max-bulk-len``."""
 

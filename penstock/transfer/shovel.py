@@ -20,11 +20,11 @@ from penstock.transfer.protocol import Dead, agree, largest_message
 
 BATCH: Final = 1000
 BATCH_BYTES: Final = 256 * 1024
-"""Most messages of a batch; no more are added once it has this many bytes."""
+"""Maximum number of messages of a batch; no more are added once it has this many bytes."""
 
 WINDOW: Final = 200
 WINDOW_BYTES: Final = 16 << 20
-"""Most batches, and bytes, in transit at a time."""
+"""Maximum number of batches, and bytes, in transit at a time."""
 
 GIVE_UP_SECONDS: Final = 30
 """Seconds without progress after which a broken link is not tried again."""

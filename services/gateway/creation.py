@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 MAX_NAMES: Final = 100
 MAX_NAME: Final = 1_000
-"""Most methods that a creation message names, and most characters of a name."""
+"""Maximum number of methods that a creation message names, and most characters of a name."""
 CLASSES: Final[dict[str, Callable[["Peer", bytes, list[Any], list[str], bool], Served]]] = {
     "queue": ServedQueue,
     "channel": ServedChannel,

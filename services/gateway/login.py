@@ -21,7 +21,7 @@ WRONG_SECRET: Final = 4401
 """The code with which a websocket ends whose first frame has a wrong secret, or none in time."""
 MAX_SECRET_FRAME: Final = 10_000
 WRONG_SECONDS: Final = 10.0
-"""Least seconds between two log lines about wrong secrets."""
+"""Minimum seconds between two log lines about wrong secrets."""
 _LET_IN: Final = "peer"
 
 

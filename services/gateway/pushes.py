@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from services.gateway.served import Served
 
 MAX_EARLY: Final = 1_000
-"""Most messages that wait for the queue to be attached."""
+"""Maximum number of messages that wait for the queue to be attached."""
 MAX_PUSHED: Final = 10_000
-"""Most messages of one call."""
+"""Maximum number of messages of one call."""
 
 
 class _Push(NamedTuple):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from services.gateway.peer import Peer
 
 MAX_LISTENERS: Final = 100
-"""Most listeners of one object."""
+"""Maximum number of listeners of one object."""
 ANSWERED: Final = object()
 """What a method returns that answers its call itself."""
 _log: Final = structlog.get_logger("penstock.gateway")

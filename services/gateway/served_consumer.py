@@ -25,7 +25,7 @@ CONSUMING: Final[dict[str, type | tuple[type, ...]]] = {
     "size": int,
 }
 ID_DIGITS: Final = 16
-"""Most digits of an id in a text, as some clients of Node send it."""
+"""Maximum number of digits of an id in a text, as some clients of Node send it."""
 
 
 class ServedConsumer(Served):

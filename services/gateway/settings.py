@@ -121,21 +121,35 @@ class Settings(ServiceSettings):
         ["*"],
     )
     max_frame: Whole = setting(
-        "bytes", "Most bytes of a frame, and of a call.", 16_777_216, least=1_024, most=536_870_912
+        "bytes", "Maximum number of bytes of a frame, and of a call.", 16_777_216, least=1_024, most=536_870_912
     )
-    max_connections: Whole = setting("connections", "Most websockets at a time.", 1_000, least=1, most=100_000)
-    max_objects: Whole = setting("objects", "Most objects of one websocket.", 1_000, least=1, most=100_000)
+    max_connections: Whole = setting(
+        "connections", "Maximum number of websockets at a time.", 1_000, least=1, most=100_000
+    )
+    max_objects: Whole = setting("objects", "Maximum number of objects of one websocket.", 1_000, least=1, most=100_000)
     window: Whole = setting(
-        "messages", "Most messages of one object that are sent and not confirmed.", 1_000, least=1, most=2_000
+        "messages",
+        "Maximum number of messages of one object that are sent and not confirmed.",
+        1_000,
+        least=1,
+        most=2_000,
     )
     window_bytes: Whole = setting(
         "bytes", "No more messages are sent while this many bytes are not confirmed.", 1_048_576, least=1, most=2**30
     )
     max_calls: Whole = setting(
-        "calls", "Most calls of one websocket under way; then no more is read from it.", 5_000, least=1, most=100_000
+        "calls",
+        "Maximum number of calls of one websocket under way; then no more is read from it.",
+        5_000,
+        least=1,
+        most=100_000,
     )
     call_bytes: Whole = setting(
-        "bytes", "Most bytes of these calls, and of what waits to be sent.", 16_777_216, least=1_024, most=2**30
+        "bytes",
+        "Maximum number of bytes of these calls, and of what waits to be sent.",
+        16_777_216,
+        least=1_024,
+        most=2**30,
     )
     first_message_timeout: Whole = setting(
         "seconds", "Seconds in which a peer shows its secret.", 10, least=1, most=600

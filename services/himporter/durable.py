@@ -16,7 +16,7 @@ from penstock.retry import BACKOFF
 from penstock.script import Script
 
 MOST: Final = 100
-"""Most calls that are confirmed together."""
+"""Maximum number of calls that are confirmed together."""
 _log: Final = structlog.get_logger("penstock.himporter")
 
 

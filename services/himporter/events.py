@@ -19,9 +19,9 @@ POLL_SECONDS: Final = 0.5
 QUIET_POLLS: Final = 30
 """Polls without news after which a client gets a sign of life."""
 MAX_NEWS: Final = 1_000
-"""Most messages of one request that are read at a time."""
+"""Maximum number of messages of one request that are read at a time."""
 MAX_LISTS: Final = 100
-"""Most lists that are read in one step."""
+"""Maximum number of lists that are read in one step."""
 STREAM: Final[list[Header]] = [
     *((b"content-type", b"text/event-stream"), (b"cache-control", b"no-store"), (b"x-accel-buffering", b"no")),
 ]

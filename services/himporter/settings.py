@@ -60,7 +60,7 @@ class Settings(HttpSettings):
     out: Out
     timeout: Whole = setting("seconds", "Seconds in which a request is answered; then 504.", 30, least=1, most=3_600)
     max_waiting: Whole = setting(
-        "requests", "Most requests that wait for an answer; more get 503.", 10_000, least=1, most=1_000_000
+        "requests", "Maximum number of requests that wait for an answer; more get 503.", 10_000, least=1, most=1_000_000
     )
     accept: Annotated[list[Pattern], Strict()] = setting(
         "list of patterns", "Paths whose requests get 202 at once, and their answers later, e.g. /reports/*.", []
@@ -73,7 +73,7 @@ class Settings(HttpSettings):
         "seconds", "Seconds that its answer is kept after the deadline.", 3_600, least=1, most=YEAR
     )
     max_accepted: Whole = setting(
-        "requests", "Most of them whose answers are kept; more get 503.", 10_000, least=1, most=10_000_000
+        "requests", "Maximum number of them whose answers are kept; more get 503.", 10_000, least=1, most=10_000_000
     )
     status_path: Path_ = setting(
         "path", "Below this path clients see what becomes of them; it is not passed on.", "/_requests"
@@ -89,10 +89,14 @@ class Settings(HttpSettings):
         least=0, most=YEAR,
     )  # fmt: skip
     cache_pages: Whole = setting(
-        "pages", "Most pages that are kept; beyond that those go that end soonest.", 10_000, least=1, most=10_000_000
+        "pages",
+        "Maximum number of pages that are kept; beyond that those go that end soonest.",
+        10_000,
+        least=1,
+        most=10_000_000,
     )
     cache_bytes: Whole = setting(
-        "bytes", "Most bytes of the body of a page that is kept.", 65_536, least=0, most=536_870_912
+        "bytes", "Maximum number of bytes of the body of a page that is kept.", 65_536, least=0, most=536_870_912
     )
     probes: bool = setting("true | false", "Answer GET /live and /ready itself, for an orchestrator's probes.", True)
 

@@ -118,7 +118,7 @@ class NewTask(Body):
         None, description="Longest time of one attempt (start to close), whatever its heartbeats."
     )
     attempts: Annotated[int, Field(ge=0, le=1_000_000), WHOLE] | None = Field(
-        None, description="Most attempts; 0: as many as it takes."
+        None, description="Maximum number of attempts; 0: as many as it takes."
     )
     backoff: Backoff | None = None
     reply_to: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,200}$")] | None = Field(
@@ -140,7 +140,7 @@ class Fetch(Body):
     time_to_recover_ms: Annotated[float, Field(gt=0, le=86_400_000)] | None = Field(None, description="The same in ms.")
     wait: Annotated[float, Field(ge=0, le=20)] = Field(0.0, description="Longest wait for a task.")
     max: Annotated[int, Field(ge=1, le=MAX_BATCH), WHOLE] | None = Field(
-        None, description="Most tasks; 1 without a list."
+        None, description="Maximum number of tasks; 1 without a list."
     )
 
 
@@ -184,7 +184,7 @@ class Listing(Body):
 
     state: State | None = Field(None, description="Only tasks in this state.")
     after: Annotated[int, Field(ge=0, le=MAX_INDEX)] = Field(0, description="Only tasks behind this index.")
-    most: Annotated[int, Field(ge=1, le=1_000)] = Field(100, description="Most tasks.")
+    most: Annotated[int, Field(ge=1, le=1_000)] = Field(100, description="Maximum number of tasks.")
 
 
 class Look(Body):

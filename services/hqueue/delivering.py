@@ -16,7 +16,7 @@ from services.hqueue.served import Served
 from services.hqueue.steps import from_steps
 
 MAX_TASKS: Final = 100
-"""Most outcomes that an instance delivers at a time."""
+"""Maximum number of outcomes that an instance delivers at a time."""
 MARGIN: Final = 5.0
 """Seconds for which an outcome is ours, besides those that a webhook may take."""
 LOOK_SECONDS: Final = 5.0

@@ -12,9 +12,9 @@ from services.hqueue.served import NO_STORE, NO_TASK, PAGE, Served
 from services.hqueue.steps import Step
 
 HELD: Final = 100
-"""Most tasks in hand that ``info`` lists."""
+"""Maximum number of tasks in hand that ``info`` lists."""
 LOOKED_AT: Final = 1_000
-"""Most records that one request looks at."""
+"""Maximum number of records that one request looks at."""
 
 
 class QueryActions:

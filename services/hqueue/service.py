@@ -37,7 +37,7 @@ from services.hqueue.task_token import TaskTokens
 from services.hqueue.webhooks import Webhooks
 
 DUE: Final = 500
-"""Most tasks of each kind that one look finds due."""
+"""Maximum number of tasks of each kind that one look finds due."""
 LOOK_SECONDS: Final = 0.25
 """Longest time until a task that has become due is seen."""
 LEAST_SECONDS: Final = 0.02

@@ -80,17 +80,17 @@ class Settings(HttpSettings):
     )
     keep: Whole = setting("seconds", "Seconds that a task is kept once it has ended.", 86_400, least=1, most=YEAR)
     capacity: Whole = setting(
-        "tasks", "Most tasks that a queue keeps; more get 429.", 10_000_000, least=1, most=1_000_000_000
+        "tasks", "Maximum number of tasks that a queue keeps; more get 429.", 10_000_000, least=1, most=1_000_000_000
     )
     max_waiting: Whole = setting(
         "requests",
-        "Most requests that wait for a task or an outcome; more do not wait.",
+        "Maximum number of requests that wait for a task or an outcome; more do not wait.",
         10_000,
         least=0,
         most=1_000_000,
     )
     event_capacity: Whole = setting(
-        "events", "Most events kept, roughly; 0 for none.", 100_000, least=0, most=100_000_000
+        "events", "Maximum number of events kept, roughly; 0 for none.", 100_000, least=0, most=100_000_000
     )
     master_key: Annotated[str, AfterValidator(_master)] | None = setting(
         "file:PATH | vault:URL", "What wraps the keys of owners; without it nothing is sealed.", None

@@ -23,7 +23,7 @@ _scripts: Final = {verb: Script.read(LUA / f"{verb}.lua") for verb in VERBS}
 IDS: Final = 1_000
 """Ids that an instance reserves at a time."""
 SWEPT: Final = 200
-"""Most tasks of a queue that one sweep acts on."""
+"""Maximum number of tasks of a queue that one sweep acts on."""
 KEY_BYTES: Final = 32
 
 

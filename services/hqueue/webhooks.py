@@ -17,7 +17,7 @@ from penstock.tracking.backoff import Backoff
 from penstock.webhook import ID, SIGNATURE, TIMESTAMP, owner_secret, sign
 
 MAX_IN_FLIGHT: Final = 10
-"""Most webhooks that one host gets at a time from an instance."""
+"""Maximum number of webhooks that one host gets at a time from an instance."""
 BUSY_SECONDS: Final = 0.25
 """Shortest wait of a webhook whose host has as many as it gets."""
 MAX_TURN: Final = 20.0

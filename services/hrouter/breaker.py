@@ -27,7 +27,7 @@ MARGIN: Final = 1.25
 MOST_WEIGHT: Final = 0.5
 """Weight of all messages that left between two looks: a batch that a service moves at once is no rate."""
 MOST_INSTANCES: Final = 10
-"""Most instances that are taken to let requests pass between two looks."""
+"""Maximum number of instances that are taken to let requests pass between two looks."""
 MAX_RETRY_AFTER: Final = 300
 """Seconds; nobody knows for how long a list stands still, and a client shall notice that it is over."""
 

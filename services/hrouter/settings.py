@@ -103,7 +103,7 @@ class Settings(ServiceSettings):
         "seconds", "Seconds that a list for answers lives if an answer has created it.", 60, least=1, most=YEAR
     )
     pop_timeout: PopTimeout = 10
-    batch: Whole = setting("messages", "Most requests that are taken at a time.", 500, least=1, most=1_000)
+    batch: Whole = setting("messages", "Maximum number of requests that are taken at a time.", 500, least=1, most=1_000)
     batch_bytes: Whole = setting(
         "bytes",
         "Bytes after which no more requests are taken at a time.",

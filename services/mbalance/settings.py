@@ -11,7 +11,7 @@ from common.settings.validation import Rule
 from penstock.keys import glob_escaped
 
 MAX_OUTS: Final = 1_000
-"""Most lists to choose from, so that a script has room for them and for what belongs to them."""
+"""Maximum number of lists to choose from, so that a script has room for them and for what belongs to them."""
 Names = Annotated[list[Name], Strict()]
 
 
@@ -82,9 +82,13 @@ class Settings(ServiceSettings):
         "", "How a list is chosen: least wait, least messages, in turn, by weights, or by a hash.", "expectedWait"
     )
     pop_timeout: PopTimeout = 10
-    batch: Whole = setting("messages", "Most messages that one move takes.", 2000, least=1, most=100_000)
+    batch: Whole = setting("messages", "Maximum number of messages that one move takes.", 2000, least=1, most=100_000)
     batch_bytes: Whole = setting(
-        "bytes", "Most bytes that one move takes; one message always goes.", 2_097_152, least=1, most=536_870_912
+        "bytes",
+        "Maximum number of bytes that one move takes; one message always goes.",
+        2_097_152,
+        least=1,
+        most=536_870_912,
     )
     workers: Names = setting(
         "list of names", "For each list the namespace of its workers: without a live instance it gets nothing.", []

@@ -41,14 +41,18 @@ class Settings(ServiceSettings):
     )
     capacity: Whole = setting(
         "keys",
-        "Most keys remembered, of some 150 bytes each; beyond it the oldest is forgotten.",
+        "Maximum number of keys remembered, of some 150 bytes each; beyond it the oldest is forgotten.",
         1_000_000,
         least=1,
         most=10**9,
     )
-    batch: Whole = setting("messages", "Most messages that one move takes.", 500, least=1, most=5_000)
+    batch: Whole = setting("messages", "Maximum number of messages that one move takes.", 500, least=1, most=5_000)
     batch_bytes: Whole = setting(
-        "bytes", "Most bytes that one move takes; one message always goes.", 1_048_576, least=1, most=536_870_912
+        "bytes",
+        "Maximum number of bytes that one move takes; one message always goes.",
+        1_048_576,
+        least=1,
+        most=536_870_912,
     )
 
     def metrics(self) -> tuple[str, ...]:

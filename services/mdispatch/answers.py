@@ -14,7 +14,7 @@ from penstock.tracking.policy import Policy
 from services.mdispatch.settings import Settings
 
 MAX_REMEMBERED: Final = 10_000
-"""Most requests remembered, of about 300 bytes each."""
+"""Maximum number of requests remembered, of about 300 bytes each."""
 
 
 class AnswerDelivery(Completions):

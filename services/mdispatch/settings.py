@@ -97,7 +97,7 @@ class Settings(ServiceSettings):
         most=YEAR,
     )
     pop_timeout: PopTimeout = 10
-    batch: Whole = setting("messages", "Most messages that are taken at a time.", 500, least=1, most=1_000)
+    batch: Whole = setting("messages", "Maximum number of messages that are taken at a time.", 500, least=1, most=1_000)
     batch_bytes: Whole = setting(
         "bytes",
         "Bytes after which no more messages are taken at a time.",
@@ -116,7 +116,7 @@ class Settings(ServiceSettings):
     message_expire: Whole = setting("seconds", "Seconds that a message's record is kept.", 60, least=2, most=YEAR)
     message_capacity: Whole = setting(
         "messages",
-        "Most messages tracked at a time; any others are delivered untracked.",
+        "Maximum number of messages tracked at a time; any others are delivered untracked.",
         100_000,
         least=1,
         most=10**9,
@@ -124,7 +124,7 @@ class Settings(ServiceSettings):
     attempts: Whole = setting("attempts", "Deliveries before a message goes to the dead letters.", 3, least=1, most=100)
     retry_budget: Whole | None = setting(
         "per cent",
-        "Most retries, in per cent of the requests; a failed attempt beyond them is the last. Unlimited by default.",
+        "Maximum retries, in per cent of the requests; a failed attempt beyond them is the last. Unlimited by default.",
         None,
         least=1,
         most=1_000,
@@ -153,7 +153,11 @@ class Settings(ServiceSettings):
     )
     backoff_cap: Seconds = setting("seconds", "Longest wait in seconds before a retry.", 5.0, least=0, most=86_400)
     event_capacity: Whole = setting(
-        "events", "Most events kept in <redisNamespace>:events, roughly; 0 for none.", 100_000, least=0, most=10**9
+        "events",
+        "Maximum number of events kept in <redisNamespace>:events, roughly; 0 for none.",
+        100_000,
+        least=0,
+        most=10**9,
     )
     event_messages: bool = setting(
         "true | false", "Whether the events `registered` carry the messages themselves, for an archive.", False

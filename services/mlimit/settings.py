@@ -71,7 +71,11 @@ class Settings(ServiceSettings):
     )
     over_list: Out | None = setting("name", "The list for messages over the limit, with over: list.", None)
     capacity: Whole = setting(
-        "messages", "Most messages that wait by field or header; others stay in `in`.", 100_000, least=1, most=10**9
+        "messages",
+        "Maximum number of messages that wait by field or header; others stay in `in`.",
+        100_000,
+        least=1,
+        most=10**9,
     )
     reply_lists: ReplyLists = setting(
         "list of names",
@@ -81,9 +85,13 @@ class Settings(ServiceSettings):
     reply_expire: Whole = setting(
         "seconds", "Seconds that a list lives which an answer has created.", 60, least=1, most=YEAR
     )
-    batch: Whole = setting("messages", "Most messages that one move takes.", 500, least=1, most=1_000)
+    batch: Whole = setting("messages", "Maximum number of messages that one move takes.", 500, least=1, most=1_000)
     batch_bytes: Whole = setting(
-        "bytes", "Most bytes that one move takes; one message always goes.", 1_048_576, least=1, most=536_870_912
+        "bytes",
+        "Maximum number of bytes that one move takes; one message always goes.",
+        1_048_576,
+        least=1,
+        most=536_870_912,
     )
 
     @property

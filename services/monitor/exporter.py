@@ -33,7 +33,7 @@ SLICES: Final = 20
 CLIENT_SECONDS: Final = 10.0
 """Seconds that a client may be silent within a request."""
 MAX_CONNECTIONS: Final = 64
-"""Most connections at a time. A new one takes the place of the oldest that has sent no whole request."""
+"""Maximum number of connections at a time. A new one takes the place of the oldest that has sent no whole request."""
 READ_ERRORS: Final = (RedisError, WrongType, TooMany, OSError, CancelledError)
 """Errors of a read while Redis or the event loop does not answer, or the service stops."""
 

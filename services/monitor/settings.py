@@ -50,7 +50,7 @@ class Settings(ServiceSettings):
         "seconds", "Longest wait for a finished message, in seconds; a stop does not wait for it.", 30, least=5, most=30
     )
     batch: Whole = setting(
-        "messages", "Most messages taken, or acted on when due, at a time.", 500, least=1, most=1_000
+        "messages", "Maximum number of messages taken, or acted on when due, at a time.", 500, least=1, most=1_000
     )
     batch_bytes: Whole = setting(
         "bytes",

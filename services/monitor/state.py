@@ -23,7 +23,7 @@ METRICS: Final = (
     *("error", "reload", "gateway", "broken", "rebalanced", "http", "outcomes"),
 )
 MAX_OLDEST_IDS: Final = 100
-"""Most ids, the oldest first, that are searched for one that is in flight."""
+"""Maximum number of ids, the oldest first, that are searched for one that is in flight."""
 
 
 @dataclass(frozen=True)

@@ -29,9 +29,9 @@ _due, _clock, _sweep = (
 )
 FIELDS: Final = ("xid", "attempt", "queue", "replyTo", "error", "final", "delivered", "timestamp", "attempts", "until")
 MAX_UNTAKEN: Final = 8
-"""Most messages not yet taken by a worker that one script looks for in their list."""
+"""Maximum number of messages not yet taken by a worker that one script looks for in their list."""
 MAX_CLOCK_STARTS: Final = 200
-"""Most taken messages, and most overdue ones, for which one script starts clocks: about 5 ms of the server's time."""
+"""Maximum number of taken messages, and of overdue ones, for which one script starts clocks: about 5 ms."""
 
 
 class DueIds(NamedTuple):
@@ -59,7 +59,7 @@ class DueMessage(NamedTuple):
     delivered: bytes | None = None
     timestamp: bytes | None = None
     attempts: bytes | None = None
-    """Most deliveries, if the message itself wants fewer than the policy."""
+    """Maximum number of deliveries, if the message itself wants fewer than the policy."""
     until: bytes | None = None
     """When (s since the epoch) the message is useless, if it says so itself."""
 

@@ -11,7 +11,7 @@ from services.mpush.settings import Settings
 
 _move: Final = Script.read(Path(__file__).parent / "lua" / "move.lua")
 MAX_COPIES: Final = 20_000
-"""Most copies that one move makes, whatever the batch: about 5 ms of the server's time."""
+"""Maximum number of copies that one move makes, whatever the batch: about 5 ms of the server's time."""
 
 
 class Fanout(Mover[Settings]):

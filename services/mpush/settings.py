@@ -9,7 +9,7 @@ from common.settings.roles import In, Pending, Subscribers
 from common.settings.validation import Rule
 
 MAX_OUTS: Final = 5_000
-"""Most lists that one script can take as keys: Lua's stack ends at about 8,000."""
+"""Maximum number of lists that one script can take as keys: Lua's stack ends at about 8,000."""
 
 
 def out_fits_a_script(out: list[str]) -> str | None:
@@ -52,12 +52,20 @@ class Settings(ServiceSettings):
     pending: Pending
     out: Subscribers
     pop_timeout: PopTimeout = 10
-    batch: Whole = setting("messages", "Most messages that one move takes.", 2000, least=1, most=100_000)
+    batch: Whole = setting("messages", "Maximum number of messages that one move takes.", 2000, least=1, most=100_000)
     batch_bytes: Whole = setting(
-        "bytes", "Most bytes that one move writes; one message always goes.", 2_097_152, least=1, most=536_870_912
+        "bytes",
+        "Maximum number of bytes that one move writes; one message always goes.",
+        2_097_152,
+        least=1,
+        most=536_870_912,
     )
     max_length: Whole | None = setting(
-        "messages", "Most messages that a subscriber's list may hold; no limit by default.", None, least=1, most=10**9
+        "messages",
+        "Maximum number of messages that a subscriber's list may hold; no limit by default.",
+        None,
+        least=1,
+        most=10**9,
     )
     overflow: Literal["block", "drop-oldest", "dead"] = setting(
         "", "What is done with a message for a list of maxLength: wait, drop the oldest, or a dead letter.", "block"

@@ -202,7 +202,9 @@ class Settings(ServiceSettings):
         least=1,
     )
     pop_timeout: PopTimeout = 10
-    batch: Whole = setting("messages", "Most messages that are stored or pushed at a time.", 500, least=1, most=2_000)
+    batch: Whole = setting(
+        "messages", "Maximum number of messages that are stored or pushed at a time.", 500, least=1, most=2_000
+    )
     batch_bytes: Whole = setting(
         "bytes", "No more messages are added once they have this many bytes.", 1_048_576, least=1, most=536_870_912
     )

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MIN_DIRECTORIES: Final = 8
-"""Fewest directories of a partition that are merged."""
+"""Minimum number of directories of a partition that are merged."""
 FILE_ROWS: Final = 4_000_000
-"""Most rows of a file: about 100 MB."""
+"""Maximum number of rows of a file: about 100 MB."""
 ASIDE: Final = "_merging"
 LASTS: Final = {EVENTS: (("date", "namespace"), timedelta(days=1)), MINUTES: (("hour",), timedelta(hours=1))}
 """Partition columns, and the length of a partition in time from the moment in its first column."""

@@ -35,7 +35,7 @@ COUNTS: Final = ("count", "timed", "micros", "attempts", "timeouts", "dead")
 REOPENED: Final = "_again"
 """Directory of the marks of reopened windows."""
 MAX_HASHES: Final = 500
-"""Most hashes that are updated in one round trip."""
+"""Maximum number of hashes that are updated in one round trip."""
 Row = dict[str, Any]
 
 

@@ -53,7 +53,9 @@ class Settings(ServiceSettings):
     trigger: Whole = setting(
         "seconds", "Seconds between two reads of new events; 0: no pause.", 1, least=0, most=86_400
     )
-    max_events: Whole = setting("events", "Most events of a micro-batch.", 500_000, least=1_000, most=100_000_000)
+    max_events: Whole = setting(
+        "events", "Maximum number of events of a micro-batch.", 500_000, least=1_000, most=100_000_000
+    )
     discover: Whole = setting(
         "seconds",
         "Seconds between two scans of all keys for namespaces that match a pattern.",

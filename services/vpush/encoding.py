@@ -14,11 +14,11 @@ COMPRESSIBLE_PART: Final = 0.99
 MAGIC: Final = b"penstock:zstd:1\n"
 """The beginning of a compressed batch; zstd of each message's length (little-endian) and bytes follows."""
 MAX_UNPACKED_BYTES: Final = 1_073_741_824
-"""Most bytes of a batch once it is unpacked."""
+"""Maximum number of bytes of a batch once it is unpacked."""
 LENGTH_BYTES: Final = 4
 """Bytes of a message's length in a compressed batch."""
 MAX_MESSAGES: Final = 5_000
-"""Most messages of a compressed batch: as many as ``batch`` allows, and as one script takes."""
+"""Maximum number of messages of a compressed batch: as many as ``batch`` allows, and as one script takes."""
 _json: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 

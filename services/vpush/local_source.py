@@ -25,7 +25,7 @@ _raise_token, _disown = (
     Script.read(Path(__file__).parent / "lua" / f"{verb}.lua") for verb in ("raise_token", "disown")
 )
 MAX_SCRIPTED: Final = 1_000
-"""Most messages that a script returns: through it each one takes the server three times as long."""
+"""Maximum number of messages that a script returns: through it each one takes the server three times as long."""
 ALONE: Final = 4
 """A message of more than this part of a batch's bytes is read alone, without the script; as in ``next.lua``."""
 METRICS: Final = ("settled", "delivered", "dead", "dropped")

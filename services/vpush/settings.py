@@ -58,7 +58,9 @@ class Settings(ServiceSettings):
     out_redis: Url = setting("URL", "The other server.")
     out: Target
     pop_timeout: PopTimeout = 10
-    batch: Whole = setting("messages", "Most messages that are sent at a time.", 5_000, least=1, most=5_000)
+    batch: Whole = setting(
+        "messages", "Maximum number of messages that are sent at a time.", 5_000, least=1, most=5_000
+    )
     batch_bytes: Whole = setting(
         "bytes",
         "No more messages are added to a batch once it has this many bytes.",
@@ -66,7 +68,7 @@ class Settings(ServiceSettings):
         least=1,
         most=536_870_912,
     )
-    window: Whole = setting("batches", "Most batches in transit at a time.", 200, least=1, most=10_000)
+    window: Whole = setting("batches", "Maximum number of batches in transit at a time.", 200, least=1, most=10_000)
     window_bytes: Whole = setting(
         "bytes", "No more batches are sent while this many bytes are in transit.", 67_108_864, least=1, most=2**40
     )

@@ -19,7 +19,7 @@ class SendWindow:
 
     @property
     def batch_bytes(self) -> int:
-        """Most bytes of a batch."""
+        """Maximum number of bytes of a batch."""
         return self.bytes // BATCHES
 
     def arrived(self, seconds: float, link_timeout: float, max_bytes: int) -> None:

@@ -49,7 +49,7 @@ class Settings(ServiceSettings):
         "seconds", "Longest wait of a processor's call while a server is away.", 60.0, least=0, most=86_400
     )
     event_capacity: Whole = setting(
-        "events", "Most events kept, roughly; 0 for none.", 100_000, least=0, most=100_000_000
+        "events", "Maximum number of events kept, roughly; 0 for none.", 100_000, least=0, most=100_000_000
     )
 
     @property

@@ -21,7 +21,7 @@ from penstock.testing.watchdog import Watchdog
 from tests.harness import PATIENCE
 
 LONGEST_LINE: Final = 1 << 26
-"""Most bytes in one line of a program."""
+"""Maximum number of bytes in one line of a program."""
 EXPECT_SECONDS: Final = PATIENCE
 """How long a peer may take for an event."""
 _CACHE: Final = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "penstock-tests"

@@ -12,7 +12,7 @@ from tests.harness import ROOT, ROUNDS, USUAL_ROUNDS
 from tests.http.queue_service import QueueService, queue_service
 
 EXAMPLES = ROUNDS // 2
-"""Most examples of one kind for each operation."""
+"""Maximum number of examples of one kind for each operation."""
 pytestmark = pytest.mark.slow
 
 

@@ -21,7 +21,7 @@ from penstock.bus import Bus, Queue, consumption, instance, keep_alive, taking, 
 from penstock.errors import Fenced, NotDurable, Occupied, PenstockError, Unavailable, Unconfirmed
 
 MOST_AT_ONCE = 20
-"""Most messages that are pushed together."""
+"""Maximum number of messages that are pushed together."""
 PAUSE_SECONDS = 0.005
 LEASED = (consumption, keep_alive, taking, taking_reliably)
 CONSTANTS = {"LEASE_SECONDS": LEASED, "PING_SECONDS": (instance,), "MAX_SILENCE": (instance,)}

@@ -28,12 +28,12 @@
 -- KEYS subjects... hash    three an entry: the message's record, that of its xid, the list for the answer (or `pending`)
 -- ARGV token       the lease's fencing token that the caller holds
 -- ARGV held        how many entries the caller expects in `pending`; the script does nothing if there are others
--- ARGV batch       most entries to take
+-- ARGV batch       maximum number of entries to take
 -- ARGV bytes       take no more once they have this many bytes together
 -- ARGV life        how long a list for answers lives after the last one (s), if an answer has created it
 -- ARGV lasting     the lists for answers that the settings name, which never get a TTL: JSON, an array
 -- ARGV accept      1 if `done` or an answer of an attempt ends the message though a younger attempt is under way
--- ARGV history     most events to keep; 0 for none
+-- ARGV history     maximum number of events to keep; 0 for none
 -- ARGV due         channel to publish on when something falls due before all else
 -- ARGV entries...  four an entry: id; `done`, `ambiguous` (done, by a number that is the id of another message, too),
 --                  `answer`, `recalled` (an answer, if that message is the oldest of its xid and its request names the

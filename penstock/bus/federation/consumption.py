@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 CREDIT: Final = 200
 """After how many messages the other end may send as many more."""
 ROUND: Final = 1_000
-"""Most messages that Node's server sends at a time; then it stops, and is asked for more."""
+"""Maximum number of messages that Node's server sends at a time; then it stops, and is asked for more."""
 PLACES: Final = frozenset({"limit", "after_id", "start"})
 """Options that depend on what was handed out already."""
 

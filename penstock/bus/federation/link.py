@@ -28,11 +28,11 @@ PING_SECONDS: Final = 10.0
 STABLE_SECONDS: Final = 5.0
 """A websocket that ends sooner is opened again ever later."""
 MAX_AFTER_OPEN: Final = 5
-"""Most failures that are counted once a websocket was opened: the other end is there."""
+"""Maximum number of failures that are counted once a websocket was opened: the other end is there."""
 BACKOFF: Final = Backoff((), 0.04, 10.0)
 """How long to wait before a websocket is opened again."""
 MAX_FRAME: Final = 1 << 29
-"""Most bytes of a frame that is accepted."""
+"""Maximum number of bytes of a frame that is accepted."""
 _log: Final = Log("penstock.bus")
 
 

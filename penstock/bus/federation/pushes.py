@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from penstock.bus.federation.queue import FederatedQueue
 
 MAX_UNDER_WAY: Final = 4
-"""Most calls of one ``push_many`` under way."""
+"""Maximum number of calls of one ``push_many`` under way."""
 Push = tuple[bytes, "asyncio.Future[int]"]
 
 

@@ -13,7 +13,7 @@
 -- ARGV last    the id
 -- ARGV handed  the last id that the caller has handed out; up to that, what waits is forgotten if it took the lease last
 -- ARGV ttl     seconds that `toack` lives
--- ARGV most    most messages to forget
+-- ARGV most    maximum number of messages to forget
 -- Returns how many were forgotten: if it is `most`, call again. Run twice: the second run finds nothing.
 local call = redis.call
 local refused = wrong_type({hash = {metadata}, list = {toack, messages}, string = {lease}}) or leaving(metadata)

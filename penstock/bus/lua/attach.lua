@@ -8,7 +8,7 @@
 -- KEYS msgid     string  the last id that was given
 -- KEYS toack     list    as `messages`: what was handed out and not acknowledged
 -- ARGV ttl       seconds that a new queue lives without an attached client
--- ARGV maxsize   most messages of a new queue; 0 for no limit
+-- ARGV maxsize   maximum number of messages of a new queue; 0 for no limit
 -- ARGV discover  `true` if federated buses may find it
 -- Returns whether the queue existed, its ttl, its field `discover`, and the time (us). Run twice: the second run finds it.
 local call = redis.call

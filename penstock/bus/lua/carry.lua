@@ -2,7 +2,7 @@
 --
 -- KEYS held   list  id, body, id, body, ...
 -- ARGV place  the place of the first message to read, from 0 on
--- ARGV most   most messages to read
+-- ARGV most   maximum number of messages to read
 -- ARGV bytes  read no more once they have this many bytes together
 -- Returns id and body of each. Run twice: the same again.
 local call = redis.call

@@ -8,7 +8,7 @@
 -- KEYS batch     string  the name of that
 -- ARGV arrived   the name of the batch that has arrived, which is deleted
 -- ARGV name      for what is taken next
--- ARGV most      most messages to take
+-- ARGV most      maximum number of messages to take
 -- ARGV bytes     take no more once they have this many bytes together
 -- Returns the name of the batch, and id and body of each message. Run twice: the same again.
 local call = redis.call

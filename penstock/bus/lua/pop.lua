@@ -13,7 +13,7 @@
 -- ARGV who       the caller; nothing is taken if `lease` has another, and it is taken again if nobody has it
 -- ARGV seconds   the lease
 -- ARGV ttl       seconds that `toack` lives
--- ARGV most      most messages to take
+-- ARGV most      maximum number of messages to take
 -- ARGV bytes     take no more once they have this many bytes together
 -- ARGV last      id of the last message that the caller got
 -- Returns how many messages remain, then lists of several, id and body of each; only -1 if `toack` has others than the

@@ -11,7 +11,7 @@
 -- ARGV index     the place to read from, from 0 on
 -- ARGV last      id of the message before that place, as read before; 0 if none was
 -- ARGV digest    SHA-1 of that message's body; another body means that ids have begun anew; empty if not to compare
--- ARGV most      most messages to read
+-- ARGV most      maximum number of messages to read
 -- ARGV bytes     read no more once they have this many bytes together
 -- Returns the place of the first message, how many are behind the last one, then lists of several, id and body of
 -- each. Run twice: the same again, or what has come.

@@ -14,7 +14,7 @@
 -- ARGV seconds   the lease, taken or renewed; 0 takes none
 -- ARGV first     the smallest id to give back
 -- ARGV ttl       seconds that both lists live
--- ARGV most      most messages to give back
+-- ARGV most      maximum number of messages to give back
 -- ARGV channel   where consumers hear of them
 -- Returns how many were given back: if it is `most`, call again. Run twice: the second run finds nothing.
 local call = redis.call

@@ -9,7 +9,7 @@
 -- KEYS held_messages  list    what `messages` was
 -- KEYS held_toack     list    what `toack` was
 -- ARGV ticket         `carried`, the token of this move, and the target's address
--- ARGV most           most messages to add to what is held
+-- ARGV most           maximum number of messages to add to what is held
 -- Returns the ticket that holds (another's, if that move has not ended), how many messages are in either held list, and
 -- how many are not held yet; nothing if the queue does not exist, then what is held is deleted. Run twice: adds the rest.
 local BYTES = 1048576

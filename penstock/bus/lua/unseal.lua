@@ -11,7 +11,7 @@
 -- KEYS held_toack     list    what `toack` was
 -- ARGV token          of the move; nothing happens for another one
 -- ARGV forgotten      1 if the target can not take over any more
--- ARGV most           most messages to add to what is held
+-- ARGV most           maximum number of messages to add to what is held
 -- ARGV channel        where consumers hear of messages
 -- Returns how many were added: if it is more than 0, call again; -1 if the queue was handed over and is not forgotten.
 -- Run twice: the second run does nothing.

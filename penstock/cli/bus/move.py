@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 PATIENCE_SECONDS = 10
 MAX_ROWS = 20
-"""Most queues that --dry-run shows."""
+"""Maximum number of queues that --dry-run shows."""
 
 
 def move(

@@ -41,7 +41,9 @@ def list_jobs(
         str | None,
         typer.Option(metavar="ID", help="Begin behind this entry, dead job or (of delayed ones) time."),
     ] = None,
-    most: Annotated[int, typer.Option(min=1, help="Most jobs to show of each server and group.")] = DEFAULT_MOST,
+    most: Annotated[
+        int, typer.Option(min=1, help="Maximum number of jobs to show of each server and group.")
+    ] = DEFAULT_MOST,
     redis: Redis = None,
     prefix: Prefix = DEFAULT_PREFIX,
     json: Json = False,

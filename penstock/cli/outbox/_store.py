@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 DEFAULT_LIMIT: Final = 100
 WIDTH: Final = 200
-"""Most characters of a text in a table."""
+"""Maximum number of characters of a text in a table."""
 T = TypeVar("T")
 
 Datadir = Annotated[

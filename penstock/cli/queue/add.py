@@ -25,7 +25,7 @@ def add(
     key: Annotated[str | None, typer.Option(metavar="KEY", help="Tasks of one key are done in order.")] = None,
     delay: Annotated[float | None, typer.Option(min=0, metavar="S", help="Seconds until it may be fetched.")] = None,
     ttl: Annotated[float | None, typer.Option(min=0, metavar="S", help="Seconds until it expires.")] = None,
-    attempts: Annotated[int | None, typer.Option(min=0, help="Most attempts; 0: no limit.")] = None,
+    attempts: Annotated[int | None, typer.Option(min=0, help="Maximum number of attempts; 0: no limit.")] = None,
     reply_to: Annotated[
         str | None, typer.Option(metavar="NAME", help="List that gets the outcome: NS:replies:OWNER/NAME.")
     ] = None,

@@ -21,7 +21,8 @@ REASON_WIDTH = 12
 def dead(
     service: Service,
     limit: Annotated[
-        int | None, typer.Option(min=1, help=f"Most tasks to show; default: {DEFAULT_ROWS}, with --json all.")
+        int | None,
+        typer.Option(min=1, help=f"Maximum number of tasks to show; default: {DEFAULT_ROWS}, with --json all."),
     ] = None,
     url: Url = DEFAULT_URL,
     token: TokenAt = None,

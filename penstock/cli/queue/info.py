@@ -9,7 +9,7 @@ from penstock.cli._text import age, print_json, print_table, shown
 from penstock.cli.queue._queues import DEFAULT_URL, Service, TokenAt, Url, queue_of
 
 MAX_ROWS = 50
-"""Most held tasks in the table."""
+"""Maximum number of held tasks in the table."""
 NAME_WIDTH = 24
 
 

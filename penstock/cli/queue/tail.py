@@ -23,7 +23,7 @@ PATIENCE_SECONDS: Final = 60
 """Seconds that it waits for a service that goes away."""
 PAGE: Final = 100
 MAX_FOLLOWED: Final = 1_000
-"""Most tasks that it looks at, the newest."""
+"""Maximum number of tasks that it looks at, the newest."""
 
 
 def tail(

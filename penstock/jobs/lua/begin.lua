@@ -9,7 +9,7 @@
 -- KEYS delivered  hash    metric: attempts that have begun
 -- ARGV stream     name of the stream
 -- ARGV service    the id of this instance
--- ARGV history    most events to keep; 0 for none
+-- ARGV history    maximum number of events to keep; 0 for none
 -- ARGV words...   three for each: entry, number of the attempt, job
 -- Returns how many had not begun before. Run twice: attempts are counted twice, jobs once.
 local refused = wrong_type({zset = {under_way}})

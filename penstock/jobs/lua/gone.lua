@@ -7,7 +7,7 @@
 -- KEYS dead       hash    metric: jobs that ended without a result, by reason
 -- ARGV stream     name of the stream
 -- ARGV service    the id of this instance
--- ARGV history    most events to keep; 0 for none
+-- ARGV history    maximum number of events to keep; 0 for none
 -- ARGV words...   entries that have ended
 -- Returns how many had begun and not ended. Run twice: none.
 local refused = wrong_type({zset = {under_way}})

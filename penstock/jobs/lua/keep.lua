@@ -1,7 +1,7 @@
 -- Read values of a dead job, as far as there is room for them.
 --
 -- KEYS keys...    string  values
--- ARGV most       most bytes of all together
+-- ARGV most       maximum number of bytes of all together
 -- Returns the value of each key; nil for one that is missing, too large or of another type. Run twice: the same again.
 local found, left = {}, tonumber(most)
 for place, key in ipairs(keys) do

@@ -20,7 +20,7 @@
 -- ARGV name       of the stream
 -- ARGV control    channel of those who consume the stream: they hear of what is handed back
 -- ARGV service    the id of this instance
--- ARGV history    most events to keep; 0 for none
+-- ARGV history    maximum number of events to keep; 0 for none
 -- ARGV words...   thirteen for each attempt: entry, its number, `done`, `again`, `back` or `dead`, job, producer, channel,
 --   what is published, the error (JSON; empty for none), how long to wait before the next (s), values of a dead job (JSON),
 --   how long it took (s), how long its result is kept (ms; empty: there is none), and the result

@@ -9,7 +9,7 @@
 -- ARGV group      whose entries are claimed
 -- ARGV consumer   who claims them
 -- ARGV is_limited 1: the group has a limit; else what waits for a permit is claimed at once
--- ARGV most       most entries to claim
+-- ARGV most       maximum number of entries to claim
 -- ARGV idle       how long nobody has had to renew an entry that is claimed (ms)
 -- ARGV lost       the error of an attempt whose consumer has died (JSON)
 -- ARGV from       where to go on looking for entries that were left (`-`: at the first one)

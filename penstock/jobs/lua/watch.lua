@@ -6,7 +6,7 @@
 -- ARGV prefix     what the names of our consumers begin with
 -- ARGV silent     how long (ms) a consumer that has nothing in hand has not been heard of that is dead
 -- ARGV lease      how long a turn is (s)
--- ARGV most       most consumers that do so
+-- ARGV most       maximum number of consumers that do so
 -- Returns 1 if it is; 0 if enough others are, or all consumers are ours. Run twice: the same again.
 local call = redis.call
 local kind = call('TYPE', keepers).ok

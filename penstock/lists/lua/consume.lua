@@ -17,7 +17,7 @@
 -- ARGV settled    how many of the oldest messages were handled: they are removed
 -- ARGV back       places among these, comma-separated: they go back to the source, as the next to be taken
 -- ARGV lease      how long the consumer lives without another call (us)
--- ARGV batch      most messages to return; 0 only settles and renews
+-- ARGV batch      maximum number of messages to return; 0 only settles and renews
 -- ARGV bytes      no more are returned once they have this many bytes together
 -- ARGV waited     1 if a wait has just moved the only message in `working`: then those behind it are taken, too
 -- ARGV counts     of each of `outs`, how many of `results` go there, comma-separated

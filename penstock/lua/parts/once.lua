@@ -11,7 +11,7 @@
 -- KEYS duplicate    hash  metric: duplicates
 -- KEYS forgotten    hash  metric: keys forgotten before their time
 -- ARGV expire       how long a key is remembered (s)
--- ARGV capacity     most keys remembered; beyond that the oldest is forgotten
+-- ARGV capacity     maximum number of keys remembered; beyond that the oldest is forgotten
 -- ARGV origin       the list that messages come from, for the counters
 local MOST = 5000
 local once_keys = {list = {out, duplicates}, zset = {remembered}, hash = {settled, delivered, dropped, duplicate, forgotten}}

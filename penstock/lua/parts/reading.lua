@@ -5,7 +5,7 @@
 -- small ones may exceed `bytes` by some, rarely by up to half of those read at once.
 --
 -- GIVES several take saw largest_read bytes_read SMALL
--- ARGV unseen    most messages to read at once: 1 unless the caller has read many small ones in a row
+-- ARGV unseen    maximum number of messages to read at once: 1 unless the caller has read many small ones in a row
 -- ARGV largest   bytes of the largest of those small ones; 0 if unknown
 local SMALL, DRAWS = 8192, 4
 local bytes_read, messages_read, largest_read = 0, 0, 0

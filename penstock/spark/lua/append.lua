@@ -4,7 +4,7 @@
 -- KEYS out     stream  gets an entry a row
 -- KEYS staged  list    rows of one task, the first at the tail; a row is fields and values in turns, each with its length
 --                      before it (4 bytes, the lowest first)
--- ARGV batch   most rows to append
+-- ARGV batch   maximum number of rows to append
 -- ARGV bytes   append no more once they have this many bytes together
 -- ARGV keep    about how many entries to keep; 0 for all
 -- Returns how many rows are still staged. Run twice: the second run appends the next rows.

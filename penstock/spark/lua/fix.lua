@@ -6,7 +6,7 @@
 -- KEYS segment  list   the messages of the micro-batch (oldest at the tail)
 -- KEYS state    hash   `taken`, the number of the newest segment, and `done`, that of the newest one that is finished
 -- ARGV number   the number of the segment
--- ARGV batch    most messages to move; empty for all
+-- ARGV batch    maximum number of messages to move; empty for all
 -- ARGV bytes    move no more once they have this many bytes together; empty for no limit
 -- Returns how many messages are in the segment, and how many of them this run moved: 0 and 0 if none wait; false if the
 -- segment was taken before, and is gone. Run twice: the second run moves none.

@@ -25,7 +25,7 @@ from penstock.spark.staging import MAX_KEYS, Staged, by_out, checked, staging
 ADD: Final = script("add")
 OPTIONS: Final = frozenset({"url", "keyColumn", "keyPrefix", "mode", "ttl"})
 WORDS: Final = 6_000
-"""Most words of the rows that one script adds: Lua's stack is limited to some thousand."""
+"""Maximum number of words of the rows that one script adds: Lua's stack is limited to some thousand."""
 OUT: Final = b"penstock"
 """Target of staged rows, in place of the names of many hashes."""
 

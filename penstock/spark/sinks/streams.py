@@ -23,7 +23,7 @@ from penstock.spark.staging import MAX_KEYS, PAGE_BYTES, Staged, by_out, staging
 APPEND: Final = script("append")
 OPTIONS: Final = frozenset({"url", "key", "maxLength"})
 WORDS: Final = 6_000
-"""Most fields and values of an entry: Lua's stack is limited to some thousand."""
+"""Maximum number of fields and values of an entry: Lua's stack is limited to some thousand."""
 
 
 class StreamSink:

@@ -20,10 +20,10 @@ from penstock.tracking.events import MAX_EVENTS
 SUFFIX: Final = ":events"
 MARKS: Final = ":marks"
 SPLIT: Final = 50_000
-"""Fewest events that are split among several tasks."""
+"""Minimum number of events that are split among several tasks."""
 BEGINNING: Final = Place().id
 MAX_SEARCHED: Final = 10_000
-"""Most entries of other programs that are read backwards in search of an event."""
+"""Maximum number of entries of other programs that are read backwards in search of an event."""
 
 
 def place_of(entry: RawEntry) -> Place:

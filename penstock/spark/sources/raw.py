@@ -26,7 +26,7 @@ from penstock.spark.sources.places import Place, Range
 from penstock.spark.sources.splitting import cuts
 
 SPLIT: Final = 50_000
-"""Fewest entries that are split among several tasks."""
+"""Minimum number of entries that are split among several tasks."""
 ABSENT: Final = "no such key"
 RAW_COLUMNS: Final = "key string, entry string, timestamp timestamp, fields map<string,string>"
 FORMER_COLUMNS: Final = "key string, entry string, fields map<string,string>"

@@ -8,7 +8,7 @@
 -- ARGV offset            how many letters at the tail to leave alone
 -- ARGV window            how many letters after those to search
 -- ARGV mark              a word that is no letter
--- ARGV history           most events to keep; 0 for none
+-- ARGV history           maximum number of events to keep; 0 for none
 -- ARGV letters...        six words a letter, oldest first: its exact bytes, the message, the place of its destination,
 --                        id (empty: it was never tracked, so there is no event), xid, attempts
 -- Returns a number for each letter: 1 if its message was pushed, 0 if it was not found, -1 if its destination is no list.

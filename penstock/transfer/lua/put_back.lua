@@ -10,7 +10,7 @@
 -- KEYS steps?   hash   what is recorded of each consumer; that of `who` is removed
 -- ARGV who      the source id as the caller knows it, or the name whose list it is; if `state` has another, nothing is done
 -- ARGV settled  how many of the oldest are settled: they are removed
--- ARGV most     most messages to move
+-- ARGV most     maximum number of messages to move
 -- ARGV bytes    move no more once they have this many bytes together
 -- Returns how many were put back. Run twice with settled 0: the second run moves those behind them, or finds nothing.
 local call = redis.call

@@ -4,7 +4,7 @@
 -- KEYS source  list   what publishers push to (newest at the head)
 -- ARGV older   how many of the oldest to skip
 -- ARGV known   how many of those that follow the caller has read before; they and one more are read whatever their sizes
--- ARGV batch   most messages to return
+-- ARGV batch   maximum number of messages to return
 -- ARGV bytes   return no more once they have this many bytes together
 -- Returns the messages, oldest first. Run twice: the same again.
 local call, found = redis.call, {}

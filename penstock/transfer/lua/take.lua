@@ -7,7 +7,7 @@
 -- KEYS pending    list   what the caller has taken and not settled (oldest at the tail)
 -- KEYS takers     zset   names that may hold a pending list of this source, by their last call (microseconds)
 -- ARGV taker      the caller's name there
--- ARGV batch      most messages to take
+-- ARGV batch      maximum number of messages to take
 -- ARGV bytes      take no more once they have this many bytes together
 -- Returns the messages, oldest first. Run twice: the second run settles them and takes the next batch.
 local refused = wrong_type({list = {source}, zset = {takers}})

@@ -10,7 +10,7 @@
 -- ARGV message    the request
 -- ARGV note       the first entry of `list`, which then has a TTL from the beginning: services that answer leave it alone
 -- ARGV keep       how long its answer is kept (s)
--- ARGV most       most lists of answers
+-- ARGV most       maximum number of lists of answers
 -- Returns 1, or 0 if nothing was done since there are too many. Run twice: the second run pushes the request again.
 local call = redis.call
 local refused = wrong_type({zset = {replies}, list = {list, out}, hash = {taken, settled, delivered}})

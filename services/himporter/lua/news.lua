@@ -2,7 +2,7 @@
 --
 -- KEYS replies   zset  lists of answers, by the time (s since the epoch) from which on they may be removed
 -- KEYS lists...  list  progress and answer of a request, the oldest at the tail
--- ARGV most      most messages to return of a list
+-- ARGV most      maximum number of messages to return of a list
 -- ARGV seen...   how many messages of each list the caller has read
 -- Returns for each list its next messages, the newest first; 0 if it is not kept, or is no list. Run twice: the second
 -- run returns the same, and what has come since.

@@ -5,7 +5,7 @@
 -- WITH tasks: now stamp read_task write_task place_task leave_task end_task wake refused
 -- KEYS failed     hash    metric: attempts that their workers gave up
 -- KEYS retry      hash    metric: attempts after the first
--- ARGV history    most events to keep; 0 for none
+-- ARGV history    maximum number of events to keep; 0 for none
 -- ARGV acks...    seven for each attempt:
 --                 worker   whose last task is meant; empty: see `id`
 --                 id       of the task; with `worker` what it was expected to be

@@ -5,8 +5,8 @@
 -- WITH tasks: now stamp read_task write_task place_task wake refused
 -- KEYS registered hash    metric: tasks that were added, or wait again
 -- KEYS taken      hash    metric: tasks that were added
--- ARGV history    most events to keep; 0 for none
--- ARGV capacity   most tasks that the queue keeps
+-- ARGV history    maximum number of events to keep; 0 for none
+-- ARGV capacity   maximum number of tasks that the queue keeps
 -- ARGV new...     five for each task: id, record (JSON, times in s from now), value, more (empty for none), delay (s)
 -- Returns id, index and state of each task, and 1 if it is new; of a name that the queue has, what it has. Returns -1 if
 -- there are too many; -2 if a task has one of the ids, which a server gives twice that has lost its last writes.

@@ -6,7 +6,7 @@
 -- KEYS revived    hash    metric: tasks that wait again
 -- KEYS registered hash    metric: tasks that were added, or wait again
 -- KEYS taken      hash    metric: tasks that were added
--- ARGV history    most events to keep; 0 for none
+-- ARGV history    maximum number of events to keep; 0 for none
 -- ARGV life       seconds until they expire
 -- ARGV dead_only  1 if only dead ones may
 -- ARGV ids...     of the tasks

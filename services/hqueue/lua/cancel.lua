@@ -3,7 +3,7 @@
 -- WITH tallies: write_tallies
 -- WITH events: write_events
 -- WITH tasks: stamp read_task write_task end_task wake refused
--- ARGV history    most events to keep; 0 for none
+-- ARGV history    maximum number of events to keep; 0 for none
 -- ARGV id         of the task
 -- Returns the words cancelled or held, or the state in which it has ended; or 0 if there is none. Run twice: it has ended.
 local wrong = refused()

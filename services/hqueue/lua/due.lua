@@ -3,7 +3,7 @@
 -- KEYS deadlines  zset    of all queues: tasks under way (id, queue) by what ends their state: lease, ttl, time to start
 -- KEYS delayed    zset    of all queues: tasks that wait for their time, by that time
 -- KEYS kept       zset    of all queues: tasks that have ended, by when they are forgotten
--- ARGV most       most tasks of each kind
+-- ARGV most       maximum number of tasks of each kind
 -- ARGV skip       how many of each kind to pass over
 -- Returns the seconds until the next is due, as text (empty if none will be), and ids and queues of those that are. Run
 -- twice: the same again.

@@ -4,11 +4,11 @@
 -- WITH events: report write_events
 -- WITH tasks: now stamp read_task write_task is_overdue refused
 -- KEYS delivered  hash    metric: tasks given to workers
--- ARGV history    most events to keep; 0 for none
+-- ARGV history    maximum number of events to keep; 0 for none
 -- ARGV worker     who asks
 -- ARGV span       how long the lease lasts (s)
--- ARGV most       most tasks to return
--- ARGV room       most bytes of values and progress to return, if it is not one task
+-- ARGV most       maximum number of tasks to return
+-- ARGV room       maximum number of bytes of values and progress to return, if it is not one task
 -- Returns for each task id, index, attempt, end of the lease (s since the epoch), value and progress. If something is due,
 -- returns an id instead, which may be due: sweep it first. Run twice: the same tasks again.
 local call = redis.call

@@ -4,7 +4,7 @@
 -- WITH events: report write_events
 -- WITH tasks: now stamp read_task write_task refused
 -- KEYS touched    hash    metric: heartbeats
--- ARGV history    most events to keep; 0 for none
+-- ARGV history    maximum number of events to keep; 0 for none
 -- ARGV id         of the task
 -- ARGV attempt    the one that the worker was given
 -- ARGV span       how long the lease lasts (s); empty: as long as before

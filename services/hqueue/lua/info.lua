@@ -6,7 +6,7 @@
 -- KEYS behind     zset    tasks that wait for an older one with their key
 -- KEYS order      zset    ids of all tasks that are kept, by index
 -- KEYS tasks      hash    records by id
--- ARGV most       most tasks that workers have to return
+-- ARGV most       maximum number of tasks that workers have to return
 -- Returns the last index; how many wait, are delayed, blocked, held and kept; the record of the oldest that waits, or nil;
 -- the time (s since the epoch); and id and record in turn of those that workers have. Run twice: the same again.
 local call = redis.call

@@ -9,7 +9,7 @@
 -- ARGV queue      owner and service
 -- ARGV round      how often the task had been revived when the outcome was read
 -- ARGV message    what is pushed
--- ARGV capacity   most messages of the list
+-- ARGV capacity   maximum number of messages of the list
 -- Returns the word `replied`, `full`, or `over` if the task has no such outcome any more. Run twice: it is pushed once.
 local call = redis.call
 local found = call('TYPE', replies).ok

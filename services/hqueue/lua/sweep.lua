@@ -5,8 +5,8 @@
 -- WITH tasks: now stamp read_task write_task place_task leave_task end_task wake refused
 -- KEYS timeout    hash    metric: leases that ended without an acknowledgement
 -- KEYS retry      hash    metric: attempts after the first
--- ARGV history    most events to keep; 0 for none
--- ARGV most       most tasks to act on
+-- ARGV history    maximum number of events to keep; 0 for none
+-- ARGV most       maximum number of tasks to act on
 -- ARGV due...     ids that may be due, besides those whose leases or delays are over
 -- Returns how many were acted on. Run twice: nothing is due.
 local call = redis.call

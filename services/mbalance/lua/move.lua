@@ -19,8 +19,8 @@
 -- KEYS lease?      hash   owner token expires of the one active replica
 -- KEYS lists...    list   `outs` lists, then what their workers have in hand, then their registrations (of any type)
 -- ARGV outs        how many lists there are to choose from
--- ARGV batch       most messages to move
--- ARGV bytes       most bytes to move; one message always goes
+-- ARGV batch       maximum number of messages to move
+-- ARGV bytes       maximum number of bytes to move; one message always goes
 -- ARGV policy      `expectedWait`, `length`, `roundRobin`, `weighted` or `hash`
 -- ARGV field       dotted path of the JSON field to hash; empty for the whole message
 -- ARGV forget      seconds in which what was measured of an unused list fades

@@ -12,8 +12,8 @@
 -- KEYS source   list   what publishers push to (newest at the head)
 -- KEYS lease?   hash   owner token expires of the one active replica
 -- ARGV token    the lease's fencing token that the caller holds
--- ARGV batch    most messages to move
--- ARGV bytes    most bytes to move; one message always goes
+-- ARGV batch    maximum number of messages to move
+-- ARGV bytes    maximum number of bytes to move; one message always goes
 -- Returns messages moved or dropped, messages that still wait, and bytes of the largest message read. Run twice: the second
 -- run moves the next batch.
 local call = redis.call

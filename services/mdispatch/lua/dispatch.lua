@@ -30,15 +30,15 @@
 -- KEYS subjects... hash    two a request: its record, and that of its xid
 -- ARGV token       the lease's fencing token that the caller holds
 -- ARGV held        how many messages the caller expects in `pending`; the script does nothing if there are others
--- ARGV batch       most messages to take
+-- ARGV batch       maximum number of messages to take
 -- ARGV bytes       take no more once they have this many bytes together
 -- ARGV spare       1 if the caller has an id in reserve
 -- ARGV service     the caller's id
 -- ARGV every       how often monitors check which messages have been taken (s), while it is not known of all
 -- ARGV timeout     how long a worker has (s)
 -- ARGV expire      how long a record lives (s)
--- ARGV capacity    most messages to track; a delayed one is tracked in any case
--- ARGV history     most events to keep; 0 for none
+-- ARGV capacity    maximum number of messages to track; a delayed one is tracked in any case
+-- ARGV history     maximum number of events to keep; 0 for none
 -- ARGV payloads    1 if the events `registered` carry the requests, too
 -- ARGV due         channel to publish on when something falls due before all else
 -- ARGV survived    SHA-1 of the message that an instance died with, which is now out of hand; empty without `deaths`

@@ -19,7 +19,7 @@
 -- KEYS lease?     hash    owner token expires of the one active replica
 -- KEYS buckets... string  when each is full again
 -- ARGV token      the lease's fencing token that the caller holds
--- ARGV capacity   most messages that may wait when a batch comes
+-- ARGV capacity   maximum number of messages that may wait when a batch comes
 -- ARGV source     the list that messages come from
 -- ARGV places...  for each message, oldest first, the place of its bucket, and behind a space its deadline (s) if it has one
 -- Returns 1, or 0 if the pending list has changed, or -1 if too many wait; and the us until the next one in `waiting` gets

@@ -16,8 +16,8 @@
 -- KEYS delivered  hash    metric: messages pushed
 -- KEYS lease?     hash    owner token expires of the one active replica
 -- ARGV token      the lease's fencing token that the caller holds
--- ARGV batch      most messages to move
--- ARGV bytes      most bytes to move; one message always goes
+-- ARGV batch      maximum number of messages to move
+-- ARGV bytes      maximum number of bytes to move; one message always goes
 -- ARGV nap        us that tokens gather, if the bucket holds that many, before the caller comes again
 -- Returns messages moved, messages that still wait, bytes of the largest message read, and the us until there are tokens for
 -- them; 0 if there are. Run twice: the second run moves the next ones that there are tokens for.

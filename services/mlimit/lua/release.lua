@@ -10,7 +10,7 @@
 -- KEYS delivered  hash  metric: messages pushed
 -- KEYS lease?     hash  owner token expires of the one active replica
 -- ARGV token      the lease's fencing token that the caller holds
--- ARGV batch      most messages to move
+-- ARGV batch      maximum number of messages to move
 -- ARGV bytes      no more are moved once they reach this size together
 -- Returns messages moved, and the us until the next one is due, -1 if none waits. Run twice: the second run moves those that
 -- are due by then.

@@ -6,8 +6,8 @@
 -- KEYS queue       list   what workers take from, at the tail
 -- KEYS pushed      hash   the number of the last message that was pushed to a list, by the list's name
 -- KEYS looks       hash   up to which number a list had been taken, and when: `number:seconds`, the oldest first, by name
--- ARGV batch       most ids to return
--- ARGV oldest      most ids to return of those that wait untaken and are not known to have been taken
+-- ARGV batch       maximum number of ids to return
+-- ARGV oldest      maximum number of ids to return of those that wait untaken and are not known to have been taken
 -- Returns how long until something falls due (s, as text; 0 if there is more than was returned, empty if nothing is to
 -- come); of those without a deadline the ids that have been taken, and the oldest others; the ids past their deadline and
 -- the ids to deliver, longest due first; the time; and 1 unless it is known of all in flight that they have been taken, so

@@ -24,7 +24,7 @@
 -- ARGV timespan    how long a worker has (s)
 -- ARGV expire      how long a record lives (s)
 -- ARGV life        how long a list for answers lives after the last one (s), if an answer has created it
--- ARGV history     most events to keep; 0 for none
+-- ARGV history     maximum number of events to keep; 0 for none
 -- ARGV lasting     the lists for answers that the settings name, which never get a TTL: JSON, an array
 -- ARGV origin      the list that clients push to, for dead letters
 -- ARGV bytes       act on no more once their messages and dead letters have this many bytes together

@@ -15,9 +15,9 @@
 -- KEYS letters?        list   dead letters, JSON
 -- KEYS lease?          hash   owner token expires of the one active replica
 -- KEYS subscribers...  list   one per subscriber
--- ARGV batch           most messages to move
--- ARGV bytes           most bytes to move; one message always goes
--- ARGV limit           most messages a subscriber list may hold; 0 for no limit
+-- ARGV batch           maximum number of messages to move
+-- ARGV bytes           maximum number of bytes to move; one message always goes
+-- ARGV limit           maximum number of messages a subscriber list may hold; 0 for no limit
 -- ARGV overflow        what to do at the limit: `block`, `drop-oldest` or `dead`
 -- ARGV token           the lease's fencing token that the caller holds
 -- Returns messages moved, messages that still wait, bytes of the largest message read, and the list that blocks or false.

@@ -11,7 +11,7 @@
 -- KEYS doubled      hash  metric: messages that came again
 -- KEYS lease?       hash  owner token expires of the one active replica
 -- ARGV token        the lease's fencing token that the caller holds
--- ARGV most         most ids to remember
+-- ARGV most         maximum number of ids to remember
 -- ARGV messages...  two each: its id, and its data
 -- Returns how many were pushed. Run twice: the second run pushes none.
 local call = redis.call

@@ -8,7 +8,7 @@
 -- KEYS target     list   the new one's
 -- KEYS taken      hash   metric of the service that fills both: by list the copies owed to it
 -- KEYS delivered  hash   metric: by list the copies that it got
--- ARGV batch      most messages to copy
+-- ARGV batch      maximum number of messages to copy
 -- ARGV bytes      copy no more once they have this many bytes together
 -- Returns how many were copied, and the bytes of the largest. Run twice: the second run copies those before them.
 local call = redis.call

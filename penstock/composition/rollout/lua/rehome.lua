@@ -12,7 +12,7 @@
 -- ARGV noted        the note of `former` as the caller knows it
 -- ARGV settled      its note once all are moved
 -- ARGV older        1 if the messages of `former` are older than those of `present`, 0 if they are younger
--- ARGV most         most messages to move
+-- ARGV most         maximum number of messages to move
 -- ARGV bytes        move no more once they have this many bytes together
 -- Returns how many messages `former` has less, and 1 if some are left, else 0; false if the note is another one. Run
 -- twice: the second run moves those that are left, or finds another note.
