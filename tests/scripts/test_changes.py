@@ -6,8 +6,9 @@ import pytest
 from redis.asyncio import Redis
 
 from penstock.composition.model import Part
+from penstock.composition.rollout import LUA
 from penstock.composition.rollout.current import CurrentState, ReloadState
-from penstock.script import LUA, Script
+from penstock.script import Script
 
 
 @pytest.mark.parametrize(

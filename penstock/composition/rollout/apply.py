@@ -5,10 +5,10 @@ import json
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager, nullcontext
-from pathlib import Path
 from typing import Any, Final
 
 from penstock.atomic import AtomicRead
+from penstock.composition.rollout import LUA
 from penstock.composition.rollout.current import CurrentState
 from penstock.composition.rollout.steps import Plan, Step, StepFailed
 from penstock.encoding import decoded, encoded
@@ -18,9 +18,8 @@ from penstock.metrics import parse_metric
 from penstock.read_size import Sizes
 from penstock.script import Script
 
-_scripts: Final = Path(__file__).parent / "lua"
 _backfill, _discard, _order, _rehome, _requeue = (
-    Script.read(_scripts / f"{verb}.lua") for verb in ("backfill", "discard", "order", "rehome", "requeue")
+    Script.read(LUA / f"{verb}.lua") for verb in ("backfill", "discard", "order", "rehome", "requeue")
 )
 RECORDS_PER_CALL: Final = 1_000
 """Messages copied, and records changed, in one call: takes the server about a millisecond."""
