@@ -1,11 +1,14 @@
-"""The public names of the package, and the modules that importing it loads."""
+"""The public names of the package, what importing it loads, and what it uses of the private parts of redis-py."""
 
+import re
 import subprocess
 import sys
+from importlib import import_module
 
 import pytest
 
 import penstock
+from tests.harness import ROOT
 
 
 @pytest.mark.parametrize("name", penstock.__all__)
@@ -29,3 +32,29 @@ def _loaded_by(module: str) -> set[str]:
     code = f"import sys; before = set(sys.modules); import {module}; print(*sys.modules.keys() - before)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     return {name.partition(".")[0] for name in found.stdout.split()}
+
+
+PRIVATE = {
+    "penstock.redis_replies": ("redis._parsers:_AsyncRESP2Parser", ("_readline", "_read", "_read_response")),
+    "penstock.bus.wire": ("redis._parsers.base:BaseParser", ("parse_error",)),
+    "penstock.connection": ("redis.asyncio:ConnectionPool", ("_get_free_connections", "_get_in_use_connections")),
+    "penstock.raw_connection": ("redis.asyncio.connection:Connection", ("_reader", "_writer")),
+}
+"""Private parts of redis-py that we use, by the module that does: its next major version may be without them."""
+
+
+@pytest.mark.parametrize("module", PRIVATE)
+def test_private_parts_of_redis_py_that_we_use_are_there(module: str) -> None:
+    place, names = PRIVATE[module]
+    owner = getattr(import_module(place.partition(":")[0]), place.partition(":")[2])
+    text = (ROOT / f"{module.replace('.', '/')}.py").read_text()
+    sample = owner() if owner.__name__ == "Connection" else owner  # whose attributes are made with it
+    assert all(hasattr(sample, name) and name in text for name in names)
+
+
+def test_no_other_module_imports_private_parts_of_redis_py() -> None:
+    files = (file for house in ("penstock", "common", "services") for file in (ROOT / house).rglob("*.py"))
+    found = {
+        file for file in files if re.search(r"^\s*(?:from|import) redis\.[\w.]*\b_", file.read_text(), re.MULTILINE)
+    }
+    assert {".".join(file.relative_to(ROOT).with_suffix("").parts) for file in found} <= PRIVATE.keys()
