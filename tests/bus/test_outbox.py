@@ -20,10 +20,10 @@ from penstock.testing.server import EmbeddedServer
 from tests.bus.given import lose_patience
 from tests.bus.moving import move
 from tests.bus.node import node
-from tests.commandline import penstock
-from tests.harness import eventually
 from tests.reliability.command_proxy import CommandFault, CommandProxy, Kind
 from tests.reliability.soak.links import FaultyProxy
+from tests.support.commandline import penstock
+from tests.support.harness import eventually
 
 QUICK = [kind for kind in Kind if not kind.swallows]
 WEEK = 7 * 86_400

@@ -13,7 +13,7 @@ from penstock.bus import Bus, Request, Service
 from penstock.encoding import decoded
 from penstock.errors import RequestFailed, RequestTimeout, Unavailable, WrongCall, WrongType
 from tests.bus.given import attached, heard
-from tests.harness import PATIENCE, eventually
+from tests.support.harness import PATIENCE, eventually
 
 
 class OwnError(Exception):

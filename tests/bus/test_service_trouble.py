@@ -14,7 +14,7 @@ from penstock.encoding import decoded
 from penstock.errors import RequestFailed, WrongCall, WrongType
 from tests.bus.given import attached, heard, keep_alive
 from tests.bus.test_service import provider, requester
-from tests.harness import eventually
+from tests.support.harness import eventually
 
 REPLIES = "service:echo:replyTo:0123456789abcdef"
 

@@ -11,7 +11,7 @@ from redis.asyncio import Redis
 from penstock.bus import Bus
 from penstock.errors import Unconfirmed
 from tests.bus.given import attached, take
-from tests.harness import eventually
+from tests.support.harness import eventually
 
 
 @asynccontextmanager

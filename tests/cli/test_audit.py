@@ -11,8 +11,8 @@ from redis.asyncio import Redis
 
 from penstock.accounting.audit import Audit, audit
 from penstock.keys import Keys
-from tests.commandline import AWKWARD, Result, penstock, running
-from tests.harness import PATIENCE, Service
+from tests.support.commandline import AWKWARD, Result, penstock, running
+from tests.support.harness import PATIENCE, Service
 
 
 async def settle(redis: Redis, namespace: str = "demo", messages: int = 10, *, dead: int = 0, dropped: int = 0) -> None:

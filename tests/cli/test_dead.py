@@ -8,8 +8,8 @@ from redis.asyncio import Redis
 
 from penstock.keys import Keys
 from penstock.tracking.dead_letters import LetterFilter, newest_first
-from tests.commandline import AWKWARD, Result, penstock
-from tests.tracked import bury, letter, now, policy, write
+from tests.support.commandline import AWKWARD, Result, penstock
+from tests.support.tracked import bury, letter, now, policy, write
 
 
 def rows(result: Result) -> list[list[str]]:

@@ -9,10 +9,10 @@ from redis.asyncio import Redis
 from penstock.keys import Keys
 from penstock.tracking.record import UNTAKEN
 from tests.cli.test_status import register
-from tests.clock import Span
-from tests.commandline import AWKWARD, Result, penstock
-from tests.hop import Start
-from tests.tracked import KEYS, chain, delayed, event, in_flight, now, policy, write
+from tests.support.clock import Span
+from tests.support.commandline import AWKWARD, Result, penstock
+from tests.support.hop import Start
+from tests.support.tracked import KEYS, chain, delayed, event, in_flight, now, policy, write
 
 
 @pytest.fixture(autouse=True)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from tests.commandline import AWKWARD, ended, penstock, running
-from tests.harness import PATIENCE, eventually
+from tests.support.commandline import AWKWARD, ended, penstock, running
+from tests.support.harness import PATIENCE, eventually
 
 
 async def push(redis: Redis, messages: list[bytes], name: str = "in") -> None:

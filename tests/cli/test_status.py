@@ -10,9 +10,9 @@ from redis.asyncio import Redis
 
 from penstock.keys import Keys
 from penstock.testing.server import EmbeddedServer
-from tests.clock import Span
-from tests.commandline import AWKWARD, Result, penstock
-from tests.tracked import in_flight, now, policy
+from tests.support.clock import Span
+from tests.support.commandline import AWKWARD, Result, penstock
+from tests.support.tracked import in_flight, now, policy
 
 
 async def register(redis: Redis, namespace: str, id: str, *, data: Redis | None = None, expire: int = 60) -> None:

@@ -11,7 +11,7 @@ import pytest
 from penstock.encoding import decoded
 from penstock.jobs import Attempt, Consumer, Jobs, tender, watchdog, worker
 from penstock.tracking.backoff import Backoff
-from tests.harness import PATIENCE
+from tests.support.harness import PATIENCE
 
 AT_ONCE: Final = Backoff((0.01,), 0, 0)
 CLAIM_AFTER: Final = 60.0

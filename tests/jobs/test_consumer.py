@@ -11,8 +11,8 @@ import pytest
 from penstock.errors import WrongCall
 from penstock.jobs import Attempt, Consumer, Final, Jobs, PauseTimeout
 from penstock.tracking.backoff import Backoff
-from tests.harness import PATIENCE, eventually, until
 from tests.jobs.given import Gauge, Held, consumer, dead, kept, pending, working
+from tests.support.harness import PATIENCE, eventually, until
 
 
 async def send(jobs: Jobs, many: int, stream: str = "s") -> list[str]:

@@ -17,9 +17,9 @@ from redis.asyncio import Redis
 from penstock.jobs import Jobs
 from penstock.testing.server import EmbeddedServer
 from penstock.testing.watchdog import Watchdog
-from tests.harness import ROOT, eventually, rounds
 from tests.jobs.given import dead, kept
 from tests.jobs.killed import CLAIM_AFTER, GROUPS, outcome
+from tests.support.harness import ROOT, eventually, rounds
 
 pytestmark = pytest.mark.slow
 WORKERS = 3

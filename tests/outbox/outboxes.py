@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from penstock.outbox import Message, Outbox
 from penstock.outbox.store import Store
 from penstock.tracking.backoff import Backoff
-from tests.harness import eventually
+from tests.support.harness import eventually
 
 SOON = Backoff([0.02])
 LATER = Backoff([3600.0])

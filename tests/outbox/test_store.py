@@ -18,8 +18,8 @@ from penstock.outbox import Damaged, DiskFull
 from penstock.outbox.commits import IDLE_SECONDS, GroupCommit
 from penstock.outbox.ids import as_id, as_text, new_id, sent_at
 from penstock.outbox.store import Arrived, Copy, Failed, Published, Store
-from tests.harness import eventually
 from tests.outbox.outboxes import Got, outbox, stored, subscribed
+from tests.support.harness import eventually
 
 WAL_HEADER, FRAME_HEADER = 32, 24
 

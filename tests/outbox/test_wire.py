@@ -31,7 +31,7 @@ from penstock.outbox.frames import (
 )
 from penstock.outbox.hello import hello
 from penstock.outbox.wire import Disconnected, Identity, Limits, Listener, Peer, Refused, Security, connect, listen
-from tests.harness import eventually
+from tests.support.harness import eventually
 
 SECRET = "correct horse battery staple"
 SHARED = Security.shared(SECRET)

@@ -10,8 +10,8 @@ from penstock.composition.files import read
 from penstock.testing.chaos.plan import Chosen
 from penstock.testing.chaos.report import summary
 from penstock.testing.chaos.run import Report, Run
-from tests.harness import ROOT, sampled
 from tests.process.chaos_programs import IN, OUT, RIGHT, SECOND, WORKING
+from tests.support.harness import ROOT, sampled
 
 RANDOM: Final = ("SIGTERM", "restart", "SCRIPT FLUSH", "CLIENT PAUSE", "maxmemory", "slow link", "swallowed")
 
@@ -124,7 +124,7 @@ async def test_what_a_program_loses_without_any_fault_is_seen_in_a_round_without
 
 async def test_every_service_passes_every_point_and_all_that_happens_by_chance() -> None:
     """Send messages through mpush, mdispatch, monitor, vpush and a worker."""
-    report = await run_chaos(ROOT / "tests" / "every", rounds=1, lanes=6, sample=sampled(100))
+    report = await run_chaos(ROOT / "tests" / "support" / "every", rounds=1, lanes=6, sample=sampled(100))
     services = Counter(point.process for point in report.points)
     print(f"{services.total()} points, {len(report.results)} faults: {dict(services)}")
     assert min(services[name] for name in ("mpush", "mdispatch", "monitor", "vpush")) > 30

@@ -23,9 +23,9 @@ from common.registry import Presence
 from penstock.encoding import decoded
 from penstock.metrics import observe
 from penstock.testing.server import EmbeddedServer
-from tests.given import one
-from tests.harness import ROOT, Service, until
-from tests.membership import KEYS, registered
+from tests.support.given import one
+from tests.support.harness import ROOT, Service, until
+from tests.support.membership import KEYS, registered
 
 NAMES = {"in_": "in", "pending": "pending", "out": ["a", "b"], "redis_namespace": KEYS.namespace}
 Start = Callable[..., Service]

@@ -15,7 +15,7 @@ from penstock.bus import Bus
 from penstock.bus.federation import FederatedQueue
 from penstock.errors import Unauthorized, Unconfirmed
 from services.gateway.settings import Settings
-from tests.harness import Service, eventually, rounds
+from tests.support.harness import Service, eventually, rounds
 
 SECRET = "correct horse"
 

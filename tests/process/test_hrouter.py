@@ -8,7 +8,7 @@ from typing import Any
 from redis import Redis
 
 from penstock.keys import Keys
-from tests.harness import Service, until
+from tests.support.harness import Service, until
 
 KEYS = Keys("web:hrouter")
 REQUESTS = 2_000

@@ -20,8 +20,8 @@ from penstock.outbox.store import Store
 from penstock.ports import free_port
 from penstock.testing.server import EmbeddedServer
 from services.outbox.settings import Settings
-from tests.harness import ROUNDS, Service, until
-from tests.tls import certificate, needs_openssl
+from tests.support.harness import ROUNDS, Service, until
+from tests.support.tls import certificate, needs_openssl
 
 ODD = [b"", b"\0", bytes(range(256)), b"\xff\xfe\xc3\x28", b"\r\n$3\r\n*1\r\n", "Größe ✓".encode(), b"x", b"x"]
 

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from penstock.ports import free_port
-from tests.harness import ROOT
+from tests.support.harness import ROOT
 
 END: Final = "--- end of command, status"
 READS: Final = ("lrange", "hget", "hkeys", "hgetall", "llen")

@@ -15,8 +15,8 @@ from penstock.connection import connect, mask_password
 from penstock.ports import free_port
 from penstock.testing.server import EmbeddedServer, binary
 from penstock.testing.watchdog import Watchdog
-from tests.harness import Service, eventually
-from tests.tls import certificate, encrypted, needs_openssl
+from tests.support.harness import Service, eventually
+from tests.support.tls import certificate, encrypted, needs_openssl
 
 
 @contextmanager

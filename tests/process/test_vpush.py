@@ -17,8 +17,8 @@ from penstock.keys import Keys
 from penstock.ports import free_port
 from penstock.testing.server import EmbeddedServer
 from penstock.tracking.dead_letters import Letter
-from tests.harness import Service, until
-from tests.tls import certificate, encrypted, needs_openssl
+from tests.support.harness import Service, until
+from tests.support.tls import certificate, encrypted, needs_openssl
 
 KEYS = Keys("demo")
 PASSWORD = "s3cr3t"

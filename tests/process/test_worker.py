@@ -19,8 +19,8 @@ from penstock.encoding import decoded
 from penstock.jobs import Completion, Jobs, Sent
 from penstock.keys import Keys
 from services.worker.settings import Settings
-from tests.commandline import penstock
-from tests.harness import Service, eventually
+from tests.support.commandline import penstock
+from tests.support.harness import Service, eventually
 
 KEYS: Final = Keys("shop")
 GROUP: Final = "clerks"

@@ -20,8 +20,6 @@ from penstock.jobs import Jobs
 from penstock.ports import free_port
 from penstock.testing.forkserver import ForkServer
 from penstock.testing.server import EmbeddedServer
-from tests.harness import PATIENCE, Service, eventually, until
-from tests.importers import is_ready
 from tests.jobs.given import kept
 from tests.process.test_gateway import SECRET, far
 from tests.process.test_outbox import Place
@@ -33,6 +31,8 @@ from tests.reliability.test_himporter import OUT, Load, importer
 from tests.reliability.test_himporter import Worker as Answering
 from tests.reliability.test_monitor import assert_done, register
 from tests.reliability.two_servers import TwoServers, assert_once_in_order, numbered
+from tests.support.harness import PATIENCE, Service, eventually, until
+from tests.support.importers import is_ready
 
 MESSAGES = numbered(1_000)
 

@@ -25,8 +25,8 @@ from penstock.accounting.tracked import audit_tracked
 from penstock.encoding import decoded, encoded
 from penstock.keys import Keys, pending_of
 from penstock.testing.forkserver import ForkServer
-from tests.harness import until
 from tests.reliability.replica import Replica
+from tests.support.harness import until
 
 NAMESPACE = "demo"
 

@@ -4,8 +4,8 @@ import json
 from datetime import datetime
 from pathlib import Path
 
-from tests.harness import ROOT, Service, until
 from tests.reliability.fleet import Fleet, assert_accounted, assert_registry_clean
+from tests.support.harness import ROOT, Service, until
 
 MESSAGES = [b"message %d" % number for number in range(100)]
 

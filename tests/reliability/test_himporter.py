@@ -16,7 +16,7 @@ import redis as sync
 
 from common.http.server import listening_socket
 from penstock.testing.server import EmbeddedServer
-from tests.harness import Service, rounds, until
+from tests.support.harness import Service, rounds, until
 
 OUT, CLIENTS = "web:requests", 8
 ALLOWED = {200, 503, 504}

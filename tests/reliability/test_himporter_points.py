@@ -15,10 +15,10 @@ from penstock.ports import free_port
 from penstock.testing.chaos.injection import Kind
 from penstock.testing.chaos.proxy import FaultProxy, ProxyFault
 from penstock.testing.server import EmbeddedServer
-from tests.commandline import penstock
-from tests.harness import Service, sampled, until
-from tests.importers import importer, is_ready
 from tests.reliability.test_himporter import Worker
+from tests.support.commandline import penstock
+from tests.support.harness import Service, sampled, until
+from tests.support.importers import importer, is_ready
 
 TIMEOUT: Final = 2
 """Seconds until the importer answers 504: requests that are not pushed again wait for it."""

@@ -19,11 +19,11 @@ from penstock.ports import free_port
 from penstock.testing.forkserver import ForkServer
 from penstock.testing.server import EmbeddedServer
 from penstock.tracking.events import TrackedEvent, read_entries
-from tests.commandline import penstock
-from tests.harness import rounds, until
-from tests.importers import is_ready
 from tests.reliability.queue_worker import outcome_of
 from tests.reliability.replica import Replica
+from tests.support.commandline import penstock
+from tests.support.harness import rounds, until
+from tests.support.importers import is_ready
 
 KEYS: Final = Keys("work")
 QUEUE: Final = "numbers"

@@ -18,7 +18,7 @@ from penstock.testing.chaos.report import summary
 from penstock.testing.chaos.run import Run
 from penstock.testing.server import EmbeddedServer
 from penstock.testing.watchdog import Watchdog
-from tests.harness import ROOT, rounds, until
+from tests.support.harness import ROOT, rounds, until
 
 MESSAGES = [b"%d" % number for number in range(20_000)]
 WORKER = [sys.executable, "-m", "tests.reliability.list_worker", "in", "out"]

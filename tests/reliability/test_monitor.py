@@ -9,11 +9,11 @@ import pytest
 
 from penstock.keys import pending_of
 from penstock.testing.server import EmbeddedServer
-from tests.harness import until
 from tests.reliability.conftest import Launch
 from tests.reliability.fleet import Dispatching, Fleet, QueueService, Watching, assert_registry_clean, audited
 from tests.reliability.proxy import Fault, Proxy
 from tests.reliability.replica import Replica
+from tests.support.harness import until
 
 REPORTS = [b"%d" % number for number in range(10**9, 10**9 + 100)]
 """Requests; also the reports of workers that they are done."""

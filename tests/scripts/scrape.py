@@ -17,7 +17,7 @@ from redis.asyncio import Redis
 
 from services.monitor.exporter import Exporter
 from services.monitor.state import read_states
-from tests.harness import PATIENCE
+from tests.support.harness import PATIENCE
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 

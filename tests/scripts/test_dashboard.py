@@ -8,8 +8,8 @@ from typing import Any, Final
 import pytest
 from redis.asyncio import Redis
 
-from tests.harness import ROOT
 from tests.scripts.scrape import instance, message, policy, scraped
+from tests.support.harness import ROOT
 
 BOARD: Final[dict[str, Any]] = json.loads((ROOT / "docs" / "grafana-penstock.json").read_text())
 PANELS: Final[list[dict[str, Any]]] = BOARD["panels"]

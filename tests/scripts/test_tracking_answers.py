@@ -8,7 +8,7 @@ import pytest
 from common.context import Context
 from penstock.script import Script
 from services.mdispatch import answers
-from tests.hop import Hop, Start
+from tests.support.hop import Hop, Start
 
 
 def request(id: object = "a", **meta: Any) -> bytes:

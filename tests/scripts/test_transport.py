@@ -11,7 +11,8 @@ from redis.exceptions import BusyLoadingError, ConnectionError, ResponseError, T
 
 from penstock.errors import Fenced, Refused, TargetLost, WrongType
 from penstock.raw_connection import Packed, RawConnection
-from penstock.script import LUA, Script
+from penstock.script import Script
+from penstock.transfer import LUA
 from penstock.transfer.engine import Shipment, Transfer
 from penstock.transfer.protocol import (
     SCRIPT_MESSAGES,
@@ -25,7 +26,7 @@ from penstock.transfer.protocol import (
     refused,
     settle,
 )
-from tests.harness import PATIENCE
+from tests.support.harness import PATIENCE
 
 arrive, meet = Script.read(LUA / "arrive.lua"), Script.read(LUA / "meet.lua")
 BINARY = [b"", b"\0", bytes(range(256)), b"\xff\xfe", b"*1\r\n"]

@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 
 from penstock.script import PARTS, Script
-from tests.harness import ROOT
+from tests.support.harness import ROOT
 from tests.unit.test_lua_files import FILES, SCRIPTS, bare_names, declared_for, declared_in, words_of
 
 pytestmark = pytest.mark.skipif(not shutil.which("luacheck"), reason="luacheck is not installed (Debian: lua-check)")

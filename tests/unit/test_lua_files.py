@@ -9,7 +9,7 @@ import pytest
 from redis.asyncio import Redis
 
 from penstock.script import PART, PARTS, Script
-from tests.harness import ROOT
+from tests.support.harness import ROOT
 
 FILES = sorted(path for house in ("penstock", "common", "services") for path in (ROOT / house).rglob("*.lua"))
 SCRIPTS = [file for file in FILES if file.parent != PARTS]

@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from tests.harness import ROOT
 from tests.parts import COMMANDS, OWN_TOOLS, PARTS, SLOW_FOLDERS, Found, is_slow, part_of, show
+from tests.support.harness import ROOT
 
 MODULES = [str(path.relative_to(ROOT)) for path in sorted((ROOT / "tests").rglob("test_*.py"))]
 

@@ -11,8 +11,8 @@ import pytest
 from common.settings.fields import kind_of
 from penstock.errors import SettingsError
 from services.vpush.settings import Settings
-from tests.given import problems_of
-from tests.harness import ROOT
+from tests.support.given import problems_of
+from tests.support.harness import ROOT
 
 HERE, THERE = "redis://here", "redis://there"
 LEAST: dict[str, Any] = {

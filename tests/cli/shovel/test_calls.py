@@ -23,9 +23,9 @@ from tests.cli.shovel.moving import (
     wait_for,
 )
 from tests.cli.test_pull import left, push
-from tests.commandline import ended, penstock, running
-from tests.harness import PATIENCE
 from tests.reliability.proxy import Proxy
+from tests.support.commandline import ended, penstock, running
+from tests.support.harness import PATIENCE
 
 pytestmark = pytest.mark.slow
 

@@ -25,10 +25,10 @@ from tests.cli.shovel.moving import (
     wait_for,
 )
 from tests.cli.test_pull import left, push
-from tests.commandline import ended
-from tests.harness import eventually
 from tests.reliability.proxy import Proxy
 from tests.reliability.two_servers import assert_same
+from tests.support.commandline import ended
+from tests.support.harness import eventually
 
 pytestmark = pytest.mark.slow
 

@@ -12,7 +12,7 @@ from common.registry import Registry
 from penstock.encoding import decoded
 from penstock.keys import Keys
 from services.mpush.settings import Settings
-from tests.given import made
+from tests.support.given import made
 
 KEYS = Keys("demo:mpush")
 

@@ -8,7 +8,7 @@ from typing import Any, Final, Self
 import httpx
 import redis as sync
 
-from tests.harness import Service
+from tests.support.harness import Service
 
 NAMESPACE: Final = "web"
 OUT: Final = "web:requests"
