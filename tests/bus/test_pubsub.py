@@ -7,8 +7,7 @@ from redis.asyncio import Redis
 
 from penstock.bus import Bus
 from penstock.errors import Unconfirmed, WrongCall
-from tests.bus.given import heard
-from tests.bus.test_under_way import blocked, replies_lost
+from tests.bus.given import blocked, heard, replies_lost
 from tests.support.harness import eventually
 
 

@@ -10,7 +10,7 @@ from redis.asyncio import Redis
 
 from penstock.ports import free_port
 from penstock.testing.server import EmbeddedServer
-from tests.cli.test_audit import settle
+from tests.cli.given import settle
 from tests.support.commandline import ROOT, penstock, running
 
 

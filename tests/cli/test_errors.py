@@ -20,9 +20,9 @@ from redis.asyncio import Redis
 
 from penstock.cli import app
 from penstock.testing.server import EmbeddedServer
-from tests.cli.test_status import register
 from tests.support.commandline import ROOT, penstock
 from tests.support.harness import PATIENCE
+from tests.support.membership import register
 from tests.support.tracked import bury, letter, policy
 
 COMMANDS = [

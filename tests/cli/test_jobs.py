@@ -15,7 +15,7 @@ from penstock.encoding import decoded
 from penstock.jobs import Attempt, Consumer, Jobs
 from penstock.testing.server import EmbeddedServer
 from penstock.tracking.backoff import Backoff
-from tests.cli.test_status import cells
+from tests.cli.given import cells
 from tests.support.commandline import AWKWARD, Result, penstock
 from tests.support.harness import PATIENCE, eventually
 

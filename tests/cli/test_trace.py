@@ -3,7 +3,7 @@
 import pytest
 from redis.asyncio import Redis
 
-from tests.cli.test_dead import rows
+from tests.cli.given import rows
 from tests.support.commandline import AWKWARD, Result, penstock
 from tests.support.tracked import KEYS, crowd, event, in_flight, now, policy, tombstone
 

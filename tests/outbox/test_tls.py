@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from penstock.outbox.wire import Disconnected, Identity, Limits, Listener, Refused, Security, connect, listen
-from tests.outbox.test_wire import HERE, SECRET, Receiving, all_acknowledged, greeting, message, raw
+from tests.outbox.peers import HERE, SECRET, Receiving, all_acknowledged, greeting, message, raw
 from tests.support.harness import eventually
 from tests.support.tls import certificate, needs_openssl
 

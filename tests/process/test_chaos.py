@@ -10,19 +10,10 @@ from penstock.composition.files import read
 from penstock.testing.chaos.plan import Chosen
 from penstock.testing.chaos.report import summary
 from penstock.testing.chaos.run import Report, Run
-from tests.process.chaos_programs import IN, OUT, RIGHT, SECOND, WORKING
+from tests.process.chaos_programs import IN, OUT, RIGHT, SECOND, composed
 from tests.support.harness import ROOT, sampled
 
 RANDOM: Final = ("SIGTERM", "restart", "SCRIPT FLUSH", "CLIENT PAUSE", "maxmemory", "slow link", "swallowed")
-
-
-def composed(directory: Path, program: str, *out: str, ordered: bool = False) -> Path:
-    """Write a composition of one program; return its folder."""
-    (directory / "Procfile").write_text(f"mover: exec python -m tests.process.chaos_programs {program}\n")
-    order = ", ordered: true" if ordered else ""
-    said = f"programs:\n  mover: {{reads: {IN}, writes: [{', '.join(out)}], keeps: {WORKING}{order}}}\n"
-    (directory / "composition.yaml").write_text(said)
-    return directory
 
 
 async def run_chaos(directory: Path, **chosen: object) -> Report:

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 from junitparser import JUnitXml
 
-from tests.process.chaos_programs import IN, OUT
-from tests.process.test_chaos import composed
+from tests.process.chaos_programs import IN, OUT, composed
 from tests.support.commandline import ROOT, penstock
 
 

@@ -8,8 +8,7 @@ import yaml
 
 from penstock.testing.spec.files import find, read_all
 from penstock.testing.spec.run import perform
-from tests.process.chaos_programs import IN, OUT, RIGHT, WRONG
-from tests.process.test_chaos import composed
+from tests.process.chaos_programs import IN, OUT, RIGHT, WRONG, composed
 from tests.support.commandline import ROOT, penstock
 from tests.support.spec_cases import written
 

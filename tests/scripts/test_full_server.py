@@ -7,10 +7,10 @@ from redis.asyncio import Redis
 
 from penstock.keys import Keys
 from penstock.testing.server import EmbeddedServer
-from tests.cli.test_status import register
 from tests.scripts.scrape import exporting, get, scrape
 from tests.support.commandline import penstock, running
 from tests.support.hop import Start
+from tests.support.membership import register
 from tests.support.servers import KINDS, started
 
 Fill = Callable[[], Awaitable[object]]

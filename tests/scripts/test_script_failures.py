@@ -13,9 +13,9 @@ import pytest
 from redis.exceptions import ResponseError
 
 from tests.support.harness import rounds
+from tests.support.lua_files import SCRIPTS, body_of, declared_for
 from tests.support.script_cases import CASES
 from tests.support.scripted import MANY, PAIRS, Call, Draw, Zset, name_of, state_of
-from tests.unit.test_lua_files import SCRIPTS, body_of, declared_for
 
 CRITICAL: Final = (
     "tracking/finish",

@@ -14,10 +14,10 @@ from penstock.errors import WrongOption
 from penstock.spark.options import Options, connect
 from penstock.spark.sources.lists import OPTIONS
 from penstock.testing.server import EmbeddedServer
-from tests.process.test_sentinel import sentinel
 from tests.spark import add_events, pytestmark, schema_of
 from tests.support.harness import until
 from tests.support.redis_cluster import Node, move_slot, two_nodes
+from tests.support.servers import sentinel
 from tests.support.tls import certificate, encrypted, needs_openssl
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import Any, Final
 from redis import Redis
 
 from penstock.script import PARTS, Script
-from tests.unit.test_lua_files import SCRIPTS, declared_for
+from tests.support.lua_files import SCRIPTS, declared_for
 
 Content = Any
 """What a key holds: a list, a dict (hash), ``Zset``, ``Stream``, bytes (string); None: the key is missing."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from tests.cli.test_pull import left
+from tests.cli.given import left
 from tests.reliability.proxy import Proxy, ProxyConnection, received, send
 from tests.reliability.two_servers import assert_same
 from tests.support.commandline import Result, ended, penstock, running
