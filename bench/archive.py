@@ -12,7 +12,7 @@ from bench.figures import Figure
 from bench.testbed import Testbed
 from penstock.keys import Keys
 from penstock.script import Script
-from tests.harness import Service, until
+from tests.support.harness import Service, until
 
 SHOP: Final = Keys("bench:shop")
 PIPELINE: Final = Keys("bench:pipeline")

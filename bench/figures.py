@@ -10,7 +10,7 @@ from typing import Final
 from bench import reference
 from bench.connection import Connection, packed
 from bench.testbed import NAMESPACE, PENDING, PYTHON, SEED, SOURCE, Testbed, cpu_seconds, resident_bytes, subscribers
-from tests.harness import until
+from tests.support.harness import until
 
 KIB: Final = 1024
 MIB: Final = 1024 * 1024

@@ -19,7 +19,7 @@ from bench.figures import Figure
 from bench.side import side
 from bench.testbed import PYTHON, Testbed
 from penstock.bus import Bus
-from tests.harness import Service, until
+from tests.support.harness import Service, until
 
 SECRET: Final = "bench-secret"
 

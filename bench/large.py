@@ -11,7 +11,7 @@ from bench.pinger import Pinger, pinging
 from bench.testbed import OUT, PYTHON, SEED, SOURCE, Testbed, subscribers
 from bench.transport import BARE, Route
 from penstock.testing.server import EmbeddedServer
-from tests.harness import until
+from tests.support.harness import until
 
 MB = 1_000_000
 SIZES = (100_000, MB, 5 * MB)

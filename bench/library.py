@@ -22,7 +22,7 @@ from bench.reference import HOLD
 from bench.testbed import PYTHON, SOURCE, Testbed
 from penstock.batches import MAX_BYTES, MAX_MESSAGES
 from penstock.lists import Lists
-from tests.harness import ROOT, until
+from tests.support.harness import ROOT, until
 
 BARE_SOURCE: Final = f"{SOURCE}:bare"
 BARE_WORKING: Final = "bench:working"

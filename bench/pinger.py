@@ -14,7 +14,7 @@ from typing import Final
 
 from bench.connection import Connection, packed
 from bench.testbed import PYTHON
-from tests.harness import ROOT
+from tests.support.harness import ROOT
 
 PING_SECONDS: Final = 0.002
 PING: Final = packed("PING")

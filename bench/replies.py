@@ -13,7 +13,7 @@ from typing import Final
 
 from bench.figures import Figure, bare_forwarder
 from bench.testbed import OUT, PYTHON, SOURCE, TRACKED, Testbed
-from tests.harness import ROOT
+from tests.support.harness import ROOT
 
 HFXBUS: Final = "hfxbus@2.2.0"
 Ask = Callable[[int, int], dict[str, float]]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from tests.harness import ROOT
+from tests.support.harness import ROOT
 
 
 class Side:

@@ -14,7 +14,7 @@ from redis import Redis
 
 from penstock.keys import Keys
 from penstock.testing.server import EmbeddedServer
-from tests.harness import ROOT, Service, until
+from tests.support.harness import ROOT, Service, until
 
 NAMESPACE: Final = "bench:mpush"
 TRACKED: Final = "bench:mdispatch"

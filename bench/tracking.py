@@ -15,7 +15,7 @@ from bench.figures import Figure, commands_a_second, server_microseconds
 from bench.testbed import OUT, PYTHON, SEED, SOURCE, TRACKED, Testbed
 from penstock.keys import Keys
 from penstock.testing.server import EmbeddedServer, binary
-from tests.harness import until
+from tests.support.harness import until
 
 BARE: Final = "bench:bare"
 KEYS: Final = Keys(TRACKED)

@@ -17,7 +17,7 @@ from bench.testbed import OUT, PYTHON, SEED, SOURCE, TRANSPORT, Testbed, peak_by
 from penstock.keys import Keys
 from penstock.ports import free_port
 from penstock.testing.server import EmbeddedServer
-from tests.harness import ROOT, until
+from tests.support.harness import ROOT, until
 
 BARE: Final = ":bare"
 """The route of the bare client."""

@@ -19,10 +19,10 @@ from xdist.remote import Producer
 
 from penstock.connection import cancellable
 from penstock.testing.server import EmbeddedServer
-from tests.harness import PATIENCE
-from tests.hop import Hop, Start
 from tests.parts import is_slow
-from tests.scheduling import SparkInTwoWorkers
+from tests.support.harness import PATIENCE
+from tests.support.hop import Hop, Start
+from tests.support.scheduling import SparkInTwoWorkers
 
 settings.register_profile("penstock", deadline=None)  # a busy machine takes longer: time is measured in benchmarks
 settings.load_profile("penstock")

@@ -194,7 +194,7 @@ def main() -> int:
             all_found = [run(FAST, output) for _ in range(given.busy)]
     else:
         chosen = known if "all" in given.parts else given.parts
-        all_found = [run(part, output, *(("-p", "tests.again") if part == FAST else ())) for part in chosen]
+        all_found = [run(part, output, *(("-p", "tests.support.again") if part == FAST else ())) for part in chosen]
     show(all_found, as_json=given.json)
     return int(any(found.red for found in all_found))
 

@@ -23,7 +23,7 @@ from bench.peers.rounds import installed
 from bench.peers.works import OURS, StartWork, Work
 from bench.pinger import pinging
 from bench.testbed import PYTHON, Testbed, resident_bytes
-from tests.harness import ROOT, Service, until
+from tests.support.harness import ROOT, Service, until
 
 HFXBUS: Final = FromNpm({"hfxbus": "2.2.0"}, {"flexbuffer": "0.0.6"})
 WAITING: Final = 1_000_000

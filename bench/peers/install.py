@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from tests.harness import ROOT
+from tests.support.harness import ROOT
 
 HOME: Final = ROOT / "build" / "peers"
 INSTALL_SECONDS: Final = 300

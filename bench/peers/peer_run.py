@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import IO, Any, Final
 
 from bench.peers.install import Installed
-from tests.harness import ROOT
+from tests.support.harness import ROOT
 
 Measure = Callable[[int], float]
 """A function that passes a number of messages and returns the figure in the work's unit."""

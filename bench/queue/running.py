@@ -6,8 +6,8 @@ from typing import Final
 
 from bench.side import Side, side
 from bench.testbed import PYTHON, Testbed
-from tests.harness import until
 from tests.http.queue_service import QueueService
+from tests.support.harness import until
 
 MANY: Final = 10_000
 """Connections that one address may have here."""

@@ -9,8 +9,8 @@ from typing import Final
 from bench.figures import Figure
 from bench.testbed import NAMESPACE, Testbed
 from penstock.keys import Keys
-from tests.harness import Service, until
-from tests.simulated_balance import UNLIKE, simulate
+from tests.support.harness import Service, until
+from tests.support.simulated_balance import UNLIKE, simulate
 
 BALANCER: Final = Keys("bench:mbalance")
 SOURCE: Final = "bench:in:balance"

@@ -21,7 +21,7 @@ from compose.runner import SETTING_PREFIXES
 from compose.web.load import Load, Step
 from penstock.composition.procfile import ProcessGroup
 from penstock.ports import free_port
-from tests.harness import ROOT, until
+from tests.support.harness import ROOT, until
 
 WEB: Final = ROOT / "compose" / "web"
 PAGE: Final = "days/2012-01-01"

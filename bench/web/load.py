@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from bench.testbed import PYTHON, Testbed
 from penstock.ports import free_port
-from tests.harness import ROOT, Service, until
+from tests.support.harness import ROOT, Service, until
 
 CONNECTIONS: Final = 64
 WRK: Final = "no wrk (Debian: wrk)"

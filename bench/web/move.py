@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from bench.figures import Figure
 from bench.testbed import OUT, PENDING, SEED, SOURCE, Testbed
-from tests.harness import Service, until
+from tests.support.harness import Service, until
 
 NO_LIMIT: Final = {"rate": 1_000_000, "burst": 1_000_000}
 BY_USER: Final = {"by": "field", "field": "user"}

@@ -12,7 +12,7 @@ from typing import Final
 from bench import reference
 from bench.figures import Figure
 from bench.testbed import OUT, PENDING, SEED, SOURCE, Testbed
-from tests.harness import Service, until
+from tests.support.harness import Service, until
 
 RULES: Final = 1_000
 BARE: Final = "bench:in:bare"

@@ -20,7 +20,7 @@ from bench.figures import KIB, MIB, Figure, commands_a_second
 from bench.pinger import pinging
 from bench.testbed import PYTHON, Testbed, resident_bytes
 from bench.web.load import OUT, echo_worker, himporter, uvicorn, without_wrk, wrk
-from tests.harness import ROOT, until
+from tests.support.harness import ROOT, until
 
 REPLIES: Final = "bench:replies"
 SIZES: Final = (KIB, 100 * KIB, MIB)

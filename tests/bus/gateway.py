@@ -14,7 +14,7 @@ from websockets.exceptions import InvalidStatus
 from services.gateway.listener import Listener
 from services.gateway.service import Gateway
 from services.gateway.settings import Settings
-from tests.harness import PATIENCE, eventually
+from tests.support.harness import PATIENCE, eventually
 
 if TYPE_CHECKING:
     from tests.bus.raw import Raw

@@ -1,11 +1,13 @@
 """What tests of the bus share: an attached queue, messages taken from it, waiting, and counting calls."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 from redis.asyncio import Redis
 
-from penstock.bus import Bus, Message, Queue
+from penstock.bus import Bus, Message, Queue, Service
 from penstock.bus.federation import FederatedQueue
 
 
@@ -60,3 +62,30 @@ def heard(emitter: Any, *but: str) -> list[tuple[Any, ...]]:
     for event in emitter.EVENTS - set(but):
         emitter.on(event, lambda *values, event=event: events.append((event, *values)))
     return events
+
+
+async def requester(bus: Bus, name: str = "echo") -> Service:
+    service = bus.service(name)
+    await service.connect()
+    return service
+
+
+async def provider(bus: Bus, handler: Any = None, name: str = "echo", **options: Any) -> Service:
+    service = bus.service(name)
+    await service.serve(handler, **options)
+    return service
+
+
+@asynccontextmanager
+async def replies_lost(redis: "Redis") -> AsyncIterator[None]:
+    """Let the server execute no writes while the block runs, and then end all connections before they are executed."""
+    await redis.execute_command("CLIENT", "PAUSE", 60_000, "WRITE")
+    try:
+        yield
+        await redis.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+    finally:
+        await redis.execute_command("CLIENT", "UNPAUSE")
+
+
+async def blocked(redis: "Redis") -> int:
+    return int((await redis.info("clients"))["blocked_clients"])

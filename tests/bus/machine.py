@@ -12,7 +12,7 @@ from redis.asyncio import Redis
 from penstock.bus import Bus, Consumption, Message, Queue
 from penstock.errors import Fenced, Full, Gone, Occupied
 from tests.bus.model import Client, Consuming, Pair, Stored
-from tests.harness import PATIENCE, eventually
+from tests.support.harness import PATIENCE, eventually
 
 T = TypeVar("T")
 TTL = 1_000

@@ -18,7 +18,7 @@ import pytest
 
 from bench.peers.install import FromNpm, Installed, NotInstalled
 from penstock.testing.watchdog import Watchdog
-from tests.harness import PATIENCE
+from tests.support.harness import PATIENCE
 
 LONGEST_LINE: Final = 1 << 26
 """Maximum number of bytes in one line of a program."""

@@ -12,7 +12,7 @@ from penstock.bus.answers import MAX_DIRECT, Answers
 from penstock.bus.requester import Requester
 from penstock.encoding import decoded
 from tests.bus.given import attached
-from tests.harness import eventually
+from tests.support.harness import eventually
 
 
 async def connected(bus: Bus, handler: Any = lambda request: request.data) -> Service:

@@ -15,7 +15,7 @@ from redis.asyncio import Redis
 from penstock.bus import Bus, Request
 from penstock.errors import Unavailable, WrongCall
 from tests.bus.given import attached, heard, keep_alive, take
-from tests.harness import eventually
+from tests.support.harness import eventually
 
 
 async def connections(redis: "Redis") -> int:

@@ -10,7 +10,7 @@ from redis.asyncio import Redis
 from penstock.bus import Bus, Queue
 from penstock.errors import Unavailable, WrongCall
 from tests.bus.given import attached, take
-from tests.harness import eventually
+from tests.support.harness import eventually
 
 MANY = 60
 MODES: dict[str, dict[str, Any]] = {

@@ -9,7 +9,7 @@ from redis.asyncio import Redis
 from penstock.bus import Bus
 from penstock.errors import Gone, WrongType
 from tests.bus.given import attached, heard
-from tests.harness import eventually
+from tests.support.harness import eventually
 
 
 async def test_a_message_that_nobody_takes_waits_and_goes_back(bus: Bus, redis: "Redis") -> None:

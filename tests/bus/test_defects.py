@@ -12,7 +12,7 @@ from redis.asyncio import Redis
 from penstock.bus import Bus, Message
 from penstock.errors import Fenced, Full, Gone, Occupied, WrongCall
 from tests.bus.given import attached, calls, heard, keep_alive, settled, take
-from tests.harness import eventually
+from tests.support.harness import eventually
 
 
 async def test_BQ_D05_ack_returns_and_needs_no_consumption(bus: Bus, redis: "Redis") -> None:

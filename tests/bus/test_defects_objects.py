@@ -9,7 +9,7 @@ from redis.asyncio import Redis
 from penstock.bus import Bus, Message
 from penstock.errors import WrongCall
 from tests.bus.given import attached, heard, settled
-from tests.harness import eventually
+from tests.support.harness import eventually
 
 
 @dataclass

@@ -11,7 +11,7 @@ from penstock.bus import Bus, Message
 from penstock.errors import Full, Gone, WrongCall
 from tests.bus.given import take
 from tests.bus.sites import Site
-from tests.harness import eventually
+from tests.support.harness import eventually
 
 
 async def test_a_queue_has_the_methods_of_a_local_one(site: Site, redis: "Redis") -> None:

@@ -16,7 +16,7 @@ from penstock.bus import Bus
 from penstock.bus.federation.frames import HEADER
 from penstock.errors import Unavailable, Unconfirmed, WrongCall
 from tests.bus.gateway import SECRET, serving, url_of
-from tests.harness import PATIENCE, eventually
+from tests.support.harness import PATIENCE, eventually
 
 NOWHERE = "ws://localhost:9/bus"
 

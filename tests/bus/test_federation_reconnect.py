@@ -18,7 +18,7 @@ from penstock.testing.server import EmbeddedServer
 from services.gateway.listener import Listener
 from tests.bus.gateway import SECRET, ends, serving, url_of
 from tests.bus.raw import raw
-from tests.harness import eventually
+from tests.support.harness import eventually
 
 MESSAGES = 2_000
 

@@ -10,7 +10,7 @@ from penstock.bus import Bus, Request
 from penstock.errors import RequestFailed, RequestTimeout, Unauthorized, WrongCall
 from tests.bus.gateway import SECRET, ends, serving, url_of
 from tests.bus.sites import Site
-from tests.harness import eventually
+from tests.support.harness import eventually
 
 
 async def price(request: Request) -> int:

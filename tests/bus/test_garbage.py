@@ -10,7 +10,7 @@ from penstock.bus import Bus
 from penstock.errors import PenstockError, WrongCall, WrongType
 from penstock.pace import Pace
 from tests.bus.given import attached, settled, take
-from tests.harness import eventually
+from tests.support.harness import eventually
 
 MESSAGES, TOACK, METADATA, MSGID = (f"bus:queue:foo:{each}" for each in ("messages", "toack", "metadata", "msgid"))
 IDS = ["abc", "-5", "nan", "1e400", "0", "0x10", " 7", "", "9007199254740993"]

@@ -9,7 +9,7 @@ from services.gateway.service import Gateway
 from services.gateway.settings import Settings
 from tests.bus.gateway import SECRET, url_of
 from tests.bus.raw import raw
-from tests.harness import eventually
+from tests.support.harness import eventually
 
 AWAY = "Unavailable: the servers behind the gateway do not answer"
 

@@ -10,7 +10,7 @@ from penstock.bus import Bus
 from services.gateway.listener import Listener
 from tests.bus.browser import Page, browser
 from tests.bus.gateway import SECRET
-from tests.harness import eventually
+from tests.support.harness import eventually
 
 pytestmark = pytest.mark.slow
 

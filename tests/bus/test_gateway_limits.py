@@ -9,7 +9,7 @@ from penstock.bus.federation.frames import call_line
 from services.gateway.listener import Listener
 from tests.bus.gateway import SECRET, bearer, serving, status_of, url_of, works
 from tests.bus.raw import raw
-from tests.harness import PATIENCE, eventually
+from tests.support.harness import PATIENCE, eventually
 
 
 async def test_BQ_D27_a_websocket_has_so_many_objects(redis: "Redis", redis_url: str) -> None:

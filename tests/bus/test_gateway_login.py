@@ -18,7 +18,7 @@ from services.gateway.login import WRONG_SECRET
 from services.gateway.settings import Settings
 from tests.bus.gateway import SECRET, bearer, ends, get, serving, status_of, url_of, works
 from tests.bus.raw import Raw
-from tests.harness import eventually
+from tests.support.harness import eventually
 
 
 async def test_the_secret_is_in_a_header(gateway: Listener) -> None:

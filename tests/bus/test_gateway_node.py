@@ -11,7 +11,7 @@ from penstock.bus import Bus
 from services.gateway.listener import Listener
 from tests.bus.gateway import serving, url_of
 from tests.bus.node import Peer, Program, node
-from tests.harness import eventually
+from tests.support.harness import eventually
 
 
 @pytest.fixture

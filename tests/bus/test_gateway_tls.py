@@ -9,7 +9,7 @@ from redis.asyncio import Redis
 
 from penstock.bus import Bus
 from tests.bus.gateway import SECRET, bearer, serving, status_of, url_of
-from tests.tls import certificate, needs_openssl
+from tests.support.tls import certificate, needs_openssl
 
 
 @needs_openssl

@@ -7,7 +7,7 @@ from penstock.bus.federation.frames import call_line
 from services.gateway.listener import Listener
 from tests.bus.gateway import ends, serving, works
 from tests.bus.raw import raw
-from tests.harness import eventually
+from tests.support.harness import eventually
 
 
 async def test_BQ_D27_a_slow_peer_gets_no_more_than_the_window(gateway: Listener, bus: Bus) -> None:

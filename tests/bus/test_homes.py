@@ -10,7 +10,7 @@ from penstock.bus.keys import metadata_key
 from penstock.errors import Unavailable
 from penstock.testing.server import EmbeddedServer
 from tests.bus.given import attached
-from tests.harness import eventually
+from tests.support.harness import eventually
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from penstock.bus import Bus
 from penstock.errors import Unavailable
 from penstock.testing.server import EmbeddedServer
 from tests.bus.given import attached, lose_patience
-from tests.harness import PATIENCE
+from tests.support.harness import PATIENCE
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.bus.pairs import NODE, PYTHON, Pair, metadata, pairs_of, pushed
-from tests.harness import PATIENCE
+from tests.support.harness import PATIENCE
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

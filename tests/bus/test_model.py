@@ -6,7 +6,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from penstock.testing.server import EmbeddedServer
 from tests.bus.machine import Machine
-from tests.harness import ROUNDS, USUAL_ROUNDS
+from tests.support.harness import ROUNDS, USUAL_ROUNDS
 
 
 def run(server: EmbeddedServer, examples: int, steps: int) -> None:

@@ -12,7 +12,7 @@ from penstock.bus.move import Mover, Step
 from penstock.bus.placement import INDEX
 from penstock.errors import Occupied, PenstockError
 from tests.bus.moving import Killable, Killed, filled, left_behind, move, state, under_load
-from tests.commandline import penstock
+from tests.support.commandline import penstock
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from redis.asyncio import Redis
 from penstock.bus import Bus
 from penstock.bus.move import Mover
 from tests.bus.node import Program, node
-from tests.harness import eventually
+from tests.support.harness import eventually
 
 
 @pytest.fixture

@@ -18,8 +18,8 @@ from penstock.bus.scripts import ADOPT, RECEIVE, TAKE_OVER
 from penstock.errors import Fenced, Gone, Occupied
 from penstock.script import Script
 from tests.bus.moving import Killable, Killed, filled, left_behind, move, state, under_load
-from tests.commandline import penstock
-from tests.harness import PATIENCE, eventually
+from tests.support.commandline import penstock
+from tests.support.harness import PATIENCE, eventually
 
 
 @pytest.fixture

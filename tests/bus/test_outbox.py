@@ -13,17 +13,18 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from structlog.testing import capture_logs
 
 from penstock import sync
-from penstock.bus import Bus, Queue, fallback
+from penstock.bus import Bus, fallback
 from penstock.errors import Full, Gone, RequestTimeout, Unavailable, Unconfirmed, WrongCall
 from penstock.outbox import DiskFull, Outbox
 from penstock.testing.server import EmbeddedServer
 from tests.bus.given import lose_patience
 from tests.bus.moving import move
 from tests.bus.node import node
-from tests.commandline import penstock
-from tests.harness import eventually
+from tests.bus.outboxes import attached, content, delivered, push
 from tests.reliability.command_proxy import CommandFault, CommandProxy, Kind
 from tests.reliability.soak.links import FaultyProxy
+from tests.support.commandline import penstock
+from tests.support.harness import eventually
 
 QUICK = [kind for kind in Kind if not kind.swallows]
 WEEK = 7 * 86_400
@@ -39,29 +40,6 @@ async def server() -> AsyncIterator[EmbeddedServer]:
 async def pair() -> AsyncIterator[list[EmbeddedServer]]:
     async with EmbeddedServer(aof=True) as one, EmbeddedServer(aof=True) as two:
         yield [one, two]
-
-
-async def attached(bus: Bus, name: str = "orders", **options: Any) -> Queue:
-    queue = bus.queue(name)
-    await queue.attach(**{"ttl": 300, **options})
-    return queue
-
-
-async def push(queue: Queue, *numbers: int) -> list[int]:
-    return [await queue.push(str(number)) for number in numbers]
-
-
-async def delivered(bus: Bus) -> None:
-    await eventually(lambda: not bus.waiting)
-
-
-async def content(server: EmbeddedServer, name: str = "orders") -> list[int]:
-    """Return the bodies of a queue, oldest first; check that their ids are those of a queue."""
-    async with Redis.from_url(server.url) as redis:
-        words = await redis.lrange(f"bus:queue:{name}:messages", 0, -1)
-    ids = [int(each) for each in words[::2]]
-    assert ids == [*range(1, len(ids) + 1)]
-    return [int(each) for each in words[1::2]]
 
 
 async def test_while_the_server_is_away_pushes_go_to_disk_and_then_to_the_queue_in_order(

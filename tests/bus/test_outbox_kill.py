@@ -11,7 +11,7 @@ from redis import Redis
 
 from penstock.bus import Bus
 from penstock.testing.server import EmbeddedServer
-from tests.harness import ROOT, eventually, until
+from tests.support.harness import ROOT, eventually, until
 
 pytestmark = pytest.mark.slow
 KILLS = 12

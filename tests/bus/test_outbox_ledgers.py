@@ -9,7 +9,7 @@ from penstock.bus import Bus
 from penstock.errors import WrongCall
 from penstock.outbox import Outbox
 from penstock.testing.server import EmbeddedServer
-from tests.bus.test_outbox import attached, content, delivered, push
+from tests.bus.outboxes import attached, content, delivered, push
 
 
 async def test_what_waits_on_disk_is_not_taken_for_what_the_same_outbox_has_pushed_by_another_name_of_the_bus(

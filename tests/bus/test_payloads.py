@@ -9,7 +9,7 @@ from redis.asyncio import Redis
 from penstock.bus import Bus, Request
 from penstock.errors import PenstockError, WrongCall, WrongType
 from tests.bus.given import attached, heard, keep_alive, take
-from tests.harness import eventually
+from tests.support.harness import eventually
 
 ALL_BYTES = bytes(range(256))
 NAMES = [

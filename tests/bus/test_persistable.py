@@ -13,7 +13,7 @@ from redis.asyncio import Redis
 from penstock.bus import Bus
 from penstock.errors import Unreadable, WrongCall, WrongType
 from tests.bus.given import calls
-from tests.harness import eventually
+from tests.support.harness import eventually
 
 KEY = "bus:persisted:obj"
 

@@ -7,9 +7,8 @@ from redis.asyncio import Redis
 
 from penstock.bus import Bus
 from penstock.errors import Unconfirmed, WrongCall
-from tests.bus.given import heard
-from tests.bus.test_under_way import blocked, replies_lost
-from tests.harness import eventually
+from tests.bus.given import blocked, heard, replies_lost
+from tests.support.harness import eventually
 
 
 async def test_BQ_60_all_who_listen_get_each_message_and_only_then(bus: Bus, redis_url: str) -> None:

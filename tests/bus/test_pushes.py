@@ -10,7 +10,7 @@ from redis.asyncio import Redis
 from penstock.bus import Bus, Queue
 from penstock.errors import Full, WrongCall
 from tests.bus.given import attached, take
-from tests.harness import eventually
+from tests.support.harness import eventually
 
 
 async def test_BQ_23_ids_are_whole_numbers_from_1_on_for_all_clients(bus: Bus, redis_url: str) -> None:

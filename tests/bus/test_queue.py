@@ -9,7 +9,7 @@ from redis.asyncio import Redis
 from penstock.bus import Bus, Queue
 from penstock.errors import Full, Gone, Occupied, WrongCall, WrongType
 from tests.bus.given import attached, keep_alive, take
-from tests.harness import eventually
+from tests.support.harness import eventually
 
 
 async def test_messages_come_in_order_with_their_ids(bus: Bus) -> None:

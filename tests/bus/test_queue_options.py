@@ -10,7 +10,7 @@ from redis.asyncio import Redis
 from penstock.bus import Bus, Message, Queue
 from penstock.errors import Gone, WrongCall
 from tests.bus.given import attached, calls, heard, settled, take
-from tests.harness import eventually
+from tests.support.harness import eventually
 
 
 @pytest.mark.parametrize("options", [{"ttl": 0}, {"ttl": -1}, {"ttl": 1.5}, {"ttl": "5"}, {"maxsize": -1}])

@@ -13,7 +13,7 @@ from penstock.bus import Bus
 from penstock.errors import Unauthorized, Unavailable
 from penstock.testing.server import EmbeddedServer
 from tests.bus.given import attached, heard, lose_patience, take
-from tests.harness import PATIENCE, eventually
+from tests.support.harness import PATIENCE, eventually
 
 FIRST, SECOND = "foo", "bar"
 """Queues whose home is the first, and the second, of two servers."""

@@ -9,29 +9,17 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from penstock.bus import Bus, Request, Service
+from penstock.bus import Bus, Request
 from penstock.encoding import decoded
 from penstock.errors import RequestFailed, RequestTimeout, Unavailable, WrongCall, WrongType
-from tests.bus.given import attached, heard
-from tests.harness import PATIENCE, eventually
+from tests.bus.given import attached, heard, provider, requester
+from tests.support.harness import PATIENCE, eventually
 
 
 class OwnError(Exception):
     def __init__(self, text: str, **own: Any) -> None:
         super().__init__(text)
         vars(self).update(own)
-
-
-async def requester(bus: Bus, name: str = "echo") -> Service:
-    service = bus.service(name)
-    await service.connect()
-    return service
-
-
-async def provider(bus: Bus, handler: Any = None, name: str = "echo", **options: Any) -> Service:
-    service = bus.service(name)
-    await service.serve(handler, **options)
-    return service
 
 
 @pytest.mark.parametrize("data", [None, 0, "", "ü", [1, {"a": None}], {"x": 1.5}, False])

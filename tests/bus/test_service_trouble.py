@@ -12,9 +12,8 @@ from penstock.bus import Bus, Request
 from penstock.bus.requester import MAX_PARTS, Requester
 from penstock.encoding import decoded
 from penstock.errors import RequestFailed, WrongCall, WrongType
-from tests.bus.given import attached, heard, keep_alive
-from tests.bus.test_service import provider, requester
-from tests.harness import eventually
+from tests.bus.given import attached, heard, keep_alive, provider, requester
+from tests.support.harness import eventually
 
 REPLIES = "service:echo:replyTo:0123456789abcdef"
 

@@ -15,7 +15,7 @@ from redis import Redis
 from penstock.errors import Full, RequestFailed, WrongCall
 from penstock.sync import Bus, Queue
 from penstock.sync.bus import Message
-from tests.harness import PATIENCE, until
+from tests.support.harness import PATIENCE, until
 
 
 @pytest.fixture

@@ -1,8 +1,6 @@
 """What is under way: a reply is lost, or comes after `stop` was called."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -10,23 +8,8 @@ from redis.asyncio import Redis
 
 from penstock.bus import Bus
 from penstock.errors import Unconfirmed
-from tests.bus.given import attached, take
-from tests.harness import eventually
-
-
-@asynccontextmanager
-async def replies_lost(redis: "Redis") -> AsyncIterator[None]:
-    """Let the server execute no writes while the block runs, and then end all connections before they are executed."""
-    await redis.execute_command("CLIENT", "PAUSE", 60_000, "WRITE")
-    try:
-        yield
-        await redis.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-    finally:
-        await redis.execute_command("CLIENT", "UNPAUSE")
-
-
-async def blocked(redis: "Redis") -> int:
-    return int((await redis.info("clients"))["blocked_clients"])
+from tests.bus.given import attached, blocked, replies_lost, take
+from tests.support.harness import eventually
 
 
 async def test_a_push_whose_reply_is_lost_is_unconfirmed_and_the_next_ones_are_pushed(bus: Bus, redis: "Redis") -> None:

@@ -7,7 +7,7 @@ from redis.asyncio import Redis
 
 from penstock.bus import Bus, Message
 from tests.bus.given import attached, calls, settled, take
-from tests.harness import eventually
+from tests.support.harness import eventually
 
 MANY = 20
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from penstock.bus.wire import MUCH, Reply, Wire
 from penstock.raw_connection import pack
-from tests.harness import until
+from tests.support.harness import until
 
 
 async def test_a_large_command_is_sent_while_the_turn_of_the_loop_goes_on(redis_url: str, here: Any) -> None:

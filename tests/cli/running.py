@@ -11,8 +11,8 @@ import yaml
 from redis.asyncio import Redis
 
 from penstock.keys import Keys
-from tests.commandline import Result, _run_in_process
-from tests.harness import Service, eventually
+from tests.support.commandline import Result, _run_in_process
+from tests.support.harness import Service, eventually
 
 FAN: dict[str, Any] = {"redisNamespace": "fan", "in": "in", "pending": "fan:pending", "out": ["a", "b"]}
 TRACK: dict[str, Any] = {

@@ -25,7 +25,7 @@ from penstock.spark.archive import Batches
 from penstock.spark.delta import SETTLED_SECONDS, ExportFailed, export
 from penstock.spark.files import files_of, parts_of
 from penstock.spark.merged import find_stale
-from tests.commandline import penstock
+from tests.support.commandline import penstock
 
 DAYS: Final = ("2026-11-21", "2026-11-22")
 SHOP: Final = "a b:é%/=[x]"

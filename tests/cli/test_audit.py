@@ -11,27 +11,9 @@ from redis.asyncio import Redis
 
 from penstock.accounting.audit import Audit, audit
 from penstock.keys import Keys
-from tests.commandline import AWKWARD, Result, penstock, running
-from tests.harness import PATIENCE, Service
-
-
-async def settle(redis: Redis, namespace: str = "demo", messages: int = 10, *, dead: int = 0, dropped: int = 0) -> None:
-    """Write what a hop to ``out0`` and ``out1`` writes when it settles, less dead and dropped ones in ``out1``."""
-    keys = Keys(namespace)
-    roles: dict[Any, Any] = {"in": "in", "pending": "pending", "out0": "out", "out1": "out"}
-    kept = messages - dead - dropped
-    async with redis.pipeline(transaction=True) as transaction:
-        transaction.hset(keys.lists, mapping=roles)
-        for counter, parts, total in (
-            ("taken", (messages, messages), messages),
-            ("delivered", (messages, kept), messages + kept),
-            ("dead", (0, dead), dead),
-            ("dropped", (0, dropped), dropped),
-        ):
-            transaction.hincrby(keys.metric(counter), "count", total)
-            for name, part in zip(("out0", "out1"), parts, strict=True):
-                transaction.hincrby(keys.metric(counter), name, part)
-        await transaction.execute()
+from tests.cli.given import settle
+from tests.support.commandline import AWKWARD, Result, penstock, running
+from tests.support.harness import PATIENCE, Service
 
 
 async def test_a_hop_that_conserves_is_shown_list_by_list(redis: Redis, redis_url: str) -> None:

@@ -10,8 +10,8 @@ from redis.asyncio import Redis
 
 from penstock.ports import free_port
 from penstock.testing.server import EmbeddedServer
-from tests.cli.test_audit import settle
-from tests.commandline import ROOT, penstock, running
+from tests.cli.given import settle
+from tests.support.commandline import ROOT, penstock, running
 
 
 async def test_all_namespaces_of_a_server_are_audited(redis: Redis, redis_url: str) -> None:

@@ -8,8 +8,8 @@ import pytest
 from redis.asyncio import Redis
 
 from penstock.accounting.tracked import audit_tracked
-from tests.commandline import penstock, running
-from tests.tracked import KEYS, count, delayed, in_flight, policy
+from tests.support.commandline import penstock, running
+from tests.support.tracked import KEYS, count, delayed, in_flight, policy
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ import re
 
 from redis.asyncio import Redis
 
-from tests.commandline import penstock
-from tests.tracked import bury, counted, left, letter, policy
+from tests.support.commandline import penstock
+from tests.support.tracked import bury, counted, left, letter, policy
 
 
 async def test_buried_letters_are_gone_for_good(redis: Redis, redis_url: str) -> None:

@@ -10,9 +10,9 @@ from redis.asyncio import Redis
 
 from penstock.bus import Bus
 from penstock.testing.server import EmbeddedServer
-from tests.cli.test_status import cells
-from tests.commandline import AWKWARD, ended, penstock, running
-from tests.harness import eventually
+from tests.cli.given import cells
+from tests.support.commandline import AWKWARD, ended, penstock, running
+from tests.support.harness import eventually
 
 
 @pytest.fixture

@@ -4,9 +4,9 @@ from redis.asyncio import Redis
 
 from penstock.encoding import decoded
 from penstock.tokens import add_token
-from tests.cli.test_status import register
-from tests.commandline import penstock
-from tests.tracked import KEYS, bury, in_flight, letter, policy
+from tests.support.commandline import penstock
+from tests.support.membership import register
+from tests.support.tracked import KEYS, bury, in_flight, letter, policy
 
 
 async def fill(redis: Redis) -> None:

@@ -8,13 +8,9 @@ from redis.asyncio import Redis
 
 from penstock.keys import Keys
 from penstock.tracking.dead_letters import LetterFilter, newest_first
-from tests.commandline import AWKWARD, Result, penstock
-from tests.tracked import bury, letter, now, policy, write
-
-
-def rows(result: Result) -> list[list[str]]:
-    table = [line for line in result.text.splitlines() if line.startswith("│")]
-    return [[cell.strip() for cell in line.strip("│").split("│")] for line in table]
+from tests.cli.given import rows
+from tests.support.commandline import AWKWARD, penstock
+from tests.support.tracked import bury, letter, now, policy, write
 
 
 async def ids(redis_url: str, *words: str) -> list[str]:

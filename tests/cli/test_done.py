@@ -5,9 +5,9 @@ from pathlib import Path
 
 from redis.asyncio import Redis
 
-from tests.commandline import penstock
-from tests.harness import Service, eventually
-from tests.tracked import delayed, in_flight, policy, tombstone
+from tests.support.commandline import penstock
+from tests.support.harness import Service, eventually
+from tests.support.tracked import delayed, in_flight, policy, tombstone
 
 TRACK = {"redis_namespace": "demo", "in": "in", "pending": "pending", "out": "work"}
 WATCH = {"redis_namespace": "watch", "watch": ["demo"]}

@@ -20,10 +20,10 @@ from redis.asyncio import Redis
 
 from penstock.cli import app
 from penstock.testing.server import EmbeddedServer
-from tests.cli.test_status import register
-from tests.commandline import ROOT, penstock
-from tests.harness import PATIENCE
-from tests.tracked import bury, letter, policy
+from tests.support.commandline import ROOT, penstock
+from tests.support.harness import PATIENCE
+from tests.support.membership import register
+from tests.support.tracked import bury, letter, policy
 
 COMMANDS = [
     *(["status"], ["push", "in"], ["pull", "in"], ["audit", "ns"], ["stop", "ns", "1"], ["dead", "ns"]),

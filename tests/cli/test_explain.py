@@ -1,47 +1,23 @@
 """penstock explain: text and JSON for every state of a message."""
 
 import re
-from typing import Any
 
 import pytest
 from redis.asyncio import Redis
 
 from penstock.keys import Keys
 from penstock.tracking.record import UNTAKEN
-from tests.cli.test_status import register
-from tests.clock import Span
-from tests.commandline import AWKWARD, Result, penstock
-from tests.hop import Start
-from tests.tracked import KEYS, chain, delayed, event, in_flight, now, policy, write
+from tests.cli.given import explained, facts
+from tests.support.clock import Span
+from tests.support.commandline import AWKWARD, penstock
+from tests.support.hop import Start
+from tests.support.membership import register
+from tests.support.tracked import KEYS, chain, delayed, event, in_flight, now, policy, write
 
 
 @pytest.fixture(autouse=True)
 async def tracks(redis: Redis) -> None:
     await policy(redis)
-
-
-async def explained(redis_url: str, word: str = "3", namespace: str = "demo") -> list[str]:
-    """Return the lines, with times of day as ``T``."""
-    result = await penstock("explain", namespace, word, redis=redis_url)
-    assert (result.status, result.error) == (0, "")
-    return without_times(result)
-
-
-def without_times(result: Result) -> list[str]:
-    """Return the lines with times of day as ``T``; a busy machine prints ages some seconds later."""
-    text = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", "T", result.text)
-    for pattern, usual in (
-        (r"\b\d+ s ago\b", "0 s ago"),
-        (r"\b1 min \d+ s\b", "1 min 5 s"),
-        (r"\b59 min \d+ s\b", "59 min 59 s"),
-    ):
-        text = re.sub(pattern, usual, text)
-    return text.splitlines()
-
-
-async def facts(redis_url: str, word: str = "3", *more: str) -> dict[str, Any]:
-    found: dict[str, Any] = (await penstock("explain", "demo", word, *more, "--json", redis=redis_url)).json
-    return found
 
 
 async def test_delayed(redis: Redis, redis_url: str) -> None:

@@ -5,9 +5,9 @@ import re
 import pytest
 from redis.asyncio import Redis
 
-from tests.cli.test_explain import explained, facts, without_times
-from tests.commandline import penstock
-from tests.tracked import KEYS, bury, crowd, event, in_flight, letter, now, policy, tombstone
+from tests.cli.given import explained, facts, without_times
+from tests.support.commandline import penstock
+from tests.support.tracked import KEYS, bury, crowd, event, in_flight, letter, now, policy, tombstone
 
 
 @pytest.fixture(autouse=True)

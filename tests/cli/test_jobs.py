@@ -15,9 +15,9 @@ from penstock.encoding import decoded
 from penstock.jobs import Attempt, Consumer, Jobs
 from penstock.testing.server import EmbeddedServer
 from penstock.tracking.backoff import Backoff
-from tests.cli.test_status import cells
-from tests.commandline import AWKWARD, Result, penstock
-from tests.harness import PATIENCE, eventually
+from tests.cli.given import cells
+from tests.support.commandline import AWKWARD, Result, penstock
+from tests.support.harness import PATIENCE, eventually
 
 STREAM = "hfxbus:str:resize"
 GROUP = "hfxbus:csr:small"

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.errors import Problem, SettingsError
 from penstock.installed import services
-from tests.commandline import ROOT, penstock
+from tests.support.commandline import ROOT, penstock
 
 GOOD = "redisNamespace: demo\nin: work\npending: work:pending\nout: [a, b]\n"
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.commandline import penstock
+from tests.support.commandline import penstock
 
 PROPS = """\
 redis: redis://localhost:6379/0

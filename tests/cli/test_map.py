@@ -8,8 +8,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.commandline import AWKWARD, ROOT, penstock
-from tests.lint_cases import FINE, HOPS, compose
+from tests.support.commandline import AWKWARD, ROOT, penstock
+from tests.support.lint_cases import FINE, HOPS, compose
 
 TREE = """\
 DIR
@@ -35,7 +35,7 @@ DIR
 @pytest.fixture(autouse=True)
 def within(monkeypatch: pytest.MonkeyPatch) -> None:
     """Run the command in this process, as it reads no input."""
-    monkeypatch.setattr("tests.commandline.IN_PROCESS", {"map"})
+    monkeypatch.setattr("tests.support.commandline.IN_PROCESS", {"map"})
 
 
 async def test_the_way_of_messages_is_drawn_from_source_to_sink(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from redis.asyncio import Redis
 
 from penstock.ports import free_port
 from penstock.testing.server import EmbeddedServer
-from tests.commandline import penstock, running
-from tests.harness import Service, eventually
+from tests.support.commandline import penstock, running
+from tests.support.harness import Service, eventually
 
 pytestmark = pytest.mark.slow
 

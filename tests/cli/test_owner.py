@@ -10,8 +10,8 @@ from penstock.errors import Forgotten
 from penstock.sealing.master import FileKey
 from penstock.sealing.sealed import epoch_of
 from penstock.webhook import owner_secret
-from tests.commandline import penstock
-from tests.sealing import AAD, FIRST, KEYS, SECOND, key_file, keyring
+from tests.support.commandline import penstock
+from tests.support.sealing import AAD, FIRST, KEYS, SECOND, key_file, keyring
 
 ANN = KEYS.owner_keys("ann")
 

@@ -15,8 +15,8 @@ from penstock.cli.plan import _Call, _planned
 from penstock.composition.rollout.apply import run_step, write_notes
 from penstock.composition.rollout.steps import Options
 from tests.cli.running import FAN, SEND, TRACK, Composition, Producer
-from tests.commandline import running
-from tests.harness import eventually
+from tests.support.commandline import running
+from tests.support.harness import eventually
 
 pytestmark = pytest.mark.slow
 

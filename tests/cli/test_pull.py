@@ -4,28 +4,13 @@ import asyncio
 import json
 import os
 import signal
-from typing import Any
 
 import pytest
 from redis.asyncio import Redis
 
-from tests.commandline import AWKWARD, ended, penstock, running
-from tests.harness import PATIENCE, eventually
-
-
-async def push(redis: Redis, messages: list[bytes], name: str = "in") -> None:
-    for first in range(0, len(messages), 10_000):
-        await redis.lpush(name, *messages[first : first + 10_000])
-
-
-def numbered(count: int, size: int = 0) -> list[bytes]:
-    return [b"%d " % number + b"x" * size for number in range(count)]
-
-
-async def left(redis: Redis, name: str = "in") -> list[bytes]:
-    """Return the messages of a list, oldest first."""
-    messages: Any = await redis.lrange(name, 0, -1)
-    return list(messages[::-1])
+from tests.cli.given import numbered, push
+from tests.support.commandline import AWKWARD, ended, penstock, running
+from tests.support.harness import PATIENCE, eventually
 
 
 async def test_messages_come_out_oldest_first_and_leave_no_key(redis: Redis, redis_url: str) -> None:

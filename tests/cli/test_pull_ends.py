@@ -20,9 +20,9 @@ import pytest
 from redis.asyncio import Redis
 
 from penstock.testing.server import EmbeddedServer
-from tests.cli.test_pull import left, numbered, push
-from tests.commandline import ended, penstock, running
-from tests.harness import PATIENCE, eventually
+from tests.cli.given import left, numbered, push
+from tests.support.commandline import ended, penstock, running
+from tests.support.harness import PATIENCE, eventually
 
 pytestmark = pytest.mark.slow
 

@@ -10,8 +10,8 @@ import pytest
 from redis.asyncio import Redis
 
 from penstock.cli.push import messages_of
-from tests.commandline import AWKWARD, ended, penstock, running
-from tests.harness import PATIENCE, eventually
+from tests.support.commandline import AWKWARD, ended, penstock, running
+from tests.support.harness import PATIENCE, eventually
 
 
 async def has(redis: Redis, length: int) -> bool:

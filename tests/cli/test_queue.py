@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 from penstock.cli import app
 from penstock.keys import Keys
 from penstock.tokens import add_token
-from tests.commandline import ROOT, Result
 from tests.http.queue_service import NAMESPACE, QueueService, new_name, queue_service
+from tests.support.commandline import ROOT, Result
 
 SECONDS = 30
 pytestmark = pytest.mark.slow

@@ -12,8 +12,8 @@ from redis.asyncio import Redis
 
 from penstock.redis_replies import Failure, Reply, Status, format_raw, format_typed, quoted, send_command
 from penstock.testing.server import EmbeddedServer
-from tests.commandline import penstock
-from tests.harness import PATIENCE, eventually
+from tests.support.commandline import penstock
+from tests.support.harness import PATIENCE, eventually
 
 NESTED = "return {1,{2,{},'x',{ok='FINE'},{err='ERR bad'}},false,'z',{{'a','b'},'c'}}"
 LONG = "local t={} for i=1,110 do t[i]={i,{i,'x'}} end return t"

@@ -3,9 +3,9 @@
 import pytest
 from redis.asyncio import Redis
 
-from tests.clock import Span
-from tests.commandline import penstock
-from tests.tracked import KEYS, bury, counted, events, left, letter, now, policy, write
+from tests.support.clock import Span
+from tests.support.commandline import penstock
+from tests.support.tracked import KEYS, bury, counted, events, left, letter, now, policy, write
 
 BINARY = b"\x00\xff\xfe\r\n\x7f\"\\/ \xed\xa0\x80 \xf0\x9f\x98\x80 '"
 

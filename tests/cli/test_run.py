@@ -15,8 +15,8 @@ from redis import Redis
 from penstock import __version__, launch
 from penstock.composition.files import read
 from penstock.errors import PenstockError
-from tests.commandline import ROOT, penstock
-from tests.harness import until
+from tests.support.commandline import ROOT, penstock
+from tests.support.harness import until
 
 PROPS = "in: in\npending: pending\nout: [a]\nredisNamespace: demo\n"
 TRAP = "raise SystemExit('a folder of somebody else was imported')\n"

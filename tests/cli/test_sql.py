@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.commandline import penstock
+from tests.support.commandline import penstock
 
 duckdb = pytest.importorskip("duckdb")
 BEGIN = datetime(2026, 11, 21, 18, tzinfo=UTC)

@@ -10,40 +10,11 @@ from redis.asyncio import Redis
 
 from penstock.keys import Keys
 from penstock.testing.server import EmbeddedServer
-from tests.clock import Span
-from tests.commandline import AWKWARD, Result, penstock
-from tests.tracked import in_flight, now, policy
-
-
-async def register(redis: Redis, namespace: str, id: str, *, data: Redis | None = None, expire: int = 60) -> None:
-    """Write the registration of a service; ``data`` is the server of its lists if it is another one."""
-    keys, now = Keys(namespace), (await redis.time())[0]
-    fields: dict[Any, Any] = {
-        "host": "oak",
-        "pid": "77",
-        "started": now - 100,
-        "renewed": now - 5,
-        "service": "mpush",
-        "version": "1",
-    }
-    await redis.hset(keys.instance(id), mapping=fields)
-    await redis.expire(keys.instance(id), expire)
-    await redis.lpush(keys.ids, id)
-    await (data or redis).zadd(keys.owners, {id: now})
-    roles: dict[Any, Any] = {
-        "work in": "in",
-        "work pending": "pending",
-        "out0": "out",
-        "out1": "out",
-        keys.dead: "dead",
-    }
-    await (data or redis).hset(keys.lists, mapping=roles)
-
-
-def cells(result: Result, word: str) -> list[str]:
-    """Return the cells of the only table row with ``word``."""
-    (row,) = [line for line in result.text.splitlines() if word in line and "│" in line]
-    return [cell.strip() for cell in row.strip("│").split("│")]
+from tests.cli.given import cells
+from tests.support.clock import Span
+from tests.support.commandline import AWKWARD, penstock
+from tests.support.membership import register
+from tests.support.tracked import in_flight, now, policy
 
 
 async def test_an_instance_is_shown_with_all_that_is_known(redis: Redis, redis_url: str) -> None:

@@ -9,9 +9,9 @@ import pytest
 from redis.asyncio import Redis
 
 from penstock.testing.server import EmbeddedServer
-from tests.cli.test_status import register
-from tests.commandline import penstock
-from tests.harness import Service, eventually
+from tests.support.commandline import penstock
+from tests.support.harness import Service, eventually
+from tests.support.membership import register
 
 
 @pytest.fixture

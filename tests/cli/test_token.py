@@ -7,7 +7,7 @@ from penstock.keys import Keys
 from penstock.tokens import RIGHTS
 from services.himporter.service import RIGHT
 from services.hqueue.request import RIGHTS as OF_TASKS
-from tests.commandline import penstock
+from tests.support.commandline import penstock
 
 
 async def test_a_token_for_a_namespace_without_a_service_is_made_with_a_note(redis: Redis, redis_url: str) -> None:

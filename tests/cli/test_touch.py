@@ -10,9 +10,9 @@ from redis.asyncio import Redis
 from penstock.errors import WrongType
 from penstock.keys import Keys
 from penstock.tracking.record import touch
-from tests.clock import Span
-from tests.commandline import AWKWARD, penstock
-from tests.tracked import KEYS, delayed, event, events, in_flight, now, policy, tombstone, write
+from tests.support.clock import Span
+from tests.support.commandline import AWKWARD, penstock
+from tests.support.tracked import KEYS, delayed, event, events, in_flight, now, policy, tombstone, write
 
 
 async def deadline_of(redis: Redis, id: str = "3", keys: Keys = KEYS) -> float:

@@ -3,9 +3,9 @@
 import pytest
 from redis.asyncio import Redis
 
-from tests.cli.test_dead import rows
-from tests.commandline import AWKWARD, Result, penstock
-from tests.tracked import KEYS, crowd, event, in_flight, now, policy, tombstone
+from tests.cli.given import rows
+from tests.support.commandline import AWKWARD, Result, penstock
+from tests.support.tracked import KEYS, crowd, event, in_flight, now, policy, tombstone
 
 
 async def life(redis: Redis, id: str = "3", xid: str = "a", *, ago: float = 60) -> float:

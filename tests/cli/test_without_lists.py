@@ -9,7 +9,7 @@ from redis.asyncio import Redis
 from penstock.keys import Keys
 from penstock.shape import shape_json
 from services.gateway.settings import Settings
-from tests.commandline import penstock
+from tests.support.commandline import penstock
 
 NAMESPACE = "site:gateway"
 PROPS = f"redis: redis://localhost:6379/0\nredisNamespace: {NAMESPACE}\n"

@@ -9,7 +9,7 @@ from typing import Any, Final, Self
 from common.http.direct import Exchange
 from common.http.limits import Limits
 from common.http.server import HttpServer, listening_socket
-from tests.harness import PATIENCE
+from tests.support.harness import PATIENCE
 
 PIECE_BYTES: Final = 65_536
 

@@ -19,8 +19,8 @@ from common.outage import Outage
 from penstock.keys import Keys
 from services.himporter.service import Importer
 from services.himporter.settings import Settings
-from tests.harness import eventually
 from tests.http.clients import Client
+from tests.support.harness import eventually
 
 NAMESPACE, OUT = "web", "web:requests"
 KEYS = Keys(NAMESPACE)

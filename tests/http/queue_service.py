@@ -10,7 +10,7 @@ import httpx
 
 from penstock.ports import free_port
 from penstock.testing.server import EmbeddedServer
-from tests.harness import Service, until
+from tests.support.harness import Service, until
 
 NAMESPACE = "work"
 LATE = 409

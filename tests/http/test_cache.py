@@ -9,9 +9,9 @@ from redis.asyncio import Redis
 
 from common.http.json import dumps, loads
 from services.himporter.page import Page
-from tests.harness import PATIENCE
 from tests.http.clients import Answer, Client
 from tests.http.importing import KEYS, OUT, Importing, importing
+from tests.support.harness import PATIENCE
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from common.http import server
 from common.http.access import WITHIN
 from common.http.direct import MAX_AHEAD, Exchange
 from common.http.limits import Limits
-from tests.harness import PATIENCE, eventually
 from tests.http.clients import Client, Served, serving, shorten
+from tests.support.harness import PATIENCE, eventually
 
 GET = b"GET /%b HTTP/1.1\r\nHost: example.org\r\n\r\n"
 

@@ -11,8 +11,8 @@ import pytest
 from common import open_files
 from common.http.direct import Exchange
 from common.http.limits import Limits
-from tests.harness import eventually
 from tests.http.clients import Client, Served, echo, echo_app, serving, shorten
+from tests.support.harness import eventually
 
 FRONTS: dict[str, dict[str, Any]] = {"direct": {"handler": echo}, "asgi": {"app": echo_app}}
 LIMITS = Limits(head=4_096, headers=20, target=1_000, body=10_000, head_seconds=60, stall_seconds=60, per_address=5)

@@ -13,8 +13,8 @@ import httpx
 import pytest
 import redis as sync
 
-from tests.harness import ROOT, until
 from tests.http.queue_service import LATE, Queue, QueueService, new_name, queue_service
+from tests.support.harness import ROOT, until
 
 pytestmark = pytest.mark.slow
 

@@ -13,8 +13,8 @@ import pytest
 from penstock.errors import WrongCall
 from penstock.hqueue import NewTask, TaskFailed
 from penstock.sync import Queues
-from tests.harness import ROOT
 from tests.http.queue_service import QueueService, new_name, queue_service
+from tests.support.harness import ROOT
 
 pytestmark = pytest.mark.slow
 

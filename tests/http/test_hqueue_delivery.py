@@ -16,8 +16,8 @@ import redis as sync
 
 from penstock.ports import free_port
 from penstock.webhook import ID, owner_secret, verify
-from tests.harness import until
 from tests.http.queue_service import QueueService, new_name, queue_service
+from tests.support.harness import until
 
 pytestmark = pytest.mark.slow
 ROOT_SECRET = "root-of-all-secrets"

@@ -11,8 +11,8 @@ import redis as sync
 
 from penstock.keys import Keys
 from penstock.ports import free_port
-from tests.harness import until
 from tests.http.queue_service import Queue, QueueService, client, queue_service
+from tests.support.harness import until
 
 KEYS = Keys("work")
 DEAD_HOST = f"http://127.0.0.1:{free_port()}"

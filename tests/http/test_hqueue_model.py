@@ -5,8 +5,8 @@ import redis as sync
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from tests.harness import ROUNDS, USUAL_ROUNDS
 from tests.http.hqueue_machine import STEPS, Machine
+from tests.support.harness import ROUNDS, USUAL_ROUNDS
 
 
 def run(here: "sync.Redis", examples: int, steps: int) -> None:

@@ -19,11 +19,11 @@ from penstock.encoding import decoded
 from penstock.keys import Keys
 from services.hqueue.settings import Settings
 from services.hqueue.store import New, Store
-from tests.harness import ROOT, sampled, until
 from tests.http.contents import contents
 from tests.http.hqueue_machine import Piped, result_of
 from tests.http.queue_service import LATE, Queue, QueueService, client, queue_service
-from tests.reliability.test_clock import Skewed
+from tests.support.clock import Skewed
+from tests.support.harness import ROOT, sampled, until
 
 KEYS = Keys("work")
 KEEP = 2

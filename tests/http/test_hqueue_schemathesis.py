@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.harness import ROOT, ROUNDS, USUAL_ROUNDS
 from tests.http.queue_service import QueueService, queue_service
+from tests.support.harness import ROOT, ROUNDS, USUAL_ROUNDS
 
 EXAMPLES = ROUNDS // 2
 """Maximum number of examples of one kind for each operation."""

@@ -21,9 +21,9 @@ from penstock.keys import Keys
 from penstock.sealing.keyring import Keyring
 from penstock.sealing.master import FileKey
 from penstock.testing.server import EmbeddedServer
-from tests.harness import ROOT, until
 from tests.http.queue_service import NAMESPACE, Queue, QueueService, client
-from tests.sealing import key_file
+from tests.support.harness import ROOT, until
+from tests.support.sealing import key_file
 
 KEYS = Keys(NAMESPACE)
 SIZES = (0, 16, 1_000, 70_000, 1_000_000)

@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from services.hqueue.task_token import TaskTokens
-from tests.harness import ROOT, until
 from tests.http.contents import contents
 from tests.http.queue_service import LATE, NAMESPACE, QueueService, new_name, queue_service
+from tests.support.harness import ROOT, until
 
 KEPT = ("queue:*", "message:*", "events", "metrics:[^h]*", "tasks", "taskkey")
 """The keys of tasks: others change by themselves."""

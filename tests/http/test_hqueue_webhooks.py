@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from services.hqueue import webhooks
 from services.hqueue.webhooks import BUSY_SECONDS, MAX_IN_FLIGHT, MAX_TURN, Host, Webhooks
-from tests.harness import PATIENCE
+from tests.support.harness import PATIENCE
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"
 

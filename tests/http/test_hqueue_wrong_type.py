@@ -8,8 +8,8 @@ import pytest
 import redis as sync
 
 from penstock.keys import Keys
-from tests.harness import until
 from tests.http.queue_service import QueueService, queue_service
+from tests.support.harness import until
 
 KEYS = Keys("work")
 MANY = 1_200

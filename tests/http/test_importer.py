@@ -10,8 +10,8 @@ from redis.asyncio import Redis
 from common.http.json import dumps
 from penstock.encoding import decoded, decoded_fields
 from penstock.transient import is_full
-from tests.harness import PATIENCE, eventually
 from tests.http.importing import KEYS, OUT, Importing, importing
+from tests.support.harness import PATIENCE, eventually
 
 GET = b"GET /days/2010-01-01?unit=C HTTP/1.1\r\nHost: example.org\r\n"
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"

@@ -13,8 +13,8 @@ from redis.asyncio import Redis
 from penstock.connection import cancellable
 from penstock.testing.server import EmbeddedServer
 from penstock.transient import passes
-from tests.harness import PATIENCE, eventually
 from tests.http.importing import KEYS, OUT, Importing, importing
+from tests.support.harness import PATIENCE, eventually
 
 GET, POST = (
     b"%b / HTTP/1.1\r\nHost: example.org\r\nContent-Length: 0\r\n\r\n" % method for method in (b"GET", b"POST")

@@ -1,4 +1,4 @@
-"""What tests of jobs share: consumers that run for a while, what their groups have in hand, and entries of streams."""
+"""What tests of jobs share: consumers that run for a while, what they are sent and have in hand, entries of streams."""
 
 import asyncio
 import json
@@ -11,7 +11,7 @@ import pytest
 from penstock.encoding import decoded
 from penstock.jobs import Attempt, Consumer, Jobs, tender, watchdog, worker
 from penstock.tracking.backoff import Backoff
-from tests.harness import PATIENCE
+from tests.support.harness import PATIENCE
 
 AT_ONCE: Final = Backoff((0.01,), 0, 0)
 CLAIM_AFTER: Final = 60.0
@@ -105,3 +105,14 @@ async def calls(redis: Any) -> int:
     found = await redis.info("commandstats")
     names = ("evalsha", "eval", "xreadgroup", "xrange", "ping")
     return sum(int(found.get(f"cmdstat_{each}", {}).get("calls", 0)) for each in names)
+
+
+async def send(jobs: Jobs, many: int, stream: str = "s") -> list[str]:
+    """Send jobs; return their ids."""
+    producer = jobs.producer()
+    sent = await asyncio.gather(*(producer.send(stream, jobs.job(f"J{number}")) for number in range(many)))
+    return [each.job.id for each in sent]
+
+
+async def completed(redis: Any, many: int, stream: str = "s") -> bool:
+    return bool(await redis.xlen(f"hfxbus:done:{stream}") >= many)

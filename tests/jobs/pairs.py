@@ -13,7 +13,7 @@ from redis.exceptions import ResponseError
 
 from bench.peers.install import FromNpm
 from tests.bus.node import EXPECT_SECONDS, Peer, Program, from_npm, started
-from tests.harness import eventually
+from tests.support.harness import eventually
 
 NODE: Final = "node"
 PYTHON: Final = "python"

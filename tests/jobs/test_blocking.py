@@ -9,8 +9,8 @@ import pytest
 from redis import Redis
 
 from penstock.jobs import Attempt, Jobs, Limit
-from tests.harness import PATIENCE, eventually
 from tests.jobs.given import consumer, renew_every, working
+from tests.support.harness import PATIENCE, eventually
 
 GROUP = "hfxbus:csr:g"
 

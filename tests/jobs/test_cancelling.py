@@ -7,8 +7,8 @@ from redis.asyncio import Redis
 
 from penstock.errors import WrongCall
 from penstock.jobs import DISTRIBUTED, Attempt, Jobs, Limit
-from tests.harness import PATIENCE, eventually
 from tests.jobs.given import consumer, working
+from tests.support.harness import PATIENCE, eventually
 
 
 async def test_a_job_that_runs_is_cancelled_by_its_id(jobs: Jobs) -> None:

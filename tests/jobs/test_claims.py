@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from penstock.jobs import Attempt, Jobs, settler
-from tests.harness import eventually
-from tests.jobs.given import Gauge, Held, consumer, dead, kept, pending, renew_every, working
-from tests.jobs.test_consumer import completed, send
+from tests.jobs.given import Gauge, Held, completed, consumer, dead, kept, pending, renew_every, send, working
+from tests.support.harness import eventually
 
 STREAM, GROUP = "hfxbus:str:s", "hfxbus:csr:g"
 

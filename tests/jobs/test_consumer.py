@@ -11,19 +11,8 @@ import pytest
 from penstock.errors import WrongCall
 from penstock.jobs import Attempt, Consumer, Final, Jobs, PauseTimeout
 from penstock.tracking.backoff import Backoff
-from tests.harness import PATIENCE, eventually, until
-from tests.jobs.given import Gauge, Held, consumer, dead, kept, pending, working
-
-
-async def send(jobs: Jobs, many: int, stream: str = "s") -> list[str]:
-    """Send jobs; return their ids."""
-    producer = jobs.producer()
-    sent = await asyncio.gather(*(producer.send(stream, jobs.job(f"J{number}")) for number in range(many)))
-    return [each.job.id for each in sent]
-
-
-async def completed(redis: Any, many: int, stream: str = "s") -> bool:
-    return bool(await redis.xlen(f"hfxbus:done:{stream}") >= many)
+from tests.jobs.given import Gauge, Held, completed, consumer, dead, kept, pending, send, working
+from tests.support.harness import PATIENCE, eventually, until
 
 
 async def test_HB_30_a_consumer_is_seen_under_its_group_and_id(jobs: Jobs, redis: Any) -> None:

@@ -11,9 +11,9 @@ import pytest
 
 from penstock.jobs import Attempt, Consumer, Jobs
 from tests.bus.node import Peer
-from tests.harness import eventually
 from tests.jobs.given import working
 from tests.jobs.pairs import NODE, PYTHON, STARTS, Pair, Programs, finished, send
+from tests.support.harness import eventually
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.slow]
 

@@ -12,8 +12,8 @@ from penstock.jobs.errors import MAX_MESSAGE
 from penstock.jobs.keeper import MAX_BYTES
 from penstock.jobs.keys import JobKeys
 from services.worker.settings import Settings
-from tests.harness import PATIENCE, eventually
 from tests.jobs.given import consumer, kept, working
+from tests.support.harness import PATIENCE, eventually
 
 NAME = "penstock-jobs-keep"
 

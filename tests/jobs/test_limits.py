@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from penstock.jobs import Attempt, Jobs, Limit
-from tests.harness import eventually
 from tests.jobs.given import Gauge, Held, consumer, pending, working
+from tests.support.harness import eventually
 
 pytestmark = pytest.mark.usefixtures("seldom")
 ONE_BY_KEY = Limit(concurrency=1, by_key=True)

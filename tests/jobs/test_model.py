@@ -6,8 +6,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from tests.harness import ROUNDS, USUAL_ROUNDS
 from tests.jobs.jobs_machine import STEPS, Machine
+from tests.support.harness import ROUNDS, USUAL_ROUNDS
 
 
 def run(here: Any, examples: int, steps: int) -> None:

@@ -9,8 +9,8 @@ from pydantic import BaseModel
 from penstock.errors import Unreadable, WrongCall, WrongType
 from penstock.jobs import Attempt, Jobs
 from penstock.jobs.reader import MAX_VALUE_BYTES
-from tests.harness import eventually
 from tests.jobs.given import consumer, working
+from tests.support.harness import eventually
 
 
 class Page(BaseModel):

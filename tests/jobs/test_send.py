@@ -11,8 +11,8 @@ import pytest
 
 from penstock.errors import Unavailable, WrongCall
 from penstock.jobs import Attempt, FinishTimeout, Jobs, Rejected
-from tests.harness import PATIENCE, eventually
 from tests.jobs.given import Held, consumer, kept, working
+from tests.support.harness import PATIENCE, eventually
 
 CHANNEL = "hfxbus:chn:s:P"
 

@@ -13,8 +13,8 @@ from penstock.errors import WrongCall
 from penstock.jobs import Attempt, Jobs, repeating
 from penstock.jobs.errors import MAX_MESSAGE, as_error
 from penstock.jobs.settler import MAX_BYTES, Outcomes
-from tests.harness import PATIENCE, eventually
 from tests.jobs.given import Held, consumer, dead, kept, look_every, working
+from tests.support.harness import PATIENCE, eventually
 
 
 async def test_a_repeated_job_that_cannot_be_read_stops_nothing(

@@ -17,7 +17,7 @@ from penstock.jobs import DeadJob, FinishTimeout, PauseTimeout, ProcessJob, Reje
 from penstock.sync import Consumer, Jobs
 from penstock.sync.jobs import Attempt, Producer
 from penstock.tracking.backoff import Backoff
-from tests.harness import PATIENCE, ROOT, until
+from tests.support.harness import PATIENCE, ROOT, until
 
 AT_ONCE = Backoff((), 0, 0)
 

@@ -12,9 +12,8 @@ from redis.asyncio import Redis
 from penstock.errors import PenstockError, Unavailable, WrongType
 from penstock.jobs import DISTRIBUTED, Attempt, Jobs
 from penstock.testing.server import EmbeddedServer
-from tests.harness import PATIENCE, eventually
-from tests.jobs.given import Held, calls, consumer, dead, look_every, pending, working
-from tests.jobs.test_consumer import completed, send
+from tests.jobs.given import Held, calls, completed, consumer, dead, look_every, pending, send, working
+from tests.support.harness import PATIENCE, eventually
 
 
 async def commands(redis: Any) -> int:

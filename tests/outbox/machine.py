@@ -16,8 +16,8 @@ from typing import Final, Self
 
 from penstock.outbox import Message, Outbox
 from penstock.outbox.store import Store
-from tests.harness import ROOT
 from tests.outbox.outboxes import outbox
+from tests.support.harness import ROOT
 
 TASKS: Final = 8
 KEY: Final = "numbers"

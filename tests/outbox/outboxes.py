@@ -1,14 +1,16 @@
-"""Outboxes in the process of a test, which try again soon."""
+"""Outboxes in the process of a test, which try again soon, and their stores."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 from penstock.outbox import Message, Outbox
-from penstock.outbox.store import Store
+from penstock.outbox.ids import new_id
+from penstock.outbox.store import Copy, Published, Store
 from penstock.tracking.backoff import Backoff
-from tests.harness import eventually
+from tests.support.harness import eventually
 
 SOON = Backoff([0.02])
 LATER = Backoff([3600.0])
@@ -63,3 +65,25 @@ async def settled() -> None:
     """Let all that is ready run."""
     for _ in range(20):
         await asyncio.sleep(0)
+
+
+@contextmanager
+def opened(datadir: Path) -> Iterator[Store]:
+    store = Store.open(datadir)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def published(seq: int, *copies: Copy, data: bytes = b"data") -> Published:
+    return Published(seq, new_id(), "k", data, copies or [Copy(1, None)])
+
+
+def add(store: Store, *messages: Published) -> None:
+    with store.transaction():
+        store.publish(messages)
+
+
+def count(store: Store, table: str) -> int:
+    return int(store._one(f"SELECT count(*) FROM {table}"))

@@ -9,9 +9,9 @@ from typing import Final
 
 from penstock.outbox import DiskFull, Outbox
 from penstock.outbox.store import Store
-from tests.harness import eventually
 from tests.outbox.machine import KEY, TASKS, body_of, number_in
 from tests.outbox.outboxes import Got, outbox, stored
+from tests.support.harness import eventually
 
 FILLER_BYTES: Final = 1_000_000
 LAST: Final = "there is room again"

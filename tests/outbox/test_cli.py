@@ -18,8 +18,8 @@ from penstock.outbox import listing
 from penstock.outbox.ids import as_text
 from penstock.outbox.lock import Lock
 from penstock.outbox.store import Copy, Failed, Published, Store
-from tests.commandline import ROOT, Result, penstock
 from tests.outbox.outboxes import Got, outbox, stored, subscribed
+from tests.support.commandline import ROOT, Result, penstock
 
 READS = ("status", "keys", "subscribers", "incoming", "outgoing", "dead")
 CHANGES = (("requeue", "--all"), ("remove", "b.example:7300"), ("purge", "dead", "--yes"), ("unlock",), ("compact",))

@@ -17,9 +17,9 @@ from penstock.errors import Unconfirmed
 from penstock.lists import Lists
 from penstock.outbox import DiskFull, Outbox
 from penstock.testing.server import EmbeddedServer
-from tests.harness import eventually
 from tests.reliability.command_proxy import CommandFault, CommandProxy, Kind
 from tests.reliability.soak.links import FaultyProxy
+from tests.support.harness import eventually
 
 QUICK = [kind for kind in Kind if not kind.swallows]
 LEDGER = "orders:from:*"

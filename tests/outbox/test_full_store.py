@@ -4,8 +4,8 @@ import asyncio
 from pathlib import Path
 
 from penstock.outbox.store import Store
-from tests.harness import eventually
 from tests.outbox.outboxes import Got, outbox, stored
+from tests.support.harness import eventually
 
 MOST = 500_000
 

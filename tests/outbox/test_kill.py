@@ -15,9 +15,9 @@ import pytest
 
 from penstock.outbox.store import Store
 from penstock.ports import free_port
-from tests.harness import ROOT, rounds, until
 from tests.outbox.machine import KEY, Machine, body_of
 from tests.outbox.outboxes import outbox, stored, subscribed
+from tests.support.harness import ROOT, rounds, until
 
 pytestmark = pytest.mark.slow
 

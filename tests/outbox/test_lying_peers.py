@@ -19,9 +19,9 @@ from penstock.outbox.ids import new_id
 from penstock.outbox.listing import outgoing
 from penstock.outbox.store import Store
 from penstock.outbox.wire import Identity
-from tests.harness import eventually, rounds
 from tests.outbox.outboxes import Got, outbox, stored, subscribed
-from tests.outbox.test_wire import Raw, impostor, raw_at
+from tests.outbox.peers import Raw, impostor, raw_at
+from tests.support.harness import eventually, rounds
 
 LIAR = Identity("127.0.0.1:9", b"l" * 16)
 COMMANDS = (SUBSCRIBE, UNSUBSCRIBE, REMOVE)

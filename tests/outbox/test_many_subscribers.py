@@ -3,8 +3,8 @@
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from tests.harness import eventually
 from tests.outbox.outboxes import Got, outbox, subscribed
+from tests.support.harness import eventually
 
 
 async def test_idle_connections_make_room_and_each_subscriber_gets_each_message(tmp_path: Path) -> None:

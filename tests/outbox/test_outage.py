@@ -12,7 +12,7 @@ from penstock.bus import Bus
 from penstock.lists import Lists
 from penstock.outbox import Outbox
 from penstock.testing.server import EmbeddedServer
-from tests.harness import eventually
+from tests.support.harness import eventually
 
 PRODUCERS = 4
 PAUSE_SECONDS = 0.002

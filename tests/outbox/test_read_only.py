@@ -7,7 +7,7 @@ import pytest
 
 from penstock.outbox import Damaged
 from penstock.outbox.store import NAME, Store
-from tests.outbox.test_store import add, opened, published
+from tests.outbox.outboxes import add, opened, published
 
 
 def test_a_log_that_cannot_be_read_where_it_is_can_be_read_elsewhere(tmp_path: Path) -> None:

@@ -27,8 +27,8 @@ from penstock.outbox.store import Store
 from penstock.outbox.wire import Identity, Peer, Security, connect
 from penstock.outbox.wire import MessageFrame as WireMessage
 from penstock.ports import free_port
-from tests.harness import eventually
 from tests.outbox.outboxes import LATER, Got, has_subscriber, outbox, settled, stored, subscribed
+from tests.support.harness import eventually
 
 
 @asynccontextmanager

@@ -18,8 +18,8 @@ from services.outbox.lines import MAX_LINE
 from services.outbox.listening import CannotListen
 from services.outbox.service import CannotOpen, Site
 from services.outbox.settings import Settings
-from tests.harness import eventually
 from tests.outbox.outboxes import stored
+from tests.support.harness import eventually
 
 ODD = [b"", b"\0", bytes(range(256)), b"\xff\xfe\xc3\x28", b"a\r\nb\n", "Größe ✓ 🌧".encode(), b'{"text":"x"}', b"x"]
 

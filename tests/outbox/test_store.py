@@ -7,8 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,32 +17,10 @@ from penstock.outbox import Damaged, DiskFull
 from penstock.outbox.commits import IDLE_SECONDS, GroupCommit
 from penstock.outbox.ids import as_id, as_text, new_id, sent_at
 from penstock.outbox.store import Arrived, Copy, Failed, Published, Store
-from tests.harness import eventually
-from tests.outbox.outboxes import Got, outbox, stored, subscribed
+from tests.outbox.outboxes import Got, add, count, opened, outbox, published, stored, subscribed
+from tests.support.harness import eventually
 
 WAL_HEADER, FRAME_HEADER = 32, 24
-
-
-@contextmanager
-def opened(datadir: Path) -> Iterator[Store]:
-    store = Store.open(datadir)
-    try:
-        yield store
-    finally:
-        store.close()
-
-
-def published(seq: int, *copies: Copy, data: bytes = b"data") -> Published:
-    return Published(seq, new_id(), "k", data, copies or [Copy(1, None)])
-
-
-def add(store: Store, *messages: Published) -> None:
-    with store.transaction():
-        store.publish(messages)
-
-
-def count(store: Store, table: str) -> int:
-    return int(store._one(f"SELECT count(*) FROM {table}"))
 
 
 def test_ids_are_of_version_7_and_tell_the_time() -> None:

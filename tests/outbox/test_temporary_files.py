@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from penstock.outbox.store import Copy
-from tests.outbox.test_store import add, count, opened, published
+from tests.outbox.outboxes import add, count, opened, published
 
 
 @contextmanager

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from penstock.outbox.wire import Disconnected, Identity, Limits, Listener, Refused, Security, connect, listen
-from tests.harness import eventually
-from tests.outbox.test_wire import HERE, SECRET, Receiving, all_acknowledged, greeting, message, raw
-from tests.tls import certificate, needs_openssl
+from tests.outbox.peers import HERE, SECRET, Receiving, all_acknowledged, greeting, message, raw
+from tests.support.harness import eventually
+from tests.support.tls import certificate, needs_openssl
 
 pytestmark = needs_openssl
 

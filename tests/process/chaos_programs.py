@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Callable
 from hashlib import sha1
+from pathlib import Path
 from typing import Any, Final
 
 import redis
@@ -142,6 +143,15 @@ def main(name: str) -> None:
             pass
     while not orders:
         PROGRAMS[name](server)
+
+
+def composed(directory: Path, program: str, *out: str, ordered: bool = False) -> Path:
+    """Write a composition of one program; return its folder."""
+    (directory / "Procfile").write_text(f"mover: exec python -m tests.process.chaos_programs {program}\n")
+    order = ", ordered: true" if ordered else ""
+    said = f"programs:\n  mover: {{reads: {IN}, writes: [{', '.join(out)}], keeps: {WORKING}{order}}}\n"
+    (directory / "composition.yaml").write_text(said)
+    return directory
 
 
 if __name__ == "__main__":

@@ -16,8 +16,8 @@ from penstock.acl import COMMANDS, METRICS_COMMANDS, SPARK_COMMANDS, script_comm
 from penstock.cli.acl import _parts
 from penstock.installed import services
 from penstock.testing.server import EmbeddedServer
-from tests.commandline import penstock
-from tests.harness import ROOT, Service, until
+from tests.support.commandline import penstock
+from tests.support.harness import ROOT, Service, until
 
 FILES: dict[str, dict[str, Any]] = {
     "mpush": {"redisNamespace": "t:fan", "in": "t:in", "pending": "t:fan:pending", "out": ["t:one", "t:two", "t:[x]"]},

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from compose.bus import producer
-from tests.demos import ROOT, demonstrate
+from tests.support.demos import ROOT, demonstrate
 
 DEMO = ("-m", "compose.bus.demo", "--json")
 SAMPLE = """

@@ -10,19 +10,10 @@ from penstock.composition.files import read
 from penstock.testing.chaos.plan import Chosen
 from penstock.testing.chaos.report import summary
 from penstock.testing.chaos.run import Report, Run
-from tests.harness import ROOT, sampled
-from tests.process.chaos_programs import IN, OUT, RIGHT, SECOND, WORKING
+from tests.process.chaos_programs import IN, OUT, RIGHT, SECOND, composed
+from tests.support.harness import ROOT, sampled
 
 RANDOM: Final = ("SIGTERM", "restart", "SCRIPT FLUSH", "CLIENT PAUSE", "maxmemory", "slow link", "swallowed")
-
-
-def composed(directory: Path, program: str, *out: str, ordered: bool = False) -> Path:
-    """Write a composition of one program; return its folder."""
-    (directory / "Procfile").write_text(f"mover: exec python -m tests.process.chaos_programs {program}\n")
-    order = ", ordered: true" if ordered else ""
-    said = f"programs:\n  mover: {{reads: {IN}, writes: [{', '.join(out)}], keeps: {WORKING}{order}}}\n"
-    (directory / "composition.yaml").write_text(said)
-    return directory
 
 
 async def run_chaos(directory: Path, **chosen: object) -> Report:
@@ -124,7 +115,7 @@ async def test_what_a_program_loses_without_any_fault_is_seen_in_a_round_without
 
 async def test_every_service_passes_every_point_and_all_that_happens_by_chance() -> None:
     """Send messages through mpush, mdispatch, monitor, vpush and a worker."""
-    report = await run_chaos(ROOT / "tests" / "every", rounds=1, lanes=6, sample=sampled(100))
+    report = await run_chaos(ROOT / "tests" / "support" / "every", rounds=1, lanes=6, sample=sampled(100))
     services = Counter(point.process for point in report.points)
     print(f"{services.total()} points, {len(report.results)} faults: {dict(services)}")
     assert min(services[name] for name in ("mpush", "mdispatch", "monitor", "vpush")) > 30

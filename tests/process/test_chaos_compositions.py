@@ -8,8 +8,8 @@ from penstock.composition.files import read_sound
 from penstock.testing.chaos.plan import Chosen
 from penstock.testing.chaos.report import summary
 from penstock.testing.chaos.run import Run
-from tests.commandline import ROOT
-from tests.harness import sampled
+from tests.support.commandline import ROOT
+from tests.support.harness import sampled
 
 SAMPLES = {"weather": 120}
 """Faults of a composition, 40 of others; all of them with many rounds, as ``make test-soak`` sets."""

@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 from junitparser import JUnitXml
 
-from tests.commandline import ROOT, penstock
-from tests.process.chaos_programs import IN, OUT
-from tests.process.test_chaos import composed
+from tests.process.chaos_programs import IN, OUT, composed
+from tests.support.commandline import ROOT, penstock
 
 
 @pytest.fixture

@@ -14,9 +14,9 @@ import pytest
 
 from penstock.errors import SettingsError
 from penstock.testing.spec.files import find, read_all
-from tests.commandline import ROOT, ended, penstock, running
-from tests.harness import eventually
-from tests.spec_cases import written
+from tests.support.commandline import ROOT, ended, penstock, running
+from tests.support.harness import eventually
+from tests.support.spec_cases import written
 
 FINE = "{name: a copy each, push: {in: [a, b]}, expect: {out: pushed, copy: [a, b]}}"
 WRONG = "{name: wrong, push: {in: [a, b]}, expect: {out: [a, c]}, within: 2}"

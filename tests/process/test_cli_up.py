@@ -16,8 +16,8 @@ import pytest
 
 from penstock.composition.procfile import ProcessGroup
 from penstock.errors import PenstockError, SettingsError
-from tests.commandline import ended, penstock, running
-from tests.harness import until
+from tests.support.commandline import ended, penstock, running
+from tests.support.harness import until
 
 WAITS = "python -c 'import time; print(\"ready\", flush=True); time.sleep(60)'"
 """Command that prints ``ready`` and ends on SIGTERM, as it has no handler."""

@@ -14,9 +14,9 @@ from redis.crc import key_slot
 from penstock.lists import Lists
 from penstock.ports import BUS_OFFSET, free_port
 from penstock.testing.server import EmbeddedServer
-from tests.commandline import penstock
-from tests.harness import Service, until
-from tests.redis_cluster import Node, move_slot, two_nodes
+from tests.support.commandline import penstock
+from tests.support.harness import Service, until
+from tests.support.redis_cluster import Node, move_slot, two_nodes
 
 SLOT = key_slot(b"demo")
 NAMES = {"redis_namespace": "{demo}", "in_": "{demo}:in", "pending": "{demo}:pending", "out": ["{demo}:a", "{demo}:b"]}

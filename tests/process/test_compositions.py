@@ -8,7 +8,7 @@ import pytest
 from penstock.testing.spec import Case
 from penstock.testing.spec.files import find, read_all
 from penstock.testing.spec.run import perform
-from tests.commandline import ROOT
+from tests.support.commandline import ROOT
 
 with chdir(ROOT):
     CASES = read_all(find(Path("compose")))

@@ -17,7 +17,7 @@ from penstock.keys import Keys
 from penstock.testing.server import EmbeddedServer
 from services.mdedupe import settings as mdedupe
 from services.mlimit import settings as mlimit
-from tests.harness import Service, until
+from tests.support.harness import Service, until
 
 ONCE: dict[str, Any] = {"redis_namespace": "t:once", "in_": "t:raw", "pending": "t:raw:pending", "out": "t:in"}
 RATE: dict[str, Any] = {

@@ -23,9 +23,10 @@ from common.registry import Presence
 from penstock.encoding import decoded
 from penstock.metrics import observe
 from penstock.testing.server import EmbeddedServer
-from tests.given import one
-from tests.harness import ROOT, Service, until
-from tests.membership import KEYS, registered
+from tests.support.given import one
+from tests.support.harness import ROOT, Service, until
+from tests.support.membership import KEYS, registered
+from tests.support.servers import commands
 
 NAMES = {"in_": "in", "pending": "pending", "out": ["a", "b"], "redis_namespace": KEYS.namespace}
 Start = Callable[..., Service]
@@ -51,13 +52,6 @@ def mpush(client: "Redis", redis_url: str, tmp_path: Path) -> Iterator[Start]:
     yield start
     for service in started:
         service.__exit__(None, None, None)
-
-
-def commands(client: "Redis") -> dict[str, int]:
-    """Return the calls of each command since the last CONFIG RESETSTAT, without those of the test."""
-    ours = {"info", "config|resetstat", "config"}
-    calls = {name.removeprefix("cmdstat_"): found["calls"] for name, found in client.info("commandstats").items()}
-    return {name: count for name, count in calls.items() if name not in ours}
 
 
 def test_mp_d01_a_message_that_a_crash_left_in_pending_is_delivered_once_to_each(mpush: Start, client: "Redis") -> None:

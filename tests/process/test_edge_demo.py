@@ -19,9 +19,9 @@ from compose.edge.net import Net
 from compose.edge.outcome import Outcome, Result
 from compose.ending import Ending
 from penstock.ports import free_port
-from tests.demos import ROOT, demonstrate
-from tests.harness import eventually, until
-from tests.process.test_readme import Shell
+from tests.support.demos import ROOT, demonstrate
+from tests.support.harness import eventually, until
+from tests.support.shell import Shell
 
 ROWS = [b"a", b"b", b"b"]
 FINE = Result("north", Comparison.compare("edge:north:out", ROWS, ROWS), 0, 0, 0, 2.5, 7, 3)

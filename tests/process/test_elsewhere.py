@@ -10,8 +10,8 @@ from redis.asyncio import Redis
 
 from penstock.cli._servers import beside
 from penstock.testing.server import EmbeddedServer
-from tests.commandline import penstock
-from tests.harness import Service
+from tests.support.commandline import penstock
+from tests.support.harness import Service
 
 NAMES = {"in_": "in", "pending": "pending", "out": ["a", "b"], "redis_namespace": "demo"}
 

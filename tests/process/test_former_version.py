@@ -13,7 +13,7 @@ from typing import Any, Final
 import pytest
 
 from penstock.testing.server import EmbeddedServer
-from tests.harness import ROOT, Service, until
+from tests.support.harness import ROOT, Service, until
 
 FORMER: Final = "45f9a58"
 """The last commit of 0.1.0."""

@@ -12,12 +12,10 @@ import pytest
 from redis.asyncio import Redis
 
 from penstock.bus import Bus
-from penstock.bus.federation import FederatedQueue
 from penstock.errors import Unauthorized, Unconfirmed
 from services.gateway.settings import Settings
-from tests.harness import Service, eventually, rounds
-
-SECRET = "correct horse"
+from tests.support.federated import SECRET, far
+from tests.support.harness import Service, eventually, rounds
 
 
 @pytest.fixture
@@ -34,10 +32,6 @@ def gateway(redis: "Redis", redis_url: str, port: int, tmp_path: Path) -> Iterat
     settings = {"redis_namespace": "site:gateway", "listen_host": "127.0.0.1", "listen_port": port}
     with Service("gateway", tmp_path / "log", redis=redis_url, secret_file=secret, **settings) as service:
         yield service
-
-
-def far(bus: Bus, port: int, name: str = "foo", secret: str = SECRET) -> FederatedQueue:
-    return bus.federate(bus.queue(name), f"ws://127.0.0.1:{port}/bus", secret=secret)
 
 
 async def test_it_registers_counts_reloads_and_stops(

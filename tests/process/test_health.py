@@ -13,7 +13,7 @@ import pytest
 from redis import Redis
 
 from penstock.testing.server import EmbeddedServer
-from tests.harness import ROOT, Service, until
+from tests.support.harness import ROOT, Service, until
 
 PROBE = ROOT / "scripts" / "penstock-health"
 LISTS: dict[str, Any] = {"in_": "in", "pending": "pending", "out": ["a"]}

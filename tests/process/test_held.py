@@ -9,8 +9,8 @@ from redis.asyncio import Redis
 
 from penstock.accounting.audit import Audit, audit
 from penstock.keys import Keys
-from tests.commandline import penstock
-from tests.harness import Service, eventually
+from tests.support.commandline import penstock
+from tests.support.harness import Service, eventually
 
 KEYS = Keys("demo")
 NAMES: dict[str, Any] = {"redis_namespace": "demo", "in_": "in", "pending": "pending", "out": ["a"], "pop_timeout": 5}

@@ -13,9 +13,9 @@ from redis.asyncio import Redis
 
 from penstock.ports import free_port
 from services.himporter.settings import Settings
-from tests.commandline import penstock
-from tests.harness import until
-from tests.importers import BODY, NAMESPACE, OUT, Worker, importer, is_ready
+from tests.support.commandline import penstock
+from tests.support.harness import until
+from tests.support.importers import BODY, NAMESPACE, OUT, Worker, importer, is_ready
 
 
 @pytest.fixture

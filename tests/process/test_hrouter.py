@@ -3,21 +3,15 @@
 import json
 import signal
 from pathlib import Path
-from typing import Any
 
 from redis import Redis
 
 from penstock.keys import Keys
-from tests.harness import Service, until
+from tests.support.harness import Service, until
+from tests.support.importers import write_rules
 
 KEYS = Keys("web:hrouter")
 REQUESTS = 2_000
-
-
-def write(file: Path, *rules: dict[str, Any]) -> None:
-    new = file.with_suffix(".new")
-    new.write_text(json.dumps({"rules": rules}))
-    new.replace(file)
 
 
 def push(redis: "Redis", first: int, path: str) -> list[bytes]:
@@ -33,7 +27,7 @@ def push(redis: "Redis", first: int, path: str) -> list[bytes]:
 def test_requests_are_routed_and_answered_through_a_reload_and_a_kill(redis_url: str, tmp_path: Path) -> None:
     routes, log, redis = tmp_path / "routes.yaml", tmp_path / "log", Redis.from_url(redis_url)
     redis.flushall()
-    write(routes, {"prefix": "/a", "to": "web:a"}, {"prefix": "/no", "respond": {"status": 403, "body": "no"}})
+    write_rules(routes, {"prefix": "/a", "to": "web:a"}, {"prefix": "/no", "respond": {"status": 403, "body": "no"}})
     lists = {"in": "web:req", "pending": "web:req:pending", "reply_lists": "web:res:*", "pop_timeout": 5}
     settings = {"redis": redis_url, "redis_namespace": "web:hrouter", "rules": routes, "service_expire": 30, **lists}
 
@@ -47,7 +41,7 @@ def test_requests_are_routed_and_answered_through_a_reload_and_a_kill(redis_url:
         assert redis.lrange("web:a", 0, -1)[::-1] == sent
         assert {json.loads(answer)["status"] for answer in redis.lrange("web:res:1", 0, -1)} == {403}
 
-        write(routes, {"prefix": "/a", "to": "web:b"})
+        write_rules(routes, {"prefix": "/a", "to": "web:b"})
         first.signal(signal.SIGHUP)
         until(lambda: redis.hget(KEYS.metric("reload"), "count") == b"1")
         more = push(redis, 2 * REQUESTS, "/a")

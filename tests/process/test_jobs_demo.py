@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from compose.jobs.snow import HFXBUS
-from tests.demos import ROOT, demonstrate
+from tests.support.demos import ROOT, demonstrate
 
 DEMO = """
 import sys

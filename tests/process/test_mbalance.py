@@ -14,8 +14,8 @@ from redis import Redis
 from penstock.keys import Keys
 from penstock.testing.server import EmbeddedServer
 from services.mbalance.settings import Settings
-from tests.commandline import penstock
-from tests.harness import Service, rounds, until
+from tests.support.commandline import penstock
+from tests.support.harness import Service, rounds, until
 
 OUTS = ("one", "two", "three")
 KEYS = Keys("demo")

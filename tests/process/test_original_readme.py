@@ -13,7 +13,7 @@ import pytest
 from redis import Redis
 
 from penstock.testing.server import EmbeddedServer
-from tests.harness import ROOT, until
+from tests.support.harness import ROOT, until
 
 DEMO = """
 module.exports = {

@@ -17,7 +17,7 @@ import pytest
 
 from penstock.outbox.store import Counts, Store
 from penstock.ports import free_port
-from tests.harness import ROUNDS, Service, until
+from tests.support.harness import ROUNDS, Service, until
 
 PUBLISH: Final = """
 import json, socket, sys, time

@@ -24,7 +24,7 @@ from structlog.testing import capture_logs
 from common.outage import Outage
 from penstock.ports import free_port
 from penstock.testing.server import EmbeddedServer
-from tests.harness import ROOT, Service, until
+from tests.support.harness import ROOT, Service, until
 
 NAMES = {"in_": "in", "pending": "pending", "out": ["a", "b"], "redis_namespace": "demo"}
 Start = Callable[..., Service]

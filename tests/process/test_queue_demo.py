@@ -9,7 +9,7 @@ from typing import Any
 from compose.queue.scan import scan
 from penstock.connection import connect
 from penstock.testing.server import EmbeddedServer
-from tests.demos import ROOT, demonstrate
+from tests.support.demos import ROOT, demonstrate
 
 DEMO = """
 import sys

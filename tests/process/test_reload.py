@@ -26,7 +26,7 @@ from services.mdispatch import settings as mdispatch
 from services.monitor import settings as monitor
 from services.pipeline import settings as pipeline
 from services.vpush import settings as vpush
-from tests.harness import Service, until
+from tests.support.harness import Service, until
 
 KEYS = Keys("demo")
 ELSEWHERE: dict[str, Any] = {"redis": "redis://h", "redis_namespace": "a"}

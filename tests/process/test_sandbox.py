@@ -14,7 +14,7 @@ from penstock.composition.files import read
 from penstock.composition.procfile import stoppable
 from penstock.errors import PenstockError
 from penstock.testing.sandbox import Sandbox
-from tests.harness import ROOT, eventually
+from tests.support.harness import ROOT, eventually
 
 
 async def test_no_server_that_the_environment_or_a_file_names_is_reached(

@@ -1,8 +1,7 @@
 """A service finds its server through Sentinel, and the new one after a failover."""
 
-import subprocess
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,38 +11,10 @@ from redis.asyncio.sentinel import MasterNotFoundError
 from redis.exceptions import AuthenticationError, ConnectionError
 
 from penstock.connection import connect, mask_password
-from penstock.ports import free_port
-from penstock.testing.server import EmbeddedServer, binary
-from penstock.testing.watchdog import Watchdog
-from tests.harness import Service, eventually
-from tests.tls import certificate, encrypted, needs_openssl
-
-
-@contextmanager
-def sentinel(
-    directory: Path, port_of_server: int, password: str = "", *own: str, host: str = "127.0.0.1", down_after: int = 300
-) -> Iterator[int]:
-    """Run a sentinel and yield its port; it monitors the server as ``mine``. ``own`` are further lines of its file.
-
-    It considers a server down after ``down_after`` milliseconds without an answer.
-    """
-    port, configuration = free_port(), directory / "sentinel.conf"
-    options: dict[str, Any] = {"down-after-milliseconds": down_after, "failover-timeout": 1000}
-    options |= {"auth-pass": password} if password else {}
-    configuration.write_text(
-        f"port {port}\nbind 127.0.0.1\ndir {directory}\n"
-        + "".join(f"{line}\n" for line in own)
-        + f"sentinel monitor mine {host} {port_of_server} 1\n"
-        + "".join(f"sentinel {name} mine {value}\n" for name, value in options.items())
-    )
-    process = subprocess.Popen([binary(), configuration, "--sentinel"], stdout=subprocess.DEVNULL)
-    watchdog = Watchdog(process.pid)
-    try:
-        yield port
-    finally:
-        process.terminate()
-        process.wait(60)
-        watchdog.release()
+from penstock.testing.server import EmbeddedServer
+from tests.support.harness import Service, eventually
+from tests.support.servers import sentinel
+from tests.support.tls import certificate, encrypted, needs_openssl
 
 
 @asynccontextmanager

@@ -21,10 +21,10 @@ from compose.sites.sent import Sent
 from compose.sites.site import Site
 from penstock.ports import free_port
 from penstock.testing.server import EmbeddedServer
-from tests.commandline import penstock
-from tests.demos import ROOT, begun, demonstrate
-from tests.harness import until
-from tests.process.test_readme import Shell
+from tests.support.commandline import penstock
+from tests.support.demos import ROOT, begun, demonstrate
+from tests.support.harness import until
+from tests.support.shell import Shell
 
 DEMO = ("-m", "compose.sites.demo")
 PROCESSES = ["mpush", "to-two", "to-three"]

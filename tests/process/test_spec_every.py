@@ -8,10 +8,9 @@ import yaml
 
 from penstock.testing.spec.files import find, read_all
 from penstock.testing.spec.run import perform
-from tests.commandline import ROOT, penstock
-from tests.process.chaos_programs import IN, OUT, RIGHT, WRONG
-from tests.process.test_chaos import composed
-from tests.spec_cases import written
+from tests.process.chaos_programs import IN, OUT, RIGHT, WRONG, composed
+from tests.support.commandline import ROOT, penstock
+from tests.support.spec_cases import written
 
 
 def documented() -> str:

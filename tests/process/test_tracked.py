@@ -18,7 +18,7 @@ from compose.tracked import demo
 from compose.tracked.outcome import read_outcome
 from compose.tracked.worker import WARM, Worker
 from penstock.testing.server import EmbeddedServer
-from tests.demos import ROOT, demonstrate
+from tests.support.demos import ROOT, demonstrate
 
 DEMO = ("-m", "compose.tracked.demo")
 PROCESSES = {"mpush", "archive", "alert", "monitor", "keeper", "pager"}

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from tests.commandline import penstock
-from tests.harness import Service, eventually
+from tests.support.commandline import penstock
+from tests.support.harness import Service, eventually
 
 SETTINGS: dict[str, object] = {
     "redis_namespace": "demo:mpush",

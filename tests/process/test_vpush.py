@@ -1,9 +1,8 @@
 """vpush as a process between two servers."""
 
 import asyncio
-import json
 import signal
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -11,93 +10,22 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from penstock.accounting.audit import audit
-from penstock.connection import connect
-from penstock.keys import Keys
 from penstock.ports import free_port
 from penstock.testing.server import EmbeddedServer
 from penstock.tracking.dead_letters import Letter
-from tests.harness import Service, until
-from tests.tls import certificate, encrypted, needs_openssl
+from tests.support.harness import Service, until
+from tests.support.tls import certificate, encrypted, needs_openssl
+from tests.support.vpush import KEYS, Line, logged, numbered
 
-KEYS = Keys("demo")
 PASSWORD = "s3cr3t"
 ODD = [b"", b"\0", b"\0\0after", bytes(range(256)), b"\xff\xfe\xc3\x28", b"0", b"\r\n$3\r\n*1\r\n", "Größe ✓".encode()]
 TIGHT: dict[str, Any] = {"batch": 1, "window": 1}
 """One message in flight at a time: the slowest settings."""
 
 
-class Line:
-    """``in`` on one server, ``out`` on the other, and vpush replicas between them."""
-
-    def __init__(self, here: EmbeddedServer, there: EmbeddedServer, directory: Path, ends: ExitStack) -> None:
-        self.here: Any = ends.enter_context(Redis.from_url(here.url))
-        self.there: Any = ends.enter_context(Redis.from_url(there.url))
-        self._directory, self._ends = directory, ends
-        self._settings: dict[str, Any] = {
-            "redis": here.url,
-            "redis_namespace": KEYS.namespace,
-            "in_": "in",
-            "pending": "pending",
-            "out_redis": there.url,
-            "out": "out",
-            "pop_timeout": 5,
-            "link_timeout": 2,
-        }
-        self.started = 0
-
-    def up(self, **settings: Any) -> Service:
-        """Start one more replica; return it, possibly before it has registered."""
-        self.started += 1
-        log = self._directory / f"{self.started}.log"
-        return self._ends.enter_context(Service("vpush", log, **{**self._settings, **settings}))
-
-    def push(self, messages: Iterable[bytes]) -> None:
-        self.here.lpush("in", *messages)
-
-    def arrived(self, out: str = "out") -> list[bytes]:
-        """Return the messages in ``out``, oldest first."""
-        found: list[bytes] = self.there.lrange(out, 0, -1)
-        return found[::-1]
-
-    def settled(self) -> bool:
-        return not self.here.exists("in", "pending")
-
-    def until_arrived(self, messages: list[bytes]) -> None:
-        """Wait until ``messages`` have arrived, once and in order; check the counters and the audit."""
-        until(lambda: self.there.llen("out") >= len(messages) and self.settled(), 60)
-        assert self.arrived() == messages
-        assert self.count("taken") == self.count("delivered") == len(messages)
-        assert self.problems() == []
-
-    def count(self, metric: str, field: str = "count") -> int:
-        return int(self.here.hget(KEYS.metric(metric), field) or 0)
-
-    def problems(self) -> list[str]:
-        """Return the problems that ``penstock audit`` finds."""
-
-        async def found() -> list[str]:
-            url = str(self._settings["redis"])
-            async with connect(url) as redis:
-                result = await audit(redis, KEYS)
-                assert result
-                return result.problems
-
-        return asyncio.run(found())
-
-
-def numbered(count: int, first: int = 0) -> list[bytes]:
-    return [b"message %d" % number for number in range(first, first + count)]
-
-
 def waits(service: Service, words: str = "") -> bool:
     """Return True if the service has logged ``waiting`` with ``words`` in the reason."""
     return any(words in str(line["reason"]) for line in logged(service, "waiting"))
-
-
-def logged(service: Service, event: str) -> list[dict[str, Any]]:
-    spoken = (json.loads(line) for line in service.log_text().splitlines() if line.startswith('{"'))
-    return [line for line in spoken if line["event"] == event]
 
 
 @pytest.fixture(scope="module")

@@ -10,9 +10,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.commandline import running
-from tests.harness import PATIENCE, ROOT, eventually, until
-from tests.spec_cases import written
+from tests.support.commandline import running
+from tests.support.harness import PATIENCE, ROOT, eventually, until
+from tests.support.spec_cases import written
 
 STARTS_ALL = """
 import sys, time

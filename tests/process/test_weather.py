@@ -10,8 +10,8 @@ from redis.asyncio import Redis
 
 from compose.weather import demo
 from compose.weather.outcome import Outcome, read_outcome
-from tests.demos import ROOT, begun, demonstrate
-from tests.harness import until
+from tests.support.demos import ROOT, begun, demonstrate
+from tests.support.harness import until
 
 ROWS = (ROOT / "compose/weather/seattle-weather.csv").read_bytes().splitlines()[1:]
 LISTS = ["weather:archive", "weather:alarm", "weather:report", "weather:storms", "weather:reports"]

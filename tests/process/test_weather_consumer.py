@@ -18,7 +18,7 @@ from redis.asyncio import Redis
 from compose.comparison import Comparison
 from compose.weather.consumer import HANDLED, Consumer
 from penstock.testing.server import EmbeddedServer
-from tests.harness import eventually
+from tests.support.harness import eventually
 
 ROOT = Path(__file__).parent.parent.parent
 ROWS = (ROOT / "compose/weather/seattle-weather.csv").read_bytes().splitlines()[1:]

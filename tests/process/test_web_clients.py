@@ -19,8 +19,8 @@ import pytest
 
 from penstock.ports import free_port
 from penstock.testing.server import EmbeddedServer
-from tests.harness import Service, until
-from tests.importers import BODY, Worker, importer, is_ready
+from tests.support.harness import Service, until
+from tests.support.importers import BODY, Worker, importer, is_ready
 
 LARGE: Final = BODY * 300
 """A body for which curl asks with Expect: 100-continue first."""

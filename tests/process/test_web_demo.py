@@ -4,7 +4,7 @@ import json
 import shutil
 from pathlib import Path
 
-from tests.demos import ROOT, demonstrate
+from tests.support.demos import ROOT, demonstrate
 
 DEMO = """
 import sys

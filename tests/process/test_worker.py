@@ -5,88 +5,22 @@ import os
 import shlex
 import signal
 import sys
-from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-import psutil
 import pytest
 from redis.asyncio import Redis
 
 from penstock.encoding import decoded
-from penstock.jobs import Completion, Jobs, Sent
-from penstock.keys import Keys
+from penstock.jobs import Jobs
 from services.worker.settings import Settings
-from tests.commandline import penstock
-from tests.harness import Service, eventually
+from tests.support.commandline import penstock
+from tests.support.harness import eventually
+from tests.support.shop import GROUP, KEYS, STREAM, Shop, Worker, are_up, audited, is_gone, pids, write_app
 
-KEYS: Final = Keys("shop")
-GROUP: Final = "clerks"
-STREAM: Final = "orders"
 CLAIM_AFTER: Final = 1.0
-APP: Final = """
-import asyncio
-import os
-from pathlib import Path
-
-from penstock.jobs import Attempt, Consumer, Limit
-from penstock.tracking.backoff import Backoff
-
-consumer = Consumer("clerks", concurrency=4, attempts=2, backoff=Backoff((0.05,), 0, 0), claim_after=1.0)
-
-
-@consumer.job("orders", values=["in"], result="out")
-async def work(job: Attempt) -> str:
-    verb = (job.values["in"] or b"").decode()
-    if verb == "fail":
-        raise ValueError("no")
-    if verb == "wait":
-        await job.progress(os.getpid())
-        while not Path("go").exists():
-            await asyncio.sleep(0.02)
-    await asyncio.sleep(0.01)
-    return f"VERSION {job.number} {os.getpid()}"
-"""
-
-
-class Worker(Service):
-    """worker with the settings of a shop, started in a folder where ``shop.py`` is."""
-
-    def __init__(self, folder: Path, redis: str, **settings: object) -> None:
-        given: dict[str, object] = {"redis_namespace": KEYS.namespace, "app": "shop:consumer"}
-        super().__init__("worker", folder / "log", redis=redis, **(given | settings))
-        self.folder = folder
-
-    @property
-    def children(self) -> list[int]:
-        """Its processes that have not ended."""
-        return [each.pid for each in psutil.Process(self.pid).children() if not is_gone(each.pid)]
-
-
-class Shop:
-    """Sends jobs, and counts how often each is completed."""
-
-    def __init__(self, jobs: Jobs, heard: "asyncio.Queue[Completion]") -> None:
-        self._producer, self._heard = jobs.producer(), heard
-        self.sent: list[Sent] = []
-        self.completed = Counter[str]()
-
-    async def send(self, many: int = 1, verb: str = "") -> list[Sent]:
-        sent = [await self._producer.send(STREAM, {"in": verb.encode()}, wait_for=[GROUP]) for _ in range(many)]
-        self.sent += sent
-        return sent
-
-    async def results(self, sent: list[Sent]) -> list[tuple[str, int, int]]:
-        """Wait for the results of jobs: version of the code, number of the attempt and process."""
-        texts: list[str] = [await each.result(GROUP, "out", timeout=60) for each in sent]
-        return [(version, int(attempt), int(pid)) for version, attempt, pid in map(str.split, texts)]
-
-    def has_ended_once(self) -> bool:
-        while not self._heard.empty():
-            self.completed[self._heard.get_nowait().job] += 1
-        return self.completed == Counter(each.job.id for each in self.sent)
 
 
 @pytest.fixture
@@ -101,38 +35,12 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def write_app(folder: Path, version: str) -> None:
-    (folder / "shop.py").write_text(APP.replace("VERSION", version))
-
-
-async def pids(redis: "Redis") -> set[int]:
-    """Return the processes that are registered."""
-    ids = await redis.lrange(KEYS.ids, 0, -1)
-    return {int(await redis.hget(KEYS.instance(decoded(id)), "pid") or 0) for id in ids}
-
-
-async def are_up(redis: "Redis", many: int, but: set[int] = frozenset()) -> bool:  # type: ignore[assignment]
-    return len(await pids(redis) - but) == many
-
-
 async def read_jobs(redis: "Redis", many: int) -> bool:
     """Return whether so many consumers have asked for jobs."""
     if not await redis.exists(f"hfxbus:str:{STREAM}"):
         return False
     found: Any = await redis.xinfo_groups(f"hfxbus:str:{STREAM}")
     return [each["consumers"] for each in found] == [many]
-
-
-def is_gone(pid: int) -> bool:
-    with suppress(psutil.NoSuchProcess):
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    return True
-
-
-async def audited(redis_url: str, settled: int) -> None:
-    audit = await penstock("audit", KEYS.namespace, redis=redis_url)
-    last = audit.text.splitlines()[-1]
-    assert (audit.status, last) == (0, f"conserved: {settled:,} messages settled, 0 pending")
 
 
 async def test_status_audit_and_trace_know_its_jobs(redis: "Redis", redis_url: str, folder: Path, shop: Shop) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from penstock.ports import free_port
-from tests.harness import ROOT
-from tests.process.test_readme import Shell, answer, blocks, examples
+from tests.support.harness import ROOT
+from tests.support.shell import Shell, answer, blocks, examples
 
 PAGE = (ROOT / "docs" / "writing-a-service.md").read_text()
 EXAMPLE = ROOT / "examples" / "router"

@@ -8,8 +8,8 @@ from sysconfig import get_path
 import pytest
 
 from penstock.script import Script
-from tests.harness import ROOT
 from tests.spark.standalone import wheel
+from tests.support.harness import ROOT
 
 IMPORT = """
 import importlib, pkgutil

@@ -14,12 +14,12 @@ from penstock.outbox.store import Store
 from penstock.ports import free_port
 from penstock.testing.forkserver import ForkServer
 from penstock.testing.server import EmbeddedServer
-from tests.harness import eventually, until
-from tests.jobs.test_kill import Load, each_has_ended_once, is_through
+from tests.jobs.load import Load, each_has_ended_once, is_through
 from tests.outbox.machine import KEY, Machine, number_in
 from tests.outbox.outboxes import outbox, stored, subscribed
 from tests.reliability.bus_account import Workers
-from tests.reliability.test_lists import assert_all_arrived_once, worker
+from tests.reliability.lists import assert_all_arrived_once, worker
+from tests.support.harness import eventually, until
 
 
 def test_lists_delivers_each_message_once() -> None:

@@ -20,19 +20,25 @@ from penstock.jobs import Jobs
 from penstock.ports import free_port
 from penstock.testing.forkserver import ForkServer
 from penstock.testing.server import EmbeddedServer
-from tests.harness import PATIENCE, Service, eventually, until
-from tests.importers import is_ready
 from tests.jobs.given import kept
-from tests.process.test_gateway import SECRET, far
-from tests.process.test_outbox import Place
-from tests.process.test_worker import GROUP, STREAM, Shop, Worker, are_up, audited, write_app
 from tests.reliability.conftest import Launch
-from tests.reliability.fleet import Dispatching, Watching, assert_all_settled, assert_registry_clean
+from tests.reliability.fleet import (
+    Dispatching,
+    Watching,
+    assert_all_settled,
+    assert_done,
+    assert_registry_clean,
+    register,
+)
+from tests.reliability.importing import OUT, Load, importer
+from tests.reliability.importing import Worker as Answering
 from tests.reliability.replica import Replica
-from tests.reliability.test_himporter import OUT, Load, importer
-from tests.reliability.test_himporter import Worker as Answering
-from tests.reliability.test_monitor import assert_done, register
 from tests.reliability.two_servers import TwoServers, assert_once_in_order, numbered
+from tests.support.federated import SECRET, far
+from tests.support.harness import PATIENCE, Service, eventually, until
+from tests.support.importers import is_ready
+from tests.support.outbox_site import Place
+from tests.support.shop import GROUP, STREAM, Shop, Worker, are_up, audited, write_app
 
 MESSAGES = numbered(1_000)
 

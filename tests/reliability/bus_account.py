@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 from redis import Redis
 
 from penstock.testing.forkserver import ForkServer
-from tests.harness import until
 from tests.reliability.replica import Replica
+from tests.support.harness import until
 
 _numbers = count(1)
 

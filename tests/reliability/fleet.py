@@ -25,8 +25,8 @@ from penstock.accounting.tracked import audit_tracked
 from penstock.encoding import decoded, encoded
 from penstock.keys import Keys, pending_of
 from penstock.testing.forkserver import ForkServer
-from tests.harness import until
 from tests.reliability.replica import Replica
+from tests.support.harness import until
 
 NAMESPACE = "demo"
 
@@ -369,3 +369,18 @@ def assert_registry_clean(fleet: Fleet, killed: Iterable[str] = ()) -> None:
 
 def _few(messages: Counter[bytes]) -> dict[bytes, int]:
     return {message[:50]: count for message, count in messages.most_common(5)}
+
+
+def register(dispatch: Fleet, messages: list[bytes]) -> None:
+    """Push ``messages``, wait until they are tracked, and take them as workers would."""
+    dispatch.push(messages)
+    until(lambda: dispatch.redis.zcard(dispatch.keys.deadlines) == len(messages))
+    dispatch.redis.delete("work:out")
+
+
+def assert_done(dispatch: Fleet, fleet: Fleet, count: int) -> None:
+    """Assert that ``count`` messages are done, each once, and that nothing of them is left."""
+    fleet.wait_until_settled()
+    assert dispatch.redis.hget(dispatch.keys.metric("done"), "count") == b"%d" % count
+    assert not dispatch.redis.exists(dispatch.keys.metric("done:unknown"), dispatch.keys.deadlines)
+    assert asyncio.run(audited(dispatch)) == []

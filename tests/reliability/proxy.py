@@ -5,7 +5,7 @@ import threading
 from types import TracebackType
 from typing import Final, Self
 
-from tests.harness import until
+from tests.support.harness import until
 
 CHUNK: Final = 65_536
 

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from penstock.testing.forkserver import ForkServer
-from tests.harness import Service
+from tests.support.harness import Service
 
 
 class Replica(Service):

@@ -15,9 +15,9 @@ from penstock.errors import Unconfirmed
 from penstock.script import Script
 from penstock.testing.chaos.frames import words_of
 from penstock.testing.chaos.proxy import FaultProxy, ProxyFault
-from tests.harness import eventually
 from tests.reliability.bus_worker import LEASED
 from tests.reliability.command_proxy import CommandFault, Kind
+from tests.support.harness import eventually
 
 BREAKS: Final = [kind for kind in Kind if not kind.swallows]
 SWALLOWS: Final = [kind for kind in Kind if kind.swallows]

@@ -12,7 +12,7 @@ from penstock.bus import Bus
 from penstock.bus.move import Mover, Step
 from penstock.errors import Gone, NotDurable, Unsuitable, WrongCall
 from penstock.testing.server import EmbeddedServer
-from tests.harness import eventually
+from tests.support.harness import eventually
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from redis import Redis
 
 from penstock.batches import MAX_MESSAGES
 from penstock.testing.forkserver import ForkServer
-from tests.harness import rounds, until
 from tests.reliability.bus_account import Account, Workers
+from tests.support.harness import rounds, until
 
 HANDLING_SECONDS = 0.0005
 

@@ -7,8 +7,8 @@ import pytest
 from redis import Redis
 
 from penstock.testing.forkserver import ForkServer
-from tests.harness import ROUNDS, rounds, until
 from tests.reliability.bus_account import Workers
+from tests.support.harness import ROUNDS, rounds, until
 
 LEASE_SECONDS = 1
 IN_HAND = 1

@@ -12,8 +12,8 @@ from redis import Redis
 from penstock.ports import free_port
 from penstock.testing.forkserver import ForkServer
 from penstock.testing.server import EmbeddedServer
-from tests.harness import rounds, until
 from tests.reliability.bus_account import Account, Program, Workers
+from tests.support.harness import rounds, until
 
 TTL = 2
 

@@ -9,8 +9,8 @@ from redis import Redis
 
 from penstock.testing.forkserver import ForkServer
 from penstock.testing.server import EmbeddedServer
-from tests.harness import until
 from tests.reliability.bus_account import Workers
+from tests.support.harness import until
 
 QUEUES = ("orders", "zoo", "foo")
 """By the place of their server among three."""

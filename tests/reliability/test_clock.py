@@ -1,26 +1,12 @@
 """Tests on a host with a wrong clock: all times are the server's."""
 
-import json
-from datetime import datetime
 from pathlib import Path
 
-from tests.harness import ROOT, Service, until
 from tests.reliability.fleet import Fleet, assert_accounted, assert_registry_clean
+from tests.support.clock import Skewed
+from tests.support.harness import until
 
 MESSAGES = [b"message %d" % number for number in range(100)]
-
-
-class Skewed(Service):
-    """Service on a host whose clock is ``skew`` seconds off."""
-
-    def __init__(self, name: str, log: Path, skew: int, **settings: object) -> None:
-        super().__init__(name, log, **settings)
-        path = f"{Path(__file__).parent / 'skewed'}:{ROOT}"
-        self._environment |= {"PYTHONPATH": path, "CLOCK_SKEW": str(skew)}
-
-    def clock(self) -> float:
-        """Return the time of its first log line by its own clock (s since the epoch)."""
-        return datetime.fromisoformat(json.loads(self.log_text().splitlines()[0])["timestamp"]).timestamp()
 
 
 def test_replicas_whose_clocks_are_an_hour_fast_and_an_hour_slow_work_as_any(fleet: Fleet, tmp_path: Path) -> None:

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from penstock.testing.server import EmbeddedServer
-from tests.harness import rounds, until
 from tests.reliability.conftest import Launch
 from tests.reliability.fleet import Deduplicating, Fleet, Limiting, QueueService, assert_registry_clean, audited
 from tests.reliability.replica import Replica
+from tests.support.harness import rounds, until
 
 KINDS = 400
 """Different messages of which each comes again and again."""

@@ -11,10 +11,10 @@ from redis.exceptions import ResponseError
 from common.durability import Durability
 from penstock.errors import PenstockError
 from penstock.testing.server import EmbeddedServer
-from tests.harness import until
 from tests.reliability.conftest import Launch
 from tests.reliability.fleet import Fleet, Publisher, assert_accounted, assert_all_settled, assert_registry_clean
 from tests.reliability.proxy import Proxy
+from tests.support.harness import until
 
 BATCH = 10
 MESSAGES = [b"message %d" % number for number in range(1_000)]

@@ -13,10 +13,10 @@ from redis.exceptions import ConnectionError
 
 from penstock.testing.forkserver import ForkServer
 from penstock.testing.server import EmbeddedServer
-from tests.harness import until
-from tests.process.test_sentinel import sentinel
 from tests.reliability.bus_account import Workers
-from tests.reliability.test_lists import MESSAGES, assert_all_arrived_once, worker
+from tests.reliability.lists import MESSAGES, assert_all_arrived_once, worker
+from tests.support.harness import until
+from tests.support.servers import sentinel
 
 SECOND = 10**9
 DOWN_AFTER_MS = 1_500

@@ -17,10 +17,10 @@ from redis.exceptions import OutOfMemoryError
 from penstock.keys import Keys
 from penstock.testing.forkserver import ForkServer
 from penstock.testing.server import EmbeddedServer
-from tests.harness import ROOT, until
 from tests.reliability.fleet import Dispatching, Fleet, QueueService, Watching, assert_accounted
 from tests.reliability.two_servers import Pushing, TwoServers
-from tests.servers import KINDS, started
+from tests.support.harness import ROOT, until
+from tests.support.servers import KINDS, started
 
 MESSAGES = 4_000
 SIZE = 1_000

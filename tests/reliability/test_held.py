@@ -10,9 +10,9 @@ import pytest
 
 from penstock.keys import pending_of
 from penstock.testing.server import EmbeddedServer
-from tests.harness import until
 from tests.reliability.conftest import Launch
 from tests.reliability.fleet import Balancing, Dispatching, Fleet, QueueService, Watching, audited
+from tests.support.harness import until
 
 HELD = 5
 POLICY = {

@@ -12,23 +12,20 @@ from typing import Any, Final, Self
 
 import httpx
 import redis as sync
-from redis.asyncio import Redis
 
-from penstock.keys import Keys
 from penstock.ports import free_port
 from penstock.testing.forkserver import ForkServer
 from penstock.testing.server import EmbeddedServer
-from penstock.tracking.events import TrackedEvent, read_entries
-from tests.commandline import penstock
-from tests.harness import rounds, until
-from tests.importers import is_ready
+from penstock.tracking.events import TrackedEvent
+from tests.reliability.queue_events import ENDS, KEYS, events_of
 from tests.reliability.queue_worker import outcome_of
 from tests.reliability.replica import Replica
+from tests.support.commandline import penstock
+from tests.support.harness import rounds, until
+from tests.support.importers import is_ready
 
-KEYS: Final = Keys("work")
 QUEUE: Final = "numbers"
 RECORDS: Final = KEYS.queue(f"/{QUEUE}", "tasks")
-ENDS: Final = ("done", "dead", "expired")
 VICTIMS: Final = ("hqueue", "worker", "server", "client", "hqueue", "worker")
 MOST_WAITING: Final = 60
 """Tasks that wait for workers, at most; then no more are added until they are done."""
@@ -189,8 +186,3 @@ def account_events(producer: Producer, records: dict[str, Any], events: list[Tra
         assert [each for each in several if each in ENDS] == [records[id]["state"]], (id, several)
         assert several[-1] == records[id]["state"]
         assert several.count("delivered") == records[id]["attempt"]
-
-
-async def events_of(url: str) -> list[TrackedEvent]:
-    async with Redis.from_url(url) as redis:
-        return [event async for entries in read_entries(redis, KEYS) for entry in entries for event in entry.events()]

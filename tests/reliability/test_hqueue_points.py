@@ -15,10 +15,10 @@ from penstock.ports import free_port
 from penstock.testing.chaos.injection import Kind
 from penstock.testing.chaos.proxy import FaultProxy
 from penstock.testing.server import EmbeddedServer
-from tests.commandline import penstock
-from tests.harness import PATIENCE, Service, sampled
-from tests.reliability.test_himporter_points import Trial
-from tests.reliability.test_hqueue_kill import ENDS, KEYS, events_of
+from tests.reliability.importing import Trial
+from tests.reliability.queue_events import ENDS, KEYS, events_of
+from tests.support.commandline import penstock
+from tests.support.harness import PATIENCE, Service, sampled
 
 QUEUE: Final = KEYS.queue("/points", "tasks")
 FAULTS: Final = 6

@@ -4,8 +4,8 @@ import random
 import time
 from collections import Counter
 
-from tests.harness import rounds
 from tests.reliability.fleet import Fleet, Publisher, assert_all_settled
+from tests.support.harness import rounds
 
 MAX_INTERVAL = 0.12
 """Seconds between two kills, at most; a replica is at work within about a third of that."""

@@ -6,8 +6,6 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 
 from redis import Redis
@@ -17,32 +15,8 @@ from penstock.testing.chaos.plan import Chosen
 from penstock.testing.chaos.report import summary
 from penstock.testing.chaos.run import Run
 from penstock.testing.server import EmbeddedServer
-from penstock.testing.watchdog import Watchdog
-from tests.harness import ROOT, rounds, until
-
-MESSAGES = [b"%d" % number for number in range(20_000)]
-WORKER = [sys.executable, "-m", "tests.reliability.list_worker", "in", "out"]
-
-
-@contextmanager
-def worker(url: str) -> Iterator["subprocess.Popen[bytes]"]:
-    """Run a worker; at the end let it stop."""
-    with subprocess.Popen(WORKER, cwd=ROOT, env=os.environ | {"REDIS": url}) as process:
-        watchdog = Watchdog(process.pid)
-        try:
-            yield process
-            process.terminate()
-            assert process.wait(30) in (0, -signal.SIGKILL, -signal.SIGTERM), "SIGTERM ends one that is starting"
-        finally:
-            process.kill()
-            process.wait()
-            watchdog.release()
-
-
-def assert_all_arrived_once(redis: "Redis", messages: Sequence[bytes] = MESSAGES) -> None:
-    until(lambda: redis.llen("out") >= len(messages), timeout=120)
-    assert Counter(redis.lrange("out", 0, -1)) == Counter(messages)
-    assert redis.llen("in") == 0
+from tests.reliability.lists import MESSAGES, assert_all_arrived_once, worker
+from tests.support.harness import ROOT, rounds, until
 
 
 def test_consumers_killed_at_any_moment_lose_and_double_nothing(redis_url: str) -> None:

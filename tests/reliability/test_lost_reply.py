@@ -5,11 +5,11 @@ from collections.abc import Iterator
 import pytest
 
 from penstock.testing.server import EmbeddedServer
-from tests.harness import until
 from tests.reliability.conftest import Launch
 from tests.reliability.fleet import Fleet, assert_accounted, assert_registry_clean
 from tests.reliability.proxy import Fault, Proxy
 from tests.reliability.replica import Replica
+from tests.support.harness import until
 
 EARLIER = [b"earlier %d" % number for number in range(50)]
 LATER = [b"later %d" % number for number in range(50)]

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import pytest
 
 from penstock.testing.server import EmbeddedServer
-from tests.harness import until
 from tests.reliability.conftest import Launch
 from tests.reliability.fleet import Balancing, Fleet, QueueService, audited
 from tests.reliability.proxy import Proxy
+from tests.support.harness import until
 
 DEAD, ALIVE = "work:out0", "work:out1"
 MESSAGES = [b"%d" % number for number in range(100)]

@@ -9,11 +9,20 @@ import pytest
 
 from penstock.keys import pending_of
 from penstock.testing.server import EmbeddedServer
-from tests.harness import until
 from tests.reliability.conftest import Launch
-from tests.reliability.fleet import Dispatching, Fleet, QueueService, Watching, assert_registry_clean, audited
+from tests.reliability.fleet import (
+    Dispatching,
+    Fleet,
+    QueueService,
+    Watching,
+    assert_done,
+    assert_registry_clean,
+    audited,
+    register,
+)
 from tests.reliability.proxy import Fault, Proxy
 from tests.reliability.replica import Replica
+from tests.support.harness import until
 
 REPORTS = [b"%d" % number for number in range(10**9, 10**9 + 100)]
 """Requests; also the reports of workers that they are done."""
@@ -34,26 +43,11 @@ def dispatch(launch: Launch, fleet: Fleet, server: EmbeddedServer) -> Fleet:
     return dispatch
 
 
-def register(dispatch: Fleet, messages: list[bytes]) -> None:
-    """Push ``messages``, wait until they are tracked, and take them as workers would."""
-    dispatch.push(messages)
-    until(lambda: dispatch.redis.zcard(dispatch.keys.deadlines) == len(messages))
-    dispatch.redis.delete("work:out")
-
-
 def take(dispatch: Fleet) -> bool:
     """Take all delivered messages as workers would; return True."""
     while dispatch.redis.rpoplpush("work:out", "taken"):
         pass
     return True
-
-
-def assert_done(dispatch: Fleet, fleet: Fleet, count: int) -> None:
-    """Assert that ``count`` messages are done, each once, and that nothing of them is left."""
-    fleet.wait_until_settled()
-    assert dispatch.redis.hget(dispatch.keys.metric("done"), "count") == b"%d" % count
-    assert not dispatch.redis.exists(dispatch.keys.metric("done:unknown"), dispatch.keys.deadlines)
-    assert asyncio.run(audited(dispatch)) == []
 
 
 def block_at(fleet: Fleet, proxy: Proxy, request: str, *, forward: bool) -> tuple[Replica, Fault]:

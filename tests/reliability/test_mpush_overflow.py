@@ -14,9 +14,9 @@ from redis import Redis
 
 from penstock.testing.server import EmbeddedServer
 from services.mpush.settings import MAX_OUTS
-from tests.harness import until
 from tests.reliability.conftest import Launch
 from tests.reliability.fleet import Fleet, Publisher, QueueService, assert_registry_clean, audited
+from tests.support.harness import until
 
 LIMIT = 100
 MESSAGES = [b"message %d" % number for number in range(1_000)]

@@ -11,7 +11,7 @@ import pytest
 import redis as blocking
 
 from penstock.testing.server import EmbeddedServer
-from tests.harness import Service, until
+from tests.support.harness import Service, until
 
 REPLY_EXPIRE = 1
 TRACKING: dict[str, Any] = {

@@ -6,10 +6,10 @@ import signal
 import time
 
 from penstock.testing.server import EmbeddedServer
-from tests.harness import until
 from tests.reliability.fleet import Fleet, Publisher, assert_accounted, assert_registry_clean
 from tests.reliability.proxy import Proxy
 from tests.reliability.replica import Replica
+from tests.support.harness import until
 
 
 def active(fleet: Fleet) -> Replica | None:

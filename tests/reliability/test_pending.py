@@ -6,10 +6,10 @@ import pytest
 
 from penstock.keys import pending_of
 from penstock.testing.server import EmbeddedServer
-from tests.harness import until
 from tests.reliability.conftest import Launch
 from tests.reliability.fleet import Fleet, assert_accounted, assert_all_settled, assert_registry_clean
 from tests.reliability.proxy import Proxy
+from tests.support.harness import until
 
 LEFT = [b"left %d" % number for number in range(10_000)]
 LATER = [b"later %d" % number for number in range(100)]

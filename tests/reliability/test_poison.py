@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from tests.harness import until
 from tests.reliability.fleet import Dispatching, Fleet, QueueService, assert_registry_clean, audited
+from tests.support.harness import until
 
 BEFORE = [b"before %d" % number for number in range(5)]
 AFTER = [b"after %d" % number for number in range(5)]

@@ -7,11 +7,11 @@ from functools import partial
 import pytest
 
 from penstock.testing.server import EmbeddedServer
-from tests.harness import until
 from tests.reliability.conftest import Launch
 from tests.reliability.fleet import Fleet, Publisher, assert_accounted, assert_registry_clean
 from tests.reliability.proxy import Proxy
 from tests.reliability.replica import Replica
+from tests.support.harness import until
 
 MESSAGES = [b"message %d" % number for number in range(100)]
 

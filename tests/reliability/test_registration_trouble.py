@@ -9,12 +9,12 @@ from pathlib import Path
 
 from penstock.testing.forkserver import ForkServer
 from penstock.testing.server import EmbeddedServer
-from tests.harness import until
 from tests.reliability.fleet import Dispatching, Fleet, QueueService, Watching
 from tests.reliability.proxy import Proxy
 from tests.reliability.replica import Replica
 from tests.reliability.two_servers import Pushing, TwoServers
-from tests.servers import KINDS, started
+from tests.support.harness import until
+from tests.support.servers import KINDS, started
 
 FAN = QueueService("mpush", "fan:in", "fan:pending", ("fan:out0", "fan:out1"), namespace="fan")
 LINK = Pushing(source="far:in", pending="far:pending", namespace="far")

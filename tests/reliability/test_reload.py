@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.harness import rounds, until
 from tests.reliability.fleet import Fleet, Publisher, assert_accounted, assert_registry_clean
 from tests.reliability.replica import Replica
+from tests.support.harness import rounds, until
 
 PREFIX = "work:pending"
 """Prefix of the names of all pending lists."""

@@ -2,9 +2,9 @@
 
 import signal
 
-from tests.harness import until
 from tests.reliability.conftest import Suspended
 from tests.reliability.fleet import Fleet, assert_accounted, assert_all_settled
+from tests.support.harness import until
 
 MESSAGES = [b"message %d" % number for number in range(10_000)]
 LATER = [b"later %d" % number for number in range(100)]

@@ -7,9 +7,9 @@ import time
 from redis import Redis
 
 from penstock.testing.server import EmbeddedServer
-from tests.harness import until
 from tests.reliability.conftest import Launch
 from tests.reliability.fleet import Publisher, assert_accounted, assert_registry_clean
+from tests.support.harness import until
 
 RESTARTS = 20
 MAX_RESUME_SECONDS = 10.0

@@ -10,11 +10,11 @@ import pytest
 from redis.exceptions import ResponseError
 
 from penstock.testing.server import EmbeddedServer
-from tests.harness import until
 from tests.reliability.conftest import Launch
 from tests.reliability.fleet import Fleet, Publisher, assert_all_settled, assert_registry_clean
 from tests.reliability.proxy import Proxy
 from tests.reliability.replica import Replica
+from tests.support.harness import until
 
 
 def test_script_flush_under_load_loses_and_doubles_nothing(fleet: Fleet, rng: random.Random) -> None:

@@ -12,13 +12,13 @@ import psutil
 import pytest
 
 from penstock.testing.forkserver import ForkServer
-from tests.harness import ROOT, until
 from tests.reliability.soak.__main__ import cells, line
 from tests.reliability.soak.account import Account, Pushed, account, message_of
 from tests.reliability.soak.chain import BRANCHES, DONE, HERE, WORK, Chain
 from tests.reliability.soak.faults import FAULTS, draw_fault
 from tests.reliability.soak.payloads import LARGE_BYTES, payloads, xid_of
 from tests.reliability.soak.seed import Result, run_seed
+from tests.support.harness import ROOT, until
 
 PUSHED = [b"1", b"", b"2", b"x", b"", b"y"]
 

@@ -11,9 +11,9 @@ import redis as sync
 from penstock.lists import Lists
 from penstock.testing.forkserver import ForkServer
 from penstock.testing.server import EmbeddedServer
-from tests.harness import ROUNDS, USUAL_ROUNDS, eventually, rounds, until
 from tests.reliability.replica import Replica
 from tests.reliability.spool_producer import LISTS
+from tests.support.harness import ROUNDS, USUAL_ROUNDS, eventually, rounds, until
 
 AWAY_SECONDS = 60.0 if ROUNDS > USUAL_ROUNDS else 3.0
 

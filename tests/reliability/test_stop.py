@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from tests.harness import rounds
 from tests.reliability.fleet import Fleet, Publisher, assert_all_settled, assert_registry_clean
+from tests.support.harness import rounds
 
 
 def test_two_replicas_stopped_at_random_times_under_load_leave_nothing_behind(fleet: Fleet, rng: random.Random) -> None:

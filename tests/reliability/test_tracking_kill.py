@@ -8,12 +8,12 @@ from collections import Counter
 import pytest
 
 from penstock.testing.server import EmbeddedServer
-from tests.harness import rounds
 from tests.reliability.accounts import Records, assert_all_ended
 from tests.reliability.conftest import Launch
 from tests.reliability.fleet import Dispatching, QueueService, audited
 from tests.reliability.jobs import WEIGHTS
 from tests.reliability.tracked_line import Line, Load
+from tests.support.harness import rounds
 
 MIN_REQUESTS = 6_000
 """Requests after which every kind has occurred in every state."""

@@ -7,12 +7,12 @@ import time
 import pytest
 
 from penstock.testing.server import EmbeddedServer
-from tests.harness import until
 from tests.reliability.accounts import assert_all_ended
 from tests.reliability.conftest import Launch
 from tests.reliability.fleet import Dispatching, QueueService, audited
 from tests.reliability.tracked_line import Line, Load
 from tests.reliability.tracked_worker import KEYS
+from tests.support.harness import until
 
 RESTARTS = 5
 MAX_RESUME_SECONDS = 10.0

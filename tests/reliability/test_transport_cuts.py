@@ -12,9 +12,9 @@ import pytest
 
 from penstock.testing.forkserver import ForkServer
 from penstock.testing.server import EmbeddedServer
-from tests.harness import sampled
 from tests.reliability.command_proxy import CommandFault, CommandProxy, Kind
 from tests.reliability.two_servers import Pushing, TwoServers, assert_once_in_order, numbered
+from tests.support.harness import sampled
 
 MESSAGES: Final = 10_000
 """Minimum number of messages in all runs of a sweep together."""

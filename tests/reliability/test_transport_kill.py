@@ -7,9 +7,9 @@ from typing import Final
 
 from penstock.testing.forkserver import ForkServer
 from penstock.testing.server import EmbeddedServer
-from tests.harness import rounds
 from tests.reliability.fleet import Publisher, assert_registry_clean
 from tests.reliability.two_servers import TwoServers, assert_once_in_order
+from tests.support.harness import rounds
 
 MIN_IN_FLIGHT: Final = 4
 """Minimum number of kills with messages in flight."""

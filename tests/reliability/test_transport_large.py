@@ -10,9 +10,9 @@ from redis import Redis
 
 from penstock.testing.forkserver import ForkServer
 from penstock.testing.server import EmbeddedServer
-from tests.commandline import penstock
-from tests.harness import until
 from tests.reliability.two_servers import TwoServers
+from tests.support.commandline import penstock
+from tests.support.harness import until
 
 KIB, MB = 1_024, 1_000_000
 MIXTURES = {

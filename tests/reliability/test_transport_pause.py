@@ -10,10 +10,10 @@ import pytest
 
 from penstock.testing.forkserver import ForkServer
 from penstock.testing.server import EmbeddedServer
-from tests.harness import until
 from tests.reliability.fleet import Publisher, assert_registry_clean
 from tests.reliability.proxy import Proxy
 from tests.reliability.two_servers import TwoServers, assert_once_in_order, assert_same, numbered
+from tests.support.harness import until
 
 MESSAGES = numbered(300)
 """Several batches; a whole window is in flight when the link swallows the first of them."""

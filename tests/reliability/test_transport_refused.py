@@ -14,9 +14,9 @@ from redis import Redis
 
 from penstock.testing.forkserver import ForkServer
 from penstock.testing.server import EmbeddedServer
-from tests.harness import until
 from tests.reliability.fleet import Publisher, assert_registry_clean
 from tests.reliability.two_servers import TwoServers, assert_once_in_order, numbered
+from tests.support.harness import until
 
 USER, PASSWORD, OUT = "vpush", "secret", "there:out"
 Change = Callable[[Any], object]

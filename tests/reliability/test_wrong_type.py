@@ -6,9 +6,9 @@ import pytest
 
 from penstock.keys import pending_of
 from penstock.testing.server import EmbeddedServer
-from tests.harness import until
 from tests.reliability.conftest import Launch
 from tests.reliability.fleet import Fleet, Watching, assert_accounted, assert_registry_clean
+from tests.support.harness import until
 
 MESSAGES = [b"message %d" % number for number in range(500)]
 

@@ -8,11 +8,11 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from penstock.keys import pending_of
-from tests.harness import until
 from tests.reliability.fleet import Dispatching, Fleet, Publisher, QueueService, Watching
 from tests.reliability.jobs import requests
 from tests.reliability.replica import Replica
 from tests.reliability.tracked_worker import KEYS, OUT, RES, later_of, working_of
+from tests.support.harness import until
 
 TRACKING: dict[str, object] = {
     "res": RES,

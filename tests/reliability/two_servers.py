@@ -9,9 +9,9 @@ from redis import Redis
 
 from penstock.encoding import decoded, decoded_fields
 from penstock.testing.forkserver import ForkServer
-from tests.harness import until
 from tests.reliability.fleet import Fleet, QueueService, assert_accounted
 from tests.reliability.replica import Replica
+from tests.support.harness import until
 
 SMALL_BATCHES: dict[str, object] = {"batch": 20, "window": 5}
 """Settings that keep several batches in flight nearly always."""

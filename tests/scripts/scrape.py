@@ -17,7 +17,7 @@ from redis.asyncio import Redis
 
 from services.monitor.exporter import Exporter
 from services.monitor.state import read_states
-from tests.harness import PATIENCE
+from tests.support.harness import PATIENCE
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 
@@ -121,3 +121,17 @@ async def instance(
     fields |= {"started": now - 100, "renewed": now - renewed}
     await redis.hset(f"demo:{id}", mapping=fields)
     await redis.lpush("demo:ids", id)
+
+
+async def series(redis: "Redis") -> dict[str, set[str]]:
+    """Return all series that an exporter has, each name with its labels."""
+    await policy(redis)
+    await message(redis, 1, age=1)
+    await instance(redis, 1)
+    await redis.hset("demo:lists", "in", "in")
+    await redis.hset("demo:link", mapping={"state": "up", "waiting": 0, "oldest": 0, "rtt": 0.1})
+    await redis.hset("demo:metrics:gateway", "connections", 1)
+    await redis.hset("demo:metrics:http", "requests", 1)
+    found = await scraped(redis)
+    samples = [sample for family in found.families.values() for sample in family.samples]
+    return {sample.name: set(sample.labels) for sample in samples}

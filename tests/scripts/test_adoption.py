@@ -19,8 +19,8 @@ from penstock.errors import WrongType
 from penstock.raw_connection import RawConnection
 from penstock.script import Script
 from services.mpush.settings import Settings
-from tests.harness import ROOT
-from tests.membership import KEYS, Instance, oldest_first, registered, settings
+from tests.support.harness import ROOT
+from tests.support.membership import KEYS, Instance, oldest_first, registered, settings
 
 ADOPT = Script.read(ROOT / Path("common/lua/adopt.lua"))
 

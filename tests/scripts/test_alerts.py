@@ -10,8 +10,8 @@ import pytest
 import yaml
 from redis.asyncio import Redis
 
-from tests.harness import ROOT
-from tests.scripts.test_dashboard import series
+from tests.scripts.scrape import series
+from tests.support.harness import ROOT
 
 RULES: Final = ROOT / "docs" / "prometheus-rules.yaml"
 ALERTS: Final[dict[str, dict[str, Any]]] = {

@@ -12,7 +12,7 @@ from penstock.atomic import MAX_COMMANDS, AtomicRead, AtomicWrites
 from penstock.connection import connect
 from penstock.errors import TooMany, WrongType
 from penstock.testing.server import EmbeddedServer
-from tests.servers import KINDS, started
+from tests.support.servers import KINDS, started
 
 Fill = Callable[[], Awaitable[object]]
 

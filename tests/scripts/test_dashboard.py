@@ -8,8 +8,8 @@ from typing import Any, Final
 import pytest
 from redis.asyncio import Redis
 
-from tests.harness import ROOT
-from tests.scripts.scrape import instance, message, policy, scraped
+from tests.scripts.scrape import series
+from tests.support.harness import ROOT
 
 BOARD: Final[dict[str, Any]] = json.loads((ROOT / "docs" / "grafana-penstock.json").read_text())
 PANELS: Final[list[dict[str, Any]]] = BOARD["panels"]
@@ -22,20 +22,6 @@ DATASOURCE: Final = {"type": "prometheus", "uid": "${datasource}"}
 def words(expression: str) -> str:
     """Return ``expression`` with the contents of its quotes removed."""
     return re.sub(r'"[^"]*"', '""', expression)
-
-
-async def series(redis: "Redis") -> dict[str, set[str]]:
-    """Return all series that an exporter has, each name with its labels."""
-    await policy(redis)
-    await message(redis, 1, age=1)
-    await instance(redis, 1)
-    await redis.hset("demo:lists", "in", "in")
-    await redis.hset("demo:link", mapping={"state": "up", "waiting": 0, "oldest": 0, "rtt": 0.1})
-    await redis.hset("demo:metrics:gateway", "connections", 1)
-    await redis.hset("demo:metrics:http", "requests", 1)
-    found = await scraped(redis)
-    samples = [sample for family in found.families.values() for sample in family.samples]
-    return {sample.name: set(sample.labels) for sample in samples}
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -14,8 +14,8 @@ from penstock.script import Script
 from penstock.spark.decode import decode_entries
 from penstock.spark.options import connect
 from services.mdispatch.settings import Settings
-from tests.commandline import penstock
-from tests.hop import Start
+from tests.support.commandline import penstock
+from tests.support.hop import Start
 
 KEYS = Keys("demo")
 AWKWARD = [b"", b"\0", b"\n", b"\\", b"\\n", b"\\\n", b"\xff\xfe", b"a\nb\\", b"\\\\n\n\n\\", b'{"a":"\\n"}', b"plain"]

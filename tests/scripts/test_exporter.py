@@ -24,8 +24,8 @@ from services.monitor import exporter as module
 from services.monitor.exporter import CannotListen, Exporter
 from services.monitor.service import Monitor
 from services.monitor.state import NamespaceState
-from tests.harness import PATIENCE
 from tests.scripts.scrape import OPENMETRICS, Scrape, answer_of, exporting, get, policy, scrape
+from tests.support.harness import PATIENCE
 
 
 async def test_metrics_come_in_the_format_that_is_asked_for(redis: Redis) -> None:

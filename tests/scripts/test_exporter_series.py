@@ -12,9 +12,9 @@ from redis.asyncio import Redis
 from common.http.access import Access, write_access
 from penstock.connection import connect
 from penstock.testing.server import EmbeddedServer
-from tests.clock import Span
-from tests.harness import PATIENCE
 from tests.scripts.scrape import OPENMETRICS, exporting, instance, message, policy, scrape, scraped
+from tests.support.clock import Span
+from tests.support.harness import PATIENCE
 
 AWKWARD = [
     b"in",

@@ -7,11 +7,11 @@ from redis.asyncio import Redis
 
 from penstock.keys import Keys
 from penstock.testing.server import EmbeddedServer
-from tests.cli.test_status import register
-from tests.commandline import penstock, running
-from tests.hop import Start
 from tests.scripts.scrape import exporting, get, scrape
-from tests.servers import KINDS, started
+from tests.support.commandline import penstock, running
+from tests.support.hop import Start
+from tests.support.membership import register
+from tests.support.servers import KINDS, started
 
 Fill = Callable[[], Awaitable[object]]
 

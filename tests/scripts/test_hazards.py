@@ -8,8 +8,8 @@ from redis.asyncio import Redis
 
 from penstock.keys import Keys
 from penstock.testing.server import EmbeddedServer
-from tests.commandline import penstock
-from tests.tracked import policy
+from tests.support.commandline import penstock
+from tests.support.tracked import policy
 
 TRACKED = {"in": "in", "pending": "pending", "out": "out", "demo:done": "done", "demo:dead": "dead", "res": "answers"}
 

@@ -16,7 +16,7 @@ from penstock.accounting.audit import audit
 from penstock.keys import Keys
 from services.hrouter.service import run
 from services.hrouter.settings import Settings
-from tests.harness import eventually
+from tests.support.harness import eventually
 
 KEYS = Keys("web:hrouter")
 RULES: list[dict[str, Any]] = [

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from tests.harness import PATIENCE, ROOT
-from tests.interrupted import KINDS
+from tests.support.harness import PATIENCE, ROOT
+from tests.support.interrupted import KINDS
 
 BLOCKING = [kind for kind in KINDS if "in a loop" not in kind]
 """Those of ``penstock.sync``, where a handler raises; in an event loop it cancels the task."""
@@ -22,8 +22,8 @@ A message that a cancelled task could not put back waits for its lease.
 
 def tried(url: str, kind: str, sample: int) -> None:
     seed = random.randrange(1 << 32)
-    print(f"python -m tests.interrupted URL {kind!r} {sample} {seed}")
-    program = [sys.executable, "-m", "tests.interrupted", url, kind, str(sample), str(seed)]
+    print(f"python -m tests.support.interrupted URL {kind!r} {sample} {seed}")
+    program = [sys.executable, "-m", "tests.support.interrupted", url, kind, str(sample), str(seed)]
     ended = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, timeout=60 * PATIENCE, check=False)
     assert (ended.returncode, ended.stdout) == (0, ""), ended.stderr
 

@@ -13,10 +13,10 @@ from penstock.errors import Forgotten, Unopenable, WrongMasterKey, WrongType
 from penstock.sealing import keyring as module
 from penstock.sealing import sealed
 from penstock.sealing.master import FileKey
-from tests.clock import Span
-from tests.harness import PATIENCE, eventually
-from tests.sealing import AAD, FIRST, KEYS, SECOND, keyring
-from tests.tracked import now
+from tests.support.clock import Span
+from tests.support.harness import PATIENCE, eventually
+from tests.support.sealing import AAD, FIRST, KEYS, SECOND, keyring
+from tests.support.tracked import now
 
 Fill = Callable[[], Awaitable[object]]
 ANN = KEYS.owner_keys("ann")

@@ -10,9 +10,9 @@ from redis.asyncio import Redis
 
 from common.lease import Lease
 from penstock.encoding import decoded
-from tests.clock import Span
-from tests.membership import KEYS
-from tests.tracked import now
+from tests.support.clock import Span
+from tests.support.membership import KEYS
+from tests.support.tracked import now
 
 Fill = Callable[[], Awaitable[object]]
 

@@ -8,8 +8,8 @@ import redis as blocking
 
 from penstock.ports import free_port
 from penstock.testing.server import EmbeddedServer
-from tests.commandline import penstock
-from tests.harness import Service, until
+from tests.support.commandline import penstock
+from tests.support.harness import Service, until
 
 
 async def test_live_is_about_compositions(tmp_path: Path) -> None:

@@ -18,9 +18,9 @@ from penstock import sync
 from penstock.errors import Unavailable, Unconfirmed, WrongCall, WrongType
 from penstock.lists import List, Lists, Message, consumer, holding, settlement
 from penstock.testing.server import EmbeddedServer
-from tests.harness import PATIENCE, eventually, until
 from tests.reliability.proxy import Proxy
-from tests.tracked import now
+from tests.support.harness import PATIENCE, eventually, until
+from tests.support.tracked import now
 
 Fill = Callable[[], Any]
 NUMBERS: list[bytes | str] = [b"%d" % number for number in range(1, 2_001)]

@@ -10,9 +10,9 @@ from redis.asyncio import Redis
 from penstock.errors import Unavailable, Unsuitable
 from penstock.lists import Lists
 from penstock.testing.server import EmbeddedServer
-from tests.commandline import penstock
-from tests.harness import PATIENCE
-from tests.redis_cluster import Node, two_nodes
+from tests.support.commandline import penstock
+from tests.support.harness import PATIENCE
+from tests.support.redis_cluster import Node, two_nodes
 
 PASSING = "LOADING", "BUSY", "MASTERDOWN", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "OOM", "NOREPLICAS", "MISCONF"
 

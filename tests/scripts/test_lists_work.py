@@ -14,8 +14,8 @@ from penstock import sync
 from penstock.errors import Stale, Unsuitable, WrongCall
 from penstock.lists import Lists, Request
 from penstock.log import Log
-from tests.harness import PATIENCE, eventually
-from tests.hop import Start
+from tests.support.harness import PATIENCE, eventually
+from tests.support.hop import Start
 
 
 @pytest.fixture

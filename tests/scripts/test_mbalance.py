@@ -9,7 +9,7 @@ from redis.exceptions import ResponseError
 
 from penstock.accounting.audit import audit
 from penstock.errors import Fenced, WrongType
-from tests.balancing import KEYS, PENDING, SOURCE, contents, counted, move, push, state, state_of
+from tests.support.balancing import KEYS, PENDING, SOURCE, contents, counted, move, push, state, state_of
 
 ABC = ("a", "b", "c")
 

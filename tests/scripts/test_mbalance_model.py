@@ -11,7 +11,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from redis.asyncio import Redis
 
-from tests.balancing import KEYS, PENDING, SOURCE, contents, counted, move, push, state
+from tests.support.balancing import KEYS, PENDING, SOURCE, contents, counted, move, push, state
 
 TIMES = st.sampled_from([2.0**-power for power in range(10)])
 LISTS = st.lists(

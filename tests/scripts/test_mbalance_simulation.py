@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.simulated_balance import simulate
+from tests.support.simulated_balance import simulate
 
 
 @pytest.mark.parametrize("whole", [True, False], ids=["in hand counted", "in hand unknown"])

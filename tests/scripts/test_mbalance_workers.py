@@ -10,7 +10,7 @@ from penstock.accounting.audit import audit
 from penstock.keys import Keys
 from penstock.lists import Lists
 from services.mbalance.workers import Workers
-from tests.balancing import KEYS, PENDING, SOURCE, contents, counted, move, push, settings
+from tests.support.balancing import KEYS, PENDING, SOURCE, contents, counted, move, push, settings
 
 ABC = ("a", "b", "c")
 REGISTRATIONS = ["a:alive", "b:alive", "c:alive"]

@@ -14,8 +14,8 @@ from penstock.transient import is_full
 from services.mdedupe.deduplication import _dedupe_batch, passing
 from services.mdedupe.service import run
 from services.mdedupe.settings import Settings
-from tests.harness import eventually
-from tests.in_process import audited, context_of, running
+from tests.support.harness import eventually
+from tests.support.in_process import audited, context_of, running
 
 KEYS = Keys("once")
 NAMES = {"redis": "redis://h", "redis_namespace": "once", "in_": "in", "pending": "pending", "out": "out"}

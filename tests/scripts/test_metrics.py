@@ -8,7 +8,7 @@ from redis.asyncio import Redis
 
 from penstock.keys import Keys
 from penstock.metrics import count, observe, read_metrics
-from tests.commandline import AWKWARD
+from tests.support.commandline import AWKWARD
 
 KEYS = Keys("demo:mpush")
 WAIT = KEYS.metric("wait")

@@ -16,10 +16,10 @@ from services.mlimit import delay
 from services.mlimit.delay import Delay
 from services.mlimit.service import run
 from services.mlimit.settings import Settings
-from tests.clock import Span
-from tests.harness import eventually
-from tests.in_process import audited, context_of, running
-from tests.scripted import failing
+from tests.support.clock import Span
+from tests.support.harness import eventually
+from tests.support.in_process import audited, context_of, running
+from tests.support.scripted import failing
 
 KEYS = Keys("rate")
 NAMES: dict[str, Any] = {"redis": "redis://h", "redis_namespace": "rate", "in_": "in", "pending": "pending"}

@@ -16,9 +16,9 @@ from penstock.outbox import DiskFull, Outbox
 from services.outbox.receiving import Receiving
 from services.outbox.sending import Sending
 from services.outbox.settings import Settings
-from tests.harness import eventually
-from tests.in_process import audited, context_of, running
 from tests.outbox.outboxes import Got, outbox, subscribed
+from tests.support.harness import eventually
+from tests.support.in_process import audited, context_of, running
 
 KEYS = Keys("site")
 SETTINGS: dict[str, Any] = {

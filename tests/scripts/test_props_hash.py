@@ -16,8 +16,8 @@ from penstock.errors import SettingsError
 from penstock.ports import free_port
 from penstock.testing.server import EmbeddedServer
 from services.mpush.settings import Settings
-from tests.commandline import ROOT, penstock
-from tests.harness import Service, until
+from tests.support.commandline import ROOT, penstock
+from tests.support.harness import Service, until
 
 FIELDS = {"in": "demo:in", "pending": "p", "out": '["a", "b"]', "redisNamespace": "demo", "popTimeout": "7", "done": ""}
 SECRET: dict[str, Any] = {"requirepass": "s3cret"}

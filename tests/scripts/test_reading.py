@@ -11,7 +11,7 @@ from redis.asyncio import Redis
 
 from penstock.read_size import EVIDENCE, MIN_SMALL_MESSAGES, READ_AT_ONCE, SMALL, Sizes, fitting
 from penstock.script import Script
-from tests.harness import ROOT
+from tests.support.harness import ROOT
 
 COUNTING: Final = """
 local bytes_seen = redis

@@ -17,9 +17,9 @@ from penstock.connection import connect
 from penstock.errors import WrongType
 from penstock.script import Script
 from penstock.testing.server import EmbeddedServer
-from tests.clock import Span
-from tests.membership import KEYS, registered, registry, settings
-from tests.tracked import now
+from tests.support.clock import Span
+from tests.support.membership import KEYS, registered, registry, settings
+from tests.support.tracked import now
 
 REGISTER, RENEW, COMPACT, DEREGISTER = (
     Script.read(LUA / f"{verb}.lua") for verb in ("register", "renew", "compact", "deregister")

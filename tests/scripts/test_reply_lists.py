@@ -17,8 +17,8 @@ from penstock.keys import Keys
 from penstock.tracking.policy import Policy
 from services.monitor import settings as watching
 from services.mpush import settings as mpush
-from tests.hop import Hop, Start
-from tests.scripts.test_tracking_answers import answer, request
+from tests.scripts.questions import answer, request
+from tests.support.hop import Hop, Start
 
 BAD: dict[str, str] = {
     "other:in": "what clients push to another service",

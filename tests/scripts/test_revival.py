@@ -16,9 +16,9 @@ from redis.asyncio import Redis
 from penstock.script import Script
 from penstock.tracking.dead_letters import Letter, LetterFilter
 from penstock.tracking.redrive import RedriveResult, revive
-from tests.commandline import ROOT, penstock, running
-from tests.harness import PATIENCE
-from tests.tracked import KEYS, bury, counted, left, letter, now
+from tests.support.commandline import ROOT, penstock, running
+from tests.support.harness import PATIENCE
+from tests.support.tracked import KEYS, bury, counted, left, letter, now
 
 MOVE = Script.read(ROOT / "services/mpush/lua/move.lua")
 

@@ -12,10 +12,10 @@ from typing import Any, Final
 import pytest
 from redis.exceptions import ResponseError
 
-from tests.harness import rounds
-from tests.script_cases import CASES
-from tests.scripted import MANY, PAIRS, Call, Draw, Zset, name_of, state_of
-from tests.unit.test_lua_files import SCRIPTS, body_of, declared_for
+from tests.support.harness import rounds
+from tests.support.lua_files import SCRIPTS, body_of, declared_for
+from tests.support.script_cases import CASES
+from tests.support.scripted import MANY, PAIRS, Call, Draw, Zset, name_of, state_of
 
 CRITICAL: Final = (
     "tracking/finish",
@@ -77,7 +77,7 @@ def test_no_message_makes_a_script_fail(file: Path, here: Any) -> None:
         failure = failure_of(call, here)
         assert failure is None or REFUSALS.match(failure), (failure, call.named, call.contents)
         written.append(call.has_written)
-    assert any(written), f"give {name_of(file)} a case in tests/script_cases.py with which it writes"
+    assert any(written), f"give {name_of(file)} a case in tests/support/script_cases.py with which it writes"
 
 
 @each_script

@@ -21,8 +21,8 @@ from penstock.accounting.audit import audit
 from penstock.errors import Fenced, WrongCall
 from penstock.keys import Keys
 from penstock.script import Script
-from tests.harness import eventually
-from tests.scripted import failing
+from tests.support.harness import eventually
+from tests.support.scripted import failing
 
 KEYS = Keys("demo")
 Run = Callable[[Context["Settings"]], Awaitable[None]]

@@ -9,8 +9,8 @@ from redis.asyncio import Redis
 from common.supervision import Supervisor
 from penstock.keys import Keys
 from services.mpush.settings import Settings
-from tests.given import LEAST
-from tests.in_process import context_of
+from tests.support.given import LEAST
+from tests.support.in_process import context_of
 
 
 class Deleted:

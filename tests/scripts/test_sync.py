@@ -15,7 +15,7 @@ import pytest
 
 from penstock.errors import Unavailable, WrongCall
 from penstock.sync import Lists, Portal
-from tests.harness import PATIENCE, until
+from tests.support.harness import PATIENCE, until
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from tests.clock import Span
-from tests.hop import Start
+from tests.support.clock import Span
+from tests.support.hop import Start
 
 SHA1 = hashlib.sha1(b"hello").hexdigest()
 MIB = 1_048_576

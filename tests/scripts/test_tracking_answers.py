@@ -8,15 +8,8 @@ import pytest
 from common.context import Context
 from penstock.script import Script
 from services.mdispatch import answers
-from tests.hop import Hop, Start
-
-
-def request(id: object = "a", **meta: Any) -> bytes:
-    return json.dumps({"meta": {"id": id, **meta}, "body": "question"}).encode()
-
-
-def answer(id: object = "a", **meta: Any) -> bytes:
-    return json.dumps({"meta": {"id": id, **meta}, "body": "answer"}).encode()
+from tests.scripts.questions import answer, request
+from tests.support.hop import Hop, Start
 
 
 async def test_an_answer_goes_where_the_request_says_and_ends_its_record(start: Start) -> None:

@@ -10,8 +10,8 @@ import pytest
 from redis import Redis as Blocking
 
 from penstock.tracking.record import UNTAKEN
-from tests.harness import Service, until
-from tests.hop import Hop, Start
+from tests.support.harness import Service, until
+from tests.support.hop import Hop, Start
 
 pytestmark = pytest.mark.slow
 

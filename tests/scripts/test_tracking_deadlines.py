@@ -7,8 +7,8 @@ import pytest
 from redis.asyncio import Redis
 
 from penstock.accounting.snapshot import read_snapshot
-from tests.commandline import penstock
-from tests.hop import Hop, Start
+from tests.support.commandline import penstock
+from tests.support.hop import Hop, Start
 
 
 async def request(hop: Hop, id: str, *, left: float, **meta: object) -> str:

@@ -14,9 +14,9 @@ import pytest
 from redis import Redis
 
 from penstock.testing.server import EmbeddedServer
-from tests.harness import PATIENCE, Service, until
-from tests.hop import Hop, Start
-from tests.process.test_defects import commands
+from tests.support.harness import PATIENCE, Service, until
+from tests.support.hop import Hop, Start
+from tests.support.servers import commands
 
 NAMES = {"redis_namespace": "demo", "in_": "in", "pending": "pending", "out": "out"}
 Compose = Callable[..., list[Service]]

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.clock import Span
-from tests.harness import PATIENCE
-from tests.hop import Start
+from tests.support.clock import Span
+from tests.support.harness import PATIENCE
+from tests.support.hop import Start
 
 
 def request(**meta: Any) -> bytes:

@@ -8,8 +8,8 @@ from redis.asyncio import Redis
 
 from penstock.spark.decode import decode_entries
 from penstock.tracking.details import traceparent_of
-from tests.commandline import penstock
-from tests.hop import Hop, Start
+from tests.support.commandline import penstock
+from tests.support.hop import Hop, Start
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 INVALID: list[Any] = [

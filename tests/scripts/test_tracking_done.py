@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from penstock.errors import Fenced
-from tests.clock import Span
-from tests.hop import Hop, Start
+from tests.support.clock import Span
+from tests.support.hop import Hop, Start
 
 SHA1 = hashlib.sha1(b"hello").hexdigest()
 

@@ -26,7 +26,6 @@ from common.settings.fields import YEAR
 from penstock.encoding import decoded
 from penstock.testing.server import EmbeddedServer
 from penstock.tracking.details import written_details
-from tests.hop import Hop
 from tests.scripts.tracking_model import (
     ATTEMPTS,
     BACKOFF,
@@ -39,6 +38,7 @@ from tests.scripts.tracking_model import (
     Request,
     ResolvedReport,
 )
+from tests.support.hop import Hop
 
 MONITORS: Final = 3
 CLOCK_TOLERANCE: Final = 0.01

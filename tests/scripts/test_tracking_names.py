@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.hop import Hop, Start
+from tests.support.hop import Hop, Start
 
 
 async def crossed(start: Start, **settings: Any) -> Hop:

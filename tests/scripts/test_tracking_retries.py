@@ -6,8 +6,8 @@ import pytest
 from redis.asyncio import Redis
 
 from penstock.accounting.snapshot import read_snapshot
-from tests.balancing import SOURCE, move
-from tests.hop import Hop, Start
+from tests.support.balancing import SOURCE, move
+from tests.support.hop import Hop, Start
 
 
 async def attempts_made(hop: Hop) -> int:

@@ -23,9 +23,9 @@ from services.monitor import service as monitor
 from services.monitor.reply_lists import ReplyListExpiry
 from services.monitor.settings import Settings
 from services.monitor.timer import Timer
-from tests.clock import Span
-from tests.harness import PATIENCE
-from tests.hop import Hop, Start
+from tests.support.clock import Span
+from tests.support.harness import PATIENCE
+from tests.support.hop import Hop, Start
 
 TEST_COMMANDS = {"info", "config", "config|resetstat", "keys", "scan"}
 """Commands of the tests themselves."""

@@ -22,9 +22,9 @@ from penstock.testing.server import EmbeddedServer
 from services.mdispatch import dispatch
 from services.mdispatch.dispatch import Dispatch
 from services.monitor import sweep
-from tests.harness import Service, eventually, until
-from tests.hop import Hop, Start
-from tests.scripted import failing
+from tests.support.harness import Service, eventually, until
+from tests.support.hop import Hop, Start
+from tests.support.scripted import failing
 
 METRICS = "demo:metrics:"
 OF_TRACKING = [

@@ -26,7 +26,7 @@ from penstock.transfer.protocol import (
     refused,
     settle,
 )
-from tests.harness import PATIENCE
+from tests.support.harness import PATIENCE
 
 arrive, meet = Script.read(LUA / "arrive.lua"), Script.read(LUA / "meet.lua")
 BINARY = [b"", b"\0", bytes(range(256)), b"\xff\xfe", b"*1\r\n"]

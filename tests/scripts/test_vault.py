@@ -18,8 +18,8 @@ from penstock.errors import Unauthorized, Unavailable, WrongMasterKey
 from penstock.sealing import vault as module
 from penstock.sealing.master import MasterKey, master_key
 from penstock.secrets import NoSecret
-from tests.harness import PATIENCE
-from tests.sealing import AAD, KEYS, key_file, keyring
+from tests.support.harness import PATIENCE
+from tests.support.sealing import AAD, KEYS, key_file, keyring
 
 TOKEN = "hvs.CAESIJ-secret"
 PLAIN = bytes(range(64, 96))

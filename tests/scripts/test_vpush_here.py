@@ -20,7 +20,7 @@ from penstock.testing.server import EmbeddedServer
 from services.vpush.local_source import LocalSource
 from services.vpush.settings import Settings
 from services.vpush.window import SendWindow
-from tests.servers import KINDS, started
+from tests.support.servers import KINDS, started
 
 KEYS = Keys("demo")
 BATCH = 200

@@ -22,10 +22,9 @@ from penstock.transfer.protocol import Dead, Outgoing
 from services.vpush import encoding
 from services.vpush.encoding import COMPRESSIBLE_PART, LENGTH_BYTES, MAGIC, Encoder, Unsendable, packed, unpacked
 from services.vpush.window import BATCHES, INITIAL_BYTES, MIN_BYTES, SendWindow
-from tests.harness import until
-from tests.process.test_vpush import KEYS, Line, logged, numbered
 from tests.reliability.proxy import Proxy, ProxyConnection, received, send
-from tests.unit.test_vpush_settings import made
+from tests.support.harness import until
+from tests.support.vpush import KEYS, Line, logged, made, numbered
 
 MIB: Final = 1_048_576
 SMALL_LIMIT: Final = 10_000

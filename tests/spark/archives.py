@@ -16,7 +16,7 @@ from redis.asyncio import Redis
 from penstock.encoding import encoded
 from penstock.keys import Keys
 from penstock.spark.streams import RedisStream
-from tests.tracked import policy, write
+from tests.support.tracked import policy, write
 
 FAN: Final = Keys("t:mpush")
 DAY: Final = "2026-01-01"

@@ -12,7 +12,7 @@ from zipfile import ZipFile
 import psutil
 
 from penstock.ports import free_port
-from tests.harness import ROOT, until
+from tests.support.harness import ROOT, until
 
 SMALL: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """Options of Java for a fast start and little CPU."""

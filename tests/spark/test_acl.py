@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from redis.exceptions import NoPermissionError
 
-from tests.commandline import penstock
 from tests.spark import (
     SHOP,
     add_events,
     pytestmark,  # noqa: F401
 )
 from tests.spark.queries import NAMES, started
+from tests.support.commandline import penstock
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -16,16 +16,15 @@ from penstock.keys import Keys
 from penstock.lists import Lists
 from penstock.ports import free_port
 from penstock.spark.reconciliation import reconcile
-from tests.harness import Service, eventually
 from tests.http.queue_service import NAMESPACE as WORK
 from tests.http.queue_service import Queue, QueueService
-from tests.importers import importer
-from tests.importers import is_ready as listens
-from tests.process.test_hrouter import write as write_rules
-from tests.process.test_worker import GROUP, STREAM, Worker, write_app
-from tests.process.test_worker import KEYS as CLERKS
 from tests.spark import pytestmark  # noqa: F401
 from tests.spark.archives import keep
+from tests.support.harness import Service, eventually
+from tests.support.importers import importer, write_rules
+from tests.support.importers import is_ready as listens
+from tests.support.shop import GROUP, STREAM, Worker, write_app
+from tests.support.shop import KEYS as CLERKS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -2,7 +2,7 @@
 
 import shutil
 from collections import Counter
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,51 +14,19 @@ from hypothesis import strategies as st
 from penstock.cli._archive import MAX_READS, retry_reads
 from penstock.errors import PenstockError, Unsuitable
 from penstock.keys import Keys
-from penstock.spark.archive import DDL, EVENTS, MINUTES, Batches, events, overwrite
+from penstock.spark.archive import EVENTS, MINUTES, Batches, events
 from penstock.spark.merged import find_stale
 from penstock.spark.reasons import reason_of_error
 from services.pipeline.archive import Archive
 from services.pipeline.merging import MIN_DIRECTORIES, Merger, to_merge
 from services.pipeline.settings import Settings
 from tests.spark import pytestmark  # noqa: F401
+from tests.spark.micro_batches import NAMES, NOW, directories, expected, ids, small, write
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-NOW: Final = datetime.now(UTC)
 LONG_AGO: Final = NOW - timedelta(days=30)
-NAMES: Final = ("shop", "a b:é%/=[x]")
-"""Namespaces; the second is escaped in paths, and again in URLs."""
-
-
-def write(spark: "SparkSession", place: Path, *batches: Batches, at: datetime = NOW, without: str = "") -> None:
-    """Write micro-batches with three events of each namespace and unique ids."""
-    same: dict[str, Any] = {"place": 0, "at": at, "date": at.date(), "extra": '{"node": "a"}'}
-    records: list[dict[str, Any]] = [
-        {**same, "entry": id, "id": id, "namespace": namespace, "batch": batch.name}
-        for batch in batches
-        for id in (f"{batch.first}-{row}" for row in range(3))
-        for namespace in NAMES
-    ]
-    rows = spark.createDataFrame(records, DDL).drop(without)
-    overwrite(rows, str(place / EVENTS), "date", "namespace", "batch")
-
-
-def ids(spark: "SparkSession", place: Path) -> Counter[tuple[str, str]]:
-    rows = events(spark, str(place)).select("namespace", "id").collect()
-    return Counter((row["namespace"], row["id"]) for row in rows)
-
-
-def expected(*numbers: int) -> Counter[tuple[str, str]]:
-    return Counter((namespace, f"{number}-{row}") for namespace in NAMES for number in numbers for row in range(3))
-
-
-def directories(place: Path, base: str = EVENTS) -> list[Path]:
-    return sorted(place.glob(f"{base}/**/batch=*"))
-
-
-def small(number: int, query: str = "abcdef12") -> Batches:
-    return Batches(query, number, number)
 
 
 def test_many_micro_batches_become_one_directory_without_losing_a_row(spark: "SparkSession", tmp_path: Path) -> None:
@@ -158,7 +126,7 @@ def test_batches_of_another_query_and_what_a_pipeline_did_not_write_stay_apart(
 
 def test_parts_of_roll_ups_are_merged_and_give_the_same_hours(spark: "SparkSession", tmp_path: Path, here: Any) -> None:
     from services.pipeline.rollups import Rollups
-    from tests.spark.test_rollups import KEPT, frame, now_and_before
+    from tests.spark.micro_batches import KEPT, frame, now_and_before
 
     rows = now_and_before()[2][1:]
     rollups = Rollups(spark, str(tmp_path), here, KEPT, 0)

@@ -13,10 +13,10 @@ from redis.asyncio import Redis
 
 from penstock.cli._frame import Failed
 from penstock.cli.reconcile import run_reconcile
-from tests.commandline import ended, running
-from tests.harness import Service, until
 from tests.spark import pytestmark  # noqa: F401
 from tests.spark.archives import Lane, archive, counters, keep
+from tests.support.commandline import ended, running
+from tests.support.harness import Service, until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -26,10 +26,10 @@ from penstock.spark.masking import masked
 from penstock.spark.outcomes import Comparison, EventRecorder, compare, outcomes_by_key, replayed_as
 from penstock.spark.replay import Archived, Pace, Pushed, Replayed, messages, push
 from penstock.tracking.policy import Policy
-from tests.commandline import ended, running
-from tests.harness import Service, until
 from tests.spark import add_events, pytestmark  # noqa: F401
-from tests.tracked import policy
+from tests.support.commandline import ended, running
+from tests.support.harness import Service, until
+from tests.support.tracked import policy
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

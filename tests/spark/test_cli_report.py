@@ -11,10 +11,10 @@ import pytest
 
 from penstock.cli._frame import Failed
 from penstock.cli.report import ReportRequest, make_report, replacing
-from tests.commandline import penstock
 from tests.spark import pytestmark  # noqa: F401
 from tests.spark.generated_events import archive, generate
 from tests.spark.reports import EVIL, REPORT, SECTION
+from tests.support.commandline import penstock
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

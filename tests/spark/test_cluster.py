@@ -18,12 +18,12 @@ from redis import Redis
 from penstock.keys import Keys
 from penstock.spark.shipping import SHIPPED
 from penstock.testing.server import EmbeddedServer
-from tests.harness import until
 from tests.spark import (
     add_events,
     pytestmark,  # noqa: F401
 )
 from tests.spark.standalone import SMALL, Cluster, cluster, run, running, wheel
+from tests.support.harness import until
 
 ONE, TWO = 60_000, 1_000
 """Events of two namespaces; the first stream is split into two tasks."""

@@ -10,10 +10,10 @@ import pytest
 from compose.cluster.node import node
 from penstock.errors import Unsuitable
 from penstock.ports import free_port
-from tests.commandline import penstock
-from tests.demos import ROOT
-from tests.process.test_readme import Shell
 from tests.spark import pytestmark  # noqa: F401
+from tests.support.commandline import penstock
+from tests.support.demos import ROOT
+from tests.support.shell import Shell
 
 HERE = ROOT / "compose/cluster"
 

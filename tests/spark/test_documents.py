@@ -11,9 +11,9 @@ from redis.exceptions import ResponseError
 
 from penstock.errors import PenstockError, WrongOption, WrongType
 from penstock.spark.options import connect
-from tests.redis_cluster import two_nodes
 from tests.spark import pytestmark, schema_of
 from tests.spark.json_server import json_server
+from tests.support.redis_cluster import two_nodes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -8,8 +8,8 @@ import pytest
 
 from penstock.errors import PenstockError, WrongOption, WrongType
 from penstock.spark.options import connect
-from tests.redis_cluster import two_nodes
 from tests.spark import pytestmark, schema_of
+from tests.support.redis_cluster import two_nodes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -17,9 +17,9 @@ import pytest
 
 from penstock.spark.options import connect
 from penstock.testing.server import EmbeddedServer
-from tests.harness import ROOT
 from tests.spark import add_events, pytestmark
 from tests.spark.queries import CHANGED, NAMES, TABLES, started
+from tests.support.harness import ROOT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

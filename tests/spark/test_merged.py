@@ -12,7 +12,7 @@ from penstock.spark.merged import MANIFEST
 from services.pipeline import merging
 from services.pipeline.merging import MIN_DIRECTORIES, Merger
 from tests.spark import pytestmark  # noqa: F401
-from tests.spark.test_archive import NAMES, directories, expected, ids, small, write
+from tests.spark.micro_batches import NAMES, directories, expected, ids, small, write
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

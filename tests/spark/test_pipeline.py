@@ -21,9 +21,9 @@ from penstock.spark.reasons import SLOW_PYTHON
 from penstock.testing.server import EmbeddedServer
 from services.pipeline.service import Pipeline
 from services.pipeline.settings import Settings
-from tests.harness import until
 from tests.spark import SHOP, add_events, pytestmark  # noqa: F401
 from tests.spark.pipelines import PIPE, TIMEOUT_SECONDS, archived, events_in, malformed_in
+from tests.support.harness import until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

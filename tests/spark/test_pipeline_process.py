@@ -16,10 +16,10 @@ import psutil
 import pytest
 
 from common.settings.fields import YEAR
-from tests.demos import ROOT, environment
-from tests.harness import Service, until
 from tests.spark import add_events, pytestmark  # noqa: F401
 from tests.spark.pipelines import TIMEOUT_SECONDS, archived, events_in, table
+from tests.support.demos import ROOT, environment
+from tests.support.harness import Service, until
 
 KILLS = int(os.environ.get("PENSTOCK_SPARK_ROUNDS", "1"))
 """Number of kills of the pipeline."""

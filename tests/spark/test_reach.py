@@ -14,11 +14,11 @@ from penstock.errors import WrongOption
 from penstock.spark.options import Options, connect
 from penstock.spark.sources.lists import OPTIONS
 from penstock.testing.server import EmbeddedServer
-from tests.harness import until
-from tests.process.test_sentinel import sentinel
-from tests.redis_cluster import Node, move_slot, two_nodes
 from tests.spark import add_events, pytestmark, schema_of
-from tests.tls import certificate, encrypted, needs_openssl
+from tests.support.harness import until
+from tests.support.redis_cluster import Node, move_slot, two_nodes
+from tests.support.servers import sentinel
+from tests.support.tls import certificate, encrypted, needs_openssl
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

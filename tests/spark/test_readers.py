@@ -16,7 +16,7 @@ from penstock.spark.files import files_of
 from services.pipeline import merging
 from services.pipeline.merging import MIN_DIRECTORIES, Merger
 from tests.spark import pytestmark  # noqa: F401
-from tests.spark.test_archive import NAMES, directories, expected, small, write
+from tests.spark.micro_batches import NAMES, directories, expected, small, write
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,9 +14,9 @@ from penstock.errors import QueryFailed
 from penstock.keys import Keys
 from penstock.spark.reasons import reason
 from services.pipeline.service import one_line_errors, query_error
-from tests.commandline import penstock
 from tests.spark import pytestmark  # noqa: F401
-from tests.tracked import policy
+from tests.support.commandline import penstock
+from tests.support.tracked import policy
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -17,10 +17,10 @@ from penstock.tracking.correlation import correlation_of
 from penstock.tracking.dead_letters import LetterFilter
 from penstock.tracking.redrive import RedriveResult, revive
 from services.mdispatch.request import parse_request
-from tests.hop import Hop
 from tests.spark import pytestmark  # noqa: F401
 from tests.spark.archives import FAN, Lane, archive, counters, keep
-from tests.tracked import write
+from tests.support.hop import Hop
+from tests.support.tracked import write
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

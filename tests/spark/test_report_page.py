@@ -22,8 +22,8 @@ from penstock.spark.scales import linear, logarithmic
 from penstock.spark.time_axis import MAX_TICKS, TimeAxis
 from tests.bus.browser import Page, browser
 from tests.bus.node import from_npm
-from tests.commandline import ROOT
 from tests.spark.reports import REPORT, SECTION, TIMES, WIDE
+from tests.support.commandline import ROOT
 
 AXE = FromNpm({"axe-core": "4.14.1"})
 SIZES = [(1280, False), (1280, True), (400, False), (400, True)]

@@ -16,13 +16,12 @@ from redis import Redis
 
 from penstock.errors import WrongType
 from tests.spark import pytestmark  # noqa: F401
+from tests.spark.micro_batches import KEPT, Event, frame, now_and_before
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 DAY: Final = datetime(2025, 11, 20, tzinfo=UTC)
-KEPT: Final = {"minute": 10**9, "hour": 10**9, "day": 10**9}
-Event = dict[str, Any]
 
 
 def events(number: int, rng: random.Random) -> list[Event]:
@@ -42,14 +41,6 @@ def events(number: int, rng: random.Random) -> list[Event]:
         }
         for _ in range(number)
     ]
-
-
-def frame(spark: "SparkSession", rows: list[Event]) -> "DataFrame":
-    import pyarrow as pa
-
-    words, moment = dict.fromkeys(["namespace", "queue", "event"], pa.string()), pa.timestamp("us", tz="UTC")
-    numbers = {"attempt": pa.int32(), "seconds": pa.float64(), "timeout": pa.float64()}
-    return spark.createDataFrame(pa.Table.from_pylist(rows, pa.schema({**words, "at": moment, **numbers})))
 
 
 def plainly(rows: list[Event], seconds: int) -> dict[tuple[Any, ...], dict[str, Any]]:
@@ -179,14 +170,6 @@ def check_hashes(shop: Any, expected: dict[tuple[Any, ...], dict[str, Any]], siz
         of_day = {key: value for key, value in expected.items() if key[0] == DAY and key[1] == "shop"}
         for total in ("count", "timeouts", "dead", "attempts"):
             assert int(whole[total]) == sum(value[total] for value in of_day.values())
-
-
-def now_and_before() -> tuple[datetime, datetime, list[Event]]:
-    """Return a moment of this hour, one three days ago, and an event of each."""
-    now = datetime.now(UTC)
-    before = now - timedelta(days=3)
-    done: Event = {"namespace": "shop", "queue": "out", "event": "done", "attempt": 1, "seconds": 1.0, "timeout": 2.0}
-    return now, before, [done | {"at": now}, done | {"at": before}]
 
 
 def test_no_hash_is_kept_for_windows_that_are_long_over(

@@ -12,7 +12,7 @@ import pytest
 from common.settings.cli import parse
 from penstock import __version__
 from services.mpush.settings import Settings
-from tests.given import ENVIRONMENT, ORIGINAL
+from tests.support.given import ENVIRONMENT, ORIGINAL
 
 Output = pytest.CaptureFixture[str]
 

@@ -22,7 +22,7 @@ from bench.peers.plot import bars
 from bench.peers.programs import DRIVERS, Asking, Producing
 from bench.peers.results import Member, Report, Row, short
 from bench.peers.works import LIMIT, OURS, Entry, Peer, Work
-from tests.harness import ROOT, until
+from tests.support.harness import ROOT, until
 
 MACHINE = {
     "date": "2026-11-21",

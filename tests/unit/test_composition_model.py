@@ -13,8 +13,8 @@ from penstock.composition.service import PartSettingsType, settings_of
 from penstock.installed import services
 from penstock.shape import Place
 from penstock.urls import server_of
-from tests.commandline import ROOT
-from tests.lint_cases import SHOP, compose
+from tests.support.commandline import ROOT
+from tests.support.lint_cases import SHOP, compose
 
 CHECKED_BY_MYPY: PartSettingsType = ServiceSettings
 CONTAINERS = sorted(file.parent for file in ROOT.glob("compose/*/compose.yaml"))

@@ -12,8 +12,8 @@ from redis.exceptions import AuthenticationError, ConnectionError, MovedError, T
 from penstock.connection import connect, follow, mask_password, return_home
 from penstock.ports import free_port
 from penstock.testing.server import EmbeddedServer
-from tests.harness import Service, eventually
-from tests.tls import certificate, encrypted, needs_openssl
+from tests.support.harness import Service, eventually
+from tests.support.tls import certificate, encrypted, needs_openssl
 
 
 @pytest.mark.parametrize(

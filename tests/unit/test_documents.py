@@ -7,7 +7,7 @@ from typing import Final
 
 import pytest
 
-from tests.harness import ROOT
+from tests.support.harness import ROOT
 
 FOLDERS: Final = ("bench", "common", "compose", "docs", "examples", "penstock", "scripts", "services", "tests")
 PAGES: Final = sorted(

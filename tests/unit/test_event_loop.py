@@ -10,7 +10,7 @@ from redis.exceptions import ConnectionError
 from common.app import fastest_loop
 from penstock.connection import connect
 from penstock.raw_connection import RawConnection
-from tests.harness import eventually
+from tests.support.harness import eventually
 
 
 def test_services_run_on_uvloop(monkeypatch: pytest.MonkeyPatch) -> None:

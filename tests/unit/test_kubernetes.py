@@ -10,11 +10,11 @@ import yaml
 from jsonschema import Draft202012Validator
 
 from compose.cluster.kubernetes.executor import command
-from tests.commandline import penstock
-from tests.harness import ROOT
+from tests.support.commandline import penstock
+from tests.support.harness import ROOT
 
 HERE: Final = ROOT / "compose/cluster/kubernetes"
-SCHEMA: Final = json.loads((ROOT / "tests/kubernetes-1.37.json").read_text())
+SCHEMA: Final = json.loads((ROOT / "tests/support/kubernetes-1.37.json").read_text())
 MANIFESTS: Final[list[dict[str, Any]]] = list(yaml.safe_load_all((HERE / "penstock.yaml").read_text()))
 README: Final = (HERE / "README.md").read_text()
 

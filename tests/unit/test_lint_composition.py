@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.commandline import ROOT, penstock
-from tests.lint_cases import BREAKS, FINE, SHOP, compose, found
+from tests.support.commandline import ROOT, penstock
+from tests.support.lint_cases import BREAKS, FINE, SHOP, compose, found
 
 
 def test_a_composition_that_is_right_has_no_findings(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import structlog
 
 from common import logs
 from penstock.log import Log
-from tests.harness import Service, until
+from tests.support.harness import Service, until
 
 
 class RecordedWrites(io.StringIO):

@@ -9,8 +9,8 @@ from typing import Final
 import pytest
 
 from penstock.script import PARTS, Script
-from tests.harness import ROOT
-from tests.unit.test_lua_files import FILES, SCRIPTS, bare_names, declared_for, declared_in, words_of
+from tests.support.harness import ROOT
+from tests.support.lua_files import FILES, SCRIPTS, bare_names, declared_for, declared_in, words_of
 
 pytestmark = pytest.mark.skipif(not shutil.which("luacheck"), reason="luacheck is not installed (Debian: lua-check)")
 FIRST_LINE: Final = re.compile(r":1:.*\(W(211|231|431)\)")

@@ -8,7 +8,7 @@ import pytest
 from penstock.errors import SettingsError
 from services.mbalance.settings import MAX_OUTS, Settings
 from services.mbalance.workers import Workers
-from tests.given import problems_of
+from tests.support.given import problems_of
 
 LEAST: dict[str, Any] = {
     "redis": "redis://here",

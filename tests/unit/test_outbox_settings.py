@@ -7,8 +7,8 @@ import pytest
 
 from common.settings.fields import kind_of
 from services.outbox.settings import Settings
-from tests.commandline import penstock
-from tests.given import problems_of
+from tests.support.commandline import penstock
+from tests.support.given import problems_of
 
 LEAST: dict[str, Any] = {
     "redis": "redis://here",

@@ -1,12 +1,15 @@
-"""The parts that the slow tests are cut into."""
+"""The parts that the slow tests are cut into, and where tests find what they share."""
 
+import ast
 import json
 import re
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from tests.harness import ROOT
 from tests.parts import COMMANDS, OWN_TOOLS, PARTS, SLOW_FOLDERS, Found, is_slow, part_of, show
+from tests.support.harness import ROOT
 
 MODULES = [str(path.relative_to(ROOT)) for path in sorted((ROOT / "tests").rglob("test_*.py"))]
 
@@ -50,3 +53,27 @@ def test_the_table_names_what_was_red_flaky_or_skipped(capsys: pytest.CaptureFix
     assert max(map(len, said.splitlines())) <= 80
     show([one], as_json=True)
     assert json.loads(capsys.readouterr().out)[0]["skipped"] == {"no java": 2}
+
+
+def test_no_file_imports_a_test_file() -> None:
+    """What tests share is in tests/support/, or in a module of their folder without tests."""
+    files = [path for folder in ("tests", "bench") for path in (ROOT / folder).rglob("*.py")]
+    found = [f"{path.relative_to(ROOT)}: {name}" for path in files for name in _imported(path) if _TEST.search(name)]
+    assert found == []
+
+
+_TEST = re.compile(r"(^|\.)test_\w+$")
+
+
+def _imported(path: Path) -> Iterator[str]:
+    """Yield the names of modules that a file imports from ``tests``, also within functions; all of relative ones."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (each.name for each in node.names if each.name.startswith("tests."))
+        elif isinstance(node, ast.ImportFrom) and (node.level or f"{node.module}.".startswith("tests.")):
+            yield node.module or ""
+            yield from (f"{node.module}.{each.name}" for each in node.names if _is_module(node, each.name))
+
+
+def _is_module(node: ast.ImportFrom, name: str) -> bool:
+    return bool(node.level) or (ROOT / (node.module or "").replace(".", "/") / f"{name}.py").exists()

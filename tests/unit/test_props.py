@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from common.settings.props import LARGEST, READERS, line_of, read_props
 from penstock.errors import Problem, SettingsError
 from services.mdispatch import settings as mdispatch
-from tests.commandline import ROOT, penstock
-from tests.harness import PATIENCE
+from tests.support.commandline import ROOT, penstock
+from tests.support.harness import PATIENCE
 
 ORIGINAL = """
 /* as mpush-redis has it */

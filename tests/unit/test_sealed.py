@@ -14,7 +14,7 @@ from penstock.sealing import sealed as module
 from penstock.sealing.master import FileKey, master_key
 from penstock.sealing.sealed import OVERHEAD, DataKey, OwnerKeys, epoch_of
 from penstock.secrets import NoSecret
-from tests.sealing import AAD, FIRST, SECOND, key_file
+from tests.support.sealing import AAD, FIRST, SECOND, key_file
 
 PLAIN = bytes(range(64, 96))
 KEYS = OwnerKeys("ann", {1: DataKey(PLAIN, b"")})

@@ -8,7 +8,7 @@ from pydantic.fields import FieldInfo
 
 from common.settings.fields import expected_of
 from services.mpush.settings import Settings
-from tests.given import ENVIRONMENT, ORIGINAL, made, one, refused
+from tests.support.given import ENVIRONMENT, ORIGINAL, made, one, refused
 
 
 def from_environment(**more: str) -> Settings:

@@ -10,7 +10,7 @@ from common.settings.base import ServiceSettings
 from common.settings.cli import _text
 from common.settings.fields import kind_of
 from common.settings.sources import Names
-from tests.harness import ROOT
+from tests.support.harness import ROOT
 
 PAGE: Final = ROOT / "docs" / "settings.md"
 HEAD: Final = """# Settings

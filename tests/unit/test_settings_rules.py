@@ -10,7 +10,7 @@ from penstock.composition.service import settings_of
 from penstock.errors import Problem, SettingsError
 from penstock.installed import services
 from services.mpush.settings import Settings
-from tests.given import ENVIRONMENT, made, one, problems, refused
+from tests.support.given import ENVIRONMENT, made, one, problems, refused
 
 
 @pytest.mark.parametrize(

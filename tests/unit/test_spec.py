@@ -8,7 +8,7 @@ import pytest
 from penstock.testing.spec import Case, CaseResult
 from penstock.testing.spec import run as running
 from penstock.testing.spec.files import find, read_all
-from tests.spec_cases import run_case, written
+from tests.support.spec_cases import run_case, written
 
 KILLED = """
 tests:

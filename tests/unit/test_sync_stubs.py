@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from tests.harness import ROOT
-from tests.stubs import stubs
+from tests.support.harness import ROOT
+from tests.support.stubs import stubs
 
 FILE: Final = ROOT / "penstock" / "sync" / "bus.pyi"
 

@@ -7,8 +7,8 @@ from typing import Final
 
 import pytest
 
-from tests.harness import ROOT
 from tests.parts import SLOW_FOLDERS
+from tests.support.harness import ROOT
 
 CLOCKS: Final = {"monotonic", "perf_counter", "process_time", "time", "now"}
 WAITS: Final = {
@@ -82,7 +82,7 @@ class Finder(ast.NodeVisitor):
             self.found.append((node.lineno, "a sleep for a guess: wait for the condition"))
         limits = [*node.args[-1:], *(options[each] for each in ("timeout", "seconds") if each in options)]
         if name in WAITS and not self._expects_timeout and any(0 < _number(each) < LEAST_PATIENCE for each in limits):
-            self.found.append((node.lineno, f"waits less than {LEAST_PATIENCE} s: use PATIENCE of tests.harness"))
+            self.found.append((node.lineno, f"waits less than {LEAST_PATIENCE} s: use PATIENCE of tests/support"))
         if name == "approx" and "abs" in options and 0.05 < _number(options["abs"]) < LEAST_PATIENCE:
             self.found.append((node.lineno, "a tolerance of seconds: ask the server's clock before and after"))
         if 0 < _number(options.get("port")) < 65_536:

@@ -12,8 +12,8 @@ from common.settings.fields import kind_of
 from penstock.errors import SettingsError
 from services.mdispatch.settings import Settings as Mdispatch
 from services.monitor.settings import Settings as Monitor
-from tests.given import problems_of
-from tests.harness import ROOT
+from tests.support.given import problems_of
+from tests.support.harness import ROOT
 
 LEAST: dict[type[ServiceSettings], dict[str, Any]] = {
     Mdispatch: {"redis": "redis://h", "redis_namespace": "demo", "in_": "in", "pending": "pending", "out": "out"},

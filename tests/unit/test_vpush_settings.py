@@ -11,18 +11,10 @@ import pytest
 from common.settings.fields import kind_of
 from penstock.errors import SettingsError
 from services.vpush.settings import Settings
-from tests.given import problems_of
-from tests.harness import ROOT
+from tests.support.given import problems_of
+from tests.support.harness import ROOT
+from tests.support.vpush import HERE, LEAST, THERE, made
 
-HERE, THERE = "redis://here", "redis://there"
-LEAST: dict[str, Any] = {
-    "redis": HERE,
-    "redis_namespace": "demo",
-    "in_": "in",
-    "pending": "pending",
-    "out_redis": THERE,
-    "out": "out",
-}
 ENVIRONMENT = {
     "REDIS": HERE,
     "VPUSH_REDIS_NAMESPACE": "demo",
@@ -45,10 +37,6 @@ DEFAULTS: dict[str, Any] = {
     "lease_expire": 1.2,
     "durability": "memory",
 }
-
-
-def made(**more: Any) -> Settings:
-    return Settings(**{**LEAST, **more})
 
 
 def problems(**more: Any) -> list[str]:

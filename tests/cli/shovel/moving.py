@@ -10,11 +10,11 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from tests.cli.test_pull import left
-from tests.commandline import Result, ended, penstock, running
-from tests.harness import PATIENCE
+from tests.cli.given import left
 from tests.reliability.proxy import Proxy, ProxyConnection, received, send
 from tests.reliability.two_servers import assert_same
+from tests.support.commandline import Result, ended, penstock, running
+from tests.support.harness import PATIENCE
 
 HALFWAY = b"halfway"
 """Part of all messages of some middle batches; tests inject a fault at the first request with it."""

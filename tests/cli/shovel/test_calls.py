@@ -14,6 +14,7 @@ from redis.asyncio import Redis
 
 from penstock.testing.server import EmbeddedServer
 from penstock.urls import address_of
+from tests.cli.given import left, push
 from tests.cli.shovel.moving import (
     HALFWAY,
     keys,
@@ -22,10 +23,9 @@ from tests.cli.shovel.moving import (
     shovel,
     wait_for,
 )
-from tests.cli.test_pull import left, push
-from tests.commandline import ended, penstock, running
-from tests.harness import PATIENCE
 from tests.reliability.proxy import Proxy
+from tests.support.commandline import ended, penstock, running
+from tests.support.harness import PATIENCE
 
 pytestmark = pytest.mark.slow
 

@@ -6,10 +6,10 @@ import pytest
 from redis.asyncio import Redis
 
 from penstock.transfer.copy import Copy, Overtaken
+from tests.cli.given import left, push
 from tests.cli.shovel.moving import HALFWAY, ReplyGate, keys, messages_with_trouble, shovel, shoveling, wait_for
-from tests.cli.test_pull import left, push
-from tests.commandline import ended
 from tests.reliability.two_servers import assert_same
+from tests.support.commandline import ended
 
 pytestmark = pytest.mark.slow
 

@@ -11,6 +11,7 @@ from redis.asyncio import Redis
 from penstock.testing.server import EmbeddedServer
 from penstock.transfer.move import BACK_BYTES, Move
 from penstock.transfer.protocol import agree
+from tests.cli.given import left, push
 from tests.cli.shovel.moving import (
     HALFWAY,
     ReplyGate,
@@ -24,11 +25,10 @@ from tests.cli.shovel.moving import (
     shoveling,
     wait_for,
 )
-from tests.cli.test_pull import left, push
-from tests.commandline import ended
-from tests.harness import eventually
 from tests.reliability.proxy import Proxy
 from tests.reliability.two_servers import assert_same
+from tests.support.commandline import ended
+from tests.support.harness import eventually
 
 pytestmark = pytest.mark.slow
 

@@ -6,11 +6,11 @@ import re
 import pytest
 from redis.asyncio import Redis
 
+from tests.cli.given import left, push
 from tests.cli.shovel.moving import ReplyGate, assert_moved, keys, messages_with_trouble, shovel, shoveling, wait_for
-from tests.cli.test_pull import left, push
-from tests.commandline import AWKWARD, ended
-from tests.harness import eventually
 from tests.reliability.two_servers import assert_same
+from tests.support.commandline import AWKWARD, ended
+from tests.support.harness import eventually
 
 pytestmark = pytest.mark.slow
 

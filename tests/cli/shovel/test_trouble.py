@@ -10,6 +10,7 @@ import pytest
 from redis.asyncio import Redis
 
 from penstock.testing.server import EmbeddedServer
+from tests.cli.given import left, push
 from tests.cli.shovel.moving import (
     HALFWAY,
     SMALLEST_LIMIT,
@@ -23,11 +24,10 @@ from tests.cli.shovel.moving import (
     shoveling,
     wait_for,
 )
-from tests.cli.test_pull import left, push
-from tests.commandline import ended
-from tests.harness import PATIENCE, eventually
 from tests.reliability.proxy import Proxy
 from tests.reliability.two_servers import assert_same
+from tests.support.commandline import ended
+from tests.support.harness import PATIENCE, eventually
 
 pytestmark = pytest.mark.slow
 

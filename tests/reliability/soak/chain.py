@@ -18,9 +18,9 @@ from redis.retry import Retry
 from penstock.errors import PenstockError
 from penstock.testing.forkserver import ForkServer
 from penstock.testing.server import EmbeddedServer
-from tests.harness import until
 from tests.reliability.replica import Replica
 from tests.reliability.soak.links import FaultyProxy
+from tests.support.harness import until
 
 HERE, THERE = "here", "there"
 IN, ARRIVED, KEPT, DEAD = "soak:in", "soak:arrived", "soak:kept", "soak:track:dead"

@@ -16,7 +16,7 @@ from typing import Any, Final
 from redis import Redis
 
 from penstock.script import PARTS, Script
-from tests.unit.test_lua_files import SCRIPTS, declared_for
+from tests.support.lua_files import SCRIPTS, declared_for
 
 Content = Any
 """What a key holds: a list, a dict (hash), ``Zset``, ``Stream``, bytes (string); None: the key is missing."""
@@ -455,11 +455,11 @@ class Call:
             if kind == "KEYS":
                 self._give_key(bare, several, words.split()[0], name.endswith("?"), given, fields)
             elif several:
-                assert bare in given, f"{name_of(file)}: a case in tests/scripted.py must give {name}"
+                assert bare in given, f"{name_of(file)}: a case in tests/support/scripted.py must give {name}"
                 self.named[bare] = [str(word) if isinstance(word, float) else word for word in given[bare]]
             else:
                 assert bare in given or bare in ARGUMENTS, (
-                    f"{name_of(file)}: a case in tests/scripted.py must give {bare}"
+                    f"{name_of(file)}: a case in tests/support/scripted.py must give {bare}"
                 )
                 self.named[bare] = given[bare] if bare in given else draw.choice(ARGUMENTS[bare])
         self.commands: list[tuple[Any, ...]] = given.get("commands", [])

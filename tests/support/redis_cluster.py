@@ -7,7 +7,7 @@ from typing import Any
 from redis import Redis
 
 from penstock.testing.server import EmbeddedServer
-from tests.harness import until
+from tests.support.harness import until
 
 
 class Node:

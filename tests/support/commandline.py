@@ -16,9 +16,9 @@ from typer.testing import CliRunner
 
 from penstock.cli import app
 from penstock.testing.watchdog import Watchdog
-from tests.harness import PATIENCE
+from tests.support.harness import PATIENCE
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parent.parent.parent
 
 AWKWARD = ["in", "with space", 'it\'s "quoted"', "ünï¢ødé ✓", "glob*?[a-z]\\x", "{tag}:list", "a:b:c", "$HOME;`x`"]
 """Possible names of a list or a namespace."""

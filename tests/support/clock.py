@@ -1,7 +1,12 @@
-"""What a test expects of a measured time, however slow the machine: anything between two readings of the clock."""
+"""Measured times, expected between two readings of the clock however slow the machine; services with a wrong clock."""
 
+import json
 from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
 from typing import Final
+
+from tests.support.harness import ROOT, Service
 
 ROUNDING: Final = 0.002
 """Seconds that a time may be off because it was rounded to milliseconds."""
@@ -33,3 +38,16 @@ class Span:
         return isinstance(other, int | float) and self.low - ROUNDING <= other <= self.high + ROUNDING
 
     __hash__ = None  # type: ignore[assignment]
+
+
+class Skewed(Service):
+    """Service on a host whose clock is ``skew`` seconds off."""
+
+    def __init__(self, name: str, log: Path, skew: int, **settings: object) -> None:
+        super().__init__(name, log, **settings)
+        path = f"{Path(__file__).parent / 'skewed'}:{ROOT}"
+        self._environment |= {"PYTHONPATH": path, "CLOCK_SKEW": str(skew)}
+
+    def clock(self) -> float:
+        """Return the time of its first log line by its own clock (s since the epoch)."""
+        return datetime.fromisoformat(json.loads(self.log_text().splitlines()[0])["timestamp"]).timestamp()

@@ -1,4 +1,4 @@
-"""himporter as processes, and a program that answers what they import."""
+"""himporter as processes, a program that answers what they import, and the rules of hrouter between them."""
 
 import json
 import threading
@@ -8,7 +8,7 @@ from typing import Any, Final, Self
 import httpx
 import redis as sync
 
-from tests.harness import Service
+from tests.support.harness import Service
 
 NAMESPACE: Final = "web"
 OUT: Final = "web:requests"
@@ -70,3 +70,9 @@ def is_ready(port: int) -> bool:
         return _client.get(f"http://127.0.0.1:{port}/ready").status_code == 200
     except httpx.HTTPError:
         return False
+
+
+def write_rules(file: Path, *rules: dict[str, Any]) -> None:
+    new = file.with_suffix(".new")
+    new.write_text(json.dumps({"rules": rules}))
+    new.replace(file)

@@ -15,7 +15,7 @@ from typing import Final, Self
 
 from penstock.testing.watchdog import Watchdog
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parent.parent.parent
 PATIENCE: Final = float(os.environ.get("PENSTOCK_TEST_PATIENCE", 60))
 """Seconds that a test waits at most for what a process, a server or a task does."""
 USUAL_ROUNDS: Final = 20

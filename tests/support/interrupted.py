@@ -1,8 +1,8 @@
 """Interrupt a program before one opcode after the other, as a signal does.
 
 In ``penstock.sync`` the handler raises an exception; in an event loop it is that of asyncio, which cancels the task.
-``python -m tests.interrupted URL KIND SAMPLE SEED`` tries ``SAMPLE`` of the opcodes, or all (0), and prints a line for
-each after which a message or its results are missing or doubled.
+``python -m tests.support.interrupted URL KIND SAMPLE SEED`` tries ``SAMPLE`` of the opcodes, or all (0), and prints a
+line for each after which a message or its results are missing or doubled.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ import redis
 from penstock import lists
 from penstock.errors import WrongCall
 from penstock.sync import Lists
-from tests.harness import PATIENCE
+from tests.support.harness import PATIENCE
 
 SENT: Final = [b"a", b"b", b"c"]
 KINDS: Final = "leaves", "goes on", "fails", "leaves in a loop", "goes on in a loop", "fails in a loop"

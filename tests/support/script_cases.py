@@ -1,4 +1,4 @@
-"""Cases for the scripts whose arguments depend on their keys: see ``tests/scripted.py``."""
+"""Cases for the scripts whose arguments depend on their keys: see ``tests/support/scripted.py``."""
 
 import json
 import struct
@@ -13,8 +13,8 @@ from services.mdispatch.poison import POISON
 from services.mdispatch.request import BadRequest, parse_request, rejection
 from services.mlimit.request import reader
 from services.monitor.done import parse_done
-from tests.scripted import CASES as CASES
-from tests.scripted import GARBAGE, HUGE, MANY, Draw, Same, Stream, Zset, case
+from tests.support.scripted import CASES as CASES
+from tests.support.scripted import GARBAGE, HUGE, MANY, Draw, Same, Stream, Zset, case
 
 Given = dict[str, Any]
 UNTAKEN = 10**12

@@ -10,7 +10,7 @@ from penstock.keys import Keys
 from penstock.script import Script
 from services.mbalance.settings import Settings
 from services.mbalance.workers import Workers
-from tests.harness import ROOT
+from tests.support.harness import ROOT
 
 KEYS: Final = Keys("demo")
 SOURCE: Final = "in"

@@ -1,4 +1,4 @@
-"""Instances of a namespace without processes: registries and pending lists that a test controls."""
+"""Instances of a namespace without processes: registries, pending lists and registrations that a test controls."""
 
 from dataclasses import dataclass, field
 from itertools import count
@@ -12,7 +12,7 @@ from common.registry import Registry
 from penstock.encoding import decoded
 from penstock.keys import Keys
 from services.mpush.settings import Settings
-from tests.given import made
+from tests.support.given import made
 
 KEYS = Keys("demo:mpush")
 
@@ -65,3 +65,28 @@ class Instance:
 
 async def oldest_first(redis: "Redis", key: str) -> list[str]:
     return [decoded(message) for message in reversed(await redis.lrange(key, 0, -1))]
+
+
+async def register(redis: Redis, namespace: str, id: str, *, data: Redis | None = None, expire: int = 60) -> None:
+    """Write the registration of a service; ``data`` is the server of its lists if it is another one."""
+    keys, now = Keys(namespace), (await redis.time())[0]
+    fields: dict[Any, Any] = {
+        "host": "oak",
+        "pid": "77",
+        "started": now - 100,
+        "renewed": now - 5,
+        "service": "mpush",
+        "version": "1",
+    }
+    await redis.hset(keys.instance(id), mapping=fields)
+    await redis.expire(keys.instance(id), expire)
+    await redis.lpush(keys.ids, id)
+    await (data or redis).zadd(keys.owners, {id: now})
+    roles: dict[Any, Any] = {
+        "work in": "in",
+        "work pending": "pending",
+        "out0": "out",
+        "out1": "out",
+        keys.dead: "dead",
+    }
+    await (data or redis).hset(keys.lists, mapping=roles)

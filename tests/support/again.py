@@ -1,6 +1,6 @@
 """A pytest plugin: run tests that were red among the others again, each alone, and let only those count that stay red.
 
-    pytest -p tests.again --numprocesses 4 ...
+    pytest -p tests.support.again --numprocesses 4 ...
 
 A test that is red among the others and green alone is reported as ``flaky`` with its first failure: it needs mending,
 but says nothing against the change. If more than ``MAX_AGAIN`` tests are red, none runs again.

@@ -13,7 +13,7 @@ from typing import Any, Final, get_overloads
 
 from penstock import bus
 from penstock.bus import federation
-from tests.harness import ROOT
+from tests.support.harness import ROOT
 
 QUEUE: Final = """name pushed consumed is_attached is_consuming on once off attach detach push push_many consume
  stop ack close flush count exists ttl maxsize find metadata

@@ -1,0 +1,1 @@
+"""What tests of several folders use: servers, stubs, cases, and functions that wait or compare."""

@@ -1,0 +1,84 @@
+"""A shell that runs the examples of a page, and compares what they print."""
+
+import os
+import re
+import signal
+import subprocess
+import time
+from contextlib import suppress
+from typing import Final
+
+import psutil
+
+from penstock.ports import free_port
+from tests.support.harness import ROOT
+
+END: Final = "--- end of command, status"
+READS: Final = ("lrange", "hget", "hkeys", "hgetall", "llen")
+"""Reads that may be repeated until the expected answer: a test types faster than a reader, so delivery may be later."""
+
+
+class Shell:
+    """A bash session in the repository."""
+
+    def __init__(self, *ports: int) -> None:
+        """Replace 6379, 6380 and so on by ``ports``, those of servers, and 8080 and 8090 by free ones."""
+        ours = ("MPUSH_", "VPUSH_", "HIMPORTER_", "HQUEUE_", "PENSTOCK_QUEUE_", "REDIS")
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+        self.ports = {str(6379 + place): str(port) for place, port in enumerate(ports)}
+        self.replaced = self.ports | {"8080": str(free_port()), "8090": str(free_port())}
+        environment["HIMPORTER_LISTEN_PORT"] = self.replaced["8080"]
+        self._process = subprocess.Popen(
+            ["bash"],
+            cwd=ROOT,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def run(self, command: str) -> tuple[str, int]:
+        """Run ``command`` on the test's ports; return its output, without log lines, and exit status."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{self.ours(command)}\necho '{END}' $?\n")
+        self._process.stdin.flush()
+        lines: list[str] = []
+        for line in self._process.stdout:
+            if END in line:
+                return "".join(lines), int(line.rpartition(" ")[2])
+            if not (line.startswith('{"') and '"timestamp": ' in line):  # a service's log
+                lines.append(line)
+        raise AssertionError(f"the shell ended in {command!r}: {lines}")
+
+    def ours(self, text: str) -> str:
+        return re.sub("|".join(self.replaced), lambda port: self.replaced[port[0]], text)
+
+    def close(self) -> None:
+        """Kill it and what it started: the processes of a composition are in process groups of their own."""
+        started = psutil.Process(self._process.pid).children(recursive=True)
+        os.killpg(self._process.pid, signal.SIGKILL)
+        for process in started:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        self._process.communicate()
+
+
+def blocks(text: str) -> list[tuple[str, str]]:
+    return re.findall(r"^```(shell|console)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+def examples(block: str) -> list[tuple[str, str]]:
+    """Return the commands after ``$``, each with its printed output."""
+    parts = re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]
+    return [(part.partition("\n")[0], part.partition("\n")[2]) for part in parts]
+
+
+def answer(shell: Shell, command: str, expected: str) -> str:
+    end = time.monotonic() + 60
+    while True:
+        printed, _ = shell.run(f"FAKETTY=1 {command}")
+        if printed == expected or not command.split()[1].startswith(READS) or time.monotonic() > end:
+            return printed
