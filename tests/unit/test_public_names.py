@@ -8,7 +8,7 @@ from importlib import import_module
 import pytest
 
 import penstock
-from tests.harness import ROOT
+from tests.support.harness import ROOT
 
 
 @pytest.mark.parametrize("name", penstock.__all__)
