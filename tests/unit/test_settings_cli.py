@@ -58,7 +58,7 @@ def test_check_prints_a_table_of_values_and_where_they_come_from(original: str, 
 @pytest.mark.parametrize("words", [["--check"], ["--check", "--json"]])
 def test_a_reader_that_leaves_early_brings_no_traceback(words: list[str], original: str) -> None:
     code = "from services.mpush.settings import Settings; from common.settings.cli import parse; import sys, os; "
-    code += "input(); parse('mpush', Settings, sys.argv[1:], os.environ)"
+    code += "input(); parse(Settings, sys.argv[1:], os.environ)"
     command = [sys.executable, "-c", code, *words, original]
     with subprocess.Popen(command, stdin=PIPE, stdout=PIPE, stderr=PIPE, text=True) as process:
         assert process.stdout

@@ -7,7 +7,10 @@ from redis.asyncio import Redis
 
 from penstock.composition.model import Part
 from penstock.composition.rollout.current import CurrentState, ReloadState
-from penstock.script import LUA, Script
+from penstock.script import Script
+from tests.support.harness import ROOT
+
+LUA = ROOT / "penstock" / "composition" / "rollout" / "lua"
 
 
 @pytest.mark.parametrize(
