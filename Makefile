@@ -56,7 +56,7 @@ test-busy: .venv/.ready  ## Run the fast tests ROUNDS=5 times beside two busy lo
 
 test-soak: .venv/.ready  ## Kill services 200 times in each test of the reliability suite, Spark 15 times; all faults of chaos
 	PENSTOCK_ROUNDS=200 $(BIN)/python -m pytest --numprocesses 2 tests/reliability tests/process/test_chaos.py tests/process/test_chaos_compositions.py
-	PENSTOCK_SPARK_ROUNDS=15 $(BIN)/python -m pytest tests/spark/test_kill.py tests/spark/test_pipeline_process.py tests/spark/test_cluster.py -k killed
+	PENSTOCK_SPARK_ROUNDS=15 $(BIN)/python -m pytest tests/spark/test_spark_kill.py tests/spark/test_pipeline_process.py tests/spark/test_cluster.py -k killed
 
 SEEDS ?= 10
 SECONDS ?= 180

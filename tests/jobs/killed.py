@@ -1,4 +1,7 @@
-"""Programs that test_kill.py kills, and that print lines: ``python -m tests.jobs.killed worker|producer|slow URL``."""
+"""Programs that load.py starts for tests that kill them, and that print lines.
+
+``python -m tests.jobs.killed worker|producer|slow URL`` runs one.
+"""
 
 import asyncio
 import os

@@ -1,7 +1,7 @@
 """What the rows RS-01 to RS-24 of the inventory ask for, and that the defects RS-D01 to RS-D18 are not ours.
 
-Those of the wire alone are in ``test_wire.py`` and ``test_handshake.py`` (RS-09's frames, RS-D17's secrets), those of
-the command line (RS-18, RS-19, RS-24, RS-D10, RS-D11) in ``test_cli.py``, kills in ``test_kill.py``.
+Those of the wire alone are in ``test_outbox_wire.py`` and ``test_handshake.py`` (RS-09's frames, RS-D17's secrets),
+those of the command line (RS-18, RS-19, RS-24, RS-D10, RS-D11) in ``test_cli.py``, kills in ``test_publisher_kill.py``.
 """
 
 import asyncio

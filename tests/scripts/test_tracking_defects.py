@@ -1,6 +1,6 @@
 """Defects of mpush-redis with tracked messages that must not occur here, by number.
 
-D14 and D19 to D22 are in tests/process/test_defects.py, too.
+D14 and D19 to D22 are in tests/process/test_mpush_defects.py, too.
 """
 
 import asyncio
