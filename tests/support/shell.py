@@ -11,6 +11,7 @@ from typing import Final
 import psutil
 
 from penstock.ports import free_port
+from penstock.testing.watchdog import Watchdog
 from tests.support.harness import ROOT
 
 END: Final = "--- end of command, status"
@@ -38,6 +39,7 @@ class Shell:
             text=True,
             start_new_session=True,
         )
+        self._watchdog = Watchdog(self._process.pid)
 
     def run(self, command: str) -> tuple[str, int]:
         """Run ``command`` on the test's ports; return its output, without log lines, and exit status."""
@@ -64,6 +66,7 @@ class Shell:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
         self._process.communicate()
+        self._watchdog.release()
 
 
 def blocks(text: str) -> list[tuple[str, str]]:
