@@ -1,10 +1,8 @@
 """``make bench``: measure the services and their references in one run; print a table and write JSON."""
 
 import json
-import os
-import platform
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -17,6 +15,7 @@ from rich.table import Table
 
 from bench import archive, figures, jobs, large, library, outbox, reading, replies, tables, tracking, transport
 from bench.figures import KIB, MIB, Figure
+from bench.kept import KEPT, as_row, fallen, fallen_table, keep, kept, machine
 from bench.peers.command import app as peers
 from bench.queue import plan as queue
 from bench.testbed import Testbed
@@ -45,8 +44,14 @@ def main(
     quick: Annotated[
         bool, typer.Option(help="A tenth of the messages and fewer rounds, to try the benchmark.")
     ] = False,
+    keeps: Annotated[
+        bool, typer.Option("--keep", help="Keep the figures in docs/performance.json, for later runs to compare with.")
+    ] = False,
 ) -> None:
-    """Measure all figures; exit 1 if one misses its limit. To compare with other systems: ``peers --help``."""
+    """Measure all figures, name what fell by more than a tenth since a commit kept it; exit 1 if one misses its limit.
+
+    To compare with other systems: ``peers --help``.
+    """
     groups = {
         Part.MPUSH: _mpush(quick),
         Part.TRACKING: _tracking(quick),
@@ -65,8 +70,16 @@ def main(
             with EmbeddedServer() as server:
                 result = benchmark(Testbed(server))
             results += result if isinstance(result, list) else [result]
-    Console(width=None if sys.stdout.isatty() else 160).print(_table(results))
-    json_file.write_text(json.dumps(_as_json(results), indent=2) + "\n")
+    former = kept()
+    falls = fallen(results, former)
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    console.print(_table(results))
+    console.print(fallen_table(falls) if falls else _nothing_fell(results, former))
+    rows = [as_row(figure) for figure in results]
+    fell = [{"figure": figure.name, "before": before["median"], "commit": before["commit"]} for figure, before in falls]
+    json_file.write_text(json.dumps({"machine": machine(), "figures": rows, "fell": fell}, indent=2) + "\n")
+    if keeps:
+        keep(results)
     raise typer.Exit(0 if all(figure.reached for figure in results) else 1)
 
 
@@ -153,29 +166,13 @@ def _table(results: Iterable[Figure]) -> Table:
     return table
 
 
+def _nothing_fell(results: Iterable[Figure], former: Mapping[str, object]) -> str:
+    known = sum(figure.name in former for figure in results if not figure.missing)
+    return f"nothing fell by more than a tenth: {known} figures have one of before in {KEPT.name}"
+
+
 def _short(number: float) -> str:
     return f"{number:,.0f}" if number >= 1000 else f"{number:.3g}"
-
-
-def _as_json(results: Iterable[Figure]) -> dict[str, object]:
-    machine = {"cores": os.cpu_count(), "python": platform.python_version(), "system": platform.platform()}
-    rows = [
-        {
-            "figure": figure.name,
-            "unit": figure.unit,
-            "median": None if figure.missing else figure.median,
-            "min": min(figure.samples, default=None),
-            "max": max(figure.samples, default=None),
-            "samples": figure.samples,
-            "limit": figure.limit,
-            "limit_is": "least" if figure.at_least else "most",
-            "reached": None if figure.missing else figure.reached,
-            **({"not_measured": figure.missing} if figure.missing else {}),
-            "note": figure.note,
-        }
-        for figure in results
-    ]
-    return {"machine": machine, "figures": rows}
 
 
 if __name__ == "__main__":
