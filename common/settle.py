@@ -232,7 +232,8 @@ class Settling:
             self._require_isolation(error)
             await self._isolate(batch, error)
             return REFUSED
-        self._passed(batch)
+        if result is not REFUSED and result != 0:
+            self._passed(batch)
         return result
 
     def _passed(self, batch: Batch) -> None:

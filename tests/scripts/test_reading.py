@@ -174,7 +174,7 @@ def most_read(url: str, once: Callable[[Reader], Awaitable[tuple[int, int]]], si
 
 
 def calm() -> Sizes:
-    """Return what a reader knows that has read so many small messages that it reads the most at once."""
+    """Return what a reader knows after so many small messages in a row that it reads ``READ_AT_ONCE`` of them."""
     sizes = Sizes()
     sizes.note(EVIDENCE * READ_AT_ONCE, 100)
     return sizes

@@ -508,6 +508,34 @@ async def test_a_message_with_which_the_script_fails_is_named_and_buried_and_hol
     assert audited.holds, audited.problems
 
 
+async def test_messages_stay_alone_while_nothing_is_settled(
+    redis: Any, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pending list that has changed, like a full server, brings the one that fails no nearer."""
+    monkeypatch.setattr(settle, "SETTLE", FAILING)
+    refused = 0
+
+    async def run(context: Context[Settings]) -> None:
+        nonlocal refused
+        async for batch in context.batches(5):
+            disturbs = batch == (b"1",) and refused < 2
+            if disturbs:
+                await redis.rpush("pending:1", "stranger")
+            done = await context.settle(batch, {"a": batch})
+            if disturbs:
+                refused += not done
+                await redis.rpop("pending:1")
+            if await redis.llen("a") == 4:
+                stop()
+
+    await redis.lpush("in", "1", "2", "3", "bad", "4")
+    with capture_logs() as logs:
+        assert await serve(redis_url, run) == 0
+    assert refused == 2
+    assert await texts(redis, "a") == ["1", "2", "3", "4"]
+    assert [log["messages"] for log in logs if log["event"] == "a script failed" and "messages" in log] == [5]
+
+
 async def test_a_script_that_fails_where_no_message_can_be_buried_ends_the_service_with_the_batch_where_it_was(
     redis: Any, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
