@@ -104,7 +104,7 @@ async def test_mp_d05_an_expired_registration_does_not_come_back_without_a_life(
 def test_mp_d06_a_forced_exit_comes_in_time_and_is_logged(client: "Redis", redis_url: str) -> None:
     never_ends = """
 import asyncio
-from common.app import main
+from common import main
 from services.mpush.settings import Settings
 
 async def run(context):
@@ -112,7 +112,7 @@ async def run(context):
     while True:
         await asyncio.sleep(60)
 
-main("mpush", Settings, run)
+main(Settings, run)
 """
     settings = {"REDIS": redis_url, "MPUSH_IN": "in", "MPUSH_PENDING": "pending", "MPUSH_OUT": "a,b"}
     settings |= {"MPUSH_REDIS_NAMESPACE": KEYS.namespace, "MPUSH_STOP_TIMEOUT": "1", "PYTHONPATH": str(ROOT)}
