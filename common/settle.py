@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from redis.exceptions import ResponseError
 
 from common.in_flight import counters, counting
-from common.outage import describe
+from common.isolation import Isolation
 from common.transaction import REFUSED
 from common.wired import FULL_POLL_SECONDS
 from penstock.encoding import encoded
 from penstock.errors import WrongCall
 from penstock.read_size import Sizes
-from penstock.retry import BACKOFF
 from penstock.script import Script
 from penstock.transient import is_of_script
 
@@ -30,8 +29,6 @@ MAX_BATCH: Final = 5_000
 """Messages that one call takes, and new ones that it makes; the stack of Lua ends at some 8,000 arguments."""
 MAX_OUTS: Final = 3_000
 """Lists that one call pushes to."""
-MAX_FAILURES: Final = 3
-"""How often a script may fail with a message that is alone, before that message becomes a dead letter."""
 HASHED_AT_ONCE: Final = 16
 """Messages that one hash is of; also in ``in_hand.lua``."""
 
@@ -113,10 +110,7 @@ class Settling:
             self._settled |= {name: keys.metric(name) for name in METRICS} | keys.event_keys
             self._settled["letters"] = keys.dead if settings.dead_letters else None
         self._in_hand: Batch | None = None
-        self._alone = 0
-        """How many of the oldest messages are read one at a time, since a script has failed with one of them."""
-        self._failures = 0
-        """How often a script has failed with the oldest message alone."""
+        self._isolation = Isolation(context)
 
     async def batches(self, most: int, size: int) -> AsyncIterator[Batch]:
         """See ``Context.batches``."""
@@ -168,7 +162,8 @@ class Settling:
 
     def _sought(self, most: int, size: int, skip: int) -> dict[str, Any]:
         """Return what to call ``hold_batch.lua`` with."""
-        bounds = {"skip": skip, "batch": 1 if self._alone else most, "bytes": size, "takes": int(self._context.running)}
+        most = 1 if self._isolation.alone else most
+        bounds = {"skip": skip, "batch": most, "bytes": size, "takes": int(self._context.running)}
         return {**self._held, "source": self._source, **bounds, **self._sizes.named}
 
     def _read(self, reply: Any) -> Batch:
@@ -233,11 +228,8 @@ class Settling:
             await self._isolate(batch, error)
             return REFUSED
         if result is not REFUSED and result != 0:
-            self._passed(batch)
+            self._isolation.passed(len(batch))
         return result
-
-    def _passed(self, batch: Batch) -> None:
-        self._alone, self._failures = max(self._alone - len(batch), 0), 0
 
     def _require_isolation(self, error: ResponseError) -> None:
         """Raise ``error`` unless a script failed by a fault of its own, and a message can become a dead letter."""
@@ -245,24 +237,14 @@ class Settling:
             raise error
 
     async def _isolate(self, batch: Batch, error: ResponseError) -> None:
-        """Go on after a failure that nobody foresaw, and that has written nothing: with one message at a time.
-
-        A message that is alone ``MAX_FAILURES`` times becomes a dead letter. Raise if even that fails.
-        """
-        context, reason = self._context, describe(error)
-        if len(batch) > 1:
-            context.log.error("a script failed", reason=reason, messages=len(batch))
-            self._alone = len(batch)
-            return
-        self._alone, self._failures = max(self._alone, 1), self._failures + 1
-        context.log.error("a script failed", reason=reason, message=batch[0][:200])
-        if self._failures < MAX_FAILURES:
-            await context.pause(BACKOFF.delay_after(self._failures))
+        """Go on with one message at a time; make a dead letter of one that is poison. Raise if even that fails."""
+        await self._isolation.failed(error, batch)
+        if not self._isolation.is_poison:
             return
         plan = {"count": 1, "outs": [], "answers": 0, "broken": {}, "dead": [(1, "poison")], "events": [], "dropped": 0}
         named = {**self._settled, **as_read(batch), "plan": json.dumps(plan), "made": [], "history": 0, "life": 0}
-        if await context.run_unless_full(SETTLE, **named, outs=[]) == 1:
-            self._alone, self._failures = self._alone - 1, 0
+        if await self._context.run_unless_full(SETTLE, **named, outs=[]) == 1:
+            self._isolation.passed(1)
 
     def _require(self, batch: Batch) -> None:
         if batch is not self._in_hand:

@@ -102,5 +102,5 @@ class SettlingAhead(Settling):
         if settles and failure:
             await self._isolate(settles, failure)
         elif settles and done:
-            self._passed(settles)
+            self._isolation.passed(len(settles))
         return done

@@ -10,22 +10,19 @@ from redis.exceptions import ResponseError
 
 from common.context import Context
 from common.in_flight import counters, counting
-from common.outage import describe
+from common.isolation import Isolation
 from common.tracking import LUA
 from common.tracking.reply_lists import ReplyRules
 from common.transaction import REFUSED
 from penstock.encoding import decoded, encoded
 from penstock.keys import Keys
 from penstock.read_size import fitting
-from penstock.retry import BACKOFF
 from penstock.script import Script
 from penstock.transient import is_of_script
 
 _finish, _identify = (Script.read(LUA / f"{verb}.lua") for verb in ("finish", "identify"))
 
 Word = bytes | str
-MAX_FAILURES: Final = 3
-"""How often the script may fail with an entry."""
 WAYS: Final = {"failed": "failed", "final": "failed", "touch": "touch"}
 """The word for ``identify.lua`` for each verdict; ``done`` for all others."""
 
@@ -101,10 +98,7 @@ class Completions:
         self._replies = replies
         self._entries: deque[bytes] = deque()
         self._known = self._more = False
-        self._alone = 0
-        """How many of the oldest entries go one at a time, since the script has failed with one of them."""
-        self._failures = 0
-        """How often it has failed with the oldest one."""
+        self._isolation = Isolation(context)
         self.comes_in_batches = False
         """Whether several entries came at a time: then those behind the next one are taken with it."""
         named = counters(context.keys, totals=place.totals)
@@ -172,7 +166,7 @@ class Completions:
                 self._known = self._more = True
             if not self._entries and not (self._more and self._context.running):
                 return
-            batch = list(islice(self._entries, 1 if self._alone else self._place.batch))
+            batch = list(islice(self._entries, 1 if self._isolation.alone else self._place.batch))
             await self._settle(batch[: fitting(batch, self._place.batch_bytes)])
 
     async def _settle(self, batch: list[bytes]) -> None:
@@ -186,13 +180,14 @@ class Completions:
                 _finish, held=held, batch=wanted, subjects=subjects, entries=entries, **self._named
             )
         except ResponseError as error:
-            if not is_of_script(error) or not batch or self._failures > MAX_FAILURES:
+            if not is_of_script(error) or not batch or self._isolation.is_poison:
                 raise
-            await self._isolate(batch, describe(error))
+            await self._isolation.failed(error, batch)
+            self._known = True
             return
         if reply is None:
             return
-        self._alone, self._failures = max(self._alone - len(batch), 0), 0
+        self._isolation.passed(len(batch))
         again, taken = reply
         self.comes_in_batches = len(batch) > 1 or bool(taken)
         for _ in batch:
@@ -203,20 +198,9 @@ class Completions:
 
     def _said(self, entry: bytes) -> Completion:
         """Parse an entry; one with which the script has failed too often becomes a dead letter."""
-        if self._failures >= MAX_FAILURES:
+        if self._isolation.is_poison:
             return Completion("badAnswer" if self._replies else "badDone", words="a script failed with it")
         return self._understand(entry)
-
-    async def _isolate(self, batch: list[bytes], reason: str) -> None:
-        """Go on after a failure that nobody foresaw, with one entry at a time."""
-        self._known = True
-        if len(batch) > 1:
-            self._context.log.error("a script failed", reason=reason, entries=len(batch))
-            self._alone = len(batch)
-        else:
-            self._failures += 1
-            self._context.log.error("a script failed", reason=reason, entry=batch[0][:200])
-            await self._context.pause(BACKOFF.delay_after(self._failures))
 
     async def _identified(self, said: list[Completion]) -> tuple[list[Word], list[Word]]:
         """Return the arguments of the script: the keys of each entry's message, and what to do with it."""

@@ -11,6 +11,7 @@ from redis.exceptions import ResponseError
 
 from common.context import Context
 from common.in_flight import counters, counting
+from common.isolation import Isolation
 from common.outage import describe
 from common.settings.collisions import different_slots
 from common.settings.redaction import quoted
@@ -19,7 +20,6 @@ from penstock.atomic import AtomicWrites
 from penstock.encoding import encoded
 from penstock.raw_connection import Packed
 from penstock.read_size import Sizes, fitting
-from penstock.retry import BACKOFF
 from penstock.script import Script
 from penstock.tracking.policy import untaken_check_interval
 from penstock.transient import is_of_script
@@ -57,10 +57,8 @@ class Requests:
     requests: Packed = EMPTY
     rejects: bool = False
     """Whether one of them becomes a dead letter."""
-    failures: int = 0
-    """How often the script has failed with its one message."""
     reason: str = ""
-    """Why it has failed for the last time: then the message becomes a dead letter."""
+    """Why the script has failed with its one message for the last time: then that becomes a dead letter."""
 
 
 class Dispatch:
@@ -83,6 +81,7 @@ class Dispatch:
         self._sizes = Sizes()
         self._queue = Queue.UNKNOWN
         self._poison = PoisonDetector(context)
+        self._isolation = Isolation(context, limit=settings.attempts)
         self._cluster = False
         self._replies = reply_rules(context)
         self._obeys_attempts = settings.message_attempts == "obey"
@@ -217,7 +216,7 @@ class Dispatch:
             if not is_of_script(error) or not batch.messages or batch.reason:
                 raise
             self._queue = queue
-            await self._isolate(batch, describe(error))
+            await self._isolate(batch, error)
             return
         if reply is None:
             return
@@ -226,6 +225,7 @@ class Dispatch:
             return
         if batch.messages:
             self._batches.popleft()
+            self._isolation.passed(len(batch.messages))
         if claim:
             self._poison.release()
         first_id, taken = reply
@@ -238,20 +238,15 @@ class Dispatch:
         if wanted:
             self._queue = Queue.BACKLOG if 2 * len(taken) >= wanted else Queue.MORE if taken else Queue.EMPTY
 
-    async def _isolate(self, batch: Requests, reason: str) -> None:
-        """Go on after a failure that nobody foresaw: one message at a time, each until it failed ``attempts`` times."""
+    async def _isolate(self, batch: Requests, error: ResponseError) -> None:
+        """Go on with one message at a time, each until it has failed ``attempts`` times."""
+        await self._isolation.failed(error, batch.messages)
         self._batches.popleft()
-        failures = batch.failures + 1
         if len(batch.messages) > 1:
-            self._context.log.error("a script failed", reason=reason, messages=len(batch.messages))
             alone = [Requests([message], id) for id, message in enumerate(batch.messages, start=batch.first_id)]
-        else:
-            last = reason if failures >= self._context.settings.attempts else ""
-            self._context.log.error(
-                "a script failed", reason=reason, id=batch.first_id, message=batch.messages[0][:200]
-            )
-            await self._context.pause(BACKOFF.delay_after(failures))
-            alone = [Requests(batch.messages, batch.first_id, batch.adopted, failures=failures, reason=last)]
+        else:  # parsed anew
+            reason = describe(error) if self._isolation.is_poison else ""
+            alone = [Requests(batch.messages, batch.first_id, batch.adopted, reason=reason)]
         self._batches.extendleft(reversed(alone))
 
     def _call(

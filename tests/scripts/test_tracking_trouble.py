@@ -333,7 +333,7 @@ async def test_an_entry_with_which_the_script_fails_is_named_and_buried_and_hold
         await hop.push_done_batch(b"1", b"bad", b"2")
     assert await hop.in_flight() == ["2"]
     assert [(letter["message"], letter["reason"]) for letter in await hop.letters()] == [(b"bad", "badDone")]
-    assert {log["entry"] for log in logs if "entry" in log} == {b"bad"}
+    assert {log["message"] for log in logs if "message" in log} == {b"bad"}
 
 
 async def test_a_due_message_with_which_the_script_fails_is_named_and_buried_and_holds_up_no_other(
