@@ -13,7 +13,7 @@ from redis.asyncio import Redis
 from tests.scripts.scrape import series
 from tests.support.harness import ROOT
 
-RULES: Final = ROOT / "docs" / "prometheus-rules.yaml"
+RULES: Final = ROOT / "compose" / "monitoring" / "prometheus-rules.yaml"
 ALERTS: Final[dict[str, dict[str, Any]]] = {
     rule["alert"]: rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]
 }

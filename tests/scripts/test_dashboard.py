@@ -11,7 +11,7 @@ from redis.asyncio import Redis
 from tests.scripts.scrape import series
 from tests.support.harness import ROOT
 
-BOARD: Final[dict[str, Any]] = json.loads((ROOT / "docs" / "grafana-penstock.json").read_text())
+BOARD: Final[dict[str, Any]] = json.loads((ROOT / "compose" / "monitoring" / "grafana.json").read_text())
 PANELS: Final[list[dict[str, Any]]] = BOARD["panels"]
 TARGETS: Final = [
     pytest.param(target, id=f"{panel['title']}-{target['refId']}") for panel in PANELS for target in panel["targets"]
