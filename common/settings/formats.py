@@ -31,7 +31,10 @@ TOML_TOKEN: Final = re.compile(
     re.DOTALL,
 )
 
-
+TOML_KEYS: Final = re.compile(r"[^\n=,{]+")
+"""Whatever may be a key, or a word of a value."""
+MAX_PARTS: Final = 500
+"""Maximum number of parts of a dotted key: the time to read one grows with their square."""
 MAX_PROPERTIES: Final = 1_000
 """Maximum number of properties in a props file."""
 Properties = TypeVar("Properties")
@@ -117,6 +120,8 @@ def yaml_text(text: str) -> tuple[object, Lines]:
 def toml_text(text: str) -> tuple[object, Lines]:
     import tomllib
 
+    if deep := next((found for found in TOML_KEYS.finditer(text) if found[0].count(".") >= MAX_PARTS), None):
+        raise Unreadable("nested too deeply", _line(text, deep.start()))
     try:
         value = _limited(tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:

@@ -157,6 +157,7 @@ def test_a_javascript_file_that_is_more_than_a_literal_is_refused_unread(tmp_pat
         (".yaml", "--- {}\n--- {}", 2, "single document"),
         (".yaml", "x: " + "[" * 1500, None, "nested too deeply"),
         (".toml", "in = \n", 1, "not TOML"),
+        (".toml", "in = 'a'\n" + ".".join("a" * 30_000) + " = 1", 2, "nested too deeply"),
         (".env", "in=a\nno such thing\n", 2, "NAME=value"),
         (".env", "in\n", 1, "NAME=value"),
         (".ini", "in=a", None, ".toml"),
