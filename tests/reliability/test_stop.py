@@ -2,6 +2,8 @@
 
 import random
 import signal
+import subprocess
+import sys
 import time
 
 import pytest
@@ -17,6 +19,21 @@ def test_two_replicas_stopped_at_random_times_under_load_leave_nothing_behind(fl
             time.sleep(rng.uniform(0, 0.08))  # a random time for the signal, not a wait
             for replica in replicas:
                 replica.signal(rng.choice([signal.SIGTERM] * 5 + [signal.SIGINT]))
+            assert [replica.wait() for replica in replicas] == [0] * len(replicas)
+            assert_registry_clean(fleet)
+    fleet.up()
+    assert_all_settled(fleet, publisher.accepted)
+
+
+def test_all_replicas_stopped_by_their_registrations_under_load_leave_nothing_behind(
+    fleet: Fleet, rng: random.Random
+) -> None:
+    command = [sys.executable, "-m", "penstock", "stop", fleet.service.namespace, "--all", "--redis", fleet.url]
+    with Publisher(fleet, rng) as publisher:
+        for _ in rounds():
+            replicas = fleet.listening(3)
+            said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+            assert said.count("has deregistered") == 3
             assert [replica.wait() for replica in replicas] == [0] * len(replicas)
             assert_registry_clean(fleet)
     fleet.up()
