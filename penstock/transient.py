@@ -38,7 +38,7 @@ LASTING: Final = NoPermissionError, ClusterCrossSlotError
 PASSING_WORDS: Final = re.compile(
     r"(?:^|caused error: \W*|@user_script: ?\d+: \W*)(?:BUSY|MISCONF|NOREPLICAS|UNBLOCKED|OOM|READONLY|WRONGTYPE)"
 )
-"""How errors begin that waiting mends, behind what the client says of a pipeline, and Redis 6.2 of a script."""
+"""Matches errors that pass by themselves, behind the prefix of a pipeline of redis-py, or of a script of Redis 6.2."""
 LASTING_WORDS: Final = re.compile(
     r"NOPERM|no permission|can't (?:run|access)|CROSSSLOT|same slot|cluster node|NOSCRIPT|NOPROTO"
     r"|unknown (?:sub)?command|wrong number of arg|syntax error|[Ee]rror (?:compiling|running) script|user_script"

@@ -49,7 +49,7 @@ class KernelSettings(BaseSettings):
         "seconds", "Seconds a stop may take before the process ends with status 1.", 30, least=1, most=3_600
     )
     metrics_expire: Whole | None = setting(
-        "seconds", "Seconds that metrics outlive the last instance; for good by default.", None, least=1, most=YEAR
+        "seconds", "Seconds that metrics outlive the last instance; without it they stay.", None, least=1, most=YEAR
     )
     logger_level: Annotated[Literal["debug", "info", "warning", "error", "critical"], BeforeValidator(_level)] = (
         setting("", "The least level that is logged; debug by default where NODE_ENV is development.", "info")

@@ -20,7 +20,7 @@ MAX_LISTS: Final = 1_000
 MAX_COUNTS: Final = 20_000
 """Lists with more than one answer whose counts are read."""
 END_FIELDS: Final = {"taken": "taken", "expired": "expired", "in lasting lists": "lasting", "unseen": "unseen"}
-"""What became of answers whose list has no end ahead: the words here, and the fields of the metric."""
+"""Words for what became of answers in lists that have expired or never do, with the fields of the metric."""
 
 
 async def audit_answers(redis: "Redis", keys: Keys) -> tuple[Invariant | None, list[str]]:

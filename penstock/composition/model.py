@@ -105,7 +105,7 @@ class Chaos:
 
 @dataclass(frozen=True)
 class Composition:
-    """A composition; ``problems`` are those of its single files."""
+    """A composition; ``problems`` are those found in one file at a time, not between files."""
 
     parts: tuple[Part, ...]
     external: External = External()

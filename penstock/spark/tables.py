@@ -14,7 +14,7 @@ KINDS: Final = ("registered", "done", "late", "timeout", "failed", "retry", "dea
 NONE: Final = "-"
 TEXTS: Final = frozenset({"namespace", "event", "share", "reason", "id", "xid", "queue", "service", "how"})
 MOMENTS: Final = frozenset({"from (UTC)", "ended (UTC)"})
-"""Columns of moments; columns in neither set are numbers."""
+"""Columns with a date and time; columns in neither set are numbers."""
 UNITS: Final = ((86_400, "day"), (3_600, "hour"), (60, "minute"), (1, "second"))
 
 

@@ -91,7 +91,7 @@ class Settings(ServiceSettings):
     )
     reply_expire: Whole = setting(
         "seconds",
-        "Seconds that a list of answers lives after the last, where meta.replyTo names it and a pattern allows it.",
+        "Seconds after its last answer until a list expires that matches a pattern of replyLists.",
         60,
         least=1,
         most=YEAR,

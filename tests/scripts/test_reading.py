@@ -1,4 +1,4 @@
-"""Scripts read at most ``bytes`` plus one message, minimal_call the sizes of the messages."""
+"""Scripts read at most ``bytes`` plus one message, whatever the sizes of the messages."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

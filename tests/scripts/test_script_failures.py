@@ -28,7 +28,7 @@ CRITICAL: Final = (
 NOTES: Final = {b"k:holds", b"k:missing", b"k:taken"}
 """What ``held.lua`` corrects of what BLMOVE has done, whatever comes of the script: a second run corrects nothing."""
 REFUSALS: Final = re.compile(r"(FENCED|GONE|MOVING|OCCUPIED|UNSTAGED|VALUE) ")
-"""How errors begin that a script returns on purpose, whatever the message."""
+"""Beginnings of the errors that a script returns on purpose, whatever the message."""
 RESTORES: Final = ("common/confirm",)
 """Scripts that write, and leave everything as it was."""
 WRITES: Final = re.compile(

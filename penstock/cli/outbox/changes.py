@@ -113,7 +113,7 @@ def purge(
     datadir: Datadir = HERE,
     json: Json = False,
 ) -> None:
-    """Remove all incoming messages, all outgoing ones or all dead letters for good.
+    """Remove all incoming messages, all outgoing ones or all dead letters permanently.
 
     Without --yes it deletes nothing and says how many it would delete. Refused while the outbox runs.
     """

@@ -1,4 +1,4 @@
-"""``penstock owner forget``: delete the data keys of an owner for good."""
+"""``penstock owner forget``: delete the data keys of an owner permanently."""
 
 from typing import Annotated
 

@@ -100,7 +100,7 @@ class Run:
             self._calibrate(first, times)
             injections = planned(self._composition, points, self._chosen)
             if not injections:
-                raise PenstockError("no fault is left to inject: --fault, --service or --point name none that there is")
+                raise PenstockError("no fault matches --fault, --service and --point")
             count = self._chosen.lane_count(injections)
             self._log(self._forecast(points, injections, count))
             more = [Lane(self._composition, self._routes, times) for _ in range(count - 1)]

@@ -1,4 +1,4 @@
--- Remove dead letters for good.
+-- Remove dead letters permanently.
 --
 -- WITH events: report write_events one_line
 -- WITH types: wrong_type
