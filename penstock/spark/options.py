@@ -163,9 +163,22 @@ def _through_sentinel(url: str, given: dict[str, Any]) -> "Redis":
     """Return a client of the primary that the sentinels name, now and after a failover."""
     how = sentinel_options(url)
     once = Retry(NoBackoff(), 0)
-    sentinels = Sentinel(hosts_of(url, 26379), sentinel_kwargs=given | {"retry": once} | how.theirs)
+    kind: Any = _Sentinels
+    sentinels = kind(hosts_of(url, 26379), sentinel_kwargs=given | {"retry": once} | how.theirs)
     client: Redis = sentinels.master_for(how.service, **given, **how.ours)
     return client
+
+
+class _Sentinels(Sentinel):
+    """Names the primary."""
+
+    def discover_master(self, service_name: str) -> Any:
+        """Ask the sentinels, then close their connections: they are needed only after the next connection loss."""
+        try:
+            return super().discover_master(service_name)  # type: ignore[no-untyped-call]
+        finally:
+            for sentinel in self.sentinels:
+                sentinel.close()
 
 
 def script(verb: str) -> Script:

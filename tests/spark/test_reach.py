@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from redis import Redis
 from redis.crc import key_slot
 from redis.exceptions import RedisError
 
@@ -150,6 +151,8 @@ def test_the_server_that_sentinels_name_is_read(spark: "SparkSession", tmp_path:
             until(answers)
             client.lpush("in", "one", "two")
             assert client.client_info()["db"] == 2
+            with Redis(port=port, protocol=2) as there:
+                assert [each["name"] for each in there.client_list()] == [""]  # ours to the sentinel is closed
         file = tmp_path / "url"
         file.write_text(url + "\n")
         read = spark.read.format("redis-list").options(urlFile=str(file), key="in", text="true").load()
