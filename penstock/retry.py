@@ -13,6 +13,7 @@ from redis.exceptions import ConnectionError, MovedError, RedisError, TimeoutErr
 
 from penstock.connection import follow, return_home
 from penstock.errors import PenstockError, Unavailable, WrongCall, WrongType
+from penstock.log import Log
 from penstock.tracking.backoff import Backoff
 from penstock.transient import passes
 
@@ -30,14 +31,18 @@ class Patience:
     """``await patience(call)`` returns what ``call`` does, a coroutine function that may run several times.
 
     It raises ``Unavailable`` if a server is away, full or read-only for longer than ``seconds``; None waits for ever.
-    Once ``hurries`` is set, no call waits for longer than ``HURRY_SECONDS``.
+    Once ``hurries`` is set, no call waits for longer than ``HURRY_SECONDS``. ``log`` gets a line when calls begin to
+    wait, and one when a call succeeds again; an attempt that fails and succeeds at once is none.
     """
 
-    def __init__(self, seconds: float | None) -> None:
+    def __init__(self, seconds: float | None, log: Log | None = None) -> None:
         if seconds is not None and not _is_duration(seconds):
             raise WrongCall(f"patience={seconds!r}: expected seconds, or None to wait without end")
         self.seconds = seconds
         self.hurries = False
+        self._log = log
+        self._since: float | None = None
+        """Since when (monotonic) calls wait, if a line was logged."""
 
     def most(self, *, hurries: bool = False) -> float:
         """Return how long (s) a call waits."""
@@ -65,7 +70,7 @@ class Patience:
         begun, failures = time.monotonic() if begun is None else begun, 0
         while True:
             try:
-                return await call()
+                result = await call()
             except (RedisError, OSError, PenstockError) as error:
                 if isinstance(error, WrongType) or not passes(error):
                     raise
@@ -76,5 +81,20 @@ class Patience:
                     await follow(error, *clients)
                 elif isinstance(error, ConnectionError | TimeoutError):
                     await return_home(*clients)
-            failures += 1
+                failures += 1
+                if failures > 1:
+                    self._note_failure(begun, error)
+            else:
+                self._note_success()
+                return result
             await asyncio.sleep(BACKOFF.delay_after(failures))
+
+    def _note_failure(self, begun: float, error: Exception) -> None:
+        if self._log and self._since is None:
+            self._since = begun
+            self._log.warning("waiting", reason=str(error) or type(error).__name__)
+
+    def _note_success(self) -> None:
+        if self._log and self._since is not None:
+            self._log.info("resumed", after=round(time.monotonic() - self._since, 3))
+            self._since = None

@@ -2,18 +2,19 @@
 
 import asyncio
 import weakref
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
+from itertools import repeat
 from typing import TYPE_CHECKING, Final
 
 from redis.exceptions import RedisError
 
 from penstock.encoding import decoded
 from penstock.errors import PenstockError, Unavailable, WrongCall
-from penstock.lists.holding import Holding
+from penstock.lists.holding import Burial, Holding
 from penstock.lists.message import Message
-from penstock.lists.settlement import SETTLE_SECONDS, Results
+from penstock.lists.settlement import CANCELLED, DIED, SETTLE_SECONDS, Ending, Results
 from penstock.lists.turn import Turn
-from penstock.log import Log
+from penstock.log import Log, describe
 from penstock.pace import Pace
 from penstock.retry import BACKOFF
 
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
 LEAVE_SECONDS: Final = 5.0
 """Longest time (s) that a stop takes to put back what was not handled; after that others adopt it."""
+MAX_ERROR_LENGTH: Final = 1_000
+"""Maximum number of characters of an error that are kept."""
+NOT_IN_HAND: Final = "a message is handled once, before the next one is taken"
 TURNS: Final = 3
 """Turns of the event loop after which a generator that was dropped is being closed."""
 _log: Final = Log("penstock.lists")
@@ -34,11 +38,13 @@ class _Loop:
 class Consumer:
     """Takes the messages of one list, oldest first, into a list of its own: see ``Holding``."""
 
-    def __init__(self, lists: "Lists", source: bytes, prefetch: int, prefetch_bytes: int) -> None:
+    def __init__(
+        self, lists: "Lists", source: bytes, prefetch: int, prefetch_bytes: int, burial: Burial | None = None
+    ) -> None:
         if prefetch < 1 or prefetch_bytes < 1:
             raise WrongCall(f"prefetch={prefetch}, prefetch_bytes={prefetch_bytes}: expected at least 1 of each")
-        self.lists, self._source = lists, source
-        self.holding = Holding(lists, source, prefetch, prefetch_bytes)
+        self.lists, self._source, self._burial = lists, source, burial
+        self.holding = Holding(lists, source, prefetch, prefetch_bytes, burial)
         self._pace = Pace(SETTLE_SECONDS, prefetch)
         self._in_hand: Message | None = None
         self._comes_in_batches = False
@@ -97,7 +103,10 @@ class Consumer:
 
     def ends_itself(self, message: Message) -> bool:
         """Return whether ``message`` is not to be handed out; then it has been handled."""
-        return False
+        if self._burial is None or message.attempt <= self._burial.attempts:
+            return False
+        self.holding.settlement.note_failed(DIED)
+        return True
 
     def ends_batch(self) -> bool:
         """Return whether the rest of the batch goes back. Raise ``WrongCall`` if the last message was not handled."""
@@ -114,14 +123,30 @@ class Consumer:
         return await self.holding.take(0) is not None
 
     async def _prepare(self, bodies: list[bytes]) -> list[Message]:
-        return [Message(body, self) for body in bodies]
+        if not self.holding.failures:
+            return [Message(body, self) for body in bodies]
+        return [Message(body, self, failures) for body, failures in self.with_failures(bodies)]
 
-    def note_end(self, message: Message, results: Results | None) -> None:
-        """Note that the handling of ``message`` has ended, with its ``results`` or, if they are None, as failed."""
+    def with_failures(self, bodies: list[bytes]) -> Iterable[tuple[bytes, int]]:
+        """Return each of ``bodies``, the messages taken last, and how often it has failed."""
+        return zip(bodies, self.holding.failures or repeat(0), strict=False)
+
+    def note_end(self, message: Message, results: Results, failures: int) -> None:
+        """Note that ``message`` was handled, what it pushes, and how often it had failed before."""
         if self._in_hand is not message:
-            raise WrongCall("a message is handled once, before the next one is taken")
-        self.holding.settlement.note_end(results)
+            raise WrongCall(NOT_IN_HAND)
+        self.holding.settlement.note_end(results, failures)
         self._in_hand = None  # last: what is in hand no more was noted
+
+    def note_failed(self, message: Message, error: BaseException | None) -> None:
+        """Note that ``error`` ended the handling of ``message``: a failure, unless it was cancelled."""
+        if self._in_hand is not message:
+            raise WrongCall(NOT_IN_HAND)
+        words: Ending = CANCELLED
+        if isinstance(error, Exception):
+            words = describe(error)[:MAX_ERROR_LENGTH] if self._burial else ""
+        self.holding.settlement.note_failed(words)
+        self._in_hand = None
 
     def check_in_hand(self, message: Message) -> None:
         """Raise ``WrongCall`` unless ``message`` is in hand."""
@@ -169,7 +194,8 @@ class Consumer:
                 await self.holding.close()
 
     async def _put_back(self) -> None:
-        handled, name = self.holding.settlement.handled, decoded(self._source)
+        settlement, name = self.holding.settlement, decoded(self._source)
+        handled = settlement.handled - settlement.kept
         try:
             async with asyncio.timeout(LEAVE_SECONDS if self.lists.stopping else None):
                 await self.holding.put_back()

@@ -8,7 +8,7 @@ from contextlib import suppress
 from functools import partial
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from redis.exceptions import MovedError, NoScriptError, RedisError
 
@@ -43,20 +43,33 @@ _consume, _adopt = (Script.read(_scripts / f"{verb}.lua") for verb in ("consume"
 _consume_and_push: Final = Script.read(_scripts / "consume.lua", grows=True)
 """The same for a call with results, which take memory: a full server refuses it."""
 _put_back: Final = Script.read(transfer.LUA / "put_back.lua")
+_NOTHING: Final = Settlement()
 _log: Final = Log("penstock.lists")
+
+
+class Burial(NamedTuple):
+    """Which messages become dead letters: those that have failed ``attempts`` times."""
+
+    attempts: int
+    letters: bytes
+    """The list of dead letters."""
 
 
 class Holding:
     """Takes and settles the messages of one consumer.
 
-    Keys: ``<list>:consumer:<id>`` holds what was taken and not settled, ``<list>:consumers`` the leases, and
-    ``<list>:consumers:steps`` a number for each consumer, so that no settlement is repeated after a lost reply.
+    Keys: ``<list>:consumer:<id>`` holds what was taken and not settled, ``<list>:consumers`` the leases,
+    ``<list>:consumers:steps`` a number for each consumer, so that no settlement is repeated after a lost reply, and
+    ``<list>:failures`` how often messages have failed.
     """
 
-    def __init__(self, lists: "Lists", source: bytes, prefetch: int, size: int) -> None:
+    def __init__(self, lists: "Lists", source: bytes, prefetch: int, size: int, burial: Burial | None = None) -> None:
         self._lists, self._source = lists, source
         self._bounds: dict[str, Any] = {"most": prefetch, "bytes": size}
         self._consumers, self._steps = source + b":consumers", source + b":consumers:steps"
+        self._failures, self._burial = source + b":failures", burial
+        self.failures: list[int] = []
+        """How often each message that was returned last has failed, if any of the list has; else nothing."""
         self.raw = RawConnection.to(lists.url, NAME)
         self.settlement, self._sizes = Settlement(), Sizes()
         self.id, self._joined = secrets.token_hex(8), False
@@ -92,7 +105,9 @@ class Holding:
                 return None
             self._joined, self.adopted = True, max(self.adopted - handled, 0)
             self.settlement = self.settlement.next()
-            messages, dead, largest = reply
+            if self.adopted:  # settled one by one: if this consumer dies, too, the oldest is what it had in hand
+                self.settlement.hurry()
+            messages, dead, largest, self.failures = reply
             self._sizes.note(len(messages), largest)
             if not dead:
                 return list(messages)
@@ -106,11 +121,13 @@ class Holding:
         commands: list[Command] = [("BLMOVE", self._source, self._working, "RIGHT", "LEFT", WAIT_SECONDS)]
         if batch > 1:
             commands.append(_consume.by_digest(**self._named(batch, self._last_step, waited=1)))
+        else:
+            commands.append(("EXISTS", self._failures))
         self.waits, self._unsure_until = True, inf
         try:
             async with self._calling:
                 await self.raw.send(pack(commands))
-                reply, *more = await self.raw.receive(len(commands))
+                reply, more = await self.raw.receive(len(commands))
             self._unsure_until = 0.0
         except (RedisError, OSError):
             return []
@@ -122,11 +139,16 @@ class Holding:
             if not passes(reply):
                 raise translate_error(reply)
             await asyncio.sleep(REFUSED_SECONDS)
-        if more and isinstance(more[0], list):
-            messages, _, largest = more[0]
+        if isinstance(more, list):
+            messages, _, largest, self.failures = more
             self._sizes.note(len(messages), largest)
             return list(messages)
-        return [reply] if isinstance(reply, bytes) else []
+        if not isinstance(reply, bytes):
+            return []
+        if more:  # messages have failed: was it one of them?
+            return await self.take(1) or []
+        self.failures = []
+        return [reply]
 
     async def renew(self) -> None:
         """Extend the lease on the connection that all consumers share, and cut a connection that is silent."""
@@ -196,8 +218,10 @@ class Holding:
             "id": self.id,
             "joins": int(not self._joined),
             "step": step,
-            "settled": settlement.handled if settles else 0,
-            "back": ",".join(map(str, settlement.failed)) if settles else "",
+            **(settlement if settles else _NOTHING).named,
+            "failures": self._failures,
+            "letters": self._burial.letters if self._burial else None,
+            "limit": self._burial.attempts if self._burial else 0,
             "lease": round(self._lists.lease * MICROSECONDS),
             "batch": batch,
             "bytes": self._bounds["bytes"],
@@ -211,6 +235,7 @@ class Holding:
     async def adopt(self, dead: list[bytes]) -> None:
         """Take over what the first of ``dead`` holds that holds something; nothing is in hand."""
         named: dict[str, Any] = {"working": self._working, "consumers": self._consumers, "steps": self._steps}
+        named["failures"] = self._failures
         named |= {"orphans": [self._source + b":consumer:" + each for each in dead], "dead": dead, "who": self.id}
         times = {"grace": GRACE_SECONDS * MICROSECONDS, "again": AGAIN_SECONDS * MICROSECONDS}
         redis = self._lists.redis

@@ -18,12 +18,12 @@ from penstock.errors import PenstockError, Unavailable, Unconfirmed, WrongCall
 from penstock.fallback import opened
 from penstock.lists.consumer import Consumer
 from penstock.lists.fallback import ListFallback
-from penstock.lists.holding import NAME
+from penstock.lists.holding import NAME, Burial
 from penstock.lists.message import Message
 from penstock.lists.turn import Turn
 from penstock.lists.work import Work
 from penstock.log import Log
-from penstock.payload import Payload, as_bytes
+from penstock.payload import Payload, as_bytes, as_json
 from penstock.raw_connection import ANSWERS, Packed, RawConnection, pack
 from penstock.retry import HURRY_SECONDS, Patience
 from penstock.script import translate_error
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from penstock.outbox import Outbox
 
 UNBLOCK_SECONDS: Final = 0.02
+MAX_ATTEMPTS: Final = 1_000_000
 _log: Final = Log("penstock.lists")
 
 
@@ -65,7 +66,7 @@ class Lists:
             raise WrongCall(str(error)) from None
         if not 1 <= lease <= 86_400:
             raise WrongCall(f"lease={lease}: expected seconds from 1 to 86400")
-        self.url, self.lease, self.patiently = url, lease, Patience(patience)
+        self.url, self.lease, self.patiently = url, lease, Patience(patience, _log)
         self.redis = connect(url, name=NAME)
         self.stopping = False
         self.consumers = set[Consumer]()
@@ -265,7 +266,18 @@ class List:
                 count += len(batch)
         return count
 
-    def messages(self, *, prefetch: int = MAX_MESSAGES, prefetch_bytes: int = MAX_BYTES) -> AsyncIterator[Message]:
+    async def push_json(self, value: Any) -> None:
+        """Push ``value`` as JSON. Raise as ``push`` does, and ``WrongCall`` if it is no JSON value."""
+        await self._lists.push(self.name, [as_json(value)])
+
+    def messages(
+        self,
+        *,
+        attempts: int | None = None,
+        dead: Payload | None = None,
+        prefetch: int = MAX_MESSAGES,
+        prefetch_bytes: int = MAX_BYTES,
+    ) -> AsyncIterator[Message]:
         """Take messages, oldest first, until ``Lists.stop``: ``async for message in orders.messages():``, and then
         ``with message:`` around its handling.
 
@@ -276,10 +288,21 @@ class List:
         At most ``prefetch`` messages are taken at once, and no more once they have ``prefetch_bytes`` together; fewer
         while handling is slow, so that other consumers get theirs. Several loops may run side by side.
 
+        A message whose delivery has failed ``attempts`` times becomes a dead letter in the list ``dead``, in the
+        transaction that settles it. ``penstock dead shop`` shows those of ``shop:dead``. By default it comes again.
+
         Raise ``Unavailable`` if the server stays away, and ``WrongType`` if a key is of another type.
         """
-        return self.consumer(prefetch, prefetch_bytes).messages()
+        return self.consumer(prefetch, prefetch_bytes, attempts, dead).messages()
 
-    def consumer(self, prefetch: int, prefetch_bytes: int) -> Consumer:
+    def consumer(
+        self, prefetch: int, prefetch_bytes: int, attempts: int | None = None, dead: Payload | None = None
+    ) -> Consumer:
         """Return what ``messages`` iterates."""
-        return Consumer(self._lists, self.name, prefetch, prefetch_bytes)
+        burial = None
+        if attempts is not None or dead is not None:
+            if dead is None or attempts is None or not 1 <= attempts <= MAX_ATTEMPTS or as_bytes(dead) == self.name:
+                expected = f"expected a number from 1 to {MAX_ATTEMPTS:,}, and another list"
+                raise WrongCall(f"attempts={attempts!r}, dead={dead!r}: {expected}")
+            burial = Burial(attempts, as_bytes(dead))
+        return Consumer(self._lists, self.name, prefetch, prefetch_bytes, burial)

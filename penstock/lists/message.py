@@ -17,11 +17,19 @@ class Message(Received):
     It is settled when the ``with`` ends, and goes back to its list, as the next to be taken, if that raises.
     """
 
-    __slots__ = ("_consumer", "_results")
+    __slots__ = ("_consumer", "_failures", "_results")
 
-    def __init__(self, body: bytes, consumer: "Consumer") -> None:
-        self.body, self._consumer = body, consumer
+    def __init__(self, body: bytes, consumer: "Consumer", failures: int = 0) -> None:
+        self.body, self._consumer, self._failures = body, consumer, failures
         self._results: list[tuple[bytes, bytes]] | None = None
+
+    @property
+    def attempt(self) -> int:
+        """The number of this delivery: 1, and 1 more for each that has failed, or whose consumer has died.
+
+        The server counts them by the bytes of the message: messages that are equal share their number.
+        """
+        return self._failures + 1
 
     def __enter__(self) -> Self:
         return self
@@ -29,7 +37,10 @@ class Message(Received):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
-        self._consumer.note_end(self, (self._results or ()) if kind is None else None)
+        if kind is None:
+            self._consumer.note_end(self, self._results or (), self._failures)
+        else:
+            self._consumer.note_failed(self, error)
         self._results = None
         return None
 

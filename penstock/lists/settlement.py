@@ -1,9 +1,10 @@
 """What a consumer has handled and not settled, and the results that go with it."""
 
+import json
 import time
 from collections.abc import Sequence
 from math import inf
-from typing import Final
+from typing import Any, Final
 
 SETTLE_SECONDS: Final = 0.05
 """Seconds after which handled messages are settled, though more are at hand. A batch is meant to last as long."""
@@ -13,7 +14,10 @@ MAX_RESULT_BYTES: Final = 1 << 20
 """Bytes of results after which they are written."""
 MAX_MESSAGE_BYTES: Final = 16 << 20
 """Bytes of the results of one message, if it has several: the server does nothing else while it takes them."""
-FAILED: Final = -1
+CANCELLED: Final = 0
+DIED: Final = 1
+Ending = int | str
+"""Why a message was not handled: words if it failed, ``CANCELLED``, or ``DIED`` if its consumers have."""
 Results = Sequence[tuple[bytes, bytes]]
 """What the handling of one message pushes: list and message."""
 
@@ -28,8 +32,12 @@ class Settlement:
     def __init__(self, number: int = 1, failures: int = 0) -> None:
         self.number, self.failures = number, failures
         """``failures``: settlements in a row of messages that all failed."""
-        self._outcomes = list[int | None]()
-        """Of each message handled ``FAILED``, or how many results there are with its own, or None if it has none."""
+        self._outcomes = list[int | tuple[Ending] | None]()
+        """Of each message handled how many results there are with its own, None if it has none, or why it failed."""
+        self._had_failed = list[int]()
+        """Places of those that had failed before."""
+        self.kept = 0
+        """How many of the last ones are not to go back to the list, since all that was taken with them does."""
         self._results = list[tuple[bytes, bytes]]()
         """The results of all; those behind the last outcome are of a message that does not count as handled."""
         self._size = 0
@@ -47,7 +55,22 @@ class Settlement:
         """Return the places of those that failed, from 1 on."""
         if not self._has_failed:
             return []
-        return [place for place, outcome in enumerate(self._outcomes, start=1) if outcome == FAILED]
+        return [place for place, outcome in enumerate(self._outcomes, start=1) if isinstance(outcome, tuple)]
+
+    @property
+    def named(self) -> dict[str, Any]:
+        """Return the arguments of ``consume.lua`` that say how each message has ended."""
+        outcomes, failed = self._outcomes, self.failed
+        again = [
+            place for place in self._had_failed if place <= len(outcomes) and not isinstance(outcomes[place - 1], tuple)
+        ]
+        return {
+            "settled": self.handled,
+            "back": ",".join(map(str, failed)),
+            "ends": json.dumps([ending for outcome in outcomes if isinstance(outcome, tuple) for ending in outcome]),
+            "kept": self.kept,
+            "again": ",".join(map(str, again)),
+        }
 
     @property
     def results(self) -> dict[bytes, list[bytes]]:
@@ -60,7 +83,7 @@ class Settlement:
     def _count(self) -> int:
         """Return how many results there are of messages that were handled."""
         for outcome in reversed(self._outcomes):
-            if outcome is not None and outcome != FAILED:
+            if isinstance(outcome, int):
                 return outcome
         return 0
 
@@ -69,8 +92,16 @@ class Settlement:
         """Return whether to settle before the next message."""
         return time.monotonic() - self._settled_at >= SETTLE_SECONDS
 
-    def note_end(self, results: Results | None) -> None:
-        """Note that a message was handled, and what it pushes; None if it failed."""
+    def note_failed(self, ending: Ending) -> None:
+        """Note that a message was not handled."""
+        self._has_failed = True
+        self._outcomes.append((ending,))
+        self._settled_at = -inf
+
+    def note_end(self, results: Results, failures: int = 0) -> None:
+        """Note that a message was handled, what it pushes, and how often it had failed before."""
+        if failures:
+            self._had_failed.append(len(self._outcomes) + 1)
         if results:
             if len(self._results) > (count := self._count()):
                 del self._results[count:]
@@ -79,17 +110,17 @@ class Settlement:
             self._size += sum(len(message) for _, message in results)
             if len(self._results) >= MAX_RESULTS or self._size >= MAX_RESULT_BYTES:
                 self._settled_at = -inf
-        elif results is None:
-            self._has_failed = True
-            self._outcomes.append(FAILED)
-            self._settled_at = -inf
         else:
             self._outcomes.append(None)
 
     def keep_last_failed(self) -> None:
-        """Leave the messages that failed last unhandled: in its place each keeps the order."""
-        while self._outcomes and self._outcomes[-1] == FAILED:
-            self._outcomes.pop()
+        """Leave the messages that failed last where they are: in its place each keeps the order."""
+        while self.kept < self.handled and isinstance(self._outcomes[-1 - self.kept], tuple):
+            self.kept += 1
+
+    def hurry(self) -> None:
+        """Have what is handled next settled at once."""
+        self._settled_at = -inf
 
     def note_waited(self) -> None:
         """Note that a message has come after a wait: there was nothing to settle."""

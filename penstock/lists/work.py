@@ -40,11 +40,11 @@ class Request(Message):
     """
 
     __slots__ = (
+        "_attempt",
         "_begun",
         "_keys",
         "_policy",
         "_report",
-        "attempt",
         "correlation",
         "deadline",
         "has_ended",
@@ -60,24 +60,29 @@ class Request(Message):
         record: dict[str, str],
         policy: Policy,
         *,
+        failures: int = 0,
         is_adopted: bool = False,
         has_ended: bool = False,
     ) -> None:
-        super().__init__(body, consumer)
+        super().__init__(body, consumer, failures)
         self._keys, self._policy = consumer.keys, policy
         self._report: tuple[str, bytes] | None = None
         self._begun = time.monotonic()
         self.correlation = correlation
         self.id: str | None = record.get("id")
         """The id of its record; None if it has none, or if several requests in flight have its xid."""
-        self.attempt = parse_whole(record.get("attempt")) or 1
-        """1 for its first delivery."""
+        self._attempt = parse_whole(record.get("attempt")) or 1
         self.is_lost = is_adopted and 1 in (policy.attempts, parse_whole(record.get("attempts")))
         """Whether its worker has died, and no other one may get it: it has one attempt in all."""
         self.has_ended = has_ended
         """Whether it is a dead letter already, and its sender knows: it has waited for longer than messageTimeout."""
         self.deadline = parse_number(record.get("deadline"))
         """When (s since the epoch, server's clock) another attempt is made, as known when it was taken."""
+
+    @property
+    def attempt(self) -> int:
+        """The number of this delivery, as mdispatch counts them: 1 for the first."""
+        return self._attempt
 
     @property
     def xid(self) -> str:
@@ -178,7 +183,7 @@ class WorkConsumer(Consumer):
         """Drop a request that has ended, and give up one that only a dead worker was allowed to have."""
         request = cast(Request, message)
         if request.has_ended:
-            self.holding.settlement.note_end(())
+            self.holding.settlement.note_end((), request._failures)
             return True
         if not request.is_lost:
             return False
@@ -210,11 +215,12 @@ class WorkConsumer(Consumer):
                 correlation,
                 record,
                 self._policy,
+                failures=failures,
                 is_adopted=place < self.holding.adopted,
                 has_ended=dead is not None,
             )
-            for place, (body, correlation, record, (_, _, dead)) in enumerate(
-                zip(bodies, correlations, known, chains, strict=True)
+            for place, ((body, failures), correlation, record, (_, _, dead)) in enumerate(
+                zip(self.with_failures(bodies), correlations, known, chains, strict=True)
             )
         ]
 

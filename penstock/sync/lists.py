@@ -78,11 +78,22 @@ class List:
                 raise type(error)(f"{error}, and {count:,} before these") from error
         return count
 
-    def messages(self, *, prefetch: int = MAX_MESSAGES, prefetch_bytes: int = MAX_BYTES) -> Iterator[Message]:
+    def push_json(self, value: Any) -> None:
+        """Push ``value`` as JSON."""
+        self._run(self._list.push_json(value))
+
+    def messages(
+        self,
+        *,
+        attempts: int | None = None,
+        dead: Payload | None = None,
+        prefetch: int = MAX_MESSAGES,
+        prefetch_bytes: int = MAX_BYTES,
+    ) -> Iterator[Message]:
         """Take messages: ``for message in orders.messages():``, and then ``with message:`` around its handling."""
 
         async def consumer() -> Consumer:
-            return self._list.consumer(prefetch, prefetch_bytes)
+            return self._list.consumer(prefetch, prefetch_bytes, attempts, dead)
 
         return _messages(self._run(consumer()), self._run)
 

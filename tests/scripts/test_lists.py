@@ -398,12 +398,16 @@ async def test_a_server_that_stays_away_is_not_waited_for_without_end() -> None:
             with await anext(loop):
                 pass
             server.stop()
-            with pytest.raises(Unavailable, match=r"waited .* s \(patience\)"):
-                await anext(loop)
-            with pytest.raises(Unavailable):
-                await lists["orders"].push("4")
-            server.start()
-            await lists["orders"].push("5")
+            with capture_logs() as logs:
+                with pytest.raises(Unavailable, match=r"waited .* s \(patience\)"):
+                    await anext(loop)
+                with pytest.raises(Unavailable):
+                    await lists["orders"].push("4")
+                server.start()
+                await lists["orders"].push("5")
+            waits, resumed = (line for line in logs if line["event"] in ("waiting", "resumed"))
+            assert "connecting to 127.0.0.1" in waits["reason"]
+            assert resumed["after"] >= 0.5
         async with Lists(server.url, lease=1) as lists:
             await asyncio.sleep(0)
             assert await asyncio.wait_for(take(lists["orders"], 3), PATIENCE) in (

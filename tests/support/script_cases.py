@@ -577,16 +577,23 @@ def _rewrap(draw: Draw) -> Given:
     return {"wrapped": {"epoch": "1", "1": "w"}, "changes": ["1", "w", "new", "2", "x", "new"]}
 
 
+def _failures(draw: Draw, messages: list[bytes]) -> dict[str, str] | None:
+    counts = ["1", "2", "inf", "nan", "x", ""]
+    return {hexed(each): draw.choice(counts) for each in messages if draw.random() < 0.5} or None
+
+
 @case("lists/adopt")
 def _adopt_list(draw: Draw) -> Given:
+    orphans = [draw.messages() for _ in range(2)]
     return {
         "working": None,
-        "orphans": [draw.messages() for _ in range(2)],
+        "orphans": orphans,
         "dead": ["d0", "d1"],
         "again": 100,
         "who": "me",
         "consumers": Zset(d0=1.0, d1=1.0, me=draw.now * 1e6),
         "steps": {"me": "1", "d0": draw.choice(["1", "gone:5"]), "d1": "1"},
+        "failures": _failures(draw, orphans[0]),
     }
 
 
@@ -596,6 +603,7 @@ def _consume(draw: Draw) -> Given:
     settled = draw.randint(0, len(working))
     results = [draw.message() for _ in range(draw.randint(2, 4))]
     several = draw.randint(1, len(results) - 1)
+    back = [place for place in range(1, settled + 1) if draw.random() < 0.4]
     return {
         "working": working,
         "outs": [draw.messages() for _ in range(2)],
@@ -603,7 +611,12 @@ def _consume(draw: Draw) -> Given:
         "id": "me",
         "step": draw.choice([1, 2]),
         "settled": settled,
-        "back": ",".join(str(place) for place in range(1, settled + 1) if draw.random() < 0.4),
+        "back": ",".join(map(str, back)),
+        "ends": json.dumps([draw.choice([0, 1, "", "LookupError: tea"]) for _ in back]),
+        "kept": draw.randint(0, settled),
+        "again": ",".join(str(place) for place in range(1, settled + 1) if place not in back and draw.random() < 0.4),
+        "limit": draw.choice([0, 1, 3]),
+        "failures": _failures(draw, working),
         "lease": 10**7,
         "batch": draw.choice([0, 2]),
         "counts": f"{several},{len(results) - several}",

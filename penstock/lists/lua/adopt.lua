@@ -1,8 +1,9 @@
 -- Take over what consumers hold whose leases have ended, one after the other until one holds something: its messages are
--- older than all in the source.
+-- older than all in the source. The oldest of them may have killed its consumer: that is a failed delivery.
 --
 -- FLAGS allow-oom
 -- WITH types: wrong_type
+-- WITH failures: failures_of set_failures
 -- KEYS working     list  the caller's; nothing is done unless it is empty
 -- KEYS consumers   zset  consumers of the source, by the end of their lease (us since the epoch)
 -- KEYS steps       hash  number of the last step of each consumer; `gone:<us>` since another one has adopted its messages
@@ -14,7 +15,7 @@
 -- Returns how many messages were adopted, and the place of their consumer among these, from 1 on. Run twice: the second run
 -- finds nothing, or goes on behind those that hold nothing.
 local call = redis.call
-local refused = wrong_type({list = {working}, zset = {consumers}, hash = {steps}}) or wrong_type({list = orphans})
+local refused = wrong_type({list = {working}, zset = {consumers}, hash = {steps, failures}}) or wrong_type({list = orphans})
 if refused then return refused end
 local mine = call('HGET', steps, who)
 if not mine or string.find(mine, 'gone', 1, true) or call('EXISTS', working) == 1 then return {0, 0} end
@@ -24,7 +25,11 @@ for place, orphan in ipairs(orphans) do
   local lease = call('ZSCORE', consumers, dead[place])
   if lease and tonumber(lease) < now then
     local adopted = call('LLEN', orphan)
-    if adopted > 0 then call('RENAME', orphan, working) end
+    if adopted > 0 then
+      call('RENAME', orphan, working)
+      local oldest = call('LINDEX', working, -1)
+      set_failures(oldest, failures_of(oldest) + 1)
+    end
     local since = string.match(call('HGET', steps, dead[place]) or '', '^gone:(%d+)')
     if adopted == 0 and since and since + grace < now then
       call('ZREM', consumers, dead[place])

@@ -4,10 +4,13 @@
 -- FLAGS allow-oom
 -- WITH types: wrong_type
 -- WITH reading: several take saw largest_read
+-- WITH letters: push_letter
+-- WITH failures: failures_of set_failures
 -- KEYS source     list   what publishers push to (newest at the head)
 -- KEYS working    list   what the consumer has taken and not settled (oldest at the tail)
 -- KEYS consumers  zset   consumers of the source, by the end of their lease (us since the epoch)
 -- KEYS steps      hash   number of the last step of each consumer; `gone:<us>` since another one has adopted its messages
+-- KEYS letters?   list   dead letters, JSON
 -- KEYS outs...    list   where the handler's results go
 -- ARGV id         the consumer
 -- ARGV joins      1 if the consumer may be new; one that has gone stays so
@@ -16,16 +19,21 @@
 --                 as gone
 -- ARGV settled    how many of the oldest messages were handled: they are removed
 -- ARGV back       places among these, comma-separated: they go back to the source, as the next to be taken
+-- ARGV kept       how many of these, the last ones, go back to `working` instead, in order
+-- ARGV ends       JSON, of each of `back`: words if it failed, 1 if its consumers died, 0 if it was cancelled, which is no failure
+-- ARGV limit      failed deliveries after which a message goes to `letters` instead; 0 for never
+-- ARGV again      places of messages that were handled after they had failed, comma-separated
 -- ARGV lease      how long the consumer lives without another call (us)
 -- ARGV batch      maximum number of messages to return; 0 only settles and renews
 -- ARGV bytes      no more are returned once they have this many bytes together
 -- ARGV waited     1 if a wait has just moved the only message in `working`: then those behind it are taken, too
 -- ARGV counts     of each of `outs`, how many of `results` go there, comma-separated
 -- ARGV results... what to push, oldest first
--- Returns the messages, or consumers whose lease has ended, to be adopted before more is taken, and the bytes of the largest
--- message read; false if the consumer has gone. Run twice with the same step: the second run returns the same again, or more.
+-- Returns the messages, or consumers whose lease has ended, to be adopted before more is taken, the bytes of the largest
+-- message read, and how often each of the messages has failed, if any of the list has; false if the consumer has gone. Run twice with the same step: the second run returns the same again, or more.
 local call = redis.call
-local refused = wrong_type({list = {source, working}, zset = {consumers}, hash = {steps}}) or wrong_type({list = outs})
+local refused = wrong_type({list = {source, working, letters}, zset = {consumers}, hash = {steps, failures}})
+  or wrong_type({list = outs})
 if refused then return refused end
 local last = call('HGET', steps, id)
 if not last and joins == '0' or last and (string.find(last, 'gone', 1, true) or tonumber(step) > last + 1) then
@@ -34,6 +42,24 @@ end
 if tonumber(step) > tonumber(last or 0) and call('LLEN', working) < tonumber(settled) then return false end
 local time = call('TIME')
 local now = time[1] * 1000000 + time[2]
+limit, ends = tonumber(limit), back ~= '' and cjson.decode(ends)
+
+-- Count a failed delivery; return whether it was the last one, and the message is a dead letter.
+local function buried(message, ending)
+  if ending == 0 then return false end
+  local died = ending == 1
+  local count = failures_of(message) + (died and 0 or 1)
+  if limit == 0 or count < limit then
+    set_failures(message, count)
+    return false
+  end
+  local why, words = died and 'poison' or 'failed', died and 'its consumers died with it in hand' or ending
+  local at = math.floor(now / 1000)
+  push_letter({message = message, reason = why, error = words, source = source, attempts = count, at = at})
+  set_failures(message, 0)
+  return true
+end
+
 call('ZADD', consumers, string.format('%d', now + lease), id)
 if not last then call('HSET', steps, id, 0) end
 if tonumber(step) > tonumber(last or 0) then
@@ -43,14 +69,21 @@ if tonumber(step) > tonumber(last or 0) then
     call('LPUSH', out, unpack(results, place + 1, place + many[number]))
     place = place + many[number]
   end
-  local handled, failed = tonumber(settled) > 0 and call('RPOP', working, settled) or {}, {}
-  for at in string.gmatch(back, '%d+') do failed[#failed + 1] = handled[tonumber(at)] end
-  for at = #failed, 1, -1 do call('RPUSH', source, failed[at]) end
+  local handled, returned = tonumber(settled) > 0 and call('RPOP', working, settled) or {}, {}
+  for at in string.gmatch(again, '%d+') do set_failures(handled[tonumber(at)], 0) end
+  for at in string.gmatch(back, '%d+') do
+    local which, ending = tonumber(at), table.remove(ends, 1)
+    if not buried(handled[which], ending) then returned[#returned + 1] = which end
+  end
+  for at = #returned, 1, -1 do
+    local into = returned[at] > settled - kept and working or source
+    call('RPUSH', into, handled[returned[at]])
+  end
   call('HSET', steps, id, step)
 end
 
 batch, bytes = tonumber(batch), tonumber(bytes)
-if batch == 0 then return {{}, {}, 0} end
+if batch == 0 then return {{}, {}, 0, {}} end
 local here, found = call('LLEN', working), {}
 local count = several(working, 0, math.min(here, batch), bytes)
 while count > 0 do
@@ -64,4 +97,8 @@ if here == 0 then ended = call('ZRANGEBYSCORE', consumers, '-inf', string.format
 if #ended == 0 and (here == 0 or here == 1 and waited == '1') then
   take(source, working, found, math.min(batch - #found, call('LLEN', source)), bytes)
 end
-return {found, ended, largest_read}
+local times = {}
+if #found > 0 and call('EXISTS', failures) == 1 then
+  for place, message in ipairs(found) do times[place] = failures_of(message) end
+end
+return {found, ended, largest_read, times}

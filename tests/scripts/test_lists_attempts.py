@@ -1,0 +1,241 @@
+"""``penstock.lists``: the server counts deliveries that failed, and buries a message that fails too often."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import aclosing, suppress
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+
+from penstock import sync
+from penstock.errors import WrongCall
+from penstock.lists import List, Lists
+from tests.support.commandline import penstock
+from tests.support.harness import PATIENCE, eventually
+from tests.support.tracked import now
+
+DEAD: dict[str, Any] = {"attempts": 3, "dead": "shop:dead"}
+
+
+@pytest.fixture
+async def orders(redis: "Redis", redis_url: str) -> AsyncIterator[List]:
+    async with Lists(redis_url, patience=PATIENCE, lease=PATIENCE) as lists:
+        yield lists["shop:orders"]
+
+
+async def handled(orders: List, until: bytes, *bad: bytes, **options: Any) -> list[tuple[bytes, int]]:
+    """Return what was taken up to the message ``until``, with the attempts; fail for those that are ``bad``."""
+    taken = list[tuple[bytes, int]]()
+    async for message in orders.messages(**options):
+        with suppress(LookupError), message:
+            taken.append((message.body, message.attempt))
+            if message.body in bad:
+                raise LookupError("no such tea")
+        if message.body == until:
+            return taken
+    raise AssertionError("stopped")
+
+
+async def letters(redis: "Redis") -> list[dict[str, Any]]:
+    return [json.loads(each) for each in reversed(await redis.lrange("shop:dead", 0, -1))]
+
+
+async def die(redis: "Redis", redis_url: str, many: int, **options: Any) -> None:
+    """Have a consumer handle ``many`` messages, take one more and die with it in hand, its lease ended."""
+    lists = await Lists(redis_url).__aenter__()
+    loop = lists["shop:orders"].messages(**options)
+    for _ in range(many):
+        with await anext(loop):
+            pass
+    await anext(loop)
+    (consumer,) = lists.consumers
+    await consumer.holding.raw.close()
+    lists.consumers.clear()
+    await lists.__aexit__(None, None, None)
+    ended: Any = dict.fromkeys(await redis.zrange("shop:orders:consumers", 0, -1), 1)
+    await redis.zadd("shop:orders:consumers", ended)
+
+
+async def test_a_message_that_fails_is_counted_and_buried_and_holds_up_no_other(redis: "Redis", orders: List) -> None:
+    await orders.push_many([b"bad", b"1", b"2"])
+    before = await now(redis)
+    taken = await handled(orders, b"2", b"bad", **DEAD)
+    await orders.push("last")
+    taken += await handled(orders, b"last", b"bad", **DEAD)
+    assert [attempt for body, attempt in taken if body == b"bad"] == [1, 2, 3]
+    assert [attempt for body, attempt in taken if body != b"bad"] == [1, 1, 1]
+    (letter,) = await letters(redis)
+    assert before - 1 <= letter.pop("at") / 1000 <= await now(redis) + 1
+    assert letter == {
+        "message": "bad",
+        "reason": "failed",
+        "error": "LookupError: no such tea",
+        "source": "shop:orders",
+        "attempts": 3,
+    }
+    assert await redis.exists("shop:orders", "shop:orders:failures") == 0
+
+
+async def test_without_a_bound_a_message_comes_again_and_is_forgotten_once_it_was_handled(
+    redis: "Redis", orders: List
+) -> None:
+    await orders.push("tea")
+    for attempt in (1, 2, 3, 4):
+        assert await handled(orders, b"tea", b"tea") == [(b"tea", attempt)]
+    assert 0 < await redis.ttl("shop:orders:failures") <= 7 * 86_400
+    assert await handled(orders, b"tea") == [(b"tea", 5)]
+    await orders.push("tea")
+    assert await handled(orders, b"tea") == [(b"tea", 1)]
+    assert await redis.exists("shop:orders:failures") == 0
+
+
+async def test_an_error_that_ends_the_loop_counts_and_keeps_the_order(redis: "Redis", orders: List) -> None:
+    await orders.push_many([b"bad", b"1", b"2"])
+    taken = list[tuple[bytes, int]]()
+
+    async def work() -> None:
+        async with aclosing(orders.messages(**DEAD)) as messages:  # type: ignore[type-var]
+            async for message in messages:
+                with message:
+                    taken.append((message.body, message.attempt))
+                    raise LookupError
+
+    for _ in range(3):
+        assert await redis.lrange("shop:orders", 0, -1) == [b"2", b"1", b"bad"]
+        with pytest.raises(LookupError):
+            await work()
+    assert taken == [(b"bad", 1), (b"bad", 2), (b"bad", 3)]
+    assert [letter["message"] for letter in await letters(redis)] == ["bad"]
+    assert await redis.lrange("shop:orders", 0, -1) == [b"2", b"1"]
+
+
+async def test_a_message_whose_handler_was_cancelled_has_not_failed(redis: "Redis", orders: List) -> None:
+    await orders.push("tea")
+
+    async def handle(begun: asyncio.Event) -> None:
+        async with aclosing(orders.messages(**DEAD)) as messages:  # type: ignore[type-var]
+            async for message in messages:
+                with message:
+                    begun.set()
+                    await asyncio.Event().wait()
+
+    for _ in range(4):
+        begun = asyncio.Event()
+        task = asyncio.create_task(handle(begun))
+        await asyncio.wait_for(begun.wait(), PATIENCE)
+        task.cancel()
+        await asyncio.wait({task})
+    assert await handled(orders, b"tea", **DEAD) == [(b"tea", 1)]
+
+
+async def test_a_message_that_kills_its_consumers_is_buried_and_those_around_it_are_handled(
+    redis: "Redis", redis_url: str, orders: List
+) -> None:
+    await orders.push_many([b"1", b"2", b"deadly", b"3", b"4"])
+    await die(redis, redis_url, 2, **DEAD)
+    deaths, attempts = 1, list[int]()
+    while not await redis.exists("shop:dead") and deaths < 10:
+        taken = list[tuple[bytes, int]]()
+        async for message in orders.messages(**DEAD):  # what this one is adopted before it is looked at
+            taken.append((message.body, message.attempt))
+            if message.body == b"deadly":
+                break
+            with message:
+                pass
+            if message.body == b"4":
+                break
+        if taken[-1][0] == b"deadly":
+            attempts.append(taken[-1][1])
+            await die(redis, redis_url, 0, **DEAD)
+            deaths += 1
+    (letter,) = await letters(redis)
+    assert (letter["message"], letter["reason"], letter["attempts"]) == ("deadly", "poison", 3)
+    assert letter["error"] == "its consumers died with it in hand"
+    assert await redis.exists("shop:orders", "shop:orders:failures") == 0
+    assert attempts == sorted(attempts)
+
+
+async def test_a_consumer_that_waits_is_told_of_failures(redis: "Redis", orders: List) -> None:
+    await orders.push("tea")
+    assert await handled(orders, b"tea", b"tea") == [(b"tea", 1)]
+    await eventually(lambda: not orders._lists.consumers)
+    await redis.delete("shop:orders")
+    waits = asyncio.create_task(handled(orders, b"tea"))
+    await eventually(lambda: any(each.waits for each in orders._lists.consumers))
+    await orders.push("tea")
+    assert await asyncio.wait_for(waits, PATIENCE) == [(b"tea", 2)]
+
+
+async def test_a_settlement_that_is_repeated_counts_once(redis: "Redis", orders: List) -> None:
+    await orders.push("bad")
+    consumer = orders.consumer(10, 1_000)
+    (bad,) = await consumer.batch()
+    with suppress(LookupError), consumer.hand_out(bad):
+        raise LookupError
+    holding = consumer.holding
+    for _ in range(2):  # the reply to the first is lost
+        await holding._run(0, holding.settlement.number)
+    await consumer.leave()
+    assert [int(count) for count in await redis.hvals("shop:orders:failures")] == [1]
+
+
+@pytest.mark.parametrize(("before", "behind"), [(50_000, 50_000), (1_000, 3_000_000)])
+async def test_large_messages_that_differ_are_told_apart(orders: List, before: int, behind: int) -> None:
+    first, second = (b"a" * before + letter + b"z" * behind for letter in (b"1", b"2"))
+    await orders.push_many([first, second])
+    taken = await handled(orders, second, first, second, **DEAD)
+    assert [attempt for body, attempt in taken if body == first][:2] == [1, 2]
+    assert [attempt for body, attempt in taken if body == second] == [1]
+
+
+async def test_letters_are_shown_and_revived(redis: "Redis", redis_url: str, orders: List) -> None:
+    await orders.push("bad")
+    for _ in range(3):
+        await handled(orders, b"bad", b"bad", **DEAD)
+    shown = await penstock("dead", "shop", redis=redis_url)
+    assert "no such tea" in shown.text
+    revived = await penstock("revive", "shop", "--all", redis=redis_url)
+    assert (revived.status, revived.error) == (0, "")
+    assert await handled(orders, b"bad", **DEAD) == [(b"bad", 1)]
+
+
+async def test_json_is_pushed(orders: List) -> None:
+    await orders.push_json({"item": "thé", "price": 3})
+    assert await handled(orders, '{"item":"thé","price":3}'.encode())
+    with pytest.raises(WrongCall, match="JSON"):
+        await orders.push_json({"item": object()})
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"attempts": 3},
+        {"dead": "shop:dead"},
+        {"attempts": 0, "dead": "shop:dead"},
+        {"attempts": 3, "dead": "shop:orders"},
+    ],
+)
+async def test_a_bound_without_a_list_for_letters_is_refused(orders: List, options: dict[str, Any]) -> None:
+    with pytest.raises(WrongCall, match="another list"):
+        orders.messages(**options)
+
+
+async def test_blocking_loops_bury_too(redis: "Redis", redis_url: str) -> None:
+    def work() -> list[int]:
+        found = list[int]()
+        with sync.Lists(redis_url) as lists:
+            lists["shop:orders"].push_json({"n": 1})
+            lists["shop:orders"].push("end")
+            for message in lists["shop:orders"].messages(**DEAD, prefetch=1):
+                with suppress(LookupError), message:
+                    if message.body == b"end":
+                        lists.stop()
+                        continue
+                    found.append(message.attempt)
+                    raise LookupError("blocking")
+        return found
+
+    assert await asyncio.to_thread(work) == [1, 2, 3]
+    assert [letter["error"] for letter in await letters(redis)] == ["LookupError: blocking"]
