@@ -7,82 +7,43 @@ limits throughput only by its own processor time.
 import asyncio
 import sys
 from collections import deque
-from typing import Final, cast
 
-CHUNK_BYTES: Final = 1 << 20
-"""Maximum bytes per read."""
+from penstock.testing.proxy import Proxy, ProxyConnection, Stream
 
 
-class Pipe(asyncio.BufferedProtocol):
-    """One end of the link: bytes received here are sent at ``far`` after ``delay`` seconds."""
+class Link(Proxy):
+    def __init__(self, port: int, listen: int, round_trip: float) -> None:
+        super().__init__(port, listen=listen)
+        self._round_trip = round_trip
 
-    def __init__(self, delay: float) -> None:
-        self._delay = delay
-        self._buffer = bytearray(CHUNK_BYTES)
-        self._due: deque[tuple[float, bytes | None]] = deque()
-        """Bytes to forward, each with its time; None for the end."""
-        self._loop = asyncio.get_running_loop()
-        self.near: asyncio.Transport | None = None
-        self.far: asyncio.Transport | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.near = cast(asyncio.Transport, transport)
-
-    def get_buffer(self, sizehint: int) -> bytearray:
-        return self._buffer
-
-    def buffer_updated(self, nbytes: int) -> None:
-        self._delay_it(bytes(memoryview(self._buffer)[:nbytes]))
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._delay_it(None)
-
-    def _delay_it(self, chunk: bytes | None) -> None:
-        self._due.append((self._loop.time() + self._delay, chunk))
-        if len(self._due) == 1:
-            self._loop.call_at(self._due[0][0], self._hand_on)
-
-    def _hand_on(self) -> None:
-        assert self.far
-        now = self._loop.time()
-        while self._due and self._due[0][0] <= now:
-            chunk = self._due.popleft()[1]
-            if chunk is None:
-                self.far.close()
-            else:
-                self.far.write(chunk)
-        if self._due:
-            self._loop.call_at(self._due[0][0], self._hand_on)
+    def connection(self, here: Stream) -> ProxyConnection:
+        return _LateConnection(self, here, self._round_trip / 2)
 
 
-class Link(Pipe):
-    """The end that clients connect to; it creates the other end."""
+class _LateConnection(ProxyConnection):
+    """A connection that goes on reading while what it has read waits for its time."""
 
-    def __init__(self, server_port: int, delay: float) -> None:
-        super().__init__(delay)
-        self._server_port = server_port
+    def __init__(self, proxy: Proxy, here: Stream, delay: float) -> None:
+        super().__init__(proxy, here)
+        self._late = delay
+        self._due: dict[asyncio.StreamWriter, deque[bytes]] = {}
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
-        assert self.near
-        self.near.pause_reading()
-        self._connecting = asyncio.create_task(self._connect(self.near))
+    async def forward_request(self, data: bytes, writer: asyncio.StreamWriter) -> bool:
+        self._due.setdefault(writer, deque()).append(data)
+        asyncio.get_running_loop().call_later(self._late, self._send, writer)
+        return True
 
-    async def _connect(self, near: asyncio.Transport) -> None:
-        other = Pipe(self._delay)
-        other.far = near
-        try:
-            self.far, _ = await self._loop.create_connection(lambda: other, "127.0.0.1", self._server_port)
-        except OSError:
-            near.abort()
-        else:
-            near.resume_reading()
+    forward_reply = forward_request
+
+    def _send(self, writer: asyncio.StreamWriter) -> None:
+        data = self._due[writer].popleft()
+        if not writer.is_closing():
+            writer.write(data)
 
 
 async def serve(port: int, server_port: int, round_trip: float) -> None:
-    loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: Link(server_port, round_trip / 2), "127.0.0.1", port)
-    await server.serve_forever()
+    async with Link(server_port, port, round_trip):
+        await asyncio.Event().wait()
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ from common.orphans import Orphans
 from common.registered_lists import announce
 from common.registry import Presence, Registry
 from common.settings.base import ServiceSettings
-from common.upgrade import agree
 from penstock.atomic import AtomicWrites
 from penstock.keys import Keys
 from penstock.metrics import count
@@ -68,12 +67,10 @@ class Membership(Generic[S]):
             if not self._announced:
                 await self._announce()
             context.id, context.registration = self._registry.id, self._registry.key if self._one_server else None
-            await self._reconcile_counters()
             context.adopted += await self._orphans.adopt(self._registry.alive)
         await self._wait_for_lease(context)
         if context.token is not None:
             async with self._one_at_a_time:
-                await self._reconcile_counters()
                 context.adopted += await self._orphans.adopt(self._registry.alive, leads=True)
         while context.running and await self._redis.exists(self._keys.hold):  # penstock apply lets all begin at once
             await asyncio.sleep(HOLD_POLL_SECONDS)
@@ -110,7 +107,6 @@ class Membership(Generic[S]):
         if self._looks % EVERY == 0:
             await announce(self._redis, self._keys, self._settings, self._log)
         self._looks += 1
-        await self._reconcile_counters()
         leads = context.token is not None
         adopted = await self._orphans.adopt(self._registry.alive, shared=False, leads=leads)
         if adopted.total():
@@ -183,14 +179,9 @@ class Membership(Generic[S]):
             writes.set(self._keys.shape, shape_json(self._settings))
             if not self._counted:
                 count(writes, self._keys.metric("start"))
-                writes.hincrby(self._keys.metric("start"), "counting", 1)
             await writes.execute()
         await announce(self._redis, self._keys, self._settings, self._log)
         self._announced = self._counted = True
-
-    async def _reconcile_counters(self) -> None:
-        """Do this before you adopt: an older instance may have adopted a list without counting it."""
-        await agree(self._redis, self._keys, self._registry, self._settings, self._log)
 
     async def _wait_for_lease(self, context: Context[S]) -> None:
         """Stand by until this instance has the lease."""

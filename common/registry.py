@@ -3,7 +3,6 @@
 import os
 import random
 import socket
-from collections.abc import Iterable
 from enum import Enum
 from pathlib import Path
 from typing import Any, Final
@@ -151,17 +150,6 @@ class Registry:
                 wire.hexists(self._keys.instance(id), "host")
             alive = await wire.execute(raise_on_error=False)
         return [id for id, lives in zip(ids, alive, strict=True) if lives == 0]
-
-    async def by_version(self, ids: Iterable[str]) -> tuple[set[str], set[str]]:
-        """Return those of ``ids`` that are alive: those that count what they take, and those of an older version."""
-        names = sorted(ids)
-        async with self._redis.pipeline(transaction=False) as wire:
-            for id in names:
-                wire.hmget(self._keys.instance(id), "host", "counts")
-            replies = await wire.execute(raise_on_error=False)
-        alive = {id: reply[1] for id, reply in zip(names, replies, strict=True) if isinstance(reply, list) and reply[0]}
-        counting = {id for id, counts in alive.items() if counts}
-        return counting, alive.keys() - counting
 
     async def deregister(self) -> None:
         removed, unlisted = await self._deregister()

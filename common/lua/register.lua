@@ -2,7 +2,7 @@
 --
 -- FLAGS allow-oom
 -- WITH types: wrong_type
--- KEYS instance   hash   host pid started renewed renew service version counts, and `lists`, of one live instance
+-- KEYS instance   hash   host pid started renewed renew service version, and `lists`, of one live instance
 -- KEYS ids        list   ids of live instances, newest at the head
 -- ARGV id         the instance's id
 -- ARGV host       its host
@@ -19,7 +19,7 @@ local refused = wrong_type({list = {ids}})
 if refused then return refused end
 local now = redis.call('TIME')[1]
 redis.call('HSET', instance, 'host', host, 'pid', pid, 'started', now, 'renewed', now, 'renew', renew,
-  'service', service, 'version', version, 'counts', 'entries')
+  'service', service, 'version', version)
 if lists ~= '' then redis.call('HSET', instance, 'lists', lists) end
 redis.call('EXPIRE', instance, expire)
 redis.call('LPUSH', ids, id)

@@ -1,10 +1,9 @@
 """The network between the sites: each is reached through a port here, and can be taken off the net."""
 
-import asyncio
-from contextlib import suppress
-from typing import Final, Self
+from contextlib import AsyncExitStack
+from typing import Self
 
-CHUNK: Final = 65_536
+from penstock.testing.proxy import CHUNK_BYTES, Proxy, ProxyConnection, Stream
 
 
 class Net:
@@ -15,74 +14,59 @@ class Net:
         """Where others reach a site, by its name."""
         self.refused = 0
         """Connections that were not let through."""
-        self._cut = set[str]()
-        self._servers = list[asyncio.Server]()
-        self._open = dict[asyncio.StreamWriter, set[str]]()
-        """Each end of each connection, with the names of the two sites."""
+        self.cut_off = set[str]()
+        self._proxies = list[Proxy]()
+        self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for server in self._servers:
-            server.close()
-        while self._open:
-            for writer in self._open:
-                writer.transport.abort()
-            await asyncio.sleep(0.01)
-        for server in self._servers:
-            await server.wait_closed()
+        await self._stack.aclose()
 
     async def add(self, name: str, port: int) -> str:
         """Return the address at which others reach the site ``name``, which listens at ``port`` of 127.0.0.1."""
-
-        async def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            self._open[writer] = {name}
-            try:
-                with suppress(OSError):
-                    await self._carry(name, port, reader, writer)
-            finally:
-                writer.transport.abort()
-                del self._open[writer]
-
-        server = await asyncio.start_server(accepted, "127.0.0.1")
-        self._servers.append(server)
-        self.addresses[name] = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        return self.addresses[name]
+        proxy = await self._stack.enter_async_context(_Entry(self, name, port))
+        self._proxies.append(proxy)
+        self.addresses[name] = proxy.address
+        return proxy.address
 
     def cut(self, name: str) -> None:
         """Take ``name`` off the net: end its connections, those to it and those from it, and refuse new ones."""
-        self._cut.add(name)
-        for writer, sites in [*self._open.items()]:
-            if name in sites:
-                writer.transport.abort()
+        self.cut_off.add(name)
+        for connection in [each for proxy in self._proxies for each in proxy.connections]:
+            if isinstance(connection, _Call) and name in connection.sites:
+                connection.close()
 
     def mend(self, name: str) -> None:
-        self._cut.discard(name)
-
-    async def _carry(self, name: str, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        first = await reader.read(CHUNK)
-        sites = {name, *(other for other, address in self.addresses.items() if address.encode() in first)}
-        if sites & self._cut:
-            self.refused += 1
-            return
-        there, back = await asyncio.open_connection("127.0.0.1", port)
-        self._open[writer] = self._open[back] = sites
-        try:
-            back.write(first)
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(_forward(reader, back))
-                tasks.create_task(_forward(there, writer))
-        except* OSError:
-            pass
-        finally:
-            back.transport.abort()
-            del self._open[back]
+        self.cut_off.discard(name)
 
 
-async def _forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Pass on what comes, until one of the two ends; then end the other, too."""
-    while chunk := await reader.read(CHUNK):
-        writer.write(chunk)
-        await writer.drain()
-    raise ConnectionResetError
+class _Entry(Proxy):
+    """The port at which others reach one site."""
+
+    def __init__(self, net: Net, name: str, port: int) -> None:
+        super().__init__(port)
+        self._net, self._name = net, name
+
+    def connection(self, here: Stream) -> ProxyConnection:
+        return _Call(self, here, self._net, self._name)
+
+
+class _Call(ProxyConnection):
+    """A connection from one site to another; ``sites`` are their names, as far as they are known."""
+
+    def __init__(self, proxy: Proxy, here: Stream, net: Net, name: str) -> None:
+        super().__init__(proxy, here)
+        self._net, self.sites = net, {name}
+
+    async def run(self, port: int, first: bytes = b"") -> None:
+        first = await self._here[0].read(CHUNK_BYTES)
+        self.sites |= {name for name, address in self._net.addresses.items() if address.encode() in first}
+        if self.sites & self._net.cut_off:
+            self._net.refused += 1
+        else:
+            await super().run(port, first)
+
+    def end(self) -> None:
+        self.close()

@@ -8,7 +8,6 @@ from redis.asyncio import Redis
 from redis.exceptions import NoPermissionError
 
 from penstock.accounting.invariants import Invariant, parse_counters
-from penstock.accounting.upgrade import Starts
 from penstock.encoding import decoded, decoded_fields, encoded
 from penstock.inspect.changes import is_moved
 from penstock.inspect.pending import PendingList, read_pending
@@ -68,13 +67,13 @@ class Audit:
 
 async def audit(redis: "Redis", keys: Keys) -> Audit | None:
     """Audit the hop of ``keys`` on the server of its lists; return None if no service has ever written there."""
-    names = [keys.lists, *map(keys.metric, (*COUNTERS, "settled"))]
+    names = [keys.lists, *map(keys.metric, (*COUNTERS, "settled", "start"))]
     found, (roles, *counters) = await read_pending(redis, [keys], [("HGETALL", name) for name in names])
-    *counters, settled = counters
+    *counters, settled, start = counters
     if not roles and not any(counters):
         return None
-    pending, starts = found[keys.namespace].confirmed, found[keys.namespace].starts
-    problems, notes = pending_problems(keys, pending), pending_notes(starts, pending)
+    pending = found[keys.namespace].all
+    problems, notes = pending_problems(keys, pending), pending_notes(pending)
     pairs = zip(COUNTERS, counters, strict=True)
     numbers = {name: parse_counters(name, fields, problems) for name, fields in pairs}
     counts = {name: fields.pop("count", 0) for name, fields in numbers.items()}
@@ -85,7 +84,7 @@ async def audit(redis: "Redis", keys: Keys) -> Audit | None:
     left = parse_counters("settled", settled, problems)
     problems += _total_mismatches(counts, numbers, left)
     held, gone = sum(each.counted for each in pending), sum(each.missing for each in pending)
-    if starts.counting and starts.agree:
+    if b"count" in start:  # else somebody has deleted the counters, and no service has started since
         taken = Invariant("taken", counts["taken"], {"settled": left.get("count", 0), "held": held, "gone": gone})
         problems += [taken.problem] if taken.difference else []
     lengths = {each.name: each.messages for each in pending}
@@ -101,14 +100,11 @@ def pending_problems(keys: Keys, pending: Iterable[PendingList]) -> list[str]:
     return problems + [describe_stray(keys, each.name, each.messages) for each in strays]
 
 
-def pending_notes(starts: Starts, pending: Iterable[PendingList]) -> list[str]:
+def pending_notes(pending: Iterable[PendingList]) -> list[str]:
     """Return facts about pending lists that are not problems, in words."""
     left = sum(each.messages for each in pending if each.known and each.owner and not each.alive)
     words = "not registered on this server: one that runs takes them over at its next renewal, or the next that starts"
-    held = f"{left:,} message{'s' if left > 1 else ''} in pending lists of instances that are {words}"
-    old = "an instance of an older version was started, which does not count what its pending list holds"
-    unseen = f"{old}: what somebody removes from one is not missed until only newer instances run"
-    return [*([held] if left else []), *([] if starts.agree else [unseen])]
+    return [f"{left:,} message{'s' if left > 1 else ''} in pending lists of instances that are {words}"] if left else []
 
 
 async def consumer_notes(redis: "Redis", keys: Keys, lists: Iterable[str]) -> list[str]:

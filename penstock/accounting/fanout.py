@@ -4,9 +4,16 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import product
+from math import prod
+from typing import Final
 
-from penstock.accounting.attribution import Balance, Pattern, expected_copies
 from penstock.accounting.snapshot import FanoutSnapshot, NamespaceSnapshot, Snapshot
+
+Pattern = tuple[int, ...]
+"""How many copies of a message each branch has had: ``(1, 0)``, one missing in the second or too many in the first."""
+MAX_GUESSES: Final = 1_024
+"""Guesses of what was given that are compared with the sums."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +104,7 @@ class Branch:
     @property
     def excused(self) -> int:
         """Upper bound on messages that were not registered here for known reasons, without a known name."""
-        early = sum(fanout.settled - fanout.count("taken", self.list) for fanout in self.fanouts)
+        early = sum(fanout.count("settled") - fanout.count("taken", self.list) for fanout in self.fanouts)
         return self.total("untracked") + self.refused + self.waiting + self.dropped + self.unread + max(early, 0)
 
     @property
@@ -137,7 +144,7 @@ def compare_branches(siblings: Sequence[Branch], uneven: Mapping[str, Pattern]) 
 
     ``uneven`` gives, by xid, how many copies of a message each of them has had.
     """
-    truth = expected_copies(Counter(uneven.values()), [Balance(branch.over, branch.excused) for branch in siblings])
+    truth = given_copies(Counter(uneven.values()), [(branch.over, branch.excused) for branch in siblings])
     findings = [_unclear(siblings, xid, pattern) for xid, pattern in uneven.items() if truth[pattern] is None]
     decided = [(xid, pattern, owed) for xid, pattern in uneven.items() if (owed := truth[pattern]) is not None]
     for place, branch in enumerate(siblings):
@@ -150,6 +157,28 @@ def compare_branches(siblings: Sequence[Branch], uneven: Mapping[str, Pattern]) 
         if branch.missing:
             findings += [_missing(branch, *each, absent) for each in fewer]
     return findings
+
+
+def given_copies(patterns: Mapping[Pattern, int], sums: Sequence[tuple[int, int]]) -> dict[Pattern, int | None]:
+    """Return how many copies the messages of each pattern were given, each of them alike; None if the sums do not tell.
+
+    ``patterns`` gives the number of messages of each, ``sums`` the ``over`` and ``excused`` of each branch. Only if
+    nothing else fits the sums, a message may have been given to no branch, but pushed by somebody else.
+    """
+    for least in (1, 0):
+        choices = [[copies for copies in set(pattern) if copies >= least] for pattern in patterns]
+        few = prod(map(len, choices)) <= MAX_GUESSES
+        guesses = product(*choices) if few else [tuple(map(max, patterns))]
+        if fitting := [guess for guess in guesses if _fits(dict(zip(patterns, guess, strict=True)), patterns, sums)]:
+            found = map(set, zip(*fitting, strict=True))
+            return {pattern: min(one) if len(one) == 1 else None for pattern, one in zip(patterns, found, strict=True)}
+    return dict.fromkeys(patterns)
+
+
+def _fits(guess: Mapping[Pattern, int], patterns: Mapping[Pattern, int], sums: Sequence[tuple[int, int]]) -> bool:
+    """Return whether each branch has had as many copies more than in ``guess`` as its sums allow."""
+    more = [sum((each[place] - guess[each]) * many for each, many in patterns.items()) for place in range(len(sums))]
+    return all(over - excused <= one <= max(over, 0) for one, (over, excused) in zip(more, sums, strict=True))
 
 
 def _missing(branch: Branch, xid: str, copies: int, absent: int) -> Finding:

@@ -11,8 +11,7 @@ from typing import Any, Final
 
 from redis.asyncio import Redis
 
-from penstock.accounting.attribution import Pattern
-from penstock.accounting.fanout import Branch
+from penstock.accounting.fanout import Branch, Pattern
 from penstock.accounting.snapshot import REFUSED_REASONS, NamespaceSnapshot
 from penstock.atomic import AtomicRead
 from penstock.encoding import decoded, encoded, parse_whole

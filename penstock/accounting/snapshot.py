@@ -80,11 +80,6 @@ class FanoutSnapshot:
     def count(self, metric: str, list: str = "count") -> int:
         return self.counters[metric].get(list, 0)
 
-    @property
-    def settled(self) -> int:
-        """Messages that left the pending lists; older services counted only these, as ``taken``."""
-        return self.count("settled") or self.count("taken")
-
 
 @dataclass(frozen=True)
 class Snapshot:

@@ -43,14 +43,14 @@ async def audit_tracked(redis: "Redis", keys: Keys) -> TrackedAudit | None:
     found, (size, base, out, in_flight, delayed, *hashes) = await read_pending(redis, [keys], calls)
     if not size:
         return None
-    all_lists, starts = found[keys.namespace].confirmed, found[keys.namespace].starts
+    all_lists = found[keys.namespace].all
     requests = [each for each in all_lists if each.base == decoded(base or b"")]
-    problems, notes = pending_problems(keys, all_lists), pending_notes(starts, all_lists)
+    problems, notes = pending_problems(keys, all_lists), pending_notes(all_lists)
     pairs = zip(COUNTERS, hashes, strict=True)
     numbers = {name: parse_counters(name, fields, problems, ignored=SECONDS) for name, fields in pairs}
     under_way = {"in flight": in_flight, "delayed": delayed}
     laws = [_taken_invariant(numbers, requests), _registered_invariant(numbers, under_way)]
-    problems += [law.problem for law in laws if law.difference and (starts.agree or law.whole != "taken")]
+    problems += [law.problem for law in laws if law.difference]
     reasons = sum(number for reason, number in numbers["dead"].items() if reason != "count")
     if reasons != (dead := numbers["dead"].get("count", 0)):
         problems.append(f"dead: count is {dead:,}, its reasons add up to {reasons:,}")

@@ -12,7 +12,6 @@ from typing import Any, Final
 
 from redis.asyncio import Redis
 
-from penstock.accounting.upgrade import Starts
 from penstock.atomic import AtomicRead
 from penstock.encoding import decoded, decoded_fields, encoded
 from penstock.keys import Keys, pending_of
@@ -67,18 +66,10 @@ class NamespacePending:
     """The pending lists of one namespace."""
 
     all: list[PendingList]
-    starts: Starts
     owners: Sequence[str]
     """Ids of the instances that may have a pending list."""
     bases: Sequence[str]
     """Base names of their pending lists."""
-
-    @property
-    def confirmed(self) -> list[PendingList]:
-        """All lists, without apparent losses while an older instance may have adopted messages uncounted."""
-        if self.starts.agree:
-            return self.all
-        return [replace(each, counted=min(each.counted, each.messages)) for each in self.all]
 
 
 @dataclass(frozen=True)
@@ -90,7 +81,6 @@ class _ListNames:
     holdings: Mapping[str, str]
     counts: tuple[Mapping[str, str], ...]
     ordered: bool
-    starts: Starts
 
     @property
     def bases(self) -> list[str]:
@@ -111,7 +101,7 @@ class _ListNames:
 
 
 def _naming_commands(keys: Keys) -> list[ReadCommand]:
-    hashes = (keys.lists, keys.holdings, keys.held, keys.metric("missing"), keys.accepted, keys.metric("start"))
+    hashes = (keys.lists, keys.holdings, keys.held, keys.metric("missing"), keys.accepted)
     more: list[ReadCommand] = [("ZRANGE", keys.owners, 0, -1), ("EXISTS", keys.lease), ("HGET", keys.policy, "pending")]
     return [*(("HGETALL", name) for name in hashes), *more]
 
@@ -164,21 +154,18 @@ async def _read_all(redis: "Redis", calls: Sequence[ReadCommand], checked: int, 
 
 def _list_names(replies: Sequence[Any]) -> _ListNames:
     replies = [None if isinstance(reply, Exception) else reply for reply in replies]
-    roles, holdings, held, missing, accepted, start, owners, ordered, tracked = replies
+    roles, holdings, held, missing, accepted, owners, ordered, tracked = replies
     counts = tuple(map(decoded_fields, (held, missing, accepted)))
     counts[1].pop("count", None)
     roles = decoded_fields(roles) | ({decoded(tracked): "pending"} if tracked else {})
-    starts = Starts.parse(decoded_fields(start))
-    return _ListNames(
-        roles, sorted(map(decoded, owners or ())), decoded_fields(holdings), counts, bool(ordered), starts
-    )
+    return _ListNames(roles, sorted(map(decoded, owners or ())), decoded_fields(holdings), counts, bool(ordered))
 
 
 def _pending(keys: Keys, named: _ListNames, replies: Iterator[Any]) -> NamespacePending:
     alive = {id for id in named.owners if next(replies) == 1}
     lists = [_list(named, name, alive, next(replies)) for name in named.lists]
     lists = [replace(each, known=True) if each.name == keys.waiting else each for each in lists]
-    return NamespacePending(_in_use(named, lists), named.starts, named.owners, named.bases)
+    return NamespacePending(_in_use(named, lists), named.owners, named.bases)
 
 
 def _list(named: _ListNames, name: str, alive: Collection[str], reply: Any) -> PendingList:

@@ -5,8 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.accounting.attribution import Pattern
-from penstock.accounting.fanout import Branch
+from penstock.accounting.fanout import Branch, Pattern
 from penstock.accounting.snapshot import NamespaceSnapshot, Snapshot
 from penstock.spark import archive, conservation
 from penstock.spark.conservation import DuplicateRun, Numbers

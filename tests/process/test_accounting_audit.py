@@ -1,4 +1,4 @@
-"""Counts of messages held in pending lists, beside older instances and in lists that no instance adopts."""
+"""Counts of messages held in pending lists, and in lists that no instance adopts."""
 
 from functools import partial
 from pathlib import Path
@@ -27,90 +27,8 @@ async def audited(redis: Redis) -> Audit:
     return found
 
 
-async def older(redis: Redis, id: str) -> None:
-    """Register an instance of the previous version, which counts messages on settling, not on taking them."""
-    await redis.hset(KEYS.instance(id), mapping={"host": "oak", "pid": 1, "service": "mpush", "version": "0.0"})
-    await redis.zadd(KEYS.owners, {id: (await redis.time())[0]})
-    await redis.lpush(KEYS.ids, id)
-    roles: dict[Any, Any] = {"in": "in", "pending": "pending", "a": "out"}
-    await redis.hset(KEYS.lists, mapping=roles)
-    await redis.hincrby(KEYS.metric("start"), "count", 1)
-    await redis.set(KEYS.counter, id)
-
-
-async def settles(redis: Redis, pending: str) -> None:
-    """Settle all messages in ``pending`` as an older instance does."""
-    moved = 0
-    while await redis.lmove(pending, "a", "RIGHT", "LEFT"):
-        moved += 1
-    for name in ("taken", "delivered"):
-        for field in ("count", "a"):
-            await redis.hincrby(KEYS.metric(name), field, moved)
-
-
-async def ends(redis: Redis, id: str) -> None:
-    await redis.delete(KEYS.instance(id))
-    await redis.lrem(KEYS.ids, 0, id)
-
-
-async def test_a_namespace_of_an_older_version_is_counted_from_the_next_start_on(
-    redis: Redis, redis_url: str, tmp_path: Path
-) -> None:
-    await older(redis, "1")
-    await redis.lpush("pending:1", *map(str, range(10)))
-    await settles(redis, "pending:1")
-    await redis.lpush("pending:1", "left", "over")
-    await ends(redis, "1")
-    before = await audited(redis)
-    assert (before.problems, len(before.notes), before.pending["pending:1"]) == ([], 2, 2)
-    with service(tmp_path, redis_url) as started:
-        await eventually(lambda: redis.hget(KEYS.metric("settled"), "count"))
-        await eventually(lambda: _llen_is(redis, "a", 12))
-        found = await audited(redis)
-        assert (found.problems, found.notes, found.messages) == ([], [], 12)
-        assert await redis.hget(KEYS.metric("settled"), "count") == b"12"
-        started.kill()
-    await redis.lpush("pending:2", "held")
-    await redis.hset(KEYS.held, "pending:2", 2)
-    await redis.hincrby(KEYS.metric("taken"), "count", 2)
-    (problem, *_) = (await audited(redis)).problems
-    assert problem.startswith("pending:2: 1 message was taken and not settled, and gone")
-
-
 async def _llen_is(redis: Redis, name: str, length: int) -> bool:
     return bool(await redis.llen(name) == length)
-
-
-async def test_what_an_older_instance_takes_over_and_settles_is_no_loss_for_good(
-    redis: Redis, redis_url: str, tmp_path: Path
-) -> None:
-    with service(tmp_path, redis_url) as newer:
-        await eventually(lambda: redis.exists("demo:1"))
-        await redis.lpush("in", *map(str, range(10)))
-        await eventually(lambda: _llen_is(redis, "a", 10))
-        await older(redis, "2")
-        await redis.lpush("pending:3", "x", "y", "z")
-        await redis.hset(KEYS.held, "pending:3", 3)
-        await redis.hincrby(KEYS.metric("taken"), "count", 3)
-        await redis.rename("pending:3", "pending:2")
-        beside = await audited(redis)
-        assert (beside.problems, len(beside.notes)) == ([], 1)
-        await settles(redis, "pending:2")
-        assert (await audited(redis)).problems == []
-        await ends(redis, "2")
-        await eventually(lambda: _agreed(redis))
-        found = await audited(redis)
-        assert (found.problems, found.messages, found.legs[0].taken) == ([], 13, 13)
-        await redis.lpush("in", "more")
-        await eventually(lambda: _llen_is(redis, "a", 14))
-        assert (await audited(redis)).problems == []
-        await redis.hincrby(KEYS.metric("settled"), "count", -1)
-        assert (await audited(redis)).problems == ["taken 14 is not settled 13 + held 0 + gone 0: 1 missing"]
-        assert newer.stop() == 0
-
-
-async def _agreed(redis: Redis) -> bool:
-    return not (await audited(redis)).notes
 
 
 async def test_deleted_held_counts_are_found(redis: Redis, redis_url: str, tmp_path: Path) -> None:

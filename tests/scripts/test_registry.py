@@ -45,7 +45,6 @@ async def test_an_instance_is_registered_with_what_an_operator_asks_for(redis: R
         (b"renew", b"15"),
         (b"service", b"mpush"),
         (b"version", __version__.encode()),
-        (b"counts", b"entries"),
     ]
     assert before <= int(started) <= (await redis.time())[0]
     assert await listed(redis) == [9]

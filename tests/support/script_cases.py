@@ -30,11 +30,6 @@ def in_hand(draw: Draw, messages: list[bytes], count: int) -> Given:
     return {"pending": messages, "held": len(messages), "digest": digest(oldest)}
 
 
-@case("common/agree")
-def _agree(draw: Draw) -> Given:
-    return {"older": draw.choice(["", "5"]), "holds": {"k:lists:0": "9"}, "missing": {}, "taken": {"count": "20"}}
-
-
 @case("common/lease")
 def _lease(draw: Draw) -> Given:
     expires = (draw.now + draw.choice([-5, 5])) * 1000

@@ -1,6 +1,5 @@
 """TLS proxy for a plain server, and certificates for it."""
 
-import asyncio
 import shutil
 import ssl
 import subprocess
@@ -9,6 +8,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+
+from penstock.testing.proxy import Proxy
 
 needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl to make a certificate with")
 AUTHORITY = """
@@ -54,16 +55,5 @@ async def encrypted(port: int, certificate: Path, *, clients: Path | None = None
     if clients:
         context.verify_mode = ssl.CERT_REQUIRED
         context.load_verify_locations(clients)
-
-    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while data := await reader.read(65536):
-            writer.write(data)
-        writer.close()
-
-    async def bridge(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        there, back = await asyncio.open_connection("127.0.0.1", port)
-        await asyncio.gather(pump(reader, back), pump(there, writer))
-
-    front = await asyncio.start_server(bridge, "127.0.0.1", 0, ssl=context)
-    async with front:
-        yield front.sockets[0].getsockname()[1]
+    async with Proxy(port, ssl=context) as front:
+        yield int(front.address.rpartition(":")[2])
