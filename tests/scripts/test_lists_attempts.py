@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import aclosing, suppress
+from hashlib import sha1
 from typing import Any
 
 import pytest
@@ -155,6 +156,21 @@ async def test_a_message_that_kills_its_consumers_is_buried_and_those_around_it_
     assert letter["error"] == "its consumers died with it in hand"
     assert await redis.exists("shop:orders", "shop:orders:failures") == 0
     assert attempts == sorted(attempts)
+
+
+async def test_after_a_death_the_next_one_counts_for_what_was_in_hand(
+    redis: "Redis", redis_url: str, orders: List
+) -> None:
+    """What the dead one had is settled one by one, though batches grow: here 4 and 5 were taken with the deadly one."""
+    await redis.zadd("shop:orders:consumers", {"dead": 1})
+    await redis.hset("shop:orders:consumers:steps", "dead", "3")
+    await redis.lpush("shop:orders:consumer:dead", "1", "2", "3", "4", "5", "deadly", "7", "8")
+    await die(redis, redis_url, 5)
+    consumer = orders.consumer(10, 1_000)
+    (first,) = await consumer.batch()
+    assert (first.body, first.attempt) == (b"deadly", 2)
+    assert await redis.hgetall("shop:orders:failures") == {sha1(b"deadly").hexdigest().encode(): b"1"}
+    await consumer.leave()
 
 
 async def test_a_consumer_that_waits_is_told_of_failures(redis: "Redis", orders: List) -> None:
