@@ -137,6 +137,18 @@ async def test_what_a_living_pull_holds_is_not_put_back(redis: Redis, redis_url:
         assert written + back + other.out.splitlines() == messages
 
 
+async def test_what_a_suspended_pull_holds_goes_to_another_and_it_goes_on(redis: Redis, redis_url: str) -> None:
+    messages = numbered(20_000)
+    async with blocked_pull(redis, redis_url, messages) as (process, reader):
+        process.send_signal(signal.SIGSTOP)
+        other = await penstock("pull", "in", "--limit", "10", redis=redis_url)
+        assert "messages that a killed pull had left are back in in" in other.error
+        process.send_signal(signal.SIGCONT)
+        written = (await asyncio.to_thread(reader.readall)).splitlines()
+        assert (await ended(process))[0] == 0
+        assert set(written) | set(other.out.splitlines()) == set(messages)
+
+
 async def test_two_pulls_at_once_share_a_list(redis: Redis, redis_url: str) -> None:
     messages = numbered(20_000)
     await push(redis, messages)
