@@ -1,12 +1,11 @@
 """Logs of the parts that programs import: they go where the program logs."""
 
 import logging
+import sys
 import traceback
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final
-
-import structlog
 
 MAX_TEXT: Final = 2_000
 """Characters of a text that are logged: what renders lines may take quadratic time."""
@@ -47,7 +46,8 @@ class Log:
                 self._write(level, event, {name: _ascii(value) for name, value in bound.items()})
 
     def _write(self, level: str, event: str, fields: dict[str, Any]) -> None:
-        if structlog.is_configured():
+        structlog: Any = sys.modules.get("structlog")  # a program that has configured it has imported it
+        if structlog and structlog.is_configured():
             getattr(structlog.get_logger(self._name), level)(event, **fields)
             return
         trace = fields.pop("exception", "")

@@ -15,7 +15,7 @@ import typer
 from penstock.cli._text import shown
 from penstock.cli._url import URL_FORMS, redis_option, resolve_url
 from penstock.encoding import decoded
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, Unavailable
 from penstock.secrets import without_files
 
 if TYPE_CHECKING:
@@ -125,8 +125,9 @@ async def connected(
     try:
         await client.ping()
         yield client
-    except RedisError as error:
-        raise Failed(_explained(error, masked(url), advice)) from error
+    except (RedisError, Unavailable) as error:
+        reason = error.__cause__ if isinstance(error.__cause__, RedisError) else error
+        raise Failed(_explained(reason, masked(url), advice)) from error
     finally:
         await client.aclose()
 

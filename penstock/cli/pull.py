@@ -23,18 +23,22 @@ from penstock.cli._frame import (
 from penstock.cli._streams import Output
 from penstock.cli._text import shown
 from penstock.encoding import decoded, encoded
+from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
-    from redis.asyncio import Redis
-
-    from penstock.transfer.pull import Pull
+    from penstock.lists import Lists
+    from penstock.lists.holding import Holding
 
 MAX_MESSAGES: Final = 1000
 MAX_BYTES: Final = 1 << 20
 """Upper bounds of the messages and bytes that are taken and not yet written."""
 
-WAIT_SECONDS: Final = 5
-"""Seconds that one command of ``--follow`` waits for a message."""
+LEASE_SECONDS: Final = 3.0
+"""Seconds after which messages of a pull that was killed, or is suspended, are taken by others."""
+PATIENCE_SECONDS: Final = 1.0
+"""Seconds for which a server may be away."""
+WATCH_SECONDS: Final = 0.5
+"""Seconds between two looks whether the reader of the output has gone away."""
 
 
 def pull(
@@ -47,7 +51,7 @@ def pull(
 ) -> None:
     """Take messages from a list and print them.
 
-    One message a line, byte for byte, the oldest first. Messages are kept in LIST:pull:<id> until they are written;
+    One message a line, byte for byte, the oldest first. Messages are kept in LIST:consumer:<id> until they are written;
     those that could not be written go back to where they were. The next pull of LIST also puts back what a killed one
     left; --limit 0 does only that. A reader such as "head" may consume more than it shows: use --limit.
     """
@@ -55,20 +59,17 @@ def pull(
 
 
 async def _pull(key: bytes, follow: bool, limit: int | None, end: bytes, url: str, as_json: bool) -> int:
-    from penstock.transfer.pull import NAME, Pull, new_taker
+    from penstock.lists import Lists
 
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    taker = new_taker()
-    async with connected(url, silence=2 * WAIT_SECONDS, name=NAME + taker) as client:
+    async with connected(url) as client:
         await require_list(client, key)
         await require_one_slot(client, key)
-        source = Pull(client, key, taker)
-        await _adopt(source, key)
-        flow = Flow(source, Output(sys.stdout.fileno(), stop), stop, end, as_json)
-        async with connected(url) as second:
-            watch = asyncio.create_task(flow.watch(second, await client.client_id()))
+        async with Lists(url, patience=PATIENCE_SECONDS, lease=LEASE_SECONDS) as lists:
+            flow = Flow(lists, key, Output(sys.stdout.fileno(), stop), stop, end, as_json)
+            watch = asyncio.create_task(flow.watch())
             try:
                 await flow.run(follow, limit)
             finally:
@@ -82,66 +83,63 @@ async def _pull(key: bytes, follow: bool, limit: int | None, end: bytes, url: st
     return 0
 
 
-async def _adopt(source: "Pull", key: bytes) -> None:
-    from redis.exceptions import NoPermissionError
-
-    try:
-        adopted = await source.adopt()
-    except NoPermissionError:
-        left = f"killed pulls may have left messages in {shown(key)}:pull:*"
-        complain(f"{left}: only a user with the right to CLIENT LIST can put them back", 0)
-    else:
-        if adopted:
-            complain(f"{adopted:,} messages that a killed pull had left are back in {shown(key)}", 0)
-
-
 class Flow:
     """The loop from the list to the output: take, write and settle, until the list is empty or ``stop`` is set."""
 
-    def __init__(self, source: "Pull", output: Output, stop: asyncio.Event, end: bytes, as_json: bool) -> None:
+    def __init__(
+        self, lists: "Lists", key: bytes, output: Output, stop: asyncio.Event, end: bytes, as_json: bool
+    ) -> None:
         self.output, self.back = output, 0
         self.found_nothing = False
-        self._source, self._stop, self._end, self._as_json = source, stop, end, as_json
+        self._lists, self._key = lists, key
+        self._stop, self._end, self._as_json = stop, end, as_json
 
     async def run(self, follow: bool, limit: int | None) -> None:
         from redis.exceptions import RedisError
 
-        written = taken = 0
+        consumer = self._lists[self._key].consumer(MAX_MESSAGES, MAX_BYTES)
         try:
-            while not self._stop.is_set() and limit != 0:
-                written = 0  # of what `take` is going to return; it settles what was written before
-                messages = await self._source.take(
-                    MAX_MESSAGES if limit is None else min(MAX_MESSAGES, limit), MAX_BYTES
-                )
-                if not messages and follow:
-                    messages = await self._source.wait(WAIT_SECONDS)
-                elif not messages:
-                    self.found_nothing = not taken
-                    break
-                taken += len(messages)
-                written = await self.output.write([self._line(message) for message in messages])
-                if written < len(messages):
-                    break
-                limit = None if limit is None else limit - written
-        except RedisError:  # it is unknown what the server did last: the next pull finds out
-            complain(f"messages not written are in {shown(self._source.pending)}; the next pull puts them back", 0)
+            await consumer.enter()
+            if recovered := await consumer.holding.recover():
+                complain(f"{recovered:,} messages that a killed pull had left are back in {shown(self._key)}", 0)
+            await self._run(consumer.holding, follow, limit)
+            await consumer.leave()
+        except (RedisError, OSError, PenstockError):  # it is unknown what the server did last
+            self._lists.consumers.discard(consumer)
+            await consumer.holding.close()
+            complain(f"messages of {shown(self._key)} that are not written stay there; the next pull puts them back", 0)
             raise
-        self.back = await self._source.end(written)
 
-    async def watch(self, redis: "Redis", client: int) -> None:
+    async def _run(self, holding: "Holding", follow: bool, limit: int | None) -> None:
+        taken = 0
+        while not self._stop.is_set() and limit != 0:
+            most = MAX_MESSAGES if limit is None else min(MAX_MESSAGES, limit)
+            messages = await holding.take(most)  # settles what was written before
+            if messages is None:  # this process was suspended: others have what it had taken
+                continue
+            if not messages and follow:
+                messages = await holding.wait(most)
+            elif not messages:
+                self.found_nothing = not taken
+                return
+            written = await self.output.write([self._line(message) for message in messages])
+            for place in range(written):
+                holding.settlement.note_end((), holding.failures[place] if holding.failures else 0)
+            taken += written
+            limit = None if limit is None else limit - written
+            self.back = len(messages) - written
+            if self.back:
+                return
+
+    async def watch(self) -> None:
         """Stop if the reader goes away while nothing is written, and end a wait for a message on any stop."""
-        from redis.exceptions import RedisError
-
         while not self._stop.is_set():
             with suppress(TimeoutError):
-                async with asyncio.timeout(0.5):
+                async with asyncio.timeout(WATCH_SECONDS):
                     await self._stop.wait()
             if self.output.reader_is_gone():
                 self._stop.set()
-        with suppress(RedisError):  # then the wait ends by itself
-            while True:
-                await redis.client_unblock(client)
-                await asyncio.sleep(0.05)
+        self._lists.stop()
 
     def _line(self, message: bytes) -> bytes:
         return (json.dumps({"message": decoded(message)}).encode() if self._as_json else message) + self._end

@@ -5,7 +5,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,7 +15,7 @@ from penstock.cli._url import redis_option
 from penstock.secrets import without_files
 
 if TYPE_CHECKING:
-    from penstock.composition.procfile import ProcessGroup
+    from penstock.composition.procfile import Line, ProcessGroup
 
 
 def up(
@@ -73,7 +73,6 @@ def _server(url: str | None) -> Iterator[str]:
         yield server.url
 
 
-def _write_json(event: Any) -> None:
-    text = event.data.decode(errors="replace") if isinstance(event.data, bytes) else event.data
-    for line in text.splitlines():
-        print_json({"at": event.time.isoformat(), "name": event.name, "line": line})
+def _write_json(line: "Line") -> None:
+    for text in line.texts:
+        print_json({"at": line.time.isoformat(), "name": line.name, "line": text})

@@ -3,24 +3,23 @@
 import asyncio
 import os
 import queue
+import re
 import signal
-import sys
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final, Self, TypeVar
-
-from honcho.environ import PROCFILE_LINE, parse_procfile
-from honcho.printer import Message, Printer
-from honcho.process import Process
+from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from penstock.errors import PenstockError, Problem, SettingsError
 from penstock.launch import search_path
 
 T = TypeVar("T")
+PROCESS: Final = re.compile(r"([A-Za-z0-9_-]+):\s*(.+)")
+"""A line of a Procfile."""
 STOP_SECONDS: Final = 40.0
 """Time between SIGTERM and SIGKILL: more than a service's ``stopTimeout``."""
 
@@ -33,17 +32,35 @@ OBEYED: Final = (*OBEYED_SIGTERM, -signal.SIGINT, 128 + signal.SIGINT)
 """The same for a process that obeyed SIGTERM or a user's ctrl-C."""
 
 
+class Line(NamedTuple):
+    """A line of output, as it was written."""
+
+    name: str
+    data: bytes
+    time: datetime
+
+    @property
+    def texts(self) -> list[str]:
+        """Return it as text, without its end; several if it has other ends of lines within."""
+        return self.data.decode(errors="replace").splitlines()
+
+
+class _End(NamedTuple):
+    name: str
+    status: int
+
+
 class ProcessGroup:
     """The processes of ``directory/Procfile``, started in the current directory, so that ``services`` are found.
 
     Each runs in a shell, in a process group of its own; ``python`` is the interpreter that runs this. If one ends with
     status 0, the others go on; if one fails, its name is in ``failed``. Call ``write`` with each line of their output,
-    by default as honcho prints it to standard output. Raise ``SettingsError`` for a line that is no process, and
+    by default print it behind the time and the name. Raise ``SettingsError`` for a line that is no process, and
     ``PenstockError`` if there is no Procfile.
     """
 
     def __init__(
-        self, directory: Path, *, write: Callable[[Any], None] | None = None, stop: float = STOP_SECONDS
+        self, directory: Path, *, write: Callable[[Line], None] | None = None, stop: float = STOP_SECONDS
     ) -> None:
         self.commands = read_procfile(directory / "Procfile")
         self.statuses: dict[str, int] = {}
@@ -51,9 +68,9 @@ class ProcessGroup:
         self.failed: list[str] = []
         """Names of those that failed: with a status other than 0 or, once asked to stop, other than ``OBEYED``."""
         self._stop_timeout = stop
-        self._write = write or Printer(sys.stdout, width=max(map(len, self.commands))).write
+        self._write = write or self._print
         self._pids: dict[str, int] = {}
-        self._events: queue.Queue[Any] = queue.Queue()
+        self._events: queue.Queue[Line | _End] = queue.Queue()
         self._fine: tuple[int, ...] = (0,)
         self._environ: dict[str, str] = {}
 
@@ -63,7 +80,7 @@ class ProcessGroup:
         self._environ["PATH"] = search_path(self._environ)
         for name in self.commands:
             self._begin(name)
-        self._handle_until(lambda: len(self._pids.keys() | self.statuses.keys()) == len(self.commands))
+        self.poll()
         return self
 
     def kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> int:
@@ -77,7 +94,6 @@ class ProcessGroup:
         del self.statuses[name], self._pids[name]
         self.failed = [each for each in self.failed if each != name]
         self._begin(name)
-        self._handle_until(lambda: name in self._pids or name in self.statuses)
 
     @property
     def running(self) -> list[str]:
@@ -100,16 +116,33 @@ class ProcessGroup:
         self.poll(OUTPUT_SECONDS)
 
     def _begin(self, name: str) -> None:
-        process = Process(self.commands[name], name=name, env=self._environ)
-        threading.Thread(target=self._run, args=(process,), name=name, daemon=True).start()
-
-    def _run(self, process: Process) -> None:
         try:
-            process.run(self._events)
+            process = subprocess.Popen(
+                self.commands[name],
+                shell=True,
+                start_new_session=True,
+                env=self._environ,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+            )
         except OSError as error:  # not even a shell could be started
-            now = datetime.now().astimezone()
-            self._events.put(Message("line", f"cannot be started: {error}", now, process.name, None))
-            self._events.put(Message("stop", {"returncode": 126}, now, process.name, None))
+            self._events.put(Line(name, f"cannot be started: {error}".encode(), datetime.now().astimezone()))
+            self._events.put(_End(name, 126))
+            return
+        self._pids[name] = process.pid
+        threading.Thread(target=self._read, args=(name, process), name=name, daemon=True).start()
+
+    def _read(self, name: str, process: "subprocess.Popen[bytes]") -> None:
+        assert process.stdout
+        with process.stdout as output:
+            for line in output:
+                self._events.put(Line(name, line, datetime.now().astimezone()))
+        self._events.put(_End(name, process.wait()))
+
+    def _print(self, line: Line) -> None:
+        width = max(map(len, self.commands))
+        for text in line.texts:
+            print(f"{line.time:%H:%M:%S} {line.name:{width}} | {text}", flush=True)
 
     def _signal(self, number: signal.Signals, names: Iterable[str]) -> None:
         for name in names:
@@ -125,15 +158,13 @@ class ProcessGroup:
                 if enough():
                     return
 
-    def _handle(self, event: Message) -> None:
-        if event.type == "start":
-            self._pids[event.name] = event.data["pid"]
-        elif event.type == "line":
+    def _handle(self, event: Line | _End) -> None:
+        if isinstance(event, Line):
             with suppress(BrokenPipeError):  # nobody reads our output: no reason to end a service
                 self._write(event)
         else:
-            self.statuses[event.name] = event.data["returncode"]
-            if event.data["returncode"] not in self._fine:
+            self.statuses[event.name] = event.status
+            if event.status not in self._fine:
                 self.failed.append(event.name)
 
     def __enter__(self) -> Self:
@@ -170,17 +201,17 @@ def read_procfile(file: Path) -> dict[str, str]:
         text = file.read_text()
     except OSError as error:
         raise PenstockError(f"{file}: cannot be read: {error.strerror}; a composition has a Procfile") from error
-    problems, seen = [], set()
+    problems, commands = [], dict[str, str]()
     for number, line in enumerate(text.splitlines(), start=1):
-        found = PROCFILE_LINE.match(line)
-        if found and found[1] in seen:
+        found = PROCESS.fullmatch(line)
+        if found and found[1] in commands:
             problems.append(Problem(f"a second process is called {found[1]!r}: names are unique", str(file), number))
         elif found:
-            seen.add(found[1])
+            commands[found[1]] = found[2]
         elif line.strip() and not line.startswith("#"):
             problems.append(Problem(f"expected a process, NAME: COMMAND, not {line!r}", str(file), number))
-    if not seen and not problems:
+    if not commands and not problems:
         problems.append(Problem("no process in it: expected lines of the form NAME: COMMAND", str(file)))
     if problems:
         raise SettingsError(problems)
-    return dict(parse_procfile(text).processes)
+    return commands

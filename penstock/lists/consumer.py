@@ -81,12 +81,16 @@ class Consumer:
 
     async def batch(self) -> list[Message]:
         """Settle what was handled and return the next messages, oldest first; none once all consumers shall stop."""
+        await self.enter()
+        return await self._prepare(await self._next())
+
+    async def enter(self) -> None:
+        """Have the lease renewed from now on, until ``leave``."""
         self.lists.check_entered()
         if self not in self.lists.consumers:
             await self._let_others_leave()
             self.lists.raise_unsettled(self._source)
             self.lists.consumers.add(self)
-        return await self._prepare(await self._next())
 
     async def _let_others_leave(self) -> None:
         """Wait for the loops over the same list that are ending: what they put back comes first."""

@@ -37,6 +37,8 @@ AGAIN_SECONDS: Final = 10
 """Seconds after which its list is looked at again, later each time."""
 REFUSED_SECONDS: Final = 0.2
 """Seconds between two reads while the server refuses to wait, e.g. since it is full."""
+RECOVER_SECONDS: Final = 0.1
+"""Seconds between two looks at leases that are about to end."""
 MICROSECONDS: Final = 1_000_000
 _scripts: Final = Path(__file__).parent / "lua"
 _consume, _adopt = (Script.read(_scripts / f"{verb}.lua") for verb in ("consume", "adopt"))
@@ -161,6 +163,32 @@ class Holding:
         except MovedError as moved:
             await follow(moved, redis)
             await _consume(redis, **self._named(0, 0))
+
+    async def recover(self) -> int:
+        """Put back what dead consumers hold, so that it is taken next; return how many messages. Nothing is in hand.
+
+        A consumer whose lease ends before that of this one may be dead: wait until its lease is renewed, or has ended.
+        """
+        await self.take(0)
+        doubtful, ended, count = dict[bytes, bytes](), list[bytes](), 0
+        looks: list[Command] = [("TIME",), ("ZRANGE", self._consumers, 0, -1, "WITHSCORES")]
+        while not self._lists.stopping:
+            (seconds, more), found = await self.ask(looks)
+            now, leases = int(seconds) * MICROSECONDS + int(more), dict(zip(found[::2], found[1::2], strict=True))
+            ended = [each for each, end in leases.items() if float(end) < now]
+            if not doubtful:
+                latest = float(leases[self.id.encode()])
+                doubtful = {each: end for each, end in leases.items() if float(end) < latest}
+            doubtful = {each: end for each, end in doubtful.items() if leases.get(each) == end and each not in ended}
+            if not doubtful:
+                break
+            await asyncio.sleep(RECOVER_SECONDS)
+        for each in reversed(ended):
+            await self.adopt([each])
+            if self.adopted:
+                count, self.adopted = count + self.adopted, 0
+                await self._move_back(self._working, self.id, self._lists.patiently)
+        return count
 
     async def put_back(self) -> None:
         """Settle what was handled, put back the rest, and end the lease. Raise what has kept it from settling."""

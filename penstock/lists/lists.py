@@ -15,13 +15,10 @@ from penstock.batches import MAX_BYTES, MAX_MESSAGES, batches, payload_batches
 from penstock.connection import MAX_SILENCE, connect
 from penstock.encoding import decoded
 from penstock.errors import PenstockError, Unavailable, Unconfirmed, WrongCall
-from penstock.fallback import opened
 from penstock.lists.consumer import Consumer
-from penstock.lists.fallback import ListFallback
 from penstock.lists.holding import NAME, Burial
 from penstock.lists.message import Message
 from penstock.lists.turn import Turn
-from penstock.lists.work import Work
 from penstock.log import Log
 from penstock.payload import Payload, as_bytes, as_json
 from penstock.raw_connection import ANSWERS, Packed, RawConnection, pack
@@ -31,6 +28,8 @@ from penstock.stop_signals import StopSignals
 from penstock.urls import server_url
 
 if TYPE_CHECKING:
+    from penstock.lists.fallback import ListFallback
+    from penstock.lists.work import Work
     from penstock.outbox import Outbox
 
 UNBLOCK_SECONDS: Final = 0.02
@@ -94,8 +93,10 @@ class Lists:
     def __getitem__(self, name: Payload) -> "List":
         return List(self, name)
 
-    def work(self, namespace: str, source: Payload | None = None) -> Work:
+    def work(self, namespace: str, source: Payload | None = None) -> "Work":
         """Return the requests of the mdispatch with this namespace, taken from ``source``, by default its ``out``."""
+        from penstock.lists.work import Work
+
         return Work(self, namespace, source)
 
     def check_entered(self) -> None:
@@ -120,6 +121,9 @@ class Lists:
         self._signals.check()
         self.stopping = self.patiently.hurries = False
         if self._outbox is not None:
+            from penstock.fallback import opened
+            from penstock.lists.fallback import ListFallback
+
             self._fallback = ListFallback(self.url, await opened(self._outbox, self._own), NAME)
         self._signals.enter(asyncio.get_running_loop())
         self._tasks.add(asyncio.create_task(self._renew()))

@@ -120,7 +120,7 @@ async def test_messages_left_by_a_stopped_service_are_conserved_and_reported(red
     assert "not registered" not in (await penstock("audit", "demo", redis=redis_url)).text
 
 
-@pytest.mark.parametrize("name", ["pending:x", "other:7", "pending:7:pull:1"])
+@pytest.mark.parametrize("name", ["pending:x", "other:7", "pending:7:consumer:1"])
 async def test_a_list_that_only_looks_like_one_is_none(redis: Redis, redis_url: str, name: str) -> None:
     await stray(redis)
     await redis.rename("pending:7", name)

@@ -43,14 +43,13 @@ def counting(path: str) -> Script:
 
 
 NAMED: Final[dict[str, Any]] = {"source": "in", "pending": "pending", "batch": 1_000, "bytes": BYTES}
-move, following, dispatch, finish, pull, backfill, read, put_back, rehome = map(
+move, following, dispatch, finish, backfill, read, put_back, rehome = map(
     counting,
     (
         "services/mpush/lua/move.lua",
         "penstock/transfer/lua/next.lua",
         "services/mdispatch/lua/dispatch.lua",
         "common/tracking/lua/finish.lua",
-        "penstock/transfer/lua/take.lua",
         "penstock/composition/rollout/lua/backfill.lua",
         "penstock/transfer/lua/read.lua",
         "penstock/transfer/lua/put_back.lua",
@@ -102,9 +101,6 @@ class Reader:
         await self.redis.delete("pending", "holds")
         return of(messages)
 
-    async def pull(self) -> tuple[int, int]:
-        return of(await pull(self.redis, **NAMED, takers="takers", taker="me"))
-
     async def backfill(self) -> tuple[int, int]:
         await self.redis.hset("taken", "count", self.total)
         keys = {"source": "in", "target": "out", "taken": "taken", "delivered": "delivered"}
@@ -135,7 +131,6 @@ READERS: Final = [
     Reader.shovel,
     Reader.mdispatch,
     Reader.monitor,
-    Reader.pull,
     Reader.backfill,
     Reader.copy,
     Reader.put_back,
