@@ -30,7 +30,8 @@
 -- ARGV counts     of each of `outs`, how many of `results` go there, comma-separated
 -- ARGV results... what to push, oldest first
 -- Returns the messages, or consumers whose lease has ended, to be adopted before more is taken, the bytes of the largest
--- message read, and how often each of the messages has failed, if any of the list has; false if the consumer has gone. Run twice with the same step: the second run returns the same again, or more.
+-- message read, and how often each of the messages has failed, if any of the list has; false if the consumer has gone. Run
+-- twice with the same step: the second run returns the same again, or more.
 local call = redis.call
 local refused = wrong_type({list = {source, working, letters}, zset = {consumers}, hash = {steps, failures}})
   or wrong_type({list = outs})
@@ -53,7 +54,7 @@ local function buried(message, ending)
     set_failures(message, count)
     return false
   end
-  local why, words = died and 'poison' or 'failed', died and 'its consumers died with it in hand' or ending
+  local why, words = died and 'poison' or 'failed', died and 'a consumer died with it in hand, or one without a limit failed' or ending
   local at = math.floor(now / 1000)
   push_letter({message = message, reason = why, error = words, source = source, attempts = count, at = at})
   set_failures(message, 0)
