@@ -25,8 +25,8 @@ from tests.support.commandline import ended, penstock, running
 from tests.support.harness import PATIENCE, eventually
 
 pytestmark = pytest.mark.slow
-REMEMBERED: Final = {b"in:consumers", b"in:consumers:steps"}
-"""What is left of a killed pull, for ten minutes: a command on its way could still take messages."""
+REMEMBERED: Final = {b"in:consumers", b"in:consumers:steps", b"in:failures"}
+"""What is left of a killed pull: a command on its way could still take messages, and its delivery has failed."""
 
 
 @asynccontextmanager
