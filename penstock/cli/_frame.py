@@ -126,7 +126,8 @@ async def connected(
         await client.ping()
         yield client
     except (RedisError, Unavailable) as error:
-        reason = error.__cause__ if isinstance(error.__cause__, RedisError) else error
+        waited_for = error.__cause__ if isinstance(error, Unavailable) else None
+        reason = waited_for if isinstance(waited_for, RedisError) else error
         raise Failed(_explained(reason, masked(url), advice)) from error
     finally:
         await client.aclose()
