@@ -60,14 +60,13 @@ class Settlement:
     @property
     def named(self) -> dict[str, Any]:
         """Return the arguments of ``consume.lua`` that say how each message has ended."""
-        outcomes, failed = self._outcomes, self.failed
-        again = [
-            place for place in self._had_failed if place <= len(outcomes) and not isinstance(outcomes[place - 1], tuple)
-        ]
+        failed, handled = self.failed, self.handled
+        ends = [outcome[0] for outcome in self._outcomes if isinstance(outcome, tuple)] if failed else []
+        again = [place for place in self._had_failed if place <= handled and place not in failed]
         return {
-            "settled": self.handled,
+            "settled": handled,
             "back": ",".join(map(str, failed)),
-            "ends": json.dumps([ending for outcome in outcomes if isinstance(outcome, tuple) for ending in outcome]),
+            "ends": json.dumps(ends),
             "kept": self.kept,
             "again": ",".join(map(str, again)),
         }

@@ -169,7 +169,7 @@ def most_read(url: str, once: Callable[[Reader], Awaitable[tuple[int, int]]], si
 
 
 def calm() -> Sizes:
-    """Return what a reader knows after so many small messages in a row that it reads ``READ_AT_ONCE`` of them."""
+    """Return sizes as of a reader that has seen enough small messages to read ``READ_AT_ONCE`` of them."""
     sizes = Sizes()
     sizes.note(EVIDENCE * READ_AT_ONCE, 100)
     return sizes
