@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from math import inf
@@ -254,6 +254,7 @@ class Holding:
             "batch": batch,
             "bytes": self._bounds["bytes"],
             "waited": waited,
+            "idle": 0,
             "counts": ",".join(str(len(each)) for each in results.values()),
             "outs": [*results],
             "results": [message for each in results.values() for message in each],
@@ -287,10 +288,9 @@ class Holding:
 
     async def _run(self, batch: int, step: int) -> Any:
         named = self._named(batch, step)
-        script = _consume_and_push if named["outs"] else _consume
-        reply = await self._send(script.by_digest(**named))
-        if isinstance(reply, NoScriptError):
-            reply = await self._send(script.by_source(**named))
+        reply = await self._execute(_consume_and_push if named["outs"] else _consume, named)
+        if isinstance(reply, Exception) and passes(reply) and step > self._last_step:
+            await self._execute(_consume, self._named(0, self._last_step) | {"idle": 1})
         if isinstance(reply, MovedError):
             await self.raw.close()  # to connect to the other node
         if isinstance(reply, Exception):
@@ -313,6 +313,10 @@ class Holding:
         async with self._calling:
             replies: list[Any] = await self._lists.patiently(ask, self.raw.redis)
         return replies
+
+    async def _execute(self, script: Script, named: Mapping[str, Any]) -> Any:
+        reply = await self._send(script.by_digest(**named))
+        return await self._send(script.by_source(**named)) if isinstance(reply, NoScriptError) else reply
 
     async def _send(self, command: Command) -> Any:
         await self.raw.send(pack([command]))

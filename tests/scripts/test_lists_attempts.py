@@ -51,10 +51,19 @@ async def die(redis: "Redis", redis_url: str, many: int, **options: Any) -> None
         with await anext(loop):
             pass
     await anext(loop)
+    await vanish(lists)
+    await end_leases(redis)
+
+
+async def vanish(lists: Lists) -> None:
+    """End the only consumer of ``lists`` without a word to the server."""
     (consumer,) = lists.consumers
     await consumer.holding.raw.close()
     lists.consumers.clear()
     await lists.__aexit__(None, None, None)
+
+
+async def end_leases(redis: "Redis") -> None:
     ended: Any = dict.fromkeys(await redis.zrange("shop:orders:consumers", 0, -1), 1)
     await redis.zadd("shop:orders:consumers", ended)
 
@@ -171,6 +180,32 @@ async def test_after_a_death_the_next_one_counts_for_what_was_in_hand(
     assert (first.body, first.attempt) == (b"deadly", 2)
     assert await redis.hgetall("shop:orders:failures") == {sha1(b"deadly").hexdigest().encode(): b"1"}
     await consumer.leave()
+
+
+async def test_a_death_while_only_its_settlement_was_open_is_no_failure(
+    redis: "Redis", redis_url: str, orders: List
+) -> None:
+    await orders.push("innocent")
+    for _ in range(4):
+        lists = await Lists(redis_url).__aenter__()
+        loop = lists["shop:orders"].messages(**DEAD)
+        with await anext(loop) as message:
+            assert message.attempt == 1
+            message.also_push("bills", "1")
+        await redis.config_set("maxmemory", 1)
+        try:
+            settling = asyncio.ensure_future(anext(loop))
+            async with asyncio.timeout(30):
+                while not any(b"idle" in step for step in await redis.hvals("shop:orders:consumers:steps")):
+                    await asyncio.sleep(0.01)
+            await vanish(lists)
+            settling.cancel()
+            await asyncio.wait({settling})
+        finally:
+            await redis.config_set("maxmemory", 0)
+        await end_leases(redis)
+    assert await handled(orders, b"innocent") == [(b"innocent", 1)]
+    assert await redis.exists("bills", "shop:dead", "shop:orders:failures") == 0
 
 
 async def test_a_consumer_that_waits_is_told_of_failures(redis: "Redis", orders: List) -> None:

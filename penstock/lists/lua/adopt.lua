@@ -6,7 +6,8 @@
 -- WITH failures: failures_of set_failures
 -- KEYS working     list  the caller's; nothing is done unless it is empty
 -- KEYS consumers   zset  consumers of the source, by the end of their lease (us since the epoch)
--- KEYS steps       hash  number of the last step of each consumer; `gone:<us>` since another one has adopted its messages
+-- KEYS steps       hash  number of the last step of each consumer, and `idle` behind it while it has nothing in hand;
+--                        `gone:<us>` since another one has adopted its messages
 -- KEYS orphans...  list  what each of them has taken and not settled
 -- ARGV who         the caller; nothing is done if it has left meanwhile
 -- ARGV grace       how long a command of a dead one, delayed on its way, may still add to its list (us)
@@ -24,13 +25,13 @@ local now = time[1] * 1000000 + time[2]
 for place, orphan in ipairs(orphans) do
   local lease = call('ZSCORE', consumers, dead[place])
   if lease and tonumber(lease) < now then
-    local adopted = call('LLEN', orphan)
+    local adopted, state = call('LLEN', orphan), call('HGET', steps, dead[place]) or ''
     if adopted > 0 then
       call('RENAME', orphan, working)
       local oldest = call('LINDEX', working, -1)
-      set_failures(oldest, failures_of(oldest) + 1)
+      if not string.find(state, 'idle', 1, true) then set_failures(oldest, failures_of(oldest) + 1) end
     end
-    local since = string.match(call('HGET', steps, dead[place]) or '', '^gone:(%d+)')
+    local since = string.match(state, '^gone:(%d+)')
     if adopted == 0 and since and since + grace < now then
       call('ZREM', consumers, dead[place])
       call('HDEL', steps, dead[place])

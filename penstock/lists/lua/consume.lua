@@ -9,7 +9,8 @@
 -- KEYS source     list   what publishers push to (newest at the head)
 -- KEYS working    list   what the consumer has taken and not settled (oldest at the tail)
 -- KEYS consumers  zset   consumers of the source, by the end of their lease (us since the epoch)
--- KEYS steps      hash   number of the last step of each consumer; `gone:<us>` since another one has adopted its messages
+-- KEYS steps      hash   number of the last step of each consumer, and `idle` behind it while it has nothing in hand, only what
+--                        it cannot settle; `gone:<us>` since another one has adopted its messages
 -- KEYS letters?   list   dead letters, JSON
 -- KEYS outs...    list   where the handler's results go
 -- ARGV id         the consumer
@@ -27,6 +28,7 @@
 -- ARGV batch      maximum number of messages to return; 0 only settles and renews
 -- ARGV bytes      no more are returned once they have this many bytes together
 -- ARGV waited     1 if a wait has just moved the only message in `working`: then those behind it are taken, too
+-- ARGV idle       1 if the consumer has nothing in hand, but cannot settle: if it dies, no message has killed it
 -- ARGV counts     of each of `outs`, how many of `results` go there, comma-separated
 -- ARGV results... what to push, oldest first
 -- Returns the messages, or consumers whose lease has ended, to be adopted before more is taken, the bytes of the largest
@@ -36,11 +38,12 @@ local call = redis.call
 local refused = wrong_type({list = {source, working, letters}, zset = {consumers}, hash = {steps, failures}})
   or wrong_type({list = outs})
 if refused then return refused end
-local last = call('HGET', steps, id)
-if not last and joins == '0' or last and (string.find(last, 'gone', 1, true) or tonumber(step) > last + 1) then
-  return false
-end
-if tonumber(step) > tonumber(last or 0) and call('LLEN', working) < tonumber(settled) then return false end
+local state = call('HGET', steps, id)
+if not state and joins == '0' or state and string.find(state, 'gone', 1, true) then return false end
+step = tonumber(step)
+local last = tonumber(string.match(state or '0', '%d+'))
+if state and step > last + 1 then return false end
+if step > last and call('LLEN', working) < tonumber(settled) then return false end
 local time = call('TIME')
 local now = time[1] * 1000000 + time[2]
 limit, ends = tonumber(limit), back ~= '' and cjson.decode(ends)
@@ -62,8 +65,9 @@ local function buried(message, ending)
 end
 
 call('ZADD', consumers, string.format('%d', now + lease), id)
-if not last then call('HSET', steps, id, 0) end
-if tonumber(step) > tonumber(last or 0) then
+if not state then call('HSET', steps, id, 0) end
+if idle == '1' then call('HSET', steps, id, string.format('%d idle', last)) end
+if step > last then
   local many, place = {}, 0
   for count in string.gmatch(counts, '%d+') do many[#many + 1] = tonumber(count) end
   for number, out in ipairs(outs) do
@@ -80,7 +84,7 @@ if tonumber(step) > tonumber(last or 0) then
     local into = returned[at] > settled - kept and working or source
     call('RPUSH', into, handled[returned[at]])
   end
-  call('HSET', steps, id, step)
+  call('HSET', steps, id, string.format('%d', step))
 end
 
 batch, bytes = tonumber(batch), tonumber(bytes)
