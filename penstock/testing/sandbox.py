@@ -6,10 +6,13 @@ import re
 import shutil
 import tempfile
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 from redis.asyncio import Redis
+from redis.exceptions import ConnectionError, RedisError, TimeoutError
 
 from penstock.composition.model import Composition, Part
 from penstock.composition.service import DEFAULT_URL
@@ -26,8 +29,11 @@ from penstock.testing.server import EmbeddedServer
 from penstock.testing.service_process import ServiceProcess
 from penstock.urls import server_of
 
-Route = Callable[[str, int], Awaitable[str]]
-"""Return the host and port for a process to connect to, given its name and the port of an embedded server."""
+Route = Callable[[str, str, int], Awaitable[str]]
+"""Return the host and port for a process to connect to, given its name, a server's name and the embedded one's port."""
+POLL_SECONDS: Final = 0.05
+"""Seconds between two tries of a command."""
+R = TypeVar("R")
 SERVER_URL: Final = re.compile(r"(rediss?(\+sentinel|\+cluster)?|valkeys?|unix)://")
 LOCAL_PORT: Final = re.compile(r"(?<=://)(localhost|127\.0\.0\.1):([0-9]+)")
 LISTEN_PORT: Final = "listen_port"
@@ -139,18 +145,31 @@ class Sandbox:
                 await client.connection_pool.disconnect()
         await asyncio.to_thread(self.servers[host].restart)
 
-    async def expire_registration(self, part: Part, pid: int) -> None:
+    async def flush_scripts(self) -> None:
+        """Let every server that answers forget all scripts."""
+        for host in self.servers:
+            with suppress(RedisError):
+                await self.client(f"{host}/0").script_flush()
+
+    async def kill(self, name: str) -> None:
+        """Kill a process and expire its registration."""
+        process = self.processes[name]
+        pid = process.pid
+        await process.kill()
+        await self.expire_registration(process.part, pid)
+
+    async def expire_registration(self, part: Part, pid: int | None) -> None:
         """Expire the registration of a killed process now, instead of after ``serviceExpire`` seconds.
 
-        ``pid`` is that of the killed shell, which the service had replaced by ``exec``.
+        ``pid`` is that of the killed shell, which the service had replaced by ``exec``; None if it did not run.
         """
-        if part.namespace is None:
+        if part.namespace is None or pid is None:
             return
-        redis = self.registry(part)
-        for id in await redis.lrange(encoded(Keys(part.namespace).ids), 0, -1):
-            key = encoded(Keys(part.namespace).instance(decoded(id)))
-            if await redis.hget(key, "pid") == str(pid).encode():
-                await redis.pexpire(key, 1)
+        redis, keys = self.registry(part), Keys(part.namespace)
+        for id in await answered(lambda: redis.lrange(encoded(keys.ids), 0, -1)):
+            key = encoded(keys.instance(decoded(id)))
+            if await answered(partial(redis.hget, key, "pid")) == str(pid).encode():
+                await answered(partial(redis.pexpire, key, 1))
 
     def registry(self, part: Part) -> "Redis":
         """Return a client of the server on which a service registers."""
@@ -197,10 +216,20 @@ class Sandbox:
         return LOCAL_PORT.sub(lambda found: f"{found[1]}:{self._ports.get(int(found[2]), found[2])}", value)
 
     async def _way(self, part: Part, url: str) -> str:
-        port = self.servers[host_of(url)].port
-        way = await self._route(part.name, port) if self._route else f"127.0.0.1:{port}"
+        host = host_of(url)
+        port = self.servers[host].port
+        way = await self._route(part.name, host, port) if self._route else f"127.0.0.1:{port}"
         database = server_of(url).partition("/")[2]
         return f"redis://{way}/{database if database.isdigit() else 0}"
+
+
+async def answered(call: Callable[[], Awaitable[R]]) -> R:
+    """Await ``call`` again until the server answers, and return the answer."""
+    while True:
+        try:
+            return await call()
+        except (ConnectionError, TimeoutError):
+            await asyncio.sleep(POLL_SECONDS)
 
 
 def _named_ports(parts: Iterable[Part]) -> set[int]:

@@ -3,13 +3,15 @@
 import asyncio
 import random
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from penstock.connection import MAX_SILENCE
-from penstock.testing.chaos.injection import Kind, inject_at
-from penstock.testing.chaos.lane import BURST_SIZE, Lane
+from penstock.testing.chaos.injection import Kind, PointFault
+from penstock.testing.chaos.lane import Lane
 from penstock.testing.chaos.points import Point
 from penstock.testing.chaos.random_faults import FAULTS, FaultContext
+from penstock.testing.chaos.subject import BURST_SIZE
 
 NO_FAULT: Final = "no fault"
 BASELINE_MESSAGES: Final = 1_000
@@ -44,13 +46,17 @@ class Injection:
             await lane.push(self.number, BASELINE_MESSAGES)
             return True
         if self.point and self.kind:
-            return await inject_at(lane, self.number, self.point, self.kind)
-        await lane.push(self.number, 1 + BURST_SIZE)
-        rng = random.Random(self.seed)
-        faults = [FAULTS[name] for name in self.fault.split(" + ")]
-        await asyncio.gather(*(fault(FaultContext(lane, self.number, rng, self.process)) for fault in faults))
+            subject = lane.subjects[self.point.process]
+            met = await PointFault(subject, self.point, self.kind, partial(lane.push, self.number)).inject()
+            await subject.process.start()
+        else:
+            met = True
+            await lane.push(self.number, 1 + BURST_SIZE)
+            rng = random.Random(self.seed)
+            faults = [FAULTS[name] for name in self.fault.split(" + ")]
+            await asyncio.gather(*(fault(FaultContext(lane, self.number, rng, self.process)) for fault in faults))
         await lane.push(self.number, BURST_SIZE)
-        return True
+        return met
 
     @property
     def stall_limit(self) -> float:

@@ -2,9 +2,8 @@
 
 import asyncio
 import time
-from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
@@ -15,21 +14,12 @@ from penstock.composition.model import Composition
 from penstock.encoding import decoded, encoded
 from penstock.shape import Place
 from penstock.testing.chaos.messages import Account, Routes, message, recognised
-from penstock.testing.chaos.points import Point
-from penstock.testing.chaos.proxy import FaultProxy, ProxyFault, Timing
+from penstock.testing.chaos.subject import POLL_SECONDS, Subject
 from penstock.testing.sandbox import Sandbox
 from penstock.testing.service_process import ServiceProcess
 
-POLL_SECONDS: Final = 0.04
-"""Seconds between two collections of output."""
-QUIET_SECONDS: Final = 0.25
-"""Seconds without a command after which a process counts as started."""
-START_SECONDS: Final = 10.0
-"""Seconds after which it counts as started even if it keeps sending commands."""
 FAST_SETTINGS: Final[dict[str, int]] = {"service_renew": 5}
 """Settings that let periodic work of services happen during a run."""
-BURST_SIZE: Final = 5
-"""Messages pushed at once, after a single one."""
 BASELINE_ACCOUNT, STOP_ACCOUNT = 0, 99_999
 """Accounts of messages pushed before any fault: with all processes running, and while one after the other stops."""
 Times = dict[tuple[Place, Place], int]
@@ -61,8 +51,7 @@ class Lane:
             composition, route=self._open, overrides=FAST_SETTINGS, aof=True, appendfsync="everysec"
         )
         self._exits = AsyncExitStack()
-        self.proxies: dict[str, dict[str, FaultProxy]] = defaultdict(dict)
-        """By process, then by server."""
+        self.subjects = {part.name: Subject(part.name, self._sandbox) for part in composition.parts if part.command}
         self.accounts: dict[int, Account] = {}
         self._servers_stand = asyncio.Lock()
         """Held during the restart of a server, and by code that a restart would break."""
@@ -73,7 +62,7 @@ class Lane:
         try:
             await self._exits.enter_async_context(self._sandbox)
             await self._sandbox.start()
-            await asyncio.gather(*(self.wait_until_started(name) for name in self.processes))
+            await asyncio.gather(*(subject.wait_until_quiet() for subject in self.subjects.values()))
         except BaseException:
             await self._exits.aclose()
             raise
@@ -99,24 +88,8 @@ class Lane:
     def client(self, place: Place) -> "Redis":
         return self._sandbox.client(place.server)
 
-    async def _open(self, process: str, port: int) -> str:
-        server = next(host for host, server in self._sandbox.servers.items() if server.port == port)
-        if server not in self.proxies[process]:
-            proxy = FaultProxy(port)
-            self.proxies[process][server] = await self._exits.enter_async_context(proxy)
-        return self.proxies[process][server].address
-
-    async def wait_until_started(self, process: str) -> None:
-        """Wait until a process has sent a command and then been quiet for ``QUIET_SECONDS``."""
-        until, proxies = time.monotonic() + START_SECONDS, self.proxies[process].values()
-        count, quiet = 0, time.monotonic()
-        while time.monotonic() < until:
-            seen = sum(len(proxy.seen) for proxy in proxies)
-            if seen != count:
-                count, quiet = seen, time.monotonic()
-            if count and time.monotonic() - quiet > QUIET_SECONDS:
-                return
-            await asyncio.sleep(POLL_SECONDS)
+    async def _open(self, process: str, server: str, port: int) -> str:
+        return await self.subjects[process].way(server, port, self._exits)
 
     async def push(self, number: int, many: int) -> None:
         """Push ``many`` more messages of account ``number`` to each input list: the first alone, the others at once."""
@@ -176,18 +149,6 @@ class Lane:
                 return
         await self.collect()
 
-    async def kill(self, name: str) -> None:
-        """Kill a process and expire its registration; only ``revive`` starts it again."""
-        process = self.processes[name]
-        pid = process.pid
-        await process.kill()
-        if pid:
-            async with self._servers_stand:
-                await self._sandbox.expire_registration(process.part, pid)
-
-    async def revive(self, process: str) -> None:
-        await self.processes[process].start()
-
     async def command(self, server: str, *words: str | int) -> Any:
         """Send a command to a server, given by its name in the settings."""
         async with self._servers_stand:
@@ -204,28 +165,6 @@ class Lane:
     async def spoil(self, place: Place) -> Callable[[], Awaitable[None]]:
         """Put a string in place of a list. Return a function that puts the list back."""
         return await self._sandbox.spoil(place)
-
-    async def restart(self, process: str) -> None:
-        await self.processes[process].stop()
-        await self.processes[process].start()
-
-    async def kill_at(self, point: Point, number: int) -> None:
-        """Kill a process at a command of its flow, while it handles messages of account ``number``.
-
-        If the command does not come in time, kill it anyway: at a periodic command it holds the same messages as ever.
-        """
-
-        async def kill() -> None:
-            await self.kill(point.process)
-
-        proxy = self.proxies[point.process][point.server]
-        proxy.fault = fault = ProxyFault(point.after or point.shape, Timing.BEFORE, act=kill)
-        await self.push(number, 1 + BURST_SIZE)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(2 * QUIET_SECONDS):
-                await fault.happened.wait()
-        proxy.fault = None
-        await self.kill(point.process)
 
     async def find_lists(self, lost: set[tuple[int, int]]) -> dict[tuple[int, int], str]:
         """Return the list that holds each lost message, for those that are still in one."""

@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.testing.chaos.injection import MEET_SECONDS, wait_until_happened
-from penstock.testing.chaos.lane import BURST_SIZE, Lane
+from penstock.testing.chaos.lane import Lane
 from penstock.testing.chaos.proxy import FaultProxy, ProxyFault, Timing
+from penstock.testing.chaos.subject import BURST_SIZE, MEET_SECONDS, Subject, wait_until_happened
 
 HOLD_SECONDS: Final = 1.0
 """Duration of a fault that ends by itself."""
@@ -24,12 +24,12 @@ class FaultContext:
     only: str | None = None
 
     @property
-    def process(self) -> str:
-        return self.only or self.rng.choice(sorted(self.lane.processes))
+    def subject(self) -> Subject:
+        return self.lane.subjects[self.only or self.rng.choice(sorted(self.lane.subjects))]
 
     @property
     def proxies(self) -> list[FaultProxy]:
-        return list(self.lane.proxies[self.process].values())
+        return list(self.subject.proxies.values())
 
     @property
     def server(self) -> str:
@@ -41,16 +41,17 @@ class FaultContext:
 
 
 async def terminated(context: FaultContext) -> None:
-    process = context.process
+    process = context.subject.process
     await context.wait()
-    await context.lane.restart(process)
+    await process.stop()
+    await process.start()
 
 
 async def killed(context: FaultContext) -> None:
-    process = context.process
+    subject = context.subject
     await context.wait()
-    await context.lane.kill(process)
-    await context.lane.revive(process)
+    await subject.kill()
+    await subject.process.start()
 
 
 async def server_restarted(context: FaultContext) -> None:

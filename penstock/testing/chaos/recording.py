@@ -4,8 +4,9 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 
-from penstock.testing.chaos.lane import BASELINE_ACCOUNT, BURST_SIZE, STOP_ACCOUNT, Lane
+from penstock.testing.chaos.lane import BASELINE_ACCOUNT, STOP_ACCOUNT, Lane
 from penstock.testing.chaos.points import Phase, Point
+from penstock.testing.chaos.subject import BURST_SIZE, Subject
 
 BURST_INTERVAL = 0.5
 """Seconds between two bursts of messages."""
@@ -30,59 +31,49 @@ class Recording:
         await self._lane.wait_until_settled(STOP_ACCOUNT, 10)
         return sorted(distinct(points))
 
-    async def _of_all(self, record: Callable[[str], Awaitable[set[Point]]]) -> set[Point]:
-        return set[Point]().union(*await asyncio.gather(*map(record, self._lane.processes)))
+    async def _of_all(self, record: Callable[[Subject], Awaitable[set[Point]]]) -> set[Point]:
+        return set[Point]().union(*await asyncio.gather(*map(record, self._lane.subjects.values())))
 
-    async def _start(self, process: str) -> set[Point]:
-        await self._lane.processes[process].stop()
-        self._forget(process)
-        await self._begin(process)
-        return self._seen(process, Phase.START)
+    async def _start(self, subject: Subject) -> set[Point]:
+        await subject.process.stop()
+        await subject.start()
+        return subject.seen(Phase.START)
 
     async def _flow(self) -> set[Point]:
         """Push messages long enough for all periodic work to happen."""
-        for process in self._lane.processes:
-            self._forget(process)
+        subjects = self._lane.subjects.values()
+        for subject in subjects:
+            subject.forget()
         until = time.monotonic() + self._lane.longest_pause
         while time.monotonic() < until:
             await self._lane.push(BASELINE_ACCOUNT, 1 + BURST_SIZE)
             await self._lane.wait_until_settled(BASELINE_ACCOUNT, 10)
             await asyncio.sleep(BURST_INTERVAL)
-        return set[Point]().union(*(self._seen(process, Phase.FLOW) for process in self._lane.processes))
+        return set[Point]().union(*(subject.seen(Phase.FLOW) for subject in subjects))
 
-    async def _recovery(self, process: str, flow: Sequence[Point]) -> set[Point]:
+    async def _recovery(self, subject: Subject, flow: Sequence[Point]) -> set[Point]:
         points = set[Point]()
         for point in flow:
-            if point.process == process:
-                await self._lane.kill_at(point, STOP_ACCOUNT)
-                self._forget(process)
-                await self._begin(process)
-                points |= self._seen(process, Phase.RECOVER, point.shape)
+            if point.process == subject.name:
+                await subject.kill_at(point, self._push)
+                await subject.start()
+                points |= subject.seen(Phase.RECOVER, point.shape)
         return points
 
-    async def _stop(self, process: str) -> set[Point]:
+    async def _stop(self, subject: Subject) -> set[Point]:
         """Stop a process with messages in hand, and without."""
         points = set[Point]()
         for many in (1 + BURST_SIZE, 0):
-            self._forget(process)
+            subject.forget()
             if many:
-                await self._lane.push(STOP_ACCOUNT, many)
-            await self._lane.processes[process].stop()
-            points |= self._seen(process, Phase.STOP)
-            await self._begin(process)
+                await self._push(many)
+            await subject.process.stop()
+            points |= subject.seen(Phase.STOP)
+            await subject.start()
         return points
 
-    async def _begin(self, process: str) -> None:
-        await self._lane.processes[process].start()
-        await self._lane.wait_until_started(process)
-
-    def _forget(self, process: str) -> None:
-        for proxy in self._lane.proxies[process].values():
-            proxy.seen.clear()
-
-    def _seen(self, process: str, phase: Phase, after: str = "") -> set[Point]:
-        proxies = self._lane.proxies[process].items()
-        return {Point(process, phase.value, server, shape, after) for server, proxy in proxies for shape in proxy.seen}
+    async def _push(self, many: int) -> None:
+        await self._lane.push(STOP_ACCOUNT, many)
 
 
 def distinct(points: set[Point]) -> set[Point]:

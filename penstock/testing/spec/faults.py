@@ -4,13 +4,12 @@ import asyncio
 import signal
 import time
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final
 
 from redis.asyncio import Redis
-from redis.exceptions import ConnectionError, TimeoutError
 
 from penstock.composition.model import Part
 from penstock.composition.procfile import OBEYED_SIGTERM
@@ -18,7 +17,7 @@ from penstock.encoding import decoded, encoded
 from penstock.errors import PenstockError
 from penstock.keys import Keys
 from penstock.shape import Place
-from penstock.testing.sandbox import Sandbox
+from penstock.testing.sandbox import POLL_SECONDS, Sandbox, answered
 from penstock.testing.service_process import ServiceProcess
 from penstock.testing.spec.declared import Fault
 from penstock.testing.spec.injection import Injector
@@ -26,9 +25,6 @@ from penstock.testing.spec.keys import Places
 
 START_SECONDS: Final = 30.0
 """Time for a service to register after its start."""
-POLL_SECONDS: Final = 0.05
-"""Seconds between two checks."""
-R = TypeVar("R")
 
 
 class Unexpected(PenstockError):
@@ -66,7 +62,7 @@ class Faults:
         """Yield a client of the server of ``place``; no fault hits the server or the key meanwhile."""
         redis = self._sandbox.client(place.server)
         async with self._locks[place.server.partition("/")[0]], self._locks[str(place)]:
-            await _answered(redis.ping)
+            await answered(redis.ping)
             yield redis
 
     def crashed(self) -> str | None:
@@ -115,25 +111,16 @@ class Faults:
         pid, before = process.pid, await self._registrations(process.part)
         await process.kill()
         await self._broken(fault, happened)
-        await self._forget(process, pid)
+        await self._sandbox.expire_registration(process.part, pid)
         await self._start(process, before)
 
-    async def _forget(self, process: ServiceProcess, pid: int | None) -> None:
-        if pid:
-            await _answered(lambda: self._sandbox.expire_registration(process.part, pid))
-
     async def _every(self, fault: Fault, process: ServiceProcess, happened: asyncio.Event) -> None:
-        async def kill() -> None:
-            pid = process.pid
-            await process.kill()
-            await self._forget(process, pid)
-
         if self._injector is None:
             raise Unexpected(f"{fault}: no point is named for it")
         before = await self._registrations(process.part)
         self._note(fault)
         self.restarted.append(process.part)
-        await self._injector.inject(process, kill, happened)
+        await self._injector.inject(happened)
         happened.set()
         if process.pid is None:
             await self._start(process, before)
@@ -157,10 +144,10 @@ class Faults:
             await asyncio.to_thread(server.kill)
             await self._broken(fault, happened)
             await asyncio.to_thread(server.start)
-            await _answered(self._sandbox.client(f"{host}/0").ping)
+            await answered(self._sandbox.client(f"{host}/0").ping)
 
     async def _flush(self, fault: Fault, host: str, happened: asyncio.Event) -> None:
-        await _answered(self._sandbox.client(f"{host}/0").script_flush)
+        await answered(self._sandbox.client(f"{host}/0").script_flush)
         await self._broken(fault, happened)
 
     async def _spoil(self, fault: Fault, place: Place, happened: asyncio.Event) -> None:
@@ -189,21 +176,12 @@ class Faults:
         if part.namespace is None:
             return set()
         redis, keys = self._sandbox.registry(part), Keys(part.namespace)
-        ids = [decoded(id) for id in await _answered(lambda: redis.lrange(encoded(keys.ids), 0, -1))]
-        there = [await _answered(partial(redis.exists, encoded(keys.instance(id)))) for id in ids]
+        ids = [decoded(id) for id in await answered(lambda: redis.lrange(encoded(keys.ids), 0, -1))]
+        there = [await answered(partial(redis.exists, encoded(keys.instance(id)))) for id in ids]
         return {id for id, exists in zip(ids, there, strict=True) if exists}
 
     async def _until_seen(self, key: str, count: int) -> None:
         place = self._places.find(key)
         redis = self._sandbox.client(place.server)
-        while await _answered(lambda: redis.llen(encoded(place.key))) < count:
+        while await answered(lambda: redis.llen(encoded(place.key))) < count:
             await asyncio.sleep(POLL_SECONDS / 10)
-
-
-async def _answered(call: Callable[[], Awaitable[R]]) -> R:
-    """Await ``call`` again until the server answers, and return the answer."""
-    while True:
-        try:
-            return await call()
-        except (ConnectionError, TimeoutError):
-            await asyncio.sleep(POLL_SECONDS)

@@ -12,10 +12,10 @@ from penstock.encoding import encoded
 from penstock.errors import PenstockError
 from penstock.shape import Place
 from penstock.testing.chaos.lane import FAST_SETTINGS
-from penstock.testing.sandbox import Sandbox
+from penstock.testing.sandbox import POLL_SECONDS, Sandbox
 from penstock.testing.spec import Case, CaseResult
 from penstock.testing.spec.declared import STEP_SECONDS, Expectation, Step
-from penstock.testing.spec.faults import POLL_SECONDS, Faults
+from penstock.testing.spec.faults import Faults
 from penstock.testing.spec.injection import MEET_SECONDS, Injector
 from penstock.testing.spec.judge import differences, messages
 
@@ -41,6 +41,8 @@ async def play(case: Case) -> CaseResult:
             aof = any(fault.verb == "restart" for step in case.test.steps for fault in step.faults)
             route = (await exits.enter_async_context(injector)).route if injector else None
             sandbox = Sandbox(case.composition, route=route, overrides=FAST_SETTINGS if injector else {}, aof=aof)
+            if injector:
+                injector.watch(sandbox)
             await exits.enter_async_context(sandbox)
             one = _Play(case, sandbox, injector)
             lines = await one.perform()
@@ -66,7 +68,7 @@ class _Play:
         try:
             await self.faults.start_all()
             if self._injector:
-                await self._injector.begin(self._sandbox)
+                await self._injector.begin()
         except PenstockError as error:
             return [str(error)]
         steps = self._case.test.steps
@@ -80,7 +82,7 @@ class _Play:
                     lines if len(steps) == 1 else [f"step {number} of {len(steps)}:", *(f"  {line}" for line in lines)]
                 )
         if self._injector:
-            await self._injector.end(self._sandbox.processes[self._injector.injection.process])
+            await self._injector.end()
         return []
 
     def _with_own_fault(self, number: int, step: Step) -> Step:
